@@ -1,4 +1,7 @@
-"""The answer of a sweep, from its folder: intervals, support, differences to the baselines, and the recommendation."""
+"""The statistics of a sweep, from its folder: intervals, support, differences to the baselines, and the answer.
+
+`statistics_of` computes everything. The rule of the recommendation is `statistics.verdicts.recommend`.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,17 @@ from fpp_sweep.statistics.block_stats import Numbers
 from fpp_sweep.statistics.bootstrap import SplitSamples
 from fpp_sweep.statistics.front_support import FrontSupport, front_support
 from fpp_sweep.statistics.paired import Difference, Interval, SeedVariances, compare, metric_interval, seed_variances
-from fpp_sweep.statistics.verdicts import Answer, best_baseline, recommend
+from fpp_sweep.statistics.verdicts import Answer, best_baseline, label_of, recommend
 
-MAX_COMPARED = 200  # trials nearest to the front that get intervals and support: seconds, and some 30 MB
+MAX_COMPARED = 200  # trials nearest to the front that get intervals and support: takes seconds and some 30 MB
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitStatistics:
-    """Intervals of the records of one split."""
+    """Resampled metrics of one split's records, and the variances of their seeds: the input of intervals."""
 
     samples: SplitSamples
-    seeds: Mapping[str, SeedVariances] = field(default_factory=dict)  # by metric
+    seeds: Mapping[str, SeedVariances] = field(default_factory=dict)  # variances of seeds, by metric
 
     def interval(self, name: str, metric: str) -> Interval | str:
         """Return a record's interval, or the reason for which it has none."""
@@ -45,6 +48,7 @@ class SweepStatistics:
     notes: Sequence[str] = ()  # files that were ignored, and why
 
     def interval(self, record: TrialRecord, split: str, metric: str) -> Interval | str:
+        """Return a record's interval on a split, or the reason for which it has none."""
         if split not in self.splits:
             return "no interval: no block statistics of these images"
         return self.splits[split].interval(record.name, metric)
@@ -57,7 +61,7 @@ def statistics_of(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialR
     notes: list[str] = []
     samples = {}
     for split in splits_of(info, front.compared):
-        if split == info.search_split:
+        if split == info.search_split:  # all trials have results; support needs those behind the front, too
             measured = [*front.layers(MAX_COMPARED), *front.baselines]
         else:
             measured = front.compared
@@ -70,12 +74,12 @@ def statistics_of(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialR
 def statistics_of_samples(
     info: SweepInfo, front: Front, samples: Mapping[str, SplitSamples], notes: Sequence[str] = ()
 ) -> SweepStatistics:
-    """Compute the statistics of a front from samples of its records, by split."""
+    """Compute the statistics of a front from its records' samples by split, such as samples on shared images only."""
     metrics = resampled_metrics(metrics_shown(info.objectives))
     splits = {}
     for split, split_samples in samples.items():
         if split_samples.records:
-            variances = seed_variances(split_samples, _with_datasets(metrics, split_samples))
+            variances = seed_variances(split_samples, _with_datasets(metrics, list(split_samples.images)))
             splits[split] = SplitStatistics(split_samples, variances)
     return SweepStatistics(
         front=front,
@@ -86,12 +90,12 @@ def statistics_of_samples(
     )
 
 
-def _with_datasets(metrics: Sequence[str], samples: SplitSamples) -> list[str]:
+def _with_datasets(metrics: Sequence[str], datasets: Sequence[str]) -> list[str]:
     """Return metrics as averages and by dataset: `ece`, `ece/dtd`."""
     names = []
     for metric in metrics:
         names.append(metric)
-        names.extend(f"{metric}/{dataset}" for dataset in samples.images)
+        names.extend(f"{metric}/{dataset}" for dataset in datasets)
     return names
 
 
@@ -99,36 +103,44 @@ def _with_datasets(metrics: Sequence[str], samples: SplitSamples) -> list[str]:
 
 
 def _support(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]) -> FrontSupport:
-    """Return the support of trials on the search split, and of finalists on that of the final stage."""
+    """Return the support of each trial on the search split; that of finalists on the split of the final stage.
+
+    The support of a finalist is for the front of the finalists, that of another trial for the front of all trials.
+    """
     searched = splits.get(info.search_split)
     if searched is None:
         return FrontSupport()
     metrics = metrics_of(info.objectives)
     names = _names_of(front.trials)
     if FINAL not in splits:
-        return FrontSupport(dict(front_support(searched.samples, names, metrics, searched.seeds).trials))
+        return front_support(searched.samples, names, metrics, searched.seeds)
     final = splits[FINAL]
-    seeds = _known_seed_variances(searched.seeds, final.seeds)
-    support = dict(front_support(searched.samples, names, metrics, seeds).trials)
+    variances = _seed_variances_for_search(searched.seeds, final.seeds)
+    support_by_name = dict(front_support(searched.samples, names, metrics, variances).trials)
     finalists = [name for name in names if name in final.samples.records]
-    support.update(front_support(final.samples, finalists, metrics, final.seeds).trials)
-    return FrontSupport(support)
+    support_by_name.update(front_support(final.samples, finalists, metrics, final.seeds).trials)
+    return FrontSupport(support_by_name)
 
 
-def _known_seed_variances(
+def _seed_variances_for_search(
     searched: Mapping[str, SeedVariances], final: Mapping[str, SeedVariances]
 ) -> dict[str, SeedVariances]:
     """Return the seed variances of the search split; where it has one seed, the pooled ones of the final stage."""
     by_metric = {}
     for metric, variances in searched.items():
         by_metric[metric] = variances
-        if variances.pooled.degrees_of_freedom == 0 and metric in final:
+        has_one_seed = variances.pooled.degrees_of_freedom == 0
+        if has_one_seed and metric in final:
             by_metric[metric] = SeedVariances(final[metric].pooled, {})
     return by_metric
 
 
 def attainment_of(info: SweepInfo, statistics: SweepStatistics, positions: Numbers | None = None) -> Attainment | None:
-    """Return how far the fronts of the resamples reach on the search split; None unless there are two objectives."""
+    """Return how far the fronts of the resamples reach on the search split.
+
+    Return None unless there are two objectives, both of which can be resampled. `positions` are values of the first
+    objective at which the second is evaluated; by default they span the front.
+    """
     if info.search_split not in statistics.splits:
         return None
     searched = statistics.splits[info.search_split]
@@ -144,10 +156,16 @@ def _names_of(records: Sequence[TrialRecord]) -> list[str]:
 
 
 def verdict_split(info: SweepInfo, splits: Mapping[str, SplitStatistics], front: Front) -> str | None:
-    """Return the split that finalists are judged on: test, else that of the final stage; None before either has run."""
+    """Return the split that finalists are judged on: test, else that of the final stage, else that of the search.
+
+    A split counts once a trial has results on it. The search split counts only after the sweep: while the sweep runs,
+    the final stage and the test split may follow.
+    """
     trials = set(_names_of(front.trials))
     for split in ("test", FINAL, info.search_split):
-        if split not in splits or (split == info.search_split and info.state == "running"):
+        if split not in splits:
+            continue
+        if split == info.search_split and info.state == "running":
             continue
         names = set(splits[split].samples.records)
         if names & trials:
@@ -156,28 +174,29 @@ def verdict_split(info: SweepInfo, splits: Mapping[str, SplitStatistics], front:
 
 
 def _answer(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]) -> Answer:
+    """Return the recommendation with all differences between finalists and baselines, in the objectives."""
     split = verdict_split(info, splits, front)
     if split is None:
         return Answer(reason="the final stage has not run yet")
     samples = splits[split].samples
-    tested, untested = _tested_metrics(info)
-    shown = front.trials
+    tested_metrics, untested_metrics = _tested_metrics(info)
+    candidates = front.trials  # only finalists have results on the other splits
     if split == info.search_split:
-        shown = front.members
-    names = [name for name in _names_of(front.by_trade_off(shown)) if name in samples.records]
+        candidates = front.members
+    finalists = [name for name in _names_of(front.by_trade_off(candidates)) if name in samples.records]
     baselines = [baseline for baseline in front.baselines if baseline.name in samples.records]
-    differences = _differences(samples, names, _names_of(baselines), tested)
-    if tested and names and baselines and not differences:
+    differences = _differences(samples, finalists, _names_of(baselines), tested_metrics)
+    if tested_metrics and finalists and baselines and not differences:
         return Answer(reason=f"{min(samples.images.values())} images of a dataset are too few for any test")
-    recommended, kind, reason = _recommendation(info, split, list(differences.values()), names, baselines)
+    recommended, kind, reason = _recommendation(info, split, list(differences.values()), finalists, baselines)
     return Answer(
-        metrics=tuple(tested),
-        untested=tuple(untested),
-        finalists=tuple(names),
+        metrics=tuple(tested_metrics),
+        untested=tuple(untested_metrics),
+        finalists=tuple(finalists),
         baselines=tuple(_names_of(baselines)),
         split=split,
         images=samples.images,
-        seeds=_max_seeds(samples, names),
+        seeds=_max_seeds(samples, finalists),
         differences=differences,
         recommended=recommended,
         recommended_kind=kind,
@@ -192,13 +211,13 @@ def _recommendation(
     finalists: Sequence[str],
     baselines: Sequence[TrialRecord],
 ) -> tuple[str | None, Literal["trial", "baseline"] | None, str]:
-    """Return the recommended finalist, else the best baseline; if it is a trial or a baseline; and the reason."""
-    tested, _ = _tested_metrics(info)
+    """Return the name of the recommended finalist, else of the best baseline; its kind; and the reason."""
+    tested_metrics, _ = _tested_metrics(info)
     trial, reason = recommend(
         differences,
         finalists,
         _names_of(baselines),
-        tested,
+        tested_metrics,
         info.space.get("search", {}).get("margin", {}),
         references=_names_of(references_of(baselines)),
     )
@@ -211,7 +230,7 @@ def _recommendation(
 
 
 def _tested_metrics(info: SweepInfo) -> tuple[list[str], list[str]]:
-    """Return the objectives that have intervals, and those that have none."""
+    """Return the objectives whose differences can be tested, and those that cannot be resampled."""
     tested = []
     untested = []
     for metric in metrics_of(info.objectives):
@@ -244,15 +263,16 @@ def _max_seeds(samples: SplitSamples, names: Sequence[str]) -> int:
 
 
 def references_of(baselines: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the baselines that a recommended setting is held against: zero-shot and TPT, else the first one."""
+    """Return the baselines of which a recommended trial must beat one: zero-shot and TPT, else the first baseline."""
     references = []
     for baseline in baselines:  # in the usual order: zero-shot first
-        if baseline.label in (catalogue.PLAIN, catalogue.DEFAULT):
+        if baseline.label in (catalogue.PLAIN, catalogue.DEFAULT):  # zero-shot and TPT
             references.append(baseline)
     return references or list(baselines[:1])
 
 
 def _best_baseline(info: SweepInfo, baselines: Sequence[TrialRecord], split: str) -> str | None:
+    """Return the name of the best baseline of those that have a value for every objective on a split."""
     points = {}
     for baseline in baselines:
         values = []
@@ -266,7 +286,7 @@ def _best_baseline(info: SweepInfo, baselines: Sequence[TrialRecord], split: str
 
 
 def sentence_of(info: SweepInfo, statistics: SweepStatistics) -> str:
-    """Return one sentence that answers the space's question."""
+    """Return the answer of a sweep as one sentence, for reports and the terminal."""
     answer = statistics.answer
     design = ""
     if answer.design:
@@ -274,7 +294,7 @@ def sentence_of(info: SweepInfo, statistics: SweepStatistics) -> str:
     if answer.recommended is None:
         return f"Nothing is recommended: {answer.reason}{design}."
     if answer.recommended_kind == "baseline":
-        baseline = answer.recommended.removeprefix("baseline-")
+        baseline = label_of(answer.recommended)
         return f"No trial is recommended, {baseline} is the best baseline: {answer.reason}{design}."
     settings = ""
     for trial in statistics.front.trials:

@@ -3,9 +3,9 @@
 The search picks trials by one seed, so that a lucky seed can win. Finalists therefore run with other seeds, which had
 no part in the choice: first on images of the search split that the search did not use (if there are any), then the
 best of them on the test split. A seed draws the pretraining only: views stay as drawn, so that image features and
-baselines that start from words are computed once.
+baselines that start from words are computed once. The test split uses the seeds of the final stage, too.
 
-Who takes part follows from the records alone, so that a resumed driver decides the same.
+The choice of finalists depends on the records alone, so that a resumed driver chooses the same ones.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from fpp_sweep.records.answer import MAX_COMPARED
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of
 from fpp_sweep.records.measurements import measure, resampled_metrics
@@ -28,11 +29,12 @@ from fpp_sweep.statistics.front_support import FrontSupport, front_support
 from fpp_sweep.statistics.paired import seed_variances
 from fpp_sweep.trial.trial import ImageRange, Plan
 
-MAX_COMPARED = 200  # trials nearest to the front that finalists are chosen from
-MAX_TESTED = 3  # finalists on the test split: more of them make a larger family of tests, which shows less
+MAX_TESTED = 3  # finalists on the test split: with more of them, Holm's correction would hide more differences
 UNLIKELY = "unlikely"
 
+# (names of datasets, split) -> those datasets; a split `val:400` is the first 400 images of `val`
 Describe = Callable[[Sequence[str], str], Sequence[DatasetInfo]]
+Job = tuple[str, str]  # name of a record, and the split that it runs on
 
 
 # --- what the final stage runs on ------------------------------------------------------------------
@@ -56,21 +58,23 @@ def final_seeds(search_seeds: Sequence[int], count: int) -> tuple[int, ...]:
 def fresh_images(finalists: Finalists, used: Mapping[str, int], available: Mapping[str, int]) -> ImageRange | None:
     """Return the images after the search's images, the same range in each dataset; None if too few are left.
 
-    `used` and `available` count the images of each dataset, without and with what the limit leaves out.
+    `used` has the number of images of each dataset that the search uses, `available` the number with fresh images.
     """
-    left = min(available[name] - used[name] for name in used)
-    first = max(used.values())  # datasets of equal limits; a smaller one has nothing left
-    wanted = finalists.images or first
-    count = min(wanted, left)
-    if len(set(used.values())) > 1 or count < min(BATCH, first):
+    searched_images = max(used.values())
+    if min(used.values()) < searched_images:  # the search used all images of the smaller dataset
         return None
-    return ImageRange(first, first + count)
+    left = min(available[name] for name in used) - searched_images
+    count = min(finalists.images or searched_images, left)
+    if count < min(BATCH, searched_images):
+        return None
+    return ImageRange(searched_images, searched_images + count)
 
 
 def final_plan(plan: Plan, space: Space, describe: Describe) -> Plan | None:
-    """Return what finalists run on; None without a final stage (`search.finalists.seeds: 1`, or evaluation only).
+    """Return the plan of the final stage and of the test split: other seeds, and fresh images where there are any.
 
-    `describe` returns the datasets of a split; a split `val:400` is the first 400 images of `val`.
+    Return None if there is no final stage (`search.finalists.seeds: 1`, or `search.evaluate_only`). The test split then
+    uses the plan of the search.
     """
     finalists = space.search.finalists
     if finalists.seeds == 1 or space.search.evaluate_only:
@@ -79,18 +83,25 @@ def final_plan(plan: Plan, space: Space, describe: Describe) -> Plan | None:
     searched = plan.datasets[split]
     seeds = final_seeds(plan.seeds, finalists.seeds)
     view_seeds = dict.fromkeys(seeds, plan.seeds[0])
-    final = replace(plan, seeds=seeds, view_seeds=view_seeds, rung_ends={}, datasets={**plan.datasets, FINAL: searched})
+    on_searched_images = replace(
+        plan,
+        seeds=seeds,
+        view_seeds=view_seeds,
+        rung_ends={},  # finalists are never stopped early
+        datasets={**plan.datasets, FINAL: searched},
+    )
     if any(catalogue.method(name).stateful for name in space.methods()):
-        return final  # a stream cannot begin in its middle
+        return on_searched_images  # a stateful method adapts to the stream of images from its first image on
+    # without a limit only embedded datasets have images that the search did not use
     limit = space.work.limit or EMBEDDED_LIMIT
     larger = tuple(describe(space.work.datasets, f"{split}:{limit + (finalists.images or limit)}"))
     images = fresh_images(finalists, _sizes(searched), _sizes(larger))
     if images is None:
-        return final
+        return on_searched_images
     ranges = {}
     for info in larger:
         ranges[info.name, info.split] = images
-    return replace(final, datasets={**plan.datasets, FINAL: larger}, ranges=ranges)
+    return replace(on_searched_images, datasets={**plan.datasets, FINAL: larger}, ranges=ranges)
 
 
 def _sizes(datasets: Sequence[DatasetInfo]) -> dict[str, int]:
@@ -103,8 +114,11 @@ def _sizes(datasets: Sequence[DatasetInfo]) -> dict[str, int]:
 def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[TrialRecord]:
     """Return the trials that run in the final stage, at most `count`: the front first, then its closest rivals.
 
-    Left out are trials with the settings of a baseline, which runs anyway, and trials below the floor, which cannot be
-    recommended, as long as there are others.
+    Front members with a mark (the knee, the best in an objective) come before other members. Rivals are trials behind
+    the front with a support that is not `unlikely`; they are sorted by support, then by trade-off.
+
+    Trials with the settings of a baseline are left out, because the baseline runs anyway. Trials below the floor of
+    accuracy are left out if there are other candidates.
     """
     baseline_keys = {baseline.key for baseline in front.baselines}
     candidates = []
@@ -114,63 +128,67 @@ def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[Tria
     above_floor = [record for record in candidates if not front.is_below_floor(record)]
     if above_floor:
         candidates = above_floor
-    support = support_of(folder, front, candidates, front.search_split)
-    ranks: list[tuple[tuple[float, ...], TrialRecord]] = []
+    support_by_name = support_of(folder, front, candidates, front.search_split).trials
+    ranked: list[tuple[tuple[bool, bool, float, int], TrialRecord]] = []
     for position, record in enumerate(front.by_trade_off(candidates)):
         on_front = record in front.members
-        trial = support.trials.get(record.name)
-        if not on_front and (trial is None or trial.word == UNLIKELY):
+        support = support_by_name.get(record.name)
+        if not on_front and (support is None or support.word == UNLIKELY):
             continue
         has_mark = bool(front.marks.get(record.name))
         share = 0.0
-        if trial is not None:
-            share = trial.share
-        ranks.append(((-has_mark, -on_front, -share, position), record))
-    ranks.sort(key=lambda row: row[0])
-    return [record for _, record in ranks[:count]]
+        if support is not None:
+            share = support.share
+        sort_key = (not has_mark, not on_front, -share, position)
+        ranked.append((sort_key, record))
+    ranked.sort(key=lambda row: row[0])
+    return [record for _, record in ranked[:count]]
 
 
 def choose_tested(folder: SweepFolder, front: Front, finalists: Sequence[TrialRecord]) -> list[TrialRecord]:
     """Return the finalists that go to the test split: at most MAX_TESTED, those most often on the front come first.
 
-    A finalist that another one is clearly ahead of is left out.
+    A finalist is left out if another finalist is clearly ahead. A finalist without support comes last.
     """
-    support = support_of(folder, front, finalists, FINAL)
+    support_by_name = support_of(folder, front, finalists, FINAL).trials
     ranked = []
     for position, record in enumerate(finalists):
-        trial = support.trials.get(record.name)
-        if trial is None:
+        support = support_by_name.get(record.name)
+        if support is None:
             ranked.append((0.0, position, record))
-        elif trial.word != UNLIKELY:
-            ranked.append((-trial.share, position, record))
+        elif support.word != UNLIKELY:
+            ranked.append((-support.share, position, record))
     ranked.sort(key=lambda row: row[:2])
     return [record for _, _, record in ranked[:MAX_TESTED]]
 
 
 def support_of(folder: SweepFolder, front: Front, records: Sequence[TrialRecord], split: str) -> FrontSupport:
-    """Return the support of trials for the front of these trials, on one split."""
+    """Return each trial's support for the front of these trials, measured on one split; empty if it is unknown."""
     metrics = metrics_of(front.objectives)
-    stems = {metric.partition("/")[0] for metric in metrics}
-    if len(resampled_metrics(metrics)) < len(stems):
-        return FrontSupport()  # an objective that cannot be resampled may hold up any trial
+    metrics_without_datasets = {metric.partition("/")[0] for metric in metrics}
+    if len(resampled_metrics(metrics)) < len(metrics_without_datasets):
+        return FrontSupport()  # any trial may be on the front by an objective that cannot be resampled
     samples = measure(folder, records, split, metrics).samples
     names = [record.name for record in records]
     return front_support(samples, names, metrics, seed_variances(samples, metrics))
 
 
 class FinalJobs:
-    """The jobs that follow the search, in order: (record's name, split)."""
+    """The jobs that follow the search: baselines, finalists in the final stage, the best finalists on the test split.
+
+    Without a final stage, the front members take the role of the finalists and go to the test split directly.
+    """
 
     def __init__(self, space: Space, folder: SweepFolder, *, has_final_stage: bool) -> None:
         self._space = space
         self._folder = folder
         self._has_final_stage = has_final_stage
-        self._begun: set[tuple[str, str]] = set()
-        self._finalists: list[TrialRecord] | None = None
-        self._tested: list[TrialRecord] | None = None
+        self._begun: set[Job] = set()
+        self._finalists: list[TrialRecord] | None = None  # None until they are chosen
+        self._tested: list[TrialRecord] | None = None  # finalists for the test split; None until they are chosen
 
-    def next(self, records: Mapping[str, TrialRecord], running: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
-        """Return the next job; None if there is none now, though there may be one when a running job has ended.
+    def next(self, records: Mapping[str, TrialRecord], running: Sequence[Job]) -> Job | None:
+        """Return the next job; None if no job can begin now. The end of a running job may make the next one possible.
 
         The finalists are chosen once no job of the search is running. Finalists for the test split are chosen once the
         final stage has ended.
@@ -182,26 +200,26 @@ class FinalJobs:
                 return None
             self._finalists = self._choose(records)
         jobs = self._jobs_of_baselines(split) + self._jobs_of_finalists()
-        if self._tested is None and FINAL not in running_splits and not self._has_final_job(jobs, records):
+        if self._tested is None and FINAL not in running_splits and not self._final_stage_waits(jobs, records):
             self._tested = self._choose_tested(records)
         for record in self._tested or ():
             jobs.append((record.name, "test"))
         for job in jobs:
-            if not self._is_done(job, records):
+            if self._must_begin(job, records):
                 self._begun.add(job)
                 return job
         return None
 
-    def _has_final_job(self, jobs: Sequence[tuple[str, str]], records: Mapping[str, TrialRecord]) -> bool:
+    def _final_stage_waits(self, jobs: Sequence[Job], records: Mapping[str, TrialRecord]) -> bool:
         """Return True if a job of the final stage has not begun."""
         for job in jobs:
             _, split = job
-            if split == FINAL and not self._is_done(job, records):
+            if split == FINAL and self._must_begin(job, records):
                 return True
         return False
 
     def reset(self) -> None:
-        """Choose again: the budget was raised, and the search goes on."""
+        """Forget all choices: the budget has changed, and the search may go on."""
         self._begun.clear()
         self._finalists = None
         self._tested = None
@@ -210,26 +228,29 @@ class FinalJobs:
         return front_of(self._folder.info(), list(records.values()))
 
     def _choose(self, records: Mapping[str, TrialRecord]) -> list[TrialRecord]:
+        """Return the finalists; without a final stage the front members."""
         front = self._front(records)
         if not self._has_final_stage:
             return list(front.members)
         return choose_finalists(self._folder, front, self._space.search.finalists.count)
 
     def _choose_tested(self, records: Mapping[str, TrialRecord]) -> list[TrialRecord]:
+        """Return the finalists that run on the test split; none after a search on the test split."""
         if self._space.search.split == "test":
             return []
         finalists = []
-        finished = []
         for finalist in self._finalists or ():
-            record = records[finalist.name]  # with the results of the final stage
-            finalists.append(record)
-            if FINAL in record.results:
-                finished.append(record)
+            finalists.append(records[finalist.name])  # with the results of the final stage
         if not self._has_final_stage:
             return finalists
+        finished = []
+        for record in finalists:
+            if FINAL in record.results:
+                finished.append(record)
         return choose_tested(self._folder, self._front(records), finished)
 
-    def _jobs_of_baselines(self, search_split: str) -> list[tuple[str, str]]:
+    def _jobs_of_baselines(self, search_split: str) -> list[Job]:
+        """Return jobs of the baselines on the last split that finalists run on: test; after a search on test, final."""
         split = "test"
         if search_split == "test":
             if not self._has_final_stage:
@@ -237,15 +258,15 @@ class FinalJobs:
             split = FINAL
         return [(f"baseline-{name}", split) for name in self._space.baselines()]
 
-    def _jobs_of_finalists(self) -> list[tuple[str, str]]:
+    def _jobs_of_finalists(self) -> list[Job]:
         if not self._has_final_stage:
             return []
         return [(record.name, FINAL) for record in self._finalists or ()]
 
-    def _is_done(self, job: tuple[str, str], records: Mapping[str, TrialRecord]) -> bool:
-        """Return True for a job that has a result, has begun, or belongs to a trial that failed or was stopped."""
+    def _must_begin(self, job: Job, records: Mapping[str, TrialRecord]) -> bool:
+        """Return False for a job that has a result, has begun, or belongs to a trial that failed or was stopped."""
         name, split = job
         record = records.get(name)
         if record is None or record.state != "complete":
-            return True
-        return split in record.results or job in self._begun
+            return False
+        return split not in record.results and job not in self._begun

@@ -12,7 +12,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,10 @@ CELLS = 10  # of each bin of ECE; smooth ECE is computed from the residuals of c
 KERNEL_POINTS = 40  # confidences at which the smoothed residual is evaluated
 KERNEL_WIDTH = 0.1  # standard deviation of smooth ECE's Gaussian kernel, in units of confidence
 _LOSS_STEP = 2.0**-30  # losses are rounded to multiples, so that 2^16 and more of them add exactly
-# mean of |N(m, 1)| minus |m|, tabulated over |m|: how much chance adds to an absolute value
-_SHIFTS = np.linspace(0, 6, 3073)
-_EXCESS = np.array([math.sqrt(2 / math.pi) * math.exp(-m * m / 2) - m * math.erfc(m / math.sqrt(2)) for m in _SHIFTS])
+# How much chance adds to an absolute value: the mean of |x| minus m, where x is normal with mean m and variance 1.
+# Beyond m = 6 it is taken as zero.
+_MEANS = np.linspace(0, 6, 3073)
+_EXCESS = np.array([math.sqrt(2 / math.pi) * math.exp(-m * m / 2) - m * math.erfc(m / math.sqrt(2)) for m in _MEANS])
 
 Numbers = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -68,23 +69,23 @@ class BlockStats:
         correct = confidences.correct[order]
         if not size:
             size = block_size(len(order))
-        block = np.arange(len(order)) // size
-        blocks = int(block[-1]) + 1
+        block_of_image = np.arange(len(order)) // size
+        blocks = int(block_of_image[-1]) + 1
         bins = bin_indices(confidence)
-        has_bin = bins >= 0
-        bin_index = (block * BINS + bins)[has_bin]
-        cell_index = (block * BINS * CELLS + _cell_of(confidence, bins))[has_bin]
+        has_bin = bins >= 0  # a confidence of exactly 0 has none
+        bin_index = (block_of_image * BINS + bins)[has_bin]  # flat index into (blocks, BINS)
+        cell_index = (block_of_image * BINS * CELLS + _cell_of(confidence, bins))[has_bin]
         residual = (correct - round_to_grid(confidence))[has_bin]
         return cls(
             size=size,
             digests=np.add.reduceat(digests, np.arange(0, len(order), size)),
-            images=_count(block, blocks, 1)[:, 0],
-            correct=_count(block[correct], blocks, 1)[:, 0],
+            images=_count(block_of_image, blocks, 1)[:, 0],
+            correct=_count(block_of_image[correct], blocks, 1)[:, 0],
             counts=_count(bin_index, blocks, BINS),
             hits=_count(bin_index[correct[has_bin]], blocks, BINS),
             residuals=sum_by_cell(cell_index, residual, blocks * BINS * CELLS).reshape(blocks, BINS * CELLS),
-            nll=sum_by_cell(block, _rounded_loss(nll[order]), blocks),
-            brier=sum_by_cell(block, _rounded_loss(brier[order]), blocks),
+            nll=sum_by_cell(block_of_image, _rounded_loss(nll[order]), blocks),
+            brier=sum_by_cell(block_of_image, _rounded_loss(brier[order]), blocks),
         )
 
     @classmethod
@@ -117,6 +118,7 @@ class BlockStats:
         return self._apply(self.size, lambda values: values.sum(axis=0, keepdims=True))
 
     def _apply(self, size: int, change: Callable[[NDArray[Any]], NDArray[Any]]) -> BlockStats:
+        """Return statistics with blocks of `size` images, whose arrays are changed by a function."""
         arrays = {}
         for name in _ARRAYS:
             arrays[name] = change(getattr(self, name))
@@ -124,7 +126,7 @@ class BlockStats:
 
 
 _ARRAYS = tuple(item.name for item in fields(BlockStats) if item.name != "size")
-StatsBySeed = Mapping[tuple[str, int], BlockStats]  # by dataset and seed
+StatsBySeed = Mapping[tuple[str, int], BlockStats]  # all statistics of a record on one split, by (dataset, seed)
 
 
 def datasets_of(table: StatsBySeed) -> list[str]:
@@ -145,15 +147,19 @@ def _rounded_loss(loss: Numbers) -> Numbers:
 
 
 def _cell_of(confidence: NDArray[np.float32], bins: Integers) -> Integers:
+    """Return the cell of each confidence: bin * CELLS, plus its position within the bin."""
     within_bin = (confidence.astype(np.float64) - EDGES[bins]) * (BINS * CELLS)
     return bins * CELLS + np.clip(within_bin.astype(np.int64), 0, CELLS - 1)
 
 
-# --- the same images -------------------------------------------------------------------------------
+# --- shared images ---------------------------------------------------------------------------------
 
 
 def restrict_to_shared_blocks(trials: Sequence[BlockStats]) -> list[BlockStats]:
-    """Return one dataset's statistics of several trials on the blocks that hold the same images in all of them."""
+    """Return statistics of one dataset on the blocks that hold the same images in all of them.
+
+    `trials` has an item for each trial and seed. Raise InputError if no block is shared.
+    """
     size = max([stats.size for stats in trials])
     joined = [stats.with_block_size(size) for stats in trials]
     lengths = [len(stats) for stats in joined]
@@ -172,7 +178,10 @@ def restrict_to_shared_blocks(trials: Sequence[BlockStats]) -> list[BlockStats]:
 
 
 def restrict_to_shared(trials: Mapping[str, StatsBySeed]) -> dict[str, dict[tuple[str, int], BlockStats]]:
-    """Return the statistics of several trials on the datasets and images that all of them have; perhaps none."""
+    """Return the statistics of several trials on the datasets and images that all of them have.
+
+    A dataset of which no block is shared is left out.
+    """
     restricted: dict[str, dict[tuple[str, int], BlockStats]] = {}
     for name in trials:
         restricted[name] = {}
@@ -186,7 +195,7 @@ def restrict_to_shared(trials: Mapping[str, StatsBySeed]) -> dict[str, dict[tupl
                     stats.append(table[key])
         try:
             shared = restrict_to_shared_blocks(stats)
-        except InputError:  # other images under the same name, or blocks that do not fit
+        except InputError:  # different images under the same dataset name, or blocks that do not fit
             continue
         for (name, key), part in zip(keys, shared, strict=True):
             restricted[name][key] = part
@@ -206,12 +215,15 @@ def _shared_datasets(tables: Sequence[StatsBySeed]) -> list[str]:
 
 
 def _smoothing_kernel() -> Numbers:
-    """(BINS * CELLS, KERNEL_POINTS): the weight of a cell's residual at each point; reflected at 0 and 1."""
+    """(BINS * CELLS, KERNEL_POINTS): the weight of a cell's residual at each point.
+
+    The Gaussian is reflected at 0 and 1, so that no weight is lost beyond the range of confidences.
+    """
     cells = (np.arange(BINS * CELLS) + 0.5)[:, None] / (BINS * CELLS)
     points = (np.arange(KERNEL_POINTS) + 0.5) / KERNEL_POINTS
     kernel: Numbers = np.zeros((BINS * CELLS, KERNEL_POINTS))
-    for image in (points, -points, 2 - points, points - 2, points + 2):
-        kernel += np.exp(-0.5 * ((image - cells) / KERNEL_WIDTH) ** 2)
+    for reflected in (points, -points, 2 - points, points - 2, points + 2):
+        kernel += np.exp(-0.5 * ((reflected - cells) / KERNEL_WIDTH) ** 2)
     kernel /= kernel.sum(axis=1, keepdims=True)
     return kernel
 
@@ -220,6 +232,7 @@ SMOOTHING = _smoothing_kernel()
 
 
 def _column(name: str) -> Callable[[BlockStats], Numbers]:
+    """Return a function that returns one array of the statistics as a single column (blocks, 1)."""
     return lambda stats: np.asarray(getattr(stats, name)[:, None], np.float64)
 
 
@@ -230,6 +243,7 @@ def _bin_residuals(stats: BlockStats) -> Numbers:
 
 
 def _bin_residuals_and_counts(stats: BlockStats) -> Numbers:
+    """(blocks, 3 * BINS): residuals, counts and hits, side by side."""
     return np.concatenate([_bin_residuals(stats), stats.counts, stats.hits], axis=1, dtype=np.float64)
 
 
@@ -244,10 +258,10 @@ def _sum_of_absolute(totals: Numbers) -> Numbers:
 def _sum_of_debiased_absolute(totals: Numbers) -> Numbers:
     """Sum |residual| over bins, less what chance adds: the mean of |N(residual, its variance)| minus |residual|."""
     residuals, counts, hits = np.split(totals, 3, axis=-1)
-    deviation = np.sqrt(hits * (counts - hits) / np.maximum(counts, 1))
-    sizes = np.abs(residuals)
-    excess = deviation * np.interp(sizes / np.maximum(deviation, 1e-12), _SHIFTS, _EXCESS, right=0.0)
-    return np.asarray(np.maximum(0.0, (sizes - excess).sum(axis=-1)))
+    deviation = np.sqrt(hits * (counts - hits) / np.maximum(counts, 1))  # of a binomial count of hits
+    magnitudes = np.abs(residuals)
+    excess = deviation * np.interp(magnitudes / np.maximum(deviation, 1e-12), _MEANS, _EXCESS, right=0.0)
+    return np.asarray(np.maximum(0.0, (magnitudes - excess).sum(axis=-1)))
 
 
 def _only_column(totals: Numbers) -> Numbers:
@@ -256,10 +270,10 @@ def _only_column(totals: Numbers) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class BlockwiseMetric:
-    """A metric that follows from sums over images."""
+    """A metric that follows from sums over images: scale * value(sum of columns over blocks) / images."""
 
-    columns: Callable[[BlockStats], Numbers]  # (blocks, columns): what is summed
-    value: Callable[[Numbers], Numbers]  # totals (..., columns) -> (...), to be divided by the number of images
+    columns: Callable[[BlockStats], Numbers]  # (blocks, columns): the sums of each block that the metric needs
+    value: Callable[[Numbers], Numbers]  # sums over all blocks (..., columns) -> (...)
     scale: float = 100.0  # percent
     largest: float = 100.0  # of the metric, in its own unit; the smallest is 0
     biased: bool = False  # upwards by few images, as sums of absolute values are
@@ -282,6 +296,9 @@ def metric_value(metric: str, stats: BlockStats) -> float:
     return float(row.scale * row.value(totals) / stats.total)
 
 
+# `spec.catalogue` names the next two functions as the code of the metrics `debiased_ece` and `smooth_ece`.
+
+
 def debiased_error(predictions: Predictions) -> float:
     """Return ECE with a part of its bias removed: about 40 % of the bias of a calibrated model."""
     return metric_value("debiased_ece", BlockStats.of_predictions("", predictions))
@@ -293,9 +310,10 @@ def smooth_error(predictions: Predictions) -> float:
 
 
 def calibrated_bias(metric: str, stats: BlockStats) -> float:
-    """Return the mean of a calibration error that a perfectly calibrated model shows on as many images.
+    """Return the calibration error that a perfectly calibrated model shows on average with this number of images.
 
-    Each image's residual has variance c (1 - c) for confidence c. Confidences are taken from the bins' means.
+    Each image's residual has variance c (1 - c), where c is the mean confidence of its bin. The sum of many residuals
+    is normal, and its absolute value has the mean sqrt(2 / pi) * standard deviation.
     """
     whole = stats.summed()
     counts = whole.counts[0].astype(np.float64)
@@ -303,7 +321,7 @@ def calibrated_bias(metric: str, stats: BlockStats) -> float:
     confidence = np.clip(confidence_sums / np.maximum(counts, 1), 0, 1)
     variances = counts * confidence * (1 - confidence)  # (BINS,)
     if metric == "smooth_ece":
-        by_cell = np.repeat(variances / CELLS, CELLS)
+        by_cell = np.repeat(variances / CELLS, CELLS)  # a bin's variance, spread evenly over its cells
         deviations = np.sqrt(by_cell @ SMOOTHING**2)
     else:
         deviations = np.sqrt(variances)
@@ -314,9 +332,9 @@ def calibrated_bias(metric: str, stats: BlockStats) -> float:
 def block_contributions(metric: str, stats: BlockStats) -> Numbers:
     """Return (blocks,): the contribution of each block to a metric.
 
-    A calibration error is linear, given the signs of its residuals. The sum over blocks is the metric (of
-    `debiased_ece`: the plain ECE). The spread of the contributions' differences
-    between two trials gives the standard error of their difference without resampling.
+    The sum over blocks is the metric; that of `debiased_ece` is the plain ECE. A calibration error is a sum over blocks
+    because it is linear once the signs of the total residuals are fixed. The spread of the differences between two
+    trials' contributions gives the standard error of the trials' difference without resampling.
     """
     row = BLOCKWISE_METRICS[metric]
     if not row.biased:
@@ -334,7 +352,10 @@ def block_contributions(metric: str, stats: BlockStats) -> Numbers:
 
 
 def to_bytes(table: StatsBySeed) -> bytes:
-    """Serialise statistics as a compressed .npz file of few arrays, which is read in 0.1 ms."""
+    """Serialise statistics as a compressed .npz file: each array joined over datasets and seeds, and an index.
+
+    Few arrays are read fast, in 0.1 ms.
+    """
     arrays: dict[str, Any] = {}
     for name in _ARRAYS:
         joined = np.concatenate([getattr(stats, name) for stats in table.values()])
@@ -342,7 +363,7 @@ def to_bytes(table: StatsBySeed) -> bytes:
             joined = joined.astype(np.int32)  # counts of a block fit 32 bits
         arrays[name] = joined
     residuals = arrays.pop("residuals")
-    filled = np.flatnonzero(residuals)  # few cells have an image
+    filled = np.flatnonzero(residuals)  # most cells are empty: store positions and values of the others
     arrays["cells"] = filled.astype(np.int32)
     arrays["values"] = residuals.flat[filled]
     index = []
@@ -365,6 +386,7 @@ def from_bytes(data: bytes) -> dict[tuple[str, int], BlockStats]:
 
 
 def _from_arrays(arrays: dict[str, NDArray[Any]]) -> dict[tuple[str, int], BlockStats]:
+    """Undo `to_bytes`: cut the joined arrays into the statistics of each dataset and seed."""
     index = json.loads(arrays.pop("index").tobytes())
     blocks = 0
     for _, _, _, length in index:
@@ -374,11 +396,11 @@ def _from_arrays(arrays: dict[str, NDArray[Any]]) -> dict[tuple[str, int], Block
     for name, array in arrays.items():
         if array.dtype == np.int32:
             arrays[name] = array.astype(np.int64)
-    everything = BlockStats(size=1, residuals=residuals, **arrays)
+    joined = BlockStats(size=1, residuals=residuals, **arrays)  # of blocks of several sizes; each part sets its own
     table = {}
     start = 0
     for dataset, seed, size, length in index:
-        part = everything.take(slice(start, start + length))
-        table[dataset, seed] = part._apply(size, lambda values: values)
+        part = joined.take(slice(start, start + length))
+        table[dataset, seed] = replace(part, size=size)
         start += length
     return table

@@ -3,6 +3,15 @@
 A pass compares the runs that MLflow should show with what was written before, and writes the difference. There is no
 queue: after an outage or a kill, the next pass finds what is missing. `mlflow_sync.json` in the folder remembers
 digests of what was written. It only saves work; without it everything is compared with MLflow again.
+
+Changes are noticed at four levels:
+
+- stamp: size and time of a file
+- version: stamp of a record's file, with its tags from the front; an unthorough pass skips records of equal version
+- digest: hash of a run as MLflow should show it, and of the stamps of its artifacts
+- fingerprint: hash of all files of the folder; if it is equal, `is_synced` need not ask MLflow
+
+`_FolderSync` compares a folder with what was written; `_SweepRuns` reads and writes the runs of one sweep in MLflow.
 """
 
 from __future__ import annotations
@@ -77,7 +86,7 @@ RETRY_SECONDS = 30.0  # without any progress, after which `sync_folder` gives up
 SEARCH_PAGE = 100  # runs in one request: a page of a thousand took a busy server longer than the time-out
 
 _Stamp = tuple[int, int]  # a file's size and time of change, equal in a copy of the folder
-_Version = tuple[_Stamp, dict[str, str]]  # of a record: its file's stamp, and what the front says about it
+_Version = tuple[_Stamp, dict[str, str]]  # of a record: its file's stamp, and its tags from the front
 
 
 @dataclass(slots=True)
@@ -131,10 +140,10 @@ class BackgroundSync:
 
     def __init__(self, folder: SweepFolder, uri: str) -> None:
         self._sync = _FolderSync(folder, uri, restore=False)
-        self._status = SyncStatus(0, 0, None)
-        self._wake = threading.Event()
-        self._closing = threading.Event()
-        self._given_up = threading.Event()
+        self._status = SyncStatus(pending=0, updated=0, error=None)
+        self._wake = threading.Event()  # the folder may have changed
+        self._closing = threading.Event()  # the thread ends once everything is written
+        self._given_up = threading.Event()  # the thread ends now: `close` has waited for long enough
         self._thread = threading.Thread(target=self._work, name="mlflow-sync", daemon=True)
 
     def start(self) -> None:
@@ -156,16 +165,20 @@ class BackgroundSync:
         return len(self._sync.pending(thorough=True))
 
     def _work(self) -> None:
+        """Make passes until `close`: after each change of the folder, and again after a failure that may pass.
+
+        The first and the last pass are thorough.
+        """
         backoff = Backoff()
         is_first = True
         while not self._given_up.is_set():
             is_last = self._closing.is_set()
             self._wake.clear()
-            is_complete = self._attempt(thorough=is_first or is_last)
+            is_finished = self._attempt(thorough=is_first or is_last)
             is_first = False
-            if is_complete and is_last:
+            if is_finished and is_last:
                 break
-            if is_complete:
+            if is_finished:
                 backoff.reset()
                 self._closing.wait(REST)
                 self._wake.wait()
@@ -176,7 +189,7 @@ class BackgroundSync:
         self._sync.disconnect()
 
     def _attempt(self, *, thorough: bool) -> bool:
-        """Make one pass; return whether another pass can only help after a change of the folder."""
+        """Make one pass; return False if a failure may pass, so that the same pass is worth another attempt."""
         try:
             self._status = replace(self._status, pending=len(self._sync.pending(thorough=thorough)))
             failures = self._sync.make_pass(thorough=thorough, stop=self._given_up.is_set, on_update=self._count)
@@ -188,6 +201,7 @@ class BackgroundSync:
         return all(failure.is_permanent for failure in failures)
 
     def _count(self, pending: int) -> None:
+        """Count a run that was written; `pending` runs are left."""
         self._status = replace(self._status, pending=pending, updated=self._status.updated + 1)
 
 
@@ -201,7 +215,7 @@ def sync_folder(
     sync = _FolderSync(folder, uri, restore=True)
     try:
         with Bar("MLflow", 0, "runs", shown=show_progress) as bar:
-            failures = _retried(sync, retry_for, bar)
+            failures = _pass_until_done(sync, retry_for, bar)
     finally:
         sync.disconnect()
     if failures:
@@ -212,8 +226,11 @@ def sync_folder(
     return sync.result
 
 
-def _retried(sync: _FolderSync, retry_for: float, bar: Bar) -> list[Failure]:
-    """Make passes until all runs are written, or none can be; return the failures of the last pass."""
+def _pass_until_done(sync: _FolderSync, retry_for: float, bar: Bar) -> list[Failure]:
+    """Make passes until only permanent failures are left, or for `retry_for` seconds without progress.
+
+    Return the failures of the last pass.
+    """
 
     def on_update(pending: int) -> None:
         bar.total = sync.result.updated + pending
@@ -230,12 +247,12 @@ def _retried(sync: _FolderSync, retry_for: float, bar: Bar) -> list[Failure]:
             backoff.reset()
             last_progress = time.monotonic()
         pause = backoff.pause()
-        left = last_progress + retry_for - time.monotonic()
-        if pause > left:
+        seconds_left = last_progress + retry_for - time.monotonic()
+        if pause > seconds_left:
             return failures
         bar.note(
             f"MLflow: {failures[0]}; {sync.result.updated} runs written, next attempt in {pause:.0f} s, "
-            f"for {left:.0f} s more without progress"
+            f"for {seconds_left:.0f} s more without progress"
         )
         time.sleep(pause)
 
@@ -245,7 +262,10 @@ def _never() -> bool:
 
 
 def upload_group_files(folder: SweepFolder, uri: str, files: Sequence[Path]) -> None:
-    """Upload files as artifacts of the group's run, the one above the run of this folder's sweep."""
+    """Upload files as artifacts of the group's run: the parent of the runs of all sweeps of a reproduction.
+
+    `folder` is the folder of any of these sweeps.
+    """
     info = folder.info()
     runs = _SweepRuns(absolute(uri), sweep_id(info), known_run_ids=(), result=SyncResult())
     run = runs.group_run(info.group, milliseconds(info.created))
@@ -263,12 +283,12 @@ def mlflow_links(folder: SweepFolder, uri: str) -> list[str]:
         return [f"{path} does not exist; this copies the sweep to a database of yours:", command]
     address = page_address(uri)
     sweep = state.runs.get(SWEEP_KEY)
-    is_link = sweep is not None and state.store == store_identity(uri)
-    if sweep is not None and is_link:
+    is_in_store = sweep is not None and state.store == store_identity(uri)
+    if sweep is not None and is_in_store:
         address += f"/#/experiments/{state.experiment}/runs/{sweep.run_id}"
     if is_server(uri):
         return [address]
-    return [ui_command(uri), address] if is_link else [ui_command(uri)]
+    return [ui_command(uri), address] if is_in_store else [ui_command(uri)]
 
 
 def trusted_uri(folder: SweepFolder, recorded: str, *, flag: str = "--tracking-uri") -> str:
@@ -319,12 +339,12 @@ def _real_path(folder: SweepFolder) -> str:
     return os.path.realpath(folder.path)
 
 
-# One folder.
+# --- one folder: what was written, and what differs -------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _WrittenRun:
-    """The parts of a run that were written."""
+    """Part of `_State`: a run as it was written."""
 
     run_id: str = ""  # MLflow's
     digest: str = ""  # of the run and its artifacts; empty while something is missing
@@ -332,7 +352,7 @@ class _WrittenRun:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.run_id, str) and isinstance(self.digest, str) and isinstance(self.files, dict)):
-            raise TypeError("damaged")
+            raise TypeError("damaged")  # which `_State.read` catches
 
 
 @dataclass(slots=True)
@@ -382,10 +402,10 @@ class _FolderSync:
         self._restore = restore
         self._file = folder.path / STATE_FILE
         self._state = _State.read(self._file)
-        self._saved = 0.0
+        self._saved = 0.0  # time at which the state was last written
         self._versions: dict[str, _Version] = {}  # of the records that were compared since the connection was made
         self._runs: _SweepRuns | None = None
-        self._lock = ExitStack()  # holds the lock, from the first connection on
+        self._lock = ExitStack()  # holds the lock from the first pass until `disconnect`
         self._locked = False
 
     def pending(self, *, thorough: bool) -> list[_Change]:
@@ -419,7 +439,7 @@ class _FolderSync:
                     on_update(len(changes) - position - 1)
                     continue
                 failures.append(failure)
-                versions.pop(change.run.key, None)
+                versions.pop(change.run.key, None)  # so that the next pass compares the record again
                 if not runs.answers():
                     self.disconnect()
                     return failures
@@ -430,13 +450,13 @@ class _FolderSync:
         return failures
 
     def disconnect(self) -> None:
-        """Let other processes sync; the next pass asks MLflow again which runs it has."""
+        """Release the lock and the connection; the next pass asks MLflow again which runs it has."""
         self._runs = None
         self._lock.close()
         self._locked = False
 
     def _lock_folder(self) -> None:
-        """Take the lock, which goes with the process: two at once would create runs twice."""
+        """Take the lock, which ends with the process: two processes at once would create runs twice."""
         if self._locked:
             return
         file = self._folder.path / LOCK_FILE
@@ -444,9 +464,9 @@ class _FolderSync:
             self._lock.enter_context(exclusive_lock(file, wait=False))
         except OSError as error:
             raise InputError(f"{file}: cannot be opened ({error.strerror}); delete it, or make it writable") from error
-        except LockHeldError as owner:
+        except LockHeldError as error:  # its text names the process that holds the lock
             name = self._folder.path.name
-            raise InputError(f"{name} is being synchronised with MLflow by {owner}; wait for it") from None
+            raise InputError(f"{name} is being synchronised with MLflow by {error}; wait for it") from None
         self._locked = True
 
     def _connected(self) -> _SweepRuns:
@@ -458,7 +478,7 @@ class _FolderSync:
         return self._runs
 
     def _forget_missing(self, runs: _SweepRuns) -> None:
-        """Forget what was written to another store, and to runs that are gone, so that it is written again."""
+        """Forget runs that this store does not have, so that they are written again."""
         self._versions = {}
         existing = set()
         for mlflow_run in runs.by_id.values():
@@ -500,10 +520,11 @@ class _FolderSync:
         return None
 
     def _write(self, runs: _SweepRuns, change: _Change) -> None:
+        """Write a run with its artifacts; note each step that succeeded, so that a retry goes on from there."""
         run = change.run
         parent = self._group_run_id(runs) if run.key == SWEEP_KEY else self._sweep_run_id(runs)
         current = runs.open(run, parent, restore=self._restore)
-        if current is None:  # a run that the user deleted stays so
+        if current is None:  # the user has deleted the run; count it as written, so that it stays deleted
             self._state.runs[run.key] = _WrittenRun(runs.by_id[run.id].run_id, change.digest)
             return
         written = self._state.runs.get(run.key)
@@ -519,7 +540,7 @@ class _FolderSync:
             self._save(runs)
 
     def _sweep_run_id(self, runs: _SweepRuns) -> str:
-        """Return the id of the sweep's run, which its children need before it is complete."""
+        """Return the id of the sweep's run; create it without content if a trial's run is written first."""
         info = self._folder.info()
         mlflow_run = runs.by_id.get(sweep_id(info))
         if mlflow_run is not None and not (mlflow_run.deleted and self._restore):
@@ -560,12 +581,12 @@ def _uploads(runs: _SweepRuns, current: Run, change: _Change, uploaded: dict[str
                 yield name
 
 
-# One sweep in MLflow.
+# --- one sweep in MLflow ----------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _MlflowRun:
-    """A run that MLflow has."""
+    """A run that MLflow has, perhaps marked as deleted."""
 
     run_id: str
     deleted: bool
@@ -579,8 +600,8 @@ class _SweepRuns:
         self._entities: Any = importlib.import_module("mlflow.entities")  # which takes seconds before `connect`
         self.experiment_id = experiment_id(self.client, uri)
         self._result = result
-        self._unanswered: set[str] = set()  # ids of runs whose creation failed, perhaps after it had succeeded
-        self._logged: set[Point] = set()
+        self._unanswered: set[str] = set()  # ids of runs whose creation got no answer: MLflow may have created them
+        self._logged: set[Point] = set()  # points of curves that were written since the connection was made
         self.by_id = self._existing_runs(sweep, known_run_ids)
 
     def answers(self) -> bool:
@@ -653,6 +674,7 @@ class _SweepRuns:
             self.client.log_artifact(current.info.run_id, str(source), posixpath.dirname(artifact) or None)
 
     def _create(self, run: DesiredRun, parent: str | None) -> Run:
+        """Create a run, unless an earlier request that got no answer has created it."""
         created = None
         if run.id in self._unanswered:
             created = next(self._search(f"tags.`{ID_TAG}` = '{run.id}'"), None)
@@ -686,7 +708,7 @@ class _SweepRuns:
     def _existing_runs(self, sweep: str, known_run_ids: Container[str]) -> dict[str, _MlflowRun]:
         """Return all runs of the sweep by id. Of duplicates, which a slow server may leave, keep the one written to."""
 
-        def preference(run: Run) -> tuple[bool, bool, int]:
+        def preference(run: Run) -> tuple[bool, bool, int]:  # the lowest is kept
             info = run.info
             return info.lifecycle_stage != "active", info.run_id not in known_run_ids, info.start_time
 

@@ -5,8 +5,11 @@ computed share its result. A worker that dies, exceeds the time limit, or fails 
 is replaced. Its task is retried elsewhere: after a loss until its attempts are used up, after a failure once. A worker
 on a draining machine leaves when its task is done.
 
+Each trial has an `order`: tasks of a lower order begin first. The order also identifies the trial. The first trial that
+requests a task is charged for the work; for other trials the result counts as cached.
+
 Everything runs in one event loop, without locks. `assignment` decides which worker gets which task; `actors` starts
-workers on Ray.
+workers on Ray and serves the trials' requests (`PendingRequest`). An `asyncio.Task` is never a task in the sense above.
 """
 
 from __future__ import annotations
@@ -56,19 +59,19 @@ class TaskScheduler:
     attempts: int  # per task
     timeout: float  # seconds per task
     keys: TaskKeys | None = None  # of the current run; set by `begin`
-    _name: str = field(default_factory=_random_name)
+    _name: str = field(default_factory=_random_name)  # another one after a restart
     _pending: dict[str, PendingTask] = field(default_factory=dict)  # by key
     _lookups: set[PendingTask] = field(default_factory=set)  # tasks whose result is being looked up on disk
     _queue: list[PendingTask] = field(default_factory=list)
     _assignment: Assignment = field(default_factory=Assignment)
-    _worker_tasks: set[asyncio.Task[None]] = field(default_factory=set)  # one for each worker that starts or works
+    _worker_loops: set[asyncio.Task[None]] = field(default_factory=set)  # one for each worker that starts or works
     _fatal: TaskFailed | None = None  # why no task can be computed any more
     _model_digest: str = ""  # of the first worker
     _failed_rounds: int = 0  # starts that failed in a row without any worker; simultaneous starts count once
     _failed_starts: list[str] = field(default_factory=list)  # reasons of starts that failed in a row while others work
     _counts: WorkCounts = field(default_factory=WorkCounts)
-    _running: int = 0
-    _arrivals: int = 0
+    _running: int = 0  # tasks that workers compute
+    _arrivals: int = 0  # requests so far
 
     def begin(self, keys: TaskKeys) -> None:
         """Begin a run, whose tasks have these keys. Work is counted by run; workers start before the first one."""
@@ -97,11 +100,15 @@ class TaskScheduler:
     # ------------------------------------------------------------ results
 
     async def result(self, task: Task, order: int) -> TaskResult:
-        """Return a task's result for the trial of that order; raise TaskFailed if the task fails for good."""
+        """Return a task's result for the trial that `order` identifies; raise TaskFailed if the task fails for good."""
         self._arrivals += 1
         return await self._result(task, order, self._arrivals)
 
     async def _result(self, task: Task, order: int, arrival: int) -> TaskResult:
+        """Return a task's result; without its costs for a trial that is not charged for the task.
+
+        The inputs of a task are requested here with the arrival number of that task, so that they count as part of it.
+        """
         assert self.keys is not None, "a run has begun"
         key = self.keys.of(task)
         pending = self._pending.get(key)
@@ -119,7 +126,7 @@ class TaskScheduler:
         return replace(result, seconds={}, held=0.0)
 
     def _add(self, task: Task, key: str, order: int, arrival: int) -> PendingTask:
-        """Add a task, which proceeds even if the trials that wait for it change."""
+        """Add a task and begin its lookup. The task goes on as long as any trial waits, even if the first one stops."""
         result: asyncio.Future[TaskResult] = asyncio.get_running_loop().create_future()
         pending = PendingTask(task=task, key=key, payer=order, order=order, arrival=arrival, result=result)
         self._pending[key] = pending
@@ -144,7 +151,7 @@ class TaskScheduler:
             for needed in task.needs:
                 inputs.append(asyncio.ensure_future(self._result(needed, pending.order, pending.arrival)))
             if inputs:
-                await asyncio.sleep(0)  # the lookups of the inputs have begun, with the arrival number of this task
+                await asyncio.sleep(0)  # lets the lookups of the inputs begin; from then on these block the trial
                 self._finish_lookup(pending)
             pending.inputs = tuple(await asyncio.gather(*inputs))
             self._enqueue(pending)
@@ -156,7 +163,7 @@ class TaskScheduler:
             self._finish_lookup(pending)
 
     def _finish_lookup(self, pending: PendingTask) -> None:
-        """Unblock the trials that waited for the end of this lookup."""
+        """Unblock the tasks that waited for the end of this lookup (see `_dispatch`)."""
         if pending in self._lookups:
             self._lookups.remove(pending)
             self._dispatch()
@@ -171,8 +178,8 @@ class TaskScheduler:
     def _dispatch(self) -> None:
         """Give queued tasks to idle workers.
 
-        Lookups on disk run in threads and end in any order. A trial's tasks start only after all its lookups are done,
-        so that arrival order and adapters count from its first task on.
+        Lookups on disk run in threads and end in any order. A trial's tasks start only after all lookups of this trial
+        and of trials before it are done. Otherwise the fastest lookup would decide which task and adapter is first.
         """
         before_order = min((pending.order for pending in self._lookups), default=math.inf)
         while self._assignment.assign_next(self._queue, before_order):
@@ -218,7 +225,7 @@ class TaskScheduler:
     # ------------------------------------------------------------ workers
 
     async def first_worker(self) -> ModelInfo | TaskFailed:
-        """Return what the first worker holds, once there is one, or why there is none."""
+        """Return the model of the first worker, once there is one; TaskFailed if no worker can start."""
         while not self.workers and not self._fatal:
             await asyncio.sleep(0.05)
         return self._fatal or self.workers[0].info
@@ -231,15 +238,18 @@ class TaskScheduler:
             except Exception as error:
                 self._fail_all_tasks(TaskFailed(f"cannot determine the number of workers: {_error_text(error)}"))
                 return
-            staying = len(self._worker_tasks) - self._assignment.draining
+            staying = len(self._worker_loops) - self._assignment.draining
             for _ in range(wanted - staying):
-                worker_task = asyncio.create_task(self._run_worker(self._failed_rounds))
-                self._worker_tasks.add(worker_task)
-                worker_task.add_done_callback(self._worker_tasks.discard)
+                worker_loop = asyncio.create_task(self._run_worker(self._failed_rounds))
+                self._worker_loops.add(worker_loop)
+                worker_loop.add_done_callback(self._worker_loops.discard)
             await asyncio.sleep(START_INTERVAL)
 
     async def _run_worker(self, failed_rounds: int) -> None:
-        """Start a worker and give it tasks until it is lost; `failed_rounds` is the count before this start."""
+        """Start a worker and give it tasks until it is lost or has to leave.
+
+        Workers that start together are one round: all of them get the same `failed_rounds`, the count before the start.
+        """
         try:
             worker = await self.start_worker()
         except TaskFailed as error:  # another start would fail, too
@@ -247,7 +257,7 @@ class TaskScheduler:
             return
         except Exception as error:
             self._counts.lost += 1
-            await self._record_failed_start(_error_text(error), failed_rounds)
+            await self._handle_failed_start(_error_text(error), failed_rounds)
             return
         self._model_digest = self._model_digest or worker.info.digest
         if self._model_digest != worker.info.digest:
@@ -264,48 +274,53 @@ class TaskScheduler:
     async def _serve(self, worker: WorkerHandle) -> None:
         """Give a worker tasks until it is lost or has to leave."""
         self._assignment.add(worker)
-        lost = asyncio.create_task(worker.wait_until_lost())
+        # ends when the worker can take no more tasks: True if its machine is draining, False if the worker is dead
+        unavailable = asyncio.create_task(worker.wait_until_lost())
 
-        def on_lost(done: asyncio.Task[bool]) -> None:
-            if not done.cancelled() and done.result():
+        def on_unavailable(ended: asyncio.Task[bool]) -> None:
+            if not ended.cancelled() and ended.result():
                 self._assignment.mark_draining(worker)
 
-        lost.add_done_callback(on_lost)
+        unavailable.add_done_callback(on_unavailable)
         try:
-            while pending := await self._next_task(worker, lost):
+            while pending := await self._next_task(worker, unavailable):
                 await self._run_task(worker, pending)
         except LostError:
             self._counts.lost += 1
         finally:
-            lost.cancel()
+            unavailable.cancel()
             worker.kill()
             self._assignment.remove(worker)
-            self._dispatch()  # tasks may have been left to this worker
+            self._dispatch()  # other workers may have skipped tasks whose adapter this worker held
 
-    async def _next_task(self, worker: WorkerHandle, lost: asyncio.Task[bool]) -> PendingTask | None:
+    async def _next_task(self, worker: WorkerHandle, unavailable: asyncio.Task[bool]) -> PendingTask | None:
         """Return the worker's next task, or None if the worker has to leave; raise LostError if it died while idle."""
         next_task = self._assignment.wait_for_task(worker)
         self._dispatch()
-        events: set[asyncio.Future[Any]] = {next_task, lost}
+        events: set[asyncio.Future[Any]] = {next_task, unavailable}
         try:
             await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._assignment.stop_waiting(worker)
-        if not lost.done():
+        if not unavailable.done():
             return next_task.result()
-        if next_task.done() and not self._fatal:
+        if next_task.done() and not self._fatal:  # the task came at the same moment: another worker has to take it
             self._enqueue(next_task.result())
-        if lost.result():
+        is_draining = unavailable.result()
+        if is_draining:
             return None
         raise LostError
 
-    async def _record_failed_start(self, reason: str, failed_rounds: int) -> None:
-        """Delay the next start while others work; give up after several failed starts without any worker."""
+    async def _handle_failed_start(self, reason: str, failed_rounds: int) -> None:
+        """Wait while other workers work; without any worker, give up after several failed rounds.
+
+        A worker counts as starting while this method waits, so that the wait delays its replacement.
+        """
         if self.workers:
             self._failed_starts.append(reason)
             await asyncio.sleep(min(START_INTERVAL * 2 ** len(self._failed_starts), MAX_START_DELAY))
             return
-        if self._failed_rounds == failed_rounds:  # the first of the workers that were started together
+        if self._failed_rounds == failed_rounds:  # the first failure of this round
             self._failed_rounds += 1
         if self._failed_rounds >= MAX_FAILED_STARTS:
             self._fail_all_tasks(TaskFailed(f"workers do not start: {reason}"))
@@ -345,6 +360,7 @@ class TaskScheduler:
             self._settle(pending, TaskFailed(f"{pending.task.title}: cannot be stored: {_error_text(error)}"))
 
     async def _store_result(self, worker: WorkerHandle, pending: PendingTask, result: TaskResult) -> None:
+        """Write a result to disk, count the work, and settle the task."""
         self._counts.held += result.held
         await asyncio.to_thread(self.store.put, pending.key, result)
         self._assignment.record_success(worker, pending, result.adapters)
@@ -354,7 +370,10 @@ class TaskScheduler:
         self._settle(pending, result)
 
     def _handle_failure(self, worker: WorkerHandle, pending: PendingTask, failure: TaskFailed) -> None:
-        """Settle a failed task; if another worker might succeed, replace the worker and retry the task once."""
+        """Settle or retry a failed task; raise LostError to replace the worker if another one might succeed.
+
+        Such a task is retried once.
+        """
         if not failure.retry_elsewhere:
             self._settle(pending, failure)
             return
@@ -366,6 +385,7 @@ class TaskScheduler:
         raise LostError
 
     def _retry_after_loss(self, worker: WorkerHandle, pending: PendingTask, reason: str) -> None:
+        """Queue the task of a lost worker again; settle the task as failed if it may not be retried."""
         if self._may_retry(pending):
             self._enqueue(pending)
             return
@@ -383,10 +403,10 @@ class PendingRequest:
     """
 
     def __init__(self, results: Mapping[int, Awaitable[Reply]]) -> None:
-        """Wait for the results, each of which has an index."""
-        self.last_call = time.monotonic()
-        self._ended: list[tuple[int, Reply]] = []  # in the order of their end, without those that were taken
-        self._taken = 0
+        """Wait for the results, each of which has an index; failures must be returned as a reply, not raised."""
+        self.last_call = time.monotonic()  # at which the trial last showed that it is alive
+        self._ended: list[tuple[int, Reply]] = []  # in the order of their end, without those that the trial has taken
+        self._taken = 0  # number of results that the trial has taken
         self._has_ended = asyncio.Event()
         self._waiting = [asyncio.create_task(self._wait_for(index, result)) for index, result in results.items()]
 
@@ -395,7 +415,10 @@ class PendingRequest:
         self._has_ended.set()
 
     async def collect_since(self, taken: int) -> list[tuple[int, Reply]]:
-        """Return what has ended after the first `taken` results; a repeated call returns the same results again."""
+        """Return what has ended after the first `taken` results; wait for a while if nothing has.
+
+        Results are dropped only when a later call counts them as taken: a call that is repeated gets them again.
+        """
         self.last_call = time.monotonic()
         del self._ended[: max(0, taken - self._taken)]
         self._taken = max(taken, self._taken)

@@ -1,9 +1,14 @@
 """DynaPrompt (Xiao et al., 2025): a buffer of prompts that evolves along the stream.
 
-A slot of the buffer is an offset from the initial prompt. Each sample selects some slots, takes a step on their
-offsets, and is predicted by them. If no slot is fresh, the slot that was selected longest ago is emptied first.
+A slot of the buffer is an offset from the initial prompt. A slot is fresh until it is selected: its offset is zero.
+For each sample:
 
-The released code selects slots in another way than its authors describe; `adapt.slot_rule` chooses (docs/methods.md).
+1. If no slot is fresh, the slot that was selected longest ago is reset to a fresh one.
+2. The sample selects slots, by comparing their entropy and difference with those of the fresh slot.
+3. The selected slots take a step, and their mean logits predict the sample.
+
+The released code selects slots in another way than its authors describe. `adapt.slot_rule` chooses one: `released`,
+`described`, or `corrected`, which is the released code without its mistakes (docs/methods.md).
 
 Shapes: B slots, n context tokens, W width of the text tower, K classes, D feature dimension, V views of a sample.
 """
@@ -45,6 +50,7 @@ class Buffer:
 
     @classmethod
     def empty(cls, context: Tensor, initial_features: Tensor, slots: int) -> Buffer:
+        """Build a buffer of fresh slots."""
         offsets = context.new_zeros(slots, *context.shape)
         return cls.of(context, initial_features, offsets, range(slots), [0] * slots)
 
@@ -52,7 +58,7 @@ class Buffer:
     def of(
         cls, context: Tensor, initial_features: Tensor, offsets: Tensor, order: Sequence[int], use: Sequence[int]
     ) -> Buffer:
-        """Build a buffer in which the features of slots without offset are computed."""
+        """Build a buffer in which only slots without an offset have features: those of the initial prompt."""
         return cls(
             context=context,
             initial_features=initial_features,
@@ -64,7 +70,10 @@ class Buffer:
         )
 
     def with_fresh_slot(self) -> Buffer:
-        """Return the buffer with a fresh slot: if there is none, the first slot in order is emptied."""
+        """Return the buffer with a fresh slot: if there is none, the first slot in order is reset.
+
+        The first slot in order is fresh then: a slot that was never selected comes before all that were.
+        """
         if 0 in self.use:
             return self
         slot = self.order[0]
@@ -77,7 +86,10 @@ class Buffer:
         return replace(self, offsets=offsets, features=features, computed=computed, use=tuple(use))
 
     def leaders(self) -> Tensor:
-        """Return for each slot the first slot with the same offset (B,)."""
+        """Return for each slot the first slot with the same offset (B,): its leader.
+
+        Slots with one leader are the same prompt, so their features, entropy and gradient are computed once and shared.
+        """
         flat = self.offsets.flatten(1)
         return (torch.cdist(flat, flat, p=torch.inf) <= SAME_OFFSET).int().argmax(1)
 
@@ -97,7 +109,7 @@ class Selection(NamedTuple):
     entropy: Tensor  # (B,) mean over the views
     difference: Tensor  # (B,) by how much a slot is more certain of view 0 than of the other views
     slots: list[int]  # in the order in which they are used; a slot may occur twice
-    leaders: list[int]  # of all slots
+    leaders: list[int]  # leader of each slot: see Buffer.leaders
     confident: Tensor  # (S, D) the views of lowest entropy under the selected slots
 
 
@@ -141,7 +153,8 @@ class DynaPrompt:
         leaders = buffer.leaders()
         entropy = entropies.mean(1)[leaders]
         difference = self._difference(logits)[leaders]
-        slots = select_slots(self.adapt.slot_rule, entropy.tolist(), difference.tolist(), buffer.order[0])
+        fresh = buffer.order[0]
+        slots = select_slots(self.adapt.slot_rule, entropy.tolist(), difference.tolist(), fresh)
         count = max(1, int(self.adapt.view_fraction * len(views)))
         confident = entropies[slots].mean(0).argsort(stable=True)[:count]
         return Selection(entropy, difference, slots, leaders.tolist(), views[confident])
@@ -149,8 +162,8 @@ class DynaPrompt:
     def _difference(self, logits: Tensor) -> Tensor:
         """Return how much each slot's certainty of view 0 exceeds its mean certainty of the other views.
 
-        Logits (B, V, K) -> (B,). Certainty is the largest logit of each view as released, and the probability of view
-        0's class as described.
+        Logits (B, V, K) -> (B,). The certainty of a view is the probability of view 0's predicted class by the rule
+        `described`, and the view's largest logit by the other rules.
         """
         if self.adapt.slot_rule == "described":
             probabilities = logits.softmax(-1)
@@ -163,7 +176,7 @@ class DynaPrompt:
     def gradients(self, model: TextModel, buffer: Buffer, selection: Selection) -> Tensor:
         """Return the gradients of the loss with respect to all offsets (B, n, W); zero for slots not selected."""
         counts = Counter(selection.slots)
-        leaders = sorted({selection.leaders[slot] for slot in counts})  # equal slots take the same step
+        leaders = sorted({selection.leaders[slot] for slot in counts})  # equal slots have the same gradient
 
         def loss(features: Tensor) -> Tensor:
             return self.losses(model, features, selection.confident) / len(selection.slots)
@@ -176,7 +189,7 @@ class DynaPrompt:
         return gradients
 
     def losses(self, model: TextModel, features: Tensor, confident: Tensor) -> Tensor:
-        """Return the loss of each prompt (B,), from its features (B, K, D) and the selected views (S, D)."""
+        """Return the loss of each prompt (B,), from its features (B, K, D) and the confident views (S, D)."""
         losses = marginal_entropy(model.logits(confident[None], features))
         if self.penalty is None:
             return losses
@@ -184,17 +197,21 @@ class DynaPrompt:
             return losses + self.weight * self.penalty(features)
 
     def step(self, model: TextModel, buffer: Buffer, gradients: Tensor, slots: Sequence[int]) -> Buffer:
-        """Return the buffer after a step of the selected slots; the offsets of all other slots decay."""
+        """Return the buffer after a step of the selected slots; by weight decay, all other offsets shrink, too."""
         stepped, _ = adamw(buffer.offsets, gradients, None, lr=self.adapt.lr, weight_decay=self.adapt.weight_decay)
         selected, features = sorted(set(slots)), buffer.features.clone()
         features[selected] = features_of(model, buffer.context + stepped[selected])
-        computed = buffer.computed & (stepped == buffer.offsets).flatten(1).all(1)
+        computed = buffer.computed & (stepped == buffer.offsets).flatten(1).all(1)  # fresh slots stay as they are
         computed[selected] = True
         return replace(buffer.select(slots), offsets=stepped, features=features, computed=computed)
 
 
 def select_slots(rule: str, entropy: Sequence[float], difference: Sequence[float], fresh: int) -> list[int]:
-    """Return the selected slots, from each slot's entropy and difference and those of the fresh slot.
+    """Return the selected slots by a rule, from the entropy and the difference of each slot.
+
+    `corrected` selects the fresh slot, and the slots that are no worse by both numbers: their entropy is no higher,
+    their difference no smaller. `described` selects the fresh slot only if there is no such slot. `released` does as
+    the released code, which has mistakes.
 
     >>> entropy, difference = [3.0, 1.0, 2.0], [0.5, 0.9, 0.7]
     >>> select_slots("described", entropy, difference, fresh=2)
@@ -206,21 +223,21 @@ def select_slots(rule: str, entropy: Sequence[float], difference: Sequence[float
     """
     by_entropy = rank_descending(entropy)
     if rule == "released":
-        # The released code has two mistakes: it cuts both rankings at the rank of the fresh slot by entropy, and it
-        # takes the slots that pass both cuts for ranks by entropy.
+        # The released code has two mistakes. It cuts both rankings at the rank that the fresh slot has by entropy. And
+        # it uses the numbers of the slots that pass both cuts as positions in the ranking by entropy.
         by_difference = rank_descending(difference)
         fresh_rank = by_entropy.index(fresh)
         low_entropy = by_entropy[min(fresh_rank + 1, len(by_entropy) - 1) :]
         large_difference = by_difference[:fresh_rank]
         passing = sorted(set(low_entropy) & set(large_difference))
         return [*[by_entropy[slot] for slot in passing], fresh]
-    better = []  # slots that are not worse than the fresh one
+    no_worse = []  # slots that are no worse than the fresh one
     for slot in by_entropy:
         if slot != fresh and entropy[slot] <= entropy[fresh] and difference[slot] >= difference[fresh]:
-            better.append(slot)
+            no_worse.append(slot)
     if rule == "corrected":
-        return [*sorted(better), fresh]
-    return better or [fresh]
+        return [*sorted(no_worse), fresh]
+    return no_worse or [fresh]
 
 
 def rank_descending(values: Sequence[float]) -> list[int]:
