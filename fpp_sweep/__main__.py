@@ -12,6 +12,7 @@ from fpp_sweep.spec.errors import unknown
 from fpp_sweep.spec.version import VERSION
 
 COMMANDS = {
+    "init": "write a commented search space, and a dataset file for your own images",
     "tune": "search for the best settings: start or resume a sweep",
     "evaluate": "evaluate methods and prompts",
     "reproduce": "the paper's tables and figures",
@@ -21,6 +22,7 @@ COMMANDS = {
     "sync": "bring MLflow up to date from a sweep's folder",
     "doctor": "check machine, cluster, model and datasets before a sweep",
     "cache": "list and prune the cache of image features and finished tasks",
+    "completion": "print a script that completes words in bash or zsh",
 }
 MODULES = {"reproduce": "reproduce.__main__"}  # of commands that are packages
 

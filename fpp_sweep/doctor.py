@@ -47,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("fpp_sweep.doctor", __doc__ or "", usage="[options]")
     options.epilog = EXIT_STATUS
-    options.add_argument("--space", type=Path, metavar="YAML", help="check the model and the datasets of a space")
+    space = "check the model and the datasets of a space: a file, or the name of a shipped space"
+    options.add_argument("--space", type=Path, metavar="YAML", help=space)
     add_flags(options, "--model", "--data-root", "--dataset-file", "--datasets", "--limit", "--set", "--plugin")
     options.add_argument("--verify", action="store_true", help="open every image and list damaged ones")
     add_flags(options, "--address", "--tracking-uri")

@@ -56,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("fpp_sweep.evaluate", __doc__ or "", usage="[--method NAME ...] [--prompt PROMPT ...] [options]")
     trials = options.add_argument_group("trials")
-    methods = f"{', '.join(catalogue.METHODS)}; default: {catalogue.PLAIN} {catalogue.DEFAULT}, or that of --config"
+    default = f"{catalogue.PLAIN} {catalogue.DEFAULT}, or that of --config"
+    methods = f"{', '.join(catalogue.listed_methods())}; more: docs/methods.md; default: {default}"
     trials.add_argument("--method", nargs="+", metavar="NAME", help=methods)
     prompts = "fpp, words, or a prompt file of ours, of CoOp or of MaPLe; default: the anchor prompt and fpp"
     trials.add_argument("--prompt", nargs="+", metavar="PROMPT", help=prompts)

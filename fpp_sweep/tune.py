@@ -1,11 +1,11 @@
-"""Search for the best settings: `python -m fpp_sweep.tune --space search_spaces/perturb.yaml`.
+"""Search for the best settings: `python -m fpp_sweep.tune --space perturb`.
 
-Runs the sweep that a space file describes (docs/spaces.md), on this machine or, with --address auto, on the Ray cluster
-of this machine. Trials are compared on the validation split. Finalists then run again with other seeds, and with the
-baselines on the test split. If a sweep is interrupted, the same command with --resume continues it.
+Runs the sweep of a space file (docs/spaces.md), or of a shipped space, on this machine or, with --address auto, on the
+Ray cluster of this machine. Trials are compared on the validation split. Finalists then run again with other seeds, and
+with the baselines on the test split. If a sweep is interrupted, the same command with --resume continues it.
 
-    python -m fpp_sweep.tune --space search_spaces/smoke.yaml
-    python -m fpp_sweep.tune --space search_spaces/perturb.yaml --set fpp.gamma2=0.3 search.sampler=nsga2
+    python -m fpp_sweep.tune --list-spaces
+    python -m fpp_sweep.tune --space perturb --set fpp.gamma2=0.3 search.sampler=nsga2
     python -m fpp_sweep.tune --space search_spaces/perturb.yaml --model ViT-B-16/openai --data-root DATA \\
         --datasets fine_grained --address auto
 """
@@ -18,13 +18,20 @@ from pathlib import Path
 
 from fpp_sweep.cli.command import parser, run, typed_words
 from fpp_sweep.cli.flags import RUN_FLAGS, add_flags, flags_in_errors, overrides
+from fpp_sweep.cli.terminal import terminal_width
+from fpp_sweep.space.shipped import list_shipped_spaces
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
+
+LINE_COLUMNS = 120  # of the list of spaces, on a wider terminal
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run or resume a sweep; exit with status 1 if no trial of it finished."""
     args = parse(argv)
+    if args.list_spaces:
+        print(list_shipped_spaces(min(terminal_width(), LINE_COLUMNS)))
+        return
     words = typed_words(argv)
     from fpp_sweep.sweep import api, launch, request  # load much that --help does without
 
@@ -55,7 +62,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("fpp_sweep.tune", __doc__ or "", usage="--space YAML [options]")
     space = options.add_argument_group("search space")
-    space.add_argument("--space", type=Path, required=True, metavar="YAML", help="such as search_spaces/perturb.yaml")
+    space_help = "a file, such as search_spaces/perturb.yaml, or the name of a shipped space, such as perturb"
+    space.add_argument("--space", type=Path, metavar="YAML", help=space_help)
+    space.add_argument("--list-spaces", action="store_true", help="list the shipped spaces with their questions")
     config = "settings of all trials; its values of searched settings are the first point"
     space.add_argument("--config", type=Path, metavar="YAML", help=config)
     space.add_argument("--points-from", metavar="SWEEP", help="try the front of another sweep first")
@@ -71,6 +80,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     counts = "with --dry-run: estimate the time with these numbers of workers, such as 1,4,16"
     dry_run.add_argument("--worker-counts", type=worker_counts, default=(), metavar="N,N", help=counts)
     args = options.parse_args(argv)
+    if args.space is None and not args.list_spaces:
+        raise InputError("--space: is missing; give a file or a shipped space, which --list-spaces lists")
     if args.continue_trials and not args.resume:
         raise InputError("--continue-trials: needs --resume, and --name unless the sweep is the last of its space")
     if args.worker_counts and not args.dry_run:

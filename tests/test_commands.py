@@ -11,6 +11,8 @@ from importlib import import_module
 import pytest
 
 from fpp_sweep import __main__ as console
+from fpp_sweep import completion
+from fpp_sweep.cli.command import LIST_WORDS
 from fpp_sweep.cli.flags import FLAGS, RUN_FLAGS
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import command_line, runnable
@@ -31,8 +33,9 @@ def printed(capsys, main, words):
     return capsys.readouterr().out
 
 
-def test_there_are_nine_commands_and_each_has_a_module_of_its_name():
+def test_there_are_eleven_commands_and_each_has_a_module_of_its_name():
     assert list(console.COMMANDS) == [
+        "init",
         "tune",
         "evaluate",
         "reproduce",
@@ -42,6 +45,7 @@ def test_there_are_nine_commands_and_each_has_a_module_of_its_name():
         "sync",
         "doctor",
         "cache",
+        "completion",
     ]
     at_the_top = {path.stem for path in (ROOT / "fpp_sweep").glob("[a-z]*.py")} | {"reproduce"}
     assert at_the_top == {*console.COMMANDS}
@@ -177,3 +181,60 @@ def test_commands_and_tests_set_how_threads_wait(tmp_path):
         own = env if wish is None else env | {"OMP_WAIT_POLICY": wish}
         done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True)
         assert done.stdout == f"{expected}\n"
+
+
+# --- completion ---------------------------------------------------------------------------------------
+
+COMPLETE = """
+source "$1"; shift
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+_fpp_sweep fpp-sweep "${COMP_WORDS[$COMP_CWORD]}" "${COMP_WORDS[$COMP_CWORD - 1]}"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture(scope="module")
+def shell_folder(tmp_path_factory):
+    """A folder with two sweeps, a reproduction and the script for bash."""
+    folder = tmp_path_factory.mktemp("shell")
+    for name in ("sweeps/first", "sweeps/second", "reproductions/main"):
+        (folder / name).mkdir(parents=True)
+    (folder / "completion.bash").write_text(completion.completion_script("bash"))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["st"], ["steer"]),
+        (["tune", "--space", "per"], ["perturb", "perturb_grid"]),
+        (["tune", "--list"], ["--list-spaces"]),
+        (["tune", "--points-from", "s"], ["second"]),
+        (["show", ""], ["--help", "--version", "--page", "--plugin", "first", "second", "main"]),
+        (["cache", "pr"], ["prune"]),
+        (["evaluate", "--prompt", "x"], [""]),  # the shell completes files
+    ],
+)
+def test_bash_completes_commands_flags_spaces_and_sweeps(shell_folder, words, expected):
+    line = ["bash", "--norc", "-c", COMPLETE, "bash", "completion.bash", "fpp-sweep", *words]
+    done = subprocess.run(line, cwd=shell_folder, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:-1] == expected
+
+
+@pytest.mark.parametrize("command", console.COMMANDS)
+def test_completion_knows_every_flag_that_help_shows(capsys, command):
+    text = printed(capsys, module_of(command).main, ["--help"])
+    words = completion.words_of(command)
+    assert set(re.findall(r"^  (--[a-z-]+)", text, flags=re.M)) <= set(words)
+    assert LIST_WORDS not in text
+
+
+def test_zsh_runs_the_script_of_bash():
+    script = completion.completion_script("zsh")
+    assert script.endswith(completion.completion_script("bash"))
+    assert "bashcompinit" in script
+
+
+def test_completion_of_another_shell_is_refused():
+    with pytest.raises(InputError, match="invalid choice: 'fish'"):
+        completion.main(["fish"])

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -25,8 +26,9 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.local_run import run_locally
 from fpp_sweep.sweep.local_worker import local_worker_spec
+from fpp_sweep.sweep.repeat import repeat_command
 from fpp_sweep.sweep.request import space_to_evaluate
-from tests.builders import build_coop, jpeg
+from tests.builders import build_coop, build_folders, jpeg
 from tests.disks import mounted
 from tests.drivers import environment
 from tests.names import PLAIN, TPT
@@ -481,3 +483,24 @@ def test_bad_input_is_one_clear_line_and_leaves_nothing(tmp_path, monkeypatch, c
     assert complaint in line
     assert out == ""
     assert not list((tmp_path / "sweeps").glob("*"))
+
+
+# --- a folder of images -------------------------------------------------------------------------------
+
+
+def test_a_folder_of_images_is_evaluated_resumed_and_repeated_by_its_path(tmp_path, monkeypatch, capsys):
+    build_folders(tmp_path / "my photos", ["cat", "big_dog"], count=10)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FPP_SWEEP_CACHE", str(tmp_path / "cache"))
+    words = ["--datasets", "mine=my photos", "--method", PLAIN, "--prompt", "a photo of a", "--name", "own"]
+    evaluate.main(words)
+    folder = SweepFolder(tmp_path / "sweeps/own")
+    assert list(folder.trial("trial-0000").results["test"].datasets) == ["mine"]
+    assert folder.info().space["work"]["datasets"] == ["mine=my photos"]
+    again = shlex.split(repeat_command(folder, folder.info(), folder.trial("trial-0000")))
+    evaluate.main([*again[again.index("evaluate") + 1 :], "--name", "again"])
+    repeated = SweepFolder(tmp_path / "sweeps/again").trial("trial-0000")
+    assert repeated.results["test"].average == folder.trial("trial-0000").results["test"].average
+    capsys.readouterr()
+    evaluate.main([*words, "--resume"])
+    assert "mine" in capsys.readouterr().out

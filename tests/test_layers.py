@@ -28,8 +28,9 @@ LAYERS = (
     ("tracking", "checks"),
     ("sweep",),
     ("reproduce",),
-    ("tune", "evaluate", "show", "compare", "steer", "sync", "doctor", "cache", ""),
+    ("init", "tune", "evaluate", "show", "compare", "steer", "sync", "doctor", "cache", ""),
     ("__main__",),
+    ("completion",),
 )
 LAYER = {f"fpp_sweep.{package}".rstrip("."): layer for layer, packages in enumerate(LAYERS) for package in packages}
 LIBRARIES = {  # packages that may import what is slow to load, or belongs to a cluster
@@ -39,7 +40,19 @@ LIBRARIES = {  # packages that may import what is slow to load, or belongs to a 
     "torch": {"core", "tiny", "trial", "sweep", "reproduce"},
     "open_clip": {"core", "tiny"},
 }
-COMMANDS = ("tune", "evaluate", "reproduce", "show", "compare", "steer", "sync", "doctor", "cache")
+COMMANDS = (
+    "init",
+    "tune",
+    "evaluate",
+    "reproduce",
+    "show",
+    "compare",
+    "steer",
+    "sync",
+    "doctor",
+    "cache",
+    "completion",
+)
 HEAVY = [
     "torch",
     "open_clip",

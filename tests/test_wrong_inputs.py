@@ -32,6 +32,9 @@ def build_folder(folder):
     (folder / "space.yaml").write_text(SPACE)
     (folder / "best.yaml").write_text("config: {fpp.gama2: 1}\n")
     (folder / "wrong.py").write_text("from fpp_sweep import metric\n\n1 / 0\n")
+    (folder / "photos/cat").mkdir(parents=True)
+    (folder / "made").mkdir()
+    (folder / "made/space.yaml").touch()
     build_sweep(folder / "sweeps/made", failed=(3,), state="interrupted", report=False)
 
 

@@ -15,9 +15,9 @@ from fpp_sweep.core.datasets import (
     BadImageError,
     DatasetSpec,
     Listing,
+    custom_datasets,
     expand,
     list_split,
-    read_custom,
     require_root,
 )
 from fpp_sweep.report.table import Table, to_text
@@ -79,9 +79,7 @@ def survey_datasets(names: Sequence[str], data_root: str | None, dataset_file: s
     if data_root is not None:
         root = Path(data_root)
         require_root(root)
-    custom: Mapping[str, DatasetSpec] = {}
-    if dataset_file is not None:
-        custom = read_custom(Path(dataset_file))
+    custom = custom_datasets(names, dataset_file)
     specs = {**DATASETS, **custom}
     surveys = []
     for name in expand(names or ["all"], custom):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.checks.versions import versions
-from fpp_sweep.core.datasets import expand, read_custom
+from fpp_sweep.core.datasets import custom_datasets, expand
 from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.space.published import preset_for
 from fpp_sweep.spec import keys
@@ -156,7 +156,7 @@ def data_facts(spec: WorkerSpec, datasets: Sequence[str], split: str) -> Facts:
             facts: Facts = {"weights": worker.model_info().digest[:12]}
         except Exception as error:
             return {"weights": {"failed": str(error)}}
-        custom = read_custom(Path(spec.dataset_file)) if spec.dataset_file else ()
+        custom = custom_datasets(datasets, spec.dataset_file)
         for name in expand(datasets, custom):
             try:
                 facts |= _dataset_facts(worker, name, split)

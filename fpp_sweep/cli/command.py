@@ -15,6 +15,7 @@ from fpp_sweep.spec.process import set_thread_defaults
 from fpp_sweep.spec.version import VERSION
 
 PACKAGE = "fpp_sweep"
+LIST_WORDS = "--completion-words"  # a flag of every command, for the completion of shells
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,6 +23,26 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; --help lists the options")
+
+
+class ListWords(argparse.Action):
+    """An action that prints the flags and subcommands of a command and exits, as `--help` does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print("\n".join(words_of(parser)))
+        parser.exit()
+
+
+def words_of(parser: argparse.ArgumentParser) -> list[str]:
+    """Return the long flags of a parser and its subcommands, each once."""
+    words: dict[str, None] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, subparser in action.choices.items():
+                words.update(dict.fromkeys([name, *words_of(subparser)]))
+        elif action.help != argparse.SUPPRESS:
+            words.update(dict.fromkeys(flag for flag in action.option_strings if flag.startswith("--")))
+    return list(words)
 
 
 def parser(module: str, description: str, usage: str | None = None) -> Parser:
@@ -39,6 +60,7 @@ def parser(module: str, description: str, usage: str | None = None) -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     options.add_argument("--version", action="version", version=f"{PACKAGE} {VERSION}")
+    options.add_argument(LIST_WORDS, action=ListWords, nargs=0, help=argparse.SUPPRESS)
     return options
 
 

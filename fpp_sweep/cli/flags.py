@@ -55,7 +55,8 @@ FLAGS: dict[str, Flag] = {
         is_text=True,
         several=True,
         metavar="NAME",
-        help="names or groups: tiny, fine_grained, ...; default: tiny, with --data-root fine_grained",
+        help="names, groups (tiny, fine_grained, ...), or NAME=FOLDER for your own images in class folders; "
+        "default: tiny, with --data-root fine_grained",
     ),
     "--limit": Flag(
         group=DATA,

@@ -45,7 +45,7 @@ def difference_table(answer: Answer) -> Table:
             cells = [Cell(finalist if is_first else ""), Cell(metric), *_difference_cells(answer, finalist, metric)]
             rows.append(Row(cells, trial=finalist if is_first else ""))
     notes = [f"{SIGNIFICANT} significant at 5 % after Holm's correction for {len(answer.differences)} comparisons"]
-    notes.append("±: half width of the 95 % interval of a single comparison")
+    notes.append("±: the largest half width of the row's 95 % intervals, each for a single comparison")
     if answer.untested:
         notes.append(f"not tested, as they cannot be resampled: {', '.join(answer.untested)}")
     return Table(

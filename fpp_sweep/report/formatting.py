@@ -30,7 +30,7 @@ def format_difference(metric: str, difference: Difference) -> str:
     >>> format_difference("ece", Difference(first="a", second="b", metric="ece", **numbers))
     '-1.9'
     """
-    return f"{difference.value:+.{decimals_of(metric)}f}"
+    return f"{difference.value:+z.{decimals_of(metric)}f}"  # z: no minus before zero
 
 
 def format_bounds(metric: str, difference: Difference) -> str:

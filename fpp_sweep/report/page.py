@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -85,8 +86,12 @@ def sweep_document(report: SweepReport) -> Document:
 def _introduction(report: SweepReport) -> Iterator[Block]:
     info, front = report.info, report.statistics.front
     yield Text(info.space.get("question", ""))
-    ended = "" if info.finished is None else f", ended {format_time(info.finished)}"
-    yield Text(f"{info.state}; started {format_time(info.created)}{ended}", "faint")
+    until = ""
+    if info.finished is not None:
+        until = f", ended {format_time(info.finished)}"
+    elif info.state == "running":
+        until = f"; this page is as of {format_time(time.time())}"
+    yield Text(f"{info.state}; started {format_time(info.created)}{until}", "faint")
     counts = Counter(record.state for record in report.records if record.kind == "trial")
     states = [f"{counts['complete']} trials finished", f"{counts['failed']} failed", f"{counts['running']} running"]
     for state in ("stopped", "waiting", "interrupted"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from fpp_sweep.core.datasets import expand, open_dataset, read_custom
+from fpp_sweep.core.datasets import custom_datasets, expand, open_dataset
 from fpp_sweep.core.models.clip import choose_device
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.report.document import Document, Section, Text, document_to_markdown, document_to_text
@@ -54,9 +54,7 @@ def _open_setting(name: str, space: Space) -> tuple[Setting, str]:
     """Load the model and views of a space; return them with a title that repeats its settings."""
     work = space.work
     clip = load(work.model, choose_device("cpu"))
-    custom = {}
-    if work.dataset_file:
-        custom = read_custom(Path(work.dataset_file))
+    custom = custom_datasets(work.datasets, work.dataset_file)
     data_root = None
     if work.data_root:
         data_root = Path(work.data_root)

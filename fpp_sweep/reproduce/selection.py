@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.messages import note
 from fpp_sweep.spec.specs import adaptation_precision
+from fpp_sweep.sweep.repeat import with_folders
 
 PAPERS_PRECISIONS = ("released", "float32")  # the printed rows' arithmetic, and the exact one
 ALL = "all"
@@ -185,7 +187,7 @@ def space_of(experiment: Experiment, args: argparse.Namespace, methods: Sequence
     notes = []
     if args.allow_missing:
         present, missing = present_datasets(space)
-        assignments.append(f"work.datasets=[{', '.join(present)}]")
+        assignments.append(f"work.datasets={json.dumps(present)}")
         space = experiment.space(overrides=assignments, files=files, rows=methods)
         if missing:
             notes.append(f"PARTIAL: without {', '.join(missing)}, which are not there")
@@ -197,12 +199,10 @@ def space_of(experiment: Experiment, args: argparse.Namespace, methods: Sequence
 
 def present_datasets(space: Space) -> tuple[list[str], list[str]]:
     """Return the space's datasets that can be opened here, and those that cannot."""
-    from fpp_sweep.core.datasets import expand, open_dataset, read_custom  # start-up time
+    from fpp_sweep.core.datasets import custom_datasets, expand, open_dataset  # start-up time
 
     work = space.work
-    custom = {}
-    if work.dataset_file:
-        custom = read_custom(Path(work.dataset_file))
+    custom = custom_datasets(work.datasets, work.dataset_file)
     root = None
     if work.data_root:
         root = Path(work.data_root)
@@ -219,4 +219,4 @@ def present_datasets(space: Space) -> tuple[list[str], list[str]]:
             note(f"left out: {error}")
     if not present and problem:
         raise problem
-    return present, missing
+    return with_folders(present, work.datasets), missing

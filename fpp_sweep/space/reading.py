@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from fpp_sweep.space.objectives import MAX_NAME, Constraint, Objective
 from fpp_sweep.space.params import PARAM_KEYS, Param
 from fpp_sweep.space.settings import check_settings
+from fpp_sweep.space.shipped import find_space
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.validation import keys, shown
 from fpp_sweep.space.work import Search, Work
@@ -24,12 +25,12 @@ Goal = TypeVar("Goal", Objective, Constraint)
 
 
 def load_space(path: Path | str, overrides: Sequence[str] = ()) -> Space:
-    """Return the space of a YAML file.
+    """Return the space of a YAML file, or the shipped space of a name such as `perturb`.
 
     An override is `dotted.key=value`, its value YAML, and `null` takes a key out: search.trials=20,
     work.datasets=[dtd, pets], params.fpp.gamma1.high=3.
     """
-    path = Path(path)
+    path = find_space(path)
     return space_from(read(path, "search space"), path.stem, overrides)
 
 

@@ -258,11 +258,11 @@ def under(key: str) -> Iterator[None]:
         raise InputError(error.problem, _joined([key, error.key])) from None
 
 
-def known_name(kind: str, name: Any, names: Collection[str]) -> str:
-    """Return a name that is in a table; raise InputError with the nearest if it is not."""
+def known_name(kind: str, name: Any, names: Collection[str], listed: Collection[str] | None = None) -> str:
+    """Return a name that is in a table; raise InputError with the nearest, or with those of `listed`, if it is not."""
     expect(isinstance(name, str), f"must be text ({shown(name)})")
     if name not in names:
-        raise unknown(kind, name, names)
+        raise unknown(kind, name, names, listed=listed)
     checked: str = name
     return checked
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Annotated, Any, Literal, TypeVar
@@ -77,7 +77,9 @@ def _check_device(value: Any) -> Any:
 
 
 def _check_baseline(value: Any) -> Any:
-    return known_name("baseline", value, _baseline_names())
+    return known_name(
+        "baseline", value, _baseline_names(catalogue.METHODS), _baseline_names(catalogue.listed_methods())
+    )
 
 
 def _check_column(value: Any) -> Any:
@@ -91,9 +93,9 @@ def _check_metrics(value: Any) -> Any:
     return value
 
 
-def _baseline_names() -> list[str]:
-    """Return the methods, those of plugins included, and the published settings."""
-    return list(dict.fromkeys([*catalogue.METHODS, *BASELINES]))
+def _baseline_names(methods: Collection[str]) -> list[str]:
+    """Return the methods and the published settings."""
+    return list(dict.fromkeys([*methods, *BASELINES]))
 
 
 def _seconds_schema() -> dict[str, Any]:
@@ -115,7 +117,7 @@ NotNegative = Annotated[float, Limits(ge=0)]
 Seconds = Annotated[float, Limits(gt=0), Convert(_to_seconds, _seconds_schema)]
 ImageFraction = Annotated[float, Convert(_to_fraction, _fraction_schema)]
 Device = Annotated[str, Convert(_check_device, lambda: {"type": "string", "pattern": f"^{_DEVICE}$"})]
-Baseline = Annotated[str, Convert(_check_baseline, lambda: {"enum": _baseline_names()})]
+Baseline = Annotated[str, Convert(_check_baseline, lambda: {"enum": _baseline_names(catalogue.METHODS)})]
 Column = Annotated[str, Convert(_check_column, lambda: {"enum": list(catalogue.COLUMNS)})]
 
 # ------------------------------------------------------------ search

@@ -8,14 +8,36 @@ first use. A plugin (docs/plugins.md) adds rows whose code is the function itsel
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Literal
 
 from fpp_sweep.spec.errors import InputError, unknown
 
 Goal = Literal["max", "min"]
+ViewKind = Literal["augmix", "crops", "plain"]  # random crops with AugMix, random crops alone, the plain view alone
 Code = str | Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewProtocol:
+    """The views that a method's released program draws, by group of datasets."""
+
+    fine_grained: ViewKind
+    imagenet: ViewKind
+    shifts: ViewKind
+
+    def kind(self, group: str) -> ViewKind | None:
+        """Return the kind of views in a group; other groups are as `fine_grained`, but for AugMix.
+
+        None stands for AugMix as the dataset has it.
+        """
+        if group in ("fine_grained", "imagenet", "shifts"):
+            kind: ViewKind = getattr(self, group)
+            return kind
+        if self.fine_grained == "augmix":
+            return None
+        return self.fine_grained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +55,9 @@ class MethodRow:
     stateful: bool = False  # whether a sample's result depends on the samples before it
     reads: tuple[str, ...] = ()  # the settings that its results depend on; `views.` stands for all that begin so
     baseline: bool = False  # whether a sweep compares its trials with it by default
+    protocol: ViewProtocol | None = None  # the released views; none: those of the dataset
+    released: str = ""  # its table in released_settings.toml; empty: no setting depends on the dataset
+    listed: bool = True  # whether help texts and lists name it; a row that is not listed is reachable by its name
     digest: str = ""  # of the plugin that it comes from; empty: built in
 
     @property
@@ -70,6 +95,8 @@ _ENT_ENT = "fpp_sweep.core.methods.two_steps:EntEnt"
 _ENT_REG = "fpp_sweep.core.methods.two_steps:EntReg"
 _REG_ENT = "fpp_sweep.core.methods.two_steps:RegEnt"
 _DYNAPROMPT = "fpp_sweep.core.methods.dynaprompt:DynaPrompt"
+_RTPT = "fpp_sweep.core.methods.rtpt:RTpt"
+_SOC = "fpp_sweep.core.methods.soc:Soc"
 
 # the settings that methods read, apart from the weight of a penalty
 _STEP_READS = ("adapt.lr", "adapt.weight_decay", "adapt.optimizer", "adapt.view_fraction", "views.")
@@ -87,6 +114,8 @@ _STREAM_READS = (
     "adapt.order",
     "views.",
 )
+_VOTE_READS = ("adapt.vote_form", "adapt.vote_fraction")
+_CACHE_READS = ("adapt.cache_alpha", "adapt.cache_beta", "adapt.view_fraction", "adapt.order")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +132,21 @@ _OTPT = _Penalty(code="fpp_sweep.core.methods.penalties:orthogonality", weight=1
 _OTPT_SQUARED = _Penalty(
     code="fpp_sweep.core.methods.penalties:squared_orthogonality", weight=18.0, weight_on_shifts=2.0
 )
+_ATPT = _Penalty(
+    code="fpp_sweep.core.methods.penalties:negative_mean_nearest_angle", weight=10.0, weight_on_shifts=10.0
+)
+# the script of the fine-grained datasets adds the angle; that of the shifts subtracts it, as the paper does
+_ATPT_RELEASED = _Penalty(
+    code="fpp_sweep.core.methods.penalties:mean_nearest_angle", weight=80.0, weight_on_shifts=-10.0
+)
+_SOC_PENALTY = _Penalty(  # the weight is not published; this one is ours
+    code="fpp_sweep.core.methods.penalties:pairwise_huber", weight=10.0, weight_on_shifts=10.0
+)
+
+_CROPS = ViewProtocol(fine_grained="crops", imagenet="crops", shifts="crops")
+_AUGMIX_AND_CROPS = ViewProtocol(fine_grained="augmix", imagenet="crops", shifts="crops")
+_TDA_VIEWS = ViewProtocol(fine_grained="plain", imagenet="plain", shifts="augmix")
+_BOOST_VIEWS = ViewProtocol(fine_grained="crops", imagenet="plain", shifts="crops")
 
 
 def _method(
@@ -114,20 +158,45 @@ def _method(
     *,
     baseline: bool = False,
     stateful: bool = False,
+    protocol: ViewProtocol | None = None,
+    listed: bool = True,
 ) -> MethodRow:
     """Return the row of a method that tunes the prompt; with a penalty, it reads the penalty's weight, too."""
-    if penalty is None:
-        return MethodRow(name=name, title=title, build=build, reads=reads, baseline=baseline, stateful=stateful)
-    return MethodRow(
+    row = MethodRow(
         name=name,
         title=title,
         build=build,
+        reads=reads,
+        baseline=baseline,
+        stateful=stateful,
+        protocol=protocol,
+        released=name,
+        listed=listed,
+    )
+    if penalty is None:
+        return row
+    return replace(
+        row,
         penalty=penalty.code,
         weight=penalty.weight,
         weight_on_shifts=penalty.weight_on_shifts,
-        stateful=stateful,
         reads=(*reads, "adapt.penalty_weight"),
-        baseline=baseline,
+    )
+
+
+def _of_features(
+    name: str, title: str, build: str, reads: tuple[str, ...] = (), *, protocol: ViewProtocol, stateful: bool = False
+) -> MethodRow:
+    """Return the row of a method that needs image features and text features, and leaves the prompt as it is."""
+    return MethodRow(
+        name=name,
+        title=title,
+        build=f"fpp_sweep.core.methods.{build}",
+        reads=(*reads, "views."),
+        protocol=protocol,
+        released=name,
+        learns=False,
+        stateful=stateful,
     )
 
 
@@ -146,14 +215,32 @@ _METHOD_ROWS = (
     _method("tpt_sam", "`tpt` with SAM: the gradient at the worst point nearby", _SAM, _SAM_READS),
     _method("ctpt_sam", "`ctpt` with SAM", _SAM, _SAM_READS, _CTPT),
     _method("otpt_sam", "`otpt` with SAM", _SAM, _SAM_READS, _OTPT),
-    _method("tpt_asam", "`tpt` with ASAM: SAM with a radius for each coordinate", _ASAM, _ASAM_READS),
-    _method("ctpt_asam", "`ctpt` with ASAM", _ASAM, _ASAM_READS, _CTPT),
-    _method("otpt_asam", "`otpt` with ASAM", _ASAM, _ASAM_READS, _OTPT),
-    _method("tpt_ent_ent", "two steps of TPT", _ENT_ENT, _RESELECTING_READS),
-    _method("ctpt_ent_reg", "TPT's step, then one on the penalty of `ctpt` alone", _ENT_REG, _TWO_STEP_READS, _CTPT),
-    _method("ctpt_reg_ent", "a step on the penalty of `ctpt`, then TPT's", _REG_ENT, _RESELECTING_READS, _CTPT),
-    _method("otpt_ent_reg", "TPT's step, then one on the penalty of `otpt` alone", _ENT_REG, _TWO_STEP_READS, _OTPT),
-    _method("otpt_reg_ent", "a step on the penalty of `otpt`, then TPT's", _REG_ENT, _RESELECTING_READS, _OTPT),
+    _method("tpt_asam", "`tpt` with ASAM: SAM with a radius for each coordinate", _ASAM, _ASAM_READS, listed=False),
+    _method("ctpt_asam", "`ctpt` with ASAM", _ASAM, _ASAM_READS, _CTPT, listed=False),
+    _method("otpt_asam", "`otpt` with ASAM", _ASAM, _ASAM_READS, _OTPT, listed=False),
+    _method("tpt_ent_ent", "two steps of TPT", _ENT_ENT, _RESELECTING_READS, listed=False),
+    _method(
+        "ctpt_ent_reg",
+        "TPT's step, then one on the penalty of `ctpt` alone",
+        _ENT_REG,
+        _TWO_STEP_READS,
+        _CTPT,
+        listed=False,
+    ),
+    _method(
+        "ctpt_reg_ent", "a step on the penalty of `ctpt`, then TPT's", _REG_ENT, _RESELECTING_READS, _CTPT, listed=False
+    ),
+    _method(
+        "otpt_ent_reg",
+        "TPT's step, then one on the penalty of `otpt` alone",
+        _ENT_REG,
+        _TWO_STEP_READS,
+        _OTPT,
+        listed=False,
+    ),
+    _method(
+        "otpt_reg_ent", "a step on the penalty of `otpt`, then TPT's", _REG_ENT, _RESELECTING_READS, _OTPT, listed=False
+    ),
     _method(
         "dynaprompt",
         "DynaPrompt: a buffer of prompts that evolves along the stream",
@@ -161,9 +248,69 @@ _METHOD_ROWS = (
         _STREAM_READS,
         stateful=True,
     ),
-    _method("dynaprompt_ctpt", "DynaPrompt with C-TPT's penalty", _DYNAPROMPT, _STREAM_READS, _CTPT, stateful=True),
-    _method("dynaprompt_otpt", "DynaPrompt with O-TPT's penalty", _DYNAPROMPT, _STREAM_READS, _OTPT, stateful=True),
-    _method("otpt_squared", "O-TPT as its paper writes it: |T T' - 1|^2", _TPT, _TPT_READS, _OTPT_SQUARED),
+    _method(
+        "dynaprompt_ctpt",
+        "DynaPrompt with C-TPT's penalty",
+        _DYNAPROMPT,
+        _STREAM_READS,
+        _CTPT,
+        stateful=True,
+        listed=False,
+    ),
+    _method(
+        "dynaprompt_otpt",
+        "DynaPrompt with O-TPT's penalty",
+        _DYNAPROMPT,
+        _STREAM_READS,
+        _OTPT,
+        stateful=True,
+        listed=False,
+    ),
+    _method(
+        "otpt_squared", "O-TPT as its paper writes it: |T T' - 1|^2", _TPT, _TPT_READS, _OTPT_SQUARED, listed=False
+    ),
+    _of_features("zero", "ZERO: the confident views vote", "zero:Zero", _VOTE_READS, protocol=_CROPS),
+    _of_features(
+        "zero_mean",
+        "the mean prediction of the views that vote in ZERO",
+        "zero:ZeroMean",
+        ("adapt.vote_fraction",),
+        protocol=_CROPS,
+    ),
+    _of_features("mta", "MTA: a robust mean shift over the views", "mta:Mta", protocol=_CROPS),
+    _of_features(
+        "tda",
+        "TDA: caches of confident and of uncertain features along the stream",
+        "tda:Tda",
+        _CACHE_READS,
+        protocol=_TDA_VIEWS,
+        stateful=True,
+    ),
+    _of_features(
+        "boostadapter",
+        "BoostAdapter: TDA whose cache is boosted by the sample's own views",
+        "tda:BoostAdapter",
+        (*_CACHE_READS, "adapt.boost_delta", "adapt.boost_query"),
+        protocol=_BOOST_VIEWS,
+        stateful=True,
+    ),
+    _of_features(
+        "tps",
+        "TPS: a step down TPT's loss on the text features themselves",
+        "tps:Tps",
+        ("adapt.shift_lr", "adapt.shift_form", "adapt.view_fraction"),
+        protocol=_AUGMIX_AND_CROPS,
+    ),
+    _method("atpt", "TPT with A-TPT's angles between nearest classes, which grow", _TPT, _TPT_READS, _ATPT),
+    _method("atpt_released", "`atpt` as released: on most datasets angles shrink", _TPT, _TPT_READS, _ATPT_RELEASED),
+    _method(
+        "rtpt",
+        "R-TPT: separate entropies of the views, and a weighted prediction",
+        _RTPT,
+        _TPT_READS,
+        protocol=_AUGMIX_AND_CROPS,
+    ),
+    _method("soc", "TPT with SoC's Huber penalty on cosines", _SOC, (*_TPT_READS, "adapt.huber_delta"), _SOC_PENALTY),
 )
 
 # ------------------------------------------------------------ metrics
@@ -272,10 +419,15 @@ def sign(goal: Goal) -> int:
     return -1
 
 
+def listed_methods() -> list[str]:
+    """Return the methods that help texts and lists name; the others are reachable by name and by `reproduce`."""
+    return [row.name for row in METHODS.values() if row.listed]
+
+
 def method(name: str) -> MethodRow:
     """Return a method's row."""
     if name not in METHODS:
-        raise _unknown_row("method", name, METHODS, aliases={})
+        raise _unknown_row("method", name, METHODS, aliases={}, listed=listed_methods())
     return METHODS[name]
 
 
@@ -283,13 +435,16 @@ def metric(name: str) -> MetricRow:
     """Return the row of a metric, which may be of one dataset: `ece/dtd` is an `ece`."""
     stem = name.partition("/")[0]
     if stem not in METRICS:
-        raise _unknown_row("metric", stem, METRICS, aliases={row.heading: row.name for row in METRICS.values()})
+        aliases = {row.heading: row.name for row in METRICS.values()}
+        raise _unknown_row("metric", stem, METRICS, aliases=aliases, listed=METRICS)
     return METRICS[stem]
 
 
-def _unknown_row(kind: str, name: str, table: Iterable[str], aliases: Mapping[str, str]) -> InputError:
+def _unknown_row(
+    kind: str, name: str, table: Iterable[str], aliases: Mapping[str, str], listed: Iterable[str]
+) -> InputError:
     """Return an error that names the nearest row, or says that a plugin may bring the row."""
-    error = unknown(kind, name, table, aliases)
+    error = unknown(kind, name, table, aliases, listed)
     if "did you mean" in error.problem:
         return error
     return InputError(f"{error.problem}; the {kind} of a plugin needs --plugin FILE")
@@ -322,6 +477,8 @@ def _why_not_measurable(row: MethodRow) -> str:
         return "its prompts are those of a stream"
     if row.views is not None:
         return f"it uses {row.views} of a sample's views only"
+    if not row.learns:
+        return "it leaves the prompt as it is"
     if isinstance(row.build, str):
         return ""
     if hasattr(row.build, "adapt_contexts") and hasattr(row.build, "classify"):

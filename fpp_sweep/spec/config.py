@@ -118,6 +118,19 @@ class AdaptConfig:
     slots: int = 12  # prompts in the buffer
     slot_rule: Literal["released", "corrected", "described"] = "released"  # how prompts are selected: docs/methods.md
     order: Literal["fair", "file", "shuffled"] = "fair"  # of the stream
+    # ZERO
+    vote_form: Literal["described", "released"] = "described"  # hard votes, or shares at scale 1024: docs/family.md
+    vote_fraction: float = 0.3  # share of the views that vote: the int(0.3 * 64) = 19 most confident
+    # TDA and BoostAdapter; none and auto: the released value for the dataset (released_settings.toml)
+    cache_alpha: float | None = None  # factor of what the positive cache adds
+    cache_beta: float | None = None  # sharpness of its kernel
+    boost_delta: int | None = None  # items of a class that the boosted cache holds beyond three
+    boost_query: Literal["auto", "plain", "views"] = "auto"  # what BoostAdapter files: the plain view, or the mean view
+    # TPS
+    shift_lr: float = 5e-3  # of the shift, in the space of unit features, which has the same lengths on every model
+    shift_form: Literal["class", "shared"] = "class"  # one shift for each class, or one for all
+    # SoC
+    huber_delta: float = 0.5  # cosine above which the penalty is linear; unpublished, the value is ours
 
     def __post_init__(self) -> None:
         _check_types(self, "adapt")
@@ -127,7 +140,14 @@ class AdaptConfig:
         _require(self.steps >= 0, "adapt.steps", ">= 0", self.steps)
         _require(self.lr >= 0, "adapt.lr", ">= 0", self.lr)
         _require(self.weight_decay >= 0, "adapt.weight_decay", ">= 0", self.weight_decay)
-        _require(0 < self.view_fraction <= 1, "adapt.view_fraction", "above 0 and at most 1", self.view_fraction)
+        for name in ("view_fraction", "vote_fraction"):
+            fraction = getattr(self, name)
+            _require(0 < fraction <= 1, f"adapt.{name}", "above 0 and at most 1", fraction)
+        for name in ("cache_alpha", "cache_beta", "boost_delta"):
+            value = getattr(self, name)
+            _require(value is None or value >= 0, f"adapt.{name}", ">= 0", value)
+        _require(self.shift_lr >= 0, "adapt.shift_lr", ">= 0", self.shift_lr)
+        _require(self.huber_delta > 0, "adapt.huber_delta", "> 0", self.huber_delta)
 
     def scaled(self, unit: float) -> AdaptConfig:
         """Return the same settings in the lengths of a model whose embeddings are `unit` times ViT-B/16's."""

@@ -71,10 +71,17 @@ def escaped(text: str) -> str:
 # ------------------------------------------------------------ names that are not known
 
 
-def unknown(kind: str, name: str, names: Iterable[str], aliases: Mapping[str, str] | None = None) -> InputError:
+def unknown(
+    kind: str,
+    name: str,
+    names: Iterable[str],
+    aliases: Mapping[str, str] | None = None,
+    listed: Iterable[str] | None = None,
+) -> InputError:
     """Return an error for a name that is not in a table, with the names that were probably meant.
 
-    `aliases` are other words for some names, such as the heading `acc` for `accuracy`.
+    `aliases` are other words for some names, such as the heading `acc` for `accuracy`. If no name was probably meant,
+    the error lists `listed`, by default all names.
 
     >>> unknown("method", "ctp", ["tpt", "ctpt", "otpt"])
     InputError("unknown method 'ctp', did you mean 'ctpt'?")
@@ -86,10 +93,12 @@ def unknown(kind: str, name: str, names: Iterable[str], aliases: Mapping[str, st
     if suggestions:
         quoted = [repr(suggestion) for suggestion in suggestions[:MAX_LISTED]]
         return InputError(f"unknown {kind} {name!r}, did you mean {' or '.join(quoted)}?")
-    listed = ", ".join(names[:MAX_LISTED])
+    if listed is not None:
+        names = sorted(set(listed))
+    choices = ", ".join(names[:MAX_LISTED])
     if len(names) > MAX_LISTED:
-        listed = f"{listed}, ... ({len(names)} in all)"
-    return InputError(f"unknown {kind} {name!r}; choose from {listed or 'none: there are none'}")
+        choices = f"{choices}, ... ({len(names)} in all)"
+    return InputError(f"unknown {kind} {name!r}; choose from {choices or 'none: there are none'}")
 
 
 def similar_names(name: str, names: Iterable[str], aliases: Mapping[str, str]) -> list[str]:

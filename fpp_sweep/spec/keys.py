@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.released import fill_released
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, adaptation_precision, pretraining_precision
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task
 
@@ -169,7 +170,8 @@ class TaskKeys:
         for column in task.columns:
             read += catalogue.SETTINGS_OF_COLUMN.get(column, ())
         flat = task.config.flat()
-        return row, {key: value for key, value in flat.items() if key.startswith(tuple(read))}
+        settings = {key: value for key, value in flat.items() if key.startswith(tuple(read))}
+        return row, fill_released(row.released, task.dataset, settings)
 
     def _classes(self, dataset: str) -> list[Any]:
         """Return a dataset's class names, which are all that pretraining sees of it; every split has the same."""

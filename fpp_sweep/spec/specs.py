@@ -45,6 +45,7 @@ class WorkerSpec:
     model: str
     data_root: str | None = None
     dataset_file: str | None = None
+    datasets: tuple[str, ...] = ()  # as requested: names, groups, and folders as NAME=PATH
     limit: int | None = None  # images per dataset; none: all, of the embedded datasets EMBEDDED_LIMIT
     cache: str | None = None  # folder of image features
     float32_cache: bool = False  # features in float32 rather than half precision

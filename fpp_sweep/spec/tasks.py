@@ -119,16 +119,29 @@ class EvalTask:
 Task = PretrainTask | EvalTask
 
 
-def views_for(config: TrialConfig) -> ViewConfig:
-    """Return the view settings of a config's method. View protocols of single methods belong here.
+def views_for(config: TrialConfig, group: str) -> ViewConfig:
+    """Return the view settings of a config's method on datasets of a group.
 
     A method that looks at fewer views, or at other views than the config says, gets its own settings here. Keys of
-    cached features contain them, so each protocol has its own features.
+    cached features contain the settings, so each protocol has its own features. `views.augmix` on or off overrides
+    AugMix of a method's protocol.
     """
-    views = catalogue.method(config.method).views
-    if views is None:
-        return config.views
-    return replace(config.views, count=views)
+    row = catalogue.method(config.method)
+    views = config.views
+    if row.views is not None:
+        views = replace(views, count=row.views)
+    if row.protocol is None:
+        return views
+    kind = row.protocol.kind(group)
+    if kind == "plain":
+        return replace(views, count=1)
+    if views.augmix != "auto":
+        return views
+    if kind == "crops":
+        return replace(views, augmix="off")
+    if kind == "augmix":
+        return replace(views, augmix="on")
+    return views
 
 
 def cost(task: Task, classes: int) -> float:

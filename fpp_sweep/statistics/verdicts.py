@@ -101,11 +101,11 @@ def recommend(
         if _is_safe(table, name, references[0], metrics, margins) and not beaten:
             safe.append(name)
     if not safe:
-        return None, f"for no finalist is a loss against {reference} beyond the margins excluded"
+        return None, f"every finalist may be worse than {reference} by more than the margin"
     for name in safe:
         gains = _gains(table, name, references, metrics)
         if gains:
-            return name, f"better in {gains}, no loss against {reference} beyond the margins"
+            return name, f"better in {gains}, not worse than {reference} by more than the margin"
     names = " or ".join(label_of(baseline) for baseline in references)
     return None, f"no finalist is shown to be better than {names}"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from fpp_sweep.cli.names import SWEEPS, is_sweep
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
@@ -56,7 +57,9 @@ class Sweep:
 
     @classmethod
     def open(cls, path: Path | str) -> Sweep:
-        """Return the sweep in a folder such as `sweeps/perturb-20261120-185232`."""
+        """Return a sweep by its folder, such as `sweeps/perturb-20261120-185232`, or by its name in `sweeps`."""
+        if is_sweep(SWEEPS / path) and not is_sweep(Path(path)):
+            path = SWEEPS / path
         return cls(SweepFolder.open(Path(path)))
 
     @property

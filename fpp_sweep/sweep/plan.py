@@ -31,10 +31,7 @@ class Inspector(Protocol):
 
 def make_plan(space: Space, inspector: Inspector) -> Plan:
     """Return the plan for the datasets as the workers have them; raise InputError if a dataset is missing."""
-    splits: list[str] = [space.search.split]
-    if space.search.split != "test" and not space.search.evaluate_only:
-        splits.append("test")
-    datasets = {split: tuple(inspector.describe(space.work.datasets, split)) for split in splits}
+    datasets = {split: tuple(inspector.describe(space.work.datasets, split)) for split in splits_of(space)}
     searched = datasets[space.search.split]
     require_measured(space, [dataset.name for dataset in searched])
     ends: Mapping[tuple[str, str], tuple[int, ...]] = {}
@@ -44,6 +41,14 @@ def make_plan(space: Space, inspector: Inspector) -> Plan:
     return Plan(
         datasets=datasets, seeds=space.work.seeds, shards=space.work.shards, columns=space.columns(), rung_ends=ends
     )
+
+
+def splits_of(space: Space) -> list[str]:
+    """Return the splits that a sweep uses: the one that it searches, and test."""
+    splits: list[str] = [space.search.split]
+    if space.search.split != "test" and not space.search.evaluate_only:
+        splits.append("test")
+    return splits
 
 
 def require_measured(space: Space, datasets: Sequence[str]) -> None:

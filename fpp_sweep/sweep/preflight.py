@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 
-from fpp_sweep.core.datasets import require_known
+from fpp_sweep.core.datasets import custom_datasets, list_split, require_known
 from fpp_sweep.core.models.model_names import require_model
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.config import require_prompt
@@ -14,7 +14,7 @@ from fpp_sweep.spec.messages import note
 from fpp_sweep.spec.specs import StagePrecision
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.notify import command_words
-from fpp_sweep.sweep.plan import prompts_of, require_measured
+from fpp_sweep.sweep.plan import prompts_of, require_measured, splits_of
 from fpp_sweep.sweep.worker_spec import cache_folder, precisions
 
 
@@ -29,6 +29,7 @@ def check_before_start(space: Space, options: Options) -> None:
     require_model(space.work.model)
     datasets = require_known(space.work.datasets, space.work.data_root, space.work.dataset_file)
     require_measured(space, datasets)
+    _require_own_splits(space, datasets)
     for prompt, _ in sorted(prompts_of(space)):
         require_prompt(prompt)
     if precisions(space) != ["float32"]:
@@ -42,6 +43,16 @@ def _check_notify(space: Space) -> None:
         command_words(space.search.notify or "true")
     except InputError as error:
         note(error)
+
+
+def _require_own_splits(space: Space, datasets: Sequence[str]) -> None:
+    """Raise InputError if the user's own images lack a split; listing the files of all datasets could take minutes."""
+    custom = custom_datasets(space.work.datasets, space.work.dataset_file)
+    for name in datasets:
+        if name not in custom:
+            continue
+        for split in splits_of(space):
+            list_split(name, custom[name], split, None)
 
 
 def _require_precisions(space: Space, wanted: Sequence[StagePrecision]) -> None:

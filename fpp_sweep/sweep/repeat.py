@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,14 @@ def repeat_command(folder: SweepFolder, info: SweepInfo, record: TrialRecord) ->
     words = ["--config", str(folder.trial_file(record.name)), *_model_and_data(info, datasets, FLAGS)]
     words += ["--seed", *seeds, "--set", f"search.split={split}", *_work_assignments(info)]
     if info.plugins:
-        words += ["--plugin", *(f"{name}.py" for name in info.plugins)]
+        words += ["--plugin", *_plugin_files(info)]
     return runnable(command_line("evaluate", words))
+
+
+def _plugin_files(info: SweepInfo) -> list[str]:
+    """Return the plugins by their paths in the command of the sweep; by name if no command is recorded."""
+    paths = {Path(word).stem: word for word in shlex.split(info.command) if word.endswith(".py")}
+    return [paths.get(name, f"{name}.py") for name in info.plugins]
 
 
 def _work(info: SweepInfo) -> Mapping[str, Any]:
@@ -52,11 +59,22 @@ def _model_and_data(info: SweepInfo, datasets: Sequence[str], keys: Sequence[str
     work = _work(info)
     words = ["--model", work.get("model", "tiny")]
     if datasets:
-        words += ["--datasets", *datasets]
+        words += ["--datasets", *with_folders(datasets, work.get("datasets", ()))]
     for key in keys:
         if work.get(key) is not None:
             words += [FLAGS[key], str(work[key])]
     return words
+
+
+def with_folders(names: Iterable[str], requested: Iterable[str]) -> list[str]:
+    """Return names of datasets as a command line takes them: those of a user's folders as `NAME=PATH`.
+
+    >>> with_folders(["mine", "dtd"], ["fine_grained", "mine=photos"])
+    ['mine=photos', 'dtd']
+    """
+    words = ",".join(requested).split(",")
+    folders = {word.partition("=")[0].strip(): word.strip() for word in words if "=" in word}
+    return [folders.get(name, name) for name in names]
 
 
 def _as_yaml(value: Any) -> str:

@@ -20,7 +20,7 @@ from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.opening import OpenedSweep, open_sweep
 from fpp_sweep.sweep.preflight import check_before_start
 from fpp_sweep.sweep.resume import undo_if_refused
-from fpp_sweep.sweep.start import Start, start_of
+from fpp_sweep.sweep.start import Start, begin, start_of
 from fpp_sweep.sweep.worker_pool import Workers, ray_session, require_kind_of_device, start_workers
 from fpp_sweep.tracking import check_address, check_store
 
@@ -44,7 +44,7 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
     with folder.locked(), terminable():
         start = start_of(space, options, folder)
         with undo_if_refused(folder, start.info_before), recording_interruption(folder):
-            folder.write_info(start.info)  # from here on the sweep can be resumed
+            begin(folder, start)  # from here on the sweep can be resumed
             check_address(start.tracking_uri)
             with opened_workers(start, options, folder, workers) as ready:
                 opened = open_sweep(start.space, folder, ready)

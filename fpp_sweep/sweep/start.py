@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
+from fpp_sweep.report.document import Document, Text
+from fpp_sweep.report.html import write_html
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.messages import note
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request, require_same
 from fpp_sweep.sweep.sweep_info import new_info, resumed_info
 from fpp_sweep.tracking import DEFAULT_URI, absolute, trusted_uri
+
+FIRST_RELOAD_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +27,20 @@ class Start:
     info: SweepInfo
     tracking_uri: str
     info_before: SweepInfo | None  # of a resumed sweep, as it was
+
+
+def begin(folder: SweepFolder, start: Start) -> None:
+    """Write the record, from which the sweep can be resumed, and a page that stands until the first report."""
+    folder.write_info(start.info)
+    page = folder.report / "sweep.html"
+    if page.exists():
+        return
+    text = (
+        f"Started at {datetime.now():%H:%M}. No report is written yet; this page loads itself again until one is. "
+        f"If the sweep was killed, this command writes one: fpp-sweep show {folder.path.name} --page"
+    )
+    document = Document(title=folder.path.name, sections=(), introduction=(Text(text),))
+    write_html(page, document, reload_seconds=FIRST_RELOAD_SECONDS)
 
 
 def start_of(space: Space, options: Options, folder: SweepFolder) -> Start:

@@ -23,6 +23,7 @@ def worker_spec(space: Space, gpus: float) -> WorkerSpec:
         model=work.model,
         data_root=work.data_root,
         dataset_file=work.dataset_file,
+        datasets=work.datasets,
         limit=work.limit,
         cache=work.cache,
         float32_cache=work.float32_cache,

@@ -59,7 +59,8 @@ def make_adapter(clip: Clip, config: TrialConfig, dataset: Dataset, prompt: Prom
     """Set a config's method up for all of a dataset."""
     texts = class_texts(clip, dataset.classes, len(prompt.context), prompt.after)
     model = TextModel(texts=texts, logit_scale=clip.logit_scale)
-    method = build_method(config.method, config.adapt.scaled(clip.embedding_scale), dataset.group)
+    adapt = config.adapt.scaled(clip.embedding_scale)
+    method = build_method(config.method, adapt, dataset.group, dataset.name)
     # the number of samples decides the form of the gradient, and forms differ in the last bits: every shard must use
     # the form of the whole dataset
     state = method.start(model, prompt.context, len(dataset))

@@ -153,7 +153,7 @@ class Worker:
             return self.cache.features(
                 self.model.clip_for(task.config),
                 dataset,
-                views_for(task.config),
+                views_for(task.config, dataset.group),
                 task.seed,
                 precision=adaptation_precision(task.config.precision),
                 samples=stream.tolist(),

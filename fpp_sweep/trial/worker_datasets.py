@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from fpp_sweep.core.datasets import Dataset, expand, open_dataset, read_custom
+from fpp_sweep.core.datasets import Dataset, custom_datasets, expand, open_dataset
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetInfo, WorkerSpec
@@ -19,9 +19,7 @@ class WorkerDatasets:
         self._root = None
         if spec.data_root:
             self._root = Path(spec.data_root)
-        self._custom = {}
-        if spec.dataset_file:
-            self._custom = read_custom(Path(spec.dataset_file))
+        self._custom = custom_datasets(spec.datasets, spec.dataset_file)
         self._opened: dict[tuple[str, str], Dataset] = {}
 
     def open(self, name: str, split: str) -> Dataset:

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from datetime import UTC, datetime
 
 import pytest
 from PIL import Image
@@ -118,6 +119,13 @@ def test_only_the_page_of_a_running_sweep_loads_itself_again(tmp_path, folder):
     write_report(running, pages=True)
     assert 'data-reload-seconds="60"' in (running.report / "sweep.html").read_text()
     assert 'data-reload-seconds="0"' in (folder / "sweep.html").read_text()
+
+
+def test_the_page_of_a_running_sweep_says_when_it_was_written(tmp_path, folder):
+    running = write(tmp_path, info(state="running", finished=None), [trial(0)])
+    write_report(running, pages=True)
+    assert f"this page is as of {datetime.now(UTC):%Y-%m-%d}" in (running.report / "sweep.html").read_text()
+    assert "this page is as of" not in (folder / "sweep.html").read_text()
 
 
 def test_an_outlier_does_not_stretch_the_axes(tmp_path):
@@ -345,6 +353,16 @@ def test_a_reader_steers_the_plots_and_the_page_of_a_running_sweep_follows_it(tm
         window.locator("#slice-1 svg.main-svg").first.wait_for(timeout=60_000)
         window.locator("select[data-choice=slices]").select_option("ece")
         assert window.evaluate(shown.format("slice-1", "yaxis.title.text")) == "ece"
+        output = window.locator("output[for=trials]")
+        for query, answer in (
+            ("accuracy > 0", " of "),
+            ("acc>66", "no column acc; did you mean accuracy?"),
+            ("gamma2>1", "no column gamma2; did you mean fpp.gamma2?"),
+            ("nix=1", "no column nix"),
+        ):
+            window.locator("[data-filter=trials]").fill(query)
+            assert answer in output.text_content()
+            assert not output.text_content().startswith("0 of")
         window.locator("[data-filter=trials]").fill("ece<4")
         written.write_trial(trial(41, 72.0))
         write_report(written, pages=True)

@@ -73,7 +73,7 @@ def test_nothing_is_recommended_without_something_to_test(baselines, metrics, re
 
 def test_the_reason_names_the_gains():
     _, reason = recommended(dict([GAIN]))
-    assert reason == "better in ece than zero_shot, no loss against zero_shot beyond the margins"
+    assert reason == "better in ece than zero_shot, not worse than zero_shot by more than the margin"
 
 
 @pytest.mark.parametrize(

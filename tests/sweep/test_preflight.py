@@ -12,6 +12,7 @@ from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.notify import Notifier
 from fpp_sweep.sweep.preflight import check_before_start
 from fpp_sweep.tracking import check_address
+from tests.builders import build_folders
 from tests.disks import mounted
 from tests.sweep.spaces import space
 from tests.tracking.stores import free_port
@@ -40,6 +41,14 @@ def test_a_space_that_cannot_run_here_is_refused_and_left_to_the_workers_on_a_cl
         check_before_start(space(*overrides), Options())
     assert complaint in str(refusal.value)
     check_before_start(space(*overrides), ON_CLUSTER)
+
+
+def test_a_folder_of_images_that_lacks_a_split_is_refused_before_ray_starts(tmp_path):
+    build_folders(tmp_path, ["val/cat", "val/dog"])
+    dataset = f"work.datasets=[mine={tmp_path}]"
+    check_before_start(space(dataset, "search.evaluate_only=true"), Options())
+    with pytest.raises(InputError, match=rf"mine: {tmp_path} has no test split, only val"):
+        check_before_start(space(dataset), Options())
 
 
 def test_checking_a_model_imports_neither_torch_nor_open_clip():

@@ -80,6 +80,19 @@ def test_a_trial_is_repeated_on_all_its_datasets_and_seeds_and_a_failed_test_on_
     assert list(failure_lines(folder, folder.info(), [tested]))
 
 
+def test_a_plugin_is_repeated_with_the_path_that_the_command_named(tmp_path):
+    command = "fpp-sweep tune --space s.yaml --plugin 'my plugins/mine.py' --set fpp.steps=1"
+    folder = write(tmp_path, info(**RAN, command=command), [trial(0)])
+    assert repeat_command(folder, folder.info(), trial(0)).endswith(" --plugin 'my plugins/mine.py'")
+
+
+def test_a_folder_of_images_is_repeated_with_its_path(tmp_path):
+    work = WORK | {"datasets": ["fine_grained", "mine=my photos"]}
+    folder = write(tmp_path, info(space={"work": work}, datasets={"dtd": "1", "mine": "2"}), [trial(0)])
+    again = repeat_command(folder, folder.info(), trial(0))
+    assert " --datasets dtd 'mine=my photos' --data-root " in again
+
+
 def test_a_record_serves_as_a_config(tmp_path):
     record = trial(0, params={"fpp.class_var": 1e-05})
     folder = write(tmp_path, info(), [record])

@@ -26,6 +26,8 @@ STEP = {f"adapt.{name}" for name in ("steps", "lr", "weight_decay", "optimizer",
 ONCE, PENALTY = STEP - {"adapt.steps"} | {"adapt.keep_optimizer"}, {"adapt.penalty_weight"}
 STREAM = STEP - {"adapt.steps", "adapt.optimizer"} | {"adapt.slots", "adapt.slot_rule", "adapt.order"}
 SHARP = STEP | {"adapt.reselect"}
+VOTES = VIEWS | {"adapt.vote_fraction"}
+CACHES = VIEWS | {f"adapt.{name}" for name in ("cache_alpha", "cache_beta", "view_fraction", "order")}
 WEIGHED = {TPT: set(), CTPT: PENALTY, OTPT: PENALTY}
 READS = {
     PLAIN: set(),
@@ -36,6 +38,16 @@ READS = {
     **{DYNAPROMPT[name]: STREAM | weight for name, weight in WEIGHED.items()},
     OTPT_SQUARED: STEP | PENALTY,
     **{name: ONCE | PENALTY for name in ENT_REG.values()},
+    "zero": VOTES | {"adapt.vote_form"},
+    "zero_mean": VOTES,
+    "mta": VIEWS,
+    "tda": CACHES,
+    "boostadapter": CACHES | {"adapt.boost_delta", "adapt.boost_query"},
+    "tps": VIEWS | {"adapt.shift_lr", "adapt.shift_form", "adapt.view_fraction"},
+    "atpt": STEP | PENALTY,
+    "atpt_released": STEP | PENALTY,
+    "rtpt": STEP,
+    "soc": STEP | PENALTY | {"adapt.huber_delta"},
     **{name: ONCE | PENALTY | {"adapt.reselect"} for name in REG_ENT.values()},
 }
 MEASURE = {f"measure.{name}" for name in ("rho", "norm", "views")}
@@ -45,13 +57,18 @@ START = {"prompt", "deep_prompts", "precision"}
 
 def another(key, value):
     """Return a value of a setting that differs from this one."""
-    for choice in config.setting(key).choices:
+    choices = config.setting(key).choices
+    if value == "auto":
+        choices = choices[::-1]  # the choice after `auto` may be what `auto` means
+    for choice in choices:
         if choice != value:
             return choice
     if isinstance(value, str):
         return f"{value} small"
     if isinstance(value, bool):
         return not value
+    if value is None and config.setting(key).kind == "integer":
+        return 9
     return value + 1 if isinstance(value, int) else (value or 1.0) / 2
 
 
@@ -83,6 +100,16 @@ def test_settings_of_sharpness_change_the_key_only_if_it_is_measured(columns, re
     assert changing(evaluation(columns=columns)) == STEP | START | read
 
 
+def test_released_settings_of_a_dataset_are_part_of_the_key():
+    """Datasets with equal classes and sizes share an adapter only if the method's released settings are equal, too."""
+    open_settings = evaluation(method="tda")
+    released = {"adapt.cache_alpha": 2.0, "adapt.cache_beta": 3.0}  # on dtd
+    same = replace(open_settings, config=open_settings.config.replace(released))
+    other = replace(open_settings, config=open_settings.config.replace({**released, "adapt.cache_beta": 4.0}))
+    assert KEYS.of_adapter(open_settings) == KEYS.of_adapter(same) != KEYS.of_adapter(other)
+    assert KEYS.of(open_settings) == KEYS.of(same) != KEYS.of(other)
+
+
 # digests that every cache is filed under: a change of one makes all results of users be computed anew
 KEPT = {
     "zero_shot": ("5177fb5bf84dd5a553ef96a9", "1b265e80a6da64c9f210f739"),
@@ -98,7 +125,7 @@ def test_keys_change_only_on_purpose():
         task = evaluation(method=method, prompt="fpp")
         assert (KEYS.of(task), KEYS.of_adapter(task)) == known
     assert KEYS.of(PROMPT) == "f52998eb95ac2557a4fef973"
-    assert [keys.of_config(each) for each in (TrialConfig(), preset("tiny"))] == ["bdbb56ad922e", "2aa7415ff1a1"]
+    assert [keys.of_config(each) for each in (TrialConfig(), preset("tiny"))] == ["c9507f16b74d", "948ca8c3e665"]
     features = FeatureKey(**FEATURES, image_digest="d", flip=True, seed=0, dtype="float16", compute="float32")
     assert features.name() == "6bc20fd0c5124369"
 

@@ -53,7 +53,7 @@ def alone(worker, config, dataset, *, seed=0, split="val"):
     """Return a dataset's predictions and prompt, computed without shards, keys and executors."""
     data = open_dataset(dataset, split).head(worker.spec.limit)
     prompt = make_prompt(worker.clip, PretrainTask(config=config, dataset=dataset, seed=seed), data)
-    features = worker.cache.features(worker.clip, data, views_for(config), seed)
+    features = worker.cache.features(worker.clip, data, views_for(config, data.group), seed)
     whole = EvalTask(config=config, dataset=dataset, split=split, seed=seed, start=0, stop=len(data))
     made, _ = evaluate(worker.clip, whole, data, features, make_adapter(worker.clip, config, data, prompt))
     return made, prompt

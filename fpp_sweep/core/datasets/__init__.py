@@ -2,7 +2,7 @@
 
 from fpp_sweep.core.datasets.catalogue import DATASETS, GROUPS, expand, resolve
 from fpp_sweep.core.datasets.class_folders import imagenet_classes
-from fpp_sweep.core.datasets.custom import folder_dataset, read_custom
+from fpp_sweep.core.datasets.custom import custom_datasets, folder_dataset, read_custom
 from fpp_sweep.core.datasets.dataset import SPLITS, BadImageError, Dataset, Group, ImageSource, fair_order
 from fpp_sweep.core.datasets.files import FileImages
 from fpp_sweep.core.datasets.layout import DatasetSpec, Layout, Listing
@@ -20,6 +20,7 @@ __all__ = [
     "ImageSource",
     "Layout",
     "Listing",
+    "custom_datasets",
     "expand",
     "fair_order",
     "folder_dataset",

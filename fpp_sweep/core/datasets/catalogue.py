@@ -93,7 +93,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 def expand(names: str | Iterable[str], custom: Iterable[str] = ()) -> list[str]:
     """Return datasets by name, alias, group or comma list; each once, in the order of the request.
 
-    The groups `all` and `custom` include the user's own datasets.
+    The groups `all` and `custom` include the user's own datasets. A folder `NAME=PATH` has its name.
 
     >>> expand(["FLW,pets", "Flower102", "natural_shifts"])
     ['flowers102', 'pets', 'imagenet_a', 'imagenet_v2', 'imagenet_r', 'imagenet_sketch']
@@ -101,7 +101,7 @@ def expand(names: str | Iterable[str], custom: Iterable[str] = ()) -> list[str]:
     custom = tuple(custom)
     groups = {**GROUPS, "all": GROUPS["all"] + custom, "custom": custom}
     expanded: dict[str, None] = {}  # as an ordered set
-    for word in _words(names):
+    for word in split_words(names):
         expanded.update(dict.fromkeys(_expand_word(word, groups, custom)))
     if not expanded:
         raise InputError(f"no dataset is named; known: {', '.join([*groups, *DATASETS])}")
@@ -116,13 +116,19 @@ def resolve(name: str, custom: Mapping[str, DatasetSpec]) -> tuple[str, DatasetS
     return names[0], custom.get(names[0]) or DATASETS[names[0]]
 
 
+def is_folder(word: str) -> bool:
+    """Return True for `NAME=PATH`, a user's folder with a name for it."""
+    return "=" in word
+
+
 def is_taken(name: str) -> bool:
     """Return True if a name already means a dataset or group, so that a user's dataset cannot have it."""
     groups = [_plain(group) for group in GROUPS]
     return _plain(name) in [*_names_by_plain_alias(), *groups, "custom"]
 
 
-def _words(names: str | Iterable[str]) -> list[str]:
+def split_words(names: str | Iterable[str]) -> list[str]:
+    """Return the words of comma lists."""
     texts = [names] if isinstance(names, str) else names
     words = []
     for text in texts:
@@ -131,6 +137,8 @@ def _words(names: str | Iterable[str]) -> list[str]:
 
 
 def _expand_word(word: str, groups: Mapping[str, tuple[str, ...]], custom: tuple[str, ...]) -> tuple[str, ...]:
+    if is_folder(word):
+        word = word.partition("=")[0]
     if word in custom:
         return (word,)
     plain = _plain(word)

@@ -39,6 +39,23 @@ class ClassFolders(Layout):
             images_by_class = [divide(images_in(images, name))[split] for name in classes]
         return Listing.by_class(rename(classes, self.renaming), images_by_class, FileImages(images))
 
+    def require_classes(self) -> None:
+        """Raise InputError unless there are two classes or more, each with an image in some split."""
+        images = Path(self.images)
+        split_folders = self.split_folders or _find_split_folders(images)
+        parents = list(split_folders.values()) or ["."]
+        count_by_class: dict[str, int] = {}
+        for parent in parents:
+            for name in folders_in(images / parent):
+                count = len(images_in(images, f"{parent}/{name}"))
+                count_by_class[name] = count_by_class.get(name, 0) + count
+        if len(count_by_class) < 2:
+            number = "one class folder" if count_by_class else "no class folders"
+            raise InputError(f"{images} has {number}, but needs two or more; sort the images into FOLDER/CLASS/")
+        empty = [name for name, count in count_by_class.items() if not count]
+        if empty:
+            raise InputError(f"{images}: class {empty[0]!r} has no image; add some, or remove its folder")
+
 
 def _find_split_folders(images: Path) -> dict[str, str]:
     """Return the folders that are called like splits; none if the folders are classes."""

@@ -1,16 +1,16 @@
-"""A user's own datasets: described in a YAML file (docs/datasets.md shows one), or a folder given by its path."""
+"""A user's own datasets: described in a YAML file (docs/datasets.md shows one), or folders, each as `NAME=PATH`."""
 
 from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fpp_sweep.core.datasets.catalogue import is_taken
+from fpp_sweep.core.datasets.catalogue import is_folder, is_taken, split_words
 from fpp_sweep.core.datasets.class_folders import ClassFolders
 from fpp_sweep.core.datasets.dataset import SPLITS
 from fpp_sweep.core.datasets.files import as_sample_id, read_text, require_folder, require_printable
@@ -39,6 +39,24 @@ def read_custom(path: Path) -> dict[str, DatasetSpec]:
     return specs
 
 
+def custom_datasets(names: Iterable[str], dataset_file: str | None) -> dict[str, DatasetSpec]:
+    """Return a user's own datasets by name: those of the dataset file, and the folders among requested names.
+
+    A name is the name of any dataset or group, or `NAME=PATH` for a folder; all but folders are passed over.
+    """
+    specs = {}
+    if dataset_file:
+        specs = read_custom(Path(dataset_file))
+    for word in split_words(names):
+        if not is_folder(word):
+            continue
+        name, spec = folder_dataset(word)
+        if name in specs:
+            raise InputError(f"{word}: {name!r} is the name of another dataset as well; choose another name")
+        specs[name] = spec
+    return specs
+
+
 def folder_dataset(argument: str) -> tuple[str, DatasetSpec]:
     """Return name and description of the dataset that `NAME=PATH` means: a folder in ImageFolder's layout.
 
@@ -50,7 +68,12 @@ def folder_dataset(argument: str) -> tuple[str, DatasetSpec]:
         raise InputError(f"{argument}: no path; write NAME=PATH, such as mine=photos")
     images = Path(folder).expanduser().absolute()
     require_folder(images, f"{name}: image folder")
-    return name, DatasetSpec(layout=ClassFolders(images=str(images)), group="custom")
+    layout = ClassFolders(images=str(images))
+    try:
+        layout.require_classes()
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from error
+    return name, DatasetSpec(layout=layout, group="custom")
 
 
 class _Loader(yaml.SafeLoader):

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from fpp_sweep.core.datasets.catalogue import expand, resolve
-from fpp_sweep.core.datasets.custom import read_custom
+from fpp_sweep.core.datasets.custom import custom_datasets
 from fpp_sweep.core.datasets.dataset import SPLITS, Dataset, fair_order
 from fpp_sweep.core.datasets.files import require_folder
 from fpp_sweep.core.datasets.layout import DatasetSpec, Listing
@@ -67,10 +67,9 @@ def require_known(names: Iterable[str], data_root: str | None, dataset_file: str
 
     Raise InputError for a name that is not known, and for a data root that is needed and does not exist.
     """
-    custom = NO_CUSTOM
-    if dataset_file:
-        custom = read_custom(Path(dataset_file))
-    datasets = expand(list(names) or list(custom), custom)
+    names = list(names)
+    custom = custom_datasets(names, dataset_file)
+    datasets = expand(names or list(custom), custom)
     needs_root = [name for name in datasets if resolve(name, custom)[1].below_root]
     try:
         if data_root:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+from functools import cache
 from typing import Any
 
 from fpp_sweep.core.methods.base import Method, TextModel
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import AdaptConfig
+from fpp_sweep.spec.released import keys_without_released_value, with_released
 
 __all__ = ["Method", "TextModel", "build_method"]
 
+_log = logging.getLogger(__name__)
 
-def build_method(name: str, adapt: AdaptConfig, group: str) -> Method[Any]:
-    """Build a method by name, with the published penalty weight for the group of datasets unless `adapt` sets one."""
+
+def build_method(name: str, adapt: AdaptConfig, group: str, dataset: str = "") -> Method[Any]:
+    """Build a method by name; settings that `adapt` leaves open are the published ones for the group or the dataset."""
     row = catalogue.method(name)
+    if dataset:
+        _warn_of_defaults(row, adapt, dataset)
+    adapt = with_released(row.released, dataset, adapt)
     penalty = None
     if row.penalty is not None:
         penalty = catalogue.code_of(row.penalty)
@@ -24,3 +32,21 @@ def build_method(name: str, adapt: AdaptConfig, group: str) -> Method[Any]:
         weight = adapt.penalty_weight
     method: Method[Any] = catalogue.code_of(row.build)(adapt=adapt, penalty=penalty, weight=weight)
     return method
+
+
+def _warn_of_defaults(row: catalogue.MethodRow, adapt: AdaptConfig, dataset: str) -> None:
+    """Log the settings that are neither set nor released for a dataset, with the values that are used."""
+    filled = with_released(row.released, dataset, adapt)
+    defaults = []
+    for key in keys_without_released_value(row.released, dataset):
+        name = key.removeprefix("adapt.")
+        if getattr(adapt, name) is None:
+            defaults.append(f"{key}={getattr(filled, name)}")
+    if defaults:
+        _warn_once(f"{dataset}: no settings of {row.name} are released for this dataset; uses {' '.join(defaults)}")
+
+
+@cache
+def _warn_once(message: str) -> None:
+    """Log a warning, once in a process, whatever the number of trials and shards."""
+    _log.warning(message)

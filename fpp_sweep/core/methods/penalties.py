@@ -12,6 +12,8 @@ from torch import Tensor
 
 Penalty = Callable[[Tensor], Tensor]  # (*B, K, D) -> (*B,)
 
+MAX_NEAREST_COSINE = 0.99999  # tau of A-TPT; beyond it the derivative of arccos grows without bound
+
 
 def dispersion(text: Tensor) -> Tensor:
     """C-TPT (Yoon et al., 2024): minus the mean distance of the text features from their centroid."""
@@ -35,3 +37,31 @@ def squared_orthogonality(text: Tensor) -> Tensor:
     products = text @ text.transpose(-1, -2)  # T T' (*B, K, K)
     identity = torch.eye(text.shape[-2], device=text.device)
     return (products - identity).square().sum((-2, -1))
+
+
+def mean_nearest_angle(text: Tensor) -> Tensor:
+    """A-TPT (Ahamed et al., 2026): the mean over classes of the angle to the nearest other class, in radians.
+
+    Cosines beyond `MAX_NEAREST_COSINE` are clamped, which also stops the gradient of classes with equal names.
+    """
+    cosines = text @ text.transpose(-1, -2)
+    itself = torch.eye(text.shape[-2], dtype=torch.bool, device=text.device)
+    # of two equally near classes, `max` gives the gradient to the first alone, as the released code on a CPU
+    nearest = cosines.masked_fill(itself, -torch.inf).max(-1).values
+    return nearest.clamp(-MAX_NEAREST_COSINE, MAX_NEAREST_COSINE).arccos().mean(-1)
+
+
+def negative_mean_nearest_angle(text: Tensor) -> Tensor:
+    """A-TPT as described: minus the mean nearest angle, so that a step makes the angles grow."""
+    return -mean_nearest_angle(text)
+
+
+def pairwise_huber(text: Tensor, delta: float = 0.5) -> Tensor:
+    """SoC: the mean over pairs of classes of h(cosine), h(x) = x^2 / 2 up to delta and linear above."""
+    cosines = text @ text.transpose(-1, -2)
+    linear = delta * (cosines - delta / 2)
+    values = torch.where(cosines <= delta, cosines.square() / 2, linear)
+    classes = text.shape[-2]
+    pairs = max(1, classes * (classes - 1) // 2)
+    above_diagonal = torch.ones(classes, classes, dtype=torch.bool, device=text.device).triu(1)
+    return (values * above_diagonal).sum((-2, -1)) / pairs

@@ -102,6 +102,10 @@ class Tpt:
 
     # the loss
 
+    def entropy(self, logits: Tensor) -> Tensor:
+        """Return the entropy (B,) that a step lowers, from the logits (B, S, K) of the confident views."""
+        return marginal_entropy(logits)
+
     def weighted_penalty(self, features: Tensor) -> Tensor:
         """Return the weighted penalty (b,) of text features (b, K, D); zero without a penalty."""
         if self.penalty is None:
@@ -113,7 +117,7 @@ class Tpt:
         """Return the loss with views (B, S, D) that were selected before."""
 
         def loss(features: Tensor, rows: Tensor) -> Tensor:
-            entropy = marginal_entropy(model.logits(confident[rows], features))
+            entropy = self.entropy(model.logits(confident[rows], features))
             return entropy + self.weighted_penalty(features)
 
         return loss
@@ -123,7 +127,7 @@ class Tpt:
 
         def loss(features: Tensor, rows: Tensor) -> Tensor:
             confident = self.select_views(model, features, views[rows])
-            return marginal_entropy(model.logits(confident, features)) + self.weighted_penalty(features)
+            return self.entropy(model.logits(confident, features)) + self.weighted_penalty(features)
 
         return loss
 
@@ -136,7 +140,7 @@ class Tpt:
 
     def entropy_gradient(self, model: TextModel, state: Start, confident: Tensor) -> Tensor:
         """Return the gradient (B, n, W) of the entropy alone, by the backward pass that all samples share."""
-        of_logits = gradient_of(marginal_entropy, model.logits(confident, state.first.features))  # (B, S, K)
+        of_logits = gradient_of(self.entropy, model.logits(confident, state.first.features))  # (B, S, K)
         with torch.no_grad():
             of_features = model.logit_scale * of_logits.transpose(1, 2) @ confident  # (B, K, D)
             return state.first.backward(of_features)
@@ -161,10 +165,19 @@ def confident_views(views: Tensor, logits: Tensor, fraction: float) -> Tensor:
 
     `views` (B, V, D) have logits (B, V, K), and S is `fraction` of V, rounded down.
     """
-    entropy = -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1)  # (B, V)
-    count = max(1, int(fraction * views.shape[1]))
-    chosen = entropy.argsort(dim=-1, stable=True)[:, :count]
+    chosen = confident_indices(logits, fraction)
     return views.gather(1, chosen[..., None].expand(-1, -1, views.shape[-1]))
+
+
+def confident_indices(logits: Tensor, fraction: float) -> Tensor:
+    """Return the indices (B, S) of the views of lowest entropy, in order of entropy, from logits (B, V, K)."""
+    count = max(1, int(fraction * logits.shape[1]))
+    return view_entropies(logits).argsort(dim=-1, stable=True)[:, :count]
+
+
+def view_entropies(logits: Tensor) -> Tensor:
+    """Return the entropy in nats (..., V) of each view's prediction, from logits (..., V, K)."""
+    return -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1)
 
 
 def marginal_entropy(logits: Tensor) -> Tensor:

@@ -54,9 +54,18 @@ function valueOf(row, column) {
 
 // The query holds words that a row must contain, and comparisons such as ece<5 or state=failed.
 function filter(rows, names, query, output) {
-  const tests = query.trim().toLowerCase().split(/\s+/).map(word => testOf(word, names));
+  const words = query.trim().toLowerCase().replace(/\s*([<>]=?|=)\s*/g, "$1").split(/\s+/);
+  const tests = words.map(word => testOf(word, names));
   for (const row of rows) row.hidden = !tests.every(test => test(row));
+  const unknown = words.map(word => comparisonOf(word)[1]).find(name => name && !names.includes(name));
+  const similar = unknown && names.find(name => name.startsWith(unknown) || name.endsWith(`.${unknown}`));
   output.textContent = `${rows.filter(row => !row.hidden).length} of ${rows.length}`;
+  if (unknown) output.textContent = `no column ${unknown}` + (similar ? `; did you mean ${similar}?` : "");
+}
+
+// The word, and its name, operator and value if it is a comparison.
+function comparisonOf(word) {
+  return word.match(/^(.+?)([<>]=?|=)(.+)$/) ?? [];
 }
 
 function testOf(word, names) {
@@ -66,7 +75,7 @@ function testOf(word, names) {
     "<=": (a, b) => a <= b,
     ">=": (a, b) => a >= b,
   };
-  const [, name, operator, value] = word.match(/^(.+?)([<>]=?|=)(.+)$/) ?? [];
+  const [, name, operator, value] = comparisonOf(word);
   const column = names.indexOf(name);
   if (column < 0) return row => row.textContent.toLowerCase().includes(word);
   if (operator === "=") return row => valueOf(row, column).toLowerCase() === value;

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.core.datasets import folder_dataset, open_dataset, read_custom
+from fpp_sweep.core.datasets import custom_datasets, expand, folder_dataset, open_dataset, read_custom
 from fpp_sweep.spec.errors import InputError
 from tests.builders import build_folders, write_image
 
@@ -174,6 +174,12 @@ def test_a_folder_given_by_path_opens_without_a_file(tmp_path: Path, monkeypatch
         ("pets=photos", "'pets' is already the name of a dataset"),
         ("mine=absent", "mine: image folder .*/absent is not there"),
         ("mine=file", "mine: image folder .*/file is not a folder"),
+        ("mine=photos", "mine: .*/photos has no class folders, but needs two or more; sort the images into"),
+        ("mine=flat", "mine: .*/flat has no class folders"),
+        ("mine=one", "mine: .*/one has one class folder, but needs two or more"),
+        ("mine=hollow", "mine: .*/hollow: class 'dog' has no image; add some, or remove its folder"),
+        ("mine=split", "mine: .*/split: class 'dog' has no image"),
+        ("mine=mixed", "mine: .*/mixed holds both 'test' and 'cat': splits or classes"),
     ],
 )
 def test_a_folder_that_cannot_be_a_dataset_is_refused(
@@ -181,7 +187,37 @@ def test_a_folder_that_cannot_be_a_dataset_is_refused(
 ) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "file").touch()
+    build_folders(tmp_path, ["flat", "one/cat", "hollow/cat", "split/test/cat", "mixed/test/cat", "mixed/cat"])
+    (tmp_path / "hollow/dog").mkdir()
+    (tmp_path / "split/train/dog").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=complaint) as refusal:
         folder_dataset(argument)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_class_may_lack_images_in_a_split(tmp_path: Path) -> None:
+    build_folders(tmp_path, ["train/cat", "train/dog", "test/cat"])
+    (tmp_path / "test/dog").mkdir()
+    name, spec = folder_dataset(f"mine={tmp_path}")
+    assert open_dataset(name, "test", None, {name: spec}).classes == ("cat", "dog")
+
+
+def test_folders_among_requested_names_join_those_of_the_dataset_file(tmp_path: Path) -> None:
+    for folder in ("zoo", "mine", "other"):
+        build_folders(tmp_path / folder, ["cat", "dog"], count=10)
+    file = write(tmp_path, "zoo: {layout: folders, images: zoo}")
+    names = ["dtd", f"mine={tmp_path}/mine,other={tmp_path}/other", "custom"]
+    custom = custom_datasets(names, str(file))
+    assert list(custom) == ["zoo", "mine", "other"]
+    assert expand(names, custom) == ["dtd", "mine", "other", "zoo"]
+    assert custom_datasets(["dtd", "pets"], None) == {}
+
+
+@pytest.mark.parametrize("name", ["zoo", "mine"])
+def test_two_datasets_of_one_name_are_refused(tmp_path: Path, name: str) -> None:
+    build_folders(tmp_path / "zoo", ["cat", "dog"])
+    file = write(tmp_path, "zoo: {layout: folders, images: zoo}")
+    names = [f"mine={tmp_path}/zoo", f"{name}={tmp_path}/zoo"]
+    with pytest.raises(InputError, match=f"{name!r} is the name of another dataset as well; choose another name"):
+        custom_datasets(names, str(file))

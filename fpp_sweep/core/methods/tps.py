@@ -1,0 +1,68 @@
+"""TPS (Sui et al., 2025): each sample shifts the text features by one step down TPT's loss.
+
+The step is on the text features themselves, so its gradient has a closed form and no tower runs backward.
+
+Shapes: B samples, S confident views, K classes, D feature dimension.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fpp_sweep.core.compute.precision import without_autocast
+from fpp_sweep.core.methods.base import Classifier, TextModel
+from fpp_sweep.core.methods.penalties import Penalty
+from fpp_sweep.core.methods.tpt import confident_views
+from fpp_sweep.core.optim import EPSILON
+from fpp_sweep.spec.config import AdaptConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tps:
+    """TPS with one shift for each class, or one for all classes."""
+
+    adapt: AdaptConfig
+    penalty: Penalty | None = None
+    weight: float = 0.0
+
+    @torch.no_grad()
+    def start(self, model: TextModel, context: Tensor, samples: int) -> Classifier:
+        return model.classifier(context)
+
+    @torch.no_grad()
+    def predict(self, model: TextModel, state: Classifier, views: Tensor) -> tuple[Tensor, Classifier]:
+        confident = confident_views(views, state.logits(views), self.adapt.view_fraction)
+        shifted = F.normalize(state.features + self.shift(state, confident), dim=-1)  # (B, K, D)
+        return model.logits(views[:, :1], shifted)[:, 0], state
+
+    def shift(self, state: Classifier, confident: Tensor) -> Tensor:
+        """Return the shift (B, K or 1, D) of the text features after one AdamW step from zero.
+
+        The first AdamW step divides each coordinate by its own size; weight decay acts on zero. Where a class is
+        improbable, coordinates are near AdamW's epsilon, so the sign of the gradient is not enough.
+        """
+        gradient = self.gradient(state, confident)
+        return -self.adapt.shift_lr * gradient / (gradient.abs() + EPSILON)
+
+    def gradient(self, state: Classifier, confident: Tensor) -> Tensor:
+        """Return the gradient (B, K or 1, D) of TPT's loss with respect to the shift at zero, in closed form."""
+        of_logits = entropy_gradient(state.logits(confident))  # (B, S, K)
+        with without_autocast(confident):
+            of_features = state.logit_scale * of_logits.transpose(1, 2) @ confident  # (B, K, D)
+            along = (of_features * state.features).sum(-1, keepdim=True)
+            tangential = of_features - along * state.features  # normalisation removes the part along a text feature
+        if self.adapt.shift_form == "shared":
+            return tangential.sum(1, keepdim=True)
+        return tangential
+
+
+def entropy_gradient(logits: Tensor) -> Tensor:
+    """Return the gradient (B, S, K) of the entropy of the mean prediction with respect to logits (B, S, K)."""
+    probabilities = logits.softmax(-1)
+    log_mean = probabilities.mean(1, keepdim=True).clamp(min=torch.finfo(logits.dtype).tiny).log()
+    expected = (probabilities * log_mean).sum(-1, keepdim=True)
+    return -probabilities * (log_mean - expected) / logits.shape[1]

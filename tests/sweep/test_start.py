@@ -1,0 +1,30 @@
+"""The start of a sweep: its record, and a page that stands until the first report."""
+
+import pytest
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.sweep.start import Start, begin
+from tests.sweep.spaces import space
+from tests.sweeps import sweep_info
+
+
+@pytest.fixture
+def start():
+    return Start(space=space(), info=sweep_info("sweep", state="running"), tracking_uri="", info_before=None)
+
+
+def test_the_page_that_is_announced_exists_from_the_start(tmp_path, start):
+    folder = SweepFolder(tmp_path)
+    begin(folder, start)
+    assert folder.info().state == "running"
+    page = (folder.report / "sweep.html").read_text()
+    assert "No report is written yet" in page
+    assert 'data-reload-seconds="10"' in page
+
+
+def test_the_page_of_a_resumed_sweep_stays(tmp_path, start):
+    folder = SweepFolder(tmp_path)
+    folder.report.mkdir(parents=True)
+    (folder.report / "sweep.html").write_text("report")
+    begin(folder, start)
+    assert (folder.report / "sweep.html").read_text() == "report"

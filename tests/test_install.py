@@ -1,0 +1,206 @@
+"""Use without a clone: shipped spaces, `init`, and a wheel that holds all files of the package."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from fpp_sweep import init, tune
+from fpp_sweep.core.datasets import read_custom
+from fpp_sweep.space import shipped
+from fpp_sweep.space.reading import load_space, parse_space
+from fpp_sweep.spec.errors import InputError
+from tests.drivers import ROOT
+
+SPACES = ROOT / "search_spaces"
+SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "fpp_sweep", "search_spaces")
+BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_{}(sys.argv[1]))"
+READ = """
+import json, sys
+from fpp_sweep.space.shipped import shipped_folder
+from fpp_sweep.space.reading import load_space
+texts = {path.name: path.read_bytes().hex() for path in shipped_folder().iterdir()}
+print(json.dumps([str(shipped_folder()), load_space("perturb").name, texts]))
+"""
+
+
+def spaces_by_bytes(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+# ------------------------------------------------------------ shipped spaces
+
+
+@pytest.mark.parametrize("path", sorted(SPACES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_shipped_space_opens_by_its_name(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    assert load_space(path.stem) == load_space(path)
+
+
+def test_a_file_of_that_name_comes_before_a_shipped_space(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "perturb").write_text("params: {fpp.gamma1: [1, 2]}\n")
+    assert [param.key for param in load_space("perturb").params] == ["fpp.gamma1"]
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("pertrub", "unknown search space 'pertrub', did you mean 'perturb'?"),
+        ("mine", "unknown search space 'mine'; choose from methods, paper_vs_code, perturb, perturb_grid, smoke"),
+        (
+            "search_spaces/perturb.yaml",
+            "search space search_spaces/perturb.yaml does not exist; perturb without a path is the shipped space",
+        ),
+        ("perturb.yaml", "search space perturb.yaml does not exist"),
+        ("x" * 5000, "unknown search space"),
+        ("\0", "unknown search space"),
+    ],
+)
+def test_a_space_that_does_not_exist_is_refused_with_the_name_that_was_probably_meant(
+    tmp_path, monkeypatch, word, line
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as error:
+        load_space(word)
+    assert str(error.value).startswith(line)
+
+
+def test_tune_lists_the_shipped_spaces_with_their_questions(capsys):
+    tune.main(["--list-spaces"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [path.stem for path in sorted(SPACES.glob("*.yaml"))]
+    for line in lines:
+        name, question = line.split(maxsplit=1)
+        assert question == load_space(name).question
+
+
+def test_a_list_of_spaces_fits_the_terminal():
+    lines = shipped.list_shipped_spaces(60).splitlines()
+    assert len(lines) > len(shipped.shipped_spaces())
+    assert max(len(line) for line in lines) <= 60
+
+
+def test_tune_without_a_space_says_how_to_find_one():
+    with pytest.raises(InputError, match=r"--space: is missing; .* --list-spaces lists"):
+        tune.main([])
+
+
+# ------------------------------------------------------------ init
+
+
+def test_init_writes_a_space_that_runs_and_a_dataset_file_that_is_read(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    init.main(["mine"])
+    printed = capsys.readouterr().out
+    space = load_space("mine/space.yaml")
+    assert space.question.endswith("?")
+    assert space.left_out() == []
+    assert list(read_custom(Path("mine/datasets.yaml"))) == ["mine"]
+    assert "--space mine/space.yaml --dry-run" in printed
+    assert "--space mine/space.yaml --dataset-file mine/datasets.yaml" in printed
+
+
+def test_the_space_of_init_takes_the_datasets_of_its_dataset_file(tmp_path):
+    init.write_templates(tmp_path)
+    space = load_space(tmp_path / "space.yaml", [f"work.dataset_file={tmp_path / 'datasets.yaml'}"])
+    assert space.work.datasets == ()
+
+
+@pytest.mark.parametrize("name", [init.SPACE, init.DATASETS])
+def test_init_does_not_overwrite_and_writes_no_half(tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(InputError, match=f"{name}: exists, and is not overwritten; give another folder"):
+        init.main([str(tmp_path)])
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_init_refuses_a_folder_that_it_cannot_write(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file: cannot be written"):
+        init.main([str(tmp_path / "file")])
+
+
+def test_every_commented_line_of_the_templates_can_be_used():
+    """A key that a template suggests must be one that the reader knows."""
+    text = (init.TEMPLATES / init.SPACE).read_text()
+    for key in ("wall_clock: 2h", "race: true", "limit: 200", "data_root: /data"):
+        commented = next(line for line in text.splitlines() if line.strip().startswith(f"# {key}"))
+        text = text.replace(commented, commented.replace("# ", "", 1))
+    text = text.replace("  # method: [tpt, otpt]\n  # adapt", "  method: [tpt, otpt]\n  adapt")
+    space = parse_space(text, "space.yaml")
+    assert (space.search.wall_clock, space.work.limit) == (7200, 200)
+    assert len(space.params) == 4
+
+
+# ------------------------------------------------------------ wheel and editable install
+
+
+def copied_sources(folder):
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def built(kind, folder):
+    """Build a wheel, or the wheel of an editable install, from a copy of the sources; return it unpacked."""
+    sources = folder / "sources"
+    sources.mkdir()
+    copied_sources(sources)
+    subprocess.run(
+        [sys.executable, "-c", BUILD.format(kind), str(folder)], cwd=sources, check=True, capture_output=True
+    )
+    (wheel,) = folder.glob("*.whl")
+    installed = folder / "installed"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(installed)
+    return installed
+
+
+def run_outside(folder, installed, *words):
+    """Run Python in a folder without a clone, with the installed package before all others."""
+    environment = os.environ | {"PYTHONPATH": str(installed)}
+    done = subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow  # builds a wheel
+def test_a_wheel_holds_the_same_spaces_and_every_file_of_the_package(tmp_path):
+    installed = built("wheel", tmp_path)
+    assert spaces_by_bytes(installed / "fpp_sweep/search_spaces") == spaces_by_bytes(SPACES)
+    package = ROOT / "fpp_sweep"
+    files = [path.relative_to(package) for path in package.rglob("*") if path.is_file()]
+    wanted = [path for path in files if "__pycache__" not in path.parts]
+    missing = [str(path) for path in wanted if not (installed / "fpp_sweep" / path).exists()]
+    assert not missing
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    folder, name, _ = json.loads(run_outside(outside, installed, "-c", READ))
+    assert (Path(folder), name) == (installed / "fpp_sweep/search_spaces", "perturb")
+    assert "perturb " in run_outside(outside, installed, "-m", "fpp_sweep", "tune", "--list-spaces")
+    run_outside(outside, installed, "-m", "fpp_sweep", "init")
+    assert f"$schema={installed}/fpp_sweep/search_spaces/schema.json" in (outside / "space.yaml").read_text()
+
+
+@pytest.mark.slow  # builds a wheel
+def test_an_editable_install_reads_the_spaces_of_the_clone(tmp_path):
+    installed = built("editable", tmp_path)
+    assert not (installed / "fpp_sweep").exists()
+    libraries = sysconfig.get_path("purelib")  # without the .pth files there, which may lead to this clone
+    code = f"import site, sys; sys.path.append({libraries!r}); site.addsitedir({str(installed)!r})\n{READ}"
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    folder, name, texts = json.loads(run_outside(outside, installed, "-S", "-c", code))
+    assert (Path(folder), name) == (tmp_path / "sources/search_spaces", "perturb")
+    assert {file: bytes.fromhex(text) for file, text in texts.items()} == spaces_by_bytes(SPACES)

@@ -1,0 +1,155 @@
+"""View protocols, released settings and lists of the methods of docs/family.md."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from fpp_sweep.core.datasets import open_dataset
+from fpp_sweep.core.datasets.catalogue import DATASETS
+from fpp_sweep.core.methods import build_method
+from fpp_sweep.core.prompt import open_prompt
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import AdaptConfig, TrialConfig
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.released import keys_without_released_value, released_settings, with_released
+from fpp_sweep.spec.tasks import EvalTask, views_for
+from fpp_sweep.trial.adapting import make_adapter
+
+CROPS, AUGMIX, PLAIN, DATASETS_OWN = ("off", 64), ("on", 64), ("auto", 1), ("auto", 64)
+PROTOCOLS = {  # fine-grained, ImageNet, shifts, and a user's own dataset
+    "zero": (CROPS, CROPS, CROPS, CROPS),
+    "zero_mean": (CROPS, CROPS, CROPS, CROPS),
+    "mta": (CROPS, CROPS, CROPS, CROPS),
+    "tda": (PLAIN, PLAIN, AUGMIX, PLAIN),
+    "boostadapter": (CROPS, PLAIN, CROPS, CROPS),
+    "tps": (AUGMIX, CROPS, CROPS, DATASETS_OWN),
+    "rtpt": (AUGMIX, CROPS, CROPS, DATASETS_OWN),
+    "atpt": (DATASETS_OWN,) * 4,
+    "tpt": (DATASETS_OWN,) * 4,
+    "zero_shot": (PLAIN,) * 4,
+}
+PAPER_ONLY = {
+    "tpt_asam", "ctpt_asam", "otpt_asam", "tpt_ent_ent", "ctpt_ent_reg", "ctpt_reg_ent", "otpt_ent_reg", "otpt_reg_ent",
+    "dynaprompt_ctpt", "dynaprompt_otpt", "otpt_squared",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", PROTOCOLS)
+def test_views_are_those_of_the_released_programs(method):
+    config = TrialConfig(method=method)
+    actual = []
+    for group in ("fine_grained", "imagenet", "shifts", "custom"):
+        views = views_for(config, group)
+        actual.append((views.augmix, views.count))
+    assert tuple(actual) == PROTOCOLS[method]
+
+
+def test_a_users_choice_of_augmix_overrides_the_protocol():
+    for method in ("zero", "tps", "tda"):
+        for augmix in ("on", "off"):
+            config = TrialConfig(method=method).replace({"views.augmix": augmix})
+            assert views_for(config, "shifts").augmix == augmix
+
+
+def test_released_settings_belong_to_known_methods_settings_and_datasets():
+    defaults = TrialConfig().flat()
+    for method, settings in released_settings().items():
+        row = catalogue.METHODS[method]
+        assert row.released == method
+        for setting in settings:
+            assert setting.key in defaults
+            assert setting.key.startswith(row.reads), (method, setting.key)
+            assert set(setting.datasets) <= set(DATASETS)
+            if setting.default is not None:
+                assert defaults[setting.key] in (None, "auto")
+
+
+def test_a_released_setting_fills_only_what_is_open():
+    assert with_released("tda", "eurosat", AdaptConfig()).cache_beta == 8
+    assert with_released("tda", "eurosat", AdaptConfig(cache_beta=1.0)).cache_beta == 1
+    assert with_released("boostadapter", "imagenet_a", AdaptConfig()).boost_query == "views"
+    assert with_released("boostadapter", "imagenet_a", AdaptConfig()).boost_delta == 3
+    assert with_released("boostadapter", "dtd", AdaptConfig()).boost_delta == 0
+    assert with_released("tpt", "dtd", AdaptConfig()) == AdaptConfig()
+
+
+def test_a_dataset_without_released_settings_gets_defaults_which_are_logged(caplog):
+    assert keys_without_released_value("tda", "scenes") == ["adapt.cache_alpha", "adapt.cache_beta"]
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            method = build_method("tda", AdaptConfig(cache_alpha=3.25), "tiny", "scenes")
+    assert (method.adapt.cache_alpha, method.adapt.cache_beta) == (3.25, 5.0)
+    assert [record.getMessage() for record in caplog.records] == [
+        "scenes: no settings of tda are released for this dataset; uses adapt.cache_beta=5.0"
+    ]
+    caplog.clear()
+    build_method("tda", AdaptConfig(), "fine_grained", "dtd")
+    build_method("tpt", AdaptConfig(), "tiny", "scenes")
+    assert not caplog.records
+
+
+class Requested(Exception):
+    """Ends a request for features, whose view settings it holds."""
+
+
+def test_a_worker_loads_the_views_of_the_datasets_group(small, monkeypatch):
+    images = replace(open_dataset("digits", "val").head(4), group="shifts")
+
+    def features(clip, dataset, views, seed, **options):
+        raise Requested(views)
+
+    monkeypatch.setattr(small.datasets, "open", lambda name, split: images)
+    monkeypatch.setattr(small.cache, "features", features)
+    task = EvalTask(config=TrialConfig(method="tda"), dataset="digits", split="val", seed=0, start=0, stop=4)
+    with pytest.raises(Requested) as requested:
+        small._features(task)
+    (views,) = requested.value.args
+    assert (views.augmix, views.count) == AUGMIX
+
+
+def test_an_adapter_has_the_released_settings_of_its_dataset(small):
+    images = replace(open_dataset("digits", "val").head(4), name="eurosat")
+    config = TrialConfig(method="tda", prompt="a photo of a")
+    adapter = make_adapter(small.clip, config, images, open_prompt(small.clip, config.prompt))
+    assert (adapter.method.adapt.cache_alpha, adapter.method.adapt.cache_beta) == (4.0, 8.0)
+
+
+@pytest.mark.parametrize("method", ["tda", "boostadapter"])
+def test_a_stream_with_caches_cannot_be_cut_into_a_number_of_shards(method):
+    config = TrialConfig(method=method)
+    task = EvalTask(config=config, dataset="dtd", split="test", seed=0, start=0, stop=300)
+    with pytest.raises(InputError, match=f"work.shards: method {method} is stateful, so its stream cannot be cut"):
+        task.shards(3)
+
+
+def test_sharpness_needs_a_method_that_adapts_the_prompt():
+    with pytest.raises(InputError, match="sharpness cannot be measured of method zero: it leaves the prompt as it is"):
+        catalogue.require_measurable(["zero"], ["sharpness"])
+    catalogue.require_measurable(["rtpt", "atpt", "soc"], ["sharpness"])
+
+
+BAD = {
+    "vote_fraction": (0.0, "above 0 and at most 1"),
+    "cache_alpha": (-1.0, ">= 0"),
+    "cache_beta": (-1.0, ">= 0"),
+    "boost_delta": (-1, ">= 0"),
+    "shift_lr": (-1.0, ">= 0"),
+    "huber_delta": (0.0, "> 0"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_settings_out_of_bounds_are_refused(name):
+    value, rule = BAD[name]
+    with pytest.raises(InputError, match=f"adapt.{name}: must be {rule}"):
+        replace(AdaptConfig(), **{name: value})
+
+
+def test_methods_of_the_papers_tables_alone_are_in_no_list_but_keep_their_names():
+    assert set(catalogue.METHODS) - set(catalogue.listed_methods()) == PAPER_ONLY
+    for method in PAPER_ONLY:
+        assert catalogue.method(method).name == method
+    with pytest.raises(InputError) as raised:
+        catalogue.method("qqqqqqqq")
+    assert "asam" not in str(raised.value)
