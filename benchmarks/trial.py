@@ -142,7 +142,7 @@ def confidences(results: Sequence[DatasetResult]) -> Tensor:
 
 def row(result: DatasetResult) -> dict[str, object]:
     count = len(result.predictions)
-    cells: dict[str, object] = {"dataset": result.facts.name, "K": len(result.facts.classes), "images": count}
+    cells: dict[str, object] = {"dataset": result.dataset.name, "K": len(result.dataset.classes), "images": count}
     cells["features, images/s"] = f"{count / result.costs['features']:.3g}"
     cells["pretraining, s"] = f"{result.costs['pretrain']:.1f}"
     cells["adaptation, ms an image"] = f"{1e3 * result.costs['adapt'] / count:.1f}"

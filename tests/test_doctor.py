@@ -1,4 +1,4 @@
-"""`python -m fpp_sweep.doctor`: checks of facts, of cluster files, and of real Ray nodes with planted faults."""
+"""`python -m fpp_sweep.doctor`: checks of readings, of cluster files, and of real Ray nodes with planted faults."""
 
 import os
 import re
@@ -17,7 +17,7 @@ import torch
 from fpp_sweep.checks.checks import CHECKS, REQUIRED, findings
 from fpp_sweep.checks.cluster_file import SHIPPED, missing_nodes, open_values
 from fpp_sweep.checks.finding_table import finding_table
-from fpp_sweep.checks.probes import read_facts
+from fpp_sweep.checks.probes import run_probes
 from fpp_sweep.core.datasets import open_dataset
 from tests.drivers import ROOT, ended, environment, started
 from tests.waiting import LONG, wait_for
@@ -26,17 +26,17 @@ from tests.workers.test_nodes import HEAD, node, room
 CLOUD, ONPREM = ROOT / "cluster.yaml", ROOT / "cluster-onprem.yaml"
 
 
-# --- checks of facts
+# --- checks of readings
 
 
-def states(subject, *facts):
-    """The state of each node's fact."""
-    nodes = {f"n{index}": {subject: fact} for index, fact in enumerate(facts)}
+def states(subject, *readings):
+    """The state of each node's reading."""
+    nodes = {f"n{index}": {subject: reading} for index, reading in enumerate(readings)}
     return [finding.state for finding in sorted(findings(nodes), key=lambda finding: finding.node)]
 
 
 @pytest.mark.parametrize(
-    ("subject", "facts", "expected"),
+    ("subject", "readings", "expected"),
     [
         ("python", ("3.12.16", "3.12.15", "3.12.16"), ["ok", "wrong", "ok"]),
         ("torch", ("2.9.0+cpu", "2.9.0+cu130", "2.8.0"), ["ok", "ok", "wrong"]),
@@ -51,8 +51,8 @@ def states(subject, *facts):
         ("CHANGE in line 3", ("ssh_user: ubuntu", "head_ip: 192.0.2.10", ""), ["note", "wrong", "ok"]),
     ],
 )
-def test_a_fact_is_judged_beside_those_of_the_other_nodes(subject, facts, expected):
-    assert states(subject, *facts) == expected
+def test_a_reading_is_judged_beside_those_of_the_other_nodes(subject, readings, expected):
+    assert states(subject, *readings) == expected
 
 
 def test_a_disk_needs_room_and_some_speed():
@@ -86,8 +86,8 @@ def test_a_probe_that_fails_is_a_finding_with_its_reason_and_remedy():
     def missing():
         raise OSError("no such disk")
 
-    facts = read_facts({"cache": missing, "memory": lambda: 5e9})
-    failed, fine = findings({"here": facts})
+    readings = run_probes({"cache": missing, "memory": lambda: 5e9})
+    failed, fine = findings({"here": readings})
     assert (failed.state, failed.text, failed.remedy) == ("wrong", "no such disk", CHECKS["cache"].remedy)
     assert (fine.state, fine.text) == ("ok", "5.0 GB")
 

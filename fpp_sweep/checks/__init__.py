@@ -1,1 +1,1 @@
-"""Checks of the machines that a sweep runs on: `probes` reads facts, `checks` judges them."""
+"""Checks of the machines that a sweep runs on: `probes` takes readings, `checks` judges them."""

@@ -1,4 +1,4 @@
-"""Judge the facts that `probes` reads: each check is a function of one node's fact and the facts of all nodes.
+"""Judge the readings of `probes`: each check is a function of one node's reading and the readings of all nodes.
 
 A check returns a verdict with its state, and a remedy where the general remedy of the check does not fit.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import comb
 from typing import Any, Literal, NamedTuple
 
-from fpp_sweep.checks.probes import Facts
+from fpp_sweep.checks.probes import Readings
 from fpp_sweep.checks.versions import LIBRARIES
 from fpp_sweep.core.images.cache import readable_size
 
@@ -26,19 +26,19 @@ NOTED_CLOCK_OFFSET, MAX_CLOCK_OFFSET = 2.0, 60.0  # seconds
 
 
 class Verdict(NamedTuple):
-    """The result of a check of one node's fact."""
+    """The result of a check of one node's reading."""
 
     state: State
     text: str
     remedy: str = ""  # empty: the general remedy of the check
 
 
-Rule = Callable[[Any, Sequence[Any]], Verdict]  # of one node's fact and the facts of all nodes
+Rule = Callable[[Any, Sequence[Any]], Verdict]  # of one node's reading and the readings of all nodes
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule, with the remedy for a fact that breaks it or cannot be read."""
+    """A rule, with the remedy for a reading that breaks the rule or is missing."""
 
     rule: Rule
     remedy: str
@@ -54,20 +54,20 @@ class Finding(NamedTuple):
     remedy: str
 
 
-def findings(nodes: Mapping[str, Facts]) -> list[Finding]:
-    """Judge the facts of all nodes, in the order in which they were read."""
+def findings(nodes: Mapping[str, Readings]) -> list[Finding]:
+    """Judge the readings of all nodes, in the order of the readings."""
     judged = []
-    for subject in dict.fromkeys(subject for facts in nodes.values() for subject in facts):
+    for subject in dict.fromkeys(subject for readings in nodes.values() for subject in readings):
         check = CHECKS[subject.partition(" ")[0]]
         readable = {}
-        for node, facts in nodes.items():
-            fact = facts.get(subject)
-            if isinstance(fact, dict) and "failed" in fact:
-                judged.append(Finding(node, subject, "wrong", fact["failed"], check.remedy))
-            elif subject in facts:
-                readable[node] = fact
-        for node, fact in readable.items():
-            verdict = check.rule(fact, list(readable.values()))
+        for node, readings in nodes.items():
+            reading = readings.get(subject)
+            if isinstance(reading, dict) and "failed" in reading:
+                judged.append(Finding(node, subject, "wrong", reading["failed"], check.remedy))
+            elif subject in readings:
+                readable[node] = reading
+        for node, reading in readable.items():
+            verdict = check.rule(reading, list(readable.values()))
             judged.append(Finding(node, subject, verdict.state, verdict.text, verdict.remedy or check.remedy))
     return judged
 

@@ -1,4 +1,4 @@
-"""Read facts about a machine, as plain values: on every node that workers run on. `checks` judges them elsewhere."""
+"""Take readings of a machine, as plain values: on every node that workers run on. `checks` judges them elsewhere."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from fpp_sweep.spec.tasks import BATCH, EvalTask
 if TYPE_CHECKING:
     from fpp_sweep.trial.worker import Worker
 
-Facts = dict[str, Any]  # fact by subject; the fact of a subject that cannot be read is {"failed": the reason}
+Readings = dict[str, Any]  # by subject; where a probe fails, the reading is {"failed": the reason}
 SAMPLE_BYTES = 4 * 2**20  # written to a disk to see whether and how fast it takes them
 COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
 LIST_GPUS = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
 
 
-def node_facts(spec: WorkerSpec, token_key: str | None) -> Facts:
-    """Return the facts that can be read within a second.
+def node_readings(spec: WorkerSpec, token_key: str | None) -> Readings:
+    """Return the readings that take less than a second.
 
     `token_key` is the key for the digest of the cluster's token; None on a machine that is not part of a cluster.
     """
@@ -52,27 +52,27 @@ def node_facts(spec: WorkerSpec, token_key: str | None) -> Facts:
         probes["clock"] = time.time
         probes["token"] = token_mode
         probes["same token"] = lambda: token_digest(token_key)
-    return {**versions(), "code": package_digest(), **read_facts(probes)}
+    return {**versions(), "code": package_digest(), **run_probes(probes)}
 
 
-def all_facts(spec: WorkerSpec, token_key: str | None, datasets: Sequence[str], split: str) -> Facts:
-    """Return all facts of this machine, and of the model and its predictions if datasets are given."""
-    facts = node_facts(spec, token_key)
-    facts |= read_facts({"GPUs": gpus})
+def all_readings(spec: WorkerSpec, token_key: str | None, datasets: Sequence[str], split: str) -> Readings:
+    """Return all readings of this machine, and of the model and its predictions if datasets are given."""
+    readings = node_readings(spec, token_key)
+    readings |= run_probes({"GPUs": gpus})
     if datasets:
-        facts |= data_facts(spec, datasets, split)
-    return facts
+        readings |= data_readings(spec, datasets, split)
+    return readings
 
 
-def read_facts(probes: Mapping[str, Callable[[], Any]]) -> Facts:
-    """Return the fact that each probe reads, or why it cannot be read."""
-    facts: Facts = {}
+def run_probes(probes: Mapping[str, Callable[[], Any]]) -> Readings:
+    """Return the reading of each probe, or why the probe failed."""
+    readings: Readings = {}
     for subject, probe in probes.items():
         try:
-            facts[subject] = probe()
+            readings[subject] = probe()
         except Exception as error:
-            facts[subject] = {"failed": " ".join(str(error).split()) or type(error).__name__}
-    return facts
+            readings[subject] = {"failed": " ".join(str(error).split()) or type(error).__name__}
+    return readings
 
 
 def package_digest() -> str:
@@ -146,26 +146,26 @@ def gpus() -> dict[str, Any]:
     return {"listed": outputs[0].splitlines(), "torch": int(outputs[1])}
 
 
-def data_facts(spec: WorkerSpec, datasets: Sequence[str], split: str) -> Facts:
+def data_readings(spec: WorkerSpec, datasets: Sequence[str], split: str) -> Readings:
     """Return digests of the weights and of each dataset, and how many of its first images are classified correctly."""
     from fpp_sweep.trial.worker import Worker  # loads torch
 
     with tempfile.TemporaryDirectory() as scratch:
         try:
             worker = Worker(replace(spec, cache=scratch, device="cpu", compile=False))
-            facts: Facts = {"weights": worker.model_info().digest[:12]}
+            readings: Readings = {"weights": worker.model_info().digest[:12]}
         except Exception as error:
             return {"weights": {"failed": str(error)}}
         custom = custom_datasets(datasets, spec.dataset_file)
         for name in expand(datasets, custom):
             try:
-                facts |= _dataset_facts(worker, name, split)
+                readings |= _dataset_readings(worker, name, split)
             except Exception as error:
-                facts[f"dataset {name}"] = {"failed": str(error)}
-    return facts
+                readings[f"dataset {name}"] = {"failed": str(error)}
+    return readings
 
 
-def _dataset_facts(worker: Worker, name: str, split: str) -> Facts:
+def _dataset_readings(worker: Worker, name: str, split: str) -> Readings:
     (dataset,) = worker.describe([name], split)
     config = preset(preset_for("auto", worker.spec.model)).replace({"method": "zero_shot", "prompt": "a photo of a"})
     count = min(BATCH, dataset.size)

@@ -30,7 +30,7 @@ from typing import Any, Literal, NoReturn, Self, TypeVar
 
 from fpp_sweep.records.records import Command, SplitResult, SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.space.objectives import Objective
-from fpp_sweep.space.validation import as_list, as_mapping, check_fields, expect, under
+from fpp_sweep.space.validation import as_list, as_mapping, at_key, check_fields, require
 from fpp_sweep.space.work import STEERED, Search
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.files import LockHeldError, exclusive_lock, no_link, require_inside, set_aside, stamp_of, write_json
@@ -91,7 +91,7 @@ class SweepFolder:
     def _info(self, file: Path) -> SweepInfo:
         with _reading(file) as document:
             objectives = []
-            with under("objectives"):
+            with at_key("objectives"):
                 for fields in as_list(document.get("objectives")):
                     objectives.append(Objective.recorded(**as_mapping(fields)))
             work = _checked(WorkTotals, document.get("work", {}), "work")
@@ -229,23 +229,23 @@ def _enter_lock(stack: ExitStack, file: Path) -> None:
 
 def _trial(file: Path) -> TrialRecord:
     with _reading(file) as document:
-        with under("results"):
+        with at_key("results"):
             results = {}
             for split, result in as_mapping(document.get("results")).items():
                 results[split] = _checked(SplitResult, result, split)
         record = _checked(TrialRecord, document | {"results": results})
-        expect(record.name == file.stem, f"is the record of {record.name}", "name")
+        require(record.name == file.stem, f"is the record of {record.name}", "name")
         return record
 
 
 def _command(file: Path) -> Command:
     with _reading(file) as document:
         command = _checked(Command, document)
-        expect(command.name == file.stem, f"is the command {command.name}", "name")
+        require(command.name == file.stem, f"is the command {command.name}", "name")
         if command.kind == "budget":
-            expect(set(command.values) <= set(STEERED), f"are not of {', '.join(STEERED)}", "values")
+            require(set(command.values) <= set(STEERED), f"are not of {', '.join(STEERED)}", "values")
             Search(**command.values)
-        expect(command.kind != "stop" or "trial" in command.values, "has no trial", "values")
+        require(command.kind != "stop" or "trial" in command.values, "has no trial", "values")
         return command
 
 
@@ -254,9 +254,9 @@ def _reading(file: Path) -> Iterator[dict[str, Any]]:
     """Yield the document of a record; raise InputError if the document, or its use in the block, is wrong."""
     version = None
     try:
-        expect(file.stat().st_size <= MOST_BYTES, f"it has more than {MOST_BYTES >> 20} MiB")
+        require(file.stat().st_size <= MOST_BYTES, f"it has more than {MOST_BYTES >> 20} MiB")
         document = dict(as_mapping(_DECODER.decode(file.read_text("utf-8"))))
-        expect("format" in document, "it has no format")
+        require("format" in document, "it has no format")
         version = document.pop("format")
         if version == FORMAT:
             yield document
@@ -276,7 +276,7 @@ _DECODER = json.JSONDecoder(parse_constant=_not_json)
 
 def _checked(kind: type[Record], fields: Any, key: str = "") -> Record:
     """Return a record with fields that are checked by their types."""
-    with under(key):
+    with at_key(key):
         record = kind(**as_mapping(fields))
         check_fields(record)
         return record

@@ -10,7 +10,7 @@ from typing import Any
 
 from fpp_sweep.reproduce.experiments import TABLE_KEYS, Claim, Column, Experiment, Figure, Row
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.validation import check_value, expect, keys
+from fpp_sweep.space.validation import check_value, keys, require
 from fpp_sweep.space.yamlfile import Node, of_plain, read
 from fpp_sweep.spec.errors import InputError, unknown
 
@@ -78,7 +78,7 @@ def _part_of(kind: type[Any], node: Node) -> Any:
         values = {key: child.plain() for key, child in node.mapping(keys(kind)).items()}
         for part in fields(kind):
             if part.default is MISSING and part.default_factory is MISSING:
-                expect(part.name in values, f"needs a {part.name}")
+                require(part.name in values, f"needs a {part.name}")
         return kind(**values)
 
 

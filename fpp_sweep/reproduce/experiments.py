@@ -16,7 +16,7 @@ from fpp_sweep.space.grid import MAX_POINTS
 from fpp_sweep.space.objectives import Name
 from fpp_sweep.space.reading import space_from
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.validation import LATER, Convert, Items, check_fields, expect, set_field
+from fpp_sweep.space.validation import COMPUTED_DEFAULT, Convert, Items, check_fields, require, set_field
 from fpp_sweep.space.yamlfile import Node, of_plain
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError, unknown
@@ -38,7 +38,7 @@ FIXED = {  # settings of an experiment's space, whatever the file says
 def _check_score(value: Any) -> Any:
     metrics = [row.name for row in catalogue.METRICS.values() if row.of_dataset]
     names = [*metrics, *STAGES]
-    expect(isinstance(value, str), "must be the name of a metric")
+    require(isinstance(value, str), "must be the name of a metric")
     if value not in names:
         raise unknown("metric", value, names)
     return value
@@ -53,11 +53,11 @@ Names = Annotated[tuple[str, ...], Items()]
 class Column:
     """A number of each row."""
 
-    name: Name = LATER  # the metric's
+    name: Name = COMPUTED_DEFAULT  # the metric's
     metric: Score
-    heading: str = LATER
+    heading: str = COMPUTED_DEFAULT
     of: Literal["mean", "deviation"] = "mean"  # over seeds
-    decimals: int = LATER  # of our numbers
+    decimals: int = COMPUTED_DEFAULT  # of our numbers
     set: Mapping[str, Any] = field(default_factory=dict)  # on top of the row's
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class Row:
     """A line of a table: the settings of a trial, and its printed numbers."""
 
     name: Name
-    title: str = LATER
+    title: str = COMPUTED_DEFAULT
     set: Mapping[str, Any] | None = None  # none: only printed
     printed: Printed = field(default_factory=dict)
 

@@ -149,13 +149,13 @@ def _counts(words: Iterable[str]) -> str:
 def _experiment_section(experiment: LoadedTable) -> Section:
     table = experiment.table
     blocks: list[Block] = [Text(table.experiment.question)]
-    facts = []
+    sentences = []
     for sentence in table.ran:
         if sentence.startswith("PARTIAL"):
             blocks.append(Text(sentence, "warning"))
         else:
-            facts.append(sentence)
-    blocks.append(Text("; ".join(facts), "faint"))
+            sentences.append(sentence)
+    blocks.append(Text("; ".join(sentences), "faint"))
     if experiment.info.state != "finished":
         blocks.append(Text(f"The sweep is {experiment.info.state}: rows may be missing.", "warning"))
     blocks += [Text(f"{name} has no numbers: {reason}", "warning") for name, reason in table.failed.items()]

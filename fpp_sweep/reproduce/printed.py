@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fpp_sweep.space.validation import as_mapping, expect
+from fpp_sweep.space.validation import as_mapping, require
 
 AVERAGE = "average"
 PAPERS_MODEL = "ViT-B-16"  # the architecture behind the printed numbers
@@ -72,7 +72,7 @@ def read_printed(value: Any) -> dict[str, dict[str, PrintedNumber | None]]:
 def _read_number(value: Any, key: str) -> PrintedNumber | None:
     if value is None or isinstance(value, PrintedNumber):
         return value
-    expect(_NUMBER.fullmatch(str(value)), f"must be a number ({value})", key)
+    require(_NUMBER.fullmatch(str(value)), f"must be a number ({value})", key)
     return PrintedNumber.of_text(str(value))
 
 

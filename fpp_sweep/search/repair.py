@@ -19,7 +19,7 @@ from fpp_sweep.records.steering import Queue
 from fpp_sweep.search.samplers import GENERATION_KEY
 from fpp_sweep.search.study import name_of, trial_of_record
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.validation import expect
+from fpp_sweep.space.validation import require
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import set_aside
@@ -45,11 +45,11 @@ def _check_record(record: TrialRecord, info: SweepInfo, space: Space) -> None:
     TrialConfig().replace(record.config)
     if record.state == "complete":
         is_measured = info.search_split in record.results and len(record.values or ()) == len(info.objectives)
-        expect(is_measured, "complete, and without its results or values")
+        require(is_measured, "complete, and without its results or values")
     if record.kind == "trial":
-        expect(record.name == name_of(record.number or 0), "is not its number's", "number")
+        require(record.name == name_of(record.number or 0), "is not its number's", "number")
     if record.estimate is not None:
-        expect(len(record.estimate) == len(info.objectives), "is not of the sweep's objectives", "estimate")
+        require(len(record.estimate) == len(info.objectives), "is not of the sweep's objectives", "estimate")
     trial_of_record(record, space)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.settings import check_choices, check_setting, check_trial, require_setting, same_length
-from fpp_sweep.space.validation import as_list, as_mapping, expect, require_distinct, under
+from fpp_sweep.space.validation import as_list, as_mapping, at_key, require, require_distinct
 from fpp_sweep.spec.config import TrialConfig
 
 Block = Mapping[str, tuple[Any, ...]]  # values by key; by several (`a, b`) that move together, tuples of values
@@ -22,7 +22,7 @@ def check_grid(grid: Any, start: TrialConfig) -> tuple[Block, ...]:
     blocks: list[Block] = []
     points = 0
     for index, values in enumerate(as_list(grid)):
-        with under(str(index)):
+        with at_key(str(index)):
             block = _check_block(as_mapping(values))
             points += math.prod(len(choices) for choices in block.values())
             check_size(points, "a sampler")
@@ -35,7 +35,7 @@ def check_grid(grid: Any, start: TrialConfig) -> tuple[Block, ...]:
 
 def check_size(points: int, alternative: str) -> None:
     """Raise InputError if a grid is too large to be checked."""
-    expect(points <= MAX_POINTS, f"makes a grid of more than {MAX_POINTS} points; use {alternative}")
+    require(points <= MAX_POINTS, f"makes a grid of more than {MAX_POINTS} points; use {alternative}")
 
 
 def _check_block(block: Mapping[str, Any]) -> Block:
@@ -44,18 +44,18 @@ def _check_block(block: Mapping[str, Any]) -> Block:
     for names, values in block.items():
         if not isinstance(values, list | tuple):
             values = [values]
-        with under(names):
+        with at_key(names):
             keys = split_keys(names)
             for key in keys:
                 require_setting(key)
-                expect(key not in used, f"{key} comes twice in this block; take one out")
+                require(key not in used, f"{key} comes twice in this block; take one out")
                 used.add(key)
             if len(keys) == 1:
                 choices = check_choices(keys[0], values)
             else:
                 choices = _check_linked_choices(keys, values)
             checked[", ".join(keys)] = choices
-    expect(checked, "is empty; give a setting with its values")
+    require(checked, "is empty; give a setting with its values")
     return checked
 
 
@@ -63,10 +63,10 @@ def _check_linked_choices(keys: Sequence[str], values: Sequence[Any]) -> tuple[t
     """Return the values of keys that move together, as tuples with a value for each key."""
     checked = []
     for index, value in enumerate(values):
-        with under(str(index)):
+        with at_key(str(index)):
             settings = [check_setting(key, part) for key, part in zip(keys, same_length(keys, value), strict=True)]
             checked.append(tuple(settings))
-    expect(checked, "must have at least 1 entry (none)")
+    require(checked, "must have at least 1 entry (none)")
     require_distinct(checked)
     return tuple(checked)
 

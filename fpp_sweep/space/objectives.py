@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self, get_args
 
-from fpp_sweep.space.validation import LATER, Convert, check_fields, check_value, expect, set_field, shown
+from fpp_sweep.space.validation import COMPUTED_DEFAULT, Convert, check_fields, check_value, require, set_field, shown
 from fpp_sweep.space.work import Baseline
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
@@ -24,12 +24,12 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 
 def _check_metric(value: Any) -> Any:
     """Check the name of a metric, or of a metric of one dataset such as `ece/dtd`."""
-    expect(isinstance(value, str), f"must be the name of a metric ({shown(value)})")
+    require(isinstance(value, str), f"must be the name of a metric ({shown(value)})")
     row = catalogue.metric(value)
     _, slash, dataset = value.partition("/")
     if slash:
-        expect(row.of_dataset, f"{row.name} is a metric of a whole trial, not of a dataset ({shown(value)})")
-        expect(dataset.strip(), f"a dataset is missing after '/' ({shown(value)})")
+        require(row.of_dataset, f"{row.name} is a metric of a whole trial, not of a dataset ({shown(value)})")
+        require(dataset.strip(), f"a dataset is missing after '/' ({shown(value)})")
     return value
 
 
@@ -47,7 +47,7 @@ def _check_name(value: Any) -> Any:
     """Check a name that becomes part of a file name."""
     good = isinstance(value, str) and re.fullmatch(_NAME, value)
     wanted = "must be letters, digits, '.', '_' and '-', beginning with a letter or digit"
-    expect(good, f"{wanted} ({shown(value)})")
+    require(good, f"{wanted} ({shown(value)})")
     return value
 
 
@@ -62,7 +62,7 @@ class Objective:
     """A metric to optimize."""
 
     metric: MetricName  # accuracy, ece, ...; ece/dtd for one dataset
-    goal: Goal = LATER  # the metric's own
+    goal: Goal = COMPUTED_DEFAULT  # the metric's own
     reference: float | None = None  # the hypervolume's corner; none: chosen by the sweep
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class Objective:
     @classmethod
     def recorded(cls, *, metric: str, goal: Goal, reference: float | None = None) -> Self:
         """Return an objective from a record: its metric may be a plugin's, which reading a sweep does not load."""
-        expect(isinstance(metric, str) and goal in get_args(Goal), "needs a metric and its goal, max or min")
+        require(isinstance(metric, str) and goal in get_args(Goal), "needs a metric and its goal, max or min")
         objective = cls.__new__(cls)
         set_field(objective, "metric", metric)
         set_field(objective, "goal", goal)
@@ -92,7 +92,7 @@ def default_objectives() -> tuple[Objective, ...]:
 class Constraint:
     """A bound that a feasible trial keeps; with a baseline, it bounds the difference to the baseline's value."""
 
-    name: Name = LATER  # such as accuracy_vs_zero_shot
+    name: Name = COMPUTED_DEFAULT  # such as accuracy_vs_zero_shot
     metric: MetricName
     at_least: float | None = None
     at_most: float | None = None
@@ -101,9 +101,9 @@ class Constraint:
     def __post_init__(self) -> None:
         check_fields(self)
         low, high = self.at_least, self.at_most
-        expect(low is not None or high is not None, "needs at_least or at_most")
+        require(low is not None or high is not None, "needs at_least or at_most")
         if low is not None and high is not None:
-            expect(low <= high, f"at_least must be <= at_most ({low:g} and {high:g})")
+            require(low <= high, f"at_least must be <= at_most ({low:g} and {high:g})")
         if self.name is None:
             set_field(self, "name", self._default_name())
 
@@ -136,12 +136,12 @@ class Constraint:
 def check_objectives(objectives: Sequence[Objective]) -> None:
     """Raise InputError unless there are one to three objectives, each of another metric."""
     count = len(objectives)
-    expect(count >= 1, "must have at least 1 entry (none)", "objectives")
-    expect(count <= MAX_OBJECTIVES, f"must have at most {MAX_OBJECTIVES} entries ({count})", "objectives")
+    require(count >= 1, "must have at least 1 entry (none)", "objectives")
+    require(count <= MAX_OBJECTIVES, f"must have at most {MAX_OBJECTIVES} entries ({count})", "objectives")
     metrics: set[str] = set()
     for index, objective in enumerate(objectives):
         metric = objective.metric
-        expect(metric not in metrics, f"{metric} is an objective already; take one out", f"objectives.{index}")
+        require(metric not in metrics, f"{metric} is an objective already; take one out", f"objectives.{index}")
         metrics.add(metric)
 
 
@@ -153,8 +153,8 @@ def check_constraints(constraints: Sequence[Constraint], baselines: Sequence[str
         name, baseline = constraint.name, constraint.baseline
         if baseline is not None:
             problem = f"baseline {baseline} will have no value; add it to work.baselines"
-            expect(baseline in baselines, problem, key)
-        expect(name not in names, f"there is a constraint named {name} already; give this one another name", key)
+            require(baseline in baselines, problem, key)
+        require(name not in names, f"there is a constraint named {name} already; give this one another name", key)
         names.add(name)
 
 

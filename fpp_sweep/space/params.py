@@ -19,13 +19,13 @@ from fpp_sweep.space.settings import (
 from fpp_sweep.space.validation import (
     as_list,
     as_mapping,
+    at_key,
     check_fields,
-    expect,
     keys,
     known_name,
+    require,
     set_field,
     shown,
-    under,
     word,
 )
 from fpp_sweep.spec.config import TrialConfig
@@ -46,48 +46,48 @@ class Param:
     when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        with under(f"params.{self.key}"):
+        with at_key(f"params.{self.key}"):
             require_setting(self.key)
             check_fields(self, skip=("key", "low", "high", "step", "choices", "when"))
             if self.choices != ():
                 self._check_choices()
             else:
                 self._check_range()
-            with under("when"):
+            with at_key("when"):
                 set_field(self, "when", _check_conditions(self.when))
 
     def _check_choices(self) -> None:
         for name in ("low", "high", "step", "log"):
             value = getattr(self, name)
-            expect(value is None or value is False, f"does not go with choices ({shown(value)})", name)
-        with under("choices"):
+            require(value is None or value is False, f"does not go with choices ({shown(value)})", name)
+        with at_key("choices"):
             set_field(self, "choices", check_choices(self.key, self.choices))
 
     def _check_range(self) -> None:
-        expect(range_kind(self.key) != "choice", "has no range; give choices")
+        require(range_kind(self.key) != "choice", "has no range; give choices")
         for name in ("low", "high"):
             value = getattr(self, name)
-            expect(value is not None, f"needs {name}, or choices")
-            with under(name):
+            require(value is not None, f"needs {name}, or choices")
+            with at_key(name):
                 number = check_setting(self.key, value)
-                expect(number is not None, "must be a number (none)")
+                require(number is not None, "must be a number (none)")
                 set_field(self, name, number)
         low, high = self.bounds
-        expect(low < high, f"low must be < high ({low:g} and {high:g})")
+        require(low < high, f"low must be < high ({low:g} and {high:g})")
         if self.log:
-            expect(low > 0, f"must be > 0 if log is true ({low:g})", "low")
+            require(low > 0, f"must be > 0 if log is true ({low:g})", "low")
         if self.step is not None:
-            with under("step"):
+            with at_key("step"):
                 self._check_step(self.step, high - low)
 
     def _check_step(self, step: Any, width: float) -> None:
         is_number = isinstance(step, int | float) and not isinstance(step, bool)
-        expect(is_number and math.isfinite(step), f"must be a number ({shown(step)})")
+        require(is_number and math.isfinite(step), f"must be a number ({shown(step)})")
         if self.kind == "int":
-            expect(isinstance(step, int), f"must be a whole number ({step})")
-        expect(step > 0, f"must be > 0 ({step})")
-        expect(not self.log, "does not go with log: true; take one of them out")
-        expect(divides(step, width), f"must divide high - low = {width:g} ({step:g})")
+            require(isinstance(step, int), f"must be a whole number ({step})")
+        require(step > 0, f"must be > 0 ({step})")
+        require(not self.log, "does not go with log: true; take one of them out")
+        require(divides(step, width), f"must divide high - low = {width:g} ({step:g})")
 
     @property
     def kind(self) -> ParamKind:
@@ -149,7 +149,7 @@ def _check_conditions(when: Any) -> dict[str, tuple[Any, ...]]:
     for key, values in as_mapping(when).items():
         if not isinstance(values, list | tuple):
             values = [values]
-        with under(key):
+        with at_key(key):
             conditions[key] = check_choices(key, values)
     return conditions
 
@@ -161,14 +161,14 @@ def check_params(params: Iterable[Param], base: Mapping[str, Any], start: TrialC
     """Return the parameters of a space, parents before their children."""
     by_key: dict[str, Param] = {}
     for param in params:
-        with under(f"params.{param.key}"):
-            expect(param.key not in by_key, "comes twice; take one out")
-            expect(param.key not in base, "is fixed in base as well; take it out of one of them")
+        with at_key(f"params.{param.key}"):
+            require(param.key not in by_key, "comes twice; take one out")
+            require(param.key not in base, "is fixed in base as well; take it out of one of them")
             _check_values(param, start)
         by_key[param.key] = param
     for param in by_key.values():
         for key, values in param.when.items():
-            with under(f"params.{param.key}.when.{key}"):
+            with at_key(f"params.{param.key}.when.{key}"):
                 _check_condition(key, values, by_key)
     return _parents_first(by_key)
 
@@ -179,16 +179,16 @@ def _check_values(param: Param, start: TrialConfig) -> None:
     if param.choices:
         values = {f"choices.{index}": choice for index, choice in enumerate(param.choices)}
     for path, value in values.items():
-        with under(path):
+        with at_key(path):
             check_part(start, {param.key: value})
 
 
 def _check_condition(key: str, values: Sequence[Any], params: Mapping[str, Param]) -> None:
     parent = params[known_name("parameter", key, params)]
-    expect(parent.kind != "float", f"{key} is a range of real numbers, so no value ever recurs; give it choices")
+    require(parent.kind != "float", f"{key} is a range of real numbers, so no value ever recurs; give it choices")
     for value in values:
         problem = parent.problem(value)
-        expect(problem is None, f"can never hold: {problem}")
+        require(problem is None, f"can never hold: {problem}")
 
 
 def _parents_first(params: Mapping[str, Param]) -> tuple[Param, ...]:
@@ -197,7 +197,7 @@ def _parents_first(params: Mapping[str, Param]) -> tuple[Param, ...]:
     while waiting:
         ready = [key for key, param in waiting.items() if param.when.keys() <= ordered.keys()]
         first = next(iter(waiting))
-        expect(ready, f"the conditions (when) of {', '.join(waiting)} form a circle", f"params.{first}")
+        require(ready, f"the conditions (when) of {', '.join(waiting)} form a circle", f"params.{first}")
         ordered[ready[0]] = waiting.pop(ready[0])
     return tuple(ordered.values())
 
@@ -210,9 +210,9 @@ def check_points(points: Any, params: Sequence[Param], start: TrialConfig) -> tu
     by_key = {param.key: param for param in params}
     checked: list[dict[str, Any]] = []
     for index, values in enumerate(as_list(points)):
-        with under(str(index)):
+        with at_key(str(index)):
             point = _check_point(as_mapping(values), by_key, start)
-            expect(point not in checked, "comes twice; take one out")
+            require(point not in checked, "comes twice; take one out")
         checked.append(point)
     return tuple(checked)
 
@@ -220,14 +220,14 @@ def check_points(points: Any, params: Sequence[Param], start: TrialConfig) -> tu
 def _check_point(values: Mapping[str, Any], params: Mapping[str, Param], start: TrialConfig) -> dict[str, Any]:
     point = {}
     for key, value in values.items():
-        with under(key):
+        with at_key(key):
             point[key] = _check_value(key, value, params)
-    expect(point, "is empty; give a value of a parameter")
+    require(point, "is empty; give a value of a parameter")
     for key in point:
         for parent, allowed in params[key].when.items():
             if parent in point:
                 problem = f"{key} does not exist where {parent} is {word(point[parent])}"
-                expect(point[parent] in allowed, problem)
+                require(point[parent] in allowed, problem)
     check_trial(start, point, {key: {key: value} for key, value in point.items()})
     return point
 
@@ -236,5 +236,5 @@ def _check_value(key: str, value: Any, params: Mapping[str, Param]) -> Any:
     param = params[known_name("parameter", key, params)]
     value = check_setting(key, value)
     problem = param.problem(value)
-    expect(problem is None, str(problem))
+    require(problem is None, str(problem))
     return value

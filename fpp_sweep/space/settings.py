@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from fpp_sweep.space.validation import as_list, as_mapping, expect, known_name, require_distinct, shown, under
+from fpp_sweep.space.validation import as_list, as_mapping, at_key, known_name, require, require_distinct, shown
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig, setting, settings
 from fpp_sweep.spec.errors import InputError
@@ -18,21 +18,21 @@ ParamKind = Literal["float", "int", "choice"]
 def check_setting(key: str, value: Any) -> Any:
     """Return one value as its setting's type, a number for x0.1; whether a trial takes it, `check_trial` tells."""
     require_setting(key)
-    expect(not isinstance(value, Mapping | list | tuple), f"must be a single value ({shown(value)})")
+    require(not isinstance(value, Mapping | list | tuple), f"must be a single value ({shown(value)})")
     with _without_key(key):
         value = setting(key).parse(value)
-    expect(not isinstance(value, float) or math.isfinite(value), f"must be finite ({value!r})")
+    require(not isinstance(value, float) or math.isfinite(value), f"must be finite ({value!r})")
     if key == "method":
         catalogue.method(value)
     if key == "anchor_prompt":
-        expect(value != "fpp", "must be words or a prompt file, such as 'a photo of a' ('fpp')")
+        require(value != "fpp", "must be words or a prompt file, such as 'a photo of a' ('fpp')")
     return value
 
 
 def require_setting(key: str) -> None:
     """Raise InputError unless a dotted key is that of a setting."""
     for name in settings():
-        expect(not name.startswith(f"{key}."), f"is a section; write its settings out, such as {name}")
+        require(not name.startswith(f"{key}."), f"is a section; write its settings out, such as {name}")
     known_name("setting", key, settings())
 
 
@@ -40,10 +40,10 @@ def check_choices(key: str, values: Any) -> tuple[Any, ...]:
     """Return a list of different values of one setting."""
     require_setting(key)
     items = as_list(values)
-    expect(len(items) >= 1, "must have at least 1 entry (none)")
+    require(len(items) >= 1, "must have at least 1 entry (none)")
     checked = []
     for index, item in enumerate(items):
-        with under(str(index)):
+        with at_key(str(index)):
             checked.append(check_setting(key, item))
     require_distinct(checked)
     return tuple(checked)
@@ -53,7 +53,7 @@ def check_settings(values: Any, start: TrialConfig) -> dict[str, Any]:
     """Return settings by dotted key that a trial can have together."""
     checked = {}
     for key, value in as_mapping(values).items():
-        with under(key):
+        with at_key(key):
             checked[key] = check_setting(key, value)
     check_trial(start, checked, {key: {key: value} for key, value in checked.items()})
     return checked
@@ -65,7 +65,7 @@ def check_trial(start: TrialConfig, values: Mapping[str, Any], parts: Mapping[st
         start.replace(values)
     except InputError as error:
         for path, part in parts.items():
-            with under(path):
+            with at_key(path):
                 check_part(start, part)
         raise InputError(_with_key(error)) from None
 
@@ -104,5 +104,5 @@ def same_length(keys: Sequence[str], value: Any) -> tuple[Any, ...]:
     """Return a value for each of some keys that move together: one for all, or a list of as many."""
     if not isinstance(value, list | tuple):
         return (value,) * len(keys)
-    expect(len(value) == len(keys), f"must be one value, or {len(keys)}: one for each key ({shown(value)})")
+    require(len(value) == len(keys), f"must be one value, or {len(keys)}: one for each key ({shown(value)})")
     return tuple(value)

@@ -20,7 +20,7 @@ from fpp_sweep.space.objectives import (
 from fpp_sweep.space.params import Param, check_params, check_points
 from fpp_sweep.space.published import baseline_configs, preset_for, published_points
 from fpp_sweep.space.settings import check_settings
-from fpp_sweep.space.validation import Convert, check_fields, expect, keys, known_name, set_field, under, word
+from fpp_sweep.space.validation import Convert, at_key, check_fields, keys, known_name, require, set_field, word
 from fpp_sweep.space.work import Sampler, Search, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import PRESETS, TrialConfig, dotted, preset
@@ -28,7 +28,7 @@ from fpp_sweep.spec.config import PRESETS, TrialConfig, dotted, preset
 DEFAULT_TRIALS = 16  # if no budget is given: TPE starts to use its observations after 10
 
 # keys that may differ when a sweep is resumed: they decide no result
-MAY_CHANGE = {
+CHANGEABLE_ON_RESUME = {
     "name",
     "question",
     "search.trials",
@@ -120,15 +120,15 @@ class Space:
 
     def _check_searched(self) -> None:
         """Check what is fixed, what is searched, and what is tried first."""
-        with under("base"):
+        with at_key("base"):
             set_field(self, "base", check_settings(self.base, self._preset_config()))
         start = self.start()
         set_field(self, "params", check_params(self.params, self.base, start))
-        with under("grid"):
+        with at_key("grid"):
             set_field(self, "grid", check_grid(self.grid, start))
-        expect(self.params or self.grid, "has neither params nor a grid, so there is nothing to search; add one")
+        require(self.params or self.grid, "has neither params nor a grid, so there is nothing to search; add one")
         set_field(self, "search", replace(self.search, sampler=self._check_sampler()))
-        with under("points"):
+        with at_key("points"):
             set_field(self, "points", check_points(self.points, self.searched(), start))
 
     def _check_sampler(self) -> Sampler:
@@ -137,16 +137,16 @@ class Space:
         if self.grid:
             sampler = self.search.sampler or "grid"
             problem = f"{sampler} does not go with a grid, whose points are given; take one of them out"
-            expect(sampler == "grid", problem, "search.sampler")
-            expect(not self.params, "does not go with a grid; write the values as a block of it", "params")
+            require(sampler == "grid", problem, "search.sampler")
+            require(not self.params, "does not go with a grid; write the values as a block of it", "params")
         for param in self.params:
-            with under(f"params.{param.key}"):
+            with at_key(f"params.{param.key}"):
                 if sampler == "grid":
-                    expect(param.kind == "choice", "is a range, which sampler grid cannot run; give choices")
+                    require(param.kind == "choice", "is a range, which sampler grid cannot run; give choices")
                 if sampler == "gp":
-                    expect(not param.when, "when does not go with sampler gp, which needs a fixed space; use tpe")
+                    require(not param.when, "when does not go with sampler gp, which needs a fixed space; use tpe")
         if sampler == "grid":
-            with under("params"):
+            with at_key("params"):
                 check_size(math.prod(len(param.choices) for param in self.params), "another sampler")
         return sampler
 
@@ -156,7 +156,7 @@ class Space:
             return
         for name in self.methods():
             problem = f"{name} takes a dataset's samples in order, so that it cannot be cut; leave shards out"
-            expect(not catalogue.method(name).stateful, problem, "work.shards")
+            require(not catalogue.method(name).stateful, problem, "work.shards")
 
     def _check_race(self) -> None:
         """Early stopping judges a trial by a part of its images."""
@@ -164,13 +164,13 @@ class Space:
             return
         for name in self.methods():
             problem = f"{name} learns from sample to sample, and a part of its stream says little of the rest"
-            expect(not catalogue.method(name).stateful, f"{problem}; leave race or the method out", "search.race")
+            require(not catalogue.method(name).stateful, f"{problem}; leave race or the method out", "search.race")
 
     def _check_split(self) -> None:
         """The training images are those of few-shot prompts; a search on them would choose nothing that holds."""
         if self.search.split == "train":
             problem = f"can only be evaluated ({self.search.split}); search on val or test"
-            expect(self.search.evaluate_only, problem, "search.split")
+            require(self.search.evaluate_only, problem, "search.split")
 
     def _check_patience(self) -> None:
         """Patience needs a hypervolume, which is measured from a corner."""
@@ -178,7 +178,7 @@ class Space:
             return
         for objective in self.objectives:
             problem = f"hypervolume has no corner: there are no baselines, and {objective.metric} has no reference"
-            expect(objective.reference is not None, f"{problem}; give one of the two", "search.patience")
+            require(objective.reference is not None, f"{problem}; give one of the two", "search.patience")
 
     def _set_budget(self) -> None:
         """Limit the trials if nothing else limits the search."""
@@ -343,7 +343,7 @@ class Space:
         """
         ours = dict(dotted(self.plain()))
         theirs = dict(dotted(other.plain()))
-        ignored = MAY_CHANGE | self._extended_keys(other)
+        ignored = CHANGEABLE_ON_RESUME | self._extended_keys(other)
         lines = []
         for key in dict.fromkeys([*ours, *theirs]):
             if key not in ignored and ours.get(key) != theirs.get(key):

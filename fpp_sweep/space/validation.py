@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MAX_SHOWN = 80  # characters of a value in a message
 
-LATER: Any = None  # the default of a field that `__post_init__` fills in
+COMPUTED_DEFAULT: Any = None  # marks a field whose default `__post_init__` computes
 
 # ------------------------------------------------------------ checking
 
@@ -91,12 +91,12 @@ def _model(cls: Any, skip: frozenset[str]) -> type[BaseModel]:
 
 
 def _field_types(cls: Any) -> dict[str, Any]:
-    """Return the types of a dataclass's fields; a field that is filled in later may be None until then."""
+    """Return the types of a dataclass's fields; a field with a computed default may be None before."""
     hints = typing.get_type_hints(cls, include_extras=True)
     types = {}
     for field in fields(cls):
         types[field.name] = hints[field.name]
-        if field.default is LATER:
+        if field.default is COMPUTED_DEFAULT:
             types[field.name] = hints[field.name] | None
     return types
 
@@ -161,7 +161,7 @@ class Items:
 
     def _as_tuple(self, value: Any) -> tuple[Any, ...]:
         items = as_list(value)
-        expect(len(items) >= self.at_least, "must have at least 1 entry (none)")
+        require(len(items) >= self.at_least, "must have at least 1 entry (none)")
         return tuple(items)
 
     def _require_distinct(self, items: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -243,14 +243,14 @@ def word(value: Any) -> str:
 # ------------------------------------------------------------ checks that objects make themselves
 
 
-def expect(holds: object, problem: str, key: str = "") -> None:
-    """Raise InputError unless something holds."""
-    if not holds:
+def require(condition: object, problem: str, key: str = "") -> None:
+    """Raise InputError with a problem unless a condition holds."""
+    if not condition:
         raise InputError(problem, key)
 
 
 @contextmanager
-def under(key: str) -> Iterator[None]:
+def at_key(key: str) -> Iterator[None]:
     """Put a key before the keys of errors that the block raises."""
     try:
         yield
@@ -260,7 +260,7 @@ def under(key: str) -> Iterator[None]:
 
 def known_name(kind: str, name: Any, names: Collection[str], listed: Collection[str] | None = None) -> str:
     """Return a name that is in a table; raise InputError with the nearest, or with those of `listed`, if it is not."""
-    expect(isinstance(name, str), f"must be text ({shown(name)})")
+    require(isinstance(name, str), f"must be text ({shown(name)})")
     if name not in names:
         raise unknown(kind, name, names, listed=listed)
     checked: str = name
@@ -269,13 +269,13 @@ def known_name(kind: str, name: Any, names: Collection[str], listed: Collection[
 
 def require_distinct(items: Sequence[Any]) -> None:
     for index, item in enumerate(items):
-        expect(item not in items[:index], f"{shown(item)} comes twice; take one out", str(index))
+        require(item not in items[:index], f"{shown(item)} comes twice; take one out", str(index))
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
     """Return a mapping whose keys are text; raise InputError for anything else."""
-    expect(isinstance(value, Mapping), f"must be a mapping such as {{key: value}} ({shown(value)})")
-    expect(all(isinstance(key, str) for key in value), "must have keys that are text")
+    require(isinstance(value, Mapping), f"must be a mapping such as {{key: value}} ({shown(value)})")
+    require(all(isinstance(key, str) for key in value), "must have keys that are text")
     checked: Mapping[str, Any] = value
     return checked
 

@@ -9,18 +9,18 @@ from fractions import Fraction
 from typing import Annotated, Any, Literal, TypeVar
 
 from fpp_sweep.space.validation import (
-    LATER,
+    COMPUTED_DEFAULT,
     Convert,
     Items,
     Limits,
     as_mapping,
+    at_key,
     check_fields,
-    expect,
     keys,
     known_name,
+    require,
     set_field,
     shown,
-    under,
 )
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.specs import OnBadImage
@@ -44,7 +44,7 @@ _DEVICE = r"(auto|cpu|cuda(:[0-9]+)?)"
 
 
 def _check_text(value: Any) -> Any:
-    expect(not isinstance(value, str) or value.strip(), f"must be text ({shown(value)})")
+    require(not isinstance(value, str) or value.strip(), f"must be text ({shown(value)})")
     return value
 
 
@@ -53,7 +53,7 @@ def _to_seconds(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     wanted = "must be a duration such as 90s, 5m, 1h30m or seconds"
-    expect(re.fullmatch(f"(?:{_DURATION_PART})+", value), f"{wanted} ({shown(value)})")
+    require(re.fullmatch(f"(?:{_DURATION_PART})+", value), f"{wanted} ({shown(value)})")
     seconds = 0.0
     for part in re.findall(_DURATION_PART, value):
         seconds += float(part[:-1]) * _UNITS[part[-1]]
@@ -66,13 +66,13 @@ def _to_fraction(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch(_FRACTION, value):
         number = float(Fraction(value))
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    expect(is_number and 0 < number < 1, f"must be a number above 0 and below 1, such as 1/16 ({shown(value)})")
+    require(is_number and 0 < number < 1, f"must be a number above 0 and below 1, such as 1/16 ({shown(value)})")
     return number
 
 
 def _check_device(value: Any) -> Any:
     is_device = isinstance(value, str) and re.fullmatch(_DEVICE, value)
-    expect(is_device, f"must be auto, cpu, cuda, or a numbered GPU such as cuda:1 ({shown(value)})")
+    require(is_device, f"must be auto, cpu, cuda, or a numbered GPU such as cuda:1 ({shown(value)})")
     return value
 
 
@@ -88,7 +88,7 @@ def _check_column(value: Any) -> Any:
 
 def _check_metrics(value: Any) -> Any:
     for name in as_mapping(value):
-        with under(name):
+        with at_key(name):
             catalogue.metric(name)
     return value
 
@@ -133,8 +133,8 @@ class Race:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        expect(self.rungs == tuple(sorted(self.rungs)), "must rise", "rungs")
-        expect(0.5 < self.confidence < 1, f"must be above 0.5 and below 1 ({self.confidence})", "confidence")
+        require(self.rungs == tuple(sorted(self.rungs)), "must rise", "rungs")
+        require(0.5 < self.confidence < 1, f"must be above 0.5 and below 1 ({self.confidence})", "confidence")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ class Finalists:
 class Search:
     """The choice of points, and when there are enough."""
 
-    sampler: Sampler = LATER  # grid if the space has one, else tpe
+    sampler: Sampler = COMPUTED_DEFAULT  # grid if the space has one, else tpe
     trials: Positive | None = None  # that start, baselines not counted; none: no limit
     wall_clock: Seconds | None = None
     gpu_hours: Annotated[float, Limits(gt=0)] | None = None  # hours that workers were held, times the GPUs of each
@@ -172,9 +172,9 @@ class Search:
     notify: Text | None = None  # a command that gets a new front, failures and the end
 
     def __post_init__(self) -> None:
-        with under("search.race"):
+        with at_key("search.race"):
             set_field(self, "race", _optional_part(Race, self.race))
-        with under("search.finalists"):
+        with at_key("search.finalists"):
             set_field(self, "finalists", _part(Finalists, self.finalists))
         check_fields(self, "search")
 
@@ -231,16 +231,16 @@ class Work:
 
     def __post_init__(self) -> None:
         check_fields(self, "work")
-        with under("work.gpus_per_worker"):
+        with at_key("work.gpus_per_worker"):
             set_field(self, "gpus_per_worker", self._gpus())
         if not self.datasets and not self.dataset_file:
             set_field(self, "datasets", self._default_datasets())
 
     def _gpus(self) -> float | None:
         gpus = self.gpus_per_worker
-        expect(not gpus or gpus >= MIN_SHARE, f"must be 0 or >= {MIN_SHARE} ({gpus})")
+        require(not gpus or gpus >= MIN_SHARE, f"must be 0 or >= {MIN_SHARE} ({gpus})")
         if self.device == "cpu":
-            expect(not gpus, f"must be 0 where work.device is cpu ({gpus})")
+            require(not gpus, f"must be 0 where work.device is cpu ({gpus})")
             return 0.0
         return gpus
 

@@ -123,14 +123,14 @@ class TaskKeys:
         text = self._texts.get(shared)
         if text is None:
             if kind == "pretrain":
-                facts = [self._prompt(task), self._classes(task.dataset)]
+                key_parts = [self._prompt(task), self._classes(task.dataset)]
             elif kind == "evaluate":
-                facts = self._evaluation(cast(EvalTask, task))
+                key_parts = self._evaluation(cast(EvalTask, task))
             else:
-                facts = self._adapter(cast(EvalTask, task))
+                key_parts = self._adapter(cast(EvalTask, task))
             if len(self._texts) >= MAX_TEXTS:
                 self._texts.clear()
-            text = self._texts[shared] = _text([kind, self._machine(task), facts])
+            text = self._texts[shared] = _text([kind, self._machine(task), key_parts])
         return text
 
     def _machine(self, task: Task) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Facts about this machine, or about every node of a Ray cluster, for `doctor`."""
+"""Readings of this machine, or of every node of a Ray cluster, for `doctor`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fpp_sweep.checks import checks
 from fpp_sweep.checks.cluster_file import missing_nodes, open_values
 from fpp_sweep.checks.datasets import dataset_table, survey_datasets, unreadable_images
 from fpp_sweep.checks.finding_table import finding_table
-from fpp_sweep.checks.probes import Facts, all_facts, read_facts
+from fpp_sweep.checks.probes import Readings, all_readings, run_probes
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.specs import PluginFile, WorkerSpec
-from fpp_sweep.sweep.node_checks import facts_of_nodes
+from fpp_sweep.sweep.node_checks import readings_of_nodes
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.tracking import check_store
 from fpp_sweep.tracking.uri import is_server, server_version
@@ -82,43 +82,43 @@ def print_datasets(named: NamedDatasets, *, verify: bool) -> bool:
 
 def print_findings(target: Target, address: str | None, cluster_file: Path | None) -> bool:
     """Print what was found on each machine; return whether nothing is wrong."""
-    facts = look_everywhere(target, address, cluster_file)
-    findings = checks.findings(facts)
-    print(finding_table(findings, len(facts)))
+    nodes = look_everywhere(target, address, cluster_file)
+    findings = checks.findings(nodes)
+    print(finding_table(findings, len(nodes)))
     return all(finding.state != "wrong" for finding in findings)
 
 
-def look_everywhere(target: Target, address: str | None, cluster_file: Path | None) -> dict[str, Facts]:
-    """Return the facts of this machine, or those of the driver and of every node of a cluster."""
+def look_everywhere(target: Target, address: str | None, cluster_file: Path | None) -> dict[str, Readings]:
+    """Return the readings of this machine, or of the driver and every node of a cluster."""
     cluster_text = "" if cluster_file is None else cluster_file.read_text()
     if address is None:
-        facts = all_facts(target.worker, None, target.datasets, target.split)
-        return {"here": facts | _tracking_facts(target) | _open_values(cluster_text)}
+        readings = all_readings(target.worker, None, target.datasets, target.split)
+        return {"here": readings | _tracking_readings(target) | _open_values(cluster_text)}
     token_key = secrets.token_hex()
-    nodes = _facts_of_nodes(target, address, token_key)
-    driver = all_facts(target.worker, token_key, (), "") | {"clock": 0.0}
-    driver |= _tracking_facts(target) | _open_values(cluster_text)
+    nodes = _readings_of_nodes(target, address, token_key)
+    driver = all_readings(target.worker, token_key, (), "") | {"clock": 0.0}
+    driver |= _tracking_readings(target) | _open_values(cluster_text)
     if cluster_text:
         cluster = yaml.safe_load(cluster_text)
-        driver |= read_facts({"joined": lambda: missing_nodes(cluster, list(nodes))})
+        driver |= run_probes({"joined": lambda: missing_nodes(cluster, list(nodes))})
     return {"driver": driver, **nodes}
 
 
-def _facts_of_nodes(target: Target, address: str, token_key: str) -> dict[str, Facts]:
+def _readings_of_nodes(target: Target, address: str, token_key: str) -> dict[str, Readings]:
     with session(address, cpus=1, verbose=False):
         arguments = (target.worker, token_key, target.datasets, target.split)
-        return facts_of_nodes(all_facts, *arguments, seconds=NODE_SECONDS)
+        return readings_of_nodes(all_readings, *arguments, seconds=NODE_SECONDS)
 
 
-def _open_values(cluster_text: str) -> Facts:
+def _open_values(cluster_text: str) -> Readings:
     return dict(open_values(cluster_text)) if cluster_text else {}
 
 
-def _tracking_facts(target: Target) -> Facts:
+def _tracking_readings(target: Target) -> Readings:
     probes: dict[str, Callable[[], Any]] = {}
     if uri := target.tracking_uri:
         probes["MLflow"] = lambda: mlflow_versions(uri)
-    return read_facts(probes)
+    return run_probes(probes)
 
 
 def mlflow_versions(uri: str) -> tuple[str, str]:

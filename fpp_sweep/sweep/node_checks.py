@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fpp_sweep.checks.checks import REQUIRED, findings
-from fpp_sweep.checks.probes import Facts, node_facts
+from fpp_sweep.checks.probes import Readings, node_readings
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
 from fpp_sweep.spec.specs import WorkerSpec
@@ -22,7 +22,7 @@ def shared_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in SHARED_ENVIRONMENT if name in os.environ}
 
 
-def facts_of_nodes(probe: Callable[..., Facts], *arguments: Any, seconds: float) -> dict[str, Facts]:
+def readings_of_nodes(probe: Callable[..., Readings], *arguments: Any, seconds: float) -> dict[str, Readings]:
     """Return what a function of `probes` reads on every node of the Ray cluster, by the node's address."""
     from fpp_sweep.workers.nodes import on_every_node  # imports Ray, which `session` must import first
 
@@ -32,8 +32,8 @@ def facts_of_nodes(probe: Callable[..., Facts], *arguments: Any, seconds: float)
 def check_nodes(spec: WorkerSpec) -> None:
     """Raise InputError if results of a node would differ or fail; note whatever else `doctor` would report."""
     token_key = secrets.token_hex()
-    nodes = facts_of_nodes(node_facts, spec, token_key, seconds=NODE_SECONDS)
-    driver = node_facts(spec, token_key) | {"clock": 0.0}
+    nodes = readings_of_nodes(node_readings, spec, token_key, seconds=NODE_SECONDS)
+    driver = node_readings(spec, token_key) | {"clock": 0.0}
     for finding in findings({"driver": driver, **nodes}):
         line = f"{finding.node}: {finding.subject} {finding.text}; {finding.remedy}"
         if finding.state == "wrong" and finding.subject in REQUIRED:

@@ -76,7 +76,7 @@ def _time_adaptation(worker: Worker, task: EvalTask) -> tuple[float, float]:
     images = min(SAMPLES, len(dataset))
     size = len(worker.clip.text.projection[0])
     features = torch.nn.functional.normalize(torch.randn(images, task.config.views.count, size), dim=-1)
-    stand_in: Any = SimpleNamespace(kept=np.arange(len(dataset)), of=lambda indices: features[: len(indices)])
+    stand_in: Any = SimpleNamespace(sample_indices=np.arange(len(dataset)), of=lambda indices: features[: len(indices)])
     clip = worker.model.clip_for(task.config)
     prompt = open_prompt(clip, task.config.prompt)
     adapters: list[Adapter] = []

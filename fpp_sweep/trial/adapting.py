@@ -114,7 +114,7 @@ def evaluate(
     """
     parts = []
     for batch in _batches(task, stream_of(task, dataset)):
-        readable = batch[np.isin(batch, features.kept)]
+        readable = batch[np.isin(batch, features.sample_indices)]
         if not len(readable):
             continue
         views = features.of(readable)[:, : adapter.row.views].to(clip.device)

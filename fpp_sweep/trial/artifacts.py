@@ -31,14 +31,15 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
     first_seed = results[0].seed
     panels = {}
     for result in results:
-        name = f"{result.facts.name}.seed{result.seed}"
-        write_predictions(result.predictions, result.facts.classes, folder / split / f"{name}.predictions.parquet")
+        dataset = result.dataset
+        name = f"{dataset.name}.seed{result.seed}"
+        write_predictions(result.predictions, dataset.classes, folder / split / f"{name}.predictions.parquet")
         if result.prompt is not None:
             with written_whole(folder / "prompts" / f"{name}.safetensors") as partial:
                 partial.write_bytes(result.prompt)
-        block_stats[result.facts.name, result.seed] = BlockStats.of_predictions(result.facts.name, result.predictions)
+        block_stats[dataset.name, result.seed] = BlockStats.of_predictions(dataset.name, result.predictions)
         if result.seed == first_seed:
-            panels[f"{result.facts.name}, seed {first_seed}"] = result.predictions
+            panels[f"{dataset.name}, seed {first_seed}"] = result.predictions
     with written_whole(folder / split / BLOCK_STATS_FILE) as partial:
         partial.write_bytes(to_bytes(block_stats))
     write_skipped(folder / split, skipped_images(results))
@@ -51,7 +52,7 @@ def skipped_images(results: Sequence[DatasetResult]) -> list[SkippedImage]:
     for result in results:
         for sample in result.skipped:
             image = {"image": sample.sample_id, "reason": sample.reason}
-            images.append({"dataset": result.facts.name, "seed": result.seed, **image})
+            images.append({"dataset": result.dataset.name, "seed": result.seed, **image})
     return images
 
 

@@ -145,7 +145,7 @@ class Plan:
 class DatasetResult:
     """A trial's predictions on one dataset with one seed."""
 
-    facts: DatasetInfo
+    dataset: DatasetInfo
     seed: int
     predictions: Predictions
     prompt: bytes | None  # a safetensors file, if a prompt was pretrained
@@ -241,7 +241,7 @@ def _dataset_result(
         seconds.append(result.seconds)
         costs.append(result.spent)
     return DatasetResult(
-        facts=dataset,
+        dataset=dataset,
         seed=seed,
         predictions=join_shards(evaluations, images),
         prompt=prompt,
@@ -289,7 +289,7 @@ def summary(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> Sp
     costs: dict[str, list[Mapping[str, float]]] = {}  # by dataset, of each seed
     samples: dict[int, int] = {}  # by seed
     for result in datasets:
-        name = result.facts.name
+        name = result.dataset.name
         numbers = score(result.predictions)
         scores.setdefault(result.seed, {})[name] = numbers
         scores_by_dataset.setdefault(name, []).append(numbers)

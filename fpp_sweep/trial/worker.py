@@ -126,7 +126,7 @@ class Worker:
         state = None
         if task.previous:
             state = inputs[task.previous].state
-        readable = int(np.isin(stream, features.kept).sum())
+        readable = int(np.isin(stream, features.sample_indices).sum())
         if readable:
             adapter = self.adapter(task, self._prompt(task, inputs), adapter_key)
             if state is not None:  # None: no earlier image of the stream could be read

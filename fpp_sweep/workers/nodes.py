@@ -33,11 +33,11 @@ def on_every_node(
 
 def _answer(reference: Any, began: float) -> dict[str, Any]:
     try:
-        facts: dict[str, Any] = ray.get(reference, timeout=0.0)
+        readings: dict[str, Any] = ray.get(reference, timeout=0.0)
     except RayTaskError as error:  # its own text is a traceback
         return {"code": {"failed": first_line(error.cause)}}
     except Exception as error:
         return {"answer": {"failed": first_line(error)}}
     # the function read the clock at some time between the call and now
-    time_here = min(max(facts["clock"], began), time.time())
-    return facts | {"clock": facts["clock"] - time_here}
+    time_here = min(max(readings["clock"], began), time.time())
+    return readings | {"clock": readings["clock"] - time_here}

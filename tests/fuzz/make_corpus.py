@@ -98,7 +98,7 @@ def make_tensors() -> None:
     put("prompt", "words.safetensors", prompt_bytes(from_words(model(), "a photo"), model(), {"seed": 0}))
     zeros: dict[str, Any] = {"digests": np.zeros((2, 16), np.uint8), "features": np.zeros((2, 1, 4), np.float16)}
     skipped = (Skipped(sample_id="a.jpg", reason="not an image"),)
-    put("chunk", "chunk.safetensors", Chunk(**zeros, kept=np.array([True, False]), skipped=skipped).to_bytes())
+    put("chunk", "chunk.safetensors", Chunk(**zeros, readable=np.array([True, False]), skipped=skipped).to_bytes())
     huge = b'{"w":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4000000000000]}}'
     put("safetensors", "bomb.safetensors", len(huge).to_bytes(8, "little") + huge)
 

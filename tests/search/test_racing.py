@@ -44,7 +44,7 @@ from fpp_sweep.tune import parse
 from tests.names import PLAIN, named
 from tests.sweeps import sweep_info
 from tests.trial.conftest import executing, make_worker  # noqa: F401 - a fixture
-from tests.trial.made import facts
+from tests.trial.made import dataset_info
 
 OBJECTIVES = ("accuracy", "ece")
 Z = 2.3263  # at 0.99
@@ -223,7 +223,7 @@ def test_contributions_of_blocks_sum_to_the_metric(metric):
 
 
 def described(**sizes):
-    return [facts(name, size=size) for name, size in sizes.items()]
+    return [dataset_info(name, size=size) for name, size in sizes.items()]
 
 
 @pytest.mark.parametrize(
@@ -514,7 +514,7 @@ def test_the_estimate_is_what_the_nearest_came_to_less_the_difference_on_what_bo
 def sums_of(part, images, size=0):
     rows = part.predictions
     given = Confidences(rows.confidence[:images], rows.correct[:images])
-    return BlockStats.of(part.facts.name, rows.ids[:images], given, rows.nll[:images], rows.brier[:images], size)
+    return BlockStats.of(part.dataset.name, rows.ids[:images], given, rows.nll[:images], rows.brier[:images], size)
 
 
 def test_the_benchmark_of_racing_decides_as_the_race_did(raced, worker):
@@ -523,7 +523,7 @@ def test_the_benchmark_of_racing_decides_as_the_race_did(raced, worker):
     pool = {}
     for record in trials:
         for part in predictions(raced, worker, record):
-            pool.setdefault(part.facts.name, []).append(sums_of(part, len(part.predictions.ids), size=1))
+            pool.setdefault(part.dataset.name, []).append(sums_of(part, len(part.predictions.ids), size=1))
     finals = np.array([record.values or (np.nan, np.nan) for record in trials])
     rules = raced.space.search.race
     sizes = {dataset: len(stats[0]) for dataset, stats in pool.items()}

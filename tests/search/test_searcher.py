@@ -22,7 +22,7 @@ from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.trial import Plan
 from tests.names import PLAIN, TPT, named
 from tests.sweeps import sweep_info
-from tests.trial.made import facts, predictions
+from tests.trial.made import dataset_info, predictions
 
 SPACE = named("""
 params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}
@@ -45,7 +45,7 @@ class Sweep:
             self.space,
             self.folder,
             SweepStudy(self.folder.study_file, "sweep", self.space, records=self.folder.trials()),
-            plan=Plan(datasets={"val": (facts("scenes"),)}, seeds=(0,)),
+            plan=Plan(datasets={"val": (dataset_info("scenes"),)}, seeds=(0,)),
             poller=self.poller,
             gpus_per_worker=gpus,
             on_change=lambda record, split: self.heard.append((record.name, record.state, split)),
@@ -162,7 +162,7 @@ def test_workers_that_join_get_trials_too(tmp_path):
 def test_as_many_trials_run_as_feed_the_workers(tmp_path, workers, seeds, datasets, overrides, trials):
     sweep = Sweep(tmp_path / "sweep", "search.concurrency=null", *overrides)
     sweep.workers.workers = workers
-    known = tuple(facts(f"number {index}") for index in range(datasets))
+    known = tuple(dataset_info(f"number {index}") for index in range(datasets))
     shards = sweep.space.work.shards
     sweep.searcher._plan = Plan(datasets={"val": known}, seeds=tuple(range(seeds)), shards=shards)
     assert sweep.searcher._max_running() == trials
@@ -357,7 +357,7 @@ def test_results_on_the_test_split_stand_beside_what_was_searched_and_change_not
     brief = TrialContext(
         folder=SweepFolder(tmp_path),
         executor=Workers(),
-        plan=Plan(datasets={split: (facts("dtd", split, 64),) for split in ("val", "test")}, seeds=(0,)),
+        plan=Plan(datasets={split: (dataset_info("dtd", split, 64),) for split in ("val", "test")}, seeds=(0,)),
         objectives=space.objectives,
         constraints=space.constraints,
         search_split="val",

@@ -23,7 +23,7 @@ from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request
 from fpp_sweep.sweep.sweep_info import resumed_info
 from fpp_sweep.trial.trial import Plan
 from tests.search.test_searcher import SPACE, Sweep
-from tests.trial.made import facts
+from tests.trial.made import dataset_info
 
 POINT = {"fpp.gamma1": 3.0}
 
@@ -53,7 +53,7 @@ class Steered(Sweep):
                 Queue.of(self.folder, self.folder.info()),
                 self.folder.trials(),
             ),
-            plan=Plan(datasets={"val": (facts("scenes"),)}, seeds=(0,)),
+            plan=Plan(datasets={"val": (dataset_info("scenes"),)}, seeds=(0,)),
             poller=self.poller,
             gpus_per_worker=0.0,
             on_change=lambda record, split: None,

@@ -12,7 +12,7 @@ from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.published import published_points
 from fpp_sweep.space.reading import load_space, parse_space, space_of
-from fpp_sweep.space.space import MAY_CHANGE, Space
+from fpp_sweep.space.space import CHANGEABLE_ON_RESUME, Space
 from fpp_sweep.space.validation import keys
 from fpp_sweep.space.work import BASELINES, Finalists, Search, Work
 from fpp_sweep.space.yamlfile import dump
@@ -331,8 +331,8 @@ def test_the_difference_of_spaces_lists_what_decides_results_and_nothing_else():
 def test_keys_that_may_change_on_resume_exist():
     kinds = (("search", Search), ("search.finalists", Finalists), ("work", Work))
     leaves = {f"{name}.{key}" for name, kind in kinds for key in keys(kind)} | set(keys(Space))
-    assert leaves >= MAY_CHANGE
-    assert "work.on_bad_image" not in MAY_CHANGE
+    assert leaves >= CHANGEABLE_ON_RESUME
+    assert "work.on_bad_image" not in CHANGEABLE_ON_RESUME
 
 
 def test_the_settings_are_the_fields_of_a_config():

@@ -5,7 +5,7 @@ from typing import Any
 from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.sweep.timing import Speed
 from tests.names import named
-from tests.trial.made import facts
+from tests.trial.made import dataset_info
 
 SPACE = named("""
 base: {fpp.steps: 3, views.count: 4, adapt.view_fraction: 0.5}
@@ -24,6 +24,6 @@ work: {datasets: [dtd], baselines: [zero_shot, tpt]}
 """)
 HERE: dict[str, Any] = {"device": "cpu", "arithmetic": "", "node": "here", "pid": 1, "seconds": 0.0}
 MODEL = ModelInfo(name="none", digest="none", embedding_scale=1.0, **HERE)
-FACTS = {"val": (facts("dtd", "val", 100),), "test": (facts("dtd", "test", 60),)}
+FACTS = {"val": (dataset_info("dtd", "val", 100),), "test": (dataset_info("dtd", "test", 60),)}
 # powers and round numbers, so that each sum can be taken apart
 SPEED = Speed(step=0.5, image=0.02, plain=0.05, begin=1.0, draw=0.2, tower=0.02)

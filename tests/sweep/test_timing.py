@@ -123,7 +123,7 @@ def test_the_tower_is_timed_in_groups_that_fit_in_memory(space, worker, monkeypa
 
 
 def test_a_real_worker_can_be_measured(space, worker):
-    (facts, _) = make_plan(space, worker).datasets["val"]
-    speed = measure(worker, space.start(), facts)
+    (dataset, _) = make_plan(space, worker).datasets["val"]
+    speed = measure(worker, space.start(), dataset)
     assert min(speed.image, speed.plain, speed.begin, speed.draw, speed.tower) > 0
     assert speed.step >= 0

@@ -27,7 +27,7 @@ MODEL = ModelInfo(
 )
 
 
-def facts(name: str = "dtd", split: str = "val", size: int = 640, **changes: Any) -> DatasetInfo:
+def dataset_info(name: str = "dtd", split: str = "val", size: int = 640, **changes: Any) -> DatasetInfo:
     digest = f"{name}, {split}, {size}"
     values: dict[str, Any] = {"group": "fine_grained", "classes": CLASSES, "digest": digest, "images": f"of {digest}"}
     return DatasetInfo(name=name, split=split, size=size, **(values | changes))
@@ -37,7 +37,7 @@ def keys_of(*datasets: DatasetInfo, model: ModelInfo = MODEL) -> TaskKeys:
     return TaskKeys(model, {(dataset.name, dataset.split): dataset for dataset in datasets})
 
 
-KEYS = keys_of(facts("dtd"), facts("dtd", "test", 1280), facts("pets", classes=("pug", "boxer")))
+KEYS = keys_of(dataset_info("dtd"), dataset_info("dtd", "test", 1280), dataset_info("pets", classes=("pug", "boxer")))
 
 
 def evaluation(

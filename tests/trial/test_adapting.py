@@ -58,20 +58,20 @@ def test_a_shard_needs_the_features_of_its_own_samples_only(features, tmp_path):
     part = TASK.shards(3)[1]
     cache = FeatureCache(tmp_path)
     own = cache.features(CLIP, DIGITS, CONFIG.views, 0, samples=range(part.start, part.stop))
-    assert own.kept.tolist() == list(range(part.start, part.stop))
+    assert own.sample_indices.tolist() == list(range(part.start, part.stop))
     assert np.array_equal(predictions(own, part).confidence, predictions(features, part).confidence)
 
 
 def test_samples_with_unreadable_images_are_left_out_in_every_shard(features):
     class Holed:
-        kept = np.array([0, 2, 3, 70, 199])
+        sample_indices = np.array([0, 2, 3, 70, 199])
 
         def of(self, indices):
             return torch.stack([features.batch(i, i + 1)[0] for i in indices.tolist()])
 
     found = predictions(Holed(), *TASK.shards(3))
-    assert found.ids == tuple(DIGITS.ids[i] for i in Holed.kept)
-    assert np.array_equal(found.labels, DIGITS.labels[Holed.kept])
+    assert found.ids == tuple(DIGITS.ids[i] for i in Holed.sample_indices)
+    assert np.array_equal(found.labels, DIGITS.labels[Holed.sample_indices])
 
 
 def prompt(seed=0, dataset="digits", **changes):

@@ -17,7 +17,7 @@ from fpp_sweep.spec.keys import FeatureKey, TaskKeys
 from fpp_sweep.spec.tasks import BATCH, SHARD, PretrainTask, cost
 from tests.names import ASAM, CTPT, DYNAPROMPT, ENT_ENT, ENT_REG, OTPT, OTPT_SQUARED, PLAIN, REG_ENT, SAM, TPT
 from tests.toys import RUNNING_MEAN, registered
-from tests.trial.made import KEYS, MODEL, evaluation, facts, keys_of
+from tests.trial.made import KEYS, MODEL, dataset_info, evaluation, keys_of
 
 WORDS, PRETRAINED = evaluation(), evaluation(prompt="fpp")
 PROMPT = PretrainTask(config=PRETRAINED.config, dataset="dtd", seed=0)
@@ -133,7 +133,7 @@ def test_keys_change_only_on_purpose():
 @pytest.mark.parametrize("method", KEPT)
 def test_every_precision_has_its_own_key(method):
     tasks = [evaluation(method=method, prompt="fpp", precision=each) for each in ("float32", "tf32", "fp16")]
-    on_gpu = keys_of(facts(), model=replace(MODEL, device="cuda:0"))
+    on_gpu = keys_of(dataset_info(), model=replace(MODEL, device="cuda:0"))
     for known in (KEYS, on_gpu):
         assert len({known.of(task) for task in tasks}) == 3
         assert len({known.of(task.pretrain) for task in tasks}) == 3
@@ -179,12 +179,12 @@ BOTH = {WORDS, PROMPT}
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else f"{len(value)} change",
 )
 def test_a_models_weights_device_and_arithmetic_are_part_of_the_key(change, changed):
-    ours, other = keys_of(facts()), keys_of(facts(), model=replace(MODEL, **change))
+    ours, other = keys_of(dataset_info()), keys_of(dataset_info(), model=replace(MODEL, **change))
     assert {task for task in BOTH if ours.of(task) != other.of(task)} == changed
 
 
 def test_the_order_of_the_file_is_part_of_the_key_only_for_streams_in_that_order():
-    ours, other = keys_of(facts(file_order_digest="one")), keys_of(facts(file_order_digest="other"))
+    ours, other = keys_of(dataset_info(file_order_digest="one")), keys_of(dataset_info(file_order_digest="other"))
     orders = ("fair", "file", "shuffled")
     streams = {order: evaluation(method=DYNAPROMPT[TPT], **{"adapt.order": order}) for order in orders}
     assert len({ours.of(task) for task in streams.values()}) == 3
@@ -196,7 +196,7 @@ def test_the_order_of_the_file_is_part_of_the_key_only_for_streams_in_that_order
 
 
 def test_the_number_of_the_gpu_is_not_part_of_the_key():
-    one, other = (keys_of(facts(), model=replace(MODEL, device=device)) for device in ("cuda:0", "cuda:1"))
+    one, other = (keys_of(dataset_info(), model=replace(MODEL, device=device)) for device in ("cuda:0", "cuda:1"))
     assert one.of(WORDS) == other.of(WORDS)
 
 
@@ -212,7 +212,7 @@ def test_the_number_of_the_gpu_is_not_part_of_the_key():
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else f"{len(value)} change",
 )
 def test_a_prompts_key_depends_on_the_classes_and_an_evaluations_key_on_the_whole_dataset(change, changed):
-    ours, other = keys_of(facts()), keys_of(replace(facts(), **change))
+    ours, other = keys_of(dataset_info()), keys_of(replace(dataset_info(), **change))
     assert {task for task in BOTH if ours.of(task) != other.of(task)} == changed
 
 

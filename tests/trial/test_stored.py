@@ -33,7 +33,7 @@ def predicted(cache):
         for method in catalogue.BUILT_IN:
             config = preset("tiny").replace({**SETTINGS, "prompt": prompt, "method": method})
             for result in run_trial(plan, config, "test", executor)[1]:
-                numbers[f"{result.facts.name}, {prompt}, {ROLES.get(method, method)}, seed {result.seed}"] = {
+                numbers[f"{result.dataset.name}, {prompt}, {ROLES.get(method, method)}, seed {result.seed}"] = {
                     "predicted": result.predictions.predicted.tolist(),
                     "confidence": [round(float(value), 7) for value in result.predictions.confidence],
                 }

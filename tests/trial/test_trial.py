@@ -34,7 +34,7 @@ from fpp_sweep.trial.trial import (
 from tests.names import CTPT, OTPT, PLAIN, TPT
 from tests.toys import metric_row, registered
 from tests.trial.conftest import Gate, executing, inline, plan_of
-from tests.trial.made import evaluation, facts, predictions, same_predictions
+from tests.trial.made import dataset_info, evaluation, predictions, same_predictions
 
 IMAGES, SMALL = 150, 20  # of the two workers
 QUICK = {"views.count": 4, "fpp.steps": 2, "fpp.draws": 1}
@@ -82,7 +82,7 @@ def test_averages_are_over_datasets_and_deviations_over_seeds(small, tmp_path):
     plan = plan_of(small, datasets=NAMES, seeds=(0, 1))
     found, parts = run_trial(plan, CONFIGS["words"], "val", inline(small, plan, tmp_path))
     by = {(name, seed): score(alone(small, CONFIGS["words"], name, seed=seed)[0]) for name in NAMES for seed in (0, 1)}
-    assert [(part.facts.name, part.seed) for part in parts] == [(n, s) for s in (0, 1) for n in NAMES]
+    assert [(part.dataset.name, part.seed) for part in parts] == [(n, s) for s in (0, 1) for n in NAMES]
     assert by["digits", 0] != by["digits", 1]
     for metric in ("accuracy", "ece", "nll"):
         of = {key: numbers[metric] for key, numbers in by.items()}
@@ -163,7 +163,7 @@ def test_a_plan_may_use_a_range_of_the_images_of_each_dataset(worker, tmp_path):
     numbers, parts = run_trial(plan, WORDS, "val", inline(worker, plan, tmp_path / "ranges"))
     assert numbers.samples == IMAGES - 64 + 64
     for part, all_part in zip(parts, all_parts, strict=True):
-        images = plan.range_of(part.facts)
+        images = plan.range_of(part.dataset)
         assert part.predictions.ids == all_part.predictions.ids[images.start : images.stop]
         confidence = all_part.predictions.confidence[images.start : images.stop]
         assert (part.predictions.confidence == confidence).all()
@@ -184,7 +184,7 @@ def test_shards_end_at_the_rungs_of_a_race():
 
 # ------------------------------------------------------------ columns
 
-PLAN = Plan(datasets={"val": (facts("dtd", size=200),)}, seeds=(0,))
+PLAN = Plan(datasets={"val": (dataset_info("dtd", size=200),)}, seeds=(0,))
 
 
 def test_columns_are_requested_by_the_plan_or_by_a_metric():
@@ -231,7 +231,7 @@ class Toy(StoppingPolicy):
 
 def test_the_largest_tasks_come_first_by_default():
     sizes = {"small": (64, "abc"), "large": (640, "abc"), "few": (640, "ab")}
-    described = tuple(facts(name, size=size, classes=tuple(classes)) for name, (size, classes) in sizes.items())
+    described = tuple(dataset_info(name, size=size, classes=tuple(classes)) for name, (size, classes) in sizes.items())
     plan = replace(PLAN, datasets={"val": described})
     tasks = shards_of(plan, WORDS)
     assert [task.dataset for task in StoppingPolicy().ordered(plan, tasks)] == ["large", "few", "small"]
@@ -373,7 +373,7 @@ def test_a_dataset_without_readable_images_is_refused():
 
 def test_a_summary_counts_each_image_once_over_all_seeds():
     parts = [
-        DatasetResult(facts=facts(name), seed=seed, predictions=predictions(size, seed=seed), prompt=None)
+        DatasetResult(dataset=dataset_info(name), seed=seed, predictions=predictions(size, seed=seed), prompt=None)
         for seed in (0, 1, 2)
         for name, size in (("dtd", 40), ("pets", 25))
     ]
@@ -392,7 +392,7 @@ def test_costs_are_of_one_seed_and_seconds_of_all(seeds):
         for name, seconds in (("dtd", 3.0), ("pets", 5.0)):
             costs = {"adapt": seconds + seed, "features": 1.0}
             result = DatasetResult(
-                facts=facts(name), seed=seed, predictions=predictions(20, seed=seed), prompt=None, costs=costs
+                dataset=dataset_info(name), seed=seed, predictions=predictions(20, seed=seed), prompt=None, costs=costs
             )
             parts.append(result)
     done = [TaskResult(seconds={"adapt": 2.0}) for _ in parts]
@@ -462,20 +462,20 @@ def test_artifacts_contain_the_trials_results(small, tmp_path):
         + ["val/reliability.png", "val/block_stats.npz"]
     )
     sums = read_sums(folder, "val")
-    assert list(sums) == [(each.facts.name, each.seed) for each in parts]
+    assert list(sums) == [(each.dataset.name, each.seed) for each in parts]
     for each in parts:
-        assert metric_value("ece", sums[each.facts.name, each.seed]) == score(each.predictions)["ece"]
-        stem = f"{each.facts.name}.seed{each.seed}"
+        assert metric_value("ece", sums[each.dataset.name, each.seed]) == score(each.predictions)["ece"]
+        stem = f"{each.dataset.name}.seed{each.seed}"
         table = parquet.read_table(folder / "val" / f"{stem}.predictions.parquet").to_pydict()
         assert tuple(table["id"]) == each.predictions.ids
         assert table["confidence"] == each.predictions.confidence.tolist()
-        assert table["label_name"] == [each.facts.classes[label] for label in each.predictions.labels]
+        assert table["label_name"] == [each.dataset.classes[label] for label in each.predictions.labels]
         ((name, values),) = each.predictions.columns.items()
         assert (list(table)[-1], table[name]) == (name, values.tolist())
         assert (folder / "prompts" / f"{stem}.safetensors").read_bytes() == each.prompt
         with safe_open(folder / "prompts" / f"{stem}.safetensors", framework="pt") as file:
             assert torch.equal(file.get_tensor("context"), from_bytes(small.clip, each.prompt).context)
-            assert (file.metadata()["dataset"], file.metadata()["seed"]) == (each.facts.name, str(each.seed))
+            assert (file.metadata()["dataset"], file.metadata()["seed"]) == (each.dataset.name, str(each.seed))
     with Image.open(folder / "val" / "reliability.png") as picture:
         picture.load()
         assert min(picture.size) > 200

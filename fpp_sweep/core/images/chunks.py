@@ -42,8 +42,8 @@ class Chunk:
 
     digests: NDArray[np.uint8]  # (n, 16), one for each sample
     features: Any  # (n or more, views, D): an array, or a slice of a mapped file, which is read when it is indexed
-    kept: NDArray[np.bool_]  # (n,), False where the image could not be read
-    skipped: tuple[Skipped, ...]  # the samples that are not kept, in order
+    readable: NDArray[np.bool_]  # (n,), False where the image could not be read
+    skipped: tuple[Skipped, ...]  # the samples that are not readable, in order
 
     @classmethod
     def read(cls, path: Path) -> Chunk:
@@ -59,10 +59,10 @@ class Chunk:
                 raise DamagedChunk("does not hold features in the form of this version")
             digests = file.get_tensor("digests")
             features = file.get_slice("features")
-            kept = file.get_tensor("kept")
+            readable = file.get_tensor("kept")
             identity = (str(path.absolute()), status.st_ino, status.st_size, status.st_mtime_ns)
             if identity not in _verified:
-                if metadata.get("checksum") != _checksum(metadata, features[:], kept, digests):
+                if metadata.get("checksum") != _checksum(metadata, features[:], readable, digests):
                     raise DamagedChunk("has a wrong checksum")
                 _verified.add(identity)
         except FileNotFoundError:  # not damaged, but replaced by a longer chunk, or pruned
@@ -70,20 +70,20 @@ class Chunk:
         except (SafetensorError, OSError, ValueError) as error:
             raise DamagedChunk(f"cannot be read ({error})") from None
         skipped = tuple(Skipped(**sample) for sample in json.loads(metadata["skipped"]))
-        return cls(digests=digests, features=features, kept=kept, skipped=skipped)
+        return cls(digests=digests, features=features, readable=readable, skipped=skipped)
 
     def to_bytes(self) -> bytes:
         """Return the contents of the chunk's file."""
         skipped = [asdict(sample) for sample in self.skipped]
         metadata = {"format": keys.FEATURES, "skipped": json.dumps(skipped)}
-        metadata["checksum"] = _checksum(metadata, self.features, self.kept, self.digests)
-        return save({"digests": self.digests, "features": self.features, "kept": self.kept}, metadata)
+        metadata["checksum"] = _checksum(metadata, self.features, self.readable, self.digests)
+        return save({"digests": self.digests, "features": self.features, "kept": self.readable}, metadata)
 
     def head(self, count: int) -> Chunk:
         """Return the first `count` samples."""
-        kept = self.kept[:count]
-        number_skipped = int((~kept).sum())
-        return replace(self, digests=self.digests[:count], kept=kept, skipped=self.skipped[:number_skipped])
+        readable = self.readable[:count]
+        number_skipped = int((~readable).sum())
+        return replace(self, digests=self.digests[:count], readable=readable, skipped=self.skipped[:number_skipped])
 
 
 def sample_digests(samples: Iterable[tuple[str, str]]) -> NDArray[np.uint8]:

@@ -68,16 +68,16 @@ class Features:
         self.cost = cost or {}
         self._chunks = chunks
         self._exact = exact
-        kept = [number * CHUNK + np.flatnonzero(chunk.kept) for number, chunk in chunks.items()]
-        self.kept: NDArray[np.int64] = np.concatenate(kept)  # indices of the samples that have features
+        parts = [number * CHUNK + np.flatnonzero(chunk.readable) for number, chunk in chunks.items()]
+        self.sample_indices: NDArray[np.int64] = np.concatenate(parts)  # of samples that have features
         self.skipped: tuple[Skipped, ...] = tuple(chain.from_iterable(chunk.skipped for chunk in chunks.values()))
 
     def __len__(self) -> int:
-        return len(self.kept)
+        return len(self.sample_indices)
 
     def batch(self, start: int, stop: int) -> Tensor:
-        """Return (stop - start, views, D) unit features in float32 of the samples `kept[start:stop]`."""
-        return self.of(self.kept[start:stop])
+        """Return (stop - start, views, D) unit features in float32 of the samples `sample_indices[start:stop]`."""
+        return self.of(self.sample_indices[start:stop])
 
     def of(self, indices: NDArray[np.int64]) -> Tensor:
         """Return (n, views, D) unit features in float32 of samples that have features, by their indices."""
@@ -379,14 +379,14 @@ class _Filling:
         ids = self.reader.dataset.ids[_samples_of_chunk(number)]
         images, count, size = self.tower.images, self.reader.config.count, self.reader.preprocess.size
         pixels = torch.zeros(images, count, 3, size, size, device=self.view_renderer.device)
-        kept = np.zeros(len(ids), np.bool_)
+        readable = np.zeros(len(ids), np.bool_)
         skipped: list[Skipped] = []
         blocks: list[Tensor] = []
         for start in range(0, len(ids), images):
             batch_ids = ids[start : start + images]
             views_by_row = self._take_batch(batch_ids, results, skipped)
             for row in views_by_row:
-                kept[start + row] = True
+                readable[start + row] = True
             self.view_renderer.fill(pixels, views_by_row)
             # every batch has the same size: rows without a readable image hold zeros or views of an earlier batch, and
             # their features are dropped here or set to zero below
@@ -395,7 +395,7 @@ class _Filling:
             self.images_computed += len(batch_ids)
             if self.progress:
                 self.progress.advance(len(batch_ids))
-        return self._make_chunk(number, torch.cat(blocks).cpu(), kept, skipped)  # waits for a GPU once in a chunk
+        return self._make_chunk(number, torch.cat(blocks).cpu(), readable, skipped)  # waits for a GPU once in a chunk
 
     def _take_batch(
         self, ids: Sequence[str], results: Iterator[ReadResult], skipped: list[Skipped]
@@ -410,14 +410,14 @@ class _Filling:
                 views_by_row[row] = result
         return views_by_row
 
-    def _make_chunk(self, number: int, features: Tensor, kept: NDArray[np.bool_], skipped: list[Skipped]) -> Chunk:
+    def _make_chunk(self, number: int, features: Tensor, readable: NDArray[np.bool_], skipped: list[Skipped]) -> Chunk:
         if not features.isfinite().all():
             raise FloatingPointError(f"{self.tower.clip.name}: the image tower gave features that are not finite")
-        features[torch.from_numpy(~kept)] = 0
+        features[torch.from_numpy(~readable)] = 0
         values = features.numpy()
         if not self.exact:
             values = values.astype(np.float16)
-        return Chunk(digests=self.digests[number], features=values, kept=kept, skipped=tuple(skipped))
+        return Chunk(digests=self.digests[number], features=values, readable=readable, skipped=tuple(skipped))
 
     def _timed(self, stage: str, results: Iterator[ReadResult]) -> Iterator[ReadResult]:
         """Yield the same results, and count the seconds that they are waited for."""

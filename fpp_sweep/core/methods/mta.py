@@ -87,8 +87,8 @@ def squared_bandwidths(views: Tensor) -> Tensor:
     """Return half the mean squared distance (B, V) of each view from its nearest other views."""
     neighbours = max(1, int(NEIGHBOUR_FRACTION * (views.shape[1] - 1)))
     squared_distances = (2 - 2 * views @ views.transpose(1, 2)).clamp(min=0)
-    others = squared_distances.sort(dim=-1).values[..., 1:]  # without the view itself
-    return 0.5 * others[..., :neighbours].mean(-1)
+    other_distances = squared_distances.sort(dim=-1).values[..., 1:]  # without the view itself
+    return 0.5 * other_distances[..., :neighbours].mean(-1)
 
 
 class Mta:

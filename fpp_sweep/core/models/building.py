@@ -71,11 +71,11 @@ def _activation(text: nn.Module) -> Activation:
     return "gelu"
 
 
-def digest_weights(facts: list[object], weights: Mapping[str, Tensor]) -> str:
-    """Return a hash of weights and of other facts that determine what they compute."""
+def digest_weights(properties: list[object], weights: Mapping[str, Tensor]) -> str:
+    """Return a hash of weights and of other properties that determine what they compute."""
     with ThreadPoolExecutor() as threads:  # hashing releases the interpreter lock
         parts = list(threads.map(_digest_weight, sorted(weights.items())))
-    return hashlib.sha256(repr([facts, parts]).encode()).hexdigest()
+    return hashlib.sha256(repr([properties, parts]).encode()).hexdigest()
 
 
 def _digest_weight(named_weight: tuple[str, Tensor]) -> tuple[str, str, tuple[int, ...], str]:

@@ -76,5 +76,5 @@ def test_features_are_the_same_bits_with_either_renderer(tmp_path, monkeypatch, 
     monkeypatch.setattr("fpp_sweep.core.images.features.choose_renderer", lambda *_: "device")
     by_device, _ = fill(tmp_path / "device", dataset, exact=True, on_bad_image="skip", workers=workers)
     assert sum(group_sizes) == 68
-    assert by_device.kept.tolist() == by_pillow.kept.tolist()
+    assert by_device.sample_indices.tolist() == by_pillow.sample_indices.tolist()
     assert torch.equal(everything(by_device), everything(by_pillow))

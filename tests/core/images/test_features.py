@@ -69,7 +69,7 @@ def test_batches_of_features_join_across_chunks(tmp_path):
 
 def test_only_chunks_that_hold_requested_samples_are_computed(tmp_path):
     features, _ = fill(tmp_path, painted(150), samples=[140, 3])
-    assert features.kept.tolist() == [*range(64), *range(128, 150)]
+    assert features.sample_indices.tolist() == [*range(64), *range(128, 150)]
 
 
 def test_a_second_run_computes_nothing(tmp_path):
@@ -213,7 +213,7 @@ def test_a_skipped_image_is_named_and_does_not_change_other_features(tmp_path, w
     good, _ = fill(tmp_path / "good", painted(70))
     features, _ = fill(tmp_path / "bad", painted(70, bad=BAD), on_bad_image="skip", workers=workers)
     kept = [index for index in range(70) if index not in (1, 66)]
-    assert features.kept.tolist() == kept
+    assert features.sample_indices.tolist() == kept
     assert [(item.sample_id, item.reason) for item in features.skipped] == [
         ("1.png", "/images/1.png: not an image"),
         ("66.png", "/images/66.png: not an image"),

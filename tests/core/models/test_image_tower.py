@@ -81,8 +81,8 @@ def test_the_class_token_attends_to_visual_prompts():
 def test_the_short_last_block_does_not_change_the_image_digest():
     vision = {**SMALL["vision_cfg"], "layers": 3}
     state = small_clip(vision_cfg=vision, quick_gelu=True).visual.state_dict()
-    facts = [json.dumps(vision, sort_keys=True), "quick_gelu", Preprocess(size=32)]
-    assert small_vit().image_digest == digest_weights(facts, state)
+    properties = [json.dumps(vision, sort_keys=True), "quick_gelu", Preprocess(size=32)]
+    assert small_vit().image_digest == digest_weights(properties, state)
 
 
 def test_features_of_the_whole_block_have_another_key(tmp_path):
