@@ -158,11 +158,13 @@ def _names_of(records: Sequence[TrialRecord]) -> list[str]:
 def verdict_split(info: SweepInfo, splits: Mapping[str, SplitStatistics], front: Front) -> str | None:
     """Return the split that finalists are judged on: test, else that of the final stage, else that of the search.
 
-    A split counts once a trial has results on it. The search split counts only after the sweep: while the sweep runs,
-    the final stage and the test split may follow.
+    A split counts once a trial has results on it. A search on the test split is judged on the final stage, whose seeds
+    and images had no part in the choice. The search split comes last, and counts only after the sweep: while the sweep
+    runs, the final stage and the test split may follow.
     """
     trials = set(_names_of(front.trials))
-    for split in ("test", FINAL, info.search_split):
+    later_stages = [split for split in ("test", FINAL) if split != info.search_split]
+    for split in [*later_stages, info.search_split]:
         if split not in splits:
             continue
         if split == info.search_split and info.state == "running":

@@ -64,6 +64,13 @@ def test_finalists_are_judged_on_the_latest_stage_and_not_on_the_images_that_cho
     assert answer.recommended == "trial-0002"
 
 
+@pytest.mark.parametrize("state", ["running", "finished"])
+def test_a_search_on_the_test_split_is_judged_on_the_final_stage(tmp_path, state):
+    folder = sweep(tmp_path, BETTER, ("test", FINAL))
+    folder.write_info(replace(folder.info(), search_split="test", state=state))
+    assert read(folder).answer.split == FINAL
+
+
 def test_an_answer_of_one_seed_says_so(tmp_path):
     folder = sweep(tmp_path, BETTER, ("val", "test"), seeds=(0,))
     assert "(one seed, 2 x 1000 test images)" in sentence_of(folder.info(), read(folder))
