@@ -160,7 +160,7 @@ def still_decided(folder: Path, known: dict[str, list[Any]]) -> dict[str, list[A
 
 def decisions(folder: Path) -> dict[str, list[Any]]:
     """By trial, after each block."""
-    files = sorted(folder.glob("race/*/looks.json"))
+    files = sorted(folder.glob("race/*/decisions.json"))
     return {path.parent.name: json.loads(path.read_text())["looks"] for path in files}
 
 

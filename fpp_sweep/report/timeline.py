@@ -142,7 +142,7 @@ def _add_bar(trace: dict[str, Any], worker: str, period: WorkPeriod, record: Tri
 def busy_share(workers: Mapping[str, Sequence[WorkPeriod]]) -> str:
     """Return how much of the time between their first and last task workers had a task.
 
-    >>> busy_share({"a": [Span(0, 40, "", False), Span(60, 100, "", False)]})
+    >>> busy_share({"a": [WorkPeriod(0, 40, "", False), WorkPeriod(60, 100, "", False)]})
     '1 worker, busy for 80 % of the time between the first and the last task.'
     """
     if not workers:

@@ -29,7 +29,7 @@ def run(folder, *words):
 
 
 def looks(sweep):
-    files = sweep.path.glob("race/*/looks.json")
+    files = sweep.path.glob("race/*/decisions.json")
     return {path.parent.name: json.loads(path.read_text())["looks"] for path in files}
 
 
@@ -83,4 +83,7 @@ def test_a_race_that_is_killed_and_resumed_and_what_lost_it(tmp_path):
 
     status, out, errors = run(killed, "--resume", "--continue-trials", "trial-0000")
     assert (status, out) == (2, "")
-    assert errors.splitlines()[-1] == "error: --continue-trials trial-0000: no trial that lost a race; those are none"
+    assert (
+        errors.splitlines()[-1]
+        == "error: --continue-trials trial-0000: not a trial that was stopped early; those are none"
+    )
