@@ -161,7 +161,7 @@ def still_decided(folder: Path, known: dict[str, list[Any]]) -> dict[str, list[A
 def decisions(folder: Path) -> dict[str, list[Any]]:
     """By trial, after each block."""
     files = sorted(folder.glob("race/*/decisions.json"))
-    return {path.parent.name: json.loads(path.read_text())["looks"] for path in files}
+    return {path.parent.name: json.loads(path.read_text())["decisions"] for path in files}
 
 
 def strike(driver: subprocess.Popen[str], folder: Path, most: int, pace: Pace, draw: random.Random) -> str:
@@ -195,12 +195,13 @@ def records(folder: Path) -> dict[str, int]:
 
 
 def finished(folder: Path) -> dict[str, str]:
-    """Return the records of trials that have ended, without the results of the test split."""
+    """Return the records of trials that have ended, without the results of the final stage and of the test split."""
     texts = {}
     for path in (folder / "trials").glob("trial-*.json"):
         record = json.loads(path.read_text())
         if record["state"] in ENDED:
-            record["results"].pop("test", None)
+            for later_stage in ("final", "test"):
+                record["results"].pop(later_stage, None)
             texts[path.stem] = json.dumps(record)
     return texts
 

@@ -30,7 +30,7 @@ def run(folder, *words):
 
 def looks(sweep):
     files = sweep.path.glob("race/*/decisions.json")
-    return {path.parent.name: json.loads(path.read_text())["looks"] for path in files}
+    return {path.parent.name: json.loads(path.read_text())["decisions"] for path in files}
 
 
 def plain(sweep):

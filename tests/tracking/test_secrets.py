@@ -139,9 +139,9 @@ def test_a_server_behind_a_password_gets_everything_and_no_other_file_has_the_pa
             in_environment = {"MLFLOW_TRACKING_USERNAME": "me", "MLFLOW_TRACKING_PASSWORD": password}
             for flags, variables, code in (
                 (["--verify"], {}, 0),  # the store that was used before
-                (["--into", f"http://me:wrong-one@{address}"], {}, 2),
-                (["--into", f"http://{address}"], {}, 2),
-                (["--into", f"http://{address}"], in_environment, 0),
+                (["--verify", "--into", f"http://me:wrong-one@{address}"], {}, 2),
+                (["--verify", "--into", f"http://{address}"], {}, 2),
+                (["--verify", "--into", f"http://{address}"], in_environment, 0),
             ):
                 done = subprocess.run(
                     [*command, *flags], cwd=work, env=environment(work) | variables, capture_output=True, text=True
