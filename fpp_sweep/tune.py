@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fpp_sweep.cli.command import parser, run, typed_words
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(list_shipped_spaces(min(terminal_width(), LINE_COLUMNS)))
         return
     words = typed_words(argv)
-    from fpp_sweep.sweep import api, launch, request  # load much that --help does without
+    from fpp_sweep.sweep import launch, request  # load much that --help does without
 
     files = plugins.read(args.plugin)
     plugins.load(files)
@@ -44,16 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         print(dry_run([space], args.worker_counts))
         return
-    options = api.Options(
-        root=args.out,
-        name=args.name,
-        resume=args.resume,
-        address=args.address,
-        tracking_uri=args.tracking_uri,
-        verbose=args.verbose,
-        plugins=files,
-        continue_trials=tuple(args.continue_trials),
-    )
+    options = replace(launch.options_of(args, files), continue_trials=tuple(args.continue_trials))
     folder = launch.launch(space, options, command="tune", words=words)
     if folder.info().state != "finished":
         raise SystemExit(1)

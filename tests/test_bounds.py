@@ -104,9 +104,10 @@ def test_notes_tables_and_errors_of_the_disk_are_written_out_as_well(capsys, tmp
     err = capsys.readouterr().err.splitlines()
     assert len(err) == 2
     assert all(map(str.isprintable, err))
-    from fpp_sweep.report.tables import aligned
+    from fpp_sweep.report.table import Table, to_text
 
-    first, second = aligned([["dataset", "images"], [HOSTILE, "3"]])
+    table = Table.of_strings(["dataset", "images"], [[HOSTILE, "3"]])
+    first, second = to_text(table, width=1000).splitlines()
     assert second.isprintable()
     assert len(first) == len(second)
     assert escaped(escaped(HOSTILE)) == escaped(HOSTILE)

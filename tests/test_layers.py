@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fpp_sweep.__main__ import COMMANDS
 from tools import code_metrics
 from tools.code_metrics import Module, own_imports, read_modules
 
@@ -40,19 +41,6 @@ LIBRARIES = {  # packages that may import what is slow to load, or belongs to a 
     "torch": {"core", "tiny", "trial", "sweep", "reproduce"},
     "open_clip": {"core", "tiny"},
 }
-COMMANDS = (
-    "init",
-    "tune",
-    "evaluate",
-    "reproduce",
-    "show",
-    "compare",
-    "steer",
-    "sync",
-    "doctor",
-    "cache",
-    "completion",
-)
 HEAVY = [
     "torch",
     "open_clip",

@@ -4,7 +4,7 @@ import io
 import os
 import re
 
-from fpp_sweep.report.tables import aligned
+from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.spec.progress import Bar, Screen
 
 
@@ -112,7 +112,8 @@ def test_wide_letters_count_as_the_two_columns_that_they_take(monkeypatch):
     screen = Screen(stream)
     screen.draw(block=["字" * 30])
     assert states(stream.getvalue()) == ["字" * 9 + "…\n"]
-    assert aligned([["data", "acc"], ["花", "1.0"]]) == ["data  acc", "花    1.0"]
+    table = Table.of_strings(["data", "acc"], [["花", "1.0"]])
+    assert to_text(table, width=1000).splitlines() == ["data  acc", "花    1.0"]
 
 
 def test_colours_are_for_terminals_that_want_them(monkeypatch):

@@ -87,6 +87,10 @@ class TrialRecord:
         return not self.broken
 
 
+def trial_name(number: int) -> str:
+    return f"trial-{number:04d}"
+
+
 def waiting_record(name: str, kind: Kind, config: TrialConfig, **fields: Any) -> TrialRecord:
     """Return the first record of a trial or baseline, which waits for its start."""
     return TrialRecord(

@@ -21,7 +21,7 @@ from fpp_sweep.statistics.block_stats import (
     restrict_to_shared_blocks,
 )
 from fpp_sweep.trial.artifacts import read_sums
-from fpp_sweep.trial.trial import mean, metric_of
+from fpp_sweep.trial.trial import mean, measured_value
 
 TEST = "test"
 
@@ -228,7 +228,7 @@ def restrict_record(
         return None
     values = []
     for objective in objectives:
-        values.append(metric_of(results[first_split], objective.metric))
+        values.append(measured_value(results[first_split], objective.metric))
     return replace(record, results=results, values=values)
 
 

@@ -22,7 +22,7 @@ from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.trial.trial import Executor, Plan, StoppingPolicy, TrialStopped, metric_of, run_trial
+from fpp_sweep.trial.trial import Executor, Plan, StoppingPolicy, TrialStopped, measured_value, run_trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ def _run(
     result, datasets = run_trial(plan, config, split, executor, order=order, policy=policy)
     record = replace(record, results={**record.results, split: result})
     if split == context.search_split:
-        values = [metric_of(result, metric) for metric in metrics_of(context.objectives)]
+        values = [measured_value(result, metric) for metric in metrics_of(context.objectives)]
         constraints = {}
         if record.kind == "trial":
             constraints = violations(context, result)
@@ -145,6 +145,6 @@ def violations(context: TrialContext, result: SplitResult) -> dict[str, float]:
             record = context.folder.trial(f"baseline-{constraint.baseline}")
             if context.search_split not in record.results:
                 raise ValueError(f"constraint {constraint.name}: baseline {constraint.baseline} failed")
-            baseline = metric_of(record.results[context.search_split], constraint.metric)
-        values[constraint.name] = constraint.violation(metric_of(result, constraint.metric), baseline)
+            baseline = measured_value(record.results[context.search_split], constraint.metric)
+        values[constraint.name] = constraint.violation(measured_value(result, constraint.metric), baseline)
     return values

@@ -45,7 +45,7 @@ from fpp_sweep.statistics.block_stats import (
     to_bytes,
 )
 from fpp_sweep.trial.results import TaskResult
-from fpp_sweep.trial.trial import Plan, StoppingPolicy, metric_of
+from fpp_sweep.trial.trial import Plan, StoppingPolicy, measured_value
 
 MIN_SD = 1e-6  # points
 N_NEIGHBOURS = 3  # finished trials that a prediction rests on; more or fewer saved less (benchmarks/RESULTS.md, Racing)
@@ -480,7 +480,7 @@ class RacePolicy(StoppingPolicy):
         return finished
 
     def _final(self, record: TrialRecord, metric: str) -> float:
-        return metric_of(record.results[self._rules.split], metric)
+        return measured_value(record.results[self._rules.split], metric)
 
     def _rung_of(self, name: str) -> RungMetrics | None:
         file = self._rung_file(name)

@@ -14,10 +14,10 @@ import optuna
 from optuna.trial import FrozenTrial
 
 from fpp_sweep.records.folder import REMEDY, SweepFolder
-from fpp_sweep.records.records import SweepInfo, TrialRecord, waiting_record
+from fpp_sweep.records.records import SweepInfo, TrialRecord, trial_name, waiting_record
 from fpp_sweep.records.steering import Queue
 from fpp_sweep.search.samplers import GENERATION_KEY
-from fpp_sweep.search.study import name_of, trial_of_record
+from fpp_sweep.search.study import trial_of_record
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.validation import require
 from fpp_sweep.spec.config import TrialConfig
@@ -47,7 +47,7 @@ def _check_record(record: TrialRecord, info: SweepInfo, space: Space) -> None:
         is_measured = info.search_split in record.results and len(record.values or ()) == len(info.objectives)
         require(is_measured, "complete, and without its results or values")
     if record.kind == "trial":
-        require(record.name == name_of(record.number or 0), "is not its number's", "number")
+        require(record.name == trial_name(record.number or 0), "is not its number's", "number")
     if record.estimate is not None:
         require(len(record.estimate) == len(info.objectives), "is not of the sweep's objectives", "estimate")
     trial_of_record(record, space)
@@ -76,7 +76,7 @@ def _restore_lost_records(folder: SweepFolder, info: SweepInfo, space: Space) ->
         if name.startswith("trial-"):
             last_number = max(last_number, int(name.removeprefix("trial-")))
     for number in range(max(last_number + 1, len(stored_trials))):
-        name = name_of(number)
+        name = trial_name(number)
         if name in names:
             continue
         record = None
@@ -118,7 +118,7 @@ def _record_of_trial(trial: FrozenTrial, number: int, space: Space, queue: Queue
         origin, _ = point
     try:
         record = waiting_record(
-            name_of(number),
+            trial_name(number),
             "trial",
             space.resolve(settings),
             number=number,

@@ -23,11 +23,11 @@ from sqlalchemy.exc import OperationalError
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import MIN_GROWTH, front_of
 from fpp_sweep.records.pareto import front
-from fpp_sweep.records.records import ENDED, FINAL, Command, TrialRecord, waiting_record
+from fpp_sweep.records.records import ENDED, FINAL, Command, TrialRecord, trial_name, waiting_record
 from fpp_sweep.records.steering import budget_in_force
 from fpp_sweep.search.finalists import FinalJobs
 from fpp_sweep.search.job import TrialContext, ended
-from fpp_sweep.search.study import SweepStudy, name_of
+from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.search.trial_runner import ABORT_REASON, TrialRunner
 from fpp_sweep.space.objectives import goals_of
 from fpp_sweep.space.space import Space
@@ -193,7 +193,7 @@ class SweepSearcher(Searcher):
             return
         for command in self._folder.commands():
             if command.kind == "add" and command.applied is None:
-                self._record_applied(command, name_of(number), number)
+                self._record_applied(command, trial_name(number), number)
                 added[number] = dict(command.values)
                 return
 
@@ -337,8 +337,8 @@ class SweepSearcher(Searcher):
         """Return the name of the next trial, which is on record then."""
         if self._unfinished:
             number = self._unfinished.pop(0)
-            if name_of(number) in self._records:
-                return name_of(number)
+            if trial_name(number) in self._records:
+                return trial_name(number)
             number, origin, params = self._study.ask_again(number)
         else:
             self._queue_added_point()
@@ -346,7 +346,7 @@ class SweepSearcher(Searcher):
         config = self._space.resolve(params)
         generation = self._study.generation(number)
         fields: dict[str, Any] = {"number": number, "origin": origin, "params": params, "generation": generation}
-        record = waiting_record(name_of(number), "trial", config, **fields)
+        record = waiting_record(trial_name(number), "trial", config, **fields)
         self._write(record)
         return record.name
 

@@ -133,10 +133,6 @@ def remove_study(file: Path) -> None:
     file.unlink(missing_ok=True)
 
 
-def name_of(number: int) -> str:
-    return f"trial-{number:04d}"
-
-
 # ------------------------------------------------------------ from records to trials
 
 

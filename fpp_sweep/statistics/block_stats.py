@@ -177,40 +177,6 @@ def restrict_to_shared_blocks(trials: Sequence[BlockStats]) -> list[BlockStats]:
     return restricted
 
 
-def restrict_to_shared(trials: Mapping[str, StatsBySeed]) -> dict[str, dict[tuple[str, int], BlockStats]]:
-    """Return the statistics of several trials on the datasets and images that all of them have.
-
-    A dataset of which no block is shared is left out.
-    """
-    restricted: dict[str, dict[tuple[str, int], BlockStats]] = {}
-    for name in trials:
-        restricted[name] = {}
-    for dataset in _shared_datasets(list(trials.values())):
-        keys = []
-        stats = []
-        for name, table in trials.items():
-            for key in sorted(table):
-                if key[0] == dataset:
-                    keys.append((name, key))
-                    stats.append(table[key])
-        try:
-            shared = restrict_to_shared_blocks(stats)
-        except InputError:  # different images under the same dataset name, or blocks that do not fit
-            continue
-        for (name, key), part in zip(keys, shared, strict=True):
-            restricted[name][key] = part
-    return restricted
-
-
-def _shared_datasets(tables: Sequence[StatsBySeed]) -> list[str]:
-    if not tables:
-        return []
-    shared = set(datasets_of(tables[0]))
-    for table in tables[1:]:
-        shared.intersection_update(datasets_of(table))
-    return sorted(shared)
-
-
 # --- metrics as functions of sums ------------------------------------------------------------------
 
 

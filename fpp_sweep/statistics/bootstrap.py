@@ -94,12 +94,6 @@ class SplitSamples:
         return self.records[name].metrics.get(metric)
 
     @property
-    def most_seeds(self) -> int:
-        """The largest number of seeds of a record."""
-        counts = [len(record.seeds) for record in self.records.values()]
-        return max(counts, default=0)
-
-    @property
     def mean_calibrated_bias(self) -> dict[str, float]:
         """By metric, the calibration error of a calibrated model on these images; the mean over records."""
         by_metric: dict[str, list[float]] = {}

@@ -41,7 +41,7 @@ class SweepDriver:
         self.space, self.folder, self.opened, self.options = space, folder, opened, options
         self.delivery_seconds = DELIVERY_SECONDS
         self.tune_folder = ""
-        self.recorder = SweepRecorder(folder)
+        self.recorder = SweepRecorder(folder, folder.info())
         self.shipper = BackgroundSync(folder, uri)
         self.display = Display(sys.stderr, objectives=space.objectives)
         self.reporter = Reporter(folder, self.shipper)

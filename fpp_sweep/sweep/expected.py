@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fpp_sweep.records.records import FINAL
+from fpp_sweep.records.records import FINAL, trial_name
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.config import TrialConfig
@@ -90,7 +90,7 @@ def expected_configs(space: Space) -> dict[str, TrialConfig]:
             _, values = queue[number]
         else:
             values = sample_point(space.searched(), generator)
-        configs[f"trial-{number:04d}"] = space.resolve(values)
+        configs[trial_name(number)] = space.resolve(values)
     return configs
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.messages import command_line, runnable
 from fpp_sweep.spec.progress import Screen
+from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.heading import heading
@@ -20,6 +22,19 @@ from fpp_sweep.sweep.resume import require_same
 from fpp_sweep.sweep.trial_view import print_trial
 
 INTERRUPTED = 130  # exit status, as a shell has it for Ctrl-C
+
+
+def options_of(args: argparse.Namespace, files: Sequence[PluginFile]) -> Options:
+    """Return what the flags of a command line say about the folder, the cluster and MLflow."""
+    return Options(
+        root=args.out,
+        name=args.name,
+        resume=args.resume,
+        address=args.address,
+        tracking_uri=args.tracking_uri,
+        verbose=args.verbose,
+        plugins=tuple(files),
+    )
 
 
 def launch(

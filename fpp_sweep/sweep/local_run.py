@@ -15,6 +15,7 @@ from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.local_trials import TrialCallback, recording_end, require_listed, run_trials
 from fpp_sweep.sweep.preflight import check_before_start
+from fpp_sweep.sweep.recording import SweepRecorder
 from fpp_sweep.sweep.resume import undo_if_refused
 from fpp_sweep.sweep.start import begin, local_start
 from fpp_sweep.tracking import check_store, sync_folder
@@ -33,7 +34,7 @@ def run_locally(space: Space, options: Options | None = None, on_trial: TrialCal
     folder = sweep_folder(space, options)
     with folder.locked(), terminable():
         start = local_start(space, options, folder)
-        with undo_if_refused(folder, start.info_before), recording_end(folder):
+        with undo_if_refused(folder, start.info_before), recording_end(SweepRecorder(folder, start.info)):
             begin(folder, start)
             if start.tracking_uri:
                 check_store(start.tracking_uri)

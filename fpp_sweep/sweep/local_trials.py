@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Literal
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import ENDED, TrialRecord, waiting_record
+from fpp_sweep.records.records import ENDED, TrialRecord, trial_name, waiting_record
 from fpp_sweep.search.job import TrialContext, run_job
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search
@@ -17,6 +16,7 @@ from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.files import set_aside
 from fpp_sweep.spec.messages import note, plural
 from fpp_sweep.sweep.api import InterruptedSweep
+from fpp_sweep.sweep.recording import SweepRecorder
 
 TrialCallback = Callable[[SweepFolder, TrialRecord], None]
 NEED_RAY = ("wall_clock", "gpu_hours", "concurrency", "patience", "race", "notify")  # keys of `search`
@@ -35,41 +35,21 @@ def require_listed(space: Space) -> None:
 
 
 @contextmanager
-def recording_end(folder: SweepFolder) -> Iterator[None]:
+def recording_end(recorder: SweepRecorder) -> Iterator[None]:
     """Record how the sweep ended and how long it took, whatever happens within."""
-    began = time.monotonic()
     try:
         yield
     except BaseException as error:
+        recorder.record_interrupted_trials()
         with suppress(OSError):  # as far as the disk allows
-            _write_interruption(folder, began)
+            recorder.record_end("interrupted")
         if isinstance(error, KeyboardInterrupt):
             raise InterruptedSweep from None
         if isinstance(error, OSError):
             raise MachineError.of(error) from error
         raise
-    states = {record.state for record in folder.trials()}
-    if "complete" in states:
-        _write_end(folder, "finished", began)
-    else:
-        _write_end(folder, "failed", began)
-
-
-def _write_interruption(folder: SweepFolder, began: float) -> None:
-    for record in folder.trials():
-        if record.state == "running":
-            interrupted = replace(record, state="interrupted", reason="the sweep was interrupted", finished=time.time())
-            folder.write_trial(interrupted)
-    _write_end(folder, "interrupted", began)
-
-
-def _write_end(folder: SweepFolder, state: Literal["finished", "failed", "interrupted"], began: float) -> None:
-    info = folder.info()
-    spent = info.spent + time.monotonic() - began
-    finished = None
-    if state != "interrupted":
-        finished = time.time()
-    folder.write_info(replace(info, state=state, finished=finished, spent=spent))
+    states = {record.state for record in recorder.folder.trials()}
+    recorder.record_end("finished" if "complete" in states else "failed")
 
 
 def run_trials(context: TrialContext, space: Space, on_trial: TrialCallback | None) -> None:
@@ -101,7 +81,7 @@ def _write_listed_trials(space: Space, folder: SweepFolder) -> list[str]:
     """Write a record for each point that has none yet, and return the names of all of them in their order."""
     names = []
     for number, (origin, values) in enumerate(space.queue()[: space.search.trials]):
-        name = f"trial-{number:04d}"  # as in search/study.py, which needs Optuna
+        name = trial_name(number)
         if not _has_record(folder, name):
             config = space.resolve(values)
             folder.write_trial(waiting_record(name, "trial", config, number=number, origin=origin, params=values))

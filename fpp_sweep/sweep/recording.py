@@ -6,15 +6,17 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import TrialRecord, WorkTotals
+from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.search.racing import savings
-from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.space import Space
-from fpp_sweep.workers.status import SchedulerStatus
+
+if TYPE_CHECKING:  # imports Ray, which a sweep in one process does without
+    from fpp_sweep.search.searcher import SweepSearcher
+    from fpp_sweep.workers.status import SchedulerStatus
 
 EndState = Literal["finished", "failed", "interrupted"]
 
@@ -22,8 +24,8 @@ EndState = Literal["finished", "failed", "interrupted"]
 class SweepRecorder:
     """Writes sweep.json for one driver; time and work of earlier drivers are added."""
 
-    def __init__(self, folder: SweepFolder) -> None:
-        info = folder.info()
+    def __init__(self, folder: SweepFolder, info: SweepInfo) -> None:
+        """Take the record as it is before this driver has worked; it need not be written yet."""
         self.folder = folder
         self.spent_before = info.spent  # seconds that earlier drivers have worked
         self._work_before = info.work
@@ -40,7 +42,7 @@ class SweepRecorder:
             info = replace(info, race=savings(searcher.records(), space.search.split))
         self.folder.write_info(info)
 
-    def record_end(self, state: EndState, scheduler: SchedulerStatus | None) -> None:
+    def record_end(self, state: EndState, scheduler: SchedulerStatus | None = None) -> None:
         """Record the state in which this driver leaves the sweep, with its time and the work of its workers."""
         work = self._work_before
         if scheduler is not None:

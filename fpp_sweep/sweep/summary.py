@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_values, values_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, WorkTotals
+from fpp_sweep.report.text_layout import terminal_width
 from fpp_sweep.spec.messages import command_line, plural, printable, runnable
 from fpp_sweep.spec.progress import time_shares
 from fpp_sweep.sweep.final_table import final_table
@@ -22,7 +22,6 @@ from fpp_sweep.tracking import mlflow_links
 from fpp_sweep.trial.trial import sum_by_stage
 
 FAILURES_SHOWN = 3
-WIDTH = 100  # columns, where the output is not a terminal
 
 
 def summary_lines(folder: SweepFolder, width: int | None = None, *, resume: bool = True) -> Iterator[str]:
@@ -31,7 +30,7 @@ def summary_lines(folder: SweepFolder, width: int | None = None, *, resume: bool
     `resume` says whether the command that continues an interrupted sweep is among them.
     """
     if width is None:
-        width = shutil.get_terminal_size((WIDTH, 24)).columns
+        width = terminal_width()
     info, records = folder.info(), folder.trials()
     statistics = statistics_of(folder, info, records)
     yield printable(state_line(folder, info, records))

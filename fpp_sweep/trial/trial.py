@@ -357,7 +357,7 @@ def sum_by_stage(rows: Iterable[Mapping[str, float]]) -> Numbers:
     return totals
 
 
-def metric_of(result: SplitResult, metric: str) -> float:
+def measured_value(result: SplitResult, metric: str) -> float:
     """Return a metric by name: an average, one dataset's value (`ece/dtd`), or what the trial took."""
     name, slash, dataset = metric.partition("/")
     if name == "device_seconds":

@@ -115,10 +115,10 @@ def test_episodic_methods_treat_samples_independently(name, order):
 
 @pytest.mark.parametrize("name", [row.name for row in ROWS if row.stateful])
 def test_a_stateful_method_continues_from_a_stored_state(name):
-    method, views = build_method(name, AdaptConfig(), "fine_grained"), PAIR.views(6, 8)
+    method, views = build_method(name, AdaptConfig(), "fine_grained"), PAIR.views(12, 8)
 
     def start():
-        return method.start(PAIR.model, PAIR.context, 6)
+        return method.start(PAIR.model, PAIR.context, 12)
 
     first, state = method.predict(PAIR.model, start(), views[:4])
     state = method.unpack(start(), {key: tensor.clone() for key, tensor in method.pack(state).items()})

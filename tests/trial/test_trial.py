@@ -27,7 +27,7 @@ from fpp_sweep.trial.trial import (
     StoppingPolicy,
     TrialStopped,
     join_shards,
-    metric_of,
+    measured_value,
     run_trial,
     summary,
 )
@@ -428,18 +428,18 @@ FOUND = SplitResult(
     ],
 )
 def test_an_objective_is_an_average_a_datasets_value_or_a_cost(metric, value):
-    assert metric_of(FOUND, metric) == value
+    assert measured_value(FOUND, metric) == value
 
 
 def test_an_objective_on_an_unknown_dataset_lists_the_known_ones():
     with pytest.raises(InputError, match=r"objective 'ece/cars': the sweep has no dataset 'cars'; it has dtd, pets"):
-        metric_of(FOUND, "ece/cars")
+        measured_value(FOUND, "ece/cars")
 
 
 @pytest.mark.parametrize(("metric", "message"), [("nll", "nll is nan"), ("ece/dtd", "ece/dtd is inf")])
 def test_a_number_that_is_not_finite_is_an_error(metric, message):
     with pytest.raises(FloatingPointError, match=message):
-        metric_of(FOUND, metric)
+        measured_value(FOUND, metric)
 
 
 # ------------------------------------------------------------ files

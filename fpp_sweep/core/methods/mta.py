@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from fpp_sweep.core.compute.precision import without_autocast
 from fpp_sweep.core.methods.base import Classifier, TextModel, cosine_logits
+from fpp_sweep.core.methods.frozen_prompt import FrozenPrompt
 
 NEIGHBOUR_FRACTION = 0.3  # of the other views, for the bandwidth of a view; released
 ROUNDS = 5  # of weights and mode in turn; the released program does not converge, so the number matters
@@ -91,15 +92,8 @@ def squared_bandwidths(views: Tensor) -> Tensor:
     return 0.5 * other_distances[..., :neighbours].mean(-1)
 
 
-class Mta:
-    """MTA: the logits of the mode of a sample's views."""
-
-    def __init__(self, **unused: object) -> None:
-        """Take no settings: the released constants are fixed."""
-
-    @torch.no_grad()
-    def start(self, model: TextModel, context: Tensor, samples: int) -> Classifier:
-        return model.classifier(context)
+class Mta(FrozenPrompt):
+    """MTA: the logits of the mode of a sample's views; the released constants are fixed."""
 
     @torch.no_grad()
     def predict(self, model: TextModel, state: Classifier, views: Tensor) -> tuple[Tensor, Classifier]:

@@ -7,31 +7,19 @@ Shapes: B samples, S confident views, K classes, D feature dimension.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fpp_sweep.core.compute.precision import without_autocast
 from fpp_sweep.core.methods.base import Classifier, TextModel
-from fpp_sweep.core.methods.penalties import Penalty
+from fpp_sweep.core.methods.frozen_prompt import FrozenPrompt
 from fpp_sweep.core.methods.tpt import confident_views
 from fpp_sweep.core.optim import EPSILON
-from fpp_sweep.spec.config import AdaptConfig
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tps:
+class Tps(FrozenPrompt):
     """TPS with one shift for each class, or one for all classes."""
-
-    adapt: AdaptConfig
-    penalty: Penalty | None = None
-    weight: float = 0.0
-
-    @torch.no_grad()
-    def start(self, model: TextModel, context: Tensor, samples: int) -> Classifier:
-        return model.classifier(context)
 
     @torch.no_grad()
     def predict(self, model: TextModel, state: Classifier, views: Tensor) -> tuple[Tensor, Classifier]:

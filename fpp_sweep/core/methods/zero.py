@@ -7,13 +7,11 @@ Shapes: B samples, V views, K classes, Q views that vote.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from fpp_sweep.core.methods.base import Classifier, TextModel, cosine_logits
-from fpp_sweep.core.methods.penalties import Penalty
+from fpp_sweep.core.methods.frozen_prompt import FrozenPrompt
 from fpp_sweep.core.methods.tpt import view_entropies
 from fpp_sweep.spec.config import AdaptConfig
 
@@ -21,17 +19,8 @@ VOTE_FLOOR = 1e-6  # votes that every class gets, because votes contain zeros an
 RELEASED_SCALE = 1024.0  # one over the machine epsilon of half precision, in which the released program runs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Zero:
+class Zero(FrozenPrompt):
     """ZERO: the logits are the logarithms of the shares of votes."""
-
-    adapt: AdaptConfig
-    penalty: Penalty | None = None
-    weight: float = 0.0
-
-    @torch.no_grad()
-    def start(self, model: TextModel, context: Tensor, samples: int) -> Classifier:
-        return model.classifier(context)
 
     @torch.no_grad()
     def predict(self, model: TextModel, state: Classifier, views: Tensor) -> tuple[Tensor, Classifier]:

@@ -1,0 +1,25 @@
+"""The common part of methods that leave the prompt as it is, and classify by image features alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fpp_sweep.core.methods.base import Classifier, TextModel
+from fpp_sweep.core.methods.penalties import Penalty
+from fpp_sweep.spec.config import AdaptConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenPrompt:
+    """A method whose state is the classifier of its prompt; there is no step in which a penalty could act."""
+
+    adapt: AdaptConfig
+    penalty: Penalty | None = None
+    weight: float = 0.0
+
+    @torch.no_grad()
+    def start(self, model: TextModel, context: Tensor, samples: int) -> Classifier:
+        return model.classifier(context)
