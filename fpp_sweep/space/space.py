@@ -25,7 +25,8 @@ from fpp_sweep.space.work import Sampler, Search, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import PRESETS, TrialConfig, dotted, preset
 
-DEFAULT_TRIALS = 16  # if no budget is given: TPE starts to use its observations after 10
+DEFAULT_TRIALS = 16  # if no budget is given
+DEFAULT_SAMPLER: Sampler = "tpe"  # gp was not shown to be as good where seeds dominate (benchmarks/RESULTS.md, Search)
 
 # keys that may differ when a sweep is resumed: they decide no result
 CHANGEABLE_ON_RESUME = {
@@ -132,10 +133,13 @@ class Space:
             set_field(self, "points", check_points(self.points, self.searched(), start))
 
     def _check_sampler(self) -> Sampler:
-        """Return the sampler, which must suit the parameters."""
-        sampler: Sampler = self.search.sampler or "tpe"
+        """Return the sampler, which must suit the parameters; `auto` becomes the one that it stands for."""
+        sampler: Sampler = self.search.sampler or DEFAULT_SAMPLER
+        if self.grid and self.search.sampler in (None, "auto"):
+            sampler = "grid"
+        if sampler == "auto":
+            sampler = self._auto_sampler()
         if self.grid:
-            sampler = self.search.sampler or "grid"
             problem = f"{sampler} does not go with a grid, whose points are given; take one of them out"
             require(sampler == "grid", problem, "search.sampler")
             require(not self.params, "does not go with a grid; write the values as a block of it", "params")
@@ -144,11 +148,18 @@ class Space:
                 if sampler == "grid":
                     require(param.kind == "choice", "is a range, which sampler grid cannot run; give choices")
                 if sampler == "gp":
-                    require(not param.when, "when does not go with sampler gp, which needs a fixed space; use tpe")
+                    problem = "when does not go with sampler gp, which needs a fixed space; use auto, which takes tpe"
+                    require(not param.when, problem)
         if sampler == "grid":
             with at_key("params"):
                 check_size(math.prod(len(param.choices) for param in self.params), "another sampler")
         return sampler
+
+    def _auto_sampler(self) -> Sampler:
+        """Return the sampler that needs fewest trials where the response is smooth and seeds differ little."""
+        if any(param.when for param in self.params):
+            return "tpe"
+        return "gp"
 
     def _check_shards(self) -> None:
         """A method whose result depends on the samples before needs the whole dataset, in order."""

@@ -107,7 +107,7 @@ def _fraction_schema() -> dict[str, Any]:
     return {"anyOf": [{"type": "number"}, {"type": "string", "pattern": f"^{_FRACTION}$"}]}
 
 
-Sampler = Literal["tpe", "nsga2", "gp", "random", "grid"]
+Sampler = Literal["auto", "gp", "tpe", "nsga2", "random", "grid"]
 Split = Literal["train", "val", "test"]
 Text = Annotated[str, Convert(_check_text, lambda: {"type": "string", "pattern": r"\S"})]
 Positive = Annotated[int, Limits(ge=1, le=MAX_WHOLE)]
@@ -153,7 +153,7 @@ class Finalists:
 class Search:
     """The choice of points, and when there are enough."""
 
-    sampler: Sampler = COMPUTED_DEFAULT  # grid if the space has one, else tpe
+    sampler: Sampler = COMPUTED_DEFAULT  # grid if the space has one, else tpe; the space resolves auto
     trials: Positive | None = None  # that start, baselines not counted; none: no limit
     wall_clock: Seconds | None = None
     gpu_hours: Annotated[float, Limits(gt=0)] | None = None  # hours that workers were held, times the GPUs of each
