@@ -39,6 +39,7 @@ from fpp_sweep.space.work import Sampler, Search
 from fpp_sweep.spec.errors import InputError
 
 DEVIATIONS = "deviations"  # attribute of a trial: the standard deviations of its noise
+MIN_TRIALS = 20  # of a cloud, for a surrogate
 SMOOTH = "smooth"
 KINDS = (SMOOTH, "forest", "process")
 Qualities = dict[int, float]  # by number of trials
@@ -124,7 +125,7 @@ def surrogates_of(args: argparse.Namespace, noise: float, space: Space) -> dict[
     if set(args.responses) == {SMOOTH}:
         return surrogates
     for cloud in read_clouds().values():
-        if args.datasets and cloud.dataset not in args.datasets:
+        if len(cloud.points) < MIN_TRIALS or (args.datasets and cloud.dataset not in args.datasets):
             continue
         points = unit_points(cloud, space)
         for kind in args.responses:

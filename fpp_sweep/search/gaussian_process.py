@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from optuna import Study
 from optuna.distributions import BaseDistribution
 from optuna.samplers import GPSampler
@@ -30,8 +29,10 @@ class GaussianProcessSampler(GPSampler):
         running_trials: list[FrozenTrial],
         search_space: dict[str, BaseDistribution],
     ) -> dict[str, Any]:
-        trials = study.get_trials(deepcopy=False, states=(TrialState.FAIL, TrialState.PRUNED))
-        without_values = [trial for trial in trials if search_space.keys() <= trial.params.keys()]
+        without_values = []
+        for trial in study.get_trials(deepcopy=False, states=(TrialState.FAIL, TrialState.PRUNED)):
+            if search_space.keys() <= trial.params.keys():
+                without_values.append(trial)
         pending = [*without_values[-MAX_WITHOUT_VALUES:], *running_trials]
         modelled = self._modelled(study, completed_trials)
         settings: dict[str, Any] = super()._sample_relative_impl(study, modelled, pending, search_space)
@@ -41,8 +42,10 @@ class GaussianProcessSampler(GPSampler):
         """Return the trials that the model is fitted to, in their order."""
         if len(completed_trials) <= MAX_MODELLED:
             return completed_trials
-        chosen = {trial.number for trial in study.best_trials[:MAX_MODELLED]}
-        others = [trial.number for trial in completed_trials if trial.number not in chosen]
-        drawn: np.ndarray = self._rng.rng.choice(others, MAX_MODELLED - len(chosen), replace=False)
-        chosen.update(drawn.tolist())
-        return [trial for trial in completed_trials if trial.number in chosen]
+        on_front = {trial.number for trial in study.best_trials[:MAX_MODELLED]}
+        ranks = self._rng.rng.permutation(len(completed_trials))
+        order = sorted(
+            range(len(completed_trials)),
+            key=lambda index: (completed_trials[index].number not in on_front, ranks[index]),
+        )
+        return [completed_trials[index] for index in sorted(order[:MAX_MODELLED])]

@@ -157,8 +157,9 @@ class Space:
 
     def _auto_sampler(self) -> Sampler:
         """Return the sampler that needs fewest trials where the response is smooth and seeds differ little."""
-        if any(param.when for param in self.params):
-            return "tpe"
+        for param in self.params:
+            if param.when:
+                return "tpe"
         return "gp"
 
     def _check_shards(self) -> None:
