@@ -1,7 +1,7 @@
 """Clouds of real trials: `python -m benchmarks.clouds --out FILE`, read by `read_clouds`.
 
-Random trials of search_spaces/perturb.yaml, the same points on each embedded dataset and seed by itself. The benchmarks
-of the search fit surrogates to their values: the mean over seeds is the surface, the differences of seeds are the noise.
+Random trials of search_spaces/perturb.yaml, the same points on each embedded dataset and seed by itself. Benchmarks of
+the search fit surrogates to their values: the mean over seeds is the surface, the differences of seeds are the noise.
 Rows are written as they come, point by point and one group of datasets after the other, so that a stopped run has whole
 clouds; a second run goes on where the first ended.
 """
