@@ -1,4 +1,4 @@
-"""The response surface of a sweep: a Gaussian process on its trials, with the effects of settings and their uncertainty.
+"""The response surface of a sweep: a Gaussian process on its trials, with effects of settings and their uncertainty.
 
 The kernel is a product over the settings, so that the mean of the surface over all values of a setting follows exactly.
 A point that has `nan` for a setting stands for that mean: with all others `nan` it is the effect of one setting. The

@@ -50,9 +50,8 @@ def _check_notify(space: Space) -> None:
 def _check_sampler(space: Space) -> None:
     """Raise InputError if the sampler of a plugin breaks its contract."""
     if space.search.sampler in catalogue.SAMPLERS:
-        from fpp_sweep.search.sampler_contract import check_sampler  # start-up time: loads Optuna
-
-        check_sampler(space)
+        check = catalogue.code_of("fpp_sweep.search.sampler_contract:check_sampler")  # loads Optuna, now only
+        check(space)
 
 
 def _require_own_splits(space: Space, datasets: Sequence[str]) -> None:
