@@ -1,7 +1,7 @@
 """Clouds of real trials: `python -m benchmarks.clouds --out FILE`, read by `read_clouds`.
 
-Random trials of search_spaces/perturb.yaml, the same points on each embedded dataset and seed by itself. The benchmarks
-of the search fit surrogates to their values: the mean over seeds is the surface, the differences of seeds are the noise.
+Random trials of search_spaces/perturb.yaml, the same points on each embedded dataset and seed by itself. Benchmarks of
+the search fit surrogates to their values: the mean over seeds is the surface, the differences of seeds are the noise.
 Rows are written as they come, point by point and one group of datasets after the other, so that a stopped run has whole
 clouds; a second run goes on where the first ended.
 """
@@ -127,7 +127,7 @@ def _done(file: Path) -> set[tuple[int, int, str]]:
 
 
 def read_clouds(file: Path = FILE) -> dict[str, Cloud]:
-    """Return the cloud of each dataset; a trial that lacks a seed is left out."""
+    """Return the clouds by dataset; a trial that lacks a seed is left out, and a dataset without trials, too."""
     with file.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     keys = tuple(key for key in rows[0] if key not in ("trial", "seed", "dataset", *METRICS))
@@ -139,6 +139,8 @@ def read_clouds(file: Path = FILE) -> dict[str, Cloud]:
             if row["dataset"] == name:
                 trials.setdefault(int(row["trial"]), {})[int(row["seed"])] = row
         whole = [trial for _, trial in sorted(trials.items()) if len(trial) == len(seeds)]
+        if not whole:
+            continue
         points = [[float(trial[seeds[0]][key]) for key in keys] for trial in whole]
         values = [[[float(trial[seed][metric]) for metric in METRICS] for seed in seeds] for trial in whole]
         clouds[name] = Cloud(name, keys, np.array(points), np.array(values))

@@ -20,7 +20,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import optuna
@@ -35,13 +34,15 @@ from fpp_sweep.search.study import suggest
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.space.shipped import find_space
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.work import Sampler, Search
+from fpp_sweep.space.work import Search
+from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 
 DEVIATIONS = "deviations"  # attribute of a trial: the standard deviations of its noise
 MIN_TRIALS = 20  # of a cloud, for a surrogate
 SMOOTH = "smooth"
 KINDS = (SMOOTH, "forest", "process")
+SAMPLERS = [name for name in catalogue.BUILT_IN_SAMPLERS if name not in ("auto", "grid")]
 Qualities = dict[int, float]  # by number of trials
 
 
@@ -100,8 +101,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         args.responses, args.worlds = list(KINDS), 10
         args.budgets, args.noise, args.at_once = [16, 32, 48, 64], [1.0, 2.5], [1, 4, 8]
     for name in args.samplers:
-        if name not in get_args(Sampler) and not re.fullmatch(r"gp\d+", name):
-            raise InputError(f"--samplers: unknown sampler {name!r}; use {', '.join(get_args(Sampler))} or gpN")
+        if name not in SAMPLERS and not re.fullmatch(r"gp\d+", name):
+            raise InputError(f"--samplers: unknown sampler {name!r}; use {', '.join(SAMPLERS)} or gpN")
     return args
 
 
@@ -205,7 +206,7 @@ def sampler_of(case: Case, stream: str) -> BaseSampler:
     """Return the sampler of a case with the random stream that a sweep with this seed has."""
     startup = re.fullmatch(r"gp(\d+)", case.sampler)
     if startup is None:
-        return build_sampler(replace(Search(), sampler=case.sampler, seed=case.world), stream)
+        return build_sampler(Search(sampler=case.sampler, seed=case.world), stream)
     return GPSampler(seed=stream_seed(case.world, stream), n_startup_trials=int(startup[1]))
 
 
