@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 from fpp_sweep.records import pareto
 from fpp_sweep.records.records import FINAL, SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
+from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.space.work import BASELINES, DEFAULT_FLOOR
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
@@ -228,9 +229,16 @@ def _points(records: Sequence[TrialRecord]) -> list[Sequence[float]]:
     return [values_of(record) for record in records]
 
 
-def metrics_shown(objectives: Sequence[Objective]) -> list[str]:
-    """Return the metrics of the objectives, then accuracy and ECE, which every reader asks for."""
-    return list(dict.fromkeys([*metrics_of(objectives), catalogue.ACCURACY, catalogue.ECE]))
+def metrics_shown(info: SweepInfo) -> list[str]:
+    """Return the metrics of the objectives, then accuracy and ECE, which every reader asks for.
+
+    ECE is shown after each post-hoc map of the sweep, too.
+    """
+    names = [*metrics_of(info.objectives), catalogue.ACCURACY, catalogue.ECE]
+    for posthoc in as_mapping(info.space.get("work", {})).get("posthoc", ()):
+        if posthoc in catalogue.POSTHOC:
+            names.append(f"{catalogue.ECE}@{posthoc}")
+    return list(dict.fromkeys(names))
 
 
 def splits_of(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:
@@ -260,7 +268,7 @@ def format_metric(metric: str, value: float | None, deviation: float | None = No
     if value is None:
         return ""
     decimals = 2  # of a plugin's metric, if the plugin is not loaded
-    row = catalogue.METRICS.get(metric.partition("/")[0])
+    row = catalogue.METRICS.get(catalogue.parts_of(metric).stem)
     if row is not None:
         decimals = row.decimals
     text = f"{value:.{decimals}f}"
