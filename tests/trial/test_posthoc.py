@@ -15,14 +15,16 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.statistics.paired import Interval, metric_interval
 from fpp_sweep.statistics.posthoc_maps import (
     ALL_RIGHT,
+    FOLDS,
     LabelledLogits,
+    fit_isotonic,
     fit_temperature,
     softmax,
     with_isotonic,
     with_temperature,
 )
 from fpp_sweep.trial.artifacts import write_artifacts
-from fpp_sweep.trial.posthoc import FOLDS, PosthocInputs, apply_maps, folds_of, needs_validation
+from fpp_sweep.trial.posthoc import PosthocInputs, apply_maps, folds_of, needs_validation
 from fpp_sweep.trial.trial import measured_value, run_trial
 from tests.names import PLAIN, TPT
 from tests.trial.conftest import inline, plan_of
@@ -181,8 +183,6 @@ def test_isotonic_maps_on_validation_are_cross_fitted_by_a_trial(worker, tmp_pat
     _, (part,) = run_trial(plan, QUICK.replace({"method": PLAIN}), "val", inline(worker, plan, tmp_path))
     mapped = part.mapped["isotonic"]
     folds = folds_of("digits", part.predictions.ids)
-    from fpp_sweep.statistics.posthoc_maps import fit_isotonic
-
     fit = fit_isotonic(labelled(part.predictions, folds != 2))
     expected = with_isotonic(part.predictions.columns["logits"][folds == 2].astype(np.float64), fit)
     np.testing.assert_allclose(mapped.confidence[folds == 2], confidences(expected), rtol=1e-6)
