@@ -16,6 +16,7 @@ from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.space.work import BASELINES, DEFAULT_FLOOR
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
+from fpp_sweep.spec.config import FIXED_ORDERS
 
 MIN_GROWTH = 0.01  # of the hypervolume, that makes further trials worth their cost
 
@@ -178,10 +179,27 @@ class Front:
             remarks.append("finalist")
         if self.is_below_floor(record):
             remarks.append(f"more than {self.floor:g} points below {catalogue.PLAIN}")
+        remarks += orders_remark(record, self.search_split)
         if not record.feasible:
             verb = "breaks" if record.state == "complete" else "expected to break"
             remarks.append(f"{verb} a constraint")
         return remarks
+
+
+def orders_remark(record: TrialRecord, split: str) -> list[str]:
+    """Return how many orders of the stream a result is the mean of, if it depends on the order.
+
+    The plus-minus of a table is then the spread over orders.
+    """
+    row = catalogue.METHODS.get(str(record.config.get("method")))  # a plugin's method may not be loaded
+    if row is None or not row.ordered or split not in record.results:
+        return []
+    orders = max(1, len(record.results[split].by_seed))
+    if record.config.get("adapt.order") in FIXED_ORDERS:
+        orders = 1
+    if orders == 1:
+        return ["one order of the stream"]
+    return [f"{orders} orders of the stream"]
 
 
 def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from fpp_sweep.cli.terminal import terminal_width
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import format_metric, format_setting
+from fpp_sweep.records.front import format_metric, format_setting, orders_remark
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.records.skipped_images import skipped_lines
 from fpp_sweep.report.table import Table, to_text
@@ -31,9 +31,9 @@ def trial_lines(folder: SweepFolder, name: str) -> Iterator[str]:
     record = folder.known_trial(name)
     for line in (*_state_lines(record), *_file_lines(folder, record)):
         yield printable(line)
-    for split, result in record.results.items():
+    for split in record.results:
         yield ""
-        yield split_text(split, result)
+        yield split_text(record, split)
         for line in skipped_lines(folder.artifacts(name) / split):
             yield printable(line)
     yield printable(f"repeat      {repeat_command(folder, folder.info(), record)}")
@@ -42,8 +42,8 @@ def trial_lines(folder: SweepFolder, name: str) -> Iterator[str]:
 def print_trial(objectives: Sequence[Objective], folder: SweepFolder, record: TrialRecord) -> None:
     """Print a line about an ended trial, and its table by dataset if it has numbers."""
     Screen(sys.stderr).draw([trial_line(record, objectives)])
-    for split, result in record.results.items():
-        lines = [f"{record.name}: {_settings_line(record)}", split_text(split, result)]
+    for split in record.results:
+        lines = [f"{record.name}: {_settings_line(record)}", split_text(record, split)]
         lines += [printable(line) for line in skipped_lines(folder.artifacts(record.name) / split)]
         print("\n".join(["", *lines]), flush=True)
 
@@ -85,9 +85,10 @@ def _file_lines(folder: SweepFolder, record: TrialRecord) -> Iterator[str]:
             yield f"    {line}"
 
 
-def split_text(split: str, result: SplitResult) -> str:
-    """Return a trial's numbers on a split, those after post-hoc maps, and what maps could not do."""
-    parts = [split_table(split, result)]
+def split_text(record: TrialRecord, split: str) -> str:
+    """Return a trial's numbers on a split, those after post-hoc maps, and notes on orders and maps."""
+    result = record.results[split]
+    parts = [split_table(split, result), *(f"note: {remark}" for remark in orders_remark(record, split))]
     mapped = posthoc_table(result)
     if mapped:
         parts += ["", mapped, *(f"note: {printable(sentence)}" for sentence in result.notes)]
