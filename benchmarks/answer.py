@@ -416,7 +416,7 @@ NO_MEANS: dict[str, Callable[[Predictions], float]] = {
 
 
 def draw_images(generator: np.random.Generator, images: int, temperature: float) -> tuple[np.ndarray, np.ndarray]:
-    """Draw labels and probabilities; labels follow the softmax of the logits divided by a temperature (1: calibrated)."""
+    """Draw labels and probabilities; labels follow the softmax of logits divided by a temperature (1: calibrated)."""
     logits = 2.0 * generator.standard_normal((images, CLASSES))
     true = np.exp(logits / temperature)
     cumulated = np.cumsum(true / true.sum(axis=1, keepdims=True), axis=1)

@@ -351,7 +351,7 @@ def test_trials_that_skipped_images_are_compared_on_whole_blocks(sweeps, capsys)
 
 def test_a_metric_that_cannot_be_resampled_has_values_and_no_test(sweeps, capsys):
     far = sweeps["far"]
-    far.write_info(replace(far.info(), objectives=(Objective(metric="aurc", goal="min"),)))
+    far.write_info(replace(far.info(), objectives=(Objective(metric="sce", goal="min"),)))
     for record in far.trials():
         result = record.results["test"]
         datasets = {dataset: {**numbers, "sce": 0.25} for dataset, numbers in result.datasets.items()}
