@@ -9,7 +9,7 @@ Adams and MacKay, 2010), and what the surface is rests on all draws.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -173,10 +173,12 @@ class Surface:
         covariance = self._kernel(locations, locations, fit.lengths, fit.variance) - half.T @ half
         return to_trials @ fit.weights, covariance
 
-    def effect_locations(self, index: int, values: Numbers) -> Numbers:
-        """Return the locations at which the surface is the mean over all settings but one."""
-        locations = np.full((len(values), len(self.dimensions)), np.nan)
-        locations[:, index] = values
+    def averaged(self, kept: Mapping[int, Numbers]) -> Numbers:
+        """Return the locations with these values of some settings at which the surface is the mean over all others."""
+        count = len(next(iter(kept.values())))
+        locations = np.full((count, len(self.dimensions)), np.nan)
+        for index, values in kept.items():
+            locations[:, index] = values
         return locations
 
     def shares(self) -> Numbers:
@@ -200,7 +202,8 @@ class Surface:
             surfaces = (mean[:, None] + factor @ noise).reshape(len(blocks), N_LOCATIONS, DRAWS_OF_EACH)
             variances = surfaces.var(axis=1)
             draws.append(1 - variances[1:] / np.maximum(variances[0], JITTER))
-        return np.clip(np.concatenate(draws, axis=1).T, 0.0, 1.0)
+        shares: Numbers = np.clip(np.concatenate(draws, axis=1).T, 0.0, 1.0)
+        return shares
 
     def _random_locations(self) -> Numbers:
         columns = []
