@@ -41,6 +41,7 @@ class EffectMap:
     xs: Numbers
     ys: Numbers
     mean: Numbers  # (ys, xs)
+    center: float  # the mean of all
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,7 +166,7 @@ def _map(surface: Surface, indices: tuple[int, int], columns: tuple[_Column, _Co
     x_grid, y_grid = x.grid(N_MAP), y.grid(N_MAP)
     y_cells, x_cells = np.meshgrid(y_grid, x_grid, indexing="ij")
     estimate = surface.at(surface.averaged({first: x_cells.ravel(), second: y_cells.ravel()}))
-    mean_of_all = surface.at(surface.averaged({first: np.array([math.nan])})).mean[0]
+    mean_of_all = surface.at(surface.averaged({first: np.array([math.nan])})).mean.item()
     is_known = np.abs(estimate.mean - mean_of_all) > Z * estimate.deviation
     mean = np.where(is_known, estimate.mean, math.nan).reshape(len(y_grid), len(x_grid))
-    return EffectMap((x.key, y.key), x.positions(x_grid), y.positions(y_grid), mean)
+    return EffectMap((x.key, y.key), x.positions(x_grid), y.positions(y_grid), mean, mean_of_all)

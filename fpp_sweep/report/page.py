@@ -36,8 +36,8 @@ CURVES = (
     "other settings. Its band is the 95 % interval of that mean; trials scatter more."
 )
 MAPS = (
-    "The mean over all values of the other settings, by the same model. Grey: the model cannot tell whether the cell "
-    "is better or worse than the mean of the whole space. Circles are trials."
+    "The mean over all values of the other settings, by the same model: blue is better than the mean of the whole "
+    "space, and red worse. Grey: the model cannot tell which of the two. Circles are trials."
 )
 SHARES = (
     "The share of the model's variance that goes if the setting is averaged out; with interactions the shares add up "

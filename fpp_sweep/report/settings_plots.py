@@ -16,11 +16,13 @@ from fpp_sweep.report.effects import Curve, EffectMap, Effects
 from fpp_sweep.report.plots import COLOR_SCALE, plot_text, plot_texts, range_without_outliers, transparent
 from fpp_sweep.report.text_layout import cut
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.palette import BLUE, GREY, RED
+from fpp_sweep.spec.palette import BLUE, INK, RED
 
 LABEL_LENGTH = 18  # characters beside an axis
 MAX_TICKS = 8
 MAX_SLICES = 12  # settings that have a plot of their own
+GAIN_SCALE = [[0, RED], [0.5, "#ffffff"], [1, BLUE]]  # of maps, around the mean of all
+UNKNOWN_SCALE = [[0, "#cfd3d8"], [1, "#cfd3d8"]]
 MARGIN = {"l": 48, "r": 12, "t": 12, "b": 40}
 
 
@@ -245,15 +247,19 @@ def _map_plot(name: str, info: SweepInfo, metric: str, effect_map: EffectMap, ax
     cells = []
     for row in effect_map.mean:
         cells.append([None if math.isnan(value) else rounded(value) for value in row])
+    grid = {"type": "heatmap", **_line(effect_map.xs, effect_map.ys), "hoverinfo": "skip"}
+    blank = {**grid, "z": [[0] * len(row) for row in cells], "colorscale": UNKNOWN_SCALE, "showscale": False}
+    distances = np.abs(effect_map.mean - effect_map.center)
+    limit = rounded(float(np.nanmax(distances))) if np.isfinite(distances).any() else 1.0
     heat = {
-        "type": "heatmap",
-        "x": [rounded(x) for x in effect_map.xs],
-        "y": [rounded(y) for y in effect_map.ys],
+        **grid,
         "z": cells,
-        "colorscale": COLOR_SCALE,
+        "zmin": effect_map.center - limit,
+        "zmax": effect_map.center + limit,
+        "colorscale": GAIN_SCALE,
         "reversescale": not more_is_better(info, metric),
+        "hoverinfo": "z",
         "colorbar": {"thickness": 8},
-        "hovertemplate": "%{z}<extra></extra>",
     }
     trials = {
         "type": "scatter",
@@ -261,19 +267,18 @@ def _map_plot(name: str, info: SweepInfo, metric: str, effect_map: EffectMap, ax
         "x": x_axis.positions,
         "y": y_axis.positions,
         "hoverinfo": "skip",
-        "marker": {"symbol": "circle-open", "size": 5, "color": GREY},
+        "marker": {"symbol": "circle-open", "size": 5, "color": INK},
     }
     layout = {
         "height": 280,
-        "margin": MARGIN,
+        "margin": {**MARGIN, "t": 32},
         "showlegend": False,
         "title": {"text": plot_text(metric), "font": {"size": 12}},
-        "plot_bgcolor": transparent(GREY, 0.35),
         "xaxis": {**x_axis.layout, "showgrid": False},
         "yaxis": {**y_axis.layout, "showgrid": False},
     }
     description = f"{metric} over {' and '.join(effect_map.keys)}"
-    return Plot(name=name, traces=[heat, trials], layout=layout, description=description)
+    return Plot(name=name, traces=[blank, heat, trials], layout=layout, description=description)
 
 
 # --- metrics ------------------------------------------------------------------------------------------

@@ -54,17 +54,19 @@ class Dimension:
 
     def kernel(self, left: Numbers, right: Numbers, length: float) -> Numbers:
         """Return the Matern 5/2 kernel of values of the setting; `nan` stands for the mean over all values."""
-        values = self.values()
-        left_all = np.append(np.where(np.isnan(left), 0.0, left), values)
-        right_all = np.append(np.where(np.isnan(right), 0.0, right), values)
-        whole = self._of_values(left_all, right_all, length)
-        n_left, n_right = len(left), len(right)
-        kernel = whole[:n_left, :n_right].copy()
-        left_means, right_means = np.isnan(left), np.isnan(right)
-        kernel[left_means, :] = whole[n_left:, :n_right].mean(axis=0)
-        kernel[:, right_means] = whole[:n_left, n_right:].mean(axis=1)[:, None]
-        kernel[np.ix_(left_means, right_means)] = whole[n_left:, n_right:].mean()
+        left_values, left_rows = np.unique(left, return_inverse=True)  # `nan` is the last of them
+        right_values, right_rows = np.unique(right, return_inverse=True)
+        kernel: Numbers = self._with_means(left_values, right_values, length)[np.ix_(left_rows, right_rows)]
         return kernel
+
+    def _with_means(self, left: Numbers, right: Numbers, length: float) -> Numbers:
+        if np.isnan(left[-1]):
+            n_known = len(left) - 1
+            rows = self._with_means(np.concatenate([left[:-1], self.values()]), right, length)
+            return np.vstack([rows[:n_known], rows[n_known:].mean(axis=0)])
+        if np.isnan(right[-1]):
+            return self._with_means(right, left, length).T
+        return self._of_values(left, right, length)
 
     def _of_values(self, left: Numbers, right: Numbers, length: float) -> Numbers:
         distance = np.abs(left[:, None] - right[None, :])
