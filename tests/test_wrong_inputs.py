@@ -20,7 +20,7 @@ import yaml
 
 from fpp_sweep.__main__ import main
 from fpp_sweep.cli.command import run
-from tests.sweeps import build_sweep
+from tests.kit.records import build_sweep
 
 TABLE = Path(__file__).parent / "data" / "wrong_inputs.yaml"
 CASES = yaml.safe_load(TABLE.read_text())
@@ -38,7 +38,7 @@ def build_folder(folder):
     (folder / "photos/cat").mkdir(parents=True)
     (folder / "made").mkdir()
     (folder / "made/space.yaml").touch()
-    build_sweep(folder / "sweeps/made", failed=(3,), state="interrupted", report=False)
+    build_sweep(folder / "sweeps/made", failed_trials=(3,), state="interrupted", report=False)
 
 
 def refusal(case):
