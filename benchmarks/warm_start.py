@@ -22,6 +22,7 @@ from benchmarks.harness import table
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.records.pareto import front, hypervolume
 from fpp_sweep.search.samplers import build_sampler
+from fpp_sweep.search.study import DIRECTIONS
 from fpp_sweep.space.work import Search
 from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.statistics.block_stats import Numbers
@@ -100,12 +101,12 @@ def search(target: Surrogate, source: Surrogate, arm: str, sampler: str, trials:
     points, observed = optimized(target, sampler, trials, seed, lent, GOALS)
     everywhere = target.true(np.random.default_rng(0).random((N_RANDOM, SETTINGS)))
     corner = [float(np.quantile(everywhere[:, 0], 0.25)), float(np.quantile(everywhere[:, 1], 0.75))]
-    best = hypervolume(everywhere.tolist(), corner, GOALS)
+    best = hypervolume(everywhere.tolist(), GOALS, corner)
     true = target.true(points)
     volumes = []
     for count in range(1, trials + 1):
         chosen = front(observed[:count].tolist(), GOALS)
-        volumes.append(100 * hypervolume(true[chosen].tolist(), corner, GOALS) / best)
+        volumes.append(100 * hypervolume(true[chosen].tolist(), GOALS, corner) / best)
     return np.array(volumes)
 
 
@@ -114,7 +115,7 @@ def optimized(
 ) -> tuple[Numbers, Numbers]:
     """Return the points that a search tries, and their observed values."""
     rng = np.random.default_rng(seed)
-    directions = ["maximize" if goal == "max" else "minimize" for goal in goals]
+    directions = [DIRECTIONS[goal] for goal in goals]
     search = Search(sampler=sampler, seed=seed)
     study = optuna.create_study(directions=directions, sampler=build_sampler(search, "benchmark"))
     for point in first:

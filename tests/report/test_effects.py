@@ -7,13 +7,13 @@ import pytest
 
 from fpp_sweep.report.effects import MAX_TRIALS, compute_effects
 from fpp_sweep.report.writing import write_report
-from tests.report.made import driven, info, searched, trial, write
+from tests.kit.records import searched_trials, sweep_info, sweep_with_effects, trial, write_sweep
 from tests.report.test_page import plots
 
 
 @pytest.fixture(scope="module")
 def effects():
-    return compute_effects(*driven())
+    return compute_effects(*sweep_with_effects())
 
 
 def test_the_setting_that_moves_an_objective_most_is_the_most_important_one(effects):
@@ -46,7 +46,7 @@ def test_a_map_is_empty_where_a_cell_may_be_as_good_as_the_mean(effects):
 
 
 def test_thirty_trials_are_enough_for_effects_and_29_are_not():
-    information, trials = driven(30)
+    information, trials = sweep_with_effects(30)
     assert [bool(row.shares) for row in compute_effects(information, trials)] == [True, True]
     reasons = [row.skipped for row in compute_effects(information, trials[:29])]
     assert reasons == ["29 finished trials; effects need 30"] * 2
@@ -61,22 +61,22 @@ def test_thirty_trials_are_enough_for_effects_and_29_are_not():
     ],
 )
 def test_a_reason_replaces_effects_that_cannot_be_computed(records, reason):
-    found = compute_effects(info(), records)[0]
+    found = compute_effects(sweep_info(), records)[0]
     assert reason in found.skipped
     assert not found.shares
 
 
 def test_a_large_sweep_takes_the_time_of_its_limit():
-    information, trials = driven(MAX_TRIALS + 1)
+    information, trials = sweep_with_effects(MAX_TRIALS + 1)
     assert compute_effects(information, trials)[0].shares
 
 
 def test_page_and_file_have_the_effects_on_each_objective(tmp_path):
     """A logarithmic range, one beside it, choices and a setting that some trials lack."""
-    trials = [each for each in searched(50) if each.values]
-    written = write(tmp_path, info(), trials)
+    trials = [record for record in searched_trials(50) if record.values]
+    written = write_sweep(tmp_path, sweep_info(), trials)
     write_report(written, pages=True)
-    accuracy, ece = compute_effects(info(), trials)
+    accuracy, ece = compute_effects(sweep_info(), trials)
     shares = json.loads((written.report / "importances.json").read_text())
     assert {key: each["share"] for key, each in shares["ece"].items()} == pytest.approx(dict(ece.shares))
     drawn = plots(written.report)
