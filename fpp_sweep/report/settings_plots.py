@@ -235,7 +235,7 @@ def _line(xs: np.ndarray, ys: np.ndarray) -> dict[str, Any]:
 def map_plots(info: SweepInfo, front: Front, effects: Sequence[Effects]) -> list[Plot]:
     """Return maps of each objective over pairs of its most important settings, grey where little is known."""
     axes = axes_of(info, front.finished)
-    plots = []
+    plots: list[Plot] = []
     for row in effects:
         for effect_map in row.maps:
             plots.append(_map_plot(f"map-{len(plots)}", info, row.metric, effect_map, axes))
