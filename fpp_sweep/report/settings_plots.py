@@ -184,20 +184,7 @@ def _slice_plot(
     trial_names: Sequence[str],
     curves: Mapping[str, Curve],
 ) -> Plot:
-    choices = {}
-    n_outliers = 0
-    for metric, column in columns.items():
-        choice: dict[str, Any] = {
-            "traces": [{"y": column}, *_curve_traces(curves.get(metric))],
-            "layout": {"yaxis": {"title": {"text": plot_text(metric)}}},
-        }
-        y_range = range_without_outliers(column)
-        if y_range:
-            choice["zoom"] = {"yaxis": y_range}
-            values = np.array(column)
-            n_outside = int(np.sum((values < y_range[0]) | (values > y_range[1])))
-            n_outliers = max(n_outliers, n_outside)
-        choices[metric] = choice
+    choices, n_outliers = _slice_choices(columns, curves)
     trace = {
         "type": "scatter",
         "mode": "markers",
@@ -217,6 +204,27 @@ def _slice_plot(
         group="slices",
         n_outliers=n_outliers,
     )
+
+
+def _slice_choices(
+    columns: Mapping[str, Sequence[float]], curves: Mapping[str, Curve]
+) -> tuple[dict[str, dict[str, Any]], int]:
+    """Return the changes of a slice for each metric, and how many trials are outside the range that it shows first."""
+    choices = {}
+    n_outliers = 0
+    for metric, column in columns.items():
+        choice: dict[str, Any] = {
+            "traces": [{"y": column}, *_curve_traces(curves.get(metric))],
+            "layout": {"yaxis": {"title": {"text": plot_text(metric)}}},
+        }
+        y_range = range_without_outliers(column)
+        if y_range:
+            choice["zoom"] = {"yaxis": y_range}
+            values = np.array(column)
+            n_outside = int(np.sum((values < y_range[0]) | (values > y_range[1])))
+            n_outliers = max(n_outliers, n_outside)
+        choices[metric] = choice
+    return choices, n_outliers
 
 
 def _curve_traces(curve: Curve | None) -> list[dict[str, Any]]:
