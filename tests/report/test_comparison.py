@@ -358,7 +358,7 @@ def test_a_metric_that_cannot_be_resampled_has_values_and_no_test(sweeps, capsys
         results = {**record.results, "test": replace(result, datasets=datasets)}
         far.write_trial(replace(record, values=[0.25], results=results))
     text = shown(capsys, "far", "trial-0002", "trial-0003")
-    assert re.search(r"\ntrial-0003 +0\.250? +0\.250? +0\.250?\n", text)
+    assert re.search(r"\ntrial-0003 +0\.2500 +0\.2500 +0\.2500\n", text)
     assert "sce: no paired test\nit cannot be computed from block statistics\n" in text
 
 

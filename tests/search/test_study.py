@@ -83,8 +83,8 @@ def scores(values):
 
 
 def record(number, params, **changes):
-    """Return a trial without a key whose values depend on its settings alone."""
-    return replace(trial(number, params=params, values=scores(params), key=""), **changes)
+    """Return a trial whose values depend on its settings alone."""
+    return replace(trial(number, params=params, values=scores(params)), **changes)
 
 
 def undisturbed(folder, space, count):
