@@ -56,8 +56,8 @@ def test_thirty_trials_are_enough_for_effects_and_29_are_not():
     ("records", "reason"),
     [
         ([trial(0)], "1 finished trials"),
-        ([trial(number, 70 + number) for number in range(32)], "fewer than two settings"),
-        ([trial(number, params={"a": number, "b": -number}) for number in range(32)], "the same accuracy"),
+        ([trial(number, 70 + number, params={"fpp.gamma2": 0.15}) for number in range(32)], "fewer than two settings"),
+        ([trial(number, 70, 5, params={"a": number, "b": -number}) for number in range(32)], "the same accuracy"),
     ],
 )
 def test_a_reason_replaces_effects_that_cannot_be_computed(records, reason):
