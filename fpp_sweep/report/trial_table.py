@@ -45,7 +45,7 @@ def trial_table(info: SweepInfo, records: Sequence[TrialRecord], statistics: Swe
         cells += cells_of([remarks(front, record), support_text(statistics, record.name)])
         cells += cells_of([record.state, _minutes(record), format_setting(record.reason or "")[:REASON_LENGTH]])
         rows.append(Row(cells, style=_style(front, record), trial=record.name))
-    return Table(columns=columns, rows=rows, name="trials")
+    return Table(columns=columns, rows=rows, name="all-trials")
 
 
 def by_merit(front: Front, records: Sequence[TrialRecord]) -> list[TrialRecord]:

@@ -182,7 +182,7 @@ def test_the_trial_table_has_trials_of_every_state(tmp_path):
     others = [failed(2), failed(3, "lower after 2 of 5 datasets", state="stopped"), failed(4, None, state="waiting")]
     written = write(tmp_path, info(), [*baselines()[:1], trial(0), trial(1, test=True), *others])
     write_report(written, pages=True)
-    body = (written.report / "sweep.html").read_text().partition('<table id="trials">')[2].partition("</table>")[0]
+    body = (written.report / "sweep.html").read_text().partition('<table id="all-trials">')[2].partition("</table>")[0]
     rows = {re.search(r'data-trial="(.*?)"', row)[1]: row for row in body.split("<tr")[2:]}
     assert set(rows) == {record.name for record in written.trials()}
     assert "lower after 2 of 5 datasets" in rows["trial-0003"]
@@ -266,7 +266,7 @@ def test_trials_are_sorted_by_merit_with_their_settings_beside_the_name(tmp_path
     broken = trial(2, 73.0, constraints={"ece": 1.0})
     written = write(tmp_path, info(), [*baselines()[:1], dominated, best, broken, failed(3)])
     write_report(written, pages=True)
-    body = (written.report / "sweep.html").read_text().partition('<table id="trials">')[2].partition("</table>")[0]
+    body = (written.report / "sweep.html").read_text().partition('<table id="all-trials">')[2].partition("</table>")[0]
     heads = re.findall(r"<th[^>]*>([^<]*)</th>", body.partition("</thead>")[0])
     assert heads[:3] == ["trial", "fpp.gamma2", "accuracy"]
     assert re.findall(r'data-trial="(.*?)"', body) == [
@@ -388,9 +388,9 @@ def test_the_page_comes_alive_in_a_sandboxed_frame_of_a_browser(tmp_path, scheme
         head = frame.locator("th[aria-sort]").nth(1)
         head.locator("button").click()
         assert head.get_attribute("aria-sort") == "ascending"
-        frame.locator("[data-filter=trials]").fill("accuracy>75 state=complete")
-        assert frame.locator("output[for=trials]").text_content() == "6 of 13"
-        assert frame.locator("#trials tbody tr:visible").count() == 6
+        frame.locator("[data-filter=all-trials]").fill("accuracy>75 state=complete")
+        assert frame.locator("output[for=all-trials]").text_content() == "6 of 13"
+        assert frame.locator("#all-trials tbody tr:visible").count() == 6
         frame.get_by_role("link", name="trial-0007").last.press("Enter")  # no address: the frame's text was set
         assert frame.locator("#trial-0007 h3").text_content() == "trial-0007Close"
         frame.get_by_role("button", name="Close").press("Enter")
@@ -429,7 +429,7 @@ def test_a_link_opens_a_trial_and_marks_carry_over_between_charts_and_table(tmp_
         window.mouse.down()
         window.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.6, steps=5)
         window.mouse.up()
-        rows = window.locator("#trials tbody tr:visible")
+        rows = window.locator("#all-trials tbody tr:visible")
         window.locator(".marks").wait_for(timeout=20_000)
         marked = sorted(window.evaluate("[...marked]"))
         assert sorted(rows.locator("th").evaluate_all("all => all.map(one => one.dataset.trial)")) == marked
@@ -442,7 +442,7 @@ def test_a_link_opens_a_trial_and_marks_carry_over_between_charts_and_table(tmp_
         assert lines == sum(name.startswith("trial-") for name in marked)
         window.get_by_role("button", name="Show all trials").click()
         assert rows.count() == 46
-        window.locator("[data-filter=trials]").fill("accuracy>70")
+        window.locator("[data-filter=all-trials]").fill("accuracy>70")
         window.wait_for_function("marked && marked.size < 46", timeout=20_000)
         window.get_by_text("Columns", exact=True).click()
         window.get_by_label("fpp.gamma2", exact=True).uncheck()
@@ -475,27 +475,28 @@ def test_a_reader_steers_the_plots_and_the_page_of_a_running_sweep_follows_it(tm
         window.locator("#slice-1 svg.main-svg").first.wait_for(timeout=60_000)
         window.locator("select[data-choice=slices]").select_option("ece")
         assert window.evaluate(shown.format("slice-1", "yaxis.title.text")) == "ece"
-        output = window.locator("output[for=trials]")
+        output = window.locator("output[for=all-trials]")
         for query, answer in (
             ("accuracy > 0", " of "),
             ("acc>66", "no column acc; did you mean accuracy?"),
             ("gamma2>1", "no column gamma2; did you mean fpp.gamma2?"),
             ("nix=1", "no column nix"),
         ):
-            window.locator("[data-filter=trials]").fill(query)
+            window.locator("[data-filter=all-trials]").fill(query)
             assert answer in output.text_content()
             assert not output.text_content().startswith("0 of")
-        window.locator("[data-filter=trials]").fill("ece<4")
+        window.locator("[data-filter=all-trials]").fill("ece<4")
+        window.locator("[data-filter=all-trials]").press("End")  # loading took seconds: the page might be due already
         written.write_trial(trial(41, 72.0))
         write_report(written, pages=True)
         window.clock.fast_forward(50_000)
-        window.locator("[data-filter=trials]").press("End")
+        window.locator("[data-filter=all-trials]").press("End")
         new = window.locator("[data-trial=trial-0041]").first  # its row is there, and hidden by what was typed
         window.clock.fast_forward(30_000)
         window.wait_for_timeout(2_000)  # a page that loads again has begun to by then
         assert not new.count()  # a reader who types is not disturbed
         window.clock.fast_forward(130_000)
         new.wait_for(state="attached", timeout=60_000)
-        window.wait_for_function("document.querySelector('output[for=trials]').textContent.includes(' of ')")
-        assert window.locator("[data-filter=trials]").input_value() == "ece<4"
+        window.wait_for_function("document.querySelector('output[for=all-trials]').textContent.includes(' of ')")
+        assert window.locator("[data-filter=all-trials]").input_value() == "ece<4"
         browser.close()
