@@ -57,13 +57,12 @@ def _require_own_splits(space: Space, datasets: Sequence[str]) -> None:
 
 def _require_precisions(space: Space, wanted: Sequence[StagePrecision]) -> None:
     """Raise InputError if the CPU cannot compute in one of these; GPUs are asked by the first worker."""
-    from fpp_sweep.core.compute.precision import require_precision_support  # start-up time: loads torch
-    from fpp_sweep.core.models.clip import choose_device  # start-up time, as above
+    from fpp_sweep.core.compute import devices, precision  # start-up time: load torch
 
-    device = "cpu" if space.work.gpus_per_worker == 0 else choose_device(space.work.device)
+    device = "cpu" if space.work.gpus_per_worker == 0 else devices.choose_device(space.work.device)
     if device == "cpu":
-        for precision in wanted:
-            require_precision_support(precision, device)
+        for wanted_precision in wanted:
+            precision.require_precision_support(wanted_precision, device)
 
 
 def _require_writable_cache(space: Space) -> None:
