@@ -11,6 +11,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Sweep
 from tests.drivers import ROOT, environment
 from tests.sweeps import build_sweep
+from tools import notebook
 
 LOOKS = """
 assert sweep.info.state == "finished", sweep.info.state
@@ -26,21 +27,37 @@ samples = len(predictions)
 assert samples == best.record.results["val"].samples, samples
 hit = 100 * (predictions.label == predictions.predicted).groupby(predictions.dataset).mean().mean()
 assert abs(hit - best.record.results["val"].average["accuracy"]) < 1e-9
-assert len(list(Path("sweeps").glob("evaluate-*/**/*.parquet"))) == 1
+assert len(list(Path("sweeps").glob("mine/**/*.parquet"))) == 1
 """
 
 
 def code_of_the_notebook():
-    document = json.loads((ROOT / "docs/first_sweep.ipynb").read_text())
-    cells = [cell for cell in document["cells"] if cell["cell_type"] == "code"]
-    assert not any(cell["outputs"] for cell in cells)
-    return ["".join(cell["source"]) for cell in cells]
+    return ["".join(cell["source"]) for cell in notebook.code_cells(json.loads(notebook.NOTEBOOK.read_text()))]
+
+
+def test_the_stored_outputs_are_those_of_the_cells():
+    document = json.loads(notebook.NOTEBOOK.read_text())
+    assert document["metadata"][notebook.DIGEST] == notebook.digest(document), "run: python -m tools.notebook"
+    kinds = [
+        set(output["data"]) for cell in notebook.code_cells(document) for output in cell["outputs"] if "data" in output
+    ]
+    assert kinds[0] >= {"text/html", "text/plain"}
+    assert any("image/png" in kind for kind in kinds)
+    assert notebook.NOTEBOOK.stat().st_size < 300_000
+
+
+def test_cells_are_run_as_a_notebook_runs_them(tmp_path):
+    cells = [{"source": ["import pathlib\n", "print('printed')\n", "x = 3\n"]}, {"source": ["x + 1"]}]
+    notebook.run_cells(cells, tmp_path)
+    assert cells[0]["outputs"] == [{"output_type": "stream", "name": "stdout", "text": ["printed\n"]}]
+    assert cells[1]["outputs"][0]["data"] == {"text/plain": ["4"]}
+    assert cells[1]["execution_count"] == 2
 
 
 @pytest.mark.nightly
 @pytest.mark.slow  # two sweeps, which share what they compute
 def test_the_notebook_and_the_example_run_as_they_stand(tmp_path):
-    (tmp_path / "search_spaces").symlink_to(ROOT / "search_spaces")
+    (tmp_path / "search_spaces").symlink_to(ROOT / "search_spaces")  # for the example; the notebook needs no clone
     (example,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/library.md").read_text(), flags=re.M | re.S)
     program = "\n".join([example, 'assert sweep.info.state == "finished"', *code_of_the_notebook(), LOOKS])
     words = [sys.executable, "-c", program]

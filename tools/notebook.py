@@ -1,7 +1,8 @@
 """The notebook with the outputs of its cells: `python -m tools.notebook` runs docs/first_sweep.ipynb and stores them.
 
-The cells run in a temporary folder, in one process, as after `pip install` without a clone. The metadata of the notebook
-hold a digest of the cells and of the engine; `tests/test_notebook.py` compares it, so that stale outputs are found.
+The cells run in a temporary folder, in one process, as after `pip install` without a clone. The metadata of the
+notebook hold a digest of the cells and of the engine; `tests/test_notebook.py` compares it, so that stale outputs are
+found.
 """
 
 from __future__ import annotations

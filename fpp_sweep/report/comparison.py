@@ -214,9 +214,11 @@ def _union(
     shared: SharedImages, objectives: Sequence[Objective], records: Mapping[str, Sequence[TrialRecord]]
 ) -> tuple[SweepInfo, Front]:
     """Return the union of the sweeps as if it were one sweep, and its front."""
-    everything: list[TrialRecord] = []
+    first_of_kind: dict[object, TrialRecord] = {}
     for of_sweep in records.values():
-        everything += of_sweep
+        for record in of_sweep:
+            first_of_kind.setdefault(identity_of(record), record)
+    everything = list(first_of_kind.values())
     info = replace(
         shared.sweeps[0].info,
         name=", ".join(records),
@@ -225,6 +227,11 @@ def _union(
         reference=hypervolume_corner(objectives, everything),
     )
     return info, front_of(info, everything)
+
+
+def identity_of(record: TrialRecord) -> object:
+    """Return what is equal for records of the same config with the same values: the union lists them once."""
+    return record.kind, record.key, tuple(round(value, 6) for value in values_of(record))
 
 
 def hypervolume_corner(objectives: Sequence[Objective], records: Sequence[TrialRecord]) -> list[float]:

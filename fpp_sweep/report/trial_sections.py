@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from fpp_sweep.records.answer import SweepStatistics
@@ -125,7 +126,7 @@ def _diagrams(folder: SweepFolder, record: TrialRecord, split: str) -> dict[str,
 
 def _diagram(seeds: Sequence[BlockStats]) -> list[int]:
     numbers: list[int] = []
-    counts, hits, confidences = sum(bin_sums(stats) for stats in seeds)
+    counts, hits, confidences = np.sum([bin_sums(stats) for stats in seeds], axis=0)
     for index, count in enumerate(counts):
         if count:
             numbers += [index, int(count), int(hits[index]), round(PERMILLE * confidences[index] / count)]
