@@ -1,4 +1,4 @@
-"""The pages of docs/demo: `python -m tools.demo` runs the README's first sweep and a small reproduction, and copies them.
+"""The pages of docs/demo: `python -m tools.demo` runs the README's first sweep and a reproduction, and copies them.
 
 It runs in FOLDER, which stands in the pages' commands, and takes some minutes on two cores. Run it again after a change
 of a page; a finished part is not run again.

@@ -44,22 +44,18 @@ def sweep_comparison_document(comparison: SweepComparison, targets: Sequence[flo
 
 
 def _verdict(comparison: SweepComparison) -> str:
-    """Return how the sweeps compare, in a sentence or two."""
-    members = {identity_of(member) for member in comparison.statistics.front.members}
-    shares = []
-    for sweep in comparison.sweeps:
-        own = {identity_of(trial) for trial in sweep.front.trials}
-        shares.append(f"{sweep.label} has {len(members & own)}")
-    significant = []
+    """Return which of the sweeps' best trials are better than another sweep's, in a sentence."""
+    verdicts = []
     for test in comparison.tests:
         difference = test.difference
         if difference.mark:
             better, worse = difference.first, difference.second
             if difference.mark == "-":
                 better, worse = worse, better
-            significant.append(f"{better} is better than {worse} in {difference.metric}")
-    tested = "; ".join(significant) or "no difference between the sweeps' best trials is significant"
-    return f"Of the {plural(len(members), 'member')} of the union front {', '.join(shares)}: {tested}."
+            verdicts.append(f"{better} is better than {worse} in {difference.metric}")
+    if not verdicts:
+        return "No difference between the sweeps' best trials is significant."
+    return f"{'; '.join(verdicts)}."
 
 
 # --- the union and its best trials --------------------------------------------------------------------
@@ -67,8 +63,13 @@ def _verdict(comparison: SweepComparison) -> str:
 
 def _union_section(comparison: SweepComparison) -> Section:
     info, front = comparison.info, comparison.statistics.front
+    members = {identity_of(member) for member in front.members}
+    shares = []
+    for sweep in comparison.sweeps:
+        own = {identity_of(trial) for trial in sweep.front.trials}  # a trial may be in several sweeps
+        shares.append(f"{len(members & own)} of {sweep.label}")
     images = counts_text(comparison.images.counts)
-    summary = f"{len(front.members)} of {len(front.finished)} different trials; images: {images}"
+    summary = f"{len(front.members)} of {len(front.finished)} trials: {', '.join(shares)}; images: {images}"
     table = front_table(info, front, comparison.statistics, settings=False)
     title = f"Union front of {info.name}, by {info.goals} on {info.search_split}"
     return Section(title, [Text(_verdict(comparison), "lead"), table, Text(summary)])
