@@ -17,7 +17,7 @@ from fpp_sweep.cli.flags import FLAGS, RUN_FLAGS
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import command_line, runnable
 from fpp_sweep.spec.version import VERSION
-from tests.drivers import ROOT, environment
+from tests.kit.processes import ROOT, environment
 
 RUNNING = ("tune", "evaluate", "reproduce")  # commands that run trials
 

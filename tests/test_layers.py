@@ -243,9 +243,9 @@ def loaded():
         "the header": HEADER,
         "one command": ONE,
     }
-    asked = {name: f"{code}\nimport sys" for name, code in imported.items()}
+    programs = {name: f"{code}\nimport sys" for name, code in imported.items()}
     for command in COMMANDS:
-        asked[command] = (
+        programs[command] = (
             f"import sys, runpy; sys.argv = ['x', '--help']\n"
             f"try: runpy.run_module('fpp_sweep.{command}', run_name='__main__')\n"
             "except SystemExit as end: assert not end.code, end.code"
@@ -253,7 +253,7 @@ def loaded():
     show = f"\nimport json; print(json.dumps(sorted(set({HEAVY}) & set(sys.modules))))"
     started = {
         name: subprocess.Popen([sys.executable, "-c", code + show], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        for name, code in asked.items()
+        for name, code in programs.items()
     }
     printed = {name: process.communicate()[0] for name, process in started.items()}
     assert not {name: process.returncode for name, process in started.items() if process.returncode}

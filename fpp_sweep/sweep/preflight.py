@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fpp_sweep.core.datasets import custom_datasets, list_split, require_known
 from fpp_sweep.core.models.model_names import require_model
 from fpp_sweep.space.space import Space
+from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import require_prompt
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
@@ -24,6 +25,7 @@ def check_before_start(space: Space, options: Options) -> None:
     On a cluster only the first worker can tell: it may see other files than the driver.
     """
     _check_notify(space)
+    _check_sampler(space)
     if options.on_cluster:
         return
     require_model(space.work.model)
@@ -43,6 +45,13 @@ def _check_notify(space: Space) -> None:
         command_words(space.search.notify or "true")
     except InputError as error:
         note(error)
+
+
+def _check_sampler(space: Space) -> None:
+    """Raise InputError if the sampler of a plugin breaks its contract."""
+    if space.search.sampler in catalogue.SAMPLERS:
+        check = catalogue.code_of("fpp_sweep.search.sampler_contract:check_sampler")  # loads Optuna, now only
+        check(space)
 
 
 def _require_own_splits(space: Space, datasets: Sequence[str]) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from fpp_sweep.space.reading import load_space
 from tests.cluster.nodes import alive
-from tests.drivers import ROOT, assert_same_as_in_one_process, only_sweep
 from tests.hosts import Machine, hosts, why_not
+from tests.kit.processes import ROOT, assert_same_as_in_one_process, only_sweep
 from tests.waiting import wait_for
 
 CUT = 90.0  # seconds without a cable: longer than Ray waits for a machine
@@ -23,8 +23,8 @@ def documented(beginning):
     document = (ROOT / "docs/cluster.md").read_text().replace("\\\n", "")
     blocks = re.findall(r"^```bash\n(.*?)^```", document, re.MULTILINE | re.DOTALL)
     lines = [re.sub(r"\s{2,}#.*", "", line) for block in blocks for line in block.splitlines()]
-    (found,) = [line for line in lines if line.startswith(beginning)]
-    return re.sub(r"\bcluster\.yaml", "cluster-onprem.yaml", found)
+    (command,) = [line for line in lines if line.startswith(beginning)]
+    return re.sub(r"\bcluster\.yaml", "cluster-onprem.yaml", command)
 
 
 def filled_in(head, workers):

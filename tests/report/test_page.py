@@ -18,36 +18,51 @@ from fpp_sweep.report.document import Plot
 from fpp_sweep.report.plots import zoomed
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.statistics.block_stats import BlockStats, to_bytes
-from tests.report.made import ACCURACY, ECE, HOSTILE, NLL, baselines, failed, info, searched, trial, write
+from tests.kit.records import (
+    ACCURACY,
+    ECE,
+    HOSTILE,
+    NLL,
+    SEARCHED_RANGES,
+    all_baselines,
+    failed,
+    searched_trials,
+    sweep_info,
+    trial,
+    write_sweep,
+)
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def hostile():
     params = [{"prompt": f"{HOSTILE}{number}", HOSTILE: number % 2} for number in range(12)]
-    trials = [trial(number, 70 + number, 5 + number, params=each) for number, each in enumerate(params)]
-    return info(versions={HOSTILE: HOSTILE}, command=HOSTILE, space={"question": HOSTILE}), [
+    trials = [trial(number, 70 + number, 5 + number, params=settings) for number, settings in enumerate(params)]
+    return sweep_info(versions={HOSTILE: HOSTILE}, command=HOSTILE, space={"question": HOSTILE}), [
         *trials,
         failed(20, reason=HOSTILE),
     ]
 
 
 SWEEPS = {
-    "one objective": lambda: (info((ACCURACY,)), [*baselines((ACCURACY,)), *searched(objectives=(ACCURACY,))]),
-    "two objectives": lambda: (info(), [*baselines(), *searched()]),
-    "three objectives": lambda: (
-        info((ACCURACY, ECE, NLL)),
-        [*baselines((ACCURACY, ECE, NLL)), *searched(objectives=(ACCURACY, ECE, NLL))],
+    "one objective": lambda: (
+        sweep_info((ACCURACY,), ranges=SEARCHED_RANGES),
+        [*all_baselines((ACCURACY,)), *searched_trials(objectives=(ACCURACY,))],
     ),
-    "nothing yet": lambda: (info(), []),
-    "baselines only": lambda: (info(), baselines()),
-    "one trial": lambda: (info(reference=None), [trial(0)]),
-    "equal trials": lambda: (info(), [trial(number) for number in range(12)]),
-    "all infeasible": lambda: (info(), [trial(0, constraints={"ece": 1.0}), trial(1, constraints={"ece": 2.0})]),
-    "all failed": lambda: (info(), [failed(0), failed(1)]),
-    "nothing searched": lambda: (info(), [trial(0, params={}), trial(1, 71, params={})]),
+    "two objectives": lambda: (sweep_info(ranges=SEARCHED_RANGES), [*all_baselines(), *searched_trials()]),
+    "three objectives": lambda: (
+        sweep_info((ACCURACY, ECE, NLL), ranges=SEARCHED_RANGES),
+        [*all_baselines((ACCURACY, ECE, NLL)), *searched_trials(objectives=(ACCURACY, ECE, NLL))],
+    ),
+    "nothing yet": lambda: (sweep_info(), []),
+    "baselines only": lambda: (sweep_info(), all_baselines()),
+    "one trial": lambda: (sweep_info(reference=None), [trial(0)]),
+    "equal trials": lambda: (sweep_info(), [trial(number, 70, 5) for number in range(12)]),
+    "all infeasible": lambda: (sweep_info(), [trial(0, constraints={"ece": 1.0}), trial(1, constraints={"ece": 2.0})]),
+    "all failed": lambda: (sweep_info(), [failed(0), failed(1)]),
+    "nothing searched": lambda: (sweep_info(), [trial(0, params={}), trial(1, 71, params={})]),
     "mixed kinds": lambda: (
-        info(),
+        sweep_info(),
         [trial(number, 70 + number, params={"a": value}) for number, value in enumerate([None, True, "x", 2, 0.5, -1])],
     ),
     "hostile": hostile,
@@ -56,7 +71,7 @@ SWEEPS = {
 
 def report(path, name):
     information, records = SWEEPS[name]()
-    folder = write(path, information, records)
+    folder = write_sweep(path, information, records)
     write_report(folder, pages=True)
     return folder.report
 
@@ -128,7 +143,7 @@ def test_sections_begin_with_the_answer_and_can_be_linked(folder):
 
 
 def test_only_the_page_of_a_running_sweep_loads_itself_again(tmp_path, folder):
-    running = write(tmp_path, info(state="running", finished=None), [trial(0)])
+    running = write_sweep(tmp_path, sweep_info(state="running"), [trial(0)])
     write_report(running, pages=True)
     assert 'data-reload-seconds="60"' in (running.report / "sweep.html").read_text()
     assert 'data-reload-seconds="0"' in (folder / "sweep.html").read_text()
@@ -137,30 +152,30 @@ def test_only_the_page_of_a_running_sweep_loads_itself_again(tmp_path, folder):
 def test_the_page_of_a_running_sweep_says_how_far_it_is_and_when_it_was_written(tmp_path, folder):
     space = {"search": {"trials": 16}}
     records = [
-        *baselines(),
+        *all_baselines(),
         trial(0),
         trial(1),
         failed(2),
         *(failed(number, None, state="running") for number in (3, 4)),
     ]
-    running = write(tmp_path, info(state="running", finished=None, space=space), records)
+    running = write_sweep(tmp_path, sweep_info(state="running", space=space), records)
     write_report(running, pages=True)
     line = re.search(r'<p class="lead">(3 of 16 trials.*?)</p>', (running.report / "sweep.html").read_text())[1]
     assert re.fullmatch(
-        rf"3 of 16 trials, as of {datetime.now(UTC):%Y-%m-%d} \d\d:\d\d UTC, about 55 s of search left", line
+        rf"3 of 16 trials, as of {datetime.now(UTC):%Y-%m-%d} \d\d:\d\d UTC, about 5:25 of search left", line
     )
     assert ", as of" not in (folder / "sweep.html").read_text()
 
 
 def test_an_outlier_does_not_stretch_the_axes(tmp_path):
     records = [trial(number, 70 + number / 10, 5 - number / 20) for number in range(20)]
-    far = write(tmp_path, info(), [*records, trial(20, 3.0, 60.0)])
+    far = write_sweep(tmp_path, sweep_info(), [*records, trial(20, 3.0, 60.0)])
     write_report(far, pages=True)
     front = plots(far.report)["front-0"]
     (low, high), (least, most) = front["zoom"]["xaxis"], front["zoom"]["yaxis"]
     assert (60 < low < 70, 71.9 < high < 80, 3 < least < 4.05, 5 < most < 8) == (True,) * 4
     assert ">Show all: 1 more</button>" in (far.report / "sweep.html").read_text()
-    near = write(tmp_path, info(name="near"), records)
+    near = write_sweep(tmp_path, sweep_info(name="near"), records)
     write_report(near, pages=True)
     assert plots(near.report)["front-0"]["zoom"] == {}
     assert "data-show-all=" not in (near.report / "sweep.html").read_text().partition("<script>")[0]
@@ -168,19 +183,21 @@ def test_an_outlier_does_not_stretch_the_axes(tmp_path):
 
 def test_baselines_differ_in_color_and_marker_and_hollow_markers_show_the_test_split(folder):
     traces = plots(folder)["front-0"]["traces"]
-    names = [record.label for record in baselines()]
+    names = [record.label for record in all_baselines()]
     looks = [
         trace["marker"] for trace in traces if trace.get("name") in names and "-open" not in trace["marker"]["symbol"]
     ]
     assert len({look["symbol"] for look in looks}) == len({look["color"] for look in looks}) == len(names)
     hollow = [trace for trace in traces if "-open" in str(trace.get("marker", {}).get("symbol"))]
     ends = {trace["customdata"][1]: trace["x"][1] for trace in hollow if trace["x"]}
-    assert ends == {record.name: pytest.approx(record.results["test"].average["accuracy"]) for record in baselines()}
+    assert ends == {
+        record.name: pytest.approx(record.results["test"].average["accuracy"]) for record in all_baselines()
+    }
 
 
 def test_the_trial_table_has_trials_of_every_state(tmp_path):
     others = [failed(2), failed(3, "lower after 2 of 5 datasets", state="stopped"), failed(4, None, state="waiting")]
-    written = write(tmp_path, info(), [*baselines()[:1], trial(0), trial(1, test=True), *others])
+    written = write_sweep(tmp_path, sweep_info(), [*all_baselines()[:1], trial(0), trial(1, 70, test=True), *others])
     write_report(written, pages=True)
     body = (written.report / "sweep.html").read_text().partition('<table id="all-trials">')[2].partition("</table>")[0]
     rows = {re.search(r'data-trial="(.*?)"', row)[1]: row for row in body.split("<tr")[2:]}
@@ -191,20 +208,20 @@ def test_the_trial_table_has_trials_of_every_state(tmp_path):
 
 
 def test_parallel_coordinates_slices_and_heat_map_can_show_every_metric(folder):
-    made = plots(folder)
-    assert list(made["parallel"]["choices"]) == ["accuracy", "ece", "nll"]
-    assert list(made["slice-0"]["choices"]) == ["accuracy", "ece", "nll"]
-    assert list(made["heat"]["choices"]) == ["accuracy", "ece", "nll"]
-    assert [made["parallel"]["choices"][name]["traces"][0]["line"]["reversescale"] for name in ("accuracy", "ece")] == [
-        False,
-        True,
-    ]
-    assert len({json.dumps(choice) for choice in made["slice-0"]["choices"].values()}) == 3
+    figures = plots(folder)
+    metrics = ["accuracy", "ece", "nll", "sce", "brier"]
+    assert list(figures["parallel"]["choices"]) == metrics
+    assert list(figures["slice-0"]["choices"]) == metrics
+    assert list(figures["heat"]["choices"]) == ["accuracy", "ece", "nll", "brier"]
+    assert [
+        figures["parallel"]["choices"][name]["traces"][0]["line"]["reversescale"] for name in ("accuracy", "ece")
+    ] == [False, True]
+    assert len({json.dumps(choice) for choice in figures["slice-0"]["choices"].values()}) == len(metrics)
 
 
 def test_a_slice_leaves_outliers_out_until_the_reader_asks_for_them(tmp_path):
     records = [trial(number, 70 + number / 10, params={"fpp.gamma2": number}) for number in range(20)]
-    written = write(tmp_path, info(), [*records, trial(20, 3.0, params={"fpp.gamma2": 20})])
+    written = write_sweep(tmp_path, sweep_info(), [*records, trial(20, 3.0, params={"fpp.gamma2": 20})])
     write_report(written, pages=True)
     choice = plots(written.report)["slice-0"]["choices"]["accuracy"]
     assert choice["traces"][0]["y"][-1] == 3.0
@@ -213,7 +230,7 @@ def test_a_slice_leaves_outliers_out_until_the_reader_asks_for_them(tmp_path):
 
 def test_the_heat_map_shows_gains_over_the_datasets_median(tmp_path):
     records = [trial(number, 70 + number, test=False) for number in range(5)]
-    written = write(tmp_path, info(), records)
+    written = write_sweep(tmp_path, sweep_info(), records)
     write_report(written, pages=True)
     heat = plots(written.report)["heat"]
     ((trace,), _), *_ = drawn(heat)
@@ -223,7 +240,9 @@ def test_the_heat_map_shows_gains_over_the_datasets_median(tmp_path):
 
 
 def test_each_trial_has_a_section_with_its_settings_numbers_diagrams_log_and_files(tmp_path):
-    written = write(tmp_path, info(), [*baselines()[:2], trial(0, test=True), trial(1, 71.0), failed(2)])
+    written = write_sweep(
+        tmp_path, sweep_info(), [*all_baselines()[:2], trial(0, test=True), trial(1, 71.0), failed(2)]
+    )
     folder = written.artifacts("trial-0000")
     (folder / "prompts").mkdir(parents=True)
     (folder / "prompts" / "digits.seed0.safetensors").write_bytes(b"prompt")
@@ -239,18 +258,19 @@ def test_each_trial_has_a_section_with_its_settings_numbers_diagrams_log_and_fil
     assert set(trials) == {record.name for record in written.trials()}
     made = trials["trial-0000"]
     assert made["settings"][0] == ["fpp.gamma2", "0.15"]
-    assert made["numbers"]["test"][0] == ["", "accuracy", "ece", "nll"]
-    assert made["numbers"]["test"][1][:2] == ["shapes", "68.30"]
+    assert made["numbers"]["test"][0][:3] == ["", "accuracy", "ece"]
+    averages = made["numbers"]["test"][-1]
+    assert averages[:2] == ["average", "68.30±0.31"]
     assert made["diagrams"] == {"val": {}, "test": {"digits": [8, 2, 2, 420, 18, 4, 2, 920]}}
     assert made["log"] == [f"line {number}" for number in range(4, 9)]
     assert made["prompts"] == ["artifacts/trial-0000/prompts/digits.seed0.safetensors"]
     assert re.search(r"evaluate --config \S*trials/trial-0000.json ", made["repeat"])
     assert yaml.safe_load(made["yaml"])["config"] == dict(written.trial("trial-0000").config)
-    assert trials["trial-0002"]["reason"] == "FloatingPointError: ece is not finite"
+    assert trials["trial-0002"]["reason"] == "FloatingPointError: non-finite objectives ['ece']"
 
 
 def test_sections_hold_no_text_of_files_outside_the_sweep(tmp_path):
-    written = write(tmp_path, info(), [trial(0)])
+    written = write_sweep(tmp_path, sweep_info(), [trial(0)])
     (tmp_path / "secret").write_text("not the sweep's")
     written.artifacts("trial-0000").mkdir(parents=True)
     for name in ("log.txt", "prompts"):
@@ -264,11 +284,11 @@ def test_sections_hold_no_text_of_files_outside_the_sweep(tmp_path):
 def test_trials_are_sorted_by_merit_with_their_settings_beside_the_name(tmp_path):
     dominated, best = trial(0, 60.0, 9.0), trial(1, 72.0, 3.0)
     broken = trial(2, 73.0, constraints={"ece": 1.0})
-    written = write(tmp_path, info(), [*baselines()[:1], dominated, best, broken, failed(3)])
+    written = write_sweep(tmp_path, sweep_info(), [*all_baselines()[:1], dominated, best, broken, failed(3)])
     write_report(written, pages=True)
     body = (written.report / "sweep.html").read_text().partition('<table id="all-trials">')[2].partition("</table>")[0]
     heads = re.findall(r"<th[^>]*>([^<]*)</th>", body.partition("</thead>")[0])
-    assert heads[:3] == ["trial", "fpp.gamma2", "accuracy"]
+    assert heads[:4] == ["trial", "fpp.gamma2", "fpp.class_var", "accuracy"]
     assert re.findall(r'data-trial="(.*?)"', body) == [
         "trial-0001",
         "trial-0000",
@@ -297,7 +317,9 @@ def zoomed_ranges(xs, kept):
 
 def test_the_timeline_is_read_from_the_workers_logs(tmp_path):
     one, other = trial(0, params={"fpp.gamma2": 0.1}), trial(1, 72)
-    written = write(tmp_path, info(state="running", finished=None, space={"search": {"trials": 6}}), [one, other])
+    written = write_sweep(
+        tmp_path, sweep_info(state="running", finished=None, space={"search": {"trials": 6}}), [one, other]
+    )
     lines = [
         "2026-11-18 11:00:00 worker 7 on m holds tiny (16a2) on cpu",
         f"2026-11-18 11:00:00 digits, pretraining, seed 0, config {one.key}: begins",
@@ -338,12 +360,12 @@ def test_infeasible_trials_are_drawn_and_failed_ones_have_their_reason(folder):
     front = plots(folder)["front-0"]
     (broken,) = (trace for trace in front["traces"] if trace.get("name") == "break a constraint")
     assert broken["customdata"]
-    assert "ece is not finite" in (folder / "sweep.html").read_text()
+    assert "non-finite objectives" in (folder / "sweep.html").read_text()
 
 
 def test_stopped_and_waiting_trials_are_counted_and_stopped_ones_have_a_reason(tmp_path):
     stopped = failed(1, "lower after 2 of 5 datasets", state="stopped")
-    written = write(tmp_path, info(), [trial(0), stopped, failed(2, None, state="waiting", finished=None)])
+    written = write_sweep(tmp_path, sweep_info(), [trial(0), stopped, failed(2, None, state="waiting")])
     write_report(written, pages=True)
     page = (written.report / "sweep.html").read_text()
     assert "1 trials finished, 0 failed, 0 running, 1 stopped, 1 waiting; 1 on the front" in page
@@ -458,8 +480,8 @@ def test_a_link_opens_a_trial_and_marks_carry_over_between_charts_and_table(tmp_
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 def test_a_reader_steers_the_plots_and_the_page_of_a_running_sweep_follows_it(tmp_path):
     playwright = pytest.importorskip("playwright.sync_api")
-    information, records = info(state="running", finished=None), [*searched(), trial(40, 3.0, 60.0)]
-    written = write(tmp_path, information, records)
+    information, records = sweep_info(state="running"), [*searched_trials(), trial(40, 3.0, 60.0)]
+    written = write_sweep(tmp_path, information, records)
     write_report(written, pages=True)
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

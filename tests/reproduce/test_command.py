@@ -10,7 +10,7 @@ import pytest
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
-from tests.drivers import environment
+from tests.kit.processes import environment
 from tests.waiting import wait_for
 
 SMALL = ("--datasets", "scenes", "digits", "--limit", "20", "--seed", "0", "1", "--workers", "2")
