@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import os
 import re
 import shutil
 from datetime import UTC, datetime
@@ -32,6 +33,7 @@ from tests.kit.records import (
     write_sweep,
 )
 
+AXE = os.environ.get("AXE_CORE")  # path of axe.min.js, which `npm install axe-core` writes
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -162,7 +164,7 @@ def test_the_page_of_a_running_sweep_says_how_far_it_is_and_when_it_was_written(
     write_report(running, pages=True)
     line = re.search(r'<p class="lead">(3 of 16 trials.*?)</p>', (running.report / "sweep.html").read_text())[1]
     assert re.fullmatch(
-        rf"3 of 16 trials, as of {datetime.now(UTC):%Y-%m-%d} \d\d:\d\d UTC, about 5:25 of search left", line
+        rf"3 of 16 trials, as of {datetime.now(UTC):%Y-%m-%d} \d\d:\d\d UTC, about 3:48 of search left", line
     )
     assert ", as of" not in (folder / "sweep.html").read_text()
 
@@ -240,9 +242,8 @@ def test_the_heat_map_shows_gains_over_the_datasets_median(tmp_path):
 
 
 def test_each_trial_has_a_section_with_its_settings_numbers_diagrams_log_and_files(tmp_path):
-    written = write_sweep(
-        tmp_path, sweep_info(), [*all_baselines()[:2], trial(0, test=True), trial(1, 71.0), failed(2)]
-    )
+    measured = trial(0, 69.0, 5.0, params={"fpp.gamma2": 0.15}, test=True)
+    written = write_sweep(tmp_path, sweep_info(), [*all_baselines()[:2], measured, trial(1), failed(2)])
     folder = written.artifacts("trial-0000")
     (folder / "prompts").mkdir(parents=True)
     (folder / "prompts" / "digits.seed0.safetensors").write_bytes(b"prompt")
@@ -522,3 +523,22 @@ def test_a_reader_steers_the_plots_and_the_page_of_a_running_sweep_follows_it(tm
         window.wait_for_function("document.querySelector('output[for=all-trials]').textContent.includes(' of ')")
         assert window.locator("[data-filter=all-trials]").input_value() == "ece<4"
         browser.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None or AXE is None, reason="no Chromium, or AXE_CORE does not name axe.min.js")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_on_a_page_with_an_open_trial(tmp_path, scheme):
+    playwright = pytest.importorskip("playwright.sync_api")
+    page = report(tmp_path, "two objectives") / "sweep.html"
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        context = browser.new_context(color_scheme=scheme, bypass_csp=True)  # the policy forbids other scripts
+        window = context.new_page()
+        window.goto(f"{page.as_uri()}#trial-0007")
+        window.locator("#trial-0007").wait_for(timeout=60_000)
+        window.evaluate(Path(AXE).read_text())
+        violations = window.evaluate("axe.run().then(result => result.violations)")
+        browser.close()
+    found = [(violation["id"], violation["nodes"][0]["html"]) for violation in violations]
+    assert not [violation for violation in violations if violation["impact"] in ("serious", "critical")], found
