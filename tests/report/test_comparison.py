@@ -184,14 +184,14 @@ def test_a_note_names_everything_that_cannot_be_paired(sweeps, tmp_path):
     table = read_sums(half.artifacts("trial-0001"), "val")
     expected = np.mean([metric_value("accuracy", table["digits", seed]) for seed in (0, 1)])
     assert record.results["val"].average["accuracy"] == pytest.approx(expected)
-    objectives = (Objective(metric="aurc", goal="min"), Objective(metric="ece/scenes", goal="min"),
+    objectives = (Objective(metric="sce", goal="min"), Objective(metric="ece/scenes", goal="min"),
                   Objective(metric="ece", goal="min"))  # fmt: skip
     of_all = write_measured_sweep(tmp_path / "all", World(1000), BETTER, objectives=(*objectives[1:], SECONDS))
     comparison = compare_sweeps({"all": of_all, "half": half})
     assert "seconds cannot be compared: it depends on datasets and seeds that are not shared" in comparison.notes
     first = write_measured_sweep(tmp_path / "first", World(1000), BETTER, limit=600, objectives=objectives)
     comparison = compare_sweeps({"first": first, "half": half})
-    assert "aurc cannot be compared: it cannot be computed on a part of the images" in comparison.notes
+    assert "sce cannot be compared: it cannot be computed on a part of the images" in comparison.notes
     assert "ece/scenes cannot be compared: scenes is not shared" in comparison.notes
     assert [objective.metric for objective in comparison.info.objectives] == ["ece"]
 
@@ -364,15 +364,15 @@ def test_trials_that_skipped_images_are_compared_on_whole_blocks(sweeps, capsys)
 
 def test_a_metric_that_cannot_be_resampled_has_values_and_no_test(sweeps, capsys):
     far = sweeps["far"]
-    far.write_info(replace(far.info(), objectives=(Objective(metric="aurc", goal="min"),)))
+    far.write_info(replace(far.info(), objectives=(Objective(metric="sce", goal="min"),)))
     for record in far.trials():
         result = record.results["test"]
-        datasets = {dataset: {**numbers, "aurc": 0.25} for dataset, numbers in result.datasets.items()}
+        datasets = {dataset: {**numbers, "sce": 0.25} for dataset, numbers in result.datasets.items()}
         results = {**record.results, "test": replace(result, datasets=datasets)}
         far.write_trial(replace(record, values=[0.25], results=results))
     text = shown(capsys, "far", "trial-0002", "trial-0003")
     assert re.search(r"\ntrial-0003 +0\.2500 +0\.2500 +0\.2500\n", text)
-    assert "aurc: no paired test\nit cannot be computed from block statistics\n" in text
+    assert "sce: no paired test\nit cannot be computed from block statistics\n" in text
 
 
 # ------------------------------------------------------------ what cannot be done

@@ -37,7 +37,7 @@ class Sweep:
     def __init__(self, path, *overrides, spent=0.0, gpus=0.0, fatal=None):
         self.space = parse_space(SPACE, "space.yaml", overrides)
         self.folder = SweepFolder(path)
-        self.folder.write_info(replace(sweep_info(name=path.name), spent=spent))
+        self.folder.write_info(sweep_info(name=path.name, spent=spent, reference=[0.0, 100.0]))
         self.heard = []
         self.workers = SimpleNamespace(workers=1, fatal=fatal)
         self.poller = SimpleNamespace(status=self.workers)

@@ -19,6 +19,7 @@ from fpp_sweep.statistics.block_stats import (
     from_bytes,
     metric_value,
     restrict_to_shared_blocks,
+    risk_coverage_contributions,
     to_bytes,
 )
 
@@ -91,6 +92,20 @@ def test_the_order_of_predictions_does_not_matter():
     shuffled = Confidences(outcomes.confidence[order], outcomes.correct[order])
     first = BlockStats.of("dtd", ids, outcomes, *losses)
     assert equal(first, BlockStats.of("dtd", [ids[index] for index in order], shuffled, *losses[:, order]))
+
+
+def test_contributions_to_aurc_have_aurc_as_their_mean_and_its_derivatives():
+    generator = np.random.default_rng(4)
+    given = confidences(generator, 200)
+    contributions = risk_coverage_contributions(given.confidence, given.correct)
+    errors = ~given.correct[np.argsort(given.confidence, kind="stable")[::-1]]
+    value = np.mean(np.cumsum(errors) / np.arange(1, 201))
+    assert contributions.mean() == pytest.approx(value, rel=1e-12)
+    # an image that counts twice moves AURC by its influence over the number of images
+    for image in (0, 57, 199):
+        twice = np.append(np.arange(200), image)
+        moved = risk_coverage_contributions(given.confidence[twice], given.correct[twice]).mean()
+        assert moved - value == pytest.approx((contributions[image] - value) / 201, abs=3e-4)
 
 
 def test_smooth_ece_equals_its_definition():
