@@ -11,7 +11,6 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Sweep
 from tests.kit.processes import ROOT, environment
 from tests.kit.records import build_sweep
-from tools import notebook
 
 LOOKS = """
 assert sweep.info.state == "finished", sweep.info.state
@@ -32,26 +31,10 @@ assert len(list(Path("sweeps").glob("mine/**/*.parquet"))) == 1
 
 
 def code_of_the_notebook():
-    return ["".join(cell["source"]) for cell in notebook.code_cells(json.loads(notebook.NOTEBOOK.read_text()))]
-
-
-def test_the_stored_outputs_are_those_of_the_cells():
-    document = json.loads(notebook.NOTEBOOK.read_text())
-    assert document["metadata"][notebook.DIGEST] == notebook.digest(document), "run: python -m tools.notebook"
-    kinds = [
-        set(output["data"]) for cell in notebook.code_cells(document) for output in cell["outputs"] if "data" in output
-    ]
-    assert kinds[0] >= {"text/html", "text/plain"}
-    assert any("image/png" in kind for kind in kinds)
-    assert notebook.NOTEBOOK.stat().st_size < 300_000
-
-
-def test_cells_are_run_as_a_notebook_runs_them(tmp_path):
-    cells = [{"source": ["import pathlib\n", "print('printed')\n", "x = 3\n"]}, {"source": ["x + 1"]}]
-    notebook.run_cells(cells, tmp_path)
-    assert cells[0]["outputs"] == [{"output_type": "stream", "name": "stdout", "text": ["printed\n"]}]
-    assert cells[1]["outputs"][0]["data"] == {"text/plain": ["4"]}
-    assert cells[1]["execution_count"] == 2
+    document = json.loads((ROOT / "docs/first_sweep.ipynb").read_text())
+    cells = [cell for cell in document["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] for cell in cells)
+    return ["".join(cell["source"]) for cell in cells]
 
 
 @pytest.mark.nightly
