@@ -263,7 +263,7 @@ def _sample_union(
         for record in of_sweep:
             if identity_of(record) in identities:
                 sampled[record.name] = record
-    metrics = resampled_metrics(metrics_shown(info.objectives))
+    metrics = resampled_metrics(metrics_shown(info))
     samples = {}
     for split, images in shared.by_split.items():
         tables = {}

@@ -267,7 +267,7 @@ def more_is_better(info: SweepInfo, metric: str) -> bool:
     for objective in info.objectives:
         if objective.metric == metric:
             return objective.goal == "max"
-    row = catalogue.METRICS.get(metric.partition("/")[0])
+    row = catalogue.METRICS.get(catalogue.parts_of(metric).stem)
     return row is None or row.goal == "max"
 
 

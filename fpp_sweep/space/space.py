@@ -25,6 +25,7 @@ from fpp_sweep.space.work import Sampler, Search, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import PRESETS, TrialConfig, dotted, preset
 
+MIN_MAPPED_IMAGES = 50  # that a post-hoc map is fitted on
 DEFAULT_TRIALS = 16  # if no budget is given: TPE starts to use its observations after 10
 
 # keys that may differ when a sweep is resumed: they decide no result
@@ -111,6 +112,7 @@ class Space:
         check_constraints(self.constraints, self.work.baselines)
         self._check_split()
         self._check_shards()
+        self._add_maps()
         self._check_race()
         self._check_patience()
         catalogue.require_measurable(self.methods(), self.columns())
@@ -158,10 +160,26 @@ class Space:
             problem = f"{name} takes a dataset's samples in order, so that it cannot be cut; leave shards out"
             require(not catalogue.method(name).stateful, problem, "work.shards")
 
+    def _add_maps(self) -> None:
+        """Compute the post-hoc maps that objectives and constraints are measured after."""
+        maps = dict.fromkeys(self.work.posthoc)
+        for goals in (self.objectives, self.constraints):
+            for goal in goals:
+                maps[catalogue.parts_of(goal.metric).posthoc] = None
+        maps.pop("", None)
+        set_field(self, "work", replace(self.work, posthoc=tuple(maps)))
+        images = self.search.finalists.images
+        if maps and images is not None:
+            problem = f"post-hoc maps need {MIN_MAPPED_IMAGES} images ({images}); raise it, or leave the maps out"
+            require(images >= MIN_MAPPED_IMAGES, problem, "search.finalists.images")
+
     def _check_race(self) -> None:
         """Early stopping judges a trial by a part of its images."""
         if self.search.race is None:
             return
+        for objective in self.objectives:
+            problem = f"{objective.metric} needs all images, which its map is fitted on; leave race or the map out"
+            require(not catalogue.parts_of(objective.metric).posthoc, problem, "search.race")
         for name in self.methods():
             problem = f"{name} learns from sample to sample, and a part of its stream says little of the rest"
             require(not catalogue.method(name).stateful, f"{problem}; leave race or the method out", "search.race")
@@ -223,6 +241,8 @@ class Space:
     def columns(self) -> tuple[str, ...]:
         """Return the optional columns of the predictions that are requested or that metrics need."""
         columns = set(self.work.columns)
+        if self.work.posthoc:
+            columns.add("logits")
         for row in catalogue.dataset_metrics():
             columns.update(row.columns)
         for objective in self.objectives:
