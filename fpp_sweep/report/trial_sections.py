@@ -119,7 +119,10 @@ def _diagrams(folder: SweepFolder, record: TrialRecord, split: str) -> dict[str,
         return {}
     diagrams = {}
     for dataset in datasets_of(table):
-        seeds = [stats for (name, _), stats in table.items() if name == dataset]
+        seeds = []
+        for (name, _), stats in table.items():
+            if name == dataset:
+                seeds.append(stats)
         diagrams[dataset] = _diagram(seeds)
     return diagrams
 
@@ -137,8 +140,10 @@ def _last_log_lines(folder: SweepFolder, record: TrialRecord) -> list[str]:
     log = _existing(folder, folder.artifacts(record.name) / "log.txt")
     if log is None:
         return []
-    lines = log.read_text("utf-8", "replace").splitlines()
-    return [printable(line) for line in lines[-LOG_LINES:]]
+    lines = []
+    for line in log.read_text("utf-8", "replace").splitlines()[-LOG_LINES:]:
+        lines.append(printable(line))
+    return lines
 
 
 def _prompt_files(folder: SweepFolder, record: TrialRecord) -> list[str]:
