@@ -15,6 +15,7 @@ import pytest
 
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec.messages import runnable
+from tests.kit.layout import assert_same_layout
 from tests.kit.processes import (
     ROOT,
     SMALL_SPACE,
@@ -73,6 +74,7 @@ def test_a_sweep_runs_from_a_space_file_to_its_front(tmp_path):
     assert_logged(sweep, records[tested[0]])
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as store:
         assert store.execute("SELECT count(*) FROM runs WHERE status = 'FINISHED'").fetchone() == (1 + 2 + 4,)
+    assert_same_layout(sweep, tmp_path / "mlflow.db")
     assert "Traceback" not in done.stderr
     best = sweep.report / "best/knee.yaml"
     words = ["--config", best, "--datasets", "scenes", "--limit", "10"]
