@@ -10,6 +10,7 @@ from pathlib import Path
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.files import read_inside
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, StatsBySeed, from_bytes, metric_value
 from fpp_sweep.statistics.bootstrap import RecordSamples, SplitSamples, image_digests, sample_record
 
@@ -43,7 +44,7 @@ def resampled_metrics(metrics: Sequence[str]) -> list[str]:
 def read_block_stats(folder: Path, split: str) -> StatsBySeed | None:
     """Return a record's block statistics by dataset and seed; None where there is no file; ValueError if damaged."""
     try:
-        content = (folder / split / BLOCK_STATS_FILE).read_bytes()
+        content = read_inside(folder, folder / split / BLOCK_STATS_FILE)
     except OSError:
         return None
     return from_bytes(content)

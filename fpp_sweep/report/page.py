@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fpp_sweep.records.answer import SweepStatistics, statistics_of
@@ -182,18 +183,19 @@ def _datasets_section(report: SweepReport) -> Section:
 
 def _reliability_diagrams(report: SweepReport) -> Iterator[Block]:
     """Yield the diagrams of the baselines and of the members that stand out, as their artifacts have them."""
-    root = report.folder.path.resolve()
     front = report.statistics.front
     for record in front.compared:
-        file = report.folder.artifacts(record.name) / report.info.search_split / "reliability.png"
         stands_out = record.kind == "baseline" or bool(front.remarks(record))
-        is_own_file = file.is_file() and file.resolve().is_relative_to(root)  # a link may lead out of the sweep
-        if stands_out and is_own_file:
-            yield Details(record.label, [picture(file, record.label)])
+        if not stands_out:
+            continue
+        folder = report.folder.artifacts(record.name)
+        file = folder / report.info.search_split / "reliability.png"
+        with suppress(OSError):  # no picture was written
+            yield Details(record.label, [picture(folder, file, record.label)])
 
 
 def _progress_section(report: SweepReport) -> Section:
-    workers = read_workers(report.folder.path / "logs")
+    workers = read_workers(report.folder.logs)
     blocks: list[Block] = [*paragraphs(costs(report.info, report.records))]
     blocks.append(Section("Hypervolume", [hypervolume_plot(report.statistics.front)]))
     blocks.append(Section("Workers", [Text(busy_share(workers)), timeline_plot(workers, report.records)]))
