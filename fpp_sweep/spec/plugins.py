@@ -86,7 +86,7 @@ def file_of(row: MethodRow | MetricRow) -> str | None:
     return None
 
 
-def place_of(row: MethodRow) -> str:
+def origin_of(row: MethodRow) -> str:
     """Return the file and the line at which a plugin's method or penalty begins, such as `mine.py:12`."""
     code = row.penalty or row.build
     lines = []

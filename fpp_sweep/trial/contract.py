@@ -37,7 +37,7 @@ def check_method(clip: Clip, row: MethodRow) -> None:
         cause = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(f"{where}: fails on made-up samples: {cause}") from error
     if problem:
-        raise InputError(f"method {row.name} ({plugins.place_of(row)}): {problem}")
+        raise InputError(f"method {row.name} ({plugins.origin_of(row)}): {problem}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,8 @@ SETTINGS: Mapping[str, Setting] = {
     "the filters of warnings": (lambda: list(warnings.filters), _write_warnings),
 }
 
+CHANGED_BY_IMPORTS = ("the environment", "the filters of warnings")  # libraries that load late change them, too
+
 
 @contextmanager
 def restored(on_change: Callable[[str], None]) -> Iterator[None]:
@@ -95,7 +97,7 @@ def restored(on_change: Callable[[str], None]) -> Iterator[None]:
 
 
 class PluginGuard:
-    """Restores settings after each task of a plugin's method, and notes each change once."""
+    """Restores settings after each task of a plugin's method, and notes each change once that can only be the plugin's."""
 
     def __init__(self, on_note: Callable[[str], None] = note) -> None:
         self._on_note = on_note
@@ -115,6 +117,8 @@ class PluginGuard:
                 yield
         finally:
             for setting in changed:
+                if setting in CHANGED_BY_IMPORTS:
+                    continue
                 text = f"plugin {plugin}: method {method} changes {setting}, which is restored after each task"
                 if text not in self._noted:
                     self._noted.add(text)
