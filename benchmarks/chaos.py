@@ -26,8 +26,8 @@ from benchmarks.faults import AT_REST, RUNNING, Victim, small_disk
 from benchmarks.resume import DRIVER, compare, start, state
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.spec.errors import InputError
-from tests.drivers import descendants
-from tests.tracking.stores import Server
+from tests.kit.processes import descendants
+from tests.kit.stores import Server
 
 SPACE = """
 base: {fpp.steps: 2, views.count: 4, adapt.view_fraction: 0.5}

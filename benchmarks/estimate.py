@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.harness import Spread
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.spec.errors import InputError
-from tests.drivers import environment
+from tests.kit.processes import environment
 
 SPACES = Path(__file__).parent.parent / "search_spaces"
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 
 from fpp_sweep.tracking.sync import STATE_FILE
-from tests.drivers import descendants
-from tests.tracking.stores import Server
+from tests.kit.processes import descendants
+from tests.kit.stores import Server
 
 DAY = 24 * 3600
 DISK = "96m"  # of the disk that holds the sweep

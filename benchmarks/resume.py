@@ -29,7 +29,7 @@ from typing import Any
 
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.spec.errors import InputError
-from tests.drivers import environment
+from tests.kit.processes import environment
 
 SPACE = """
 base: {fpp.steps: 2, views.count: 4, adapt.view_fraction: 0.5}

@@ -41,7 +41,7 @@ from fpp_sweep.tracking import check_store, sync_folder
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.session import session
-from tests.drivers import descendants, environment
+from tests.kit.processes import descendants, environment
 
 SPACE = """
 question: What does the system cost beside its work?
@@ -331,7 +331,7 @@ def runs_page(root: Path, timed: Any) -> None:
     """The request that MLflow's runs page makes, to a real server."""
     import urllib.request
 
-    from tests.tracking.stores import Server
+    from tests.kit.stores import Server
 
     server = Server(root)
     server.database = root / "mlflow.db"

@@ -10,7 +10,7 @@ In a notebook (docs/library.md):
 
 In a plugin file (docs/plugins.md):
 
-    from fpp_sweep import method, metric, penalty
+    from fpp_sweep import method, metric, penalty, sampler
 
 Importing the package is fast: each name below is imported when it is first used.
 """
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fpp_sweep.spec.plugins import method as method
     from fpp_sweep.spec.plugins import metric as metric
     from fpp_sweep.spec.plugins import penalty as penalty
+    from fpp_sweep.spec.plugins import sampler as sampler
     from fpp_sweep.sweep.api import Options as Options
     from fpp_sweep.sweep.api import Sweep as Sweep
     from fpp_sweep.sweep.local_run import run_locally as run_locally
@@ -50,6 +51,7 @@ MODULES = {  # where each public name is defined
     "preset": "spec.config",
     "run_locally": "sweep.local_run",
     "run_sweep": "sweep.run",
+    "sampler": "spec.plugins",
 }
 __all__ = ["__version__", *MODULES]
 

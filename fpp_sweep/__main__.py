@@ -22,7 +22,6 @@ COMMANDS = {
     "sync": "bring MLflow up to date from a sweep's folder",
     "doctor": "check machine, cluster, model and datasets before a sweep",
     "cache": "list and prune the cache of image features and finished tasks",
-    "completion": "print a script that completes words in bash or zsh",
 }
 MODULES = {"reproduce": "reproduce.__main__"}  # of commands that are packages
 
@@ -33,19 +32,32 @@ def main(words: Sequence[str]) -> None:
         print(usage())
     elif words[0] == "--version":
         print(f"fpp_sweep {VERSION}")
+    elif words[0] == "--completion":
+        from fpp_sweep.cli.completion import completion_script  # only this flag reads the shipped spaces
+
+        shell = words[1] if len(words) > 1 else ""
+        modules = {name: module_of(name) for name in COMMANDS}
+        print(completion_script(shell, modules), end="")
     elif words[0] in COMMANDS:
-        name = words[0]
-        module = import_module(f"fpp_sweep.{MODULES.get(name, name)}")
-        module.main(words[1:])
+        import_module(module_of(words[0])).main(words[1:])
     else:
         raise unknown("command", words[0], COMMANDS)
+
+
+def module_of(command: str) -> str:
+    return f"fpp_sweep.{MODULES.get(command, command)}"
 
 
 def usage() -> str:
     lines = ["usage: fpp-sweep COMMAND ...", ""]
     for name, purpose in COMMANDS.items():
         lines.append(f"    {name:<10} {purpose}")
-    lines += ["", "fpp-sweep COMMAND --help describes a command; fpp-sweep --version prints the version"]
+    lines += [
+        "",
+        "fpp-sweep COMMAND --help describes a command",
+        "fpp-sweep --version prints the version",
+        "fpp-sweep --completion bash (or zsh) prints a script that completes words in that shell",
+    ]
     return "\n".join(lines)
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests import hosts
-from tests.drivers import ROOT
 from tests.hosts import Machine, Site
+from tests.kit.processes import ROOT
 from tests.waiting import wait_for
 
 TOOLS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "curl")
@@ -75,8 +75,8 @@ class Slurm:
         return dict(word.split("=", 1) for word in self.run(f"scontrol show job {number}").split() if "=" in word)
 
     def start(self) -> None:
-        for each in ("munge", "state", "home"):
-            (self.folder / each).mkdir(mode=0o700)
+        for name in ("munge", "state", "home"):
+            (self.folder / name).mkdir(mode=0o700)
         controller = self.site.machines[0]
         lines = [
             f"NodeName={node.name} NodeAddr={node.address} Sockets=1 CoresPerSocket=2 CPUs=2" for node in self.nodes
@@ -88,7 +88,7 @@ class Slurm:
         key = self.folder / "munge/key"
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o400)
-        files = " ".join(f"--{each}-file={self.folder}/munge/{each}" for each in ("key", "pid", "log", "seed"))
+        files = " ".join(f"--{name}-file={self.folder}/munge/{name}" for name in ("key", "pid", "log", "seed"))
         controller.run(f"munged --force --socket={self.folder}/munge/socket {files}")
         controller.run(f"slurmctld -f {self.folder}/slurm.conf")
         for node in self.nodes:

@@ -11,7 +11,7 @@ from fpp_sweep.cli.command import run
 from fpp_sweep.reproduce import __main__ as reproduce
 from fpp_sweep.spec.errors import MAX_MESSAGE, escaped
 from fpp_sweep.spec.messages import note
-from tests.drivers import ROOT, environment, error_lines
+from tests.kit.processes import ROOT, environment, error_lines
 
 HOSTILE = "\x1b[2Jgone\n\u202e\x9b31m"
 COMMANDS = {"evaluate": evaluate, "tune": tune, "reproduce": reproduce, "cache": cache, "doctor": doctor}
@@ -56,8 +56,8 @@ def test_a_number_that_cannot_be_is_refused_by_its_flag(capsys, tmp_path, comman
         if may_be or (value == "" and words[0] == "--set"):  # which takes a key out
             continue
         *flag, last = words
-        given = [*flag, last + value] if "=" in last else [f"{last}={value}"]
-        line = error_line(capsys, command, *given, "--out", str(tmp_path / "out"), "--datasets", "nope")
+        arguments = [*flag, last + value] if "=" in last else [f"{last}={value}"]
+        line = error_line(capsys, command, *arguments, "--out", str(tmp_path / "out"), "--datasets", "nope")
         assert "nope" not in line, (name, value)  # it was this number, and not what comes after
         if name.startswith("--") and 0 < len(value) < 100:
             assert line.startswith(f"error: {name} {value}: "), line

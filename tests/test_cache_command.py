@@ -16,9 +16,9 @@ from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore, file_of, folder_for
-from tests.clips import random_clip
-from tests.painted import painted
-from tests.trial.made import MODEL
+from tests.kit.datasets import painted_dataset
+from tests.kit.models import random_clip
+from tests.kit.tasks import MODEL
 
 CLIP = random_clip()
 DAY = 86400
@@ -28,10 +28,10 @@ DAY = 86400
 def cache(tmp_path):
     """Two entries: a small one, last used 40 days ago, and a larger one of today."""
     store = FeatureCache(tmp_path / "cache")
-    store.features(CLIP, painted(3), ViewConfig(count=2, flip="off"), 0)
+    store.features(CLIP, painted_dataset(3), ViewConfig(count=2, flip="off"), 0)
     for manifest in store.root.glob("features/*/manifest.json"):
         os.utime(manifest, (time.time() - 40 * DAY,) * 2)
-    store.features(CLIP, painted(70), ViewConfig(count=4, min_area=0.5, augmix="on"), 7)
+    store.features(CLIP, painted_dataset(70), ViewConfig(count=4, min_area=0.5, augmix="on"), 7)
     return store.root
 
 
@@ -60,7 +60,7 @@ def test_list_shows_what_each_entry_is_of_its_size_and_last_use(cache, capsys):
 
 
 def test_a_use_makes_an_entry_young_again(cache, capsys):
-    FeatureCache(cache).features(CLIP, painted(3), ViewConfig(count=2, flip="off"), 0)
+    FeatureCache(cache).features(CLIP, painted_dataset(3), ViewConfig(count=2, flip="off"), 0)
     assert "d ago" not in command(capsys, "list", "--cache", cache)
 
 
@@ -99,7 +99,7 @@ def test_a_folder_of_another_kind_is_listed_as_empty_and_stays(tmp_path, capsys)
     assert "0 entries" in command(capsys, "list", "--cache", tmp_path)
     command(capsys, "prune", "--cache", tmp_path, "--all", "--yes")
     assert len(entries(tmp_path)) == 2
-    assert len(FeatureCache(tmp_path).features(CLIP, painted(3), ViewConfig(count=2), 0)) == 3
+    assert len(FeatureCache(tmp_path).features(CLIP, painted_dataset(3), ViewConfig(count=2), 0)) == 3
     assert "1 entries" in command(capsys, "list", "--cache", tmp_path)
 
 
@@ -151,14 +151,17 @@ def test_prune_older_than_leaves_what_was_used_lately(cache):
     assert entries(cache) == [young]
 
 
-def test_prune_wants_to_know_what(cache):
-    with pytest.raises(InputError, match="--older-than"):
-        main(["prune", "--cache", str(cache), "--yes"])
-
-
-@pytest.mark.parametrize("words", [["--older-than", "soon"], ["--larger-than", "big"], ["--older-than", "5"]])
-def test_ages_and_sizes_need_their_form(cache, words):
-    with pytest.raises(InputError, match="use for example"):
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--yes"], "--older-than"),
+        (["--older-than", "soon"], "use for example"),
+        (["--larger-than", "big"], "use for example"),
+        (["--older-than", "5"], "use for example"),
+    ],
+)
+def test_prune_needs_a_criterion_with_an_age_or_a_size(cache, words, message):
+    with pytest.raises(InputError, match=message):
         main(["prune", "--cache", str(cache), *words])
 
 
@@ -180,7 +183,9 @@ def test_prune_leaves_an_entry_that_a_run_is_filling(cache, capsys):
 
 
 def test_a_run_goes_on_with_features_that_were_pruned_under_it(cache):
-    features = FeatureCache(cache).features(CLIP, painted(70), ViewConfig(count=4, min_area=0.5, augmix="on"), 7)
+    features = FeatureCache(cache).features(
+        CLIP, painted_dataset(70), ViewConfig(count=4, min_area=0.5, augmix="on"), 7
+    )
     before = features.batch(0, 70)
     main(["prune", "--cache", str(cache), "--all", "--yes"])
     assert entries(cache) == []
@@ -211,8 +216,8 @@ def tasks(cache):
 def test_finished_tasks_are_listed_and_pruned_each_by_its_age_and_sweeps_keep_theirs(cache, tasks, capsys):
     (line,) = [line for line in command(capsys, "list", "--cache", cache).splitlines() if tasks.name in line]
     assert re.search(r" 2 finished tasks of sweeps .* just now", line)
-    said = command(capsys, "prune", "--cache", cache, "--older-than", "30d", "--yes")
-    assert re.search(rf" {re.escape(str(tasks))}\n2 to remove", said)  # and the features of then
+    output = command(capsys, "prune", "--cache", cache, "--older-than", "30d", "--yes")
+    assert re.search(rf" {re.escape(str(tasks))}\n2 to remove", output)  # and the features of then
     assert [file.stem for file in tasks.glob("*/*.task")] == ["b" * 24]
     assert len(list((cache.parent / "sweep").rglob("*.task"))) == 2
     command(capsys, "prune", "--cache", cache, "--all", "--yes")
@@ -221,13 +226,13 @@ def test_finished_tasks_are_listed_and_pruned_each_by_its_age_and_sweeps_keep_th
 
 def test_a_finished_task_that_is_used_is_young_again(cache, tasks, capsys):
     assert TaskStore(cache.parent / "other", tasks).get("a" * 24).prompt == b"x" * 1000
-    said = command(capsys, "prune", "--cache", cache, "--older-than", "30d", "--yes")
-    assert "1 to remove" in said
+    output = command(capsys, "prune", "--cache", cache, "--older-than", "30d", "--yes")
+    assert "1 to remove" in output
     assert len(list(tasks.glob("*/*.task"))) == 2
 
 
 def test_damaged_finished_tasks_can_be_removed(cache, tasks, capsys):
     file_of(tasks, "b" * 24).write_bytes(b"no result")
-    said = command(capsys, "prune", "--cache", cache, "--damaged", "--yes")
-    assert f"{file_of(tasks, 'b' * 24)}: not a whole result of a task" in said
+    output = command(capsys, "prune", "--cache", cache, "--damaged", "--yes")
+    assert f"{file_of(tasks, 'b' * 24)}: not a whole result of a task" in output
     assert [file.stem for file in tasks.glob("*/*.task")] == ["a" * 24]

@@ -72,13 +72,13 @@ def test_every_node_gets_the_token_and_every_process_asks_for_it(path):
         before, _, _ = start_command(path, kind).partition("ray start")
         assert re.search(r"export [^;]*RAY_AUTH_MODE=token", before)
     # clients are shells of `ray exec` and `ray attach`: they read .bashrc
-    (profile,) = [each for each in config["setup_commands"] if ".bashrc" in each]
+    (profile,) = [command for command in config["setup_commands"] if ".bashrc" in command]
     assert "chmod 600 ~/.ray/auth_token" in profile
 
 
 @BOTH
 def test_a_new_shell_on_a_node_has_the_environment_the_mode_and_the_cache(path, tmp_path):
-    (profile,) = [each for each in read(path)["setup_commands"] if ".bashrc" in each]
+    (profile,) = [command for command in read(path)["setup_commands"] if ".bashrc" in command]
     (tmp_path / "fpp_cluster/env/bin").mkdir(parents=True)
     (tmp_path / ".ray").mkdir()
     token = tmp_path / ".ray/auth_token"
@@ -94,7 +94,7 @@ def test_a_new_shell_on_a_node_has_the_environment_the_mode_and_the_cache(path, 
         capture_output=True,
         text=True,
     )
-    ours = [f"{tmp_path}/fpp_cluster/{each}" for each in ("cache", "env/bin", "project")]
+    ours = [f"{tmp_path}/fpp_cluster/{command}" for command in ("cache", "env/bin", "project")]
     assert shown.stdout.split() == ["kept", "token", *ours]
     assert (tmp_path / ".bashrc").read_text().count("environment.sh") == 1
     assert token.stat().st_mode & 0o777 == 0o600
@@ -131,7 +131,7 @@ def test_nothing_listens_to_the_world(path):
     text = path.read_text()
     assert not re.search(r"0\.0\.0\.0|::(?!1)", text)
     assert "--dashboard-host=127.0.0.1" in start_command(path, "head")
-    (mlflow,) = [each for each in read(path)["head_start_ray_commands"] if "mlflow server" in each]
+    (mlflow,) = [command for command in read(path)["head_start_ray_commands"] if "mlflow server" in command]
     assert "--host 127.0.0.1 --port 5000" in mlflow
     allowed = re.search(r'--allowed-hosts "(.*?)"', mlflow)
     assert allowed

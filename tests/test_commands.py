@@ -11,19 +11,22 @@ from importlib import import_module
 import pytest
 
 from fpp_sweep import __main__ as console
-from fpp_sweep import completion
+from fpp_sweep.cli import completion
 from fpp_sweep.cli.command import LIST_WORDS
 from fpp_sweep.cli.flags import FLAGS, RUN_FLAGS
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import command_line, runnable
 from fpp_sweep.spec.version import VERSION
-from tests.drivers import ROOT, environment
+from tests.kit.processes import ROOT, environment
 
 RUNNING = ("tune", "evaluate", "reproduce")  # commands that run trials
 
 
+MODULES = {name: console.module_of(name) for name in console.COMMANDS}  # by command
+
+
 def module_of(command):
-    return import_module(f"fpp_sweep.{console.MODULES.get(command, command)}")
+    return import_module(MODULES[command])
 
 
 def printed(capsys, main, words):
@@ -33,7 +36,7 @@ def printed(capsys, main, words):
     return capsys.readouterr().out
 
 
-def test_there_are_eleven_commands_and_each_has_a_module_of_its_name():
+def test_there_are_ten_commands_and_each_has_a_module_of_its_name():
     assert list(console.COMMANDS) == [
         "init",
         "tune",
@@ -45,7 +48,6 @@ def test_there_are_eleven_commands_and_each_has_a_module_of_its_name():
         "sync",
         "doctor",
         "cache",
-        "completion",
     ]
     at_the_top = {path.stem for path in (ROOT / "fpp_sweep").glob("[a-z]*.py")} | {"reproduce"}
     assert at_the_top == {*console.COMMANDS}
@@ -199,7 +201,7 @@ def shell_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shell")
     for name in ("sweeps/first", "sweeps/second", "reproductions/main"):
         (folder / name).mkdir(parents=True)
-    (folder / "completion.bash").write_text(completion.completion_script("bash"))
+    (folder / "completion.bash").write_text(completion.completion_script("bash", MODULES))
     return folder
 
 
@@ -224,17 +226,17 @@ def test_bash_completes_commands_flags_spaces_and_sweeps(shell_folder, words, ex
 @pytest.mark.parametrize("command", console.COMMANDS)
 def test_completion_knows_every_flag_that_help_shows(capsys, command):
     text = printed(capsys, module_of(command).main, ["--help"])
-    words = completion.words_of(command)
+    words = completion.words_of(MODULES[command])
     assert set(re.findall(r"^  (--[a-z-]+)", text, flags=re.M)) <= set(words)
     assert LIST_WORDS not in text
 
 
 def test_zsh_runs_the_script_of_bash():
-    script = completion.completion_script("zsh")
-    assert script.endswith(completion.completion_script("bash"))
+    script = completion.completion_script("zsh", MODULES)
+    assert script.endswith(completion.completion_script("bash", MODULES))
     assert "bashcompinit" in script
 
 
 def test_completion_of_another_shell_is_refused():
-    with pytest.raises(InputError, match="invalid choice: 'fish'"):
-        completion.main(["fish"])
+    with pytest.raises(InputError, match="unknown shell 'fish'; choose from bash, zsh"):
+        console.main(["--completion", "fish"])

@@ -9,16 +9,16 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
-from tests.drivers import SMALL, command, environment, error_lines
+from tests.kit.processes import SMALL_SPACE, environment, error_lines, tune_command
 from tests.names import PLAIN
 from tests.test_tune import study_states
 
-SPACE = SMALL.replace("concurrency: 1", "concurrency: 1, sampler: random")
+SPACE = SMALL_SPACE.replace("concurrency: 1", "concurrency: 1, sampler: random")
 
 
 def tune(folder, *words):
     return subprocess.run(
-        command(folder, "--name", "one", *words, space=SPACE),
+        tune_command(folder, "--name", "one", *words, space=SPACE),
         cwd=folder,
         env=environment(folder),
         capture_output=True,
@@ -48,7 +48,7 @@ def numbers(sweep):
 def test_what_is_damaged_is_made_again_and_the_sweep_ends_as_if_nothing_had_been(finished):
     """Nearly everything at once; then a record alone, whose values the study has."""
     sweep = SweepFolder(finished / "sweeps/one")
-    wanted, known = numbers(sweep), sweep.info()
+    wanted, info = numbers(sweep), sweep.info()
     os.truncate(sweep.study_file, 50_000)
     os.truncate(sweep.info_file, 100)
     os.truncate(sweep.trial_file("trial-0001"), 200)
@@ -56,19 +56,19 @@ def test_what_is_damaged_is_made_again_and_the_sweep_ends_as_if_nothing_had_been
         sweep.trial_file(name).unlink()
     done = tune(finished, "--resume")
     assert done.returncode == 0, done.stderr
-    said = "\n".join(notes(done))
-    assert "sweep.json: not readable" in said
-    assert "made again from its copy" in said
-    assert "trial-0001.json: not readable" in said
-    assert "trial-0001 has no usable record; it is run again, with values drawn anew" in said
-    assert f"baseline-{PLAIN} has no usable record; it is run again" in said
+    output = "\n".join(notes(done))
+    assert "sweep.json: not readable" in output
+    assert "made again from its copy" in output
+    assert "trial-0001.json: not readable" in output
+    assert "trial-0001 has no usable record; it is run again, with values drawn anew" in output
+    assert f"baseline-{PLAIN} has no usable record; it is run again" in output
     assert "Traceback" not in done.stderr
     assert len(list(sweep.path.rglob("*.damaged-*"))) == 2
     assert numbers(sweep) == wanted
     assert study_states(sweep) == ["COMPLETE"] * 4
-    assert sweep.info().command == known.command
-    assert sweep.info().work.tasks == known.work.tasks  # no task is run again
-    assert sweep.info().created == known.created
+    assert sweep.info().command == info.command
+    assert sweep.info().work.tasks == info.work.tasks  # no task is run again
+    assert sweep.info().created == info.created
     assert {sweep.trial(name).attempt for name in wanted} == {1}
 
     record = json.loads(sweep.trial_file("trial-0002").read_text())
@@ -98,7 +98,10 @@ def test_what_cannot_be_made_again_is_reported_in_a_line_before_anything_is_star
     assert f"begin another with --name; {sweep.tasks}, moved to its folder, saves computing again" in line
     shutil.copytree(sweep.tasks, tmp_path / "sweeps/two/tasks")
     done = subprocess.run(
-        command(tmp_path, "--name", "two", space=SPACE), cwd=tmp_path, env=environment(tmp_path), capture_output=True
+        tune_command(tmp_path, "--name", "two", space=SPACE),
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
     )
     assert done.returncode == 0, done.stderr
     assert b"work        0 tasks run" in done.stdout

@@ -19,7 +19,7 @@ from fpp_sweep.checks.cluster_file import SHIPPED, missing_nodes, open_values
 from fpp_sweep.checks.finding_table import finding_table
 from fpp_sweep.checks.probes import run_probes
 from fpp_sweep.core.datasets import open_dataset
-from tests.drivers import ROOT, ended, environment, started
+from tests.kit.processes import ROOT, environment, killed_at_end, start_tune
 from tests.waiting import LONG, wait_for
 from tests.workers.test_nodes import HEAD, node, room
 
@@ -264,7 +264,7 @@ def test_planted_faults_of_a_node_are_found_and_no_others(tmp_path, monkeypatch)
         assert ("127.0.0.4", "weights") in found, output
         assert not {("127.0.0.2", "weights"), ("127.0.0.3", "weights")} & found
 
-        sweep = there.enter_context(ended(started(tmp_path, "--address", address, space=SPACE)))
+        sweep = there.enter_context(killed_at_end(start_tune(tmp_path, "--address", address, space=SPACE)))
         _, err = sweep.communicate(timeout=LONG)
     assert sweep.returncode == 2, err
     (line,) = [line for line in err.splitlines() if line.startswith("error: ")]

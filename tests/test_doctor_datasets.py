@@ -12,7 +12,7 @@ import pytest
 from fpp_sweep import doctor
 from fpp_sweep.checks.datasets import WIDTH
 from fpp_sweep.spec.errors import InputError
-from tests.builders import build_aircraft, build_coop, build_folders, write_image
+from tests.kit.datasets import build_aircraft, build_coop, build_folders, write_image
 
 
 @pytest.fixture(autouse=True)

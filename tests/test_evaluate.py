@@ -28,9 +28,9 @@ from fpp_sweep.sweep.local_run import run_locally
 from fpp_sweep.sweep.local_worker import local_worker_spec
 from fpp_sweep.sweep.repeat import repeat_command
 from fpp_sweep.sweep.request import space_to_evaluate
-from tests.builders import build_coop, build_folders, jpeg
 from tests.disks import mounted
-from tests.drivers import environment
+from tests.kit.datasets import build_coop, build_folders, jpeg
+from tests.kit.processes import environment
 from tests.names import PLAIN, TPT
 from tests.waiting import LONG, wait_for
 

@@ -12,15 +12,15 @@ import pytest
 
 from fpp_sweep.space.reading import load_space
 from tests.disks import mounted
-from tests.drivers import (
+from tests.kit.processes import (
     assert_same_as_in_one_process,
-    command,
-    complete,
+    complete_records,
     descendants,
-    ended,
     environment,
+    killed_at_end,
     only_sweep,
-    started,
+    start_tune,
+    tune_command,
 )
 from tests.waiting import LONG, wait_for
 
@@ -42,7 +42,7 @@ def kill(driver, name):
 
 def resumed(folder, *words):
     done = subprocess.run(
-        command(folder, *words, "--resume"), cwd=folder, env=environment(folder), capture_output=True, text=True
+        tune_command(folder, *words, "--resume"), cwd=folder, env=environment(folder), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -74,14 +74,14 @@ def assert_reported(driver, out, err, complaint):
 
 def test_killed_processes_of_scheduler_and_trials_cost_time_and_no_result(tmp_path):
     count = 12
-    with ended(started(tmp_path, "--trials", str(count))) as driver:
-        wait_for(lambda: complete(tmp_path))
+    with killed_at_end(start_tune(tmp_path, "--trials", str(count))) as driver:
+        wait_for(lambda: complete_records(tmp_path))
         for name in (SCHEDULER, TRIAL, SCHEDULER):
-            before, workers = len(complete(tmp_path)), pids(driver, WORKER)
+            before, workers = len(complete_records(tmp_path)), pids(driver, WORKER)
             kill(driver, name)
             if name == SCHEDULER:
                 wait_for(lambda workers=workers: all(is_gone(pid) for pid in workers))  # they would hold a device
-            wait_for(lambda before=before: len(complete(tmp_path)) > before)
+            wait_for(lambda before=before: len(complete_records(tmp_path)) > before)
         out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, out + err
     assert err.count("note: the scheduler died and was restarted") == 2
@@ -105,8 +105,8 @@ def short():
 @pytest.mark.parametrize("victim", ["raylet", "gcs_server", SCHEDULER])
 def test_the_death_of_an_irreplaceable_process_interrupts_the_sweep(tmp_path, victim, monkeypatch, short):
     monkeypatch.setenv("TMPDIR", str(short))
-    with ended(started(tmp_path, "--trials", "1000")) as driver:
-        wait_for(lambda: complete(tmp_path))
+    with killed_at_end(start_tune(tmp_path, "--trials", "1000")) as driver:
+        wait_for(lambda: complete_records(tmp_path))
         processes = descendants(driver.pid)
         if victim == SCHEDULER:
             for _ in range(3):
@@ -143,8 +143,8 @@ def fill(disk):
 
 def test_a_full_disk_interrupts_the_sweep_which_can_be_resumed_with_free_space(tmp_path):
     with mounted(tmp_path / "sweeps", "size=8m") as disk:
-        with ended(started(tmp_path, "--trials", "1000")) as driver:
-            wait_for(lambda: complete(tmp_path))
+        with killed_at_end(start_tune(tmp_path, "--trials", "1000")) as driver:
+            wait_for(lambda: complete_records(tmp_path))
             fill(disk)
             out, err = driver.communicate(timeout=LONG)
         assert_reported(driver, out, err, "; make room, then go on with --resume")

@@ -13,7 +13,7 @@ from fpp_sweep import show
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tracking.desired import artifact_files
-from tests.sweeps import build_sweep
+from tests.kit.records import build_sweep
 
 ROOT = Path(__file__).parent.parent
 

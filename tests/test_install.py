@@ -16,7 +16,7 @@ from fpp_sweep.core.datasets import read_custom
 from fpp_sweep.space import shipped
 from fpp_sweep.space.reading import load_space, parse_space
 from fpp_sweep.spec.errors import InputError
-from tests.drivers import ROOT
+from tests.kit.processes import ROOT
 
 SPACES = ROOT / "search_spaces"
 SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "fpp_sweep", "search_spaces")

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from fpp_sweep import tune
-from tests.drivers import ROOT
+from tests.kit.processes import ROOT
 
 FILE = ROOT / "cluster/kuberay.yaml"
 # KubeRay 1.6's fields at each place where the file has some: a key that it does not know is dropped without a word
@@ -80,7 +80,7 @@ def test_all_pods_have_the_image_the_volume_and_the_cache_on_it(claim, cluster):
         (mount,), (volume,) = container["volumeMounts"], pod["volumes"]
         assert mount["name"] == volume["name"]
         assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
-        (cache,) = [each["value"] for each in container["env"] if each["name"] == "FPP_SWEEP_CACHE"]
+        (cache,) = [entry["value"] for entry in container["env"] if entry["name"] == "FPP_SWEEP_CACHE"]
         assert cache.startswith(mount["mountPath"])
         assert container["resources"]["requests"] == container["resources"]["limits"]
 
@@ -88,7 +88,7 @@ def test_all_pods_have_the_image_the_volume_and_the_cache_on_it(claim, cluster):
 def test_workers_may_run_on_spot_machines_with_gpus(cluster):
     head, workers = pods(cluster)
     assert "tolerations" not in head  # it holds the sweep
-    assert {each["key"] for each in workers["tolerations"]} >= {"nvidia.com/gpu"}
+    assert {entry["key"] for entry in workers["tolerations"]} >= {"nvidia.com/gpu"}
     assert len(workers["tolerations"]) == 2
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Sweep
-from tests.drivers import ROOT, environment
-from tests.sweeps import build_sweep
+from tests.kit.processes import ROOT, environment
+from tests.kit.records import build_sweep
 
 LOOKS = """
 assert sweep.info.state == "finished", sweep.info.state
@@ -49,13 +49,13 @@ def test_the_notebook_and_the_example_run_as_they_stand(tmp_path):
 
 
 def test_a_table_has_reasons_marks_durations_and_numbers_by_dataset(tmp_path):
-    sweep = Sweep.open(build_sweep(tmp_path / "made", trials=6, failed=(3,)).path)
+    sweep = Sweep.open(build_sweep(tmp_path / "made", trials=6, failed_trials=(3,)).path)
     rows = {row["name"]: row for row in sweep.table()}
     failed, best = rows["trial-0003"], rows["trial-0005"]
     assert (failed["reason"], failed["seconds"]) == ("FloatingPointError: non-finite objectives ['ece']", 5.0)
     assert (best["marks"], best["on_front"]) == ("best accuracy, best ece, knee", True)
-    assert (best["seconds"], best["accuracy/tiny_digits"]) == (50.0, 58.0)
-    assert "test/ece/tiny_digits" in best
+    assert (best["seconds"], best["accuracy/textures"]) == (50.0, 58.0)
+    assert "test/ece/textures" in best
     assert "accuracy low" not in best  # there are no sums to draw from
 
 
@@ -64,9 +64,9 @@ def test_what_a_notebook_shows_is_escaped_and_there_before_any_trial_has_ended(t
     with folder.locked():
         assert "made is running; trials: none was begun." in Sweep(folder)._repr_html_()
     assert Sweep(folder).plot() == {}
-    made = Sweep(build_sweep(tmp_path / "<b>", trials=2, failed=()))
-    assert "<b>" not in made._repr_html_()
-    assert "<td" in made._repr_html_()
+    sweep = Sweep(build_sweep(tmp_path / "<b>", trials=2, failed_trials=()))
+    assert "<b>" not in sweep._repr_html_()
+    assert "<td" in sweep._repr_html_()
 
 
 def test_a_trial_that_is_not_there_or_has_no_predictions_is_reported_in_a_line(tmp_path):

@@ -9,6 +9,8 @@ import pytest
 
 from fpp_sweep import evaluate
 from fpp_sweep.core.metrics import Predictions, score
+from fpp_sweep.search.sampler_contract import check_sampler
+from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
@@ -21,7 +23,7 @@ from fpp_sweep.trial.worker import Worker
 
 PAGE = Path(__file__).parent.parent / "docs" / "plugins.md"
 RECIPES = {name: text for name, text in re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE.read_text(), re.DOTALL)}
-HEAD = "import torch\nfrom fpp_sweep import method, metric, penalty\n"
+HEAD = "import torch\nfrom fpp_sweep import method, metric, penalty, sampler\n"
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +48,8 @@ def load(folder, **texts):
 
 
 def test_the_recipes_run_as_they_are_printed_and_stand_in_the_tables(tmp_path, monkeypatch, capsys):
-    assert list(RECIPES) == ["overconfidence", "angular", "vote"]
+    assert list(RECIPES) == ["overconfidence", "angular", "vote", "crossing"]
+    assert len(RECIPES["crossing"].splitlines()) <= 20
     assert all(len(text.splitlines()) <= 30 for text in RECIPES.values())
     monkeypatch.setenv("FPP_SWEEP_CACHE", str(tmp_path / "cache"))
     files = [str(path) for path in written(tmp_path, **RECIPES)]
@@ -102,6 +105,10 @@ def test_an_edited_plugin_takes_its_own_place_and_never_meets_its_old_results(tm
         ("raise SystemExit(3)", "plugin mine.py:1: SystemExit: 3"),
         (f"{HEAD}@metric(goal='min', columns=['logit'])\ndef f(p): ...", "unknown column 'logit', did you mean"),
         (f"{HEAD}@metric(goal='min')\ndef ece(predictions): ...", "registers metric 'ece', which exists already"),
+        (
+            f"{HEAD}@sampler()\ndef tpe(seed): ...",
+            "registers sampler 'tpe', which exists already; give it another name",
+        ),
         (f"{HEAD}@penalty(weight=1)\ndef {catalogue.PLAIN}(text): ...", "which exists already; give it another name"),
     ],
 )
@@ -264,3 +271,75 @@ def test_an_error_in_a_method_names_the_samples_the_worker_the_method_and_the_li
         worker.run(task, [])
     where = f"{task.title}, {worker.model_info().where}, method mine (mine.py:{line})"
     assert failure.value.reason == f"{where}: IndexError: list index out of range"
+
+
+# ------------------------------------------------------------ samplers
+
+SAMPLER = """
+import random
+
+from optuna.samplers import RandomSampler
+
+from fpp_sweep import sampler
+
+
+@sampler()
+class mine(RandomSampler):
+    def sample_independent(self, study, trial, name, distribution):
+        value = super().sample_independent(study, trial, name, distribution)
+        return BROKEN
+"""
+
+
+def space_with_sampler():
+    text = """
+params:
+  fpp.gamma1: {low: 0.1, high: 10, log: true}
+  method: [tpt, ctpt]
+  fpp.draws: {low: 1, high: 4, when: {method: tpt}}
+search: {sampler: mine}
+"""
+    return parse_space(text, "space.yaml")
+
+
+@pytest.mark.parametrize(
+    ("broken", "complaint"),
+    [
+        ("99.0 if name == 'fpp.gamma1' else value", "sampler mine: draws fpp.gamma1: 99 is outside 0.1..10"),
+        ("float('nan') if name == 'fpp.gamma1' else value", "sampler mine: ValueError: `nan` is invalid value."),
+        ("1 / 0", "sampler mine (mine.py:13): ZeroDivisionError: division by zero"),
+        ("study.best_trial.params[name]", "sampler mine (mine.py:13): RuntimeError: "),
+        (
+            "random.uniform(1, 2) if name == 'fpp.gamma1' else value",
+            "sampler mine: draws another point after a kill; it must depend on its seed and the study's trials alone",
+        ),
+    ],
+)
+def test_a_sampler_that_breaks_its_contract_is_refused_before_the_first_trial(tmp_path, broken, complaint):
+    load(tmp_path, mine=SAMPLER.replace("BROKEN", broken))
+    with pytest.raises(InputError) as refused:
+        check_sampler(space_with_sampler())
+    assert str(refused.value).startswith(complaint)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_sampler_that_remembers_its_draws_is_built_anew_for_each(tmp_path):
+    """So what it remembers cannot change the point after a kill."""
+    load(tmp_path, mine=SAMPLER.replace("BROKEN", "self.__dict__.setdefault('first', value)"))
+    check_sampler(space_with_sampler())
+
+
+def test_a_function_that_builds_no_sampler_is_refused(tmp_path):
+    load(tmp_path, mine="from fpp_sweep import sampler\n\n\n@sampler()\ndef mine(seed):\n    return 3\n")
+    with pytest.raises(InputError, match=r"^sampler mine: must build an optuna.samplers.BaseSampler \(int\)$"):
+        check_sampler(space_with_sampler())
+
+
+def test_the_sampler_of_a_plugin_needs_the_plugin():
+    with pytest.raises(InputError, match=r"unknown sampler 'mine'; .* the sampler of a plugin needs --plugin FILE"):
+        space_with_sampler()
+
+
+def test_the_recipe_of_a_sampler_keeps_the_contract(tmp_path):
+    load(tmp_path, mine=RECIPES["crossing"].replace("class crossing", "class mine"))
+    check_sampler(space_with_sampler())

@@ -9,17 +9,17 @@ from fpp_sweep import show
 from fpp_sweep.cli.command import run
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
-from tests.sweeps import build_sweep
+from tests.kit.records import build_sweep
 
 
 @pytest.fixture
 def folder(tmp_path):
     """Of a sweep that ran elsewhere."""
-    made = build_sweep(tmp_path / "there" / "perturb-1", trials=6, failed=(3,))
-    (made.artifacts("trial-0003") / "log.txt").parent.mkdir(parents=True, exist_ok=True)
-    (made.artifacts("trial-0003") / "log.txt").write_text("".join(f"line {number}\n" for number in range(9)))
-    shutil.move(made.path, tmp_path / "here")
-    return type(made)(tmp_path / "here")
+    folder = build_sweep(tmp_path / "there" / "perturb-1", trials=6, failed_trials=(3,))
+    (folder.artifacts("trial-0003") / "log.txt").parent.mkdir(parents=True, exist_ok=True)
+    (folder.artifacts("trial-0003") / "log.txt").write_text("".join(f"line {number}\n" for number in range(9)))
+    shutil.move(folder.path, tmp_path / "here")
+    return type(folder)(tmp_path / "here")
 
 
 def shown(capsys, *words):
@@ -30,7 +30,8 @@ def shown(capsys, *words):
 def test_a_sweep_is_shown_from_its_folder_alone(capsys, folder):
     text = shown(capsys, folder.path)
     lines = text.splitlines()
-    assert lines[:3] == ["sweep     here", "question  How much noise?", "searches  accuracy (max) and ece (min) on val"]
+    question = "question  How much noise should a prompt be pretrained with?"
+    assert lines[:3] == ["sweep     here", question, "searches  accuracy (max) and ece (min) on val"]
     assert "budget    6 trials" in lines
     assert f"page      {(folder.report / 'sweep.html').as_uri()}" in lines
     assert "perturb-1 is finished; trials: 5 complete, 1 failed." in lines
@@ -52,12 +53,12 @@ def test_a_trial_is_shown_with_settings_numbers_files_and_the_command_to_repeat_
     text = shown(capsys, folder.path, "trial-0005")
     assert text.startswith("trial-0005  complete, begun 2026-11-20 ")
     assert "\n    fpp.class_var = 0.006\n" in text
-    assert f"\nprompt      {folder.artifacts('trial-0005')}/prompts/tiny_shapes-0.safetensors\n" in text
+    assert f"\nprompt      {folder.artifacts('trial-0005')}/prompts/shapes-0.safetensors\n" in text
     rows = [line.split() for line in text.splitlines()]
-    assert ["val", "acc", "ECE", "SCE", "Brier"] in rows
-    assert ["tiny_digits", "58.00", "8.00", "2.1500", "0.4100"] in rows
-    assert ["average", "58.00", "8.00", "2.1500", "0.4100"] in rows
-    assert ["test", "acc", "ECE", "SCE", "Brier"] in rows
+    assert ["val", "acc", "ECE", "NLL", "SCE", "Brier"] in rows
+    assert ["textures", "58.00", "8.00", "0.6600", "2.0000", "0.4000"] in rows
+    assert ["average", "58.00", "8.00", "0.6600", "2.0000", "0.4000"] in rows
+    assert ["test", "acc", "ECE", "NLL", "SCE", "Brier"] in rows
     command = runnable(f"fpp-sweep evaluate --config {folder.path}/trials/trial-0005.json --model tiny ")
     assert text.splitlines()[-1].startswith(f"repeat      {command}")
 
@@ -108,9 +109,9 @@ def test_names_that_do_not_exist_are_refused_in_a_line(capsys, monkeypatch, fold
 
 
 def test_sweeps_are_listed_with_state_progress_and_front(capsys, tmp_path):
-    made = build_sweep(tmp_path / "b", trials=4, failed=(1,))
-    made.write_trial(replace(made.trial("trial-0000"), state="stopped", values=None, results={}))
-    running = build_sweep(tmp_path / "a", trials=3, failed=(), running=(2,), state="running")
+    folder = build_sweep(tmp_path / "b", trials=4, failed_trials=(1,))
+    folder.write_trial(replace(folder.trial("trial-0000"), state="stopped", values=None, results={}))
+    running = build_sweep(tmp_path / "a", trials=3, failed_trials=(), running_trials=(2,), state="running")
     build_sweep(tmp_path / "empty", trials=0, baselines=(), state="interrupted")
     (build_sweep(tmp_path / "old", trials=1).info_file).write_text("not JSON\033[2J")
     (tmp_path / "other").mkdir()

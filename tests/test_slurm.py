@@ -13,14 +13,14 @@ import pytest
 from benchmarks.resume import finished
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.reading import load_space
-from tests.drivers import ROOT, SMALL, assert_same_as_in_one_process
+from tests.kit.processes import ROOT, SMALL_SPACE, assert_same_as_in_one_process
 from tests.slurm import slurm, why_not
 from tests.waiting import wait_for
 
 SCRIPT = ROOT / "cluster/slurm.sbatch"
 ROUNDS = int(os.environ.get("FPP_SLURM_ROUNDS", "1"))  # interruptions of each kind; a nightly run may take more
 TRIALS = 12 + 8 * ROUNDS
-SPACE = SMALL.replace(", workers: 1", "").replace("trials: 4", f"trials: {TRIALS}")
+SPACE = SMALL_SPACE.replace(", workers: 1", "").replace("trials: 4", f"trials: {TRIALS}")
 # SLURM takes the machines away, and tells every process; what it sends the batch shell some time before that
 KINDS = ("scontrol requeue", "scancel --batch --signal=TERM")
 # a call that each of Ray's servers knows, and its own answer where the token is missing
@@ -128,13 +128,16 @@ def assert_guarded(there):
         assert len(ports) >= 3
         for port, owner in ports.items():
             door = f"{node.address}:{port}"
-            said = [there.site.machines[0].try_(ASK.format(door, call)).stdout for call in CALLS]
-            said.append(
+            answers = [there.site.machines[0].try_(ASK.format(door, call)).stdout for call in CALLS]
+            answers.append(
                 there.site.machines[0].try_(f"curl -s -o /dev/null -w 'HTTP %{{http_code}}' -d x {door}").stdout
             )
-            refused = [text for text in said if re.search(r"grpc-status: 16\b|HTTP 401", text)]
-            assert len(refused) == 1, (owner, said)
-            assert not re.search(r"grpc-status: 0\b|HTTP 200", "".join(said).replace("HTTP/2 200", "")), (owner, said)
+            refused = [text for text in answers if re.search(r"grpc-status: 16\b|HTTP 401", text)]
+            assert len(refused) == 1, (owner, answers)
+            assert not re.search(r"grpc-status: 0\b|HTTP 200", "".join(answers).replace("HTTP/2 200", "")), (
+                owner,
+                answers,
+            )
 
 
 def assert_whole(there, sweep):

@@ -16,8 +16,8 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.steer import main
 from fpp_sweep.sweep.request import space_to_tune
-from tests.drivers import SMALL, ended, environment, kill, only_sweep, started
-from tests.sweeps import CREATED, build_sweep
+from tests.kit.processes import SMALL_SPACE, environment, kill_tree, killed_at_end, only_sweep, start_tune
+from tests.kit.records import CREATED, build_sweep
 from tests.test_tune import tune as run_tune
 from tests.waiting import LONG, wait_for
 
@@ -25,7 +25,7 @@ from tests.waiting import LONG, wait_for
 @pytest.fixture
 def folder(tmp_path):
     """A sweep of six trials: five have ended, one runs."""
-    return build_sweep(tmp_path / "made", running=(5,), failed=(3,), state="interrupted", report=False)
+    return build_sweep(tmp_path / "made", running_trials=(5,), failed_trials=(3,), state="interrupted", report=False)
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,10 @@ def test_a_folder_that_is_no_sweep_is_refused(tmp_path):
 
 
 def test_a_sweep_is_found_by_its_name(tmp_path, monkeypatch):
-    made = build_sweep(tmp_path / "sweeps" / "made", running=(5,), state="interrupted", report=False)
+    folder = build_sweep(tmp_path / "sweeps" / "made", running_trials=(5,), state="interrupted", report=False)
     monkeypatch.chdir(tmp_path)
     main(["made", "stop", "trial-0005"])
-    assert [command.kind for command in made.commands()] == ["stop"]
+    assert [command.kind for command in folder.commands()] == ["stop"]
 
 
 def test_what_a_running_sweep_has_spent_counts_from_its_lock_on(folder):
@@ -98,7 +98,7 @@ def test_hours_are_said_as_in_a_space_file(folder):
     assert folder.commands()[0].values == {"wall_clock": 5400.0}
 
 
-def requested(tmp_path, space=SMALL, **points):
+def requested(tmp_path, space=SMALL_SPACE, **points):
     (tmp_path / "small.yaml").write_text(space)
     return space_to_tune(tmp_path / "small.yaml", [], **points)
 
@@ -116,14 +116,14 @@ def test_a_config_is_the_first_point_as_far_as_it_is_searched(tmp_path, capsys):
     assert capsys.readouterr().err.splitlines() == [note]
 
 
-FOR_MADE = SMALL.replace("fpp.gamma1: {low: 0.1, high: 10, log: true}", "PARAMS")
+FOR_MADE = SMALL_SPACE.replace("fpp.gamma1: {low: 0.1, high: 10, log: true}", "PARAMS")
 BOTH = "{fpp.gamma2: {low: 0.1, high: 15}, fpp.class_var: {low: 0.001, high: 0.02}}"
 
 
 def test_the_front_of_another_sweep_is_tried_first(tmp_path):
-    made = build_sweep(tmp_path / "made", report=False)
-    space = requested(tmp_path, points_from=str(made.path), space=FOR_MADE.replace("\n  PARAMS", f" {BOTH}"))
-    members = [record for record in made.trials() if record.name == "trial-0005"]  # it is alone on the front
+    folder = build_sweep(tmp_path / "made", report=False)
+    space = requested(tmp_path, points_from=str(folder.path), space=FOR_MADE.replace("\n  PARAMS", f" {BOTH}"))
+    members = [record for record in folder.trials() if record.name == "trial-0005"]  # it is alone on the front
     assert [values for origin, values in space.queue() if origin == "point"] == [dict(members[0].params)]
 
 
@@ -135,16 +135,16 @@ def test_the_front_of_another_sweep_is_tried_first(tmp_path):
     ],
 )
 def test_points_of_other_parameters_are_refused(tmp_path, params, complaint):
-    made = build_sweep(tmp_path / "made", report=False)
+    folder = build_sweep(tmp_path / "made", report=False)
     with pytest.raises(InputError) as refused:
-        requested(tmp_path, points_from=str(made.path), space=FOR_MADE.replace("\n  PARAMS", f" {params}"))
-    assert str(refused.value).startswith(f"--points-from {made.path}: {complaint}")
+        requested(tmp_path, points_from=str(folder.path), space=FOR_MADE.replace("\n  PARAMS", f" {params}"))
+    assert str(refused.value).startswith(f"--points-from {folder.path}: {complaint}")
 
 
 def test_a_sweep_without_a_front_has_no_points(tmp_path):
-    made = build_sweep(tmp_path / "made", trials=0)
+    folder = build_sweep(tmp_path / "made", trials=0)
     with pytest.raises(InputError, match="it has no front yet"):
-        requested(tmp_path, points_from=str(made.path))
+        requested(tmp_path, points_from=str(folder.path))
 
 
 def steer(sweep, *words):
@@ -160,8 +160,8 @@ def test_a_real_sweep_is_steered_while_it_runs_and_before_it_goes_on(tmp_path):
     """A point, a stopped trial and a budget; SIGKILL; another point, a wider range, another budget; to the end."""
     heard = tmp_path / "heard.jsonl"
     (tmp_path / "hear.sh").write_text(f'cat >> "{heard}"; echo >> "{heard}"')
-    space = SMALL.replace("trials: 4", f"trials: 1000, sampler: random, notify: sh {tmp_path}/hear.sh")
-    with ended(started(tmp_path, space=space)) as driver:
+    space = SMALL_SPACE.replace("trials: 4", f"trials: 1000, sampler: random, notify: sh {tmp_path}/hear.sh")
+    with killed_at_end(start_tune(tmp_path, space=space)) as driver:
         wait_for(lambda: list((tmp_path / "sweeps").glob("*/trials/trial-0002.json")))
         sweep = only_sweep(tmp_path)
         assert "the running sweep applies it" in steer(sweep, "add", "fpp.gamma1=3")
@@ -170,7 +170,7 @@ def test_a_real_sweep_is_steered_while_it_runs_and_before_it_goes_on(tmp_path):
         steer(sweep, "budget", "--concurrency", "2")
         wait_for(lambda: sweep.info().space["search"]["concurrency"] == 2)
         wait_for(lambda: not pending(sweep))
-        kill(driver.pid)
+        kill_tree(driver.pid)
         driver.wait(LONG)
     assert running
     count = len(list((sweep.path / "trials").glob("trial-*.json")))
@@ -208,7 +208,7 @@ def pending(sweep):
 @pytest.mark.slow  # two sweeps
 def test_a_sweep_that_is_repeated_computes_nothing(tmp_path):
     """The second on what the first left for all; with `work.reuse_results=false` a third computes it all."""
-    space = SMALL.replace("trials: 4", "trials: 2")
+    space = SMALL_SPACE.replace("trials: 4", "trials: 2")
     for name in ("one", "other"):
         run_tune(tmp_path, "--name", name, space=space)
     one, other = (SweepFolder.open(tmp_path / "sweeps" / name) for name in ("one", "other"))

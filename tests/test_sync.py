@@ -12,8 +12,8 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sync import main
 from fpp_sweep.tracking.sync import STATE_FILE
 from fpp_sweep.tracking.uri import connect
-from tests.sweeps import build_sweep
-from tests.tracking.stores import free_port, rows
+from tests.kit.records import build_sweep
+from tests.kit.stores import free_port, rows
 
 ROOT = Path(__file__).parent.parent
 

@@ -15,27 +15,27 @@ import pytest
 
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec.messages import runnable
-from tests.drivers import (
+from tests.kit.processes import (
     ROOT,
-    SMALL,
+    SMALL_SPACE,
     assert_same_as_in_one_process,
-    command,
-    complete,
+    complete_records,
     descendants,
-    ended,
     environment,
     error_lines,
+    killed_at_end,
     only_sweep,
-    started,
+    start_tune,
+    tune_command,
 )
+from tests.kit.stores import free_port
 from tests.names import PLAIN, TPT
-from tests.tracking.stores import free_port
 from tests.waiting import LONG, wait_for
 
 
-def tune(folder, *words, space=SMALL, code=0):
+def tune(folder, *words, space=SMALL_SPACE, code=0):
     done = subprocess.run(
-        command(folder, *words, space=space), cwd=folder, env=environment(folder), capture_output=True, text=True
+        tune_command(folder, *words, space=space), cwd=folder, env=environment(folder), capture_output=True, text=True
     )
     assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
@@ -134,7 +134,7 @@ def test_an_interrupted_sweep_is_put_in_order_and_goes_on(tmp_path):
     words = f"--space small.yaml --trials 1000 --name {only_sweep(tmp_path).path.name} --resume"
     assert err.splitlines()[-2:] == ["interrupted; to continue:", f"    {runnable(f'fpp-sweep tune {words}')}"]
     wait_for(lambda: not any(line == _line(pid) for pid, line in processes.items()))
-    before = {path.name: path.read_text() for path in complete(tmp_path)}
+    before = {path.name: path.read_text() for path in complete_records(tmp_path)}
     sweep = only_sweep(tmp_path)
     changed = tune(tmp_path, "--resume", "--set", "params.fpp.gamma1.high=3", code=2)
     (line,) = changed.stderr.splitlines()
@@ -161,8 +161,8 @@ def test_a_machine_that_shuts_down_interrupts_as_well(tmp_path):
 
 def interrupted(folder, kind):
     """Send a driver a signal when one of many trials has ended; the processes that it had, and what it said."""
-    with ended(started(folder, "--trials", "1000")) as driver:
-        wait_for(lambda: complete(folder))
+    with killed_at_end(start_tune(folder, "--trials", "1000")) as driver:
+        wait_for(lambda: complete_records(folder))
         processes = descendants(driver.pid)
         assert any("WorkerActor" in line for line in processes.values())
         driver.send_signal(kind)
@@ -180,7 +180,7 @@ def interrupted(folder, kind):
 @pytest.mark.nightly
 @pytest.mark.slow  # Ray is being started
 def test_an_interrupt_while_ray_starts_says_how_to_go_on(tmp_path):
-    with ended(started(tmp_path)) as driver:
+    with killed_at_end(start_tune(tmp_path)) as driver:
         while (line := driver.stderr.readline()) != "starting Ray ...\n":
             assert line
         driver.send_signal(signal.SIGINT)
@@ -206,8 +206,8 @@ def _line(pid):
 @pytest.mark.slow
 def test_killed_workers_cost_time_and_no_result(tmp_path):
     """First one, then the other of two workers is killed; they stand still before, so that trials are left."""
-    space = SMALL.replace("workers: 1", "workers: 2")
-    with ended(started(tmp_path, "--trials", "8", space=space)) as driver:
+    space = SMALL_SPACE.replace("workers: 1", "workers: 2")
+    with killed_at_end(start_tune(tmp_path, "--trials", "8", space=space)) as driver:
 
         def workers():
             return {pid for pid, line in descendants(driver.pid).items() if "ray::WorkerActor" in line}
@@ -218,7 +218,7 @@ def test_killed_workers_cost_time_and_no_result(tmp_path):
                 os.kill(pid, signal.SIGSTOP)
             return sorted(there) if len(there) == count else None
 
-        wait_for(lambda: complete(tmp_path))
+        wait_for(lambda: complete_records(tmp_path))
         victims = wait_for(lambda: stopped(2))
         for victim in victims:
             there = workers()

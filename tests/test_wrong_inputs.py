@@ -20,7 +20,7 @@ import yaml
 
 from fpp_sweep.__main__ import main
 from fpp_sweep.cli.command import run
-from tests.sweeps import build_sweep
+from tests.kit.records import build_sweep
 
 TABLE = Path(__file__).parent / "data" / "wrong_inputs.yaml"
 CASES = yaml.safe_load(TABLE.read_text())
@@ -32,10 +32,13 @@ def build_folder(folder):
     (folder / "space.yaml").write_text(SPACE)
     (folder / "best.yaml").write_text("config: {fpp.gama2: 1}\n")
     (folder / "wrong.py").write_text("from fpp_sweep import metric\n\n1 / 0\n")
+    outside = "from optuna.samplers import RandomSampler\n\nfrom fpp_sweep import sampler\n\n\n@sampler()\n"
+    outside += "class outside(RandomSampler):\n    def sample_independent(self, study, trial, name, distribution):\n"
+    (folder / "outside.py").write_text(outside + "        return 2 * distribution.high\n")
     (folder / "photos/cat").mkdir(parents=True)
     (folder / "made").mkdir()
     (folder / "made/space.yaml").touch()
-    build_sweep(folder / "sweeps/made", failed=(3,), state="interrupted", report=False)
+    build_sweep(folder / "sweeps/made", failed_trials=(3,), state="interrupted", report=False)
 
 
 def refusal(case):

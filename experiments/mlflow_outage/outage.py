@@ -20,8 +20,8 @@ from pathlib import Path
 
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.spec.errors import InputError
-from tests.drivers import environment
-from tests.tracking.stores import Server, contents
+from tests.kit.processes import environment
+from tests.kit.stores import Server, contents
 
 SPACES = Path(__file__).parents[2] / "search_spaces"
 KEYS = {"runs": 2, "params": 2, "metrics": 2, "latest": 2, "tags": 2}  # columns of a row that say what it is

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from fpp_sweep.core.compute.devices import choose_device
 from fpp_sweep.core.datasets import custom_datasets, expand, open_dataset
-from fpp_sweep.core.models.clip import choose_device
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.report.document import Document, Section, Text, document_to_markdown, document_to_text
 from fpp_sweep.report.figures import Chart, Series, StaticFigure, draw_charts, series_styles

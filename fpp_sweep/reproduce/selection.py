@@ -105,16 +105,15 @@ def requested_precisions(args: argparse.Namespace) -> list[str]:
 
 def possible_precisions(args: argparse.Namespace) -> list[str]:
     """Return the requested precisions without those that this machine lacks; a cluster's machines may differ."""
-    from fpp_sweep.core.compute.precision import require_precision_support  # start-up time
-    from fpp_sweep.core.models.clip import choose_device  # start-up time
+    from fpp_sweep.core.compute import devices, precision  # start-up time
 
     possible = []
     problems = []
-    for precision in dict.fromkeys(args.precision):
+    for name in dict.fromkeys(args.precision):
         try:
             if not args.address:
-                require_precision_support(adaptation_precision(precision), choose_device("auto"))
-            possible.append(precision)
+                precision.require_precision_support(adaptation_precision(name), devices.choose_device("auto"))
+            possible.append(name)
         except InputError as error:
             problems.append(error)
     if not possible:

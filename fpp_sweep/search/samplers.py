@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from optuna import Study, samplers
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial
 
+from fpp_sweep.space.params import Param
 from fpp_sweep.space.work import Search
+from fpp_sweep.spec import catalogue, plugins
+from fpp_sweep.spec.errors import InputError
 
 STARTUP_TRIALS = 8  # sampled at random before TPE and GP have enough trials to learn from; the published points count
 POPULATION_SIZE = 16  # of NSGA-II: a sweep has tens to hundreds of trials, not thousands
@@ -32,6 +38,8 @@ def build_sampler(search: Search, stream: str) -> BaseSampler:
     """Return the space's sampler with the random stream of that name."""
     digest = hashlib.sha256(f"{search.seed}/{stream}".encode()).digest()
     seed = int.from_bytes(digest[:4], "big")
+    if search.sampler in catalogue.SAMPLERS:
+        return _of_plugin(search.sampler, seed)
     match search.sampler:
         case "tpe":
             return samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS, multivariate=True, group=True)
@@ -41,3 +49,37 @@ def build_sampler(search: Search, stream: str) -> BaseSampler:
             return samplers.GPSampler(seed=seed, n_startup_trials=STARTUP_TRIALS)
         case "random" | "grid":
             return samplers.RandomSampler(seed=seed)
+    raise AssertionError(search.sampler)
+
+
+# ------------------------------------------------------------ samplers of plugins
+
+
+def _of_plugin(name: str, seed: int) -> BaseSampler:
+    with naming_plugin(name):
+        sampler = catalogue.SAMPLERS[name].build(seed)
+        if not isinstance(sampler, BaseSampler):
+            kind = type(sampler).__name__
+            raise InputError(f"sampler {name}: must build an optuna.samplers.BaseSampler ({kind})")
+    return sampler
+
+
+@contextmanager
+def naming_plugin(name: str) -> Iterator[None]:
+    """Turn an exception of a plugin's sampler into one line that names the sampler and, where known, its line."""
+    try:
+        yield
+    except Exception as error:
+        if name not in catalogue.SAMPLERS or isinstance(error, InputError):
+            raise
+        line = plugins.line_of(error)
+        where = f"sampler {name} ({line})" if line else f"sampler {name}"
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(f"{where}: {cause}") from error
+
+
+def require_possible(sampler: str, param: Param, value: Any) -> None:
+    """Raise InputError if a sampler has drawn a value that the parameter cannot take."""
+    problem = param.problem(value)
+    if problem is not None:
+        raise InputError(f"sampler {sampler}: draws {param.key}: {problem}")

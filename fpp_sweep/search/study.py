@@ -23,7 +23,7 @@ from optuna.trial import BaseTrial, FixedTrial, FrozenTrial, TrialState, create_
 
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.records.steering import Queue
-from fpp_sweep.search.samplers import GENERATION_KEY, build_sampler
+from fpp_sweep.search.samplers import GENERATION_KEY, build_sampler, naming_plugin, require_possible
 from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
@@ -101,17 +101,24 @@ class SweepStudy:
         point = self.queue.at(number)
         if point is not None:
             origin, queued = point
-        self._study.sampler = build_sampler(self._space.search, str(number))
-        _ = trial.relative_params  # sampled now, even if a point sets all: NSGA-II then counts the trial as a parent
-        settings: dict[str, Any] = {}
-        for param in self._params:
-            # a block of a grid has only its own keys; a point may leave keys to the sampler
-            is_absent = origin == "grid" and queued is not None and param.key not in queued
-            if not is_absent and param.exists(settings):
-                self._study.sampler = build_sampler(self._space.search, f"{number}/{param.key}")
-                settings[param.key] = suggest(trial, param)
+        with naming_plugin(self._space.search.sampler):
+            self._study.sampler = build_sampler(self._space.search, str(number))
+            _ = trial.relative_params  # sampled now, even if a point sets all: NSGA-II then counts it as a parent
+            settings: dict[str, Any] = {}
+            for param in self._params:
+                # a block of a grid has only its own keys; a point may leave keys to the sampler
+                is_absent = origin == "grid" and queued is not None and param.key not in queued
+                if not is_absent and param.exists(settings):
+                    settings[param.key] = self._suggest_value(trial, param)
         self._suggested[number] = trial
         return number, origin, settings
+
+    def _suggest_value(self, trial: Trial, param: Param) -> Any:
+        search = self._space.search
+        self._study.sampler = build_sampler(search, f"{trial.number}/{param.key}")
+        value = suggest(trial, param)
+        require_possible(search.sampler, param, value)
+        return value
 
 
 def _new_study(file: Path, name: str, objectives: Sequence[Objective]) -> Study:

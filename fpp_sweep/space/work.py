@@ -93,6 +93,14 @@ def _check_metrics(value: Any) -> Any:
     return value
 
 
+def _check_sampler(value: Any) -> Any:
+    if isinstance(value, str):
+        catalogue.require_sampler(value)
+    names = ", ".join(catalogue.BUILT_IN_SAMPLERS)
+    require(value is None or isinstance(value, str), f"must be one of {names} ({shown(value)})")
+    return value
+
+
 def _baseline_names(methods: Collection[str]) -> list[str]:
     """Return the methods and the published settings."""
     return list(dict.fromkeys([*methods, *BASELINES]))
@@ -107,7 +115,7 @@ def _fraction_schema() -> dict[str, Any]:
     return {"anyOf": [{"type": "number"}, {"type": "string", "pattern": f"^{_FRACTION}$"}]}
 
 
-Sampler = Literal["tpe", "nsga2", "gp", "random", "grid"]
+Sampler = Annotated[str, Convert(_check_sampler, lambda: {"enum": list(catalogue.BUILT_IN_SAMPLERS)})]
 Split = Literal["train", "val", "test"]
 Text = Annotated[str, Convert(_check_text, lambda: {"type": "string", "pattern": r"\S"})]
 Positive = Annotated[int, Limits(ge=1, le=MAX_WHOLE)]

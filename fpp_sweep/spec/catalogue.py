@@ -1,4 +1,4 @@
-"""The table of all methods and the table of all metrics: everything that a sweep must know of them, without torch.
+"""The tables of all methods, metrics and samplers of plugins: all that a sweep must know of them, without torch.
 
 Checks, search spaces, the JSON schema, result tables and the contract tests are made from these rows, so a row is all
 that a new method or metric needs. A row names the code that computes it as `module:attribute`, which is imported at its
@@ -84,6 +84,19 @@ class MetricRow:
     @property
     def of_dataset(self) -> bool:
         return self.compute is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerRow:
+    """A sampler of a plugin; `build(seed)` gives an optuna.samplers.BaseSampler."""
+
+    name: str
+    title: str
+    build: Callable[[int], Any]
+    digest: str  # of the plugin that it comes from
+
+
+Row = MethodRow | MetricRow | SamplerRow
 
 
 # ------------------------------------------------------------ methods
@@ -394,6 +407,8 @@ _METRIC_ROWS = (
 
 METHODS: dict[str, MethodRow] = {row.name: row for row in _METHOD_ROWS}
 METRICS: dict[str, MetricRow] = {row.name: row for row in _METRIC_ROWS}
+BUILT_IN_SAMPLERS = ("tpe", "nsga2", "gp", "random", "grid")  # search/samplers.py builds them
+SAMPLERS: dict[str, SamplerRow] = {}  # of plugins
 COLUMNS = {  # optional columns of the predictions, stored if they are requested
     "logits": "the logits of all classes for the plain view",
     "sharpness": "rise of the entropy from the adapted prompt to the worst point nearby (measure.*)",
@@ -450,6 +465,13 @@ def _unknown_row(
     return InputError(f"{error.problem}; the {kind} of a plugin needs --plugin FILE")
 
 
+def require_sampler(name: str) -> None:
+    """Raise InputError if neither the package nor a plugin has a sampler of that name."""
+    names = [*BUILT_IN_SAMPLERS, *SAMPLERS]
+    if name not in names:
+        raise _unknown_row("sampler", name, names, aliases={}, listed=names)
+
+
 def dataset_metrics(columns: Iterable[str] = ()) -> list[MetricRow]:
     """Return the metrics of predictions that have these optional columns, in the order of tables."""
     present = set(columns)
@@ -498,21 +520,29 @@ def code_of(code: Code) -> Callable[..., Any]:
 # ------------------------------------------------------------ rows of plugins
 
 
-def add(row: MethodRow | MetricRow) -> None:
+def rows() -> list[Row]:
+    """Return the rows of all tables."""
+    return [*METHODS.values(), *METRICS.values(), *SAMPLERS.values()]
+
+
+def add(row: Row) -> None:
     """Add a plugin's row; raise InputError if its name is taken."""
     kind, table = _table_of(row)
-    if row.name in table:
+    is_built_in = kind == "sampler" and row.name in BUILT_IN_SAMPLERS
+    if is_built_in or row.name in table:
         raise InputError(f"registers {kind} {row.name!r}, which exists already; give it another name")
     table[row.name] = row
 
 
-def remove(row: MethodRow | MetricRow) -> None:
+def remove(row: Row) -> None:
     """Remove a plugin's row."""
     _, table = _table_of(row)
     table.pop(row.name, None)
 
 
-def _table_of(row: MethodRow | MetricRow) -> tuple[str, dict[str, Any]]:
+def _table_of(row: Row) -> tuple[str, dict[str, Any]]:
     if isinstance(row, MethodRow):
         return "method", METHODS
+    if isinstance(row, SamplerRow):
+        return "sampler", SAMPLERS
     return "metric", METRICS

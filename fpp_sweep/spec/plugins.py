@@ -1,4 +1,4 @@
-"""Methods, penalties and metrics from Python files that the user names with --plugin (docs/plugins.md).
+"""Methods, penalties, metrics and samplers from Python files that the user names with --plugin (docs/plugins.md).
 
 A plugin is read where the command runs and travels as its text; every process that computes executes it once. Only
 the user's flag loads a plugin: a sweep's folder or a space from elsewhere runs no code by itself.
@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.catalogue import Goal, MethodRow, MetricRow
+from fpp_sweep.spec.catalogue import Goal, MethodRow, MetricRow, SamplerRow
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.files import read_at_most
 from fpp_sweep.spec.specs import PluginFile
@@ -66,8 +66,7 @@ def load(files: Sequence[PluginFile]) -> None:
 
 def unload(file: PluginFile) -> None:
     """Remove a plugin's rows from the catalogue."""
-    rows: list[MethodRow | MetricRow] = [*catalogue.METHODS.values(), *catalogue.METRICS.values()]
-    for row in rows:
+    for row in catalogue.rows():
         if row.digest == file.digest:
             catalogue.remove(row)
     _loaded.pop(file.name, None)
@@ -122,7 +121,7 @@ def _execute(file: PluginFile) -> None:
     # tracebacks quote the plugin's lines
     linecache.cache[source] = (len(file.text), None, file.text.splitlines(keepends=True), source)
     sys.modules[module.__name__] = module  # dataclasses and pickles of the plugin look their module up
-    rows_before = len(catalogue.METHODS) + len(catalogue.METRICS)
+    rows_before = len(catalogue.rows())
     _executing.append(file)
     try:
         exec(compile(file.text, source, "exec"), module.__dict__)
@@ -134,7 +133,7 @@ def _execute(file: PluginFile) -> None:
         raise _execution_error(file, source, error) from error
     finally:
         _executing.pop()
-    if len(catalogue.METHODS) + len(catalogue.METRICS) == rows_before:
+    if len(catalogue.rows()) == rows_before:
         raise InputError(f"plugin {file.name}.py: registers nothing; see docs/plugins.md")
 
 
@@ -222,10 +221,20 @@ def metric(
     return register
 
 
+def sampler(*, name: str | None = None) -> Callable[[Function], Function]:
+    """Register a class of Optuna's kind, or a function, that builds a sampler from a seed."""
+
+    def register(build: Function) -> Function:
+        catalogue.add(SamplerRow(**_described(build, name), build=build))
+        return build
+
+    return register
+
+
 def _described(code: Any, name: str | None) -> dict[str, Any]:
     """Return the fields of a row that its code gives: name, title and the digest of the plugin."""
     if not _executing:
-        raise InputError("methods and metrics are registered by files that --plugin names")
+        raise InputError("methods, metrics and samplers are registered by files that --plugin names")
     docstring = (code.__doc__ or "").strip()
     title = docstring.partition("\n")[0].rstrip(".")
     return {"name": name or code.__name__, "title": title, "digest": _executing[-1].digest}

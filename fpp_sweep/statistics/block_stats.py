@@ -58,6 +58,7 @@ class BlockStats:
     residuals: Numbers  # (blocks, BINS * CELLS): sums of correct minus confidence
     nll: Numbers
     brier: Numbers
+    aurc: Numbers  # contributions to the area under the risk-coverage curve
 
     @classmethod
     def of(
@@ -86,6 +87,7 @@ class BlockStats:
             residuals=sum_by_cell(cell_index, residual, blocks * BINS * CELLS).reshape(blocks, BINS * CELLS),
             nll=sum_by_cell(block_of_image, _rounded_loss(nll[order]), blocks),
             brier=sum_by_cell(block_of_image, _rounded_loss(brier[order]), blocks),
+            aurc=sum_by_cell(block_of_image, _rounded_loss(risk_coverage_contributions(confidence, correct)), blocks),
         )
 
     @classmethod
@@ -144,6 +146,23 @@ def _count(index: Integers, blocks: int, width: int) -> Integers:
 
 def _rounded_loss(loss: Numbers) -> Numbers:
     return np.asarray(np.rint(loss / _LOSS_STEP) * _LOSS_STEP)
+
+
+def risk_coverage_contributions(confidence: NDArray[np.float32], correct: NDArray[np.bool_]) -> Numbers:
+    """Return the contribution of each image to AURC; their mean is AURC.
+
+    AURC is no mean over images. A contribution is AURC plus the image's influence on it, the derivative by the image's
+    weight (infinitesimal jackknife), so that means over resampled images have the spread of AURC.
+    """
+    order = np.argsort(confidence, kind="stable")[::-1]  # the most confident image first
+    errors = (~correct[order]).astype(np.float64)
+    ranks = np.arange(1, len(order) + 1)
+    risks = np.cumsum(errors) / ranks  # error rate among the images up to each rank
+    inverse_ranks_after = np.cumsum((1 / ranks)[::-1])[::-1]  # sum of 1 / rank from each rank to the last
+    risks_after = np.cumsum((risks / ranks)[::-1])[::-1]
+    contributions = np.empty(len(order))
+    contributions[order] = risks + errors * inverse_ranks_after - risks_after
+    return contributions
 
 
 def _cell_of(confidence: NDArray[np.float32], bins: Integers) -> Integers:
@@ -252,6 +271,7 @@ BLOCKWISE_METRICS: Mapping[str, BlockwiseMetric] = {
     "smooth_ece": BlockwiseMetric(_smoothed_residuals, _sum_of_absolute, biased=True),
     "nll": BlockwiseMetric(_column("nll"), _only_column, scale=1.0, largest=math.inf),
     "brier": BlockwiseMetric(_column("brier"), _only_column, scale=1.0, largest=2.0),
+    "aurc": BlockwiseMetric(_column("aurc"), _only_column, scale=1.0, largest=1.0),
 }
 
 

@@ -28,6 +28,8 @@ MIN_IMAGES = 30  # of the smallest dataset, for any interval
 # a calibration error below this multiple of what a perfectly calibrated model shows on as many images has no interval:
 # below it, intervals cover too rarely (benchmarks/answer.py)
 MIN_CALIBRATION_RATIO = 1.5
+# metrics whose bootstrap intervals contain the truth in less than 90 % of samples (benchmarks/answer.py, `metrics`)
+BAD_COVERAGE = ("sce", "aece", "mce")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,8 @@ def metric_interval(
 ) -> Interval | str:
     """Return the interval of a record's metric, or the reason for which it has none."""
     stem, _, dataset = metric.partition("/")
+    if stem in BAD_COVERAGE:
+        return f"no interval: bootstrap intervals of {stem} contain the truth too rarely"
     if stem not in BLOCKWISE_METRICS:
         return f"no interval: {stem} cannot be computed from block statistics"
     measured = samples.metric(name, metric)

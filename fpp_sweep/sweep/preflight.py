@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fpp_sweep.core.datasets import custom_datasets, list_split, require_known
 from fpp_sweep.core.models.model_names import require_model
 from fpp_sweep.space.space import Space
+from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import require_prompt
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
@@ -24,6 +25,7 @@ def check_before_start(space: Space, options: Options) -> None:
     On a cluster only the first worker can tell: it may see other files than the driver.
     """
     _check_notify(space)
+    _check_sampler(space)
     if options.on_cluster:
         return
     require_model(space.work.model)
@@ -45,6 +47,13 @@ def _check_notify(space: Space) -> None:
         note(error)
 
 
+def _check_sampler(space: Space) -> None:
+    """Raise InputError if the sampler of a plugin breaks its contract."""
+    if space.search.sampler in catalogue.SAMPLERS:
+        check = catalogue.code_of("fpp_sweep.search.sampler_contract:check_sampler")  # loads Optuna, now only
+        check(space)
+
+
 def _require_own_splits(space: Space, datasets: Sequence[str]) -> None:
     """Raise InputError if the user's own images lack a split; listing the files of all datasets could take minutes."""
     custom = custom_datasets(space.work.datasets, space.work.dataset_file)
@@ -57,13 +66,12 @@ def _require_own_splits(space: Space, datasets: Sequence[str]) -> None:
 
 def _require_precisions(space: Space, wanted: Sequence[StagePrecision]) -> None:
     """Raise InputError if the CPU cannot compute in one of these; GPUs are asked by the first worker."""
-    from fpp_sweep.core.compute.precision import require_precision_support  # start-up time: loads torch
-    from fpp_sweep.core.models.clip import choose_device  # start-up time, as above
+    from fpp_sweep.core.compute import devices, precision  # start-up time: load torch
 
-    device = "cpu" if space.work.gpus_per_worker == 0 else choose_device(space.work.device)
+    device = "cpu" if space.work.gpus_per_worker == 0 else devices.choose_device(space.work.device)
     if device == "cpu":
-        for precision in wanted:
-            require_precision_support(precision, device)
+        for wanted_precision in wanted:
+            precision.require_precision_support(wanted_precision, device)
 
 
 def _require_writable_cache(space: Space) -> None:

@@ -9,8 +9,8 @@ import yaml
 
 from fpp_sweep.records.folder import SweepFolder
 from tests.cluster.nodes import alive
-from tests.drivers import ROOT
 from tests.hosts import hosts, why_not
+from tests.kit.processes import ROOT
 from tests.waiting import wait_for
 
 FAKE_HEAD = "f" * 51 + "00000"  # what Ray's fake provider calls the head
@@ -58,7 +58,7 @@ class Head:
         (machine.home / ".ray").mkdir()
         (machine.home / ".ray/auth_token").write_text("0" * 64)
         (machine.home / "ray_bootstrap_config.yaml").write_text(json.dumps(launched(self.config)))
-        (profile,) = [each for each in self.config["setup_commands"] if ".bashrc" in each]
+        (profile,) = [command for command in self.config["setup_commands"] if ".bashrc" in command]
         machine.run(profile)
 
     def start(self):

@@ -10,8 +10,8 @@ import pytest
 
 from fpp_sweep.space.reading import load_space
 from tests.cluster.nodes import alive
-from tests.drivers import ROOT, assert_same_as_in_one_process, only_sweep
 from tests.hosts import Machine, hosts, why_not
+from tests.kit.processes import ROOT, assert_same_as_in_one_process, only_sweep
 from tests.waiting import wait_for
 
 CUT = 90.0  # seconds without a cable: longer than Ray waits for a machine
@@ -23,8 +23,8 @@ def documented(beginning):
     document = (ROOT / "docs/cluster.md").read_text().replace("\\\n", "")
     blocks = re.findall(r"^```bash\n(.*?)^```", document, re.MULTILINE | re.DOTALL)
     lines = [re.sub(r"\s{2,}#.*", "", line) for block in blocks for line in block.splitlines()]
-    (found,) = [line for line in lines if line.startswith(beginning)]
-    return re.sub(r"\bcluster\.yaml", "cluster-onprem.yaml", found)
+    (command,) = [line for line in lines if line.startswith(beginning)]
+    return re.sub(r"\bcluster\.yaml", "cluster-onprem.yaml", command)
 
 
 def filled_in(head, workers):
@@ -82,9 +82,13 @@ class Cluster:
         log = self.head.home / "tune.log"
         return log.read_text() if log.exists() else ""
 
+    def has_finished(self):
+        files = list(self.head.home.glob("fpp_cluster/sweeps/*/sweep.json"))
+        return bool(files) and self.sweep().info().state == "finished"
+
     def complete(self):
-        found = self.head.home.glob("fpp_cluster/sweeps/*/trials/trial-*.json")
-        return [path for path in found if '"complete"' in path.read_text()]
+        files = self.head.home.glob("fpp_cluster/sweeps/*/trials/trial-*.json")
+        return [path for path in files if '"complete"' in path.read_text()]
 
 
 def lay_out(site):
@@ -127,6 +131,27 @@ def let_them_fail(cluster, site):
     cluster.wait_for_all(but=lost)
 
 
+@pytest.mark.slow  # a cluster of two machines
+@pytest.mark.skipif(why_not() != "", reason=why_not())
+def test_the_documented_commands_run_a_sweep_on_two_machines_and_leave_nothing(tmp_path):
+    with hosts(3, tmp_path / "m") as site:
+        cluster = lay_out(site)
+        cluster.type(f"{documented('ray up cluster.yaml')} --yes")
+        cluster.wait_for_all()
+        cluster.tune("--set", *CHANGED, "--workers", "2", "--trials", "2")
+        wait_for(lambda: "error: " in cluster.said() or cluster.has_finished())
+        assert "error: " not in cluster.said()
+        cluster.type(documented("ray rsync-down"))
+        cluster.type(f"{documented('ray down')} --yes")
+        sweep = only_sweep(cluster.desk.home / "clone")
+        space = load_space(ROOT / "search_spaces/smoke.yaml", CHANGED)
+        trials = [record for record in sweep.trials() if record.kind == "trial"]
+        assert len(trials) == 2
+        assert_same_as_in_one_process(sweep, space, tmp_path / "cache", trials)
+        wait_for(lambda: not any(machine.processes() for machine in (cluster.head, *cluster.workers)))
+
+
+@pytest.mark.nightly
 @pytest.mark.slow  # a cluster of four machines, one of them gone for 90 s
 @pytest.mark.skipif(why_not() != "", reason=why_not())
 def test_machines_come_go_and_come_back_under_a_sweep_and_nothing_is_left(tmp_path):

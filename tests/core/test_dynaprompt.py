@@ -12,10 +12,10 @@ from fpp_sweep.spec.config import AdaptConfig
 from tests.golden import load
 from tests.golden.streams import NEAR, streams, views
 from tests.golden.tower import text_model
+from tests.kit.texts import twins
 from tests.names import CTPT, DYNAPROMPT, OTPT, TPT
 from tests.reference import naive
 from tests.reference.dynaprompt import NaiveBuffer, Trace, dynaprompt_one, naive_select_slots
-from tests.texts import twins
 
 GOLDEN = load()
 NAMES = {None: DYNAPROMPT[TPT], "ctpt": DYNAPROMPT[CTPT], "otpt": DYNAPROMPT[OTPT]}

@@ -9,8 +9,8 @@ from fpp_sweep.core.fpp import cosine_rate, distance, draw_noise, draw_start, pr
 from fpp_sweep.core.text.classes import Noise
 from fpp_sweep.core.text.tower import TextTower
 from fpp_sweep.spec.config import FppConfig
+from tests.kit.texts import CLASSES, MAPLE, twins
 from tests.reference import naive
-from tests.texts import CLASSES, MAPLE, twins
 
 STEPS = 12
 DRAWS = 3

@@ -16,12 +16,11 @@ from fpp_sweep.core.prompt import from_bytes, open_prompt, prompt_bytes, save_pr
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.spec.config import AdaptConfig
 from fpp_sweep.spec.errors import InputError
-from tests.clips import random_clip
-from tests.core.models.clip_files import save_maple, small_clip, small_vit
 from tests.golden import FOLDER, load
+from tests.kit.models import random_clip, save_maple, small_clip, small_vit
+from tests.kit.texts import MAPLE, twins
 from tests.names import TPT
 from tests.reference import naive
-from tests.texts import MAPLE, twins
 
 GOLDEN = load("maple_small")
 FILE = str(FOLDER / "maple_small.pth.tar")
@@ -65,16 +64,16 @@ def features(model, prompt):
     return texts.features(prompt.context), model.image_features(GOLDEN["images"].float())
 
 
-def worst(found, name):
+def worst(ours, name):
     """Return the largest difference from recorded features, which are not of unit norm."""
-    return (found - F.normalize(GOLDEN[f"out/{name}"], dim=-1)).abs().max().item()
+    return (ours - F.normalize(GOLDEN[f"out/{name}"], dim=-1)).abs().max().item()
 
 
-def assert_measured(found, text, image, logits=None):
+def assert_measured(ours, text, image, logits=None):
     scale = clip().logit_scale
-    assert worst(found[0], f"{text}.text") < FEATURES
-    assert worst(found[1], f"{image}.image") < FEATURES
-    difference = scale * found[1] @ found[0].T - GOLDEN[f"out/{logits or text}.logits"]
+    assert worst(ours[0], f"{text}.text") < FEATURES
+    assert worst(ours[1], f"{image}.image") < FEATURES
+    difference = scale * ours[1] @ ours[0].T - GOLDEN[f"out/{logits or text}.logits"]
     assert difference.abs().max() < LOGITS
 
 
@@ -94,8 +93,8 @@ def test_the_context_alone_is_followed_by_the_words_of_a():
     prompt = open_prompt(clip(), FILE)
     assert prompt.after == "of a"
     assert with_deep_prompts(clip(), prompt, "none") is clip()
-    found, images = features(clip(), prompt)
-    assert worst(found, "shallow.text") < FEATURES
+    ours, images = features(clip(), prompt)
+    assert worst(ours, "shallow.text") < FEATURES
     assert worst(images, "plain.image") < FEATURES
 
 
@@ -106,14 +105,14 @@ def test_a_checkpoint_of_depth_one_has_one_visual_prompt():
 
 
 def test_a_prompt_of_words_gives_plain_features():
-    found, _ = features(clip(), open_prompt(clip(), "a photo of a"))
-    assert worst(found, "plain.text") < FEATURES
+    ours, _ = features(clip(), open_prompt(clip(), "a photo of a"))
+    assert worst(ours, "plain.text") < FEATURES
 
 
 def test_visual_prompts_are_projections_of_the_texts():
     prompt = open_prompt(clip(), FILE)
-    for index, found in enumerate(prompt.deep.visual):
-        torch.testing.assert_close(found, GOLDEN[f"out/visual_ctx.{index}"], atol=1e-6, rtol=1e-6)
+    for index, ours in enumerate(prompt.deep.visual):
+        torch.testing.assert_close(ours, GOLDEN[f"out/visual_ctx.{index}"], atol=1e-6, rtol=1e-6)
 
 
 def test_half_precision_of_the_released_code_is_not_copied():
@@ -132,9 +131,9 @@ def test_adaptation_with_deep_prompts_equals_the_naive_tower(steps):
     logits, _ = method.predict(pair.model, method.start(pair.model, pair.context, len(views)), views)
     expected = [
         naive.adapt_one(
-            pair.naive, pair.token_ids, pair.context, each, logit_scale=pair.logit_scale, steps=steps, selection=0.5
+            pair.naive, pair.token_ids, pair.context, tensor, logit_scale=pair.logit_scale, steps=steps, selection=0.5
         ).probabilities
-        for each in views
+        for tensor in views
     ]
     torch.testing.assert_close(logits.softmax(-1), torch.stack(expected), atol=1e-4, rtol=0)
 
@@ -155,8 +154,8 @@ def test_a_checkpoint_gives_context_words_and_frozen_prompts_in_single_precision
     assert (prompt.after, prompt.origin) == ("of a", {"maple": "model.pth.tar-2", "file": str(path)})
     for index, text in enumerate(prompt.deep.text):
         assert torch.equal(text, stored[f"prompt_learner.compound_prompts_text.{index}"])
-    assert [tuple(each.shape) for each in prompt.deep.visual] == [(2, 64)] * 3
-    assert all(each.dtype == torch.float32 for each in prompt.deep.tensors().values())
+    assert [tuple(tensor.shape) for tensor in prompt.deep.visual] == [(2, 64)] * 3
+    assert all(tensor.dtype == torch.float32 for tensor in prompt.deep.tensors().values())
 
 
 @pytest.mark.parametrize(("tokens", "after"), [(1, "photo of a"), (3, "a"), (4, ""), (6, "")])
@@ -278,16 +277,16 @@ def test_a_prompts_digest_covers_everything_that_is_used_of_its_file(tmp_path):
 
 
 def test_a_saved_prompt_keeps_its_words_deep_prompts_and_the_setting_that_it_was_learned_with(tmp_path):
-    made = open_prompt(vit(), str(save_maple(tmp_path / "m.pth")))
-    made = dataclasses.replace(made, origin={"deep_prompts": "text"})
-    save_prompt(made, vit(), tmp_path / "mine.safetensors", {})
-    made_elsewhere = from_bytes(vit(), prompt_bytes(made, vit(), {}))
-    for found in (open_prompt(vit(), str(tmp_path / "mine.safetensors")), made_elsewhere):
-        assert found.after == "of a"
-        assert found.digest == made.digest
-        assert with_deep_prompts(vit(), found, "text").text.deep == found.deep.text
+    prompt = open_prompt(vit(), str(save_maple(tmp_path / "m.pth")))
+    prompt = dataclasses.replace(prompt, origin={"deep_prompts": "text"})
+    save_prompt(prompt, vit(), tmp_path / "mine.safetensors", {})
+    made_elsewhere = from_bytes(vit(), prompt_bytes(prompt, vit(), {}))
+    for saved in (open_prompt(vit(), str(tmp_path / "mine.safetensors")), made_elsewhere):
+        assert saved.after == "of a"
+        assert saved.digest == prompt.digest
+        assert with_deep_prompts(vit(), saved, "text").text.deep == saved.deep.text
         with pytest.raises(InputError, match="was learned with deep_prompts=text, not none; set deep_prompts=text"):
-            with_deep_prompts(vit(), found, "none")
+            with_deep_prompts(vit(), saved, "none")
 
 
 @pytest.mark.nightly
@@ -301,5 +300,5 @@ def test_the_prompts_of_a_checkpoint_of_real_size_are_read(tmp_path):
     prompt = open_prompt(random_clip(width=512, heads=8, layers=3), str(tmp_path / "model.pth.tar-2"))
     assert len(listed) == 312
     assert prompt.context.shape == (2, 512)
-    assert [tuple(each.shape) for each in prompt.deep.text] == [(2, 512)] * 2
-    assert [tuple(each.shape) for each in prompt.deep.visual] == [(2, 768)] * 3
+    assert [tuple(tensor.shape) for tensor in prompt.deep.text] == [(2, 512)] * 2
+    assert [tuple(tensor.shape) for tensor in prompt.deep.visual] == [(2, 768)] * 3

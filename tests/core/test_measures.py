@@ -12,8 +12,8 @@ from fpp_sweep.core.methods.tpt import confident_views, marginal_entropy
 from fpp_sweep.spec.config import MeasureConfig
 from tests.golden import load, load_steps
 from tests.golden.tower import text_model
+from tests.kit.texts import twins
 from tests.reference import naive
-from tests.texts import twins
 
 PAIR = twins()
 VIEWS = PAIR.views(4, 64)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fpp_sweep.core import metrics
 from fpp_sweep.core.metrics import BINS, EDGES, ClassBins, Predictions, concatenate, score
 from fpp_sweep.spec.errors import InputError
-from tests.toys import metric_row, registered
+from tests.kit.rows import metric_row, registered
 
 # in percent; the loops add in another order, and sums hold confidences to 7e-12
 CLOSE = 1e-8

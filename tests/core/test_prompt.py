@@ -10,7 +10,7 @@ from fpp_sweep import __version__
 from fpp_sweep.core.prompt import Prompt, from_file, from_words, open_prompt, save_prompt
 from fpp_sweep.spec.config import is_file_name
 from fpp_sweep.spec.errors import InputError
-from tests.clips import random_clip
+from tests.kit.models import random_clip
 
 CLIP = random_clip()
 
@@ -55,17 +55,18 @@ def test_a_saved_prompt_is_read_with_its_metadata(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["dtd.safetensors"]
 
 
-def test_a_prompt_of_another_shape_is_refused_with_both_shapes(tmp_path):
-    wide = random_clip(width=64)
-    save_prompt(from_words(wide, "a photo"), wide, tmp_path / "p.safetensors", {})
-    with pytest.raises(InputError, match=r"shape \(2, 64\), but model random-0 takes \(tokens, 32\)"):
-        from_file(CLIP, tmp_path / "p.safetensors")
-
-
-def test_a_prompt_of_another_model_of_the_same_shape_is_refused(tmp_path):
-    other = random_clip(seed=1)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"width": 64}, r"shape \(2, 64\), but model random-0 takes \(tokens, 32\)"),
+        ({"seed": 1}, "made for model random-1, whose weights are not those of random-0"),
+    ],
+    ids=["another shape", "another model of the same shape"],
+)
+def test_a_prompt_of_another_model_is_refused_with_the_reason(tmp_path, options, message):
+    other = random_clip(**options)
     save_prompt(from_words(other, "a photo"), other, tmp_path / "p.safetensors", {})
-    with pytest.raises(InputError, match="made for model random-1, whose weights are not those of random-0"):
+    with pytest.raises(InputError, match=message):
         from_file(CLIP, tmp_path / "p.safetensors")
 
 

@@ -20,9 +20,9 @@ from fpp_sweep.reproduce.experiment_files import find, shipped
 from fpp_sweep.spec import keys
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore
-from tests.drivers import ROOT
-from tests.sweeps import build_sweep
-from tests.trial.made import predictions
+from tests.kit.processes import ROOT
+from tests.kit.records import build_sweep
+from tests.kit.tasks import predictions
 
 CONFIG = "config:\n  method: tpt\n  fpp.gamma2: 0.15\n  fpp.class_var: x0.5\n  views.augmix: off\n"
 MINE = """\
@@ -114,7 +114,7 @@ def make_records(folder: Path) -> None:
     (task,) = folder.rglob("*.task")
     for target in ("task", "sealed"):
         put(target, "result.task", task.read_bytes())
-    sweep = build_sweep(folder / "sweep", trials=2, failed=(1,))
+    sweep = build_sweep(folder / "sweep", trials=2, failed_trials=(1,))
     put("sweep", "sweep.json", sweep.info_file.read_bytes())
     for name in ("trial-0000", "trial-0001"):
         put("trial", f"{name}.json", sweep.trial_file(name).read_bytes())

@@ -5,17 +5,16 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.records.answer import sentence_of, statistics_of
-from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import FINAL
+from tests.kit.measured import World, write_measured_sweep
 from tests.names import PLAIN, TPT
-from tests.report.worlds import World, write
 
 BETTER = {PLAIN: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.55, 0.3)}
 EQUAL = {PLAIN: (0.60, 0.15), TPT: (0.601, 0.15), "trial-0002": (0.602, 0.15), "trial-0003": (0.599, 0.15)}
 
 
 def sweep(tmp_path, sides, splits=("val", FINAL, "test"), images=1000, seeds=(0, 1, 2)):
-    return write(SweepFolder(tmp_path / "sweep"), World(images, seed=3), sides, splits, seeds=seeds)
+    return write_measured_sweep(tmp_path / "sweep", World(images, seed=3), sides, splits, seeds=seeds)
 
 
 def read(folder):
@@ -24,21 +23,21 @@ def read(folder):
 
 def test_a_trial_that_is_better_without_a_loss_is_recommended(tmp_path):
     folder = sweep(tmp_path, BETTER)
-    found = read(folder)
-    assert (found.answer.recommended, found.answer.recommended_kind) == ("trial-0002", "trial")
-    assert found.answer.split == "test"
-    assert found.answer.difference("trial-0002", f"baseline-{PLAIN}", "accuracy").mark == "+"
-    sentence = sentence_of(folder.info(), found)
+    statistics = read(folder)
+    assert (statistics.answer.recommended, statistics.answer.recommended_kind) == ("trial-0002", "trial")
+    assert statistics.answer.split == "test"
+    assert statistics.answer.difference("trial-0002", f"baseline-{PLAIN}", "accuracy").mark == "+"
+    sentence = sentence_of(folder.info(), statistics)
     assert sentence.startswith("Recommended: trial-0002 with ")
     assert sentence.endswith("(3 seeds, 2 x 1000 test images).")
 
 
 def test_where_nothing_differs_the_best_baseline_is_recommended(tmp_path):
     folder = sweep(tmp_path, EQUAL)
-    found = read(folder)
-    assert found.answer.recommended_kind == "baseline"
-    assert sentence_of(folder.info(), found).startswith("No trial is recommended, ")
-    assert not [difference for difference in found.answer.differences.values() if difference.mark]
+    statistics = read(folder)
+    assert statistics.answer.recommended_kind == "baseline"
+    assert sentence_of(folder.info(), statistics).startswith("No trial is recommended, ")
+    assert not [difference for difference in statistics.answer.differences.values() if difference.mark]
 
 
 def test_the_family_is_every_finalist_against_every_baseline_in_every_objective(tmp_path):
@@ -50,9 +49,9 @@ def test_the_family_is_every_finalist_against_every_baseline_in_every_objective(
 def test_before_the_final_stage_there_is_no_answer(tmp_path):
     folder = sweep(tmp_path, BETTER, ("val",), seeds=(0,))
     folder.write_info(replace(folder.info(), state="running"))
-    found = read(folder)
-    assert found.answer.recommended is None
-    assert sentence_of(folder.info(), found) == "Nothing is recommended: the final stage has not run yet."
+    statistics = read(folder)
+    assert statistics.answer.recommended is None
+    assert sentence_of(folder.info(), statistics) == "Nothing is recommended: the final stage has not run yet."
 
 
 @pytest.mark.parametrize(
@@ -104,10 +103,10 @@ def test_damaged_or_swapped_block_statistics_are_ignored_and_reported(tmp_path, 
         file.write_bytes((folder.artifacts("trial-0002") / "test" / "block_stats.npz").read_bytes())
     else:
         file.unlink()
-    found = read(folder)
-    assert found.answer.finalists == ("trial-0002",)
+    statistics = read(folder)
+    assert statistics.answer.finalists == ("trial-0002",)
     if damage != "missing":
-        (line,) = found.notes
+        (line,) = statistics.notes
         assert line.startswith("trial-0003: block statistics of split test are ignored: ")
 
 
@@ -120,6 +119,6 @@ def test_an_objective_that_cannot_be_resampled_is_named(tmp_path):
 
 
 def test_support_uses_the_final_stage_for_finalists(tmp_path):
-    found = read(sweep(tmp_path, BETTER))
-    assert found.support.word("trial-0002") == "likely"
-    assert found.support.trials["trial-0003"].beaten_by == "trial-0002"
+    statistics = read(sweep(tmp_path, BETTER))
+    assert statistics.support.word("trial-0002") == "likely"
+    assert statistics.support.trials["trial-0003"].beaten_by == "trial-0002"

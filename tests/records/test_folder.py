@@ -11,14 +11,14 @@ import pytest
 from fpp_sweep.records.folder import FORMAT, SweepFolder
 from fpp_sweep.spec.errors import InputError
 from tests.disks import mounted
-from tests.sweeps import sweep_info, trial
+from tests.kit.records import sweep_info, trial
 
 
 @pytest.fixture
 def folder(tmp_path):
     """A sweep that runs, and a trial of it."""
     folder = SweepFolder(tmp_path / "sweep")
-    folder.write_info(sweep_info("sweep", state="running"))
+    folder.write_info(sweep_info(name="sweep", state="running"))
     folder.write_trial(trial(0))
     return folder
 
@@ -62,7 +62,7 @@ def test_a_folder_that_cannot_be_written_or_locked_is_refused_in_words(tmp_path,
             SweepFolder(disk / "one").locked(),
             pytest.raises(OSError, match=r"No space left on device: '.*/sweep.json"),
         ):
-            SweepFolder(disk / "one").write_info(replace(sweep_info("one"), command="x" * 2**15))
+            SweepFolder(disk / "one").write_info(replace(sweep_info(name="one"), command="x" * 2**15))
     (tmp_path / "file").touch()
     assert "lock cannot be written and locked (File exists)" in refusal(tmp_path / "file")
     (tmp_path / "one" / "lock").mkdir(parents=True)
@@ -79,8 +79,8 @@ def test_a_damaged_record_of_the_sweep_is_made_again_from_its_copy(folder):
             folder.info_file.write_bytes(content)
         with pytest.raises(InputError, match=r"sweep.json: not readable .*resume the sweep with --resume to repair it"):
             SweepFolder.open(folder.path).info()
-        known, note = folder.load_info_or_copy()
-        assert known == folder.info() == wanted
+        info, note = folder.load_info_or_copy()
+        assert info == folder.info() == wanted
         assert note.endswith("made again from its copy, so that nothing is lost")
         assert folder.load_info_or_copy() == (wanted, None)
     kept = sorted(folder.path.glob("sweep.json.damaged-*"))

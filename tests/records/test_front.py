@@ -11,12 +11,24 @@ from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig
+from tests.kit.records import (
+    ACCURACY,
+    CREATED,
+    ECE,
+    HOSTILE,
+    all_baselines,
+    baseline,
+    failed,
+    searched_trials,
+    sweep_info,
+    trial,
+    write_sweep,
+)
 from tests.names import CTPT, OTPT, PLAIN, TPT
-from tests.report.made import ACCURACY, BEGAN, ECE, HOSTILE, baseline, baselines, failed, info, searched, trial, write
 
 
 def report(path, records, information=None):
-    folder = write(path, information or info(), records)
+    folder = write_sweep(path, information or sweep_info(), records)
     write_report(folder, pages=False)
     return front_of(folder.info(), folder.trials()), folder.report
 
@@ -39,7 +51,7 @@ def test_the_front_is_what_no_other_trial_beats_from_the_best_accuracy_on(tmp_pa
 
 def test_the_front_begins_with_the_lowest_where_low_is_good():
     records = [trial(number, 70 + number, 5 + number, objectives=(ECE, ACCURACY)) for number in (1, 0, 2)]
-    front = front_of(info((ECE, ACCURACY)), records)
+    front = front_of(sweep_info((ECE, ACCURACY)), records)
     assert [member.name for member in front.members] == ["trial-0000", "trial-0001", "trial-0002"]
     assert front.marks["trial-0000"][0] == "best ece"
     assert front.marks["trial-0002"][0] == "best accuracy"
@@ -65,7 +77,7 @@ def test_small_metrics_have_four_decimals_for_one_dataset_too(metric):
     ids=["failed", "infeasible", "interrupted", "running", "waiting", "stopped", "baseline"],
 )
 def test_only_finished_and_feasible_trials_are_on_the_front(best):
-    front = front_of(info(), [trial(0), best])
+    front = front_of(sweep_info(), [trial(0), best])
     assert [member.name for member in front.members] == ["trial-0000"]
     assert len(front.hypervolume) == 1
 
@@ -74,26 +86,26 @@ def test_what_a_trial_is_expected_to_break_is_not_reported_as_if_it_had():
     broken = {"constraints": {"accuracy": 1.5}}
     lost = failed(1, "beaten", state="stopped", estimate=[60.0, 9.0], fidelity=0.25, **broken)
     whole = trial(2, estimate=[60.0, 9.0], fidelity=0.25, **broken)  # finished by name, which measured it
-    front = front_of(info(), [lost, whole])
+    front = front_of(sweep_info(), [lost, whole])
     assert front.remarks(lost) == ["expected to break a constraint"]
     assert front.remarks(whole) == ["breaks a constraint"]
 
 
 def test_baselines_stand_beside_the_front_in_their_usual_order(tmp_path):
-    _, folder = report(tmp_path, [*baselines(), trial(0)])
+    _, folder = report(tmp_path, [*all_baselines(), trial(0)])
     names = [row["name"].removeprefix("baseline-") for row in rows(folder)]
     assert names == ["trial-0000", PLAIN, TPT, CTPT, OTPT, "fpp_paper", "fpp_code"]
     assert len(document(folder)["baselines"]) == 6
 
 
 def test_the_hypervolume_grows_in_the_order_in_which_trials_finished(tmp_path):
-    early, late = trial(0, 70, 10, finished=BEGAN + 5), trial(1, 72, 12, finished=BEGAN + 3)
+    early, late = trial(0, 70, 10, finished=CREATED + 5), trial(1, 72, 12, finished=CREATED + 3)
     _, folder = report(tmp_path, [early, late])
-    assert document(folder)["hypervolume"] == [[BEGAN + 3, 12 * 8], [BEGAN + 5, 12 * 8 + 10 * 2]]
+    assert document(folder)["hypervolume"] == [[CREATED + 3, 12 * 8], [CREATED + 5, 12 * 8 + 10 * 2]]
 
 
 def test_without_a_reference_there_is_no_hypervolume(tmp_path):
-    _, folder = report(tmp_path, [trial(0)], info(reference=None))
+    _, folder = report(tmp_path, [trial(0)], sweep_info(reference=None))
     assert document(folder)["hypervolume"] == []
     assert document(folder)["reference"] is None
 
@@ -106,7 +118,7 @@ def test_rows_hold_every_split_and_the_settings_that_were_searched(tmp_path):
 
 
 def test_an_objective_may_be_one_datasets(tmp_path):
-    information = info((Objective(metric="ece/textures", goal="min"),), reference=[20.0])
+    information = sweep_info((Objective(metric="ece/textures", goal="min"),), reference=[20.0])
     records = [trial(0, values=[5.0]), trial(1, ece=4.0, values=[4.0])]
     _, folder = report(tmp_path, records, information)
     assert [row["ece/textures (val)"] for row in rows(folder)] == ["4.0"]
@@ -114,7 +126,7 @@ def test_an_objective_may_be_one_datasets(tmp_path):
 
 
 def test_configs_are_settings_that_can_be_run_again(tmp_path):
-    front, folder = report(tmp_path, searched())
+    front, folder = report(tmp_path, searched_trials())
     names = {path.name for path in (folder / "best").glob("[!.]*")}
     singles = {"knee.yaml", "best-accuracy.yaml", "best-ece.yaml"}
     assert names == singles | {f"{member.name}.yaml" for member in front.members}
@@ -127,7 +139,7 @@ def test_configs_are_settings_that_can_be_run_again(tmp_path):
 
 
 def test_configs_of_former_members_go(tmp_path):
-    folder = write(tmp_path, info(), [trial(0, 70, 5)])
+    folder = write_sweep(tmp_path, sweep_info(), [trial(0, 70, 5)])
     write_report(folder, pages=False)
     assert (folder.report / "best/trial-0000.yaml").is_file()
     folder.write_trial(trial(1, 71, 4))
@@ -142,7 +154,7 @@ def test_configs_of_former_members_go(tmp_path):
 
 def test_a_config_survives_hostile_texts(tmp_path):
     prompt = f"{HOSTILE}\nconfig: owned # \x1b[2J: '"
-    _, folder = report(tmp_path, [trial(0, params={"prompt": prompt})], info(model="a\nconfig: owned"))
+    _, folder = report(tmp_path, [trial(0, params={"prompt": prompt})], sweep_info(model="a\nconfig: owned"))
     assert yaml.safe_load((folder / "best/trial-0000.yaml").read_text())["config"]["prompt"] == prompt
     assert document(folder)["members"][0]["params"]["prompt"] == prompt
 
@@ -160,11 +172,11 @@ def test_the_cheap_form_writes_tables_and_configs_only(tmp_path):
 
 
 def test_the_staircase_is_the_edge_of_what_is_dominated():
-    front = front_of(info(), [trial(0, 72, 9), trial(1, 71, 5), trial(2, 70, 3)])
+    front = front_of(sweep_info(), [trial(0, 72, 9), trial(1, 71, 5), trial(2, 70, 3)])
     xs, ys = staircase(front)
     assert list(zip(xs, ys, strict=True)) == [(72, 9), (71, 9), (71, 5), (70, 5), (70, 3)]
 
 
 def test_one_point_can_be_the_best_at_all_and_the_knee():
-    front = front_of(info(), [trial(0, 70, 5), trial(1, 71, 4)])
+    front = front_of(sweep_info(), [trial(0, 70, 5), trial(1, 71, 4)])
     assert front.marks == {"trial-0001": ["best accuracy", "best ece", "knee"]}

@@ -5,20 +5,21 @@ import re
 import pytest
 
 from fpp_sweep.records.answer import sentence_of, statistics_of
-from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.answer_section import answer_section, difference_table
 from fpp_sweep.report.html import blocks_to_html
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.report.text_layout import text_width
+from tests.kit.measured import World, write_measured_sweep
 from tests.names import PLAIN, TPT
-from tests.report.worlds import World, write
 
 SIDES = {PLAIN: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.55, 0.01)}
 
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory):
-    folder = write(SweepFolder(tmp_path_factory.mktemp("sweeps") / "far"), World(1000, seed=3), SIDES, ("val", "test"))
+    folder = write_measured_sweep(
+        tmp_path_factory.mktemp("sweeps") / "far", World(1000, seed=3), SIDES, ("val", "test")
+    )
     return folder.info(), statistics_of(folder, folder.info(), folder.trials())
 
 
@@ -76,7 +77,7 @@ def test_the_page_has_the_sentence_the_table_and_the_settings(sweep):
 
 
 def test_without_differences_the_section_is_a_sentence(tmp_path):
-    folder = write(SweepFolder(tmp_path / "sweep"), World(100), {"trial-0002": (0.6, 0.1)})
+    folder = write_measured_sweep(tmp_path / "sweep", World(100), {"trial-0002": (0.6, 0.1)})
     statistics = statistics_of(folder, folder.info(), folder.trials())
     blocks = answer_section(folder.info(), statistics).blocks
     assert blocks[0].text.startswith("Nothing is recommended: there are no baselines to compare with")

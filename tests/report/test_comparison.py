@@ -14,7 +14,6 @@ from fpp_sweep import compare
 from fpp_sweep.cli.command import run
 from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.records.answer import statistics_of
-from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.report.comparison import compare_sweeps, hypervolume_corner
 from fpp_sweep.report.shared_images import CommonImages
@@ -24,9 +23,9 @@ from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, metric_value, to
 from fpp_sweep.statistics.bootstrap import sample_split
 from fpp_sweep.statistics.paired import compare as compare_pairs
 from fpp_sweep.trial.artifacts import read_sums
+from tests.kit.measured import DATASETS, FAR_APART, World, write_measured_sweep
+from tests.kit.records import HOSTILE, baseline, failed, trial
 from tests.names import PLAIN, TPT
-from tests.report.made import HOSTILE, baseline, failed, trial
-from tests.report.worlds import FAR, SETS, World, write
 
 SECONDS = Objective(metric="seconds", goal="min")
 BETTER = {PLAIN: (0.6, 0.2), "trial-0001": (0.69, 0.05), "trial-0002": (0.74, 0.2)}
@@ -39,10 +38,10 @@ def sweeps(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     world, root = World(1000), tmp_path / "sweeps"
     return {
-        "far": write(SweepFolder(root / "far"), world, FAR, ("val", "test")),
-        "better": write(SweepFolder(root / "better"), world, BETTER, ("val", "test"), space={"search": {"seed": 3}}),
-        "few": write(SweepFolder(root / "few"), world, BETTER, limit=200),
-        "pets": write(SweepFolder(root / "pets"), World(300, sets=("pets",)), BETTER),
+        "far": write_measured_sweep(root / "far", world, FAR_APART, ("val", "test")),
+        "better": write_measured_sweep(root / "better", world, BETTER, ("val", "test"), space={"search": {"seed": 3}}),
+        "few": write_measured_sweep(root / "few", world, BETTER, limit=200),
+        "pets": write_measured_sweep(root / "pets", World(300, datasets=("pets",)), BETTER),
     }
 
 
@@ -58,8 +57,8 @@ def union(sweeps, *names):
 # ------------------------------------------------------------ what is shared
 
 
-def table_of(images, first=None, seeds=(0,), sets=SETS):
-    return World(images, sets=sets).sums(0.6, 0.1, first, seeds)
+def table_of(images, first=None, seeds=(0,), datasets=DATASETS):
+    return World(images, datasets=datasets).block_stats(0.6, 0.1, first, seeds)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +72,7 @@ def table_of(images, first=None, seeds=(0,), sets=SETS):
 )
 def test_the_first_images_are_shared_whatever_the_limit(some, other, images):
     common = CommonImages.of(some).intersection(CommonImages.of(other))
-    assert common.counts == dict.fromkeys(SETS, images)
+    assert common.counts == dict.fromkeys(DATASETS, images)
     restricted = [common.restrict(table) for table in (some, other)]
     for (dataset, seed), stats in restricted[0].items():
         assert stats.total == images
@@ -85,10 +84,10 @@ def test_a_record_that_lacks_some_of_the_images_has_no_numbers_on_them():
     assert len(common.restrict(table_of(300, seeds=(0, 1, 2)))) == 6  # seeds need not be the same
     assert len(common.restrict(table_of(300))) == 2
     assert common.restrict(table_of(300, 200, seeds=(0, 1))) == {}
-    assert common.restrict(table_of(300, sets=("digits", "pets"), seeds=(0, 1))) == {}
-    both = common.intersection(CommonImages.of(table_of(300, sets=("digits", "pets"))))
+    assert common.restrict(table_of(300, datasets=("digits", "pets"), seeds=(0, 1))) == {}
+    both = common.intersection(CommonImages.of(table_of(300, datasets=("digits", "pets"))))
     assert list(both.datasets) == ["digits"]
-    assert common.intersection(CommonImages.of(table_of(300, sets=("pets",)))).datasets == {}
+    assert common.intersection(CommonImages.of(table_of(300, datasets=("pets",)))).datasets == {}
 
 
 # ------------------------------------------------------------ sweeps
@@ -104,7 +103,7 @@ def test_the_union_of_two_sweeps_has_their_own_numbers(sweeps):
     assert comparison.statistics.support.word("far/trial-0003") == "unlikely"
     assert not comparison.notes
     assert [sweep.label for sweep in comparison.sweeps] == ["far", "better"]
-    assert [list(sweep.seconds) for sweep in comparison.sweeps] == [[12.0, 24.0], [12.0, 24.0]]
+    assert [list(sweep.seconds) for sweep in comparison.sweeps] == [[45.0, 90.0], [45.0, 90.0]]
 
 
 def test_the_cost_of_a_search_includes_trials_that_were_stopped_early(sweeps):
@@ -112,7 +111,7 @@ def test_the_cost_of_a_search_includes_trials_that_were_stopped_early(sweeps):
     lost = replace(failed(1), name="trial-0001", state="stopped", estimate=(60.0, 9.0), held=5.0, reason="beaten")
     far.write_trial(replace(lost, finished=far.trial("trial-0003").finished - 0.5))
     comparison = union(sweeps, "far", "better")
-    assert [list(sweep.seconds) for sweep in comparison.sweeps] == [[12.0, 29.0], [12.0, 24.0]]
+    assert [list(sweep.seconds) for sweep in comparison.sweeps] == [[45.0, 95.0], [45.0, 90.0]]
     assert "far/trial-0001" not in [record.name for record in comparison.statistics.front.finished]
 
 
@@ -158,63 +157,63 @@ def test_sweeps_with_other_limits_are_compared_on_the_images_that_both_have(swee
         result = record.results["val"]
         sweep, name = record.name.split("/")
         table = read_sums(sweeps[sweep].artifacts(name), "val")
-        for dataset in SETS:
+        for dataset in DATASETS:
             ids = [f"image {index}" for index in range(1000)]
             one = table[dataset, 0]
             first = one.with_block_size(8).take(slice(0, 25))
             assert first.total == 200 == len(fair_order(dataset, ids)[0][:200])
             assert result.datasets[dataset]["ece"] == pytest.approx(metric_value("ece", first))
         assert result.average["accuracy"] == pytest.approx(
-            np.mean([result.datasets[each]["accuracy"] for each in SETS])
+            np.mean([result.datasets[each]["accuracy"] for each in DATASETS])
         )
-    assert comparison.statistics.splits["val"].samples.images == dict.fromkeys(SETS, 200)
+    assert comparison.statistics.splits["val"].samples.images == dict.fromkeys(DATASETS, 200)
 
 
 def test_a_note_names_everything_that_cannot_be_paired(sweeps, tmp_path):
-    half = write(SweepFolder(tmp_path / "half"), World(1000, sets=("digits", "pets")), BETTER, seeds=(0, 1),
+    half = write_measured_sweep(tmp_path / "half", World(1000, datasets=("digits", "pets")), BETTER, seeds=(0, 1),
                  objectives=(Objective(metric="nll", goal="min"),))  # fmt: skip
-    found = compare_sweeps({"far": sweeps["far"], "half": half, "pets": sweeps["pets"]})
-    assert found.notes == [
+    comparison = compare_sweeps({"far": sweeps["far"], "half": half, "pets": sweeps["pets"]})
+    assert comparison.notes == [
         "pets shares no image of val with far, half: left out",
         "far: scenes of val cannot be paired; left out of every number here",
         "half: pets of val cannot be paired; left out of every number here",
         "half searched nll (min); all are judged by accuracy (max) and ece (min)",
     ]
-    (record,) = (one for one in found.statistics.front.trials if one.name == "half/trial-0001")
+    (record,) = (one for one in comparison.statistics.front.trials if one.name == "half/trial-0001")
     table = read_sums(half.artifacts("trial-0001"), "val")
     expected = np.mean([metric_value("accuracy", table["digits", seed]) for seed in (0, 1)])
     assert record.results["val"].average["accuracy"] == pytest.approx(expected)
-    objectives = (Objective(metric="aurc", goal="min"), Objective(metric="ece/scenes", goal="min"),
+    objectives = (Objective(metric="sce", goal="min"), Objective(metric="ece/scenes", goal="min"),
                   Objective(metric="ece", goal="min"))  # fmt: skip
-    of_all = write(SweepFolder(tmp_path / "all"), World(1000), BETTER, objectives=(*objectives[1:], SECONDS))
-    found = compare_sweeps({"all": of_all, "half": half})
-    assert "seconds cannot be compared: it depends on datasets and seeds that are not shared" in found.notes
-    first = write(SweepFolder(tmp_path / "first"), World(1000), BETTER, limit=600, objectives=objectives)
-    found = compare_sweeps({"first": first, "half": half})
-    assert "aurc cannot be compared: it cannot be computed on a part of the images" in found.notes
-    assert "ece/scenes cannot be compared: scenes is not shared" in found.notes
-    assert [objective.metric for objective in found.info.objectives] == ["ece"]
+    of_all = write_measured_sweep(tmp_path / "all", World(1000), BETTER, objectives=(*objectives[1:], SECONDS))
+    comparison = compare_sweeps({"all": of_all, "half": half})
+    assert "seconds cannot be compared: it depends on datasets and seeds that are not shared" in comparison.notes
+    first = write_measured_sweep(tmp_path / "first", World(1000), BETTER, limit=600, objectives=objectives)
+    comparison = compare_sweeps({"first": first, "half": half})
+    assert "sce cannot be compared: it cannot be computed on a part of the images" in comparison.notes
+    assert "ece/scenes cannot be compared: scenes is not shared" in comparison.notes
+    assert [objective.metric for objective in comparison.info.objectives] == ["ece"]
 
 
 def test_a_baseline_on_a_part_of_its_images_is_the_same(tmp_path):
     world = World(1000)
-    whole = write(SweepFolder(tmp_path / "whole"), world, BETTER)
-    part = write(SweepFolder(tmp_path / "part"), world, BETTER, limit=200)
+    whole = write_measured_sweep(tmp_path / "whole", world, BETTER)
+    part = write_measured_sweep(tmp_path / "part", world, BETTER, limit=200)
     table = read_sums(whole.artifacts(f"baseline-{PLAIN}"), "val")
     first = {key: one.with_block_size(8).take(slice(0, 25)) for key, one in table.items()}
     (part.artifacts(f"baseline-{PLAIN}") / "val" / BLOCK_STATS_FILE).write_bytes(to_bytes(first))
     record = part.trial(f"baseline-{PLAIN}")
     datasets = {}
-    for name in SETS:
+    for name in DATASETS:
         datasets[name] = {metric: metric_value(metric, first[name, 0]) + 1e-12 for metric in BLOCKWISE_METRICS}
     part.write_trial(replace(record, results={"val": replace(record.results["val"], datasets=datasets)}))
-    found = compare_sweeps({"whole": whole, "part": part})
-    assert [record.label for record in found.statistics.front.baselines] == [PLAIN]
+    comparison = compare_sweeps({"whole": whole, "part": part})
+    assert [record.label for record in comparison.statistics.front.baselines] == [PLAIN]
 
 
 def test_datasets_of_one_name_with_other_files_or_labels_are_named(sweeps, tmp_path):
     for name, images, labels in (("far", "12", "ab"), ("better", "13", "ac"), ("few", "45", "de")):
-        datasets, files = dict(zip(SETS, labels, strict=True)), dict(zip(SETS, images, strict=True))
+        datasets, files = dict(zip(DATASETS, labels, strict=True)), dict(zip(DATASETS, images, strict=True))
         sweeps[name].write_info(replace(sweeps[name].info(), datasets=datasets, images=files))
     notes = union(sweeps, "far", "better", "few").notes
     assert [note for note in notes if "compared on" not in note] == [
@@ -224,21 +223,21 @@ def test_datasets_of_one_name_with_other_files_or_labels_are_named(sweeps, tmp_p
 
 
 def test_a_sweep_that_was_searched_on_the_test_split_is_compared_there(sweeps, tmp_path):
-    other = write(SweepFolder(tmp_path / "other"), World(1000), BETTER, ("test",), search_split="test")
-    found = compare_sweeps({"far": sweeps["far"], "other": other})
-    assert found.info.search_split == "test"
-    assert found.notes == ["far searched val: its records that were run on test, too, are compared"]
+    other = write_measured_sweep(tmp_path / "other", World(1000), BETTER, ("test",), search_split="test")
+    comparison = compare_sweeps({"far": sweeps["far"], "other": other})
+    assert comparison.info.search_split == "test"
+    assert comparison.notes == ["far searched val: its records that were run on test, too, are compared"]
 
 
 def test_a_baseline_that_is_the_same_in_both_sweeps_is_listed_once(sweeps, tmp_path):
     first, second = (tmp_path / name for name in ("first", "second"))
     world = World(300)
-    one = write(SweepFolder(first), world, {**BETTER, TPT: (0.5, 0.1)})
-    other = write(SweepFolder(second), world, {**BETTER, TPT: (0.5, 0.1)})
+    one = write_measured_sweep(first, world, {**BETTER, TPT: (0.5, 0.1)})
+    other = write_measured_sweep(second, world, {**BETTER, TPT: (0.5, 0.1)})
     for part in ("trials/baseline-tpt.json", f"artifacts/baseline-tpt/val/{BLOCK_STATS_FILE}"):
         (second / part).write_bytes((first / part).read_bytes())
-    found = compare_sweeps({"first": one, "second": other})
-    assert {record.label for record in found.statistics.front.baselines} == {TPT, PLAIN, f"second/{PLAIN}"}
+    comparison = compare_sweeps({"first": one, "second": other})
+    assert {record.label for record in comparison.statistics.front.baselines} == {TPT, PLAIN, f"second/{PLAIN}"}
 
 
 def test_a_comparison_is_written_as_text_page_picture_markdown_and_latex(capsys, sweeps, tmp_path):
@@ -248,8 +247,8 @@ def test_a_comparison_is_written_as_text_page_picture_markdown_and_latex(capsys,
         assert f"\n{title}" in text
     assert re.search(r"\nbetter/trial-0002 +7\d\.\d\d .* likely +best accuracy\n  95 % +\[7\d\.\d, 7\d\.\d\]", text)
     assert "3 of 4 trials: 1 of far, 2 of better; images: 1000 of digits, 1000 of scenes\n" in text
-    assert re.search(r"\nbetter +2 +24 s +[\d.]+ +24 s, 2 trials\n", text)
-    assert re.search(r"\nfar +2 +24 s +[\d.]+ +never\n", text)
+    assert re.search(r"\nbetter +2 +1:30 +[\d.]+ +1:30, 2 trials\n", text)
+    assert re.search(r"\nfar +2 +1:30 +[\d.]+ +never\n", text)
     assert re.search(r"\nsearch\.seed +- +3\n", text)
     place = tmp_path / "comparisons" / "far-better"
     Image.open(place / "comparison.png").verify()
@@ -276,14 +275,14 @@ def test_a_sweep_without_a_feasible_trial_has_a_cost_and_no_front(capsys, sweeps
     assert "\nbetter: 2 trials not on the front, for constraints of that sweep\n" in text
     assert "The sweeps' best trials against each other\n" in text
     assert "no two of them can be paired" in text
-    assert re.search(r"\nbetter +2 +24 s +0 +never +never +never\n", text)
+    assert re.search(r"\nbetter +2 +1:30 +0 +never +never +never\n", text)
 
 
 def test_hostile_names_and_settings_stay_texts_in_every_output(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = ("<b>$x$_\033[2J", "b|&%")
     for name in names:
-        write(SweepFolder(tmp_path / "sweeps" / name), World(100), BETTER, space={HOSTILE: f"{HOSTILE}\033[2J{name}"})
+        write_measured_sweep(tmp_path / "sweeps" / name, World(100), BETTER, space={HOSTILE: f"{HOSTILE}\033[2J{name}"})
     text = shown(capsys, *names, "--out", "there")
     assert "\033" not in text
     page = (tmp_path / "there" / "comparison.html").read_text()
@@ -299,7 +298,7 @@ def test_trials_are_compared_on_average_and_by_dataset_in_two_families(capsys, s
     far = sweeps["far"]
     comparison = compare_trials(far, ["trial-0002", "trial-0003", TPT])
     assert (comparison.split, list(comparison.results)) == ("test", ["trial-0002", "trial-0003", TPT])
-    sizes = {("/" in key[2]): one.family_size for key, one in comparison.differences.items()
+    sizes = {("/" in key[2]): record.family_size for key, record in comparison.differences.items()
              if key not in comparison.from_answer}  # fmt: skip
     assert sizes == {False: 6, True: 12}
     difference = comparison.differences["trial-0002", "trial-0003", "ece"]
@@ -352,15 +351,15 @@ def test_trials_that_skipped_images_are_compared_on_whole_blocks(sweeps, capsys)
 
 def test_a_metric_that_cannot_be_resampled_has_values_and_no_test(sweeps, capsys):
     far = sweeps["far"]
-    far.write_info(replace(far.info(), objectives=(Objective(metric="aurc", goal="min"),)))
+    far.write_info(replace(far.info(), objectives=(Objective(metric="sce", goal="min"),)))
     for record in far.trials():
         result = record.results["test"]
-        datasets = {dataset: {**numbers, "aurc": 0.25} for dataset, numbers in result.datasets.items()}
+        datasets = {dataset: {**numbers, "sce": 0.25} for dataset, numbers in result.datasets.items()}
         results = {**record.results, "test": replace(result, datasets=datasets)}
         far.write_trial(replace(record, values=[0.25], results=results))
     text = shown(capsys, "far", "trial-0002", "trial-0003")
     assert re.search(r"\ntrial-0003 +0\.2500 +0\.2500 +0\.2500\n", text)
-    assert "aurc: no paired test\nit cannot be computed from block statistics\n" in text
+    assert "sce: no paired test\nit cannot be computed from block statistics\n" in text
 
 
 # ------------------------------------------------------------ what cannot be done
@@ -392,11 +391,11 @@ def test_a_metric_that_cannot_be_resampled_has_values_and_no_test(sweeps, capsys
 def test_one_line_says_why_something_cannot_be_compared(sweeps, capsys, words, complaint):
     root = sweeps["far"].path.parent
     sweeps["far"].write_trial(failed(7))
-    write(SweepFolder(root / "none"), World(1000), {PLAIN: (0.6, 0.2)})
-    bare = write(SweepFolder(root / "bare"), World(1000), BETTER)
+    write_measured_sweep(root / "none", World(1000), {PLAIN: (0.6, 0.2)})
+    bare = write_measured_sweep(root / "bare", World(1000), BETTER)
     for file in bare.path.glob("artifacts/*/val/*"):
         file.unlink()
-    write(SweepFolder(root / "damaged"), World(100), BETTER).info_file.write_text("{")
+    write_measured_sweep(root / "damaged", World(100), BETTER).info_file.write_text("{")
     with pytest.raises(SystemExit) as ended:
         run(lambda: compare.main(words))
     assert ended.value.code == 2
@@ -413,7 +412,7 @@ def test_a_name_is_a_baseline_even_if_a_folder_has_the_same_name(capsys, sweeps,
 
 
 def test_two_sweeps_of_one_name_are_labelled_by_their_folders(capsys, sweeps, tmp_path):
-    write(SweepFolder(tmp_path / "elsewhere" / "far"), World(1000), BETTER)
+    write_measured_sweep(tmp_path / "elsewhere" / "far", World(1000), BETTER)
     text = shown(capsys, "far", "elsewhere/far")
     assert "elsewhere/far/trial-0002" in text
 

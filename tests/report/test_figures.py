@@ -3,16 +3,15 @@
 import pytest
 
 from fpp_sweep.records.answer import statistics_of
-from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.figures import StaticFigure, draw_front, front_figures
 from fpp_sweep.report.plots import front_plots
+from tests.kit.measured import FAR_APART, World, write_measured_sweep
 from tests.names import PLAIN, TPT
-from tests.report.worlds import FAR, World, write
 
 
 @pytest.fixture(scope="module")
 def far(tmp_path_factory):
-    folder = write(SweepFolder(tmp_path_factory.mktemp("sweeps") / "far"), World(1000), FAR, ("val", "test"))
+    folder = write_measured_sweep(tmp_path_factory.mktemp("sweeps") / "far", World(1000), FAR_APART, ("val", "test"))
     return folder.info(), statistics_of(folder, folder.info(), folder.trials())
 
 

@@ -10,16 +10,16 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.tracking.desired import FrontDocument
+from tests.kit.measured import CLOSE_TOGETHER, FAR_APART, World, write_measured_sweep
+from tests.kit.records import sweep_info, trial
 from tests.names import PLAIN, TPT
-from tests.report.made import info, trial
-from tests.report.worlds import FAR, NEAR, World, write
 
-SIDES = {**FAR, "trial-0004": (0.69, 0.11)}
+SIDES = {**FAR_APART, "trial-0004": (0.69, 0.11)}
 
 
 @pytest.fixture
 def far(tmp_path):
-    return write(SweepFolder(tmp_path / "far"), World(1000), FAR, ("val", "test"))
+    return write_measured_sweep(tmp_path / "far", World(1000), FAR_APART, ("val", "test"))
 
 
 def document(folder):
@@ -63,7 +63,7 @@ def test_what_mlflow_reads_of_the_front_is_what_the_report_wrote(far):
 
 
 def test_a_finalist_beside_the_front_has_a_row_and_a_config_for_as_long_as_it_is_one(tmp_path):
-    folder = write(SweepFolder(tmp_path / "sweep"), World(1000), SIDES, ("val",))
+    folder = write_measured_sweep(tmp_path / "sweep", World(1000), SIDES, ("val",))
     finalist = folder.trial("trial-0004")
     best = folder.report / "best"
     write_report(folder, pages=False)
@@ -89,7 +89,7 @@ def test_the_recommended_config_says_what_it_rests_on(far):
 
 
 def test_a_config_names_the_baselines_that_it_does_not_beat(tmp_path):
-    folder = write(SweepFolder(tmp_path / "near"), World(200), NEAR)
+    folder = write_measured_sweep(tmp_path / "near", World(200), CLOSE_TOGETHER)
     write_report(folder, pages=False)
     front = document(folder)
     name = front["members"][0]["name"]
@@ -108,7 +108,7 @@ def test_a_report_between_two_pages_uses_the_statistics_of_the_last_page(far):
 
 def test_a_sweep_without_block_statistics_has_a_report_without_intervals(tmp_path):
     folder = SweepFolder(tmp_path / "old")
-    folder.write_info(info())
+    folder.write_info(sweep_info())
     folder.write_trial(trial(0))
     write_report(folder, pages=True)
     (member,) = document(folder)["members"]

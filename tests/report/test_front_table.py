@@ -5,20 +5,19 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.records.answer import statistics_of
-from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.report.formatting import format_interval
 from fpp_sweep.report.front_table import dataset_table, front_table, setting_cells
 from fpp_sweep.report.table import to_html, to_text
 from fpp_sweep.report.text_layout import text_width
+from tests.kit.measured import FAR_APART, World, write_measured_sweep
+from tests.kit.records import all_baselines, baseline, searched_trials, sweep_info, trial
 from tests.names import PLAIN, TPT
-from tests.report.made import baseline, baselines, info, searched, trial
-from tests.report.worlds import FAR, World, write
 
 
 @pytest.fixture(scope="module")
 def far(tmp_path_factory):
-    folder = write(SweepFolder(tmp_path_factory.mktemp("sweeps") / "far"), World(1000), FAR, ("val", "test"))
+    folder = write_measured_sweep(tmp_path_factory.mktemp("sweeps") / "far", World(1000), FAR_APART, ("val", "test"))
     return folder.info(), statistics_of(folder, folder.info(), folder.trials())
 
 
@@ -26,13 +25,14 @@ def test_members_come_first_then_baselines_with_intervals_support_and_remarks(fa
     information, statistics = far
     table = front_table(information, statistics.front, statistics)
     assert [column.heading for column in table.columns] == [
-        "trial", "val: accuracy", "val: ece", "test: accuracy", "test: ece", "support", "remarks", "fpp.gamma2"
+        "trial", "val: accuracy", "val: ece", "test: accuracy", "test: ece", "support", "remarks", "fpp.gamma2",
+        "fpp.class_var",
     ]  # fmt: skip
     member, first, second = table.rows
     interval = statistics.interval(statistics.front.members[0], "test", "ece")
     assert member.cells[0].text == member.trial == "trial-0002"
     assert member.cells[4].interval == format_interval("ece", interval)
-    assert [cell.text for cell in member.cells[5:]] == ["likely", "best accuracy, best ece, knee", "0.15"]
+    assert [cell.text for cell in member.cells[5:]] == ["likely", "best accuracy, best ece, knee", "0.289", "0.003"]
     assert [first.cells[0].text, second.cells[0].text] == [PLAIN, TPT]
     assert (first.starts_group, second.starts_group) == (True, False)
 
@@ -47,8 +47,8 @@ def test_an_unlikely_trial_names_the_one_that_is_ahead(far):
 
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_a_front_with_many_settings_fits_the_terminal(width):
-    front = front_of(info(), [*baselines(), *searched()])
-    text = to_text(front_table(info(), front), width)
+    front = front_of(sweep_info(), [*all_baselines(), *searched_trials()])
+    text = to_text(front_table(sweep_info(), front), width)
     assert max(text_width(line) for line in text.splitlines()) <= width
     assert all(member.name in text for member in front.members)
     assert ("fpp.draws" in text.splitlines()[1]) == (width == 200)
@@ -56,8 +56,8 @@ def test_a_front_with_many_settings_fits_the_terminal(width):
 
 
 def test_settings_and_title_are_optional():
-    front = front_of(info(), [trial(0)])
-    table = front_table(info(), front, settings=False, title="front")
+    front = front_of(sweep_info(), [trial(0)])
+    table = front_table(sweep_info(), front, settings=False, title="front")
     assert table.title == "front"
     assert [column.title for column in table.columns] == ["trial", "accuracy", "ece", "remarks"]
 

@@ -9,36 +9,51 @@ import pytest
 from PIL import Image
 
 from fpp_sweep.report.writing import write_report
-from tests.report.made import ACCURACY, ECE, HOSTILE, NLL, baselines, failed, info, searched, trial, write
+from tests.kit.records import (
+    ACCURACY,
+    ECE,
+    HOSTILE,
+    NLL,
+    SEARCHED_RANGES,
+    all_baselines,
+    failed,
+    searched_trials,
+    sweep_info,
+    trial,
+    write_sweep,
+)
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def hostile():
     params = [{"prompt": f"{HOSTILE}{number}", HOSTILE: number % 2} for number in range(12)]
-    trials = [trial(number, 70 + number, 5 + number, params=each) for number, each in enumerate(params)]
-    return info(versions={HOSTILE: HOSTILE}, command=HOSTILE, space={"question": HOSTILE}), [
+    trials = [trial(number, 70 + number, 5 + number, params=settings) for number, settings in enumerate(params)]
+    return sweep_info(versions={HOSTILE: HOSTILE}, command=HOSTILE, space={"question": HOSTILE}), [
         *trials,
         failed(20, reason=HOSTILE),
     ]
 
 
 SWEEPS = {
-    "one objective": lambda: (info((ACCURACY,)), [*baselines((ACCURACY,)), *searched(objectives=(ACCURACY,))]),
-    "two objectives": lambda: (info(), [*baselines(), *searched()]),
-    "three objectives": lambda: (
-        info((ACCURACY, ECE, NLL)),
-        [*baselines((ACCURACY, ECE, NLL)), *searched(objectives=(ACCURACY, ECE, NLL))],
+    "one objective": lambda: (
+        sweep_info((ACCURACY,), ranges=SEARCHED_RANGES),
+        [*all_baselines((ACCURACY,)), *searched_trials(objectives=(ACCURACY,))],
     ),
-    "nothing yet": lambda: (info(), []),
-    "baselines only": lambda: (info(), baselines()),
-    "one trial": lambda: (info(reference=None), [trial(0)]),
-    "equal trials": lambda: (info(), [trial(number) for number in range(12)]),
-    "all infeasible": lambda: (info(), [trial(0, constraints={"ece": 1.0}), trial(1, constraints={"ece": 2.0})]),
-    "all failed": lambda: (info(), [failed(0), failed(1)]),
-    "nothing searched": lambda: (info(), [trial(0, params={}), trial(1, 71, params={})]),
+    "two objectives": lambda: (sweep_info(ranges=SEARCHED_RANGES), [*all_baselines(), *searched_trials()]),
+    "three objectives": lambda: (
+        sweep_info((ACCURACY, ECE, NLL), ranges=SEARCHED_RANGES),
+        [*all_baselines((ACCURACY, ECE, NLL)), *searched_trials(objectives=(ACCURACY, ECE, NLL))],
+    ),
+    "nothing yet": lambda: (sweep_info(), []),
+    "baselines only": lambda: (sweep_info(), all_baselines()),
+    "one trial": lambda: (sweep_info(reference=None), [trial(0)]),
+    "equal trials": lambda: (sweep_info(), [trial(number, 70, 5) for number in range(12)]),
+    "all infeasible": lambda: (sweep_info(), [trial(0, constraints={"ece": 1.0}), trial(1, constraints={"ece": 2.0})]),
+    "all failed": lambda: (sweep_info(), [failed(0), failed(1)]),
+    "nothing searched": lambda: (sweep_info(), [trial(0, params={}), trial(1, 71, params={})]),
     "mixed kinds": lambda: (
-        info(),
+        sweep_info(),
         [trial(number, 70 + number, params={"a": value}) for number, value in enumerate([None, True, "x", 2, 0.5, -1])],
     ),
     "hostile": hostile,
@@ -47,7 +62,7 @@ SWEEPS = {
 
 def report(path, name):
     information, records = SWEEPS[name]()
-    folder = write(path, information, records)
+    folder = write_sweep(path, information, records)
     write_report(folder, pages=True)
     return folder.report
 
@@ -60,8 +75,8 @@ def folder(tmp_path_factory):
 def plots(folder):
     """Return what plots.js is given to draw, by name."""
     text = (folder / "sweep.html").read_text()
-    found = re.findall(r'<script type="application/json" id="page-data">(.*?)</script>', text)
-    return json.loads(found[0])["plots"] if found else {}
+    scripts = re.findall(r'<script type="application/json" id="page-data">(.*?)</script>', text)
+    return json.loads(scripts[0])["plots"] if scripts else {}
 
 
 def merged(old, changes):
@@ -115,14 +130,14 @@ def test_sections_begin_with_the_answer_and_can_be_linked(folder):
 
 
 def test_only_the_page_of_a_running_sweep_loads_itself_again(tmp_path, folder):
-    running = write(tmp_path, info(state="running", finished=None), [trial(0)])
+    running = write_sweep(tmp_path, sweep_info(state="running"), [trial(0)])
     write_report(running, pages=True)
     assert 'data-reload-seconds="60"' in (running.report / "sweep.html").read_text()
     assert 'data-reload-seconds="0"' in (folder / "sweep.html").read_text()
 
 
 def test_the_page_of_a_running_sweep_says_when_it_was_written(tmp_path, folder):
-    running = write(tmp_path, info(state="running", finished=None), [trial(0)])
+    running = write_sweep(tmp_path, sweep_info(state="running"), [trial(0)])
     write_report(running, pages=True)
     assert f"this page is as of {datetime.now(UTC):%Y-%m-%d}" in (running.report / "sweep.html").read_text()
     assert "this page is as of" not in (folder / "sweep.html").read_text()
@@ -130,13 +145,13 @@ def test_the_page_of_a_running_sweep_says_when_it_was_written(tmp_path, folder):
 
 def test_an_outlier_does_not_stretch_the_axes(tmp_path):
     records = [trial(number, 70 + number / 10, 5 - number / 20) for number in range(20)]
-    far = write(tmp_path, info(), [*records, trial(20, 3.0, 60.0)])
+    far = write_sweep(tmp_path, sweep_info(), [*records, trial(20, 3.0, 60.0)])
     write_report(far, pages=True)
     front = plots(far.report)["front-0"]
     (low, high), (least, most) = front["zoom"]["xaxis"], front["zoom"]["yaxis"]
     assert (60 < low < 70, 71.9 < high < 80, 3 < least < 4.05, 5 < most < 8) == (True,) * 4
     assert ">Show all: 1 more</button>" in (far.report / "sweep.html").read_text()
-    near = write(tmp_path, info(name="near"), records)
+    near = write_sweep(tmp_path, sweep_info(name="near"), records)
     write_report(near, pages=True)
     assert plots(near.report)["front-0"]["zoom"] == {}
     assert "Show all" not in (near.report / "sweep.html").read_text()
@@ -144,19 +159,21 @@ def test_an_outlier_does_not_stretch_the_axes(tmp_path):
 
 def test_baselines_differ_in_color_and_marker_and_hollow_markers_show_the_test_split(folder):
     traces = plots(folder)["front-0"]["traces"]
-    names = [record.label for record in baselines()]
+    names = [record.label for record in all_baselines()]
     looks = [
         trace["marker"] for trace in traces if trace.get("name") in names and "-open" not in trace["marker"]["symbol"]
     ]
     assert len({look["symbol"] for look in looks}) == len({look["color"] for look in looks}) == len(names)
     hollow = [trace for trace in traces if "-open" in str(trace.get("marker", {}).get("symbol"))]
     ends = {trace["customdata"][1]: trace["x"][1] for trace in hollow if trace["x"]}
-    assert ends == {record.name: pytest.approx(record.results["test"].average["accuracy"]) for record in baselines()}
+    assert ends == {
+        record.name: pytest.approx(record.results["test"].average["accuracy"]) for record in all_baselines()
+    }
 
 
 def test_the_trial_table_has_trials_of_every_state(tmp_path):
     others = [failed(2), failed(3, "lower after 2 of 5 datasets", state="stopped"), failed(4, None, state="waiting")]
-    written = write(tmp_path, info(), [*baselines()[:1], trial(0), trial(1, test=True), *others])
+    written = write_sweep(tmp_path, sweep_info(), [*all_baselines()[:1], trial(0), trial(1, 70, test=True), *others])
     write_report(written, pages=True)
     body = (written.report / "sweep.html").read_text().partition('<table id="trials">')[2].partition("</table>")[0]
     rows = {re.search(r'data-trial="(.*?)"', row)[1]: row for row in body.split("<tr")[2:]}
@@ -167,20 +184,20 @@ def test_the_trial_table_has_trials_of_every_state(tmp_path):
 
 
 def test_parallel_coordinates_slices_and_heat_map_can_show_every_metric(folder):
-    made = plots(folder)
-    assert list(made["parallel"]["choices"]) == ["accuracy", "ece", "nll"]
-    assert list(made["slice-0"]["choices"]) == ["accuracy", "ece", "nll"]
-    assert list(made["heat"]["choices"]) == ["accuracy", "ece", "nll"]
-    assert [made["parallel"]["choices"][name]["traces"][0]["line"]["reversescale"] for name in ("accuracy", "ece")] == [
-        False,
-        True,
-    ]
-    assert len({json.dumps(choice) for choice in made["slice-0"]["choices"].values()}) == 3
+    figures = plots(folder)
+    metrics = ["accuracy", "ece", "nll", "sce", "brier"]
+    assert list(figures["parallel"]["choices"]) == metrics
+    assert list(figures["slice-0"]["choices"]) == metrics
+    assert list(figures["heat"]["choices"]) == ["accuracy", "ece", "nll", "brier"]
+    assert [
+        figures["parallel"]["choices"][name]["traces"][0]["line"]["reversescale"] for name in ("accuracy", "ece")
+    ] == [False, True]
+    assert len({json.dumps(choice) for choice in figures["slice-0"]["choices"].values()}) == len(metrics)
 
 
 def test_a_slice_leaves_outliers_out_until_the_reader_asks_for_them(tmp_path):
     records = [trial(number, 70 + number / 10, params={"fpp.gamma2": number}) for number in range(20)]
-    written = write(tmp_path, info(), [*records, trial(20, 3.0, params={"fpp.gamma2": 20})])
+    written = write_sweep(tmp_path, sweep_info(), [*records, trial(20, 3.0, params={"fpp.gamma2": 20})])
     write_report(written, pages=True)
     choice = plots(written.report)["slice-0"]["choices"]["accuracy"]
     assert choice["traces"][0]["y"][-1] == 3.0
@@ -189,7 +206,7 @@ def test_a_slice_leaves_outliers_out_until_the_reader_asks_for_them(tmp_path):
 
 def test_the_heat_map_shows_gains_over_the_datasets_median(tmp_path):
     records = [trial(number, 70 + number, test=False) for number in range(5)]
-    written = write(tmp_path, info(), records)
+    written = write_sweep(tmp_path, sweep_info(), records)
     write_report(written, pages=True)
     heat = plots(written.report)["heat"]
     ((trace,), _), *_ = drawn(heat)
@@ -200,7 +217,9 @@ def test_the_heat_map_shows_gains_over_the_datasets_median(tmp_path):
 
 def test_the_page_has_the_reliability_diagrams_of_marked_trials_and_none_from_outside_the_folder(tmp_path):
     plain = trial(1, 71.0, 4.9)  # on the front, but neither the best nor the knee
-    written = write(tmp_path, info(), [trial(0, 72.0, 6.0), plain, trial(2, 68.0, 2.0), trial(3, 71.5, 5.2), failed(4)])
+    written = write_sweep(
+        tmp_path, sweep_info(), [trial(0, 72.0, 6.0), plain, trial(2, 68.0, 2.0), trial(3, 71.5, 5.2), failed(4)]
+    )
     for record in written.trials():
         place = written.artifacts(record.name) / "val"
         place.mkdir(parents=True)
@@ -221,7 +240,9 @@ def test_the_page_has_the_reliability_diagrams_of_marked_trials_and_none_from_ou
 
 def test_the_timeline_is_read_from_the_workers_logs(tmp_path):
     one, other = trial(0, params={"fpp.gamma2": 0.1}), trial(1, 72)
-    written = write(tmp_path, info(state="running", finished=None, space={"search": {"trials": 6}}), [one, other])
+    written = write_sweep(
+        tmp_path, sweep_info(state="running", finished=None, space={"search": {"trials": 6}}), [one, other]
+    )
     lines = [
         "2026-11-18 11:00:00 worker 7 on m holds tiny (16a2) on cpu",
         f"2026-11-18 11:00:00 digits, pretraining, seed 0, config {one.key}: begins",
@@ -262,12 +283,12 @@ def test_infeasible_trials_are_drawn_and_failed_ones_have_their_reason(folder):
     front = plots(folder)["front-0"]
     (broken,) = (trace for trace in front["traces"] if trace.get("name") == "break a constraint")
     assert broken["customdata"]
-    assert "ece is not finite" in (folder / "sweep.html").read_text()
+    assert "non-finite objectives" in (folder / "sweep.html").read_text()
 
 
 def test_stopped_and_waiting_trials_are_counted_and_stopped_ones_have_a_reason(tmp_path):
     stopped = failed(1, "lower after 2 of 5 datasets", state="stopped")
-    written = write(tmp_path, info(), [trial(0), stopped, failed(2, None, state="waiting", finished=None)])
+    written = write_sweep(tmp_path, sweep_info(), [trial(0), stopped, failed(2, None, state="waiting")])
     write_report(written, pages=True)
     page = (written.report / "sweep.html").read_text()
     assert "1 trials finished, 0 failed, 0 running, 1 stopped, 1 waiting; 1 on the front" in page
@@ -336,8 +357,8 @@ def test_the_page_comes_alive_in_a_sandboxed_frame_of_a_browser(tmp_path, scheme
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 def test_a_reader_steers_the_plots_and_the_page_of_a_running_sweep_follows_it(tmp_path):
     playwright = pytest.importorskip("playwright.sync_api")
-    information, records = info(state="running", finished=None), [*searched(), trial(40, 3.0, 60.0)]
-    written = write(tmp_path, information, records)
+    information, records = sweep_info(state="running"), [*searched_trials(), trial(40, 3.0, 60.0)]
+    written = write_sweep(tmp_path, information, records)
     write_report(written, pages=True)
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

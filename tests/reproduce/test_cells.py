@@ -15,7 +15,7 @@ from fpp_sweep.reproduce.output import as_csv, as_text, table_document
 from fpp_sweep.reproduce.printed import AVERAGE, PrintedNumber
 from fpp_sweep.reproduce.running import drop_failed
 from fpp_sweep.reproduce.tables import WITHOUT
-from tests.reproduce.made import ran, result
+from tests.kit.experiments import two_seed_result, write_experiment
 
 SETS = ("dtd", "eurosat", "pets")
 MAIN = find("main")
@@ -34,13 +34,13 @@ def metrics(accuracy, ece, sce=1.0, step=0.2):
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    found = {
-        "zero_shot": result(SETS, metrics(44.0, 8.0)),
-        "tpt": result(SETS, metrics(46.6, 21.0)),
+    results = {
+        "zero_shot": two_seed_result(SETS, metrics(44.0, 8.0)),
+        "tpt": two_seed_result(SETS, metrics(46.6, 21.0)),
         "otpt": "FloatingPointError: logits are not finite",
-        "fpp": result(SETS, metrics(46.0, 7.4)),
+        "fpp": two_seed_result(SETS, metrics(46.0, 7.4)),
     }
-    return ran(tmp_path_factory.mktemp("main"), MAIN, SETS, found)
+    return write_experiment(tmp_path_factory.mktemp("main"), MAIN, SETS, results)
 
 
 def test_a_cell_has_the_mean_over_seeds_and_their_spread(table):
@@ -97,7 +97,7 @@ def test_one_true_cell_in_twenty_differs_by_chance():
 
 
 def test_another_models_numbers_are_not_compared(tmp_path):
-    table = ran(tmp_path, MAIN, SETS, {"tpt": result(SETS, metrics(46.6, 21.0))}, model="tiny")
+    table = write_experiment(tmp_path, MAIN, SETS, {"tpt": two_seed_result(SETS, metrics(46.6, 21.0))}, model="tiny")
     cell = table.cell(table.experiment.row("tpt"), ACCURACY, "dtd")
     assert (cell.printed.text, cell.difference, cell.verdict) == ("46.7", None, "")
     text = as_text(table)
@@ -112,9 +112,9 @@ def test_rows_without_numbers_say_why(table):
 
 
 def test_a_table_with_a_failed_row_begins_again_and_another_does_not(tmp_path, capsys):
-    good = {"tpt": result(SETS, metrics(46.6, 21.0))}
-    for name, found in (("whole", good), ("failed", {**good, "otpt": "out of memory"})):
-        ran(tmp_path / name, MAIN, SETS, found)
+    good = {"tpt": two_seed_result(SETS, metrics(46.6, 21.0))}
+    for name, results in (("whole", good), ("failed", {**good, "otpt": "out of memory"})):
+        write_experiment(tmp_path / name, MAIN, SETS, results)
         drop_failed(SweepFolder(tmp_path / name))
     assert (tmp_path / "whole" / "sweep.json").is_file()
     assert not (tmp_path / "failed").exists()
@@ -124,14 +124,14 @@ def test_a_table_with_a_failed_row_begins_again_and_another_does_not(tmp_path, c
 
 def test_deviations_and_costs_have_columns_of_their_own(tmp_path):
     seeds, costs = find("seeds"), find("costs")
-    moved = {"fpp": result(("dtd", "pets"), metrics(46.0, 7.4))}
-    table = ran(tmp_path / "seeds", seeds, ("dtd", "pets"), moved)
+    moved = {"fpp": two_seed_result(("dtd", "pets"), metrics(46.0, 7.4))}
+    table = write_experiment(tmp_path / "seeds", seeds, ("dtd", "pets"), moved)
     cell = table.cell(table.experiment.row("fpp"), seeds.columns[0], AVERAGE)
     assert cell.value == pytest.approx(0.2 / math.sqrt(2))
     assert cell.printed.text == "0.13"
     seconds = {"eurosat": {"pretrain": 9.0, "adapt": 100.0}, "sun397": {"pretrain": 300.0, "adapt": 900.0}}
-    spent = {"fpp": result(("eurosat", "sun397"), metrics(50.0, 5.0), seconds)}
-    table = ran(tmp_path / "costs", costs, ("eurosat", "sun397"), spent)
+    spent = {"fpp": two_seed_result(("eurosat", "sun397"), metrics(50.0, 5.0), seconds)}
+    table = write_experiment(tmp_path / "costs", costs, ("eurosat", "sun397"), spent)
     cell = table.cell(table.experiment.row("fpp"), costs.columns[0], "sun397")
     assert (cell.value, cell.printed.text, cell.verdict) == (300.0, "621", "")
 

@@ -10,8 +10,8 @@ from fpp_sweep.reproduce.claims import judge_claims, pairs_of
 from fpp_sweep.reproduce.experiment_files import find
 from fpp_sweep.reproduce.experiments import Claim
 from fpp_sweep.statistics.paired import compare
-from tests.report.worlds import World
-from tests.reproduce.made import ran, result, result_of_stats
+from tests.kit.experiments import result_from_stats, two_seed_result, write_experiment
+from tests.kit.measured import World
 
 SETS = ("dtd", "pets")
 MAIN = find("main")
@@ -24,10 +24,10 @@ def better(row, *others, column="accuracy", **options):
 def table_with(path, claims, sides, images=400, seeds=(0, 1)):
     """The main table with other claims; `sides` are (right, shift) by row: the share of right answers and the
     overconfidence."""
-    world = World(images, sets=SETS)
-    stats = {row: world.sums(*side, seeds=seeds) for row, side in sides.items()}
-    results = {row: result_of_stats(table, sce=1.0) for row, table in stats.items()}
-    return ran(path, replace(MAIN, claims=tuple(claims)), SETS, results, stats=stats)
+    world = World(images, datasets=SETS)
+    stats = {row: world.block_stats(*side, seeds=seeds) for row, side in sides.items()}
+    results = {row: result_from_stats(table, sce=1.0) for row, table in stats.items()}
+    return write_experiment(path, replace(MAIN, claims=tuple(claims)), SETS, results, stats=stats)
 
 
 def verdicts(table):
@@ -102,9 +102,9 @@ def test_a_metric_without_block_statistics_is_compared_by_seed(tmp_path):
     def metrics(sce):
         return lambda name, seed: {"accuracy": 50.0, "ece": 8.0, "sce": sce + 0.001 * seed * sce}
 
-    results = {"zero_shot": result(SETS, metrics(2.0)), "tpt": result(SETS, metrics(1.0))}
+    results = {"zero_shot": two_seed_result(SETS, metrics(2.0)), "tpt": two_seed_result(SETS, metrics(1.0))}
     claims = (better("tpt", "zero_shot", column="sce"), better("zero_shot", "tpt", column="sce"))
-    table = ran(tmp_path, replace(MAIN, claims=claims), SETS, results)
+    table = write_experiment(tmp_path, replace(MAIN, claims=claims), SETS, results)
     assert verdicts(table) == ["holds", "does not hold"]
     # paired by seed: 1.0 and 1.001; t with one degree of freedom: 12.706 standard errors of 0.0005
     assert judge_claims(table)[0].numbers == "+1.00 ± 0.01*"

@@ -10,7 +10,7 @@ import pytest
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
-from tests.drivers import environment
+from tests.kit.processes import environment
 from tests.waiting import wait_for
 
 SMALL = ("--datasets", "scenes", "digits", "--limit", "20", "--seed", "0", "1", "--workers", "2")
@@ -63,7 +63,7 @@ def test_a_precision_that_this_machine_lacks_is_left_out_unless_there_is_no_othe
     from fpp_sweep.reproduce.__main__ import parse
     from fpp_sweep.reproduce.selection import possible_precisions
 
-    monkeypatch.setattr("fpp_sweep.core.models.clip.choose_device", lambda name: "cpu")
+    monkeypatch.setattr("fpp_sweep.core.compute.devices.choose_device", lambda name: "cpu")
     words = ["--table", "main", "--precision", "tf32"]
     line = "precision tf32: needs a GPU with compute capability 8.0 or later, this is a cpu; use float32"
     with pytest.raises(InputError, match=line):

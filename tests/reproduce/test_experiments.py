@@ -125,15 +125,15 @@ def test_rows_are_evaluated_without_a_final_stage():
 def test_settings_are_those_of_the_model_unless_a_row_says_otherwise(tmp_path):
     experiment = find(written(tmp_path, OWN))
     space = experiment.space(overrides=[], files={})
-    found = [space.resolve(point) for point in space.grid_points()]
-    assert [(config.method, config.prompt) for config in found] == [
+    configs = [space.resolve(point) for point in space.grid_points()]
+    assert [(config.method, config.prompt) for config in configs] == [
         ("tpt", "a photo of a"),
         ("zero_shot", "a photo of a"),
         ("tpt", "fpp"),
         ("zero_shot", "fpp"),
     ]
-    assert found[0].fpp == preset("tiny").fpp
-    assert found[2].fpp.gamma2 == 1.5  # a tenth of the released 15
+    assert configs[0].fpp == preset("tiny").fpp
+    assert configs[2].fpp.gamma2 == 1.5  # a tenth of the released 15
     assert len(experiment.space(overrides=[], files={}, rows=["one"]).grid_points()) == 2
 
 

@@ -10,7 +10,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.reproduce.experiment_files import find, load
 from fpp_sweep.reproduce.experiments import Figure
 from fpp_sweep.reproduce.figures import correlations, figure_of, figures_of_page, write_figure
-from tests.reproduce.made import ran, result, write_samples
+from tests.kit.experiments import two_seed_result, write_experiment, write_predictions
 
 SETS = ("dtd", "pets")
 # of dtd, the flattest two are 1 and 3: both 0.9 sure, one right, so |0.5 - 0.9|; then 5 and 4: |1 - 0.8| and |0 - 0.3|,
@@ -34,12 +34,14 @@ def made(path, name, rows=("tpt", "fpp"), **changes):
                                    "sce": 1.0, **changes}  # fmt: skip
 
     experiment = find(name)
-    table = ran(path, experiment, SETS, {row: result(SETS, metrics(place)) for place, row in enumerate(rows)})
+    table = write_experiment(
+        path, experiment, SETS, {row: two_seed_result(SETS, metrics(place)) for place, row in enumerate(rows)}
+    )
     folder = SweepFolder(path)
     for number in range(len(rows)):
         for seed in (0, 1):
-            write_samples(folder, f"trial-{number:04d}", "dtd", seed, **DTD)
-            write_samples(folder, f"trial-{number:04d}", "pets", seed, **PETS)
+            write_predictions(folder, f"trial-{number:04d}", "dtd", seed, **DTD)
+            write_predictions(folder, f"trial-{number:04d}", "pets", seed, **PETS)
     return folder, table
 
 
@@ -68,7 +70,7 @@ def test_every_figure_is_drawn_with_its_fonts_and_the_same_each_time(tmp_path, n
 def test_groups_are_thirds_of_each_dataset_by_sharpness_then_averaged(tmp_path):
     folder, table = made(tmp_path, "sharpness_groups")
     write_figure(folder, table)
-    own = {(one["dataset"], one["group"]): one for one in lines(folder) if one["row"] == "fpp"}
+    own = {(line["dataset"], line["group"]): line for line in lines(folder) if line["row"] == "fpp"}
     assert [float(own["dtd", group]["ece"]) for group in ("low", "medium", "high")] == pytest.approx([40, 25, 40])
     assert [float(own["pets", group]["ece"]) for group in ("low", "medium", "high")] == [0, 0, 100]
     assert [float(own["average", group]["ece"]) for group in ("low", "medium", "high")] == pytest.approx([20, 12.5, 70])
@@ -112,8 +114,8 @@ def test_reliability_shows_the_papers_datasets_if_they_are_there(tmp_path):
 def test_a_scatter_has_a_point_for_each_row_and_dataset_and_their_mean(tmp_path):
     folder, table = made(tmp_path, "flatness_ece")
     write_figure(folder, table)
-    found = {(one["row"], one["dataset"]): (float(one["sharpness"]), float(one["ece"])) for one in lines(folder)}
-    assert found == {
+    points = {(line["row"], line["dataset"]): (float(line["sharpness"]), float(line["ece"])) for line in lines(folder)}
+    assert points == {
         **{("tpt", place): (1.5, 8.5) for place in (*SETS, "mean")},
         **{("fpp", place): (2.5, 7.5) for place in (*SETS, "mean")},
     }
@@ -131,8 +133,8 @@ def test_ties_share_their_rank_and_a_constant_has_no_correlation():
 def test_lines_have_the_spread_over_seeds_and_rules_are_levels(tmp_path):
     folder, table = made(tmp_path, "lambda", ("lambda_0", "lambda_2", "rule_15"))
     write_figure(folder, table)
-    found = {(one["row"], one["column"]): one for one in lines(folder)}
-    ece = found["lambda_2", "ece"]
+    points = {(line["row"], line["column"]): line for line in lines(folder)}
+    ece = points["lambda_2", "ece"]
     assert (ece["fpp.gamma1"], ece["fpp.gamma2"], float(ece["value"])) == ("2", "0", 7.5)
     assert float(ece["deviation"]) == pytest.approx(0.5**0.5, abs=1e-5)
     picture = figure_of(folder, table, table.experiment.figure).to_svg()
@@ -150,7 +152,7 @@ def test_the_page_shows_what_the_samples_allow_beside_the_experiments_own_figure
 
 @pytest.mark.parametrize("name", ["flatness_ece", "sharpness_groups", "reliability", "lambda"])
 def test_without_numbers_and_samples_there_is_no_figure(tmp_path, name):
-    table = ran(tmp_path, find(name), SETS, {})
+    table = write_experiment(tmp_path, find(name), SETS, {})
     write_figure(SweepFolder(tmp_path), table)
     assert list(figures_of_page(SweepFolder(tmp_path), table)) == []
     assert not (tmp_path / "report").exists()
@@ -163,7 +165,9 @@ def test_texts_are_drawn_as_they_are(tmp_path):
         "rows: [{name: a, title: '</svg><script>$x^2$ 🙂', set: {method: tpt, prompt: a photo of a}}]\n"
     )
     experiment = load(file)
-    table = ran(tmp_path / "mine", experiment, SETS, {"a": result(SETS, lambda name, seed: {"ece": 1.0})})
+    table = write_experiment(
+        tmp_path / "mine", experiment, SETS, {"a": two_seed_result(SETS, lambda name, seed: {"ece": 1.0})}
+    )
     drawing = figure_of(SweepFolder(tmp_path / "mine"), table, experiment.figure)
     assert "&lt;/svg&gt;&lt;script&gt;$x^2$ 🙂" in drawing.to_svg()
     Image.open(io.BytesIO(drawing.to_bytes("png"))).verify()

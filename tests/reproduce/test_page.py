@@ -12,9 +12,9 @@ from fpp_sweep.reproduce.page import write_page
 from fpp_sweep.reproduce.tables import save_experiment
 from fpp_sweep.show import main
 from fpp_sweep.spec.errors import InputError
-from tests.report.made import HOSTILE, info, trial, write
-from tests.report.worlds import World
-from tests.reproduce.made import ran, result, result_of_stats, write_samples
+from tests.kit.experiments import result_from_stats, two_seed_result, write_experiment, write_predictions
+from tests.kit.measured import World
+from tests.kit.records import HOSTILE, sweep_info, trial, write_sweep
 from tests.reproduce.test_figures import DTD, PETS
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -29,21 +29,23 @@ def reproduction(path, *, model="ViT-B-16/openai", title=""):
     def metrics(accuracy, ece):
         return lambda name, seed: {"accuracy": accuracy + 0.1 * seed, "ece": ece + 0.1 * seed, "sce": 1.0}
 
-    found = {
-        row: result(SETS, metrics(*pair)) if pair else f"FloatingPointError: {title or 'not finite'}"
+    results = {
+        row: two_seed_result(SETS, metrics(*pair)) if pair else f"FloatingPointError: {title or 'not finite'}"
         for row, pair in numbers.items()
     }
-    ran(path / "main", find("main"), SETS, found, model=model)
+    write_experiment(path / "main", find("main"), SETS, results, model=model)
     save_experiment(SweepFolder(path / "main"), find("main"), {}, ["PARTIAL: without food101, which are not there"])
     for number in (0, 1, 3):
         for place, samples in (("dtd", DTD), ("eurosat", PETS), ("pets", PETS)):
-            write_samples(SweepFolder(path / "main"), f"trial-{number:04d}", place, 0, **samples)
-    ran(path / "costs", find("costs"), SETS[:1], {}, model=model)
+            write_predictions(SweepFolder(path / "main"), f"trial-{number:04d}", place, 0, **samples)
+    write_experiment(path / "costs", find("costs"), SETS[:1], {}, model=model)
     mine = path / "mine.yaml"
     mine.write_text(
         f"title: {json.dumps(title or 'Mine')}\ncolumns: [ece]\nrows: [{{name: a, set: {{method: tpt, prompt: x}}}}]\n"
     )
-    ran(path / "mine", load(mine), SETS[:1], {"a": result(SETS[:1], metrics(50.0, 5.0))}, model=model)
+    write_experiment(
+        path / "mine", load(mine), SETS[:1], {"a": two_seed_result(SETS[:1], metrics(50.0, 5.0))}, model=model
+    )
     save_experiment(SweepFolder(path / "mine"), load(mine), {}, [])
     mine.unlink()
     return path
@@ -72,9 +74,9 @@ def test_a_cell_has_ours_its_spread_the_printed_number_and_a_mark_if_they_differ
 
 
 def test_a_cell_has_its_interval_over_images_and_seeds(tmp_path):
-    stats = {"tpt": World(400, sets=SETS[:1]).sums(0.6, 0.1, seeds=(0, 1))}
+    stats = {"tpt": World(400, datasets=SETS[:1]).block_stats(0.6, 0.1, seeds=(0, 1))}
     folder = tmp_path / "main"
-    ran(folder, find("main"), SETS[:1], {"tpt": result_of_stats(stats["tpt"], sce=1.0)}, stats=stats)
+    write_experiment(folder, find("main"), SETS[:1], {"tpt": result_from_stats(stats["tpt"], sce=1.0)}, stats=stats)
     save_experiment(SweepFolder(folder), find("main"), {}, [])
     assert re.search(r"<small>\[\d+\.\d, \d+\.\d\]</small>", write_page(tmp_path).read_text())
 
@@ -127,7 +129,7 @@ def test_hostile_texts_are_only_texts(tmp_path):
 
 
 def test_the_command_makes_the_page_of_either_folder(tmp_path, capsys):
-    sweep = write(tmp_path, info(), [trial(0), trial(1, 71)])
+    sweep = write_sweep(tmp_path, sweep_info(), [trial(0), trial(1, 71)])
     main([str(sweep.path), "--page"])
     assert capsys.readouterr().out.strip() == f"page: {(sweep.report / 'sweep.html').resolve().as_uri()}"
     whole = tmp_path / "whole"

@@ -18,8 +18,8 @@ from fpp_sweep.reproduce.experiment_files import find
 from fpp_sweep.reproduce.theory import entropy, findings_of, first_step, flatness, identities, pretraining
 from fpp_sweep.reproduce.theory.setting import QUICK, Setting
 from fpp_sweep.spec.config import FppConfig, preset
-from tests.clips import random_clip
-from tests.texts import twins
+from tests.kit.models import random_clip
+from tests.kit.texts import twins
 
 RELEASED_NOISE = {"fpp.context_var": "x1", "fpp.class_var": "x1"}
 
@@ -68,7 +68,7 @@ def test_steps_and_views_are_those_of_the_settings(scenes):
     assert setting.views.shape == (2, 4, 32)
     assert len(setting.context) == 2
     longer = replace(setting, config=config.replace({"fpp.steps": 3}))
-    two, three = (each.pretrained(each.config.fpp, 0) for each in (setting, longer))
+    two, three = (pair.pretrained(pair.config.fpp, 0) for pair in (setting, longer))
     assert not torch.equal(two, three)
 
 
@@ -259,18 +259,18 @@ def test_the_context_of_separate_inputs_is_the_context_of_every_class(tiny):
 
 
 def test_the_jacobian_equals_that_of_adaptation(tiny):
-    found = flatness.derivatives(flatness.in_double(tiny.texts), tiny.context.double(), 1, generator())
+    values = flatness.derivatives(flatness.in_double(tiny.texts), tiny.context.double(), 1, generator())
     first = ByJacobian(tiny.texts, tiny.context)
     rows = first.backward(torch.eye(first.features.numel()).view(-1, *first.features.shape))
-    assert found.jacobian_context == pytest.approx(float(rows.square().sum()), rel=1e-4)
+    assert values.jacobian_context == pytest.approx(float(rows.square().sum()), rel=1e-4)
 
 
 def test_l_flat_of_little_noise_is_the_jacobians_term():
     pair = twins()
     texts, context = flatness.in_double(pair.texts), pair.context.double()
-    found = flatness.derivatives(texts, context, 1, generator())
+    values = flatness.derivatives(texts, context, 1, generator())
     noise = flatness.draw_double_noise(texts, 4, 2000, 1e-4, 2e-4, generator())
-    expected = (1e-8 * found.jacobian_context + 4e-8 * found.jacobian_rest) / (2 * len(texts))
+    expected = (1e-8 * values.jacobian_context + 4e-8 * values.jacobian_rest) / (2 * len(texts))
     assert flatness.flatness(texts, context, noise) == pytest.approx(expected, rel=0.05)
 
 
@@ -309,8 +309,8 @@ def test_at_the_released_noise_fpp_is_flatter_than_alignment_alone_and_sharper(s
     for kind in (pretraining.RELEASED, pretraining.ALIGNMENT):
         context = setting.pretrained(replace(fpp, **pretraining.VARIANTS[kind]), 0)
         l_flat[kind] = flatness.flatness(texts, context.double(), draws)
-        found = flatness.sharpness(setting.model, context, setting.views, 0.1, [0.05 * setting.unit], 1)
-        rise[kind] = found.rise[0]
+        values = flatness.sharpness(setting.model, context, setting.views, 0.1, [0.05 * setting.unit], 1)
+        rise[kind] = values.rise[0]
     assert l_flat[pretraining.RELEASED] < 0.9 * l_flat[pretraining.ALIGNMENT]
     assert rise[pretraining.RELEASED] > 2 * rise[pretraining.ALIGNMENT]
 
@@ -318,9 +318,9 @@ def test_at_the_released_noise_fpp_is_flatter_than_alignment_alone_and_sharper(s
 def test_sharpness_is_the_rise_along_the_gradient():
     pair = twins()
     views = pair.views(3, 16)
-    found = flatness.sharpness(pair.model, pair.context, views, 0.25, [1e-3, 1e-2], 1)
-    assert found.rise[0] == pytest.approx(1e-3 * found.gradient, rel=0.05)
-    assert found.rise[1] > found.rise[0]
+    values = flatness.sharpness(pair.model, pair.context, views, 0.25, [1e-3, 1e-2], 1)
+    assert values.rise[0] == pytest.approx(1e-3 * values.gradient, rel=0.05)
+    assert values.rise[1] > values.rise[0]
 
 
 # The whole

@@ -4,17 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.search.finalists import FinalJobs, choose_finalists, choose_tested, final_plan, final_seeds, fresh_images
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.work import Finalists
 from fpp_sweep.spec.config import TrialConfig
-from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.trial.trial import Plan
+from tests.kit.measured import World, write_measured_sweep
+from tests.kit.tasks import dataset_info
 from tests.names import PLAIN, TPT
-from tests.report.worlds import World, write
 
 SPACE = """
 question: what?
@@ -23,16 +22,14 @@ work: {datasets: [digits, scenes], baselines: [zero_shot, tpt], limit: 200}
 """
 
 
-def info(name, split, size):
-    return DatasetInfo(name=name, split=split, group="tiny", classes=("a", "b"), size=size, digest="", images="")
-
-
 def describe_with(size):
-    return lambda names, split: [info(name, split, size) for name in names]
+    return lambda names, split: [dataset_info(name, split, size) for name in names]
 
 
 def plan_of(size=200, seeds=(0,)):
-    datasets = {split: tuple(info(name, split, size) for name in ("digits", "scenes")) for split in ("val", "test")}
+    datasets = {
+        split: tuple(dataset_info(name, split, size) for name in ("digits", "scenes")) for split in ("val", "test")
+    }
     return Plan(datasets=datasets, seeds=seeds)
 
 
@@ -48,8 +45,8 @@ def plan_of(size=200, seeds=(0,)):
     ],
 )
 def test_fresh_images_follow_those_of_the_search(used, available, images, expected):
-    found = fresh_images(Finalists(images=images), {"a": used, "b": used}, {"a": available, "b": available + 7})
-    assert (None if found is None else (found.start, found.stop)) == expected
+    image_range = fresh_images(Finalists(images=images), {"a": used, "b": used}, {"a": available, "b": available + 7})
+    assert (None if image_range is None else (image_range.start, image_range.stop)) == expected
 
 
 def test_datasets_of_unequal_sizes_have_no_fresh_images():
@@ -104,7 +101,7 @@ SIDES = {
 
 @pytest.fixture
 def searched(tmp_path):
-    return write(SweepFolder(tmp_path / "sweep"), World(1000, seed=5), SIDES)
+    return write_measured_sweep(tmp_path / "sweep", World(1000, seed=5), SIDES)
 
 
 def front_in(folder):
@@ -128,13 +125,13 @@ def test_a_trial_with_a_baselines_settings_is_no_finalist(searched):
 
 def test_trials_below_the_floor_run_where_there_are_no_others(tmp_path):
     sides = {PLAIN: (0.60, 0.10), TPT: (0.61, 0.12), "trial-0002": (0.50, 0.0)}
-    folder = write(SweepFolder(tmp_path / "sweep"), World(1000), sides)
+    folder = write_measured_sweep(tmp_path / "sweep", World(1000), sides)
     assert [record.name for record in choose_finalists(folder, front_in(folder), 6)] == ["trial-0002"]
 
 
 def test_a_finalist_that_another_is_clearly_ahead_of_is_not_tested(tmp_path):
     sides = {PLAIN: (0.60, 0.1), "trial-0002": (0.62, 0.08), "trial-0003": (0.55, 0.2)}
-    folder = write(SweepFolder(tmp_path / "sweep"), World(1000), sides, ("val", FINAL), seeds=(0, 1, 2))
+    folder = write_measured_sweep(tmp_path / "sweep", World(1000), sides, ("val", FINAL), seeds=(0, 1, 2))
     finalists = [folder.trial(name) for name in ("trial-0002", "trial-0003")]
     assert [record.name for record in choose_tested(folder, front_in(folder), finalists)] == ["trial-0002"]
 
@@ -212,7 +209,7 @@ def test_a_resumed_driver_does_what_is_left(searched):
 
 
 def test_a_search_on_the_test_split_ends_with_the_final_stage(tmp_path):
-    folder = write(SweepFolder(tmp_path / "sweep"), World(1000, seed=5), SIDES)
+    folder = write_measured_sweep(tmp_path / "sweep", World(1000, seed=5), SIDES)
     jobs = Jobs(folder, "search.split=test", "work.baselines=[zero_shot]").run_all()
     assert [split for _, split in jobs] == [FINAL] * 3
 

@@ -10,7 +10,6 @@ import pytest
 from optuna.trial import TrialState
 
 from benchmarks.racing import race, rungs_of
-from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.search.job import TrialContext, run_job
 from fpp_sweep.search.racing import (
@@ -34,17 +33,18 @@ from fpp_sweep.space.reading import parse_space, space_of
 from fpp_sweep.space.work import Race
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.statistics.block_stats import BlockStats, block_contributions, from_bytes, metric_value
+from fpp_sweep.statistics.block_stats import block_contributions, from_bytes, metric_value
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.plan import make_plan
 from fpp_sweep.sweep.resume import load_for_resume
 from fpp_sweep.tracking.desired import trial_run
 from fpp_sweep.trial.trial import run_trial
 from fpp_sweep.tune import parse
+from tests.kit.measured import block_stats
+from tests.kit.records import sweep_info
+from tests.kit.tasks import dataset_info
+from tests.kit.workers import executing
 from tests.names import PLAIN, named
-from tests.sweeps import sweep_info
-from tests.trial.conftest import executing, make_worker  # noqa: F401 - a fixture
-from tests.trial.made import dataset_info
 
 OBJECTIVES = ("accuracy", "ece")
 Z = 2.3263  # at 0.99
@@ -58,9 +58,7 @@ def rung_metrics(confidence, correct):
     """The metrics of a made-up trial on the images so far."""
     table = {}
     for name in confidence:
-        ids = [f"image {index}" for index in range(len(correct[name]))]
-        confidences = Confidences(confidence[name].astype(np.float32), correct[name])
-        table[name, 0] = BlockStats.of(name, ids, confidences, np.zeros(len(ids)), np.zeros(len(ids)))
+        table[name, 0] = block_stats(correct[name], confidence[name], dataset=name, nll=0.0, brier=0.0)
     return RungMetrics.of(table, OBJECTIVES)
 
 
@@ -139,7 +137,9 @@ def test_predictions_miss_by_what_their_deviation_says():
         own, *finished = (trial_on(images, generator, generator.uniform(0, 0.1)) for _ in range(6))
         predictions, _ = predict(own, finished, 128, 512)
         truths = final_values(own)
-        errors.append([(found.value - truth) / found.sd for found, truth in zip(predictions, truths, strict=True)])
+        errors.append(
+            [(prediction.value - truth) / prediction.sd for prediction, truth in zip(predictions, truths, strict=True)]
+        )
     assert np.abs(np.mean(errors, axis=0)).max() < 0.5
     assert 0.7 < np.std(errors, axis=0).min() <= np.std(errors, axis=0).max() < 1.6
 
@@ -159,17 +159,17 @@ def test_a_value_is_predicted_from_the_trials_that_differ_least():
         contributions(50.0, NOISE[0] + 0.001 * NOISE[1]),
         contributions(55.0, NOISE[2]),
     ]
-    found = extrapolate_final(own, rivals, np.array([0.0, 48.0, 0.0]), 1.0)
-    assert found.value == pytest.approx(48 + 10, abs=0.01)
-    assert found.sd == pytest.approx(rivals[1].minus(own).sd, rel=0.01)
+    prediction = extrapolate_final(own, rivals, np.array([0.0, 48.0, 0.0]), 1.0)
+    assert prediction.value == pytest.approx(48 + 10, abs=0.01)
+    assert prediction.sd == pytest.approx(rivals[1].minus(own).sd, rel=0.01)
 
 
 def test_several_rivals_that_are_as_near_predict_better_than_one():
     own, *rivals = (contributions(60.0, noise) for noise in NOISE)
-    found = extrapolate_final(own, rivals, np.full(9, 61.0), 1.0)
+    prediction = extrapolate_final(own, rivals, np.full(9, 61.0), 1.0)
     alone = extrapolate_final(own, rivals[:1], np.array([61.0]), 1.0)
-    assert found.value == pytest.approx(61.0)
-    assert found.sd < 0.95 * alone.sd
+    assert prediction.value == pytest.approx(61.0)
+    assert prediction.sd < 0.95 * alone.sd
 
 
 def test_images_that_were_seen_are_no_longer_chance():
@@ -214,8 +214,8 @@ def test_contributions_of_blocks_sum_to_the_metric(metric):
     generator = np.random.default_rng(1)
     confidence = generator.uniform(0.2, 1, 300).astype(np.float32)
     correct = generator.random(300) < 0.6
-    ids = [f"image {index}" for index in range(300)]
-    stats = BlockStats.of("set", ids, Confidences(confidence, correct), *generator.random((2, 300)))
+    nll, brier = generator.random((2, 300))
+    stats = block_stats(correct, confidence, nll=nll, brier=brier)
     assert block_contributions(metric, stats).sum() == pytest.approx(metric_value(metric, stats))
 
 
@@ -235,8 +235,8 @@ def test_rungs_are_whole_batches(size, ends):
 
 
 def test_all_datasets_have_as_many_rungs():
-    found = rung_ends(Race(), described(large=1000, small=40, middle=200))
-    assert found == {
+    decision = rung_ends(Race(), described(large=1000, small=40, middle=200))
+    assert decision == {
         ("large", "val"): (64, 128, 256, 512),
         ("small", "val"): (40, 40, 40, 40),
         ("middle", "val"): (64, 64, 64, 128),
@@ -328,7 +328,7 @@ work: {datasets: [digits, scenes], limit: 192, baselines: [zero_shot]}
 
 
 @pytest.fixture(scope="module")
-def worker(make_worker):  # noqa: F811
+def worker(make_worker):
     return make_worker(limit=192)
 
 
@@ -341,7 +341,7 @@ class Sweep:
         if mended:
             list(repair_records(self.folder, self.folder.info(), self.space))
         if not self.folder.info_file.exists():
-            info = sweep_info("sweep", state="running")
+            info = sweep_info(name="sweep", state="running")
             self.folder.write_info(replace(info, space=self.space.plain(), objectives=self.space.objectives))
         self.plan = make_plan(self.space, worker)
         self.worker = worker
@@ -404,11 +404,11 @@ class Cut:
         self.executor, self.left = executor, -1
 
     def results(self, tasks, order=0):
-        for each in self.executor.results(tasks, order):
+        for result in self.executor.results(tasks, order):
             self.left -= 1
             if self.left == 0:
                 raise Killed
-            yield each
+            yield result
 
 
 @pytest.fixture(scope="module")
@@ -467,11 +467,9 @@ def test_seeds_that_all_trials_share_are_not_chance():
     for sides in ((first, second), (second, first)):
         table = {}
         for seed, correct in enumerate(sides):
-            confidences = Confidences(np.full(200, 0.9, np.float32), correct)
-            ids, losses = [f"image {index}" for index in range(200)], np.zeros(200)
-            table["a", seed] = BlockStats.of("a", ids, confidences, losses, losses)
+            table["a", seed] = block_stats(correct, dataset="a")
         metrics.append(RungMetrics.of(table, ["accuracy"]).metrics["accuracy"])
-    assert [found.value for found in metrics] == pytest.approx([70, 70])
+    assert [metric.value for metric in metrics] == pytest.approx([70, 70])
     assert metrics[0].minus(metrics[1]).sd == pytest.approx(np.sqrt(2) * 100 / 200)  # two pseudo-images, nothing else
 
 
@@ -505,16 +503,23 @@ def test_the_estimate_is_what_the_nearest_came_to_less_the_difference_on_what_bo
         accuracy = [100 * part.predictions.correct[:64].mean() for part in parts]
         errors = [metric_value("ece", sums_of(part, 64)) for part in parts]
         sides.append((np.mean(accuracy), np.mean(errors)))
-    known = [[record.results["val"].average[name] for name in OBJECTIVES] for record in finished]
-    each = np.array(known) - np.array(sides[:-1]) + sides[-1]  # what each of them alone would say
-    assert (each.min(axis=0) < loser.estimate).all()
-    assert (each.max(axis=0) > loser.estimate).all()
+    finals = [[record.results["val"].average[name] for name in OBJECTIVES] for record in finished]
+    estimates = np.array(finals) - np.array(sides[:-1]) + sides[-1]  # what each of them alone would say
+    assert (estimates.min(axis=0) < loser.estimate).all()
+    assert (estimates.max(axis=0) > loser.estimate).all()
 
 
 def sums_of(part, images, size=0):
     rows = part.predictions
-    given = Confidences(rows.confidence[:images], rows.correct[:images])
-    return BlockStats.of(part.dataset.name, rows.ids[:images], given, rows.nll[:images], rows.brier[:images], size)
+    return block_stats(
+        rows.correct[:images],
+        rows.confidence[:images],
+        dataset=part.dataset.name,
+        ids=rows.ids[:images],
+        nll=rows.nll[:images],
+        brier=rows.brier[:images],
+        size=size,
+    )
 
 
 def test_the_benchmark_of_racing_decides_as_the_race_did(raced, worker):
@@ -534,12 +539,12 @@ def test_the_benchmark_of_racing_decides_as_the_race_did(raced, worker):
 def decided(raced, name="trial-0003", *, changes=None, **rules):
     """What a trial decides after its first block, among records that are changed and by other rules."""
     folder = SweepFolder(raced.folder.path)
-    known = {"race": Race(reserve=2), "objectives": raced.space.objectives, "constraints": (), "split": "val"}
-    before = {each: folder.trial(each) for each in changes or ()}
+    defaults = {"race": Race(reserve=2), "objectives": raced.space.objectives, "constraints": (), "split": "val"}
+    before = {changed: folder.trial(changed) for changed in changes or ()}
     try:
-        for each, change in (changes or {}).items():
-            folder.write_trial(replace(before[each], **change))
-        policy = RacePolicy(RaceRules(**{**known, **rules}), folder, folder.trial(name))
+        for changed, change in (changes or {}).items():
+            folder.write_trial(replace(before[changed], **change))
+        policy = RacePolicy(RaceRules(**{**defaults, **rules}), folder, folder.trial(name))
         policy._rung, policy._sizes = 1, {"digits": 192, "scenes": 192}
         return policy._decide(0.25)
     finally:
@@ -555,16 +560,16 @@ def test_nobody_is_stopped_before_so_many_have_finished(raced):
 @pytest.mark.parametrize("change", [{"state": "failed"}, {"state": "running"}, {"state": "stopped"}])
 def test_only_trials_that_have_finished_are_compared_with(raced, change):
     every = {f"trial-{number:04d}": change for number in (0, 1, 2)}
-    found = decided(raced, changes=every, race=Race(reserve=1))
-    assert (found.rival, found.reason) == ("", None)
+    decision = decided(raced, changes=every, race=Race(reserve=1))
+    assert (decision.rival, decision.reason) == ("", None)
     second = decided(raced, changes={"trial-0001": change})
     assert second.rival in ("trial-0000", "trial-0002")
 
 
 def test_what_breaks_a_constraint_beats_nobody_but_says_what_to_expect(raced):
     broken = {"constraints": {"one": 0.1}}
-    found = decided(raced, changes={f"trial-{number:04d}": broken for number in (0, 1, 2)}, race=Race(reserve=1))
-    assert (found.rival, found.reason) == ("", None)
+    decision = decided(raced, changes={f"trial-{number:04d}": broken for number in (0, 1, 2)}, race=Race(reserve=1))
+    assert (decision.rival, decision.reason) == ("", None)
     second = decided(raced, changes={"trial-0001": broken})
     assert second.rival in ("trial-0000", "trial-0002")
     assert second.estimate == decided(raced).estimate
@@ -572,16 +577,16 @@ def test_what_breaks_a_constraint_beats_nobody_but_says_what_to_expect(raced):
 
 def test_one_objective(raced):
     (accuracy, _) = raced.space.objectives
-    found = decided(raced, objectives=(accuracy,))
-    assert (found.rival, len(found.leads), len(found.estimate)) == (found.rival, 1, 1)
-    assert f" ± {2.3263 * found.deviations[0]:.2f} in accuracy, after" in found.reason
+    decision = decided(raced, objectives=(accuracy,))
+    assert (decision.rival, len(decision.leads), len(decision.estimate)) == (decision.rival, 1, 1)
+    assert f" ± {2.3263 * decision.deviations[0]:.2f} in accuracy, after" in decision.reason
 
 
 def test_three_objectives_of_which_one_is_of_a_dataset(raced):
     more = (*raced.space.objectives, Objective(metric="ece/digits"))
-    found = decided(raced, objectives=more)
-    assert len(found.estimate) == 3
-    assert "in ece/digits" in found.reason
+    decision = decided(raced, objectives=more)
+    assert len(decision.estimate) == 3
+    assert "in ece/digits" in decision.reason
 
 
 @pytest.mark.parametrize(
@@ -596,12 +601,12 @@ def test_three_objectives_of_which_one_is_of_a_dataset(raced):
 )
 def test_a_constraint_that_is_broken_beyond_chance_stops_a_trial(raced, constraint, message):
     objective = Objective(metric="ece", goal="max")  # in which it is the best
-    found = decided(raced, objectives=(objective,), constraints=(constraint,))
-    assert (found.reason or "").startswith(message or "")
-    assert (found.reason is None) == (message is None)
+    decision = decided(raced, objectives=(objective,), constraints=(constraint,))
+    assert (decision.reason or "").startswith(message or "")
+    assert (decision.reason is None) == (message is None)
     if message:
-        assert found.constraints[constraint.name] > 0
-        assert len(found.estimate) == 1
+        assert decision.constraints[constraint.name] > 0
+        assert len(decision.estimate) == 1
 
 
 def test_what_was_decided_is_not_decided_again(raced, worker, tmp_path):
@@ -609,9 +614,9 @@ def test_what_was_decided_is_not_decided_again(raced, worker, tmp_path):
     path = shutil.copytree(raced.folder.path, tmp_path / "sweep")
     folder = SweepFolder(path)
     file = folder.race("trial-0005") / "decisions.json"
-    known = json.loads(file.read_text())
-    known["decisions"][0] |= {"reason": "as it was decided then", "estimate": [1.0, 2.0]}
-    file.write_text(json.dumps(known))
+    document = json.loads(file.read_text())
+    document["decisions"][0] |= {"reason": "as it was decided then", "estimate": [1.0, 2.0]}
+    file.write_text(json.dumps(document))
     folder.write_trial(replace(folder.trial("trial-0005"), state="interrupted", estimate=None, fidelity=1.0))
     (path / "study.db").unlink()
     later = Sweep(path, worker, mended=True).run()
@@ -626,9 +631,9 @@ def test_what_another_trial_decided_or_cannot_be_read_is_decided_anew(raced, wor
     """As where record and study are lost, and other values are drawn."""
     folder = SweepFolder(shutil.copytree(raced.folder.path, tmp_path / "sweep"))
     file = folder.race("trial-0005") / "decisions.json"
-    known = json.loads(file.read_text())
-    known["decisions"][0]["reason"] = None
-    texts = {"another trial's": json.dumps(known | {"config": "other"}), "cut off": "{", "no decisions": "[]"}
+    document = json.loads(file.read_text())
+    document["decisions"][0]["reason"] = None
+    texts = {"another trial's": json.dumps(document | {"config": "other"}), "cut off": "{", "no decisions": "[]"}
     file.write_text(texts[damage])
     (file.parent / "block-2.npz").write_bytes(b"of another trial, which went further")
     record = replace(folder.trial("trial-0005"), state="interrupted", estimate=None, fidelity=1.0)
@@ -675,7 +680,7 @@ def test_a_trial_that_lost_is_finished_by_name(raced, worker, tmp_path):
     assert (metrics["fidelity"], metrics["accuracy"]) == (1.0, pytest.approx(record.values[0], rel=1e-5))
     records = later.records().values()
     assert savings(list(records), "val").startswith("2 of 6 trials stopped early; ")
-    left = [each for each in records if each.state != "stopped"]
+    left = [name for name in records if name.state != "stopped"]
     assert savings(left, "val") == "no trial was stopped early; nothing was saved"
 
 
@@ -690,7 +695,7 @@ def test_only_what_lost_a_race_can_be_finished(raced, name):
 
 def test_a_study_is_built_with_the_estimates_on_record(raced, tmp_path):
     folder = SweepFolder(shutil.copytree(raced.folder.path, tmp_path / "sweep"))
-    made = SweepStudy(folder.study_file, "sweep", raced.space, records=folder.trials())._study.get_trials()
-    assert [(trial.state, trial.values, trial.user_attrs.get("fidelity"), trial.params) for trial in made] == (
+    trials = SweepStudy(folder.study_file, "sweep", raced.space, records=folder.trials())._study.get_trials()
+    assert [(trial.state, trial.values, trial.user_attrs.get("fidelity"), trial.params) for trial in trials] == (
         raced.study_trials()
     )

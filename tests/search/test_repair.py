@@ -19,8 +19,8 @@ from fpp_sweep.search.repair import repair_records
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
+from tests.kit.records import failed, sweep_info, trial
 from tests.names import PLAIN, named
-from tests.sweeps import split_result, sweep_info
 
 SPACE = named("""
 params:
@@ -44,10 +44,12 @@ def space_of(sampler="random"):
     return parse_space(SPACE.replace("SAMPLER", sampler), "space.yaml")
 
 
-def begun(path, sampler="random"):
+def start_sweep(path, sampler="random"):
     """Return the folder and the study of a driver while a trial runs."""
     space, folder = space_of(sampler), SweepFolder(path)
-    folder.write_info(replace(sweep_info(path.name, state="running"), space=space.plain(), objectives=space.objectives))
+    folder.write_info(
+        replace(sweep_info(name=path.name, state="running"), space=space.plain(), objectives=space.objectives)
+    )
     folder.write_trial(TrialRecord(name=f"baseline-{PLAIN}", kind="baseline", state="waiting"))
     study = SweepStudy(folder.study_file, path.name, space)
     for end in ENDS:
@@ -58,33 +60,24 @@ def begun(path, sampler="random"):
     return folder, study
 
 
-def made(path, sampler="random"):
+def write_killed_sweep(path, sampler="random"):
     """Return the folder of a sweep whose driver was killed while a trial ran."""
-    folder, _ = begun(path, sampler)
+    folder, _ = start_sweep(path, sampler)
     return folder
 
 
 def next_record(study, end):
     number, origin, params = study.ask()
-    record = TrialRecord(
-        name=f"trial-{number:04d}",
-        kind="trial",
-        state=end,
-        number=number,
-        origin=origin,
-        params=params,
-        key="k",
-        generation=study.generation(number),
-    )
+    fields = {"origin": origin, "params": params, "key": "k", "generation": study.generation(number)}
     if end != "complete":
-        return replace(record, reason="why")
-    values = [40.0 + len(repr(params)), 10.0 + params["fpp.gamma2"]]
-    return replace(record, values=values, constraints={"accuracy": -values[0]}, results={"val": split_result(number)})
+        return failed(number, "why", state=end, **fields)
+    accuracy, ece = 40.0 + len(repr(params)), 10.0 + params["fpp.gamma2"]
+    return trial(number, accuracy, ece, constraints={"accuracy": -accuracy}, **fields)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return made(tmp_path_factory.mktemp("whole") / "sweep").path
+    return write_killed_sweep(tmp_path_factory.mktemp("whole") / "sweep").path
 
 
 @pytest.fixture
@@ -221,7 +214,7 @@ def test_a_lost_record_is_restored_or_drawn_anew_whatever_byte_of_the_study_is_w
 def test_the_next_trial_is_that_of_the_undisturbed_sweep(tmp_path, sampler, monkeypatch):
     monkeypatch.setattr(samplers, "POPULATION_SIZE", 2)
     monkeypatch.setattr(samplers, "STARTUP_TRIALS", 3)
-    folder, undisturbed = begun(tmp_path / "sweep", sampler)
+    folder, undisturbed = start_sweep(tmp_path / "sweep", sampler)
     resumed = next_driver(SweepFolder(shutil.copytree(folder.path, tmp_path / "copy")), sampler)
     assert resumed.ask() == undisturbed.ask()
 
@@ -276,7 +269,7 @@ def test_a_trial_without_a_record_is_run_again_with_the_settings_of_the_study(fo
 
 def test_a_restored_record_has_the_generation_of_nsga2(tmp_path, monkeypatch):
     monkeypatch.setattr(samplers, "POPULATION_SIZE", 2)
-    folder = made(tmp_path / "sweep", "nsga2")
+    folder = write_killed_sweep(tmp_path / "sweep", "nsga2")
     generations = [record.generation for record in folder.trials() if record.kind == "trial"]
     assert generations[-1] > 0
     folder.trial_file("trial-0004").unlink()
@@ -287,7 +280,7 @@ def test_a_restored_record_has_the_generation_of_nsga2(tmp_path, monkeypatch):
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_a_trial_in_neither_records_nor_study_is_drawn_anew(tmp_path, sampler):
     """Settings of the queue and of the random sampler are the same again."""
-    folder = made(tmp_path / "sweep", sampler)
+    folder = write_killed_sweep(tmp_path / "sweep", sampler)
     wanted = trials(folder)
     os.truncate(folder.study_file, 3000)
     os.truncate(folder.trial_file("trial-0001"), 5)

@@ -9,7 +9,7 @@ from ray.tune.search import Searcher
 from sqlalchemy import event
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import SplitResult, TrialRecord
+from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.search import searcher
 from fpp_sweep.search.job import TrialContext, run_job, violations
 from fpp_sweep.search.searcher import AbortTune, SweepSearcher
@@ -20,9 +20,9 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.trial import Plan
+from tests.kit.records import split_result, sweep_info
+from tests.kit.tasks import dataset_info, predictions
 from tests.names import PLAIN, TPT, named
-from tests.sweeps import sweep_info
-from tests.trial.made import dataset_info, predictions
 
 SPACE = named("""
 params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}
@@ -37,7 +37,7 @@ class Sweep:
     def __init__(self, path, *overrides, spent=0.0, gpus=0.0, fatal=None):
         self.space = parse_space(SPACE, "space.yaml", overrides)
         self.folder = SweepFolder(path)
-        self.folder.write_info(replace(sweep_info(path.name), spent=spent))
+        self.folder.write_info(sweep_info(name=path.name, spent=spent, reference=[0.0, 100.0]))
         self.heard = []
         self.workers = SimpleNamespace(workers=1, fatal=fatal)
         self.poller = SimpleNamespace(status=self.workers)
@@ -64,15 +64,8 @@ class Sweep:
         if reason:
             self.folder.write_trial(replace(record, state="failed", reason=reason, finished=record.started + 1))
         elif not error:
-            found = SplitResult(
-                average={"accuracy": accuracy, "ece": ece},
-                datasets={},
-                deviation={},
-                samples=10,
-                seconds={"adapt": 1.0},
-                device_seconds=3600.0,
-            )
-            record = replace(record, results={**record.results, job["split"]: found})
+            result = replace(split_result(accuracy, ece), device_seconds=3600.0)
+            record = replace(record, results={**record.results, job["split"]: result})
             if job["split"] == "val":
                 record = replace(record, state="complete", values=[accuracy, ece], finished=record.started + 1)
             self.folder.write_trial(record)
@@ -135,16 +128,16 @@ def test_no_more_run_at_once_than_asked_for(tmp_path):
 
 def test_workers_that_join_get_trials_too(tmp_path):
     sweep = Sweep(tmp_path / "sweep", "search.concurrency=null")
-    asked = [sweep.ask() for _ in range(2)]
+    jobs = [sweep.ask() for _ in range(2)]
     assert sweep.ask()[0] is None
     sweep.workers.workers = 2
-    asked += [sweep.ask() for _ in range(2)]
+    jobs += [sweep.ask() for _ in range(2)]
     assert sweep.ask()[0] is None
     sweep.workers.workers = 1
-    for job, trial in asked[:2]:
+    for job, trial in jobs[:2]:
         sweep.end(trial, job)
         assert sweep.ask()[0] is None
-    sweep.end(asked[2][1], asked[2][0])
+    sweep.end(jobs[2][1], jobs[2][0])
     assert sweep.ask()[0] is not None
 
 
@@ -162,9 +155,9 @@ def test_workers_that_join_get_trials_too(tmp_path):
 def test_as_many_trials_run_as_feed_the_workers(tmp_path, workers, seeds, datasets, overrides, trials):
     sweep = Sweep(tmp_path / "sweep", "search.concurrency=null", *overrides)
     sweep.workers.workers = workers
-    known = tuple(dataset_info(f"number {index}") for index in range(datasets))
+    described = tuple(dataset_info(f"number {index}") for index in range(datasets))
     shards = sweep.space.work.shards
-    sweep.searcher._plan = Plan(datasets={"val": known}, seeds=tuple(range(seeds)), shards=shards)
+    sweep.searcher._plan = Plan(datasets={"val": described}, seeds=tuple(range(seeds)), shards=shards)
     assert sweep.searcher._max_running() == trials
 
 
@@ -223,7 +216,7 @@ def test_failures_in_a_row_end_the_sweep_and_one_success_begins_the_row_anew(tmp
     sweep.run(trial_0000=bad, trial_0002=bad, trial_0003=bad)
     assert sweep.searcher.why_stopped == "2 trials in a row failed"
     assert (sweep.searcher.progress.finished, sweep.searcher.progress.failed) == (1, 3)
-    states = [each.state.name for each in sweep.searcher._study._study.get_trials()]
+    states = [record.state.name for record in sweep.searcher._study._study.get_trials()]
     assert states == ["FAIL", "COMPLETE", "FAIL", "FAIL"]
 
 
@@ -278,7 +271,7 @@ def test_a_machine_that_fails_ends_the_sweep_and_nothing_is_reported_to_the_stud
         sweep.searcher.on_trial_complete(trial, {"done": True, "pid": 1, ABORT_REASON: "a/b: No space left on device"})
     assert str(halt.value.__cause__) == "a/b: No space left on device"
     assert type(halt.value.__cause__) is MachineError
-    assert [each.state.name for each in sweep.searcher._study._study.get_trials()] == ["RUNNING"]
+    assert [record.state.name for record in sweep.searcher._study._study.get_trials()] == ["RUNNING"]
 
 
 def test_a_full_disk_below_the_study_is_reported_as_such(tmp_path):
@@ -348,8 +341,8 @@ class Workers:
 
     def results(self, tasks, order):
         for task in tasks:
-            made = predictions(task.stop - task.start, seed=len(task.split))
-            yield task, TaskResult(predictions=made, seconds={"adapt": 1.0})
+            rows = predictions(task.stop - task.start, seed=len(task.split))
+            yield task, TaskResult(predictions=rows, seconds={"adapt": 1.0})
 
 
 def test_results_on_the_test_split_stand_beside_what_was_searched_and_change_nothing_of_it(tmp_path):
@@ -380,8 +373,8 @@ def test_results_on_the_test_split_stand_beside_what_was_searched_and_change_not
 def patient(path, accuracies, patience=2, trials=9):
     """How many trials were run, and why that was enough."""
     sweep = Sweep(path, f"search.patience={patience}", f"search.trials={trials}", "search.concurrency=1")
-    while (asked := sweep.ask())[0] != Searcher.FINISHED and asked[0]["split"] == "val":
-        job, tune_trial = asked
+    while (jobs := sweep.ask())[0] != Searcher.FINISHED and jobs[0]["split"] == "val":
+        job, tune_trial = jobs
         number = sweep.folder.trial(job["name"]).number or 0
         accuracy = accuracies[min(number, len(accuracies) - 1)]
         sweep.end(tune_trial, job, accuracy=accuracy, reason=None if accuracy else "it failed")

@@ -22,8 +22,8 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request
 from fpp_sweep.sweep.sweep_info import resumed_info
 from fpp_sweep.trial.trial import Plan
+from tests.kit.tasks import dataset_info
 from tests.search.test_searcher import SPACE, Sweep
-from tests.trial.made import dataset_info
 
 POINT = {"fpp.gamma1": 3.0}
 

@@ -14,11 +14,11 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import TrialState
 
 from fpp_sweep.records.pareto import front
-from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.search import samplers
 from fpp_sweep.search import study as module
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
+from tests.kit.records import trial
 from tests.names import CTPT, OTPT, TPT, named
 
 SPACE = named("""
@@ -83,19 +83,17 @@ def scores(values):
 
 
 def record(number, params, **changes):
-    made = TrialRecord(
-        name=f"trial-{number:04d}", kind="trial", state="complete", number=number, params=params, values=scores(params)
-    )
-    return replace(made, **changes)
+    """Return a trial whose values depend on its settings alone."""
+    return replace(trial(number, params=params, values=scores(params)), **changes)
 
 
 def undisturbed(folder, space, count):
     study = opened(folder, space)
-    asked = []
+    suggestions = []
     for _ in range(count):
-        asked.append(study.ask())
-        study.tell(record(asked[-1][0], asked[-1][2]))
-    return asked
+        suggestions.append(study.ask())
+        study.tell(record(suggestions[-1][0], suggestions[-1][2]))
+    return suggestions
 
 
 TRIALS = 8  # with the third generation of NSGA-II, whose parents come from two generations
@@ -104,34 +102,34 @@ TRIALS = 8  # with the third generation of NSGA-II, whose parents come from two 
 @pytest.fixture(scope="module")
 def unkilled(tmp_path_factory, empty_study):
     with patch.object(samplers, "STARTUP_TRIALS", 3), patch.object(samplers, "POPULATION_SIZE", 3):
-        found = {}
+        runs = {}
         for sampler, text in SPACES.items():
             space = space_of(text, sampler)
-            found[sampler] = space, undisturbed(tmp_path_factory.mktemp(sampler), space, TRIALS)
-        return found
+            runs[sampler] = space, undisturbed(tmp_path_factory.mktemp(sampler), space, TRIALS)
+        return runs
 
 
 # ------------------------------------------------------------ what is tried
 
 
 def test_points_come_first_and_then_what_is_published_and_then_samples(unkilled):
-    _, asked = unkilled["tpe"]
-    assert [number for number, _, _ in asked] == list(range(TRIALS))
-    assert [origin for _, origin, _ in asked] == ["point", "code", "paper", *["sampled"] * 5]
-    point, code, paper = (values for _, _, values in asked[:3])
+    _, suggestions = unkilled["tpe"]
+    assert [number for number, _, _ in suggestions] == list(range(TRIALS))
+    assert [origin for _, origin, _ in suggestions] == ["point", "code", "paper", *["sampled"] * 5]
+    point, code, paper = (values for _, _, values in suggestions[:3])
     assert (point["fpp.gamma2"], point["method"]) == (1.0, CTPT)
     assert {"fpp.draws", "fpp.steps", "adapt.penalty_weight", "adapt.view_fraction"} < set(
         point
     )  # which the sampler has drawn
     assert (code["fpp.gamma2"], paper["fpp.gamma2"]) == (15.0, 0.15)
-    assert len({repr(values) for _, _, values in asked}) == TRIALS
+    assert len({repr(values) for _, _, values in suggestions}) == TRIALS
 
 
 def test_a_grid_is_tried_in_its_order_each_point_once(tmp_path):
     space = space_of(GRID, "grid")
-    asked = undisturbed(tmp_path, space, 8)
-    assert [(origin, values) for _, origin, values in asked[:6]] == space.queue()
-    assert {(values["fpp.gamma2"], values["method"]) for _, _, values in asked[:6]} == {
+    suggestions = undisturbed(tmp_path, space, 8)
+    assert [(origin, values) for _, origin, values in suggestions[:6]] == space.queue()
+    assert {(values["fpp.gamma2"], values["method"]) for _, _, values in suggestions[:6]} == {
         (gamma, method) for gamma in (0.15, 1.0, 15.0) for method in (TPT, OTPT)
     }
     assert len(opened(tmp_path, space).queue) == 6
@@ -139,14 +137,14 @@ def test_a_grid_is_tried_in_its_order_each_point_once(tmp_path):
 
 def test_a_block_of_a_grid_has_its_own_keys_and_the_bases_values(tmp_path):
     space = space_of(named("grid: [{fpp.gamma2: [0.15, 3.0]}, {method: [tpt, ctpt]}]\n"), "grid")
-    asked = undisturbed(tmp_path, space, len(space.queue()))
-    assert [values for _, _, values in asked] == [values for _, values in space.queue()]
+    suggestions = undisturbed(tmp_path, space, len(space.queue()))
+    assert [values for _, _, values in suggestions] == [values for _, values in space.queue()]
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
 def test_every_value_is_one_that_the_space_holds(unkilled, sampler):
-    space, asked = unkilled[sampler]
-    for _, _, values in asked:
+    space, suggestions = unkilled[sampler]
+    for _, _, values in suggestions:
         assert set(values) == {param.key for param in space.params if param.exists(values)}
         assert ("adapt.penalty_weight" in values) == (values["method"] == CTPT)
         assert [param.problem(values[param.key]) for param in space.params if param.key in values].count(None) == len(
@@ -313,9 +311,9 @@ def test_the_seed_decides_the_sequence(tmp_path, unkilled, sampler):
 def test_a_study_has_the_trials_on_record(tmp_path):
     space = space_of()
     study = opened(tmp_path, space)
-    asked = [study.ask() for _ in range(5)]
-    records = [record(number, values, state="running", values=None) for number, _, values in asked]
-    records[1] = record(1, asked[1][2], constraints={"fast": -1.0}, key="0123", started=5.0, finished=7.0)
+    suggestions = [study.ask() for _ in range(5)]
+    records = [record(number, values, state="running", values=None) for number, _, values in suggestions]
+    records[1] = record(1, suggestions[1][2], constraints={"fast": -1.0}, key="0123", started=5.0, finished=7.0)
     study.tell(records[1])
     before = stored(tmp_path).trials
     again = opened(tmp_path, space, records)
@@ -326,7 +324,7 @@ def test_a_study_has_the_trials_on_record(tmp_path):
         assert [getattr(trial, name) for trial in after] == [getattr(trial, name) for trial in before]
     assert after[1].duration.total_seconds() == 2.0
     for number in again.unfinished():
-        again.tell(record(number, asked[number][2]))
+        again.tell(record(number, suggestions[number][2]))
     assert again.unfinished() == []
     assert again.ask()[0] == 5
 
@@ -460,7 +458,7 @@ def test_asking_stays_quick_when_there_are_many_trials(tmp_path, monkeypatch):
     space = space_of(FEW)
     study = opened(tmp_path, space)
     _, _, values = study.ask()
-    (asked,) = study._study.get_trials()
+    (suggestions,) = study._study.get_trials()
     draw = random.Random(0)
     for _ in range(2000):
         params = {
@@ -469,7 +467,7 @@ def test_asking_stays_quick_when_there_are_many_trials(tmp_path, monkeypatch):
             "views.min_area": draw.uniform(0.1, 0.9),
         }
         study._study.add_trial(
-            optuna.create_trial(params=params, distributions=asked.distributions, values=scores(params))
+            optuna.create_trial(params=params, distributions=suggestions.distributions, values=scores(params))
         )
     seconds = []
     for _ in range(5):

@@ -14,8 +14,8 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.space.yamlfile import parse
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
+from tests.kit.rows import registered
 from tests.space.wrong_spaces import VALUES
-from tests.toys import registered
 
 # as Any, because a type checker would refuse the wrong values below
 Constraint: Any = objectives.Constraint

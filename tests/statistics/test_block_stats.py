@@ -19,6 +19,7 @@ from fpp_sweep.statistics.block_stats import (
     from_bytes,
     metric_value,
     restrict_to_shared_blocks,
+    risk_coverage_contributions,
     to_bytes,
 )
 
@@ -35,10 +36,10 @@ def names(images):
     return [f"image {index}" for index in range(images)]
 
 
-def sums_of(given, ids=None, size=0, generator=None):
+def sums_of(outcomes, ids=None, size=0, generator=None):
     generator = generator or np.random.default_rng(9)
-    losses = generator.uniform(0, 3, (2, len(given)))
-    return BlockStats.of("dtd", ids or names(len(given)), given, *losses, size=size)
+    losses = generator.uniform(0, 3, (2, len(outcomes)))
+    return BlockStats.of("dtd", ids or names(len(outcomes)), outcomes, *losses, size=size)
 
 
 def made(images, seed=0, shift=0.1, size=0):
@@ -66,38 +67,52 @@ def test_sums_over_blocks_equal_the_sum_over_one_block_to_the_bit(images, seed, 
 @given(st.integers(1, 400), st.integers(0, 2**32 - 1))
 @settings(max_examples=40, deadline=None)
 def test_metrics_of_sums_equal_metrics_of_images_to_the_bit(images, seed):
-    given = confidences(np.random.default_rng(seed), images)
-    one = sums_of(given)
-    assert metric_value("accuracy", one) == accuracy(given)
-    assert metric_value("ece", one) == expected_calibration_error(given)
+    outcomes = confidences(np.random.default_rng(seed), images)
+    one = sums_of(outcomes)
+    assert metric_value("accuracy", one) == accuracy(outcomes)
+    assert metric_value("ece", one) == expected_calibration_error(outcomes)
     row = BLOCKWISE_METRICS["ece"]
     in_blocks = row.scale * row.value(np.ones(len(one)) @ row.columns(one)) / one.total
-    assert in_blocks == expected_calibration_error(given)
+    assert in_blocks == expected_calibration_error(outcomes)
 
 
 def test_confidences_on_edges_are_in_the_bins_of_ece():
-    given = Confidences(EDGES.copy(), np.arange(len(EDGES)) % 2 == 0)
-    one = sums_of(given)
-    assert metric_value("ece", one) == expected_calibration_error(given)
+    outcomes = Confidences(EDGES.copy(), np.arange(len(EDGES)) % 2 == 0)
+    one = sums_of(outcomes)
+    assert metric_value("ece", one) == expected_calibration_error(outcomes)
     assert one.counts.sum() == len(EDGES) - 1  # exactly 0 is in no bin
     assert one.total == len(EDGES)
 
 
 def test_the_order_of_predictions_does_not_matter():
     generator = np.random.default_rng(1)
-    given, ids = confidences(generator, 90), names(90)
+    outcomes, ids = confidences(generator, 90), names(90)
     losses = generator.uniform(0, 3, (2, 90))
     order = generator.permutation(90)
-    shuffled = Confidences(given.confidence[order], given.correct[order])
-    first = BlockStats.of("dtd", ids, given, *losses)
+    shuffled = Confidences(outcomes.confidence[order], outcomes.correct[order])
+    first = BlockStats.of("dtd", ids, outcomes, *losses)
     assert equal(first, BlockStats.of("dtd", [ids[index] for index in order], shuffled, *losses[:, order]))
+
+
+def test_contributions_to_aurc_have_aurc_as_their_mean_and_its_derivatives():
+    generator = np.random.default_rng(4)
+    given = confidences(generator, 200)
+    contributions = risk_coverage_contributions(given.confidence, given.correct)
+    errors = ~given.correct[np.argsort(given.confidence, kind="stable")[::-1]]
+    value = np.mean(np.cumsum(errors) / np.arange(1, 201))
+    assert contributions.mean() == pytest.approx(value, rel=1e-12)
+    # an image that counts twice moves AURC by its influence over the number of images
+    for image in (0, 57, 199):
+        twice = np.append(np.arange(200), image)
+        moved = risk_coverage_contributions(given.confidence[twice], given.correct[twice]).mean()
+        assert moved - value == pytest.approx((contributions[image] - value) / 201, abs=3e-4)
 
 
 def test_smooth_ece_equals_its_definition():
     """Residuals in 200 cells, each spread over 40 points by a Gaussian that is reflected at 0 and 1."""
-    given = confidences(np.random.default_rng(2), 60)
+    outcomes = confidences(np.random.default_rng(2), 60)
     smoothed = [0.0] * KERNEL_POINTS
-    for confidence, hit in zip(given.confidence.tolist(), given.correct.tolist(), strict=True):
+    for confidence, hit in zip(outcomes.confidence.tolist(), outcomes.correct.tolist(), strict=True):
         centre = (math.ceil(confidence * 200 - 1e-6) - 0.5) / 200
         shares = []
         for point in ((index + 0.5) / KERNEL_POINTS for index in range(KERNEL_POINTS)):
@@ -105,7 +120,7 @@ def test_smooth_ece_equals_its_definition():
             shares.append(sum(math.exp(-0.5 * ((image - centre) / KERNEL_WIDTH) ** 2) for image in images))
         for index, share in enumerate(shares):
             smoothed[index] += share / sum(shares) * (hit - confidence)
-    assert metric_value("smooth_ece", sums_of(given)) == pytest.approx(100 * sum(map(abs, smoothed)) / 60, rel=1e-6)
+    assert metric_value("smooth_ece", sums_of(outcomes)) == pytest.approx(100 * sum(map(abs, smoothed)) / 60, rel=1e-6)
 
 
 def test_smooth_ece_is_the_excess_of_a_confidence_that_is_too_high_everywhere():
@@ -116,19 +131,19 @@ def test_smooth_ece_is_the_excess_of_a_confidence_that_is_too_high_everywhere():
 
 def test_debiased_ece_equals_its_definition():
     """Of each bin |residual|, less how much larger the mean of |N(residual, its variance)| is."""
-    given = confidences(np.random.default_rng(6), 150, 0.05)
+    outcomes = confidences(np.random.default_rng(6), 150, 0.05)
     total = 0.0
     for index in range(len(EDGES) - 1):
-        inside = (given.confidence > EDGES[index]) & (given.confidence <= EDGES[index + 1])
-        count, hits = int(inside.sum()), int(given.correct[inside].sum())
-        gap = abs(hits - math.fsum(given.confidence[inside].tolist()))
+        inside = (outcomes.confidence > EDGES[index]) & (outcomes.confidence <= EDGES[index + 1])
+        count, hits = int(inside.sum()), int(outcomes.correct[inside].sum())
+        gap = abs(hits - math.fsum(outcomes.confidence[inside].tolist()))
         spread = math.sqrt(hits * (count - hits) / count) if count else 0.0
         if spread:
             z = gap / spread
             mean = spread * math.sqrt(2 / math.pi) * math.exp(-z * z / 2) + gap * math.erf(z / math.sqrt(2))
             gap -= mean - gap
         total += gap
-    assert metric_value("debiased_ece", sums_of(given)) == pytest.approx(100 * total / 150, rel=1e-5)
+    assert metric_value("debiased_ece", sums_of(outcomes)) == pytest.approx(100 * total / 150, rel=1e-5)
 
 
 def test_debiasing_removes_much_of_the_bias_of_few_images():
@@ -152,16 +167,16 @@ def test_blocks_that_two_limits_share_are_matched_at_any_block_size():
     """Of 1000 images a block has 8, of 200 it has 2; the first 200 in the fixed order are the same."""
     order, _ = fair_order("dtd", names(1000))
     generator = np.random.default_rng(5)
-    given = confidences(generator, 1000)
+    outcomes = confidences(generator, 1000)
     losses = generator.uniform(0, 3, (2, 1000))
     head = order[:200]
     few = BlockStats.of(
         "dtd",
         [f"image {index}" for index in head],
-        Confidences(given.confidence[head], given.correct[head]),
+        Confidences(outcomes.confidence[head], outcomes.correct[head]),
         *losses[:, head],
     )
-    many = BlockStats.of("dtd", names(1000), given, *losses)
+    many = BlockStats.of("dtd", names(1000), outcomes, *losses)
     short, long = restrict_to_shared_blocks([few, many])
     assert (few.size, many.size, len(short)) == (2, 8, 25)
     assert equal(short, long)

@@ -3,28 +3,19 @@
 import numpy as np
 import pytest
 
-from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.statistics.attainment import attainment
-from fpp_sweep.statistics.block_stats import BlockStats, metric_value
+from fpp_sweep.statistics.block_stats import metric_value
 from fpp_sweep.statistics.bootstrap import average_over, block_weights, resample, sample_split
 from fpp_sweep.statistics.paired import compare, metric_interval, seed_variances
-from tests.statistics.samples import split_samples
-
-
-def stats_of(correct, confidence=0.9, dataset="dtd", size=0):
-    """Block statistics of images that all have one confidence."""
-    ids = [f"image {index}" for index in range(len(correct))]
-    confidences = Confidences(np.full(len(correct), confidence, np.float32), np.asarray(correct, bool))
-    ones = np.ones(len(correct))
-    return BlockStats.of(dataset, ids, confidences, ones, ones, size=size)
+from tests.kit.measured import block_stats, split_samples
 
 
 def accuracies(generator, images=400, dataset="dtd"):
-    return {(dataset, 0): stats_of(generator.random(images) < 0.7, dataset=dataset)}
+    return {(dataset, 0): block_stats(generator.random(images) < 0.7, dataset=dataset)}
 
 
 def test_a_resample_equals_a_loop_over_its_blocks():
-    stats = stats_of(np.random.default_rng(0).random(100) < 0.6, size=2)
+    stats = block_stats(np.random.default_rng(0).random(100) < 0.6, size=2)
     weights = block_weights("dtd", "val", 50, 20)
     for metric in ("accuracy", "ece", "nll"):
         values = resample(metric, stats, weights)
@@ -69,7 +60,7 @@ def test_an_average_over_some_datasets_equals_the_average_of_a_record_with_these
 def test_a_few_images_that_only_one_record_gets_right_prove_nothing(images, is_shown):
     """If five images all favour one side, chance does as much in one case of 16; with eight, in one of 128."""
     index = np.arange(400)
-    tables = {"more": {("dtd", 0): stats_of(index < 200 + images)}, "fewer": {("dtd", 0): stats_of(index < 200)}}
+    tables = {"more": {("dtd", 0): block_stats(index < 200 + images)}, "fewer": {("dtd", 0): block_stats(index < 200)}}
     (difference,) = compare(sample_split("val", tables, ["accuracy"]), [("more", "fewer")], ["accuracy"])
     assert difference.value == images / 4
     assert difference.is_significant == is_shown
@@ -78,7 +69,7 @@ def test_a_few_images_that_only_one_record_gets_right_prove_nothing(images, is_s
 @pytest.mark.parametrize("wrong", [0, 100])
 def test_an_accuracy_of_0_or_100_has_an_interval_of_some_width(wrong):
     """Of 100 images three may well be wrong although all that were measured are right."""
-    samples = sample_split("val", {"trial": {("dtd", 0): stats_of(np.arange(100) >= wrong)}}, ["accuracy"])
+    samples = sample_split("val", {"trial": {("dtd", 0): block_stats(np.arange(100) >= wrong)}}, ["accuracy"])
     interval = metric_interval(samples, "trial", "accuracy")
     assert interval.value == 100 - wrong
     assert 2.5 < max(interval.high - interval.value, interval.value - interval.low) < 3.2

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from fpp_sweep.core.metrics import Confidences
-from fpp_sweep.statistics.block_stats import BlockStats
 from fpp_sweep.statistics.bootstrap import sample_record
+from tests.kit.measured import block_stats
 
 SIZES = {"large": 1600, "small": 800}
 
@@ -15,9 +14,8 @@ def record():
     generator = np.random.default_rng(0)
     table = {}
     for dataset, size in SIZES.items():
-        confidences = Confidences(generator.random(size).astype(np.float32), generator.random(size) < 0.7)
-        ids = [f"{dataset}/{index}" for index in range(size)]
-        table[dataset, 0] = BlockStats.of(dataset, ids, confidences, np.ones(size), np.ones(size))
+        confidence, correct = generator.random(size), generator.random(size) < 0.7
+        table[dataset, 0] = block_stats(correct, confidence, dataset=dataset)
     return sample_record("a", table, "val", ["accuracy", "ece"])
 
 

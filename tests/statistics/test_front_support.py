@@ -4,7 +4,7 @@ import numpy as np
 
 from fpp_sweep.statistics.front_support import front_support, is_dominated, share_on_front
 from fpp_sweep.statistics.paired import seed_variances
-from tests.statistics.samples import split_samples
+from tests.kit.measured import split_samples
 
 METRICS = ["accuracy", "ece"]
 
@@ -34,24 +34,24 @@ def test_the_share_is_the_mean_over_resamples():
 
 
 def test_a_trial_that_is_clearly_beaten_in_every_objective_is_unlikely_and_its_rival_is_named():
-    found = support_of({"a": {"accuracy": [70.0], "ece": [4.0]}, "b": {"accuracy": [65.0], "ece": [9.0]}})
-    assert (found["a"].word, found["b"].word, found["b"].beaten_by) == ("likely", "unlikely", "a")
+    support = support_of({"a": {"accuracy": [70.0], "ece": [4.0]}, "b": {"accuracy": [65.0], "ece": [9.0]}})
+    assert (support["a"].word, support["b"].word, support["b"].beaten_by) == ("likely", "unlikely", "a")
 
 
 def test_two_rivals_that_are_ahead_in_one_objective_each_make_nothing_unlikely():
-    found = support_of(
+    support = support_of(
         {
             "a": {"accuracy": [70.0], "ece": [9.0]},
             "b": {"accuracy": [60.0], "ece": [3.0]},
             "c": {"accuracy": [65.0], "ece": [3.1]},
         }
     )
-    assert found["c"].word != "unlikely"
+    assert support["c"].word != "unlikely"
 
 
 def test_near_ties_are_uncertain():
-    found = support_of({name: {"accuracy": [70.0 + shift], "ece": [5.0]} for name, shift in (("a", 0.0), ("b", 0.1))})
-    assert {trial.word for trial in found.values()} == {"uncertain"}
+    support = support_of({name: {"accuracy": [70.0 + shift], "ece": [5.0]} for name, shift in (("a", 0.0), ("b", 0.1))})
+    assert {trial.word for trial in support.values()} == {"uncertain"}
 
 
 def test_seeds_that_differ_make_support_uncertain():

@@ -5,19 +5,19 @@ import pytest
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Sweep
-from tests.sweeps import build_sweep
+from tests.kit.records import build_sweep
 
 
 def test_a_sweep_opens_by_its_name(tmp_path, monkeypatch):
-    made = build_sweep(tmp_path / "sweeps/made", trials=2)
+    folder = build_sweep(tmp_path / "sweeps/made", trials=2)
     monkeypatch.chdir(tmp_path)
-    assert Sweep.open("made").name == Sweep.open(made.path).name == "made"
+    assert Sweep.open("made").name == Sweep.open(folder.path).name == "made"
     with pytest.raises(InputError):
         Sweep.open("mad")
 
 
 def test_a_sweep_is_read_from_its_folder_as_a_table_and_a_front(tmp_path):
-    sweep = Sweep.open(build_sweep(tmp_path / "made", trials=6, failed=(3,)).path)
+    sweep = Sweep.open(build_sweep(tmp_path / "made", trials=6, failed_trials=(3,)).path)
     rows = {row["name"]: row for row in sweep.table()}
     assert len(rows) == len(sweep.trials())
     assert rows["trial-0003"]["state"] == "failed"

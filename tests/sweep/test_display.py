@@ -14,7 +14,7 @@ import pytest
 
 from fpp_sweep.sweep.display import Display, split_line, trial_line
 from fpp_sweep.sweep.live_status import Status
-from tests.report.made import ACCURACY, ECE, failed, split_result, trial
+from tests.kit.records import ACCURACY, ECE, failed, split_result, trial
 
 GOALS = (ACCURACY, ECE)
 STATUS = Status(
@@ -286,8 +286,8 @@ def test_lines_of_several_threads_are_not_mixed(terminal):
 
 def test_a_baseline_that_is_better_than_the_front_is_named_beside_its_best():
     stream = io.StringIO()
-    known = {"tpt": (70.5, 3.5), "zero_shot": (60.0, 3.0)}
-    Display(stream, objectives=GOALS).update(replace(STATUS, baselines=known, hypervolume=0.0))
+    baselines = {"tpt": (70.5, 3.5), "zero_shot": (60.0, 3.0)}
+    Display(stream, objectives=GOALS).update(replace(STATUS, baselines=baselines, hypervolume=0.0))
     assert "front of 2, best accuracy 71.00, ece 4.00 (zero_shot 3.00); hypervolume 0 (no trial beats its" in (
         stream.getvalue()
     )
@@ -302,14 +302,14 @@ def test_long_tasks_are_listed_and_further_ones_counted():
 
 def test_a_trials_line_has_values_time_and_whether_it_joins_the_front():
     assert trial_line(trial(1, 70.123, 4.5), GOALS, on_front=True) == (
-        "trial-0001  accuracy 70.12, ece 4.50  8 s  joins the front"
+        "trial-0001  accuracy 70.12, ece 4.50  50 s  joins the front"
     )
     assert trial_line(trial(2, constraints={"accuracy": 0.2}), GOALS).endswith("breaks accuracy")
     assert trial_line(failed(3, "ValueError:\nbad"), GOALS) == r"trial-0003  failed: ValueError:\nbad"
 
 
 def test_a_line_about_another_split_has_the_objectives_or_the_reason():
-    tested = trial(1, test=True)
+    tested = trial(1, 70, 5, test=True)
     assert split_line(tested, "test", GOALS) == "trial-0001  on test: accuracy 69.30, ece 5.00"
     partial = replace(tested, results={"test": replace(split_result(70, 5), average={"accuracy": 70.0})})
     assert split_line(partial, "test", GOALS) == "trial-0001  on test: accuracy 70.00"

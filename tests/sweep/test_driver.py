@@ -15,8 +15,8 @@ from fpp_sweep.sweep.driver import SweepDriver
 from fpp_sweep.sweep.live_status import seconds_left
 from fpp_sweep.sweep.opening import OpenedSweep
 from fpp_sweep.workers.status import SchedulerStatus, WorkCounts
-from tests.sweep.spaces import space
-from tests.sweeps import baseline, sweep_info, trial
+from tests.kit.records import baseline, running, sweep_info, trial
+from tests.kit.spaces import small_space
 
 COUNTS = WorkCounts(loads=2, lost=1, executions=8, done=7, cached=5, images=70, held=9.0)
 STATUS = SchedulerStatus(scheduler="first", workers=2, pids=(1, 2), counts=COUNTS)
@@ -52,12 +52,12 @@ def make_driver(monkeypatch):
 def test_hypervolume_is_measured_from_the_worst_of_the_baselines_unless_the_space_says_otherwise(
     tmp_path, make_driver, objectives, ends, reference
 ):
-    requested = space(f"objectives={objectives}")
+    requested = small_space(f"objectives={objectives}")
     folder = SweepFolder(tmp_path)
-    folder.write_info(replace(sweep_info("sweep"), objectives=requested.objectives, reference=None))
+    folder.write_info(replace(sweep_info(name="sweep"), objectives=requested.objectives, reference=None))
     for number, end in enumerate(ends):
         changes = {"state": end, "values": None} if isinstance(end, str) else {"values": end}
-        folder.write_trial(replace(baseline(f"number_{number}", number), **changes))
+        folder.write_trial(replace(baseline(f"number_{number}", 53.0 + number, 11.5), **changes))
     make_driver(folder, requested)._on_change(folder.trial("baseline-number_0"), "val")
     assert folder.info().reference == reference
 
@@ -85,17 +85,17 @@ def test_the_time_left_is_the_smaller_of_budget_and_remaining_trials(wall_clock,
         running=set(map(str, range(running))),
         seconds=[20.0, 40.0, 30.0][:finished],
     )
-    search = space(f"search.wall_clock={wall_clock}").search
+    search = small_space(f"search.wall_clock={wall_clock}").search
     assert seconds_left(progress, search, spent=150.0) == left
 
 
 def test_the_work_and_the_time_of_a_second_driver_are_added_to_those_of_the_first(tmp_path, make_driver):
     folder = SweepFolder(tmp_path)
-    folder.write_info(sweep_info("sweep"))
+    folder.write_info(sweep_info(name="sweep"))
     once = WorkTotals(tasks=7, cached=5, model_loads=2, workers_lost=1)
     twice = WorkTotals(tasks=14, cached=10, model_loads=4, workers_lost=2)
     for expected_work, expected_spent in ((once, 100.0), (twice, 200.0)):
-        driver = make_driver(folder, space())
+        driver = make_driver(folder, small_space())
         driver.recorder.seconds = lambda: 100.0
         driver._record_end("interrupted")
         assert folder.info().work == expected_work
@@ -104,18 +104,18 @@ def test_the_work_and_the_time_of_a_second_driver_are_added_to_those_of_the_firs
 
 def test_an_interrupt_marks_the_trials_that_were_running(tmp_path, make_driver):
     folder = SweepFolder(tmp_path)
-    folder.write_info(sweep_info("sweep", state="running"))
+    folder.write_info(sweep_info(name="sweep", state="running"))
     folder.write_trial(trial(0))
-    folder.write_trial(trial(1, running=True))
-    make_driver(folder, space())._record_interruption()
+    folder.write_trial(running(1))
+    make_driver(folder, small_space())._record_interruption()
     assert [record.state for record in folder.trials()] == ["complete", "interrupted"]
     assert folder.info().state == "interrupted"
 
 
 def test_a_second_ctrl_c_skips_the_report_and_still_delivers_to_mlflow(tmp_path, make_driver):
     folder = SweepFolder(tmp_path)
-    folder.write_info(sweep_info("sweep", state="running"))
-    driver = make_driver(folder, space())
+    folder.write_info(sweep_info(name="sweep", state="running"))
+    driver = make_driver(folder, small_space())
     deliveries = []
     driver.reporter = SimpleNamespace(close=lambda: signal.raise_signal(signal.SIGINT))
     driver.shipper = SimpleNamespace(close=lambda seconds: deliveries.append(seconds))

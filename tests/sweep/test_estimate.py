@@ -32,13 +32,13 @@ from fpp_sweep.sweep.plan import make_plan
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.trial.worker import Worker
+from tests.kit.spaces import DATASET_INFOS, MODEL_INFO, ONE_DATASET, SPEED, TWO_DATASETS
 from tests.names import OTPT, PLAIN, TPT, named
-from tests.sweep.made import FACTS, LEAN, MODEL, SPACE, SPEED
 
 
 @pytest.fixture(scope="module")
 def space(tmp_path_factory):
-    return parse_space(SPACE, "space.yaml", [f"work.cache={tmp_path_factory.mktemp('cache')}"])
+    return parse_space(TWO_DATASETS, "space.yaml", [f"work.cache={tmp_path_factory.mktemp('cache')}"])
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +48,10 @@ def worker(space):
 
 def lean_sweep(*overrides, plan=None):
     """A sweep on 100 images of validation and 60 of test, and its costs."""
-    space = parse_space(LEAN, "space.yaml", overrides)
-    plan = plan or Plan(datasets=FACTS, seeds=(0,))
+    space = parse_space(ONE_DATASET, "space.yaml", overrides)
+    plan = plan or Plan(datasets=DATASET_INFOS, seeds=(0,))
     sweep = ExpectedSweep(space, plan, expected_configs(space))
-    return sweep, Costs.of([sweep], {"dtd": SPEED}, TaskKeys(MODEL, plan.datasets_by_key()))
+    return sweep, Costs.of([sweep], {"dtd": SPEED}, TaskKeys(MODEL_INFO, plan.datasets_by_key()))
 
 
 # ------------------------------------------------------------ configs
@@ -97,7 +97,7 @@ def test_a_grid_has_no_more_trials_than_points_and_budget(trials, count):
 def test_a_task_that_several_trials_share_is_counted_once(space, worker):
     plan = make_plan(space, worker)
     sweep = ExpectedSweep(space, plan, expected_configs(space))
-    keys = TaskKeys(MODEL, plan.datasets_by_key())
+    keys = TaskKeys(MODEL_INFO, plan.datasets_by_key())
     costs = Costs.of([sweep], dict.fromkeys(["scenes", "digits"], SPEED), keys)
     tasks = {}
     for name, config in sweep.configs.items():
@@ -172,7 +172,7 @@ def test_trials_that_run_one_after_the_other_are_a_chain():
 def test_a_busy_machine_makes_the_estimate_a_range():
     sweep, _ = lean_sweep()
     speeds = {"dtd": replace(SPEED, running=0.5)}
-    costs = Costs.of([sweep], speeds, TaskKeys(MODEL, sweep.plan.datasets_by_key()))
+    costs = Costs.of([sweep], speeds, TaskKeys(MODEL_INFO, sweep.plan.datasets_by_key()))
     *_, line, note = cost_lines(costs, [sweep], 1, device="CPU")
     assert "78 s to 2.2 min with 1 workers" in line
     assert note.startswith("note: other work took 50% of a core while this was measured")
@@ -202,9 +202,9 @@ def test_a_race_may_save_a_part_of_the_adaptation_of_the_trials_that_it_may_stop
 
 
 def test_a_final_stage_runs_the_finalists_again_with_more_seeds():
-    space = parse_space(LEAN, "space.yaml", ["search.finalists={count: 2, seeds: 3}"])
-    plan = Plan(datasets=FACTS, seeds=(0,))
-    final = final_plan(plan, space, lambda names, split: FACTS["val"])  # no fresh images are left
+    space = parse_space(ONE_DATASET, "space.yaml", ["search.finalists={count: 2, seeds: 3}"])
+    plan = Plan(datasets=DATASET_INFOS, seeds=(0,))
+    final = final_plan(plan, space, lambda names, split: DATASET_INFOS["val"])  # no fresh images are left
     sweep = ExpectedSweep(space, plan, expected_configs(space), final)
     search, stage, test = sweep.phases()
     assert (search.split, stage.split, test.split) == ("val", FINAL, "test")
@@ -214,7 +214,7 @@ def test_a_final_stage_runs_the_finalists_again_with_more_seeds():
     words, tpt, *finalists = test.trials  # a prompt of words is not pretrained: one seed
     assert [len(trial) for trial in (words, tpt)] == [1, 1]
     assert [len(trial) for trial in finalists] == [6, 6]
-    costs = Costs.of([sweep], {"dtd": SPEED}, TaskKeys(MODEL, plan.datasets_by_key()))
+    costs = Costs.of([sweep], {"dtd": SPEED}, TaskKeys(MODEL_INFO, plan.datasets_by_key()))
     (line,) = final_stage_lines(sweep, costs)
     assert line.startswith("final stage: 2 finalists with 3 seeds, and test: ")
     assert costs.seconds_after_search(sweep) == pytest.approx(costs.work - search_work(costs))
@@ -256,7 +256,7 @@ def test_speed_is_measured_beside_as_many_busy_cores_as_there_will_be_workers(
     monkeypatch.setattr(timing, "measure", lambda worker, start, dataset: SPEED)
     search = ["search.split=test", "search.finalists.seeds=1"]
     overrides = [*search, "work.gpus_per_worker=0", "work.workers=null", override]
-    text = dry_run([parse_space(SPACE, "space.yaml", overrides)])
+    text = dry_run([parse_space(TWO_DATASETS, "space.yaml", overrides)])
     assert busy == [neighbours]
     assert words in text
     assert "16 evaluations of shards" in text
@@ -284,6 +284,6 @@ def test_a_machine_is_expected_to_run_as_many_workers_as_its_gpus_hold(monkeypat
     monkeypatch.setattr(estimate, "busy_cores", lambda count: nullcontext())
     monkeypatch.setattr(timing, "measure", lambda worker, start, dataset: SPEED)
     overrides = [f"work.gpus_per_worker={gpus_per_worker}", "work.workers=null"]
-    text = dry_run([parse_space(SPACE, "space.yaml", overrides)])
+    text = dry_run([parse_space(TWO_DATASETS, "space.yaml", overrides)])
     assert shares == [share]
     assert words in text

@@ -8,24 +8,40 @@ import pytest
 from fpp_sweep.records.answer import statistics_of_samples
 from fpp_sweep.records.front import front_of
 from fpp_sweep.sweep.final_table import final_table
+from tests.kit.records import (
+    ACCURACY,
+    ECE,
+    NLL,
+    all_baselines,
+    failed,
+    searched_trials,
+    split_result,
+    sweep_info,
+    trial,
+)
 from tests.names import CTPT, OTPT, PLAIN, TPT
-from tests.report.made import ACCURACY, ECE, NLL, baselines, failed, info, searched, split_result, trial
 
 
 def table_of(records, width=100, about=None):
     """Return what the terminal shows of records that have no block statistics."""
-    about = about or info()
+    about = about or sweep_info()
     return final_table(about, records, statistics_of_samples(about, front_of(about, records), {}), width)
 
 
 def test_the_table_has_the_front_and_the_baselines_on_every_split():
-    records = [*baselines(), trial(0, 70.5, 4.0, test=True, origin="code"), trial(1, 72.0, 6.0), trial(2, 60, 9)]
+    settings = {"fpp.gamma2": 0.15}
+    trials = [
+        trial(0, 70.5, 4.0, params=settings, test=True),
+        trial(1, 72.0, 6.0, params=settings),
+        trial(2, 60, 9, params=settings),
+    ]
+    records = [*all_baselines(), *trials]
     lines = table_of(records).splitlines()
     assert lines[:3] == ["Answer", "Nothing is recommended: the final stage has not run yet.", ""]
     lines = lines[3:]
     assert lines[0] == "front of perturb-20261120-185232: 2 of 3 trials, by accuracy (max) and ece (min) on val"
     assert re.search(r"-+ val -+  -+ test -+", lines[1])
-    marks = {name: ", ".join(found) for name, found in front_of(info(), records).marks.items()}
+    marks = {name: ", ".join(texts) for name, texts in front_of(sweep_info(), records).marks.items()}
     assert lines[3].split()[:3] == ["trial-0001", "72.00±0.31", "6.00±0.12"]
     assert lines[3].endswith(f"  {marks['trial-0001']}")
     assert lines[4].split()[:5] == ["trial-0000", "70.50±0.31", "4.00±0.12", "69.80±0.31", "4.00±0.12"]
@@ -41,14 +57,14 @@ def test_the_table_has_the_front_and_the_baselines_on_every_split():
 def test_the_table_fits_the_terminal_and_shows_every_setting(width):
     goals = (ACCURACY, ECE, NLL)
     trials = []
-    for record in searched():
+    for record in searched_trials():
         if record.results:
             results = {"val": record.results["val"], "test": split_result(70, 5)}
             values = (*record.values, record.results["val"].average["nll"])
             trials.append(replace(record, results=results, values=values))
-    records = [*baselines(goals), *trials]
-    long = table_of(records, width, info(goals, name="x" * 150))
-    table = table_of(records, width, info(goals))
+    records = [*all_baselines(goals), *trials]
+    long = table_of(records, width, sweep_info(goals, name="x" * 150))
+    table = table_of(records, width, sweep_info(goals))
     assert max(map(len, [*table.splitlines(), *long.splitlines()])) <= width
     assert "adapt.penalty_weight" in table
     assert "…" not in table
@@ -62,4 +78,4 @@ def test_a_sweep_without_results_has_an_empty_front(records):
 
 
 def test_a_sweep_with_baselines_alone_has_a_table():
-    assert PLAIN in table_of(baselines())
+    assert PLAIN in table_of(all_baselines())

@@ -7,7 +7,7 @@ import pytest
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.sweep import notify
 from fpp_sweep.sweep.notify import Notifier
-from tests.drivers import SMALL
+from tests.kit.processes import SMALL_SPACE
 
 
 def test_the_command_gets_each_event_as_json_in_order(tmp_path):
@@ -44,6 +44,6 @@ def test_a_command_that_hangs_is_ended_and_not_run_again(tmp_path, capsys, monke
 
 
 def test_the_command_is_not_recorded_because_it_may_hold_a_secret():
-    space = parse_space(SMALL, "small.yaml", ["search.notify=curl https://hooks/secret"])
+    space = parse_space(SMALL_SPACE, "small.yaml", ["search.notify=curl https://hooks/secret"])
     assert space.search.notify == "curl https://hooks/secret"
     assert "secret" not in json.dumps(space.plain())

@@ -12,13 +12,13 @@ from fpp_sweep.sweep.plan import make_plan, validate
 from fpp_sweep.sweep.sweep_info import image_changes, with_inputs
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.trial.worker import Worker
-from tests.sweep.spaces import space
-from tests.sweeps import sweep_info
+from tests.kit.records import sweep_info
+from tests.kit.spaces import small_space
 
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory):
-    return Worker(worker_spec(space(f"work.cache={tmp_path_factory.mktemp('cache')}"), gpus=0.0))
+    return Worker(worker_spec(small_space(f"work.cache={tmp_path_factory.mktemp('cache')}"), gpus=0.0))
 
 
 @pytest.mark.parametrize(
@@ -26,23 +26,23 @@ def worker(tmp_path_factory):
 )
 def test_workers_get_the_share_of_the_memory_that_they_have_of_the_device(monkeypatch, gpus, cpus, share):
     monkeypatch.setattr("fpp_sweep.sweep.worker_spec.cores", lambda: 4)
-    assert worker_spec(space(f"work.cpus_per_worker={cpus}"), gpus).share == share
+    assert worker_spec(small_space(f"work.cpus_per_worker={cpus}"), gpus).share == share
 
 
 def test_baselines_use_the_precision_of_the_base():
-    assert {config.precision for config in space("base.precision=fp16").baselines().values()} == {"fp16"}
+    assert {config.precision for config in small_space("base.precision=fp16").baselines().values()} == {"fp16"}
 
 
 @pytest.mark.parametrize("setting", ["base.precision=tf32", "params.precision=[float32, tf32]"])
 def test_a_worker_refuses_a_precision_that_its_device_lacks(worker, setting):
-    requested = space(setting, "work.gpus_per_worker=0")
+    requested = small_space(setting, "work.gpus_per_worker=0")
     line = "precision tf32: needs a GPU with compute capability 8.0 or later, this is a cpu; use float32"
     with pytest.raises(InputError, match=line):
         validate(requested, Worker(worker_spec(requested, gpus=0.0)), make_plan(requested, worker))
 
 
 def test_a_plan_has_the_datasets_of_both_splits(worker):
-    plan = make_plan(space(), worker)
+    plan = make_plan(small_space(), worker)
     names = {split: [dataset.name for dataset in datasets] for split, datasets in plan.datasets.items()}
     assert names == {"val": ["scenes", "digits"], "test": ["scenes", "digits"]}
     assert {dataset.size for datasets in plan.datasets.values() for dataset in datasets} == {5}
@@ -50,7 +50,7 @@ def test_a_plan_has_the_datasets_of_both_splits(worker):
 
 
 def test_a_search_on_the_test_split_opens_no_other_split(worker):
-    assert list(make_plan(space("search.split=test"), worker).datasets) == ["test"]
+    assert list(make_plan(small_space("search.split=test"), worker).datasets) == ["test"]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_search_on_the_test_split_opens_no_other_split(worker):
 )
 def test_an_unknown_or_missing_dataset_is_refused_by_name(worker, override, complaint):
     with pytest.raises(InputError) as error:
-        make_plan(space(override), worker)
+        make_plan(small_space(override), worker)
     assert complaint in str(error.value)
 
 
@@ -80,7 +80,7 @@ def test_an_unknown_or_missing_dataset_is_refused_by_name(worker, override, comp
 )
 def test_an_unknown_or_missing_prompt_or_method_is_refused_by_name(worker, overrides, complaint):
     def open_and_validate():
-        requested = space(*overrides)
+        requested = small_space(*overrides)
         validate(requested, worker, make_plan(requested, worker))
 
     with pytest.raises(InputError) as error:
@@ -126,7 +126,7 @@ def test_every_prompt_that_a_trial_may_start_from_is_checked(worker, searched, e
 
 
 def test_words_that_the_embedded_model_has_not_learned_give_a_note(worker):
-    requested = space("base.anchor_prompt=quixotic zeppelins")
+    requested = small_space("base.anchor_prompt=quixotic zeppelins")
     (note,) = validate(requested, worker, make_plan(requested, worker)).notes
     assert "quixotic" in note
     assert "never saw" in note
@@ -134,14 +134,14 @@ def test_words_that_the_embedded_model_has_not_learned_give_a_note(worker):
 
 def test_a_resumed_sweep_needs_the_model_the_data_and_the_prompts_of_its_start(worker, tmp_path):
     file = tmp_path / "prompt.safetensors"
-    requested = space(f"base.prompt={file}")
+    requested = small_space(f"base.prompt={file}")
     model, plan = worker.model_info(), make_plan(requested, worker)
 
     def opened(words, info, model=model):
         save_prompt(open_prompt(worker.clip, words), worker.clip, file, {})
         return with_inputs(info, requested, model, plan, validate(requested, worker, plan))
 
-    started = opened("a photo of a", replace(sweep_info("sweep"), model=""))
+    started = opened("a photo of a", replace(sweep_info(name="sweep"), model=""))
     assert opened("a photo of a", started) == started
     with pytest.raises(InputError, match="a prompt file differs"):
         opened("a picture of a", started)
@@ -152,7 +152,7 @@ def test_a_resumed_sweep_needs_the_model_the_data_and_the_prompts_of_its_start(w
 
 
 def test_changed_image_files_give_a_note():
-    before = replace(sweep_info("sweep"), images={"dtd": "a"})
+    before = replace(sweep_info(name="sweep"), images={"dtd": "a"})
     assert image_changes(before, before) == []
     assert image_changes(replace(before, model=""), replace(before, images={"dtd": "b"})) == []  # the first driver
     (note,) = image_changes(before, replace(before, images={"dtd": "b"}))

@@ -12,10 +12,10 @@ from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.notify import Notifier
 from fpp_sweep.sweep.preflight import check_before_start
 from fpp_sweep.tracking import check_address
-from tests.builders import build_folders
 from tests.disks import mounted
-from tests.sweep.spaces import space
-from tests.tracking.stores import free_port
+from tests.kit.datasets import build_folders
+from tests.kit.spaces import small_space
+from tests.kit.stores import free_port
 
 ON_CLUSTER = Options(address="auto")
 
@@ -38,17 +38,17 @@ ON_CLUSTER = Options(address="auto")
 )
 def test_a_space_that_cannot_run_here_is_refused_and_left_to_the_workers_on_a_cluster(overrides, complaint):
     with pytest.raises(InputError) as refusal:
-        check_before_start(space(*overrides), Options())
+        check_before_start(small_space(*overrides), Options())
     assert complaint in str(refusal.value)
-    check_before_start(space(*overrides), ON_CLUSTER)
+    check_before_start(small_space(*overrides), ON_CLUSTER)
 
 
 def test_a_folder_of_images_that_lacks_a_split_is_refused_before_ray_starts(tmp_path):
     build_folders(tmp_path, ["val/cat", "val/dog"])
     dataset = f"work.datasets=[mine={tmp_path}]"
-    check_before_start(space(dataset, "search.evaluate_only=true"), Options())
+    check_before_start(small_space(dataset, "search.evaluate_only=true"), Options())
     with pytest.raises(InputError, match=rf"mine: {tmp_path} has no test split, only val"):
-        check_before_start(space(dataset), Options())
+        check_before_start(small_space(dataset), Options())
 
 
 def test_checking_a_model_imports_neither_torch_nor_open_clip():
@@ -62,26 +62,26 @@ def test_checking_a_model_imports_neither_torch_nor_open_clip():
 
 @pytest.mark.parametrize("model", ["tiny", "ViT-B-16/openai", "ViT-B-16+quickgelu/openai"])
 def test_a_known_model_passes(model):
-    check_before_start(space(f"work.model={model}", "work.datasets=[scenes]"), Options())
+    check_before_start(small_space(f"work.model={model}", "work.datasets=[scenes]"), Options())
 
 
 def test_a_cache_that_cannot_be_written_is_refused(tmp_path):
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(InputError, match=f"^work.cache: {file}/cache: Not a directory; name a folder that can be"):
-        check_before_start(space(f"work.cache={file}/cache"), Options())
+        check_before_start(small_space(f"work.cache={file}/cache"), Options())
     with pytest.raises(
         InputError, match=f"^--out {file}/sweeps: {file} is not a folder; name a folder that can be written"
     ):
-        sweep_folder(space(), Options(root=file / "sweeps"))
+        sweep_folder(small_space(), Options(root=file / "sweeps"))
 
 
 def test_a_read_only_disk_is_refused_as_cache_and_for_sweeps(tmp_path):
     with mounted(tmp_path / "forbidden", "size=64k,ro") as disk:
         with pytest.raises(InputError, match=f"^work.cache: {disk}: Read-only file system; "):
-            check_before_start(space(f"work.cache={disk}"), Options())
+            check_before_start(small_space(f"work.cache={disk}"), Options())
         with pytest.raises(InputError, match=f"^--out {disk}: the folder cannot be written; name one that can"):
-            sweep_folder(space(), Options(root=disk))
+            sweep_folder(small_space(), Options(root=disk))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_store_that_cannot_be_reached_is_refused_without_importing_mlflow(uri,
 
 @pytest.mark.parametrize("command", ["no-such-command --now", "'"])
 def test_a_notify_command_that_cannot_be_run_is_noted_and_harms_nothing(command, tmp_path, capsys):
-    check_before_start(space(f"search.notify={json.dumps(command)}"), Options())
+    check_before_start(small_space(f"search.notify={json.dumps(command)}"), Options())
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("note: search.notify: cannot ")
     assert line.endswith("; notifications are off")

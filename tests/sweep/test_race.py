@@ -7,7 +7,7 @@ import optuna
 import pytest
 
 from fpp_sweep.space.reading import parse_space
-from tests.drivers import assert_same_as_in_one_process, ended, kill, only_sweep, started
+from tests.kit.processes import assert_same_as_in_one_process, kill_tree, killed_at_end, only_sweep, start_tune
 from tests.names import named
 from tests.waiting import wait_for
 
@@ -23,7 +23,7 @@ work: {datasets: [digits], limit: 192, baselines: [zero_shot], workers: 1}
 
 
 def run(folder, *words):
-    with ended(started(folder, *words, space=SPACE)) as process:
+    with killed_at_end(start_tune(folder, *words, space=SPACE)) as process:
         out, errors = process.communicate()
     return process.returncode, out, errors
 
@@ -57,14 +57,14 @@ def test_a_race_that_is_killed_and_resumed_and_what_lost_it(tmp_path):
     assert losers
     assert f"race        {len(losers)} of 6 trials stopped early; that saved " in output
 
-    with ended(started(killed, space=SPACE)) as process:
+    with killed_at_end(start_tune(killed, space=SPACE)) as process:
         wait_for(lambda: list(killed.glob(f"sweeps/*/race/{losers[0]}/*")))  # its first block is done
-        kill(process.pid)
-    known = looks(only_sweep(killed))
+        kill_tree(process.pid)
+    before = looks(only_sweep(killed))
     status, _, errors = run(killed, "--resume")
     assert status == 0, errors
     sweep = only_sweep(killed)
-    assert {name: looks(sweep)[name][: len(made)] for name, made in known.items()} == known
+    assert {name: looks(sweep)[name][: len(decisions)] for name, decisions in before.items()} == before
     assert looks(sweep) == looks(whole)
     assert plain(sweep) == plain(whole)
     assert study_trials(sweep) == study_trials(whole)

@@ -13,9 +13,9 @@ from fpp_sweep.spec.process import terminable
 from fpp_sweep.sweep.api import InterruptedSweep, Options
 from fpp_sweep.sweep.run import run_sweep
 from fpp_sweep.trial.results import TaskFailed
-from tests.sweep.spaces import space
-from tests.sweeps import build_sweep, trial
-from tests.tracking.stores import free_port
+from tests.kit.records import build_sweep, trial
+from tests.kit.spaces import small_space
+from tests.kit.stores import free_port
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def run_with(monkeypatch):
         monkeypatch.setattr("fpp_sweep.workers.actors.start_pool", start_pool)
         monkeypatch.setattr("fpp_sweep.workers.resources.require_room", lambda *_, **__: None)
         monkeypatch.setattr("fpp_sweep.sweep.run.check_store", lambda uri: None)
-        run_sweep(space(), options)
+        run_sweep(small_space(), options)
 
     return run
 
@@ -47,8 +47,8 @@ def refuse(folder):
 
 def finished_sweep(root, name):
     """A sweep of the tests' space that has ended."""
-    folder = build_sweep(root / name, trials=1, failed=(), report=False)
-    folder.write_info(replace(folder.info(), space=space().plain()))
+    folder = build_sweep(root / name, trials=1, failed_trials=(), report=False)
+    folder.write_info(replace(folder.info(), space=small_space().plain()))
     return folder
 
 

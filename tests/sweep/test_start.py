@@ -4,13 +4,13 @@ import pytest
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.sweep.start import Start, begin
-from tests.sweep.spaces import space
-from tests.sweeps import sweep_info
+from tests.kit.records import sweep_info
+from tests.kit.spaces import small_space
 
 
 @pytest.fixture
 def start():
-    return Start(space=space(), info=sweep_info("sweep", state="running"), tracking_uri="", info_before=None)
+    return Start(space=small_space(), info=sweep_info(name="sweep", state="running"), tracking_uri="", info_before=None)
 
 
 def test_the_page_that_is_announced_exists_from_the_start(tmp_path, start):

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.sweep.state import WRITTEN, is_abandoned, last_change, resume_command, state_text
-from tests.sweeps import build_sweep
+from tests.kit.records import build_sweep
 
 COMMAND = "python -m fpp_sweep.tune --space small.yaml"
 
 
 @pytest.fixture
 def folder(tmp_path):
-    folder = build_sweep(tmp_path / "small-1", trials=1, failed=(), state="running")
+    folder = build_sweep(tmp_path / "small-1", trials=1, failed_trials=(), state="running")
     folder.write_info(replace(folder.info(), command=COMMAND))
     return folder
 

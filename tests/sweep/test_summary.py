@@ -10,15 +10,15 @@ from fpp_sweep.space.reading import read_config
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep.repeat import repeat_command
 from fpp_sweep.sweep.summary import failure_lines, front_notes, state_line, summary_lines, work_lines
+from tests.kit.records import baseline, failed, sweep_info, trial, write_sweep
 from tests.names import PLAIN, TPT
-from tests.report.made import baseline, failed, info, trial, write
 
 WORK = {"model": "ViT-B-16/openai", "data_root": "my data", "limit": 10, "threads": None, "workers": 2, "seeds": [0, 1]}
 RAN = {"space": {"work": WORK}, "datasets": {"dtd": "1", "pets": "2"}, "plugins": {"mine": "0123"}}
 
 
 def notes(*records, **changes):
-    return list(front_notes(info(**changes), front_of(info(**changes), records)))
+    return list(front_notes(sweep_info(**changes), front_of(sweep_info(**changes), records)))
 
 
 def test_a_front_that_is_empty_because_of_the_constraints_says_so():
@@ -43,10 +43,12 @@ def test_a_sweep_without_results_claims_nothing(records):
 
 
 def test_the_state_comes_with_the_reason_for_the_end_and_the_number_of_trials(tmp_path):
-    folder = write(tmp_path, info(), [])
-    line = state_line(folder, info(end_reason="all 2 trials"), [trial(0), trial(1), failed(2), baseline(TPT, 65, 9)])
+    folder = write_sweep(tmp_path, sweep_info(), [])
+    line = state_line(
+        folder, sweep_info(end_reason="all 2 trials"), [trial(0), trial(1), failed(2), baseline(TPT, 65, 9)]
+    )
     assert line == "perturb-20261120-185232 is finished (all 2 trials); trials: 2 complete, 1 failed."
-    folder.write_info(info(state="running", finished=None))
+    folder.write_info(sweep_info(state="running"))
     running = state_line(folder, folder.info(), [])
     assert running.startswith("perturb-20261120-185232 stopped without notice ")
     assert running.endswith(" ago; trials: none was begun.")
@@ -55,7 +57,7 @@ def test_the_state_comes_with_the_reason_for_the_end_and_the_number_of_trials(tm
 def test_failures_have_cause_traceback_and_command_and_more_than_three_are_counted(tmp_path):
     reason = "pets, pretraining, seed 1, worker 7 on here: FloatingPointError: not finite"
     records = [failed(number, reason, details="Traceback") for number in range(5)]
-    folder = write(tmp_path, info(**RAN), records)
+    folder = write_sweep(tmp_path, sweep_info(**RAN), records)
     lines = list(failure_lines(folder, folder.info(), records))
     assert lines[:2] == [f"trial-0000 failed: {reason}", f"    traceback   {folder.artifacts('trial-0000')}/log.txt"]
     assert lines[-1] == f"and 2 more failed: {runnable(f'fpp-sweep show {folder.path}')}"
@@ -70,7 +72,7 @@ def test_failures_have_cause_traceback_and_command_and_more_than_three_are_count
 def test_a_trial_is_repeated_on_all_its_datasets_and_seeds_and_a_failed_test_on_the_test_split(tmp_path):
     whole = trial(0, test=True)
     tested = replace(whole, reason="on test: dtd, test samples 0..64, seed 0, worker 7 on here: OSError", details="T")
-    folder = write(tmp_path, info(**RAN), [whole])
+    folder = write_sweep(tmp_path, sweep_info(**RAN), [whole])
     again = repeat_command(folder, folder.info(), whole)
     assert " --seed 0 1 --set search.split=val " in again
     assert " --datasets dtd pets " in again
@@ -82,25 +84,25 @@ def test_a_trial_is_repeated_on_all_its_datasets_and_seeds_and_a_failed_test_on_
 
 def test_a_plugin_is_repeated_with_the_path_that_the_command_named(tmp_path):
     command = "fpp-sweep tune --space s.yaml --plugin 'my plugins/mine.py' --set fpp.steps=1"
-    folder = write(tmp_path, info(**RAN, command=command), [trial(0)])
+    folder = write_sweep(tmp_path, sweep_info(**RAN, command=command), [trial(0)])
     assert repeat_command(folder, folder.info(), trial(0)).endswith(" --plugin 'my plugins/mine.py'")
 
 
 def test_a_folder_of_images_is_repeated_with_its_path(tmp_path):
     work = WORK | {"datasets": ["fine_grained", "mine=my photos"]}
-    folder = write(tmp_path, info(space={"work": work}, datasets={"dtd": "1", "mine": "2"}), [trial(0)])
+    folder = write_sweep(tmp_path, sweep_info(space={"work": work}, datasets={"dtd": "1", "mine": "2"}), [trial(0)])
     again = repeat_command(folder, folder.info(), trial(0))
     assert " --datasets dtd 'mine=my photos' --data-root " in again
 
 
 def test_a_record_serves_as_a_config(tmp_path):
     record = trial(0, params={"fpp.class_var": 1e-05})
-    folder = write(tmp_path, info(), [record])
+    folder = write_sweep(tmp_path, sweep_info(), [record])
     assert read_config(folder.trial_file("trial-0000")) == dict(record.config)
 
 
 def test_the_state_comes_first_then_the_table_then_what_to_open(tmp_path):
-    folder = write(tmp_path, info(**RAN), [baseline(PLAIN, 60, 5), trial(0, 66, 4)])
+    folder = write_sweep(tmp_path, sweep_info(**RAN), [baseline(PLAIN, 60, 5), trial(0, 66, 4)])
     (folder.report / "best").mkdir(parents=True)
     for name in ("sweep.html", "best/knee.yaml", "best/recommended.yaml"):
         (folder.report / name).touch()
@@ -125,17 +127,17 @@ def test_work_is_shown_once_there_is_any():
     measured = trial(0)
     measured = replace(measured, results={"val": replace(measured.results["val"], features=features)})
     work = WorkTotals(tasks=12, cached=1, model_loads=2, workers_lost=0)
-    assert list(work_lines(info(race="2 of 6 trials stopped early", work=work), [measured])) == [
+    assert list(work_lines(sweep_info(race="2 of 6 trials stopped early", work=work), [measured])) == [
         "race        2 of 6 trials stopped early",
         "work        12 tasks run, 1 cached result, 2 model loads, 0 workers lost",
         "features    of 100 images at 25 images/s a worker; time went to tower 75 %, disk 25 %",
     ]
-    assert list(work_lines(info(), [trial(0)])) == []
+    assert list(work_lines(sweep_info(), [trial(0)])) == []
 
 
 def test_the_summary_of_an_interrupted_sweep_has_the_command_that_continues_it(tmp_path):
     command = "python -m fpp_sweep.tune --space small.yaml"
-    folder = write(tmp_path, info(state="interrupted", finished=None, command=command), [trial(0)])
+    folder = write_sweep(tmp_path, sweep_info(state="interrupted", finished=None, command=command), [trial(0)])
     assert f"continue    {command} --name {folder.path.name} --resume" in list(summary_lines(folder, 100))
-    folder.write_info(info(command=command))
+    folder.write_info(sweep_info(command=command))
     assert "continue    " not in "\n".join(summary_lines(folder, 100))

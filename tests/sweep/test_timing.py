@@ -16,13 +16,13 @@ from fpp_sweep.sweep.plan import make_plan
 from fpp_sweep.sweep.timing import Speed, measure
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.trial.worker import Worker
+from tests.kit.spaces import DATASET_INFOS, TWO_DATASETS
 from tests.names import PLAIN, TPT
-from tests.sweep.made import FACTS, SPACE
 
 
 @pytest.fixture(scope="module")
 def space(tmp_path_factory):
-    return parse_space(SPACE, "space.yaml", [f"work.cache={tmp_path_factory.mktemp('cache')}"])
+    return parse_space(TWO_DATASETS, "space.yaml", [f"work.cache={tmp_path_factory.mktemp('cache')}"])
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +47,10 @@ def test_the_time_of_a_step_and_of_an_image_is_what_one_more_adds(space, monkeyp
     clock = Clock()
     monkeypatch.setattr(timing, "perf_counter", clock)
     monkeypatch.setattr(timing, "process_time", lambda: clock.now / 2)  # other work takes half of the core
-    asked = []
+    settings = []
 
     def adaptation(worker, task):
-        asked.append((task.config.method, task.config.prompt))
+        settings.append((task.config.method, task.config.prompt))
         return (0.25, 9.0) if task.config.method == PLAIN else (2.0, 4.0)
 
     monkeypatch.setattr(timing, "_time_adaptation", adaptation)
@@ -60,8 +60,8 @@ def test_the_time_of_a_step_and_of_an_image_is_what_one_more_adds(space, monkeyp
         model=SimpleNamespace(computing=lambda config: nullcontext()),
     )
     monkeypatch.setattr(timing, "ENOUGH", 20.0)
-    assert measure(stub, space.start(), FACTS["val"][0]) == Speed(3.0, 2.0, 0.25, 4.0, 0.5, 0.125, running=0.5)
-    assert asked == [(TPT, "a photo of a"), (PLAIN, "a photo of a")]
+    assert measure(stub, space.start(), DATASET_INFOS["val"][0]) == Speed(3.0, 2.0, 0.25, 4.0, 0.5, 0.125, running=0.5)
+    assert settings == [(TPT, "a photo of a"), (PLAIN, "a photo of a")]
 
 
 @pytest.mark.parametrize(("seconds", "counts"), [(0.01, [1, 8, 40]), (0.1, [1, 8]), (9.0, [1])])

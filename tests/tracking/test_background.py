@@ -11,8 +11,8 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tracking import BackgroundSync, sync_folder
 from fpp_sweep.tracking.sync import Backoff, _SweepRuns
 from fpp_sweep.tracking.uri import connect
-from tests.sweeps import build_sweep, trial
-from tests.tracking.stores import free_port, rows
+from tests.kit.records import build_sweep, trial
+from tests.kit.stores import free_port, rows
 from tests.waiting import LONG, wait_for
 
 
@@ -34,7 +34,7 @@ def failing_once(monkeypatch, name, error):
 
 
 def test_it_follows_the_folder_and_ends_with_all_runs_written(tmp_path, database, uri):
-    folder = build_sweep(tmp_path / "perturb-1", trials=2, running=(0, 1), state="running", report=False)
+    folder = build_sweep(tmp_path / "perturb-1", trials=2, running_trials=(0, 1), state="running", report=False)
     sync = BackgroundSync(folder, uri)
     sync.start()
     wait_for(lambda: sync.status().updated == 6)

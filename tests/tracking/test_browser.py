@@ -5,8 +5,8 @@ import shutil
 import pytest
 
 from fpp_sweep.tracking import check_store, mlflow_links, sync_folder
-from tests.sweeps import build_sweep
-from tests.tracking.stores import server
+from tests.kit.records import build_sweep
+from tests.kit.stores import server
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 

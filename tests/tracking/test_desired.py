@@ -32,10 +32,10 @@ from fpp_sweep.tracking.desired import (
     sweep_run,
     trial_run,
 )
+from tests.kit.records import CREATED, DATASETS, baseline, build_sweep, failed, running, split_result, sweep_info, trial
 from tests.names import PLAIN, SAM, TPT
-from tests.sweeps import CREATED, DATASETS, baseline, build_sweep, split_result, sweep_info, trial
 
-INFO = sweep_info("perturb-20261120-185232")
+INFO = sweep_info(name="perturb-20261120-185232")
 DOCUMENT = {
     "members": [{"name": "trial-0005", "values": [58.0, 8.0]}],
     "hypervolume": [[trial(0).finished, 10.0], [trial(2).finished, 12.5]],
@@ -74,7 +74,7 @@ def test_names_of_runs_sort_by_number_and_have_objectives_and_searched_settings(
     assert names == sorted(names)
     assert names[0] == "0000 53/11.5 code gamma2=0.1 class_var=0.001"
     assert names[1] == "0002 55/10.1 gamma2=0.289 class_var=0.003"
-    assert run_name(baseline("tpt", 1)) == "baseline tpt 54/10.8"
+    assert run_name(baseline("tpt", 54.0, 10.8)) == "baseline tpt 54/10.8"
     retry = TrialRecord(name="trial-0004", kind="trial", state="running", origin="retry of trial-0003")
     assert run_name(retry) == "0004 retry of 0003"
     many = replace(trial(1), params={f"fpp.setting{number}": 0.123456 for number in range(20)})
@@ -109,7 +109,7 @@ def test_params_are_the_settings_that_the_method_reads():
 
 
 def test_settings_of_a_measured_column_are_params():
-    result = split_result(1)
+    result = split_result(54.0, 10.8)
     measured = {"val": replace(result, average={**result.average, "sharpness": 0.1})}
     assert "measure.rho" in params_of(TrialConfig(), results=measured)
     assert "measure.rho" not in params_of(TrialConfig(), results={"val": result})
@@ -130,7 +130,7 @@ def test_a_config_of_a_plugin_that_is_not_loaded_is_shown_whole():
 
 def test_params_and_metrics_have_six_digits_and_the_artifacts_have_all():
     config = TrialConfig().replace({"fpp.gamma2": 0.12345678901})
-    result = split_result(1)
+    result = split_result(54.0, 10.8)
     exact = replace(result, average={**result.average, "accuracy": 66.812345678})
     record = replace(trial(1), params={}, config=config.flat(), results={"val": exact})
     run = trial_run(INFO, record)
@@ -144,11 +144,11 @@ def test_params_and_metrics_have_six_digits_and_the_artifacts_have_all():
 
 
 def test_averages_and_datasets_have_a_metric_each_and_test_has_a_prefix():
-    record = replace(trial(2), results={"val": split_result(2), "test": split_result(1)})
+    record = replace(trial(2), results={"val": split_result(55.0, 10.1), "test": split_result(54.0, 10.8)})
     metrics = trial_run(INFO, record).metrics
-    assert metrics["accuracy"] == split_result(2).average["accuracy"]
-    assert metrics["ece/tiny_digits"] == split_result(2).datasets["tiny_digits"]["ece"]
-    assert metrics["test/ece"] == pytest.approx(split_result(1).average["ece"])
+    assert metrics["accuracy"] == split_result(55.0, 10.1).average["accuracy"]
+    assert metrics["ece/textures"] == split_result(55.0, 10.1).datasets["textures"]["ece"]
+    assert metrics["test/ece"] == pytest.approx(split_result(54.0, 10.8).average["ece"])
     assert metrics["seconds"] == 50.0
     assert metrics["device_seconds"] == 45.0
 
@@ -158,7 +158,7 @@ def test_the_time_of_a_trials_metrics_is_the_time_of_its_end():
 
 
 def test_a_sweep_on_test_has_metrics_without_a_prefix():
-    record = replace(trial(2), results={"test": split_result(2)})
+    record = replace(trial(2), results={"test": split_result(55.0, 10.1)})
     metrics = trial_run(replace(INFO, search_split="test"), record).metrics
     assert "accuracy" in metrics
     assert not [key for key in metrics if key.startswith("test/")]
@@ -166,10 +166,10 @@ def test_a_sweep_on_test_has_metrics_without_a_prefix():
 
 def test_eleven_datasets_fit_and_of_forty_none_is_shown():
     eleven = [f"dataset {number}" for number in range(11)]
-    record = replace(trial(0), results={"val": split_result(0, eleven), "test": split_result(0, eleven)})
+    record = replace(trial(0), results={"val": split_result(datasets=eleven), "test": split_result(datasets=eleven)})
     of_datasets = {f"{metric}/{name}" for metric in ("accuracy", "ece") for name in eleven}
     assert of_datasets <= set(trial_run(INFO, record).metrics)
-    record = replace(trial(0), results={"val": split_result(0, [f"d{number}" for number in range(40)])})
+    record = replace(trial(0), results={"val": split_result(datasets=[f"d{number}" for number in range(40)])})
     metrics = trial_run(INFO, record).metrics
     assert len(metrics) <= METRICS_LIMIT
     assert {"accuracy", "ece", "brier"} <= set(metrics)
@@ -177,14 +177,14 @@ def test_eleven_datasets_fit_and_of_forty_none_is_shown():
 
 
 def test_the_table_has_what_the_metrics_leave_out():
-    table = metrics_table({"val": split_result(0), "test": split_result(1)}).splitlines()
-    assert table[0] == "split,dataset,accuracy,brier,ece,sce"
+    table = metrics_table({"val": split_result(), "test": split_result(54.0, 10.8)}).splitlines()
+    assert table[0] == "split,dataset,accuracy,brier,ece,nll,sce"
     assert len(table) == 1 + 2 * (len(DATASETS) + 2)
 
 
 def test_losses_come_before_other_metrics():
     extra = dict.fromkeys(("mce", "aece", "aurc", "nll"), 1.0)
-    result = split_result(0)
+    result = split_result()
     record = replace(trial(0), results={"val": replace(result, average={**extra, **result.average})})
     metrics = trial_run(INFO, record).metrics
     assert {"aurc", "nll", "brier", "accuracy", "ece"} <= set(metrics)
@@ -195,7 +195,7 @@ def test_losses_come_before_other_metrics():
 
 
 def test_a_failed_trial_has_its_reason_in_one_line_and_its_traceback_as_an_artifact():
-    run = trial_run(INFO, replace(trial(3, failed=True), reason="bad\nthing " * 200))
+    run = trial_run(INFO, replace(failed(3), reason="bad\nthing " * 200))
     assert run.status == "FAILED"
     assert "\n" not in run.tags["reason"]
     assert len(run.tags["reason"]) <= REASON_LIMIT
@@ -242,8 +242,8 @@ def test_front_and_recommendation_are_tags():
 
 def test_tags_that_a_run_may_lose_are_listed():
     full = FrontDocument.parse({**DOCUMENT, "support": {"trial-0005": "likely"}, "recommended": "trial-0005"})
-    with_all = set(trial_run(INFO, replace(trial(5), reason="why"), full).tags)
-    with_least = set(trial_run(INFO, trial(5, running=True), NO_FRONT).tags)
+    with_all = set(trial_run(INFO, trial(5, reason="why", constraints={"accuracy": -0.3}), full).tags)
+    with_least = set(trial_run(INFO, running(5), NO_FRONT).tags)
     assert with_all - with_least == set(OPTIONAL_TAGS)
 
 
@@ -251,7 +251,7 @@ def test_tags_that_a_run_may_lose_are_listed():
 
 
 def test_curves_count_the_trials_that_ended_in_the_order_of_their_ends():
-    records = [trial(2), trial(0), trial(1, failed=True), trial(3, running=True)]
+    records = [trial(2), trial(0), failed(1), running(3)]
     run = sweep_run(INFO, records, FRONT)
     assert curves(run)["trials_complete"] == [(1, 1), (2, 1), (3, 2)]
     assert curves(run)["trials_failed"] == [(1, 0), (2, 1), (3, 1)]
@@ -264,22 +264,22 @@ def test_curves_count_the_trials_that_ended_in_the_order_of_their_ends():
 
 
 def test_device_hours_contain_what_a_trial_used_before_it_lost_its_race():
-    raced = replace(trial(0, failed=True), state="stopped", held=3600.0)
+    raced = replace(failed(0), state="stopped", held=3600.0)
     later = replace(trial(1), held=1800.0)
     assert curves(sweep_run(INFO, [raced, later]))["device_hours"] == [(1, 1.0), (2, 1.5125)]
 
 
 def test_the_sweeps_run_has_the_best_values_so_far_and_the_searched_ranges():
     broken = replace(trial(5), constraints={"accuracy": 0.1})
-    run = sweep_run(INFO, [trial(1), trial(0), trial(2), broken, baseline("tpt", 20)])
+    run = sweep_run(INFO, [trial(1), trial(0), trial(2), broken, baseline("tpt", 73.0, 4.0)])
     assert curves(run)["best/accuracy"] == [(1, 53), (2, 54), (3, 55), (4, 55)]
     assert curves(run)["best/ece"] == [(1, 11.5), (2, 10.8), (3, 10.1), (4, 10.1)]
     assert run.params == {"fpp.gamma2": "0.1 to 15.0, log", "fpp.class_var": "0.001 to 0.02"}
 
 
 def test_stopped_trials_are_counted_from_the_first_one_on():
-    stopped = replace(trial(1, failed=True), state="stopped", reason="lower after 2 of 5 datasets")
-    records = [trial(0), stopped, trial(2), replace(trial(3, running=True), state="waiting")]
+    stopped = replace(failed(1), state="stopped", reason="lower after 2 of 5 datasets")
+    records = [trial(0), stopped, trial(2), replace(running(3), state="waiting")]
     run = sweep_run(INFO, records)
     assert curves(run)["trials_stopped"] == [(2, 1), (3, 1)]
     assert curves(run)["trials_complete"] == [(1, 1), (2, 1), (3, 2)]
@@ -296,7 +296,7 @@ def test_points_stay_when_the_test_split_has_been_run(tmp_path):
     before = points()
     assert [point.step for point in before if point.key == "hypervolume"] == [1, 2, 3]  # the fourth failed
     for record in folder.trials():
-        folder.write_trial(replace(record, results={**record.results, "test": split_result(9)}))
+        folder.write_trial(replace(record, results={**record.results, "test": split_result(62.0, 5.2)}))
     assert points() == before
 
 

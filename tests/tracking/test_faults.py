@@ -13,9 +13,8 @@ from fpp_sweep import sync as command
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tracking import BackgroundSync, check_store, mlflow_links, sync_folder
 from fpp_sweep.tracking.sync import STATE_FILE, _SweepRuns
-from tests.sweeps import build_sweep
-from tests.tracking.proxies import faulty_proxy
-from tests.tracking.stores import as_sets, contents, server
+from tests.kit.records import build_sweep
+from tests.kit.stores import as_sets, contents, faulty_proxy, server
 from tests.waiting import LONG, wait_for
 
 pytestmark = pytest.mark.slow
@@ -90,7 +89,7 @@ def test_a_sync_killed_at_many_steps_leaves_everything_once(tmp_path, database, 
 
 def test_a_server_down_for_the_whole_sweep_gets_everything_when_it_is_up(tmp_path, empty_database):
     with server(tmp_path, empty_database) as mlflow:
-        folder = build_sweep(tmp_path / "perturb-1", trials=2, running=(0, 1), state="running", report=False)
+        folder = build_sweep(tmp_path / "perturb-1", trials=2, running_trials=(0, 1), state="running", report=False)
         sync = BackgroundSync(folder, mlflow.uri)
         sync.start()
         wait_for(lambda: sync.status().error)
@@ -120,7 +119,7 @@ def test_a_server_killed_during_a_sync_is_brought_up_to_date_by_itself(tmp_path,
     monkeypatch.setattr(_SweepRuns, "set_status", kill_at_the_fourth)
     with server(tmp_path, empty_database) as mlflow:
         mlflow.start()
-        folder = build_sweep(tmp_path / "perturb-1", running=range(6), state="running", report=False)
+        folder = build_sweep(tmp_path / "perturb-1", running_trials=range(6), state="running", report=False)
         sync = BackgroundSync(folder, mlflow.uri)
         sync.start()
         wait_for(lambda: len(calls) > 3 and sync.status().error)

@@ -23,10 +23,9 @@ from fpp_sweep.tracking import check_store, mlflow_links, sync_folder
 from fpp_sweep.tracking.desired import FrontDocument
 from fpp_sweep.tracking.sync import LOCK_FILE, STATE_FILE
 from fpp_sweep.tracking.uri import one_line, page_address, server_version, store_identity, ui_command
-from tests.drivers import environment, only_sweep, started
-from tests.sweeps import build_sweep
-from tests.tracking.proxies import authenticating_proxy
-from tests.tracking.stores import contents, free_port, server
+from tests.kit.processes import environment, only_sweep, start_tune
+from tests.kit.records import build_sweep
+from tests.kit.stores import authenticating_proxy, contents, free_port, server
 from tests.waiting import LONG
 
 PASSWORDS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12).map(lambda text: f"S3{text}cret")
@@ -123,7 +122,7 @@ def test_a_server_behind_a_password_gets_everything_and_no_other_file_has_the_pa
             uri = f"http://me:{encoded}@{address}"
             work = tmp_path / "work"
             work.mkdir()
-            with started(work, *words, "--tracking-uri", uri, "--set", f"work.tracking_uri={uri}") as driver:
+            with start_tune(work, *words, "--tracking-uri", uri, "--set", f"work.tracking_uri={uri}") as driver:
                 out, err = driver.communicate(timeout=LONG)
             assert driver.returncode == 0, out + err
             assert f"MLflow      http://{address}/#/experiments/" in out
@@ -178,7 +177,7 @@ def test_links_that_lead_out_of_the_folder_are_not_followed(tmp_path, uri, capsy
     secret = tmp_path / "private"
     secret.mkdir()
     (secret / "key").write_text("S3cret")
-    folder = build_sweep(tmp_path / "perturb-1", trials=2, failed=())
+    folder = build_sweep(tmp_path / "perturb-1", trials=2, failed_trials=())
     (folder.report / "key.txt").symlink_to(secret / "key")
     (folder.report / "linked").symlink_to(secret)
     (folder.report / "page.html").symlink_to("sweep.html")  # stays within
@@ -243,7 +242,7 @@ def test_a_front_with_wrong_types_is_ignored(tmp_path, uri, damaged):
 
 
 def test_strange_texts_arrive_once(tmp_path, uri):
-    folder = build_sweep(tmp_path / "perturb-1", trials=2, failed=(1,), baselines=())
+    folder = build_sweep(tmp_path / "perturb-1", trials=2, failed_trials=(1,), baselines=())
     info = folder.info()
     strange = {"a/b\\..": "x", "": "y", "esc\x1b": "\x1b[2J\0", "half": "\ud800", "long": "z" * 2**20}
     folder.write_info(replace(info, name="p/../\x1b" + "n" * 2**20, versions=strange))

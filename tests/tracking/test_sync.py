@@ -18,9 +18,9 @@ from fpp_sweep.spec.files import written_whole
 from fpp_sweep.tracking import DEFAULT_URI, check_store, mlflow_links, sync_folder, trusted_uri, upload_group_files
 from fpp_sweep.tracking.sync import STATE_FILE, _SweepRuns, is_synced
 from fpp_sweep.tracking.uri import connect, ui_command
+from tests.kit.records import build_sweep, failed, running, split_result, trial
+from tests.kit.stores import as_sets, contents, rows
 from tests.names import PLAIN
-from tests.sweeps import build_sweep, split_result, trial
-from tests.tracking.stores import as_sets, contents, rows
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -63,7 +63,7 @@ def test_a_sweep_becomes_a_run_with_a_child_for_each_trial_and_baseline(tmp_path
     children = rows(database, "select count(*) from tags where key = 'mlflow.parentRunId' and value = ?", parent)
     assert children == [(9,)]
     member, other = "0005 58/8 gamma2=1.42 class_var=0.006", "0004 57/8.7 gamma2=0.835 class_var=0.005"
-    assert latest(database, member)["test/accuracy"] == 57.0
+    assert latest(database, member)["test/accuracy"] == 57.3
     assert params(database, member)["fpp.gamma2"] == "1.41986"
     assert (tags(database, member)["on_front"], tags(database, other)["on_front"]) == ("true", "false")
     assert "non-finite" in tags(database, "0003 gamma2=0.491 class_var=0.004")["reason"]
@@ -73,7 +73,7 @@ def test_sweeps_of_one_group_stand_under_one_run(tmp_path, database, uri):
     page = tmp_path / "reproduction.html"
     page.write_text("<title>all tables</title>")
     for name in ("main", "seeds"):
-        folder = build_sweep(tmp_path / name, trials=2, failed=(), baselines=())
+        folder = build_sweep(tmp_path / name, trials=2, failed_trials=(), baselines=())
         folder.write_info(replace(folder.info(), group="tiny@123.000"))
         for _ in range(2):  # the second sync finds what the first has created
             sync_folder(folder, uri)
@@ -132,24 +132,26 @@ def test_a_sync_into_another_store_copies_everything(tmp_path, database, uri, em
 
 
 def test_a_running_trial_is_shown_and_gets_its_results_when_it_ends(tmp_path, database, uri):
-    folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=3, running=(2,), state="running", report=False)
+    folder = build_sweep(
+        tmp_path / "perturb-1", baselines=(), trials=3, running_trials=(2,), state="running", report=False
+    )
     sync_folder(folder, uri)
     assert statuses(database)["0002 gamma2=0.289 class_var=0.003"] == "RUNNING"
     folder.write_trial(trial(2))
     assert sync_folder(folder, uri).updated == 2  # the trial, and the sweep that counts it
     name = "0002 55/10.1 gamma2=0.289 class_var=0.003"
     assert statuses(database)[name] == "FINISHED"
-    assert latest(database, name)["accuracy"] == split_result(2).average["accuracy"]
+    assert latest(database, name)["accuracy"] == 55.0
 
 
 def test_a_trial_that_runs_again_after_an_interruption_is_running_and_has_no_reason(tmp_path, database, uri):
     folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=1, report=False)
     name = "0000 code gamma2=0.1 class_var=0.001"
-    stopped = replace(trial(0, running=True), state="interrupted", reason="Ctrl-C", finished=trial(0).finished)
+    stopped = replace(running(0), state="interrupted", reason="Ctrl-C", finished=trial(0).finished)
     folder.write_trial(stopped)
     sync_folder(folder, uri)
     assert (statuses(database)[name], tags(database, name)["reason"]) == ("KILLED", "Ctrl-C")
-    folder.write_trial(replace(trial(0, running=True), attempt=2))
+    folder.write_trial(replace(running(0), attempt=2))
     sync_folder(folder, uri)
     assert statuses(database)[name] == "RUNNING"
     assert "reason" not in tags(database, name)
@@ -175,9 +177,11 @@ def test_a_trial_that_leaves_the_front_loses_what_the_front_said_about_it(tmp_pa
 
 
 def test_a_waiting_trial_is_scheduled_without_an_end_and_a_stopped_one_says_why(tmp_path, database, uri):
-    folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, failed=(1,), running=(0,), report=False)
-    folder.write_trial(replace(trial(0, running=True), state="waiting"))
-    folder.write_trial(replace(trial(1, failed=True), state="stopped", reason="lower after 2 of 5 datasets"))
+    folder = build_sweep(
+        tmp_path / "perturb-1", baselines=(), trials=2, failed_trials=(1,), running_trials=(0,), report=False
+    )
+    folder.write_trial(replace(running(0), state="waiting"))
+    folder.write_trial(replace(failed(1), state="stopped", reason="lower after 2 of 5 datasets"))
     waiting, stopped = "0000 code gamma2=0.1 class_var=0.001", "0001 gamma2=0.17 class_var=0.002"
     sync_folder(folder, uri)
     assert (statuses(database)[waiting], statuses(database)[stopped]) == ("SCHEDULED", "FINISHED")
@@ -191,20 +195,20 @@ def test_a_changed_value_replaces_the_one_before_even_if_it_is_smaller_and_as_ol
     folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, report=False)
     sync_folder(folder, uri)
     record = trial(1)
-    lower = replace(split_result(1), average={**split_result(1).average, "accuracy": 1.5})
+    lower = split_result(1.5, 10.8)
     folder.write_trial(replace(record, results={"val": lower}))
     sync_folder(folder, uri)
     (folder.path / STATE_FILE).unlink()
     sync_folder(folder, uri)
     name = "0001 54/10.8 gamma2=0.17 class_var=0.002"
     assert latest(database, name)["accuracy"] == 1.5
-    assert history(database, name, "accuracy") == [(0, 1.5), (0, split_result(1).average["accuracy"])]
+    assert history(database, name, "accuracy") == [(0, 1.5), (0, 54.0)]
 
 
 def test_a_curve_has_a_point_for_each_trial_also_where_its_value_stays(tmp_path, database, uri):
-    folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, running=(1,), report=False)
+    folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, running_trials=(1,), report=False)
     sync_folder(folder, uri)
-    folder.write_trial(trial(1, failed=True))
+    folder.write_trial(failed(1))
     sync_folder(folder, uri)
     (folder.path / STATE_FILE).unlink()
     folder.write_trial(trial(2))
@@ -240,7 +244,7 @@ def test_artifacts_lie_beside_the_database_wherever_the_command_is_started(
         "config.yaml",
         "metrics.csv",
         "traceback.txt",
-        "prompts/tiny_digits-0.safetensors",
+        "prompts/textures-0.safetensors",
     }
 
 
@@ -299,7 +303,7 @@ def test_names_with_strange_characters_arrive(tmp_path, database, uri, monkeypat
         monkeypatch.setattr("fpp_sweep.tracking.sync._link", lambda *_: False)
     names = ["my data (new)!", "../../etc/passwd", "größe", "a'b; drop table runs --", "x" * 400, "a//b", "50%#?"]
     folder = build_sweep(tmp_path / "it's a 'sweep'", baselines=(), trials=1, datasets=names[:1], report=False)
-    record = trial(0, names)
+    record = trial(0, datasets=names)
     folder.write_trial(replace(record, config={**record.config, "prompt": "y" * 7000, "odd key (1)": "'"}))
     artifact = folder.artifacts(record.name) / "prompts" / "50%#? größe (1).txt"
     artifact.write_text("safe and sound")

@@ -13,7 +13,7 @@ import pytest
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tracking import DEFAULT_URI, check_store, uri
 from fpp_sweep.tracking.uri import check_address, connect, is_permanent, one_line, store_identity, ui_command
-from tests.tracking.stores import free_port, rows
+from tests.kit.stores import free_port, rows
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -19,9 +19,9 @@ from fpp_sweep.spec.tasks import EvalTask, PretrainTask
 from fpp_sweep.trial import prompts
 from fpp_sweep.trial.adapting import evaluate, make_adapter, pack_state, with_state
 from fpp_sweep.trial.prompts import flatness_weight, make_prompt
-from tests.clips import random_clip
-from tests.toys import RUNNING_MEAN, registered
-from tests.trial.made import same_predictions
+from tests.kit.models import random_clip
+from tests.kit.rows import RUNNING_MEAN, registered
+from tests.kit.tasks import same_predictions
 
 CLIP = random_clip()
 DIGITS = open_dataset("digits", "test").head(200)

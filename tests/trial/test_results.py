@@ -12,7 +12,7 @@ from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.trial.results import TaskFailed, TaskResult, pack, unpack
 from fpp_sweep.trial.store import MemoryStore, TaskStore
-from tests.trial.made import predictions, same_predictions
+from tests.kit.tasks import predictions, same_predictions
 
 SKIPPED = (Skipped(sample_id="a.jpg", reason="a.jpg: cut off"), Skipped(sample_id="ä\n.jpg", reason=""))
 RESULT = TaskResult(

@@ -16,8 +16,8 @@ from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore, file_of, folder_for, is_whole
 from fpp_sweep.trial.worker_model import made_with
 from tests.disks import mounted
-from tests.drivers import SMALL
-from tests.trial.made import MODEL
+from tests.kit.processes import SMALL_SPACE
+from tests.kit.tasks import MODEL
 
 KEY = "ab" * 12
 RESULT = TaskResult(prompt=b"a prompt", seconds={"pretrain": 2.0})
@@ -168,5 +168,5 @@ def test_results_are_marked_with_all_code_that_can_change_them():
     ],
 )
 def test_which_sweeps_share(overrides, shares):
-    space = parse_space(SMALL, "small.yaml", ["work.baselines=[]", *overrides])
+    space = parse_space(SMALL_SPACE, "small.yaml", ["work.baselines=[]", *overrides])
     assert (shared_results(space) is not None) == shares

@@ -11,9 +11,9 @@ from fpp_sweep.tracking.desired import trial_run
 from fpp_sweep.trial import worker as worker_module
 from fpp_sweep.trial.trial import StoppingPolicy
 from fpp_sweep.workers.status import StatusPoller
+from tests.kit.records import sweep_info
+from tests.kit.workers import Gate, executing, plan_of
 from tests.names import named
-from tests.sweeps import sweep_info
-from tests.trial.conftest import Gate, executing, plan_of
 
 SPACE = named("""
 base: {method: tpt, prompt: a photo of a, views.count: 2}
@@ -42,7 +42,7 @@ class Sweep:
         self.space = parse_space(SPACE, "space.yaml")
         self.folder = SweepFolder(path)
         if not self.folder.info_file.exists():
-            self.folder.write_info(sweep_info("sweep", state="running"))
+            self.folder.write_info(sweep_info(name="sweep", state="running"))
         self.plan = plan_of(worker, seeds=(0, 1), splits=("val", "test"), shards=3)
         self.study = SweepStudy(self.folder.study_file, "sweep", self.space, records=self.folder.trials())
         self.heard = []

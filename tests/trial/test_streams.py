@@ -13,10 +13,10 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.trial.trial import StoppingPolicy, TrialStopped, run_trial
 from fpp_sweep.workers.scheduler import LostError
+from tests.kit.rows import RUNNING_MEAN, registered
+from tests.kit.tasks import same_predictions
+from tests.kit.workers import Gate, executing, inline, plan_of
 from tests.names import DYNAPROMPT, TPT
-from tests.toys import RUNNING_MEAN, registered
-from tests.trial.conftest import Gate, executing, inline, plan_of
-from tests.trial.made import same_predictions
 
 CONFIG = TrialConfig(method="running_mean", prompt="a photo of a")
 BUFFER = TrialConfig(prompt="a photo of a").replace(
@@ -117,7 +117,7 @@ from fpp_sweep.core.methods.dynaprompt import DynaPrompt
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.trial.trial import run_trial
 from fpp_sweep.trial.worker import Worker
-from tests.trial.conftest import inline, plan_of
+from tests.kit.workers import inline, plan_of
 from tests.trial.test_streams import BUFFER
 
 tasks.SHARD, calls, predict = 64, [], DynaPrompt.predict

@@ -31,10 +31,10 @@ from fpp_sweep.trial.trial import (
     run_trial,
     summary,
 )
+from tests.kit.rows import metric_row, registered
+from tests.kit.tasks import dataset_info, evaluation, predictions, same_predictions
+from tests.kit.workers import Gate, executing, inline, plan_of
 from tests.names import CTPT, OTPT, PLAIN, TPT
-from tests.toys import metric_row, registered
-from tests.trial.conftest import Gate, executing, inline, plan_of
-from tests.trial.made import dataset_info, evaluation, predictions, same_predictions
 
 IMAGES, SMALL = 150, 20  # of the two workers
 QUICK = {"views.count": 4, "fpp.steps": 2, "fpp.draws": 1}
@@ -361,14 +361,21 @@ def test_a_shard_with_missing_or_extra_samples_is_refused(lost, count):
         join_shards([(task, wrong)], ImageRange(0, 64))
 
 
-def test_the_same_sample_in_two_shards_is_refused():
-    with pytest.raises(InputError, match="appears more than once"):
-        join_shards([part(0, 64, seed=1), part(64, 128, seed=1)], ImageRange(0, 128))
-
-
-def test_a_dataset_without_readable_images_is_refused():
-    with pytest.raises(InputError, match="dtd: none of its 70 images can be read, such as cut off"):
-        join_shards([part(0, 64, skipped=64), part(64, 70, skipped=6)], ImageRange(0, 70))
+@pytest.mark.parametrize(
+    ("parts", "stop", "message"),
+    [
+        ([part(0, 64, seed=1), part(64, 128, seed=1)], 128, "appears more than once"),
+        (
+            [part(0, 64, skipped=64), part(64, 70, skipped=6)],
+            70,
+            "dtd: none of its 70 images can be read, such as cut off",
+        ),
+    ],
+    ids=["the same sample in two shards", "no readable image"],
+)
+def test_shards_with_a_repeated_sample_or_no_readable_image_are_refused(parts, stop, message):
+    with pytest.raises(InputError, match=message):
+        join_shards(parts, ImageRange(0, stop))
 
 
 def test_a_summary_counts_each_image_once_over_all_seeds():
@@ -406,7 +413,7 @@ def test_costs_are_of_one_seed_and_seconds_of_all(seeds):
 # ------------------------------------------------------------ values of objectives
 
 
-FOUND = SplitResult(
+MEASURED = SplitResult(
     average={"accuracy": 61.0, "ece": 4.0, "nll": math.nan},
     datasets={"dtd": {"accuracy": 44.0, "ece": math.inf}, "pets": {"accuracy": 78.0, "ece": 3.0}},
     deviation={},
@@ -428,18 +435,18 @@ FOUND = SplitResult(
     ],
 )
 def test_an_objective_is_an_average_a_datasets_value_or_a_cost(metric, value):
-    assert measured_value(FOUND, metric) == value
+    assert measured_value(MEASURED, metric) == value
 
 
 def test_an_objective_on_an_unknown_dataset_lists_the_known_ones():
     with pytest.raises(InputError, match=r"objective 'ece/cars': the sweep has no dataset 'cars'; it has dtd, pets"):
-        measured_value(FOUND, "ece/cars")
+        measured_value(MEASURED, "ece/cars")
 
 
 @pytest.mark.parametrize(("metric", "message"), [("nll", "nll is nan"), ("ece/dtd", "ece/dtd is inf")])
 def test_a_number_that_is_not_finite_is_an_error(metric, message):
     with pytest.raises(FloatingPointError, match=message):
-        measured_value(FOUND, metric)
+        measured_value(MEASURED, metric)
 
 
 # ------------------------------------------------------------ files

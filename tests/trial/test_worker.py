@@ -21,11 +21,11 @@ from fpp_sweep.trial import worker as worker_module
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.trial import ImageRange, join_shards
 from fpp_sweep.trial.worker import Worker
-from tests.builders import jpeg, write_image
+from tests.kit.datasets import jpeg, write_image
+from tests.kit.rows import RUNNING_MEAN, registered
+from tests.kit.tasks import evaluation
+from tests.kit.workers import inline, plan_of
 from tests.names import DYNAPROMPT, PLAIN, TPT
-from tests.toys import RUNNING_MEAN, registered
-from tests.trial.conftest import inline, plan_of
-from tests.trial.made import evaluation
 
 LISTING = [["1.jpg", 0, "cat"], ["2.jpg", 1, "dog"], ["3.jpg", 1, "dog"]]
 SPLITS = {"train": LISTING, "val": LISTING, "test": [["1.jpg", 0, "cat"], ["2.jpg", 0, "cat"], ["3.jpg", 1, "dog"]]}

@@ -7,9 +7,9 @@ import pytest
 
 from fpp_sweep.spec import tasks
 from fpp_sweep.workers import scheduler as scheduler_module
-from tests.toys import RUNNING_MEAN, registered
-from tests.trial.made import evaluation
-from tests.workers.harness import HANGS_AFTER, Harness
+from tests.kit.rows import RUNNING_MEAN, registered
+from tests.kit.scheduler import HANGS_AFTER, Harness
+from tests.kit.tasks import evaluation
 
 
 @pytest.hookimpl(tryfirst=True)

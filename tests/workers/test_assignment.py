@@ -6,10 +6,7 @@ import threading
 import pytest
 
 from fpp_sweep.trial.store import TaskStore
-from tests.names import OTPT
-from tests.trial.made import KEYS, evaluation
-from tests.waiting import LONG
-from tests.workers.harness import (
+from tests.kit.scheduler import (
     USER_ERROR,
     die,
     fail_for_good,
@@ -21,6 +18,9 @@ from tests.workers.harness import (
     titles_in,
     until,
 )
+from tests.kit.tasks import KEYS, evaluation
+from tests.names import OTPT
+from tests.waiting import LONG
 
 
 async def execution_order(harness, *requests):

@@ -20,7 +20,16 @@ from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.workers.actors import RayWorker
 from fpp_sweep.workers.resources import WorkerNeeds
 from fpp_sweep.workers.session import session
-from tests.drivers import SMALL, assert_same_as_in_one_process, complete, descendants, ended, kill, only_sweep, started
+from tests.kit.processes import (
+    SMALL_SPACE,
+    assert_same_as_in_one_process,
+    complete_records,
+    descendants,
+    kill_tree,
+    killed_at_end,
+    only_sweep,
+    start_tune,
+)
 from tests.waiting import LONG, wait_for
 
 pytestmark = [
@@ -28,7 +37,7 @@ pytestmark = [
     pytest.mark.nightly,
     pytest.mark.skipif(sys.platform != "linux", reason="elsewhere 127.0.0.1 is the only address of the loopback"),
 ]
-AS_MANY_AS_THERE_IS_ROOM_FOR = SMALL.replace(", workers: 1", "").replace("concurrency: 1", "concurrency: 2")
+AS_MANY_AS_THERE_IS_ROOM_FOR = SMALL_SPACE.replace(", workers: 1", "").replace("concurrency: 1", "concurrency: 2")
 HEAD = "--head", "--port=0", "--include-dashboard=false"
 RAY = Path(sys.executable).with_name("ray")
 
@@ -52,7 +61,7 @@ def node(folder, ip, *words, room=1, before=(), env=None):
     start = [*before, RAY, "start", "--block", f"--node-ip-address={ip}", f"--temp-dir={folder}", *words]
     # workers' ports are any that are free: the fixed ones that Ray has for them are another node's already
     start += [f"--num-cpus={room}", f"--object-store-memory={10**8}", "--min-worker-port=0", "--max-worker-port=0"]
-    with folder.with_suffix(".log").open("w") as log, ended(_started(start, log, env or {})) as top:
+    with folder.with_suffix(".log").open("w") as log, killed_at_end(_started(start, log, env or {})) as top:
         address = folder / "ray_current_cluster"
         wait_for(lambda: address.is_file() and address.read_text())
         yield top.pid, address.read_text().strip()
@@ -63,29 +72,29 @@ def _started(command, log, env):
 
 
 def workers(pid):
-    return {each for each, line in descendants(pid).items() if "ray::WorkerActor" in line}
+    return {child for child, line in descendants(pid).items() if "ray::WorkerActor" in line}
 
 
 def room(address):
     """Return the CPUs of the cluster as Ray reports them: a lost node counts for some time."""
-    found = subprocess.run([RAY, "status", f"--address={address}"], capture_output=True, text=True, check=True).stdout
-    return sum(float(line.split()[0].partition("/")[2]) for line in found.splitlines() if line.endswith(" CPU"))
+    status = subprocess.run([RAY, "status", f"--address={address}"], capture_output=True, text=True, check=True).stdout
+    return sum(float(line.split()[0].partition("/")[2]) for line in status.splitlines() if line.endswith(" CPU"))
 
 
 def test_a_machine_that_joins_is_used_and_a_lost_machine_costs_no_result(tmp_path, scratch):
     """The first machine's worker is stopped meanwhile, so that the second one does the work."""
     with node(scratch / "head", "127.0.0.2", *HEAD) as (head, address):
         words = "--address", address, "--trials", "8"
-        with ended(started(tmp_path, *words, space=AS_MANY_AS_THERE_IS_ROOM_FOR)) as driver:
-            wait_for(lambda: complete(tmp_path))
+        with killed_at_end(start_tune(tmp_path, *words, space=AS_MANY_AS_THERE_IS_ROOM_FOR)) as driver:
+            wait_for(lambda: complete_records(tmp_path))
             (first,) = workers(head)
             os.kill(first, signal.SIGSTOP)
             with node(scratch / "other", "127.0.0.3", f"--address={address}") as (other, _):
                 wait_for(lambda: workers(other))
-                before = len(complete(tmp_path))
-                wait_for(lambda: len(complete(tmp_path)) >= before + 2)  # one the first may just have been done with
+                before = len(complete_records(tmp_path))
+                wait_for(lambda: len(complete_records(tmp_path)) >= before + 2)  # one may be of the first
                 assert driver.poll() is None
-                kill(other)
+                kill_tree(other)
             wait_for(lambda: room(address) == 1)
             assert workers(head) == {first}
             os.kill(first, signal.SIGCONT)
@@ -104,9 +113,11 @@ def test_a_sweep_that_lost_all_machines_continues_on_the_next_one(tmp_path, scra
         _, address = there.enter_context(node(scratch / "head", "127.0.0.2", *HEAD, room=0))
         join = f"--address={address}"
         other, _ = there.enter_context(node(scratch / "other", "127.0.0.3", join, room=3))
-        driver = there.enter_context(ended(started(tmp_path, "--address", address, space=AS_MANY_AS_THERE_IS_ROOM_FOR)))
-        wait_for(lambda: complete(tmp_path) and len(workers(other)) == 3)
-        kill(other)
+        driver = there.enter_context(
+            killed_at_end(start_tune(tmp_path, "--address", address, space=AS_MANY_AS_THERE_IS_ROOM_FOR))
+        )
+        wait_for(lambda: complete_records(tmp_path) and len(workers(other)) == 3)
+        kill_tree(other)
         wait_for(lambda: room(address) == 0)
         there.enter_context(node(scratch / "next", "127.0.0.4", join))
         out, err = driver.communicate(timeout=LONG)
@@ -120,9 +131,9 @@ def test_a_sweep_that_lost_all_machines_continues_on_the_next_one(tmp_path, scra
 
 def drain(pid, address, seconds):
     """Announce the end of a node, as a spot machine's; it ends when the time is up or when nothing runs on it."""
-    (found,) = {re.search(r" --node-id=(\w+)", line)[1] for line in descendants(pid).values() if " --node-id=" in line}
+    (status,) = {re.search(r" --node-id=(\w+)", line)[1] for line in descendants(pid).values() if " --node-id=" in line}
     words = "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot", f"--deadline-remaining-seconds={seconds}"
-    subprocess.run([RAY, "drain-node", f"--address={address}", f"--node-id={found}", *words], check=True)
+    subprocess.run([RAY, "drain-node", f"--address={address}", f"--node-id={status}", *words], check=True)
 
 
 def test_a_draining_machine_finishes_its_task_and_costs_no_result(tmp_path, scratch):
@@ -131,8 +142,8 @@ def test_a_draining_machine_finishes_its_task_and_costs_no_result(tmp_path, scra
         head, address = there.enter_context(node(scratch / "head", "127.0.0.2", *HEAD))
         other, _ = there.enter_context(node(scratch / "other", "127.0.0.3", f"--address={address}"))
         words = "--address", address, "--trials", "12"
-        driver = there.enter_context(ended(started(tmp_path, *words, space=AS_MANY_AS_THERE_IS_ROOM_FOR)))
-        wait_for(lambda: complete(tmp_path) and workers(other) and workers(head))
+        driver = there.enter_context(killed_at_end(start_tune(tmp_path, *words, space=AS_MANY_AS_THERE_IS_ROOM_FOR)))
+        wait_for(lambda: complete_records(tmp_path) and workers(other) and workers(head))
         (leaving,) = workers(other)
         wait_for(lambda: "TrialRunner" in str(descendants(head)))
         assert "TrialRunner" not in str(descendants(other))
@@ -149,16 +160,16 @@ def test_a_draining_machine_finishes_its_task_and_costs_no_result(tmp_path, scra
 
 def test_a_worker_without_memory_fails_no_trial(tmp_path):
     """The worker is alive, and fails every task whose shapes differ from those before."""
-    two = SMALL.replace("workers: 1", "workers: 2").replace("concurrency: 1", "concurrency: 2")
+    two = SMALL_SPACE.replace("workers: 1", "workers: 2").replace("concurrency: 1", "concurrency: 2")
     two = two.replace("views.count: 4, ", "").replace(
         "params:", "params:\n  views.count: [4, 6, 8, 10, 12, 14, 16, 20, 24]"
     )
-    with ended(started(tmp_path, "--trials", "16", space=two)) as driver:
+    with killed_at_end(start_tune(tmp_path, "--trials", "16", space=two)) as driver:
         wait_for(lambda: len(workers(driver.pid)) == 2)
         other, sick = workers(driver.pid)
         os.kill(other, signal.SIGSTOP)
-        before = len(complete(tmp_path))
-        wait_for(lambda: len(complete(tmp_path)) >= before + 2)  # so the one that is to be sick has begun to work
+        before = len(complete_records(tmp_path))
+        wait_for(lambda: len(complete_records(tmp_path)) >= before + 2)  # so the worker that gets sick has begun
         resource.prlimit(sick, resource.RLIMIT_AS, (1, 1))  # what it has it keeps
         os.kill(other, signal.SIGCONT)
         out, err = driver.communicate(timeout=LONG)

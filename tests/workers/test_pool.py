@@ -22,8 +22,8 @@ from fpp_sweep.workers import scheduler as scheduler_module
 from fpp_sweep.workers.actors import Pool, RayWorker, SchedulerActor, WorkerActor
 from fpp_sweep.workers.resources import WorkerNeeds, require_room
 from fpp_sweep.workers.scheduler import LostError, PendingRequest
-from tests.trial.made import KEYS, MODEL, evaluation
-from tests.workers.harness import hang, shards, until
+from tests.kit.scheduler import hang, shards, until
+from tests.kit.tasks import KEYS, MODEL, evaluation
 
 SPEC = WorkerSpec(model="tiny")
 ONE_CPU = WorkerNeeds(workers=1, cpus=1.0, gpus=0.0, env={})

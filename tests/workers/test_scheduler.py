@@ -14,9 +14,8 @@ from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.store import TaskStore
 from fpp_sweep.workers import scheduler as scheduler_module
 from fpp_sweep.workers.scheduler import LostError
-from tests.toys import RUNNING_MEAN, registered
-from tests.trial.made import evaluation
-from tests.workers.harness import (
+from tests.kit.rows import RUNNING_MEAN, registered
+from tests.kit.scheduler import (
     HANGS_AFTER,
     SHORT_TIMEOUT,
     USER_ERROR,
@@ -37,6 +36,7 @@ from tests.workers.harness import (
     titles_in,
     until,
 )
+from tests.kit.tasks import evaluation
 
 
 async def run_loop(ticks):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.disks import mounted
-from tests.drivers import descendants, ended
-from tests.tracking.stores import free_port
+from tests.kit.processes import descendants, killed_at_end
+from tests.kit.stores import free_port
 from tests.waiting import LONG
 
 ROOT = Path(__file__).parent.parent.parent
@@ -82,7 +82,7 @@ def test_only_its_user_can_reach_a_session(tmp_path):
     home.mkdir()
     (stranger / ".ray").mkdir(parents=True)
     (stranger / ".ray/auth_token").write_text("0" * 64)
-    with ended(open_session(home)) as process:
+    with killed_at_end(open_session(home)) as process:
         address, folder = process.stdout.readline().split()
         addresses = listening([process.pid, *descendants(process.pid)])
         assert len(addresses) >= 5  # the driver, Ray's services and a worker
@@ -111,7 +111,7 @@ def test_a_token_that_others_could_read_becomes_private(tmp_path):
     token = tmp_path / ".ray/auth_token"
     token.write_text("1" * 64)
     token.chmod(0o644)
-    with ended(open_session(tmp_path)) as process:
+    with killed_at_end(open_session(tmp_path)) as process:
         process.stdout.readline()
         _, stderr = process.communicate("", timeout=LONG)
     assert stderr.splitlines() == [

@@ -13,7 +13,6 @@ from fpp_sweep.core.compute.precision import upcast
 from fpp_sweep.core.models.image_tower import has_short_last_block, with_visual_prompts
 from fpp_sweep.core.models.maple import DeepPrompts, digest_with
 from fpp_sweep.core.text.tower import TextTower, Tokenizer
-from fpp_sweep.spec.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,17 +86,3 @@ class Clip:
 def _apply(visual: nn.Module, pixels: Tensor) -> Tensor:
     features: Tensor = visual(pixels)
     return features
-
-
-def choose_device(name: str) -> str:
-    """Return a device by name, `auto` for a GPU if there is one; raise InputError if it cannot be used."""
-    if name == "auto":
-        if torch.cuda.is_available():
-            return "cuda"
-        return "cpu"
-    try:
-        torch.zeros(1, device=name).cpu()
-    except (RuntimeError, AssertionError) as error:  # AssertionError: torch without CUDA
-        reason = str(error).splitlines()[0].partition(". ")[0]
-        raise InputError(f"device {name!r} cannot be used: {reason}") from error
-    return name

@@ -10,7 +10,7 @@ import pytest
 from fpp_sweep.core.datasets import DATASETS, GROUPS, expand
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tiny.world import TINY_DATASETS
-from tests.builders import COOP
+from tests.kit.datasets import COOP
 
 
 def test_every_dataset_of_the_paper_is_in_the_catalogue() -> None:

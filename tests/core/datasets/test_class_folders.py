@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fpp_sweep.core.datasets.class_folders import ClassFolders, divide
 from fpp_sweep.spec.errors import InputError
-from tests.builders import build_folders, write_image
+from tests.kit.datasets import build_folders, write_image
 
 LAYOUT = ClassFolders(images="images")
 
@@ -42,10 +42,18 @@ def test_split_folders_may_have_other_names(tmp_path: Path) -> None:
         ClassFolders(images="images", split_folders={"test": "gone"}).read(tmp_path, "test")
 
 
-def test_split_folders_beside_class_folders_are_refused_as_ambiguous(tmp_path: Path) -> None:
-    build_folders(tmp_path / "images", ["train/cat", "validation/cat"])
-    with pytest.raises(InputError, match=r"holds both 'train' and 'validation'.*`splits`"):
-        LAYOUT.read(tmp_path, "train")
+@pytest.mark.parametrize(
+    ("folders", "split", "message"),
+    [
+        (["train/cat", "validation/cat"], "train", r"holds both 'train' and 'validation'.*`splits`"),
+        (["test/cat/persian"], "test", r"test/cat is a class .* not the folder 'persian'"),
+    ],
+    ids=["split folders beside class folders", "a folder inside a class"],
+)
+def test_ambiguous_folders_are_refused(tmp_path: Path, folders: list[str], split: str, message: str) -> None:
+    build_folders(tmp_path / "images", folders)
+    with pytest.raises(InputError, match=message):
+        LAYOUT.read(tmp_path, split)
 
 
 def test_class_folders_without_splits_are_divided_in_the_same_way_for_ever(tmp_path: Path) -> None:
@@ -80,12 +88,6 @@ def test_hidden_files_and_files_without_an_image_suffix_are_passed_over(tmp_path
     (images / "test/.cache").mkdir()
     listing = LAYOUT.read(tmp_path, "test")
     assert (listing.ids, listing.classes) == (["test/cat/cat_0.JPEG"], ("cat",))
-
-
-def test_a_folder_inside_a_class_is_refused(tmp_path: Path) -> None:
-    build_folders(tmp_path / "images", ["test/cat/persian"])
-    with pytest.raises(InputError, match=r"test/cat is a class .* not the folder 'persian'"):
-        LAYOUT.read(tmp_path, "test")
 
 
 def test_a_file_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fpp_sweep.core.datasets import custom_datasets, expand, folder_dataset, open_dataset, read_custom
 from fpp_sweep.spec.errors import InputError
-from tests.builders import build_folders, write_image
+from tests.kit.datasets import build_folders, write_image
 
 
 def write(folder: Path, text: str) -> Path:
@@ -118,8 +118,8 @@ def test_an_error_in_a_dataset_file_is_one_line_that_names_the_file(tmp_path: Pa
 
 def test_anchors_cannot_make_a_small_file_large(tmp_path: Path) -> None:
     anchors = "[&a [x, x, x, x, x, x]"
-    for known, new in zip("abcdefghijkl", "bcdefghijklm", strict=True):
-        anchors += f", &{new} [{', '.join([f'*{known}'] * 9)}]"
+    for old, new in zip("abcdefghijkl", "bcdefghijklm", strict=True):
+        anchors += f", &{new} [{', '.join([f'*{old}'] * 9)}]"
     file = write(tmp_path, f"zoo: {{layout: folders, images: {anchors}]}}")
     with pytest.raises(InputError, match=r"alias \*a is not allowed here") as refusal:
         read_custom(file)

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from fpp_sweep.core.datasets import BadImageError, FileImages, open_dataset
-from tests.builders import jpeg, write_image
+from tests.kit.datasets import jpeg, write_image
 
 
 def encoded(image: Image.Image, kind: str, **options: object) -> bytes:

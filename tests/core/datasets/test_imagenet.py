@@ -15,7 +15,7 @@ from fpp_sweep.core.datasets.class_folders import (
     imagenet_v2_classes,
 )
 from fpp_sweep.spec.errors import InputError
-from tests.builders import build_folders, write_image
+from tests.kit.datasets import build_folders, write_image
 
 VAL = "imagenet/images/val"
 TRAIN = "imagenet/images/train"

@@ -11,7 +11,7 @@ from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.core.datasets.embedded import RenderedImages
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tiny.world import TINY_DATASETS
-from tests.builders import build_coop
+from tests.kit.datasets import build_coop
 
 
 @pytest.mark.parametrize("name", TINY_DATASETS)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fpp_sweep.core.datasets import DATASETS, fair_order, open_dataset
 from fpp_sweep.core.datasets.split_files import SplitJson, read_split_file
 from fpp_sweep.spec.errors import InputError
-from tests.builders import AIRCRAFT, CLASSES, COOP, PARTS, build_aircraft, build_coop, write_image
+from tests.kit.datasets import AIRCRAFT, CLASSES, COOP, PARTS, build_aircraft, build_coop, write_image
 
 LAYOUT = SplitJson(images="images", split_file="split.json")
 

@@ -6,7 +6,7 @@ import torch
 
 from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.spec.config import ViewConfig
-from tests.clips import random_clip
+from tests.kit.models import random_clip
 
 VIEWS = ViewConfig(count=3)
 CLIP = random_clip()

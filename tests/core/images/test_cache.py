@@ -27,7 +27,7 @@ from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.errors import InputError
 from tests.core.images.caches import CLIP, VIEWS, Log, assert_close, everything, files, fill, states
-from tests.painted import painted
+from tests.kit.datasets import painted_dataset
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -73,7 +73,7 @@ def change_the_skipped(path):
 )
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_damaged_chunk_is_reported_and_computed_again(tmp_path, damage, index):
-    dataset = painted(70)
+    dataset = painted_dataset(70)
     expected = everything(fill(tmp_path, dataset)[0])
     damaged = files(tmp_path)[index]
     damage(damaged)
@@ -86,36 +86,36 @@ def test_a_damaged_chunk_is_reported_and_computed_again(tmp_path, damage, index)
 
 
 def test_without_a_progress_bar_damage_is_logged(tmp_path, caplog):
-    fill(tmp_path, painted(3))
+    fill(tmp_path, painted_dataset(3))
     truncate(files(tmp_path)[0])
-    FeatureCache(tmp_path).features(CLIP, painted(3), VIEWS, 0)
+    FeatureCache(tmp_path).features(CLIP, painted_dataset(3), VIEWS, 0)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_a_chunk_of_other_samples_under_a_wrong_name_is_not_used(tmp_path):
-    expected = everything(fill(tmp_path, painted(3))[0])
-    other = dataclasses.replace(painted(3), ids=("7.png", "8.png", "9.png"))
+    expected = everything(fill(tmp_path, painted_dataset(3))[0])
+    other = dataclasses.replace(painted_dataset(3), ids=("7.png", "8.png", "9.png"))
     fill(tmp_path, other)
     digests = sample_digests((f"{index}.png", "(24, 20)") for index in range(3))
     mine = chunk_path(files(tmp_path)[0].parent, 0, digests)
     theirs = next(path for path in files(tmp_path) if path != mine)
     mine.write_bytes(theirs.read_bytes())
-    features, log = fill(tmp_path, painted(3))
+    features, log = fill(tmp_path, painted_dataset(3))
     assert log.computed == 3
     assert torch.equal(everything(features), expected)
 
 
 def test_a_checksum_is_computed_once_in_a_process(tmp_path, monkeypatch):
-    fill(tmp_path, painted(70))
+    fill(tmp_path, painted_dataset(70))
     monkeypatch.setattr(chunks, "_checksum", lambda *_: pytest.fail("computed again"))
-    fill(tmp_path, painted(70))
+    fill(tmp_path, painted_dataset(70))
 
 
 # --- what lies on disk
 
 
 def test_the_manifest_describes_an_entry(tmp_path):
-    fill(tmp_path, painted(3))
+    fill(tmp_path, painted_dataset(3))
     manifest = json.loads(files(tmp_path, "manifest.json")[0].read_text())
     assert manifest["model"] == "random-0"
     assert (manifest["dataset"], manifest["split"], manifest["seed"]) == ("painted", "test", 0)
@@ -125,20 +125,20 @@ def test_the_manifest_describes_an_entry(tmp_path):
 
 
 def test_a_finished_entry_holds_chunks_and_a_manifest_only(tmp_path):
-    fill(tmp_path, painted(70))
+    fill(tmp_path, painted_dataset(70))
     folder = files(tmp_path)[0].parent
     assert {path.suffix for path in folder.iterdir()} == {".safetensors", ".json"}
 
 
 def test_leftovers_of_dead_processes_are_removed_by_the_next_fill(tmp_path):
-    fill(tmp_path, painted(3))
+    fill(tmp_path, painted_dataset(3))
     folder = files(tmp_path)[0].parent
     left, active = (folder / f".0000{index}-abc.safetensors.1.2.partial" for index in (7, 8))
     for path in (left, active):
         path.write_bytes(b"half")
     with Entry(folder).lock(8, blocking=False) as held:
         assert held
-        fill(tmp_path, painted(70))
+        fill(tmp_path, painted_dataset(70))
     assert not left.exists()
     assert active.exists()
 
@@ -153,16 +153,16 @@ def test_an_environment_variable_sets_the_default_folder(monkeypatch):
 def test_features_of_another_format_stay_on_disk_unused(tmp_path, monkeypatch):
     with monkeypatch.context() as earlier:
         earlier.setattr(keys, "FEATURES", "fpp_sweep features 1")
-        fill(tmp_path, painted(3))
+        fill(tmp_path, painted_dataset(3))
     before = {path: path.read_bytes() for path in files(tmp_path, "*")}
-    _, log = fill(tmp_path, painted(3))
+    _, log = fill(tmp_path, painted_dataset(3))
     assert (log.computed, log.notes) == (3, [])
     assert len(files(tmp_path, "*")) == 2 * len(before)
     assert {path: path.read_bytes() for path in before} == before
 
 
 def test_features_can_be_read_after_their_files_are_removed(tmp_path):
-    features, _ = fill(tmp_path, painted(70))
+    features, _ = fill(tmp_path, painted_dataset(70))
     expected = everything(features)
     for path in files(tmp_path):
         path.unlink()
@@ -188,7 +188,7 @@ def mounted(folder, options):
 def test_a_full_disk_is_one_clear_line_and_leaves_no_partial_file(tmp_path):
     with mounted(tmp_path / "small", "size=64k") as root:
         with pytest.raises(InputError) as caught:
-            fill(root, painted(200), ViewConfig(count=16))
+            fill(root, painted_dataset(200), ViewConfig(count=16))
         assert files(root, ".*.partial") == files(root, "*.lock") == []
         message = str(caught.value)
         assert str(root) in message
@@ -199,15 +199,15 @@ def test_a_full_disk_is_one_clear_line_and_leaves_no_partial_file(tmp_path):
         written = len(files(root))
         assert written == 1
         subprocess.run(["mount", "-o", "remount,size=4m", str(root)], check=True)
-        assert fill(root, painted(200), ViewConfig(count=16))[1].cached == written * CHUNK
+        assert fill(root, painted_dataset(200), ViewConfig(count=16))[1].cached == written * CHUNK
 
 
 def test_a_read_only_cache_can_be_read_but_not_filled(tmp_path):
     with mounted(tmp_path / "fixed", "size=4m") as root:
-        fill(root, painted(70))
+        fill(root, painted_dataset(70))
         subprocess.run(["mount", "-o", "remount,ro", str(root)], check=True)
-        assert fill(root, painted(70))[1].cached == 70
-        for dataset in (painted(100), dataclasses.replace(painted(3), name="other")):
+        assert fill(root, painted_dataset(70))[1].cached == 70
+        for dataset in (painted_dataset(100), dataclasses.replace(painted_dataset(3), name="other")):
             with pytest.raises(InputError, match=r"Read-only file system.*--set work.cache=DIR"):
                 fill(root, dataset)
 
@@ -216,7 +216,7 @@ def test_a_file_at_the_path_of_the_cache_is_refused(tmp_path):
     root = tmp_path / "file"
     root.write_text("")
     with pytest.raises(InputError, match=r"Not a directory.*--set work.cache=DIR"):
-        fill(root, painted(3))
+        fill(root, painted_dataset(3))
 
 
 def test_a_limit_on_file_sizes_is_reported_like_a_full_disk(tmp_path):
@@ -224,7 +224,7 @@ def test_a_limit_on_file_sizes_is_reported_like_a_full_disk(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
         with pytest.raises(InputError, match="no space left"):
-            fill(tmp_path, painted(64), ViewConfig(count=16))
+            fill(tmp_path, painted_dataset(64), ViewConfig(count=16))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert files(tmp_path) == files(tmp_path, ".*") == []
@@ -235,7 +235,7 @@ def test_a_limit_on_file_sizes_is_reported_like_a_full_disk(tmp_path):
 
 def test_two_concurrent_runs_share_the_work_and_both_get_all_features(tmp_path):
     """Threads: locks are between open files, so that they are told apart like processes."""
-    dataset, together = painted(6 * CHUNK), threading.Barrier(2)
+    dataset, together = painted_dataset(6 * CHUNK), threading.Barrier(2)
 
     def both(_):
         together.wait()
@@ -272,23 +272,23 @@ def test_a_lock_has_one_holder_even_if_its_file_is_replaced(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_run_waits_for_a_chunk_that_another_run_computes_and_then_looks_again(tmp_path, monkeypatch, finished):
-    fill(tmp_path, painted(3))
-    entry, lock, asked, waited = Entry(files(tmp_path)[0].parent), Entry.lock, [], []
+    fill(tmp_path, painted_dataset(3))
+    entry, lock, requests, waited = Entry(files(tmp_path)[0].parent), Entry.lock, [], []
     with contextlib.ExitStack() as other:
         assert other.enter_context(entry.lock(1, blocking=False))
 
         def step(entry, number, *, blocking):
-            asked.append(number)
-            assert len(asked) < 20, "asks again and again"
+            requests.append(number)
+            assert len(requests) < 20, "asks again and again"
             if blocking:
                 waited.append((number, len(files(tmp_path))))
                 other.close()
                 if finished:
-                    fill(tmp_path, painted(2 * CHUNK))
+                    fill(tmp_path, painted_dataset(2 * CHUNK))
             return lock(entry, number, blocking=blocking)
 
         monkeypatch.setattr(Entry, "lock", step)
-        _, log = fill(tmp_path, painted(3 * CHUNK))
+        _, log = fill(tmp_path, painted_dataset(3 * CHUNK))
     assert waited == [(1, 2)]
     assert log.computed == (2 if finished else 3) * CHUNK
 
@@ -309,7 +309,7 @@ def test_an_entry_is_in_use_while_a_run_fills_it_even_if_it_was_pruned_before(tm
 
     monkeypatch.setattr(fcntl, "flock", step)
     monkeypatch.setattr(Log, "advance", look)
-    fill(tmp_path, painted(70))
+    fill(tmp_path, painted_dataset(70))
     look()
     assert free == [False, False, True]
 
@@ -321,7 +321,7 @@ STEPPED = """
     from fpp_sweep.core.images.cache import Entry
     from fpp_sweep.core.images.chunks import CHUNK
     from tests.core.images.caches import CLIP, fill
-    from tests.painted import painted
+    from tests.kit.datasets import painted_dataset
 
     def report(line):
         print(line, flush=True)
@@ -373,7 +373,7 @@ def computed_images(process):
 
 
 def expected_features(tmp_path):
-    return everything(fill(tmp_path / "expected", painted(6 * CHUNK), exact=True)[0])
+    return everything(fill(tmp_path / "expected", painted_dataset(6 * CHUNK), exact=True)[0])
 
 
 @pytest.mark.nightly
@@ -390,7 +390,7 @@ def test_a_killed_run_is_resumed_where_its_last_whole_chunk_ended(tmp_path):
     before = states(root)
     assert len(before) == 2
     assert files(root, "*.lock")  # its file is still there; the lock went with the process
-    features, log = fill(root, painted(6 * CHUNK), exact=True)
+    features, log = fill(root, painted_dataset(6 * CHUNK), exact=True)
     assert log.cached == len(before) * CHUNK
     assert log.computed == (6 - len(before)) * CHUNK
     assert before.items() <= states(root).items()
@@ -411,7 +411,7 @@ def test_two_processes_share_the_work_and_both_get_all_features(tmp_path):
         wait_for(second, "waits")  # for the first's second chunk
         counts = [computed_images(process) for process in (first, second)]
     assert counts == [2 * CHUNK, 4 * CHUNK]  # nothing twice
-    features, log = fill(root, painted(6 * CHUNK), exact=True)
+    features, log = fill(root, painted_dataset(6 * CHUNK), exact=True)
     assert log.computed == 0
     assert_close(everything(features), expected_features(tmp_path))
 

@@ -9,13 +9,13 @@ from fpp_sweep.core.images import choose_renderer, device_views
 from fpp_sweep.core.images.device_views import ViewRenderer
 from fpp_sweep.core.images.reading import Reader
 from tests.core.images.caches import BAD, CLIP, VIEWS, Log, OnGpu, ShortOfMemory, everything, fill
-from tests.painted import painted
+from tests.kit.datasets import painted_dataset
 
 
 @pytest.mark.parametrize(("pillow", "device", "chosen"), [(0.02, 0.01, "device"), (0.01, 0.02, "pillow")])
 def test_a_gpu_renders_only_if_it_is_faster_and_the_choice_is_noted(monkeypatch, pillow, device, chosen):
     """The clock is replaced: seconds depend on the renderer."""
-    reader = Reader.of(painted(3, bad=frozenset({"0.png"})), VIEWS, CLIP.preprocess, 0)
+    reader = Reader.of(painted_dataset(3, bad=frozenset({"0.png"})), VIEWS, CLIP.preprocess, 0)
     seconds = {"pillow": pillow, "device": device}
     monkeypatch.setattr(choose_renderer, "seconds_per_image", lambda tower, reader, *_: seconds[reader.renderer])
     log = Log()
@@ -26,14 +26,14 @@ def test_a_gpu_renders_only_if_it_is_faster_and_the_choice_is_noted(monkeypatch,
 
 
 def test_on_a_cpu_nothing_is_measured(monkeypatch):
-    reader = Reader.of(painted(3), VIEWS, CLIP.preprocess, 0)
+    reader = Reader.of(painted_dataset(3), VIEWS, CLIP.preprocess, 0)
     monkeypatch.setattr(choose_renderer, "seconds_per_image", lambda *_: pytest.fail("measured"))
     renderer = ViewRenderer(CLIP.preprocess, CLIP.device)
     assert choose_renderer.choose_renderer(CLIP.image_features, reader, renderer, 0, 2, Log()) == "pillow"
 
 
 def test_without_a_readable_image_pillow_is_chosen():
-    reader = Reader.of(painted(2, bad=frozenset({"0.png", "1.png"})), VIEWS, CLIP.preprocess, 0)
+    reader = Reader.of(painted_dataset(2, bad=frozenset({"0.png", "1.png"})), VIEWS, CLIP.preprocess, 0)
     log = Log()
     assert choose_renderer.choose_renderer(CLIP.image_features, reader, OnGpu(), 0, 2, log) == "pillow"
     assert log.notes == []
@@ -42,7 +42,7 @@ def test_without_a_readable_image_pillow_is_chosen():
 @pytest.mark.parametrize("renderer", ["pillow", "device"])
 def test_the_seconds_of_a_renderer_include_reader_and_tower(renderer):
     """They are measured, so that only their sign is asserted."""
-    reader = dataclasses.replace(Reader.of(painted(3), VIEWS, CLIP.preprocess, 0), renderer=renderer)
+    reader = dataclasses.replace(Reader.of(painted_dataset(3), VIEWS, CLIP.preprocess, 0), renderer=renderer)
     view_renderer = ViewRenderer(CLIP.preprocess, CLIP.device)
     assert choose_renderer.seconds_per_image(CLIP.image_features, reader, view_renderer, 0, 0) > 0
     assert choose_renderer.seconds_per_image(CLIP.image_features, reader, view_renderer, 0, 1) > 0
@@ -57,14 +57,14 @@ def test_a_timed_image_goes_through_the_tower_in_parts_where_memory_is_short(tmp
         return "pillow"
 
     monkeypatch.setattr("fpp_sweep.core.images.features.choose_renderer", measure)
-    fill(tmp_path, painted(3), clip=dataclasses.replace(CLIP, visual=tower))
+    fill(tmp_path, painted_dataset(3), clip=dataclasses.replace(CLIP, visual=tower))
     assert len(seconds) == 1
 
 
 @pytest.mark.parametrize("augmix", [True, False])
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=[pytest.mark.slow, pytest.mark.nightly])])
 def test_features_are_the_same_bits_with_either_renderer(tmp_path, monkeypatch, augmix, workers):
-    dataset = painted(70, augmix=augmix, bad=BAD)
+    dataset = painted_dataset(70, augmix=augmix, bad=BAD)
     by_pillow, _ = fill(tmp_path / "pillow", dataset, exact=True, on_bad_image="skip")
     group_sizes, render = [], device_views.render
 

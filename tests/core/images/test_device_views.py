@@ -76,9 +76,9 @@ def test_rows_are_filled_with_the_same_bits_by_both_renderers(device_name, augmi
 def test_the_benchmark_counts_a_case_that_differs_in_one_bit():
     count = Count()
     expected = np.zeros((3, 2, 2), np.uint8)
-    found = torch.zeros(3, 2, 2, dtype=torch.uint8)
-    found[1, 0, 0] = 1
-    count.add(found, expected)
+    ours = torch.zeros(3, 2, 2, dtype=torch.uint8)
+    ours[1, 0, 0] = 1
+    count.add(ours, expected)
     assert (count.cases, count.differ) == (3, 1)
 
 
@@ -88,13 +88,13 @@ def test_mixing_rounds_each_product_and_each_sum():
     pictures = np.stack([picture(rng, 33, 33) for _ in range(40)])
     mixing = augmix.plan_mixing(rng.random((10, augmix.N_DRAWS)))
     words = pack(torch.from_numpy(pictures)).view(4, 10, 33, 33)
-    found = mix(words[0], words[1:].transpose(0, 1), torch.from_numpy(mixing.weights))
+    ours = mix(words[0], words[1:].transpose(0, 1), torch.from_numpy(mixing.weights))
     parts = pictures.reshape(4, 10, 33, 33, 3).astype(np.float32)
     weights = mixing.weights.T[..., None, None, None]
     expected = parts[0] * weights[0]
     for part, weight in zip(parts[1:], weights[1:], strict=True):
         expected = expected + part * weight
-    assert np.array_equal(found.permute(0, 2, 3, 1).numpy(), expected)
+    assert np.array_equal(ours.permute(0, 2, 3, 1).numpy(), expected)
     in_one = (parts.astype(np.float64) * weights).sum(0).astype(np.float32)
     assert (in_one != expected).mean() > 0.1
 

@@ -18,7 +18,6 @@ from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import FeatureKey
 from fpp_sweep.spec.specs import Precision
-from tests.clips import random_clip
 from tests.core.images.caches import (
     BAD,
     CLIP,
@@ -31,13 +30,14 @@ from tests.core.images.caches import (
     fill,
     states,
 )
-from tests.painted import Painter, painted
+from tests.kit.datasets import Painter, painted_dataset
+from tests.kit.models import random_clip
 
 # --- what is computed
 
 
 def test_features_are_those_of_the_views_one_by_one(tmp_path):
-    dataset = painted(70, augmix=True)
+    dataset = painted_dataset(70, augmix=True)
     features, _ = fill(tmp_path, dataset, exact=True)
     assert len(features) == 70
     for index in (0, 5, 63, 64, 69):
@@ -49,7 +49,7 @@ def test_features_are_those_of_the_views_one_by_one(tmp_path):
 
 
 def test_half_precision_is_the_default_and_comes_back_with_unit_norm(tmp_path):
-    dataset = painted(10)
+    dataset = painted_dataset(10)
     half, exact = fill(tmp_path, dataset)[0], fill(tmp_path, dataset, exact=True)[0]
     assert everything(half).dtype == everything(exact).dtype == torch.float32
     assert_close(everything(half), everything(exact), tolerance=1e-3)
@@ -58,7 +58,7 @@ def test_half_precision_is_the_default_and_comes_back_with_unit_norm(tmp_path):
 
 
 def test_batches_of_features_join_across_chunks(tmp_path):
-    features, _ = fill(tmp_path, painted(150))
+    features, _ = fill(tmp_path, painted_dataset(150))
     whole = everything(features)
     for start, stop in ((0, 1), (60, 70), (63, 64), (64, 129), (149, 150), (140, 999)):
         assert torch.equal(features.batch(start, stop), whole[start:stop])
@@ -68,15 +68,15 @@ def test_batches_of_features_join_across_chunks(tmp_path):
 
 
 def test_only_chunks_that_hold_requested_samples_are_computed(tmp_path):
-    features, _ = fill(tmp_path, painted(150), samples=[140, 3])
+    features, _ = fill(tmp_path, painted_dataset(150), samples=[140, 3])
     assert features.sample_indices.tolist() == [*range(64), *range(128, 150)]
 
 
 def test_a_second_run_computes_nothing(tmp_path):
-    first, log = fill(tmp_path, painted(70))
+    first, log = fill(tmp_path, painted_dataset(70))
     assert (log.cached, log.computed) == (0, 70)
     before = states(tmp_path)
-    again, log = fill(tmp_path, painted(70))
+    again, log = fill(tmp_path, painted_dataset(70))
     assert (log.cached, log.computed) == (70, 0)
     assert states(tmp_path) == before
     assert torch.equal(everything(first), everything(again))
@@ -93,16 +93,16 @@ def test_a_second_run_computes_nothing(tmp_path):
         {"seed": 1},
         {"exact": True},
         {"clip": random_clip(seed=1)},
-        {"dataset": dataclasses.replace(painted(3), name="other")},
-        {"dataset": dataclasses.replace(painted(3), split="val")},
-        {"dataset": dataclasses.replace(painted(3), ids=("7.png", "1.png", "2.png"))},
-        {"dataset": dataclasses.replace(painted(3), source=Painter(size=(30, 30)))},
+        {"dataset": dataclasses.replace(painted_dataset(3), name="other")},
+        {"dataset": dataclasses.replace(painted_dataset(3), split="val")},
+        {"dataset": dataclasses.replace(painted_dataset(3), ids=("7.png", "1.png", "2.png"))},
+        {"dataset": dataclasses.replace(painted_dataset(3), source=Painter(size=(30, 30)))},
     ],
     ids=lambda change: next(iter(change)),
 )
 def test_each_input_of_features_is_part_of_their_key(tmp_path, change):
-    fill(tmp_path, painted(3))
-    _, log = fill(tmp_path, **{"dataset": painted(3), **change})
+    fill(tmp_path, painted_dataset(3))
+    _, log = fill(tmp_path, **{"dataset": painted_dataset(3), **change})
     assert log.computed == 3
 
 
@@ -113,9 +113,9 @@ def test_every_field_of_a_key_changes_the_entrys_name():
 
 
 def test_a_new_version_of_views_computes_features_anew(tmp_path, monkeypatch):
-    fill(tmp_path, painted(3))
+    fill(tmp_path, painted_dataset(3))
     monkeypatch.setattr("fpp_sweep.core.images.features.FeatureKey", partial(FeatureKey, views_version=keys.VIEWS + 1))
-    assert fill(tmp_path, painted(3))[1].computed == 3
+    assert fill(tmp_path, painted_dataset(3))[1].computed == 3
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -124,15 +124,15 @@ def test_float32_features_of_a_gpu_and_a_cpu_share_an_entry(tmp_path, exact, mon
         "fpp_sweep.core.images.features.ViewRenderer", lambda preprocess, device: ViewRenderer(preprocess, CLIP.device)
     )
     monkeypatch.setattr("fpp_sweep.core.images.features.choose_renderer", lambda *_: "pillow")
-    fill(tmp_path, painted(3), exact=exact)
-    assert fill(tmp_path, painted(3), clip=OnGpu(), exact=exact)[1].cached == 3
+    fill(tmp_path, painted_dataset(3), exact=exact)
+    assert fill(tmp_path, painted_dataset(3), clip=OnGpu(), exact=exact)[1].cached == 3
 
 
 def test_features_of_different_precisions_have_different_entries(tmp_path):
-    exact, half = (fill(tmp_path, painted(3), precision=precision) for precision in ("float32", "fp16"))
+    exact, half = (fill(tmp_path, painted_dataset(3), precision=precision) for precision in ("float32", "fp16"))
     assert half[1].computed == 3
     assert 0 < (everything(half[0]) - everything(exact[0])).abs().max() < 0.01
-    again = [fill(tmp_path, painted(3), precision=precision)[1].computed for precision in ("float32", "fp16")]
+    again = [fill(tmp_path, painted_dataset(3), precision=precision)[1].computed for precision in ("float32", "fp16")]
     assert again == [0, 0]
     kinds = [torch.device(kind) for kind in ("cpu", "cuda", "cuda:1")]
     labels = {precision: [arithmetic_label(precision, kind) for kind in kinds] for precision in get_args(Precision)}
@@ -143,13 +143,13 @@ def test_features_of_different_precisions_have_different_entries(tmp_path):
 
 @pytest.mark.parametrize("views", [ViewConfig(count=3, augmix="off", flip="on"), ViewConfig(count=3)])
 def test_auto_shares_features_with_the_setting_that_it_resolves_to(tmp_path, views):
-    fill(tmp_path, painted(3))
-    assert fill(tmp_path, painted(3), views)[1].computed == 0
+    fill(tmp_path, painted_dataset(3))
+    assert fill(tmp_path, painted_dataset(3), views)[1].computed == 0
 
 
 def test_a_dataset_without_images_is_refused(tmp_path):
     with pytest.raises(InputError, match="painted, split test: no images"):
-        fill(tmp_path, painted(5).head(0))
+        fill(tmp_path, painted_dataset(5).head(0))
 
 
 def test_features_that_are_not_finite_are_not_cached(tmp_path):
@@ -157,7 +157,7 @@ def test_features_that_are_not_finite_are_not_cached(tmp_path):
         broken = random_clip()
         broken.visual.project.weight[0, 0] = float("nan")
     with pytest.raises(FloatingPointError, match="not finite"):
-        fill(tmp_path, painted(3), clip=broken)
+        fill(tmp_path, painted_dataset(3), clip=broken)
     assert files(tmp_path) == []
 
 
@@ -165,7 +165,7 @@ def test_features_that_are_not_finite_are_not_cached(tmp_path):
 
 
 def test_a_longer_run_reuses_whole_chunks_and_replaces_shorter_ones(tmp_path):
-    whole = painted(200)
+    whole = painted_dataset(200)
     limited, log = fill(tmp_path, whole.head(70))
     assert log.computed == 70
     before = states(tmp_path)
@@ -178,23 +178,23 @@ def test_a_longer_run_reuses_whole_chunks_and_replaces_shorter_ones(tmp_path):
 
 
 def test_a_shorter_run_reads_longer_chunks(tmp_path):
-    full, _ = fill(tmp_path, painted(100))
+    full, _ = fill(tmp_path, painted_dataset(100))
     for count in (1, 64, 70, 99):
-        limited, log = fill(tmp_path, painted(100).head(count))
+        limited, log = fill(tmp_path, painted_dataset(100).head(count))
         assert (len(limited), log.computed) == (count, 0)
         assert torch.equal(everything(limited), everything(full)[:count])
     assert len(files(tmp_path)) == 2
 
 
 def test_features_are_the_same_bits_however_a_run_is_cut(tmp_path):
-    at_once, _ = fill(tmp_path / "at_once", painted(75), exact=True)
+    at_once, _ = fill(tmp_path / "at_once", painted_dataset(75), exact=True)
     for count in (3, 66, 70):
-        limited, _ = fill(tmp_path / f"{count}", painted(75).head(count), exact=True)
+        limited, _ = fill(tmp_path / f"{count}", painted_dataset(75).head(count), exact=True)
         assert torch.equal(everything(limited), everything(at_once)[:count])
 
 
 def test_the_size_of_batches_changes_rounding_only(tmp_path):
-    many, few = (fill(tmp_path / f"{batch}", painted(20), exact=True, batch=batch)[0] for batch in (1000, 1))
+    many, few = (fill(tmp_path / f"{batch}", painted_dataset(20), exact=True, batch=batch)[0] for batch in (1000, 1))
     assert_close(everything(many), everything(few))
 
 
@@ -203,15 +203,15 @@ def test_the_size_of_batches_changes_rounding_only(tmp_path):
 
 def test_a_bad_image_fails_the_run_and_leaves_no_partial_files(tmp_path):
     with pytest.raises(InputError, match=r"/images/1.png: not an image; .*--set work.on_bad_image=skip"):
-        fill(tmp_path, painted(70, bad=BAD))
+        fill(tmp_path, painted_dataset(70, bad=BAD))
     assert files(tmp_path) == files(tmp_path, ".*") == files(tmp_path, "*.lock") == []
-    assert fill(tmp_path, painted(70))[1].computed == 70
+    assert fill(tmp_path, painted_dataset(70))[1].computed == 70
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=[pytest.mark.slow, pytest.mark.nightly])])
 def test_a_skipped_image_is_named_and_does_not_change_other_features(tmp_path, workers):
-    good, _ = fill(tmp_path / "good", painted(70))
-    features, _ = fill(tmp_path / "bad", painted(70, bad=BAD), on_bad_image="skip", workers=workers)
+    good, _ = fill(tmp_path / "good", painted_dataset(70))
+    features, _ = fill(tmp_path / "bad", painted_dataset(70, bad=BAD), on_bad_image="skip", workers=workers)
     kept = [index for index in range(70) if index not in (1, 66)]
     assert features.sample_indices.tolist() == kept
     assert [(item.sample_id, item.reason) for item in features.skipped] == [
@@ -222,27 +222,27 @@ def test_a_skipped_image_is_named_and_does_not_change_other_features(tmp_path, w
     assert torch.equal(features.batch(60, 66), everything(good)[kept[60:66]])
     first = Chunk.read(files(tmp_path / "bad")[0]).features[:]
     assert [row for row in range(CHUNK) if not first[row].any()] == [1]
-    limited, _ = fill(tmp_path / "bad", painted(70, bad=BAD).head(65), on_bad_image="skip")
+    limited, _ = fill(tmp_path / "bad", painted_dataset(70, bad=BAD).head(65), on_bad_image="skip")
     assert [item.sample_id for item in limited.skipped] == ["1.png"]
 
 
 def test_an_image_that_an_earlier_run_skipped_fails_a_run_that_must_not_skip(tmp_path):
-    fill(tmp_path, painted(70, bad=BAD), on_bad_image="skip")
+    fill(tmp_path, painted_dataset(70, bad=BAD), on_bad_image="skip")
     with pytest.raises(InputError, match=r"/images/1.png"):
-        fill(tmp_path, painted(70, bad=BAD))
+        fill(tmp_path, painted_dataset(70, bad=BAD))
 
 
 def test_a_skipped_image_is_tried_again_and_kept_once_it_can_be_read(tmp_path):
-    fill(tmp_path, painted(70, bad=BAD), on_bad_image="skip")
-    _, log = fill(tmp_path, painted(70, bad=BAD), on_bad_image="skip")
+    fill(tmp_path, painted_dataset(70, bad=BAD), on_bad_image="skip")
+    _, log = fill(tmp_path, painted_dataset(70, bad=BAD), on_bad_image="skip")
     assert log.computed == 0
-    features, log = fill(tmp_path, painted(70, bad=frozenset({"66.png"})), on_bad_image="skip")
+    features, log = fill(tmp_path, painted_dataset(70, bad=frozenset({"66.png"})), on_bad_image="skip")
     assert (log.cached, log.computed) == (6, 64)
     assert len(features) == 69
 
 
 def test_a_dataset_of_bad_images_has_no_features(tmp_path):
-    features, _ = fill(tmp_path, painted(2, bad=frozenset({"0.png", "1.png"})), on_bad_image="skip")
+    features, _ = fill(tmp_path, painted_dataset(2, bad=frozenset({"0.png", "1.png"})), on_bad_image="skip")
     assert (len(features), len(features.skipped), features.batch(0, 9).shape) == (0, 2, (0, 3, 16))
 
 
@@ -250,28 +250,28 @@ def test_a_dataset_of_bad_images_has_no_features(tmp_path):
 
 
 def test_the_cost_counts_computed_images_and_seconds_by_stage(tmp_path):
-    features, _ = fill(tmp_path, painted(3))
+    features, _ = fill(tmp_path, painted_dataset(3))
     assert {*features.cost} == {"images", "reading and rendering", "tower", "disk"}
     assert features.cost["images"] == 3
     assert min(features.cost.values()) > 0
-    more, _ = fill(tmp_path, painted(3), samples=[0, 1])
+    more, _ = fill(tmp_path, painted_dataset(3), samples=[0, 1])
     assert more.cost == {}
 
 
 def test_a_long_run_notes_the_shares_of_time(tmp_path, monkeypatch):
-    assert fill(tmp_path / "short", painted(3))[1].notes == []
+    assert fill(tmp_path / "short", painted_dataset(3))[1].notes == []
     monkeypatch.setattr("fpp_sweep.core.images.features.LOG_INTERVAL", 0)
-    (note,) = fill(tmp_path / "long", painted(3))[1].notes
+    (note,) = fill(tmp_path / "long", painted_dataset(3))[1].notes
     assert note.startswith("image features: time went to ")
     for stage in ("reading and rendering", "tower", "disk"):
         assert f" {stage} " in note
     shares = [int(word) for word in note.split() if word.isdigit()]
     assert 98 <= sum(shares) <= 102
-    assert fill(tmp_path / "long", painted(3))[1].notes == []  # all features are cached
+    assert fill(tmp_path / "long", painted_dataset(3))[1].notes == []  # all features are cached
 
 
 def test_batches_are_halved_when_memory_runs_out(tmp_path, monkeypatch):
-    dataset = painted(10, augmix=True)
+    dataset = painted_dataset(10, augmix=True)
     expected, _ = fill(tmp_path / "whole", dataset, exact=True)
     render, tower = ShortOfMemory(device_views.render, most=3), ShortOfMemory(CLIP.visual, most=8)
     monkeypatch.setattr(device_views, "render", render)

@@ -14,19 +14,19 @@ import torch
 from fpp_sweep.core.images.reading import dead_process_as_machine_error, silence_lost_parent
 from fpp_sweep.spec.errors import InputError, MachineError
 from tests.core.images.caches import everything, files, fill
-from tests.painted import Painter, painted
+from tests.kit.datasets import Painter, painted_dataset
 
 
 def test_the_global_random_stream_is_unchanged(tmp_path):
     torch.manual_seed(0)
     before = torch.get_rng_state()
-    fill(tmp_path, painted(3))
+    fill(tmp_path, painted_dataset(3))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.slow
 def test_features_are_the_same_bits_for_any_number_of_workers(tmp_path):
-    dataset = painted(150, augmix=True)
+    dataset = painted_dataset(150, augmix=True)
     inline, _ = fill(tmp_path / "0", dataset, exact=True)
     for workers in (1, 2):
         parallel, log = fill(tmp_path / f"{workers}", dataset, exact=True, workers=workers)
@@ -38,7 +38,7 @@ def test_features_are_the_same_bits_for_any_number_of_workers(tmp_path):
 @pytest.mark.slow
 def test_a_bad_image_fails_a_run_with_workers_too(tmp_path):
     with pytest.raises(InputError, match=r"/images/66.png"):
-        fill(tmp_path, painted(70, bad=frozenset({"66.png"})), workers=2)
+        fill(tmp_path, painted_dataset(70, bad=frozenset({"66.png"})), workers=2)
     assert files(tmp_path, "*.lock") == []
     assert len(files(tmp_path)) == 1
 
@@ -57,13 +57,13 @@ class Deadly(Painter):
 
 @pytest.mark.slow
 def test_a_dead_reading_process_is_a_machine_error_and_the_run_can_be_repeated(tmp_path):
-    deadly = dataclasses.replace(painted(70), source=Deadly())
+    deadly = dataclasses.replace(painted_dataset(70), source=Deadly())
     with pytest.raises(MachineError, match=r"^a process that reads images has died \(.+\); .*--set work.loaders=N"):
         fill(tmp_path, deadly, workers=2)
     assert files(tmp_path, "*.lock") == []
     for _ in range(3):  # torch would raise again as other processes end
         subprocess.run(["true"], check=True)
-    assert fill(tmp_path, painted(70), workers=1)[1].computed in (6, 70)  # the first chunk may be whole or not
+    assert fill(tmp_path, painted_dataset(70), workers=1)[1].computed in (6, 70)  # the first chunk may be whole or not
 
 
 def test_a_dead_pinning_thread_is_a_machine_error():

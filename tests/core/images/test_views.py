@@ -19,7 +19,7 @@ from fpp_sweep.core.images.reading import resolve_switches
 from fpp_sweep.core.images.views import centre_crop, make_views, random_box, resize, sample_rng
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.spec.config import ViewConfig
-from tests.painted import painted
+from tests.kit.datasets import painted_dataset
 
 CROP_DRAWS = 22  # of a crop: ten tries of two, and the position
 
@@ -356,7 +356,7 @@ def test_any_shape_of_image_gives_finite_views(width, height, mix):
 
 
 def test_auto_switches_follow_the_dataset():
-    on, off = painted(1, augmix=True, flip=True), painted(1, augmix=False, flip=False)
+    on, off = painted_dataset(1, augmix=True, flip=True), painted_dataset(1, augmix=False, flip=False)
     assert resolve_switches(ViewConfig(), on) == (True, True)
     assert resolve_switches(ViewConfig(), off) == (False, False)
     assert resolve_switches(ViewConfig(augmix="on", flip="on"), off) == (True, True)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from fpp_sweep.core.models import checkpoints
 from fpp_sweep.core.models.checkpoints import read_checkpoint, read_tensors
 from fpp_sweep.spec.errors import InputError
-from tests.core.models.clip_files import OPENAI_SETTINGS, halved, save_openai_archive, small_clip
+from tests.kit.models import OPENAI_SETTINGS, half_precision_clip, save_openai_archive, small_clip
 
 
 class Touch:
@@ -198,7 +198,7 @@ def test_a_state_dict_with_openais_settings_is_openais(tmp_path: Path) -> None:
 
 
 def test_openais_weights_are_recognised_by_their_mixed_precision(tmp_path: Path) -> None:
-    stored = halved().state_dict()
+    stored = half_precision_clip().state_dict()
     states = {
         "openai": stored,
         "single": {name: value.float() for name, value in stored.items()},
@@ -215,7 +215,7 @@ def test_openais_weights_are_recognised_by_their_mixed_precision(tmp_path: Path)
 @pytest.mark.parametrize("prefix", ["", "module."])
 @pytest.mark.parametrize("zipped", [True, False])
 def test_open_clips_training_checkpoint_is_recognised_by_its_keys(tmp_path: Path, prefix: str, zipped: bool) -> None:
-    state = halved().state_dict()  # trained in fp16, it is stored as OpenAI's is
+    state = half_precision_clip().state_dict()  # trained in fp16, it is stored as OpenAI's is
     optimizer = torch.optim.AdamW([nn.Parameter(torch.ones(2))]).state_dict()
     trained = {"epoch": 32, "name": "run", "optimizer": optimizer}
     trained["state_dict"] = {f"{prefix}{name}": value for name, value in state.items()}

@@ -14,8 +14,8 @@ from fpp_sweep.core.models.building import digest_weights
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.core.models.image_tower import ClassTokenBlock, shorten_last_block, with_visual_prompts
 from fpp_sweep.spec.config import ViewConfig
-from tests.core.models.clip_files import SMALL, small_clip, small_vit
-from tests.painted import painted
+from tests.kit.datasets import painted_dataset
+from tests.kit.models import SMALL_SETTINGS, small_clip, small_vit
 
 PIXELS = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 OTHER_TOWERS = {
@@ -27,7 +27,7 @@ OTHER_TOWERS = {
 
 
 def tower(**vision):
-    return small_clip(vision_cfg={**SMALL["vision_cfg"], **vision}).visual.requires_grad_(False)
+    return small_clip(vision_cfg={**SMALL_SETTINGS["vision_cfg"], **vision}).visual.requires_grad_(False)
 
 
 def features(visual, precision="float32"):
@@ -36,7 +36,7 @@ def features(visual, precision="float32"):
 
 
 def shortened(visual):
-    return any(isinstance(each, ClassTokenBlock) for each in visual.modules())
+    return any(isinstance(module, ClassTokenBlock) for module in visual.modules())
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-6), ("fp16", 2e-3)])
@@ -47,9 +47,9 @@ def shortened(visual):
 )
 def test_features_of_the_short_last_block_equal_those_of_the_whole_block(vision, precision, tolerance):
     whole = features(tower(**vision), precision)
-    found = features(visual := shorten_last_block(tower(**vision)), precision)
+    ours = features(visual := shorten_last_block(tower(**vision)), precision)
     assert shortened(visual)
-    torch.testing.assert_close(found, whole, atol=tolerance, rtol=0)
+    torch.testing.assert_close(ours, whole, atol=tolerance, rtol=0)
 
 
 def test_only_keys_and_values_are_computed_for_all_tokens():
@@ -73,13 +73,13 @@ def test_towers_that_use_other_tokens_or_blocks_are_unchanged(vision):
 def test_the_class_token_attends_to_visual_prompts():
     prompts = [torch.randn(2, 64, generator=torch.Generator().manual_seed(n)) for n in range(2)]
     whole, short = tower(), shorten_last_block(tower())
-    found, expected = (features(with_visual_prompts(each, prompts, "small")) for each in (short, whole))
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
-    assert (found - features(whole)).abs().max() > 1e-3
+    ours, expected = (features(with_visual_prompts(visual, prompts, "small")) for visual in (short, whole))
+    torch.testing.assert_close(ours, expected, atol=1e-6, rtol=0)
+    assert (ours - features(whole)).abs().max() > 1e-3
 
 
 def test_the_short_last_block_does_not_change_the_image_digest():
-    vision = {**SMALL["vision_cfg"], "layers": 3}
+    vision = {**SMALL_SETTINGS["vision_cfg"], "layers": 3}
     state = small_clip(vision_cfg=vision, quick_gelu=True).visual.state_dict()
     properties = [json.dumps(vision, sort_keys=True), "quick_gelu", Preprocess(size=32)]
     assert small_vit().image_digest == digest_weights(properties, state)
@@ -88,10 +88,12 @@ def test_the_short_last_block_does_not_change_the_image_digest():
 def test_features_of_the_whole_block_have_another_key(tmp_path):
     """Whoever has them from before keeps them under their name, and they are in nobody's way."""
     short, views = small_vit(), ViewConfig(count=3)
-    whole = replace(short, visual=small_clip(vision_cfg={**SMALL["vision_cfg"], "layers": 3}, quick_gelu=True).visual)
+    whole = replace(
+        short, visual=small_clip(vision_cfg={**SMALL_SETTINGS["vision_cfg"], "layers": 3}, quick_gelu=True).visual
+    )
     assert (whole.arithmetic_suffix, short.arithmetic_suffix) == ("", ", class token alone")
     for clip in (whole, short):
-        FeatureCache(tmp_path).features(clip, painted(3), views, 0)
+        FeatureCache(tmp_path).features(clip, painted_dataset(3), views, 0)
     assert isinstance(whole.visual, nn.Module)
     manifests = [json.loads(path.read_text()) for path in tmp_path.glob("features/*/manifest.json")]
-    assert sorted(each["compute"] for each in manifests) == ["float32", "float32, class token alone"]
+    assert sorted(manifest["compute"] for manifest in manifests) == ["float32", "float32, class token alone"]

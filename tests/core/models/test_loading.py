@@ -24,7 +24,7 @@ from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.models.model_names import ModelSpec, names, parse
 from fpp_sweep.core.text.packing import Packing
 from fpp_sweep.spec.errors import InputError
-from tests.core.models.clip_files import OPENAI_SETTINGS, SMALL, halved, save_openai_archive, small_clip
+from tests.kit.models import OPENAI_SETTINGS, SMALL_SETTINGS, half_precision_clip, save_openai_archive, small_clip
 
 RESNET = {"layers": [1, 1, 1, 1], "width": 16, "head_width": 32, "image_size": 64}
 WORDS = [
@@ -37,18 +37,18 @@ WORDS = [
 
 
 def with_text(**settings: Any) -> dict[str, Any]:
-    return {**SMALL, "text_cfg": {**SMALL["text_cfg"], **settings}}
+    return {**SMALL_SETTINGS, "text_cfg": {**SMALL_SETTINGS["text_cfg"], **settings}}
 
 
 # `small` exists with both activations, the others with one
 ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "small": SMALL,
-    "small-quickgelu": {**SMALL, "quick_gelu": True},
-    "large": {**SMALL, "vision_cfg": {**SMALL["vision_cfg"], "image_size": 48}},
+    "small": SMALL_SETTINGS,
+    "small-quickgelu": {**SMALL_SETTINGS, "quick_gelu": True},
+    "large": {**SMALL_SETTINGS, "vision_cfg": {**SMALL_SETTINGS["vision_cfg"], "image_size": 48}},
     "deep": with_text(layers=3),
     "custom": {**with_text(pool_type="eos", eos_id=49407, mlp_ratio=3.0), "custom_text": True},
-    "resnet": {**SMALL, "vision_cfg": RESNET, "quick_gelu": True},
-    "one-of-a-kind": {**SMALL, "embed_dim": 48},
+    "resnet": {**SMALL_SETTINGS, "vision_cfg": RESNET, "quick_gelu": True},
+    "one-of-a-kind": {**SMALL_SETTINGS, "embed_dim": 48},
     "two-sided": with_text(no_causal_mask=True),
     "last-pooled": with_text(pool_type="last"),
     "eos-pooled": with_text(pool_type="eos"),
@@ -62,9 +62,9 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "hugging": with_text(hf_model_name="roberta-base"),
     "hugging-words": with_text(hf_tokenizer_name="roberta-base"),
     "words": with_text(vocab_size=32000),
-    "logit-bias": {**SMALL, "init_logit_bias": -10},
-    "captioner": {**SMALL, "multimodal_cfg": {"width": 64}},
-    "oblong": {**SMALL, "vision_cfg": {**SMALL["vision_cfg"], "image_size": [32, 48]}},
+    "logit-bias": {**SMALL_SETTINGS, "init_logit_bias": -10},
+    "captioner": {**SMALL_SETTINGS, "multimodal_cfg": {"width": 64}},
+    "oblong": {**SMALL_SETTINGS, "vision_cfg": {**SMALL_SETTINGS["vision_cfg"], "image_size": [32, 48]}},
 }
 RECIPE = {"mean": (0.5, 0.4, 0.3), "std": (0.3, 0.2, 0.1), "interpolation": "bicubic", "resize_mode": "shortest"}
 
@@ -93,16 +93,16 @@ def tags(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     quick, plain = tmp_path / "quick.safetensors", tmp_path / "plain.safetensors"
     save_file(small_clip(seed=1).state_dict(), quick)
     save_file(small_clip(seed=2).state_dict(), plain)
-    known = {
+    described = {
         "openai": {**RECIPE, "file": str(quick), "quick_gelu": True},
         "laion": {**RECIPE, "file": str(plain)},
         "elsewhere": {**RECIPE, "hf_hub": "nobody/nothing/"},
         "squashed": {**RECIPE, "resize_mode": "squash"},
         "smooth": {**RECIPE, "interpolation": "bilinear"},
     }
-    monkeypatch.setitem(pretrained._PRETRAINED, "small", known)
-    monkeypatch.setitem(pretrained._PRETRAINED, "small-quickgelu", {"openai": known["openai"]})
-    monkeypatch.setitem(pretrained._PRETRAINED, "large", {"only": known["squashed"]})
+    monkeypatch.setitem(pretrained._PRETRAINED, "small", described)
+    monkeypatch.setitem(pretrained._PRETRAINED, "small-quickgelu", {"openai": described["openai"]})
+    monkeypatch.setitem(pretrained._PRETRAINED, "large", {"only": described["squashed"]})
 
 
 def saved(path: Path, state: object) -> Path:
@@ -200,7 +200,7 @@ def test_features_equal_open_clips_for_the_real_architecture(tmp_path: Path) -> 
 
 
 def test_everything_is_frozen_float32_and_in_evaluation_mode(tmp_path: Path) -> None:
-    clip = load(f"small:{saved(tmp_path / 'half.pt', halved().state_dict())}")
+    clip = load(f"small:{saved(tmp_path / 'half.pt', half_precision_clip().state_dict())}")
     weights = [*clip.visual.parameters(), clip.text.token_embedding, *clip.text.projection, *clip.text.blocks[0].qkv]
     assert {weight.dtype for weight in weights} == {torch.float32}
     assert not any(weight.requires_grad for weight in weights)
@@ -209,7 +209,7 @@ def test_everything_is_frozen_float32_and_in_evaluation_mode(tmp_path: Path) -> 
 
 
 def test_loading_does_not_touch_the_random_stream_or_print(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = saved(tmp_path / "half.pt", halved().state_dict())
+    path = saved(tmp_path / "half.pt", half_precision_clip().state_dict())
     before = torch.random.get_rng_state()
     load(f"small:{path}")
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -223,7 +223,7 @@ def test_loading_does_not_touch_the_random_stream_or_print(tmp_path: Path, capfd
 def openai_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The same weights in each form that shows whose they are."""
     folder = tmp_path_factory.mktemp("openai")
-    reference = halved(seed=4)
+    reference = half_precision_clip(seed=4)
     save_openai_archive(folder / "archive.pt", seed=4)
     saved(folder / "half.pt", reference.state_dict())
     saved(folder / "settings.pt", {**reference.float().state_dict(), **OPENAI_SETTINGS})
@@ -232,7 +232,7 @@ def openai_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.mark.parametrize("said", ["small", "small+quickgelu", "small-quickgelu"])
 def test_openais_weights_get_quick_gelu_whatever_the_name(openai_files: list[Path], said: str) -> None:
-    reference = halved(seed=4)
+    reference = half_precision_clip(seed=4)
     for path in openai_files:
         clip = load(f"{said}:{path}")
         assert clip.text.activation == "quick_gelu"

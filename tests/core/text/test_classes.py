@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from fpp_sweep.core.text.classes import ClassTexts, Noise
 from fpp_sweep.spec.errors import InputError
-from tests.clips import WordTokenizer, random_clip
+from tests.kit.models import WordTokenizer, random_clip
+from tests.kit.texts import CLASSES, MAPLE, twins
 from tests.reference import naive
-from tests.texts import CLASSES, MAPLE, twins
 
 
 @pytest.mark.parametrize("sizes", [{}, MAPLE, {**MAPLE, "deep": 0}, {**MAPLE, "layers": 3}], ids=str)

@@ -25,10 +25,9 @@ from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.spec.config import AdaptConfig, FppConfig, ViewConfig
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.trial.worker import Worker
-from tests.clips import WordTokenizer
-from tests.core.models.clip_files import small_vit
-from tests.painted import painted
-from tests.texts import CLASSES, twins
+from tests.kit.datasets import painted_dataset
+from tests.kit.models import WordTokenizer, small_vit
+from tests.kit.texts import CLASSES, twins
 
 MISSING = shutil.which(os.environ.get("CXX", "g++")) is None
 CPU = pytest.param(
@@ -184,7 +183,7 @@ def doubled(rows):
 
 
 def image_features(clip, folder, count, **options):
-    cached = FeatureCache(folder, exact=True).features(clip, painted(count), ViewConfig(count=3), 0, **options)
+    cached = FeatureCache(folder, exact=True).features(clip, painted_dataset(count), ViewConfig(count=3), 0, **options)
     return cached.batch(0, count)
 
 

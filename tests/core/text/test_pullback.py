@@ -19,9 +19,9 @@ from fpp_sweep.core.methods.gradients import (
 )
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.core.text.pullback import Pullback
-from tests.clips import WordTokenizer
+from tests.kit.models import WordTokenizer
+from tests.kit.texts import CLASSES, MAPLE, twins
 from tests.reference import naive
-from tests.texts import CLASSES, MAPLE, twins
 
 SHARED = ("red car", "red cat", "red carpet", "blue car", "blue car", "dog", "red")
 SIZES = [

@@ -1,13 +1,15 @@
-"""Spaces, datasets and speeds for the tests of a dry run."""
+"""Search spaces, and the datasets and speeds of a dry run."""
 
 from typing import Any
 
+from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.sweep.timing import Speed
+from tests.kit.tasks import dataset_info
 from tests.names import named
-from tests.trial.made import dataset_info
 
-SPACE = named("""
+SMALL_SPACE = "params: {fpp.gamma1: {low: 0.1, high: 10}}\nwork: {datasets: [scenes, digits], limit: 5}"
+TWO_DATASETS = named("""
 base: {fpp.steps: 3, views.count: 4, adapt.view_fraction: 0.5}
 params:
   fpp.gamma1: {low: 0.1, high: 10, log: true}
@@ -16,14 +18,19 @@ params:
 search: {trials: 6}
 work: {datasets: [scenes, digits], limit: 100, baselines: [zero_shot, tpt], workers: 2}
 """)
-LEAN = named("""
+ONE_DATASET = named("""
 base: {fpp.steps: 3, views.count: 4, adapt.view_fraction: 0.5}
 params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}
 search: {trials: 6}
 work: {datasets: [dtd], baselines: [zero_shot, tpt]}
 """)
 HERE: dict[str, Any] = {"device": "cpu", "arithmetic": "", "node": "here", "pid": 1, "seconds": 0.0}
-MODEL = ModelInfo(name="none", digest="none", embedding_scale=1.0, **HERE)
-FACTS = {"val": (dataset_info("dtd", "val", 100),), "test": (dataset_info("dtd", "test", 60),)}
+MODEL_INFO = ModelInfo(name="none", digest="none", embedding_scale=1.0, **HERE)
+DATASET_INFOS = {"val": (dataset_info("dtd", "val", 100),), "test": (dataset_info("dtd", "test", 60),)}
 # powers and round numbers, so that each sum can be taken apart
 SPEED = Speed(step=0.5, image=0.02, plain=0.05, begin=1.0, draw=0.2, tower=0.02)
+
+
+def small_space(*overrides):
+    """Return a space of one setting, five images and two datasets, with overrides."""
+    return parse_space(SMALL_SPACE, "space.yaml", overrides)

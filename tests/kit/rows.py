@@ -1,4 +1,4 @@
-"""Rows of one's own in the catalogue, for as long as a test needs them, and a method whose state evolves."""
+"""Further rows of the catalogue for the time of a test: a stateful method, and a metric of a column."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fpp_sweep.spec.catalogue import MethodRow, MetricRow
 
 @contextmanager
 def registered(*rows: MethodRow | MetricRow) -> Iterator[None]:
-    """The rows are in the catalogue, and taken out again."""
+    """Add rows to the catalogue, and remove them at the end."""
     for row in rows:
         catalogue.add(row)
     try:
@@ -30,8 +30,8 @@ def registered(*rows: MethodRow | MetricRow) -> Iterator[None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """The text features, and what has been seen of the stream."""
+class StreamState:
+    """The text features, and the sum and number of the samples so far."""
 
     features: Tensor  # (K, D)
     total: Tensor  # (D,) of plain views
@@ -39,27 +39,27 @@ class Seen:
 
 
 class RunningMean:
-    """Zero-shot on plain views from which the mean of all samples so far is taken: order decides every number."""
+    """Zero-shot prediction on plain views minus the mean of all samples so far: every number depends on their order."""
 
     def __init__(self, **unread: object) -> None:
-        """There is nothing to set."""
+        """Accept and ignore all settings."""
 
     @torch.no_grad()
-    def start(self, model: TextModel, context: Tensor, samples: int) -> Seen:
+    def start(self, model: TextModel, context: Tensor, samples: int) -> StreamState:
         features = model.texts.features(context)
-        return Seen(features=features, total=torch.zeros_like(features[0]), count=torch.zeros(()))
+        return StreamState(features=features, total=torch.zeros_like(features[0]), count=torch.zeros(()))
 
-    def predict(self, model: TextModel, state: Seen, views: Tensor) -> tuple[Tensor, Seen]:
+    def predict(self, model: TextModel, state: StreamState, views: Tensor) -> tuple[Tensor, StreamState]:
         rows = []
         for view in views[:, 0]:
             state = replace(state, total=state.total + view, count=state.count + 1)
             rows.append(model.logit_scale * state.features @ (view - state.total / state.count))
         return torch.stack(rows), state
 
-    def pack(self, state: Seen) -> Mapping[str, Tensor]:
+    def pack(self, state: StreamState) -> Mapping[str, Tensor]:
         return {"total": state.total, "count": state.count}
 
-    def unpack(self, state: Seen, tensors: Mapping[str, Tensor]) -> Seen:
+    def unpack(self, state: StreamState, tensors: Mapping[str, Tensor]) -> StreamState:
         return replace(state, **tensors)
 
 
@@ -70,7 +70,7 @@ RUNNING_MEAN = MethodRow(
 
 
 def margin(predictions: Predictions) -> float:
-    """The mean distance of the two largest logits."""
+    """Return the mean distance of the two largest logits."""
     largest = np.sort(predictions.columns["logits"], axis=1)
     return float((largest[:, -1] - largest[:, -2]).mean())
 

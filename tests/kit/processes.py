@@ -1,4 +1,4 @@
-"""Sweeps as their users start them: the main command in a process of its own, and looks at what it does."""
+"""The commands as processes, as users start them, and the traces that they leave."""
 
 import os
 import re
@@ -19,9 +19,9 @@ from fpp_sweep.trial.trial import run_trial
 from fpp_sweep.trial.worker import Worker
 from tests.names import named
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 # two datasets would show no more here than one
-SMALL = named("""
+SMALL_SPACE = named("""
 base: {fpp.steps: 2, views.count: 4, adapt.view_fraction: 0.5}
 params:
   fpp.gamma1: {low: 0.1, high: 10, log: true}
@@ -30,12 +30,14 @@ work: {datasets: [scenes], limit: 10, baselines: [zero_shot], workers: 1}
 """)
 
 
-def command(folder, *words, space=SMALL):
+def tune_command(folder, *words, space=SMALL_SPACE):
+    """Write the space into the folder and return the command line of a sweep over it."""
     (folder / "small.yaml").write_text(space)
     return [sys.executable, "-m", "fpp_sweep.tune", "--space", "small.yaml", *words]
 
 
 def environment(folder: Path) -> dict[str, str]:
+    """Return the variables of a command: a cache in the folder, and this checkout's package."""
     path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     return os.environ | {"FPP_SWEEP_CACHE": str(folder / "cache"), "PYTHONPATH": path}
 
@@ -47,28 +49,30 @@ def error_lines(err):
 
 
 def only_sweep(folder) -> SweepFolder:
+    """Open the only sweep that was started in the folder."""
     (path,) = (folder / "sweeps").glob("*/sweep.json")
     return SweepFolder.open(path.parent)
 
 
 def descendants(pid):
-    """Processes below a process, with their command lines."""
-    found, parents = {}, {}
+    """Return the processes below a process, with their command lines."""
+    command_lines, parents = {}, {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
             parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            found[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ")
+            command_lines[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ")
         except (OSError, ValueError):  # gone meanwhile
             continue
     below = {pid}
     while grown := {child for child, parent in parents.items() if parent in below} - below:
         below |= grown
-    return {each: found[each] for each in below - {pid} if each in found}
+    return {child: command_lines[child] for child in below - {pid} if child in command_lines}
 
 
-def started(folder, *words, space=SMALL):
+def start_tune(folder, *words, space=SMALL_SPACE):
+    """Start a sweep over the space in a process."""
     return subprocess.Popen(
-        command(folder, *words, space=space),
+        tune_command(folder, *words, space=space),
         cwd=folder,
         env=environment(folder),
         stdout=subprocess.PIPE,
@@ -79,12 +83,14 @@ def started(folder, *words, space=SMALL):
     )
 
 
-def complete(folder):
-    return [path for path in (folder / "sweeps").glob("*/trials/trial-*.json") if '"complete"' in path.read_text()]
+def complete_records(folder):
+    """Return the files of the trials that are complete."""
+    paths = (folder / "sweeps").glob("*/trials/trial-*.json")
+    return [path for path in paths if '"complete"' in path.read_text()]
 
 
 def assert_same_as_in_one_process(sweep, space, cache, records=None):
-    """Every trial again, or these, in this process, with one worker: the same bits."""
+    """Run every trial of the sweep again, or these, with one worker in this process: the bits must be equal."""
     space = replace(space, work=replace(space.work, cache=str(cache)))
     worker = Worker(worker_spec(space, gpus=0.0))
     plan = make_plan(space, worker)
@@ -95,18 +101,18 @@ def assert_same_as_in_one_process(sweep, space, cache, records=None):
 
 
 @contextmanager
-def ended(process):
-    """However the test ends, the process does, and all below it."""
+def killed_at_end(process):
+    """Kill the process and all below it when the test ends, if they still run."""
     with process:
         try:
             yield process
         finally:
             if process.poll() is None:
-                kill(process.pid)
+                kill_tree(process.pid)
 
 
-def kill(pid):
-    """A process and all below it, at once, as when a machine's power goes."""
-    for each in (pid, *descendants(pid)):
+def kill_tree(pid):
+    """Kill a process and all below it at once, as a power cut does."""
+    for process_id in (pid, *descendants(pid)):
         with suppress(ProcessLookupError):
-            os.kill(each, signal.SIGKILL)
+            os.kill(process_id, signal.SIGKILL)

@@ -1,16 +1,21 @@
-"""Miniature datasets on disk, in the layouts that the real ones have.
+"""Miniature datasets: on disk in the layouts of the real ones, and painted in memory.
 
-Written from the datasets' documentation, not from the package's table, so that a slip there shows.
+The layouts are written from the datasets' documentation, not from the package's table, so that a slip there shows.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
+
+from fpp_sweep.core.datasets import BadImageError, Dataset
 
 # Name -> image folder, split file, and an image path as the real split file has it.
 COOP = {
@@ -34,7 +39,7 @@ AIRCRAFT = ("707-320", "F/A-18", "C-47", "Boeing 717")
 
 
 def jpeg(colour: tuple[int, int, int] = (200, 80, 40), size: tuple[int, int] = (12, 8)) -> bytes:
-    """A small JPEG of one colour."""
+    """Return a small JPEG of one colour."""
     buffer = io.BytesIO()
     Image.new("RGB", size, colour).save(buffer, "JPEG")
     return buffer.getvalue()
@@ -49,7 +54,7 @@ def write_image(path: Path, content: bytes = JPEG) -> None:
 
 
 def build_coop(root: Path, name: str, classes: Sequence[str] = CLASSES, parts: Mapping[str, int] = PARTS) -> Path:
-    """Images and a split file of one of the nine datasets that CoOp split; the split file."""
+    """Write images and split file of one of the nine datasets that CoOp split; return the split file."""
     images, split_file, template = COOP[name]
     document: dict[str, list[list[object]]] = {}
     number = 0
@@ -67,7 +72,7 @@ def build_coop(root: Path, name: str, classes: Sequence[str] = CLASSES, parts: M
 
 
 def build_aircraft(root: Path, variants: Sequence[str] = AIRCRAFT, parts: Mapping[str, int] = PARTS) -> Path:
-    """FGVC-Aircraft's data folder; returns it."""
+    """Write FGVC-Aircraft's data folder and return it."""
     folder = root / "fgvc_aircraft"
     (folder / "images").mkdir(parents=True)
     (folder / "variants.txt").write_text("".join(f"{variant}\n" for variant in variants))
@@ -84,8 +89,45 @@ def build_aircraft(root: Path, variants: Sequence[str] = AIRCRAFT, parts: Mappin
 
 
 def build_folders(images: Path, folders: Iterable[str], count: int = 2) -> Path:
-    """`count` images in each of the folders below `images`, which is returned."""
+    """Write `count` images into each of the folders below `images`, and return `images`."""
     for folder in folders:
         for number in range(count):
             write_image(images / folder / f"{Path(folder).name}_{number}.JPEG")
     return images
+
+
+# ------------------------------------------------------------ in memory
+
+
+@dataclass(frozen=True, slots=True)
+class Painter:
+    """A source of images of smooth noise that depends on the sample's name; picklable for worker processes."""
+
+    size: tuple[int, int] = (24, 20)
+    bad: frozenset[str] = frozenset()  # samples whose image cannot be read
+
+    def image(self, sample_id: str) -> Image.Image:
+        if sample_id in self.bad:
+            raise BadImageError(f"/images/{sample_id}: not an image")
+        rng = np.random.default_rng(zlib.crc32(sample_id.encode()))
+        return Image.fromarray(rng.integers(0, 256, (5, 6, 3), dtype=np.uint8)).resize(self.size)
+
+    def fingerprint(self, sample_id: str) -> str:
+        return f"{self.size}"
+
+
+def painted_dataset(
+    count: int, *, augmix: bool = False, flip: bool = True, bad: frozenset[str] = frozenset()
+) -> Dataset:
+    """Return a dataset in memory: painted images of three classes."""
+    return Dataset(
+        name="painted",
+        split="test",
+        group="custom",
+        classes=("red", "green", "blue"),
+        ids=tuple(f"{index}.png" for index in range(count)),
+        labels=np.arange(count) % 3,
+        source=Painter(bad=bad),
+        augmix=augmix,
+        flip=flip,
+    )

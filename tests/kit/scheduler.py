@@ -1,12 +1,8 @@
-"""The scheduler without Ray: with fake workers that do what a test says, or with real ones in this process."""
+"""The scheduler without Ray, with fake workers that behave as a test says."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +12,7 @@ from fpp_sweep.spec.tasks import EvalTask, PretrainTask
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.store import TaskStore
 from fpp_sweep.workers.scheduler import LostError, TaskScheduler
-from tests.trial.made import KEYS, MODEL, evaluation
+from tests.kit.tasks import KEYS, MODEL, evaluation
 
 HANGS_AFTER = 5.0  # seconds; a test that takes longer hangs
 WORK = 0.001  # seconds for a task
@@ -35,7 +31,7 @@ def is_pretraining(task: Any) -> bool:
 
 @dataclass(eq=False)
 class FakeWorker:
-    """A worker that does what the harness says about a task."""
+    """A worker that behaves as its harness says."""
 
     harness: Harness
     info: ModelInfo
@@ -77,7 +73,7 @@ class FakeWorker:
 
 @dataclass(eq=False)
 class Harness:
-    """A scheduler whose workers are fake, and a record of what they did."""
+    """A scheduler with fake workers, and a log of the tasks that they ran."""
 
     behaviour: Any = None  # (worker, task) -> result or failure; None: succeed
     on_start: Any = None  # number -> changes of ModelInfo, and the slot; may raise
@@ -86,11 +82,11 @@ class Harness:
     timeout: float = HANGS_AFTER
     store: Any = None
     releases_slowly: bool = False
-    workers: list[FakeWorker] = field(default_factory=list)  # all that ever started
+    workers: list[FakeWorker] = field(default_factory=list)  # every worker that was started
     ran: list[Any] = field(default_factory=list)
     inputs: list[Any] = field(default_factory=list)
     built_adapters: list[tuple[int, str]] = field(default_factory=list)  # by worker, with key
-    starts: int = 0  # begun, failed ones included
+    starts: int = 0  # attempts to start a worker, failed ones included
 
     def begin(self, folder: Path) -> Harness:
         """Start the scheduler in the running loop; it ends with the loop."""
@@ -128,7 +124,7 @@ class Harness:
         return sum(state.next_task is not None for state in self.scheduler._assignment.workers.values())
 
     async def results(self, tasks: Any, order: int = 1) -> list[TaskResult]:
-        """Return what a trial gets that needs all these tasks; the first failure cancels the rest."""
+        """Return the results that a trial with these tasks gets; the first failure cancels the rest."""
         requests = [asyncio.create_task(self.scheduler.result(task, order)) for task in tasks]
         try:
             return await asyncio.gather(*requests)
@@ -147,7 +143,7 @@ class Harness:
 
 
 async def outcome(results: Any) -> Any:
-    """Return the titles of the tasks that the results are of, or the reason of the failure."""
+    """Return the titles of the tasks in the results, or the reason of the failure."""
     try:
         return titles_in(await results)
     except TaskFailed as failure:
@@ -155,7 +151,7 @@ async def outcome(results: Any) -> Any:
 
 
 def titles_in(results: Any) -> list[str]:
-    """Return the titles of the tasks that fake results are of."""
+    """Return the titles of the tasks in fake results."""
     return [(result.prompt or result.state).decode() for result in results]
 
 
@@ -220,96 +216,3 @@ def once(behaviour: Any) -> Any:
         return await (left.pop() if left else succeed)(worker, task)
 
     return behave
-
-
-# ------------------------------------------------------------ real workers
-
-
-class InProcess:
-    """A real worker as the scheduler sees it; `around` may wait, or lose the worker, before and after a task."""
-
-    def __init__(self, worker: Any, around: Any = None) -> None:
-        self.worker = worker
-        self.info = worker.model_info()
-        self.around = around
-        self.slot = self.info.node
-        self.doing = ""
-
-    async def run(self, task: Any, inputs: Any, adapter_key: str) -> Any:
-        if self.around:
-            await self.around(task, "begins")
-        try:
-            result = self.worker.run(task, inputs, adapter_key)
-        except TaskFailed as failure:
-            result = failure
-        if self.around:
-            await self.around(task, "ends")
-        return result
-
-    async def wait_until_lost(self) -> bool:
-        return await asyncio.Event().wait()
-
-    def kill(self) -> None:
-        """Do nothing: the worker has no process of its own."""
-
-    async def wait_resources_released(self) -> None:
-        """Do nothing: the worker takes no resources."""
-
-
-@dataclass
-class ScheduledExecutor:
-    """An executor, as `actors.Pool` is, on a scheduler in a thread of this process."""
-
-    scheduler: TaskScheduler
-    loop: asyncio.AbstractEventLoop
-
-    def results(self, tasks: Any, order: int = 0) -> Iterator[Any]:
-        """See trial.Executor."""
-        waiting = {}
-        for task in tasks:
-            waiting[asyncio.run_coroutine_threadsafe(self.scheduler.result(task, order), self.loop)] = task
-        try:
-            while waiting:
-                ended, _ = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in ended:
-                    yield waiting.pop(future), future.result()
-        finally:
-            for future in waiting:
-                future.cancel()
-
-
-@contextmanager
-def scheduled(
-    workers: Any, keys: Any, store: Any, *, around: Any = None, attempts: int = 1
-) -> Iterator[ScheduledExecutor]:
-    """Open an executor whose scheduler starts each of these workers once, and again when it is lost."""
-    free = list(workers)
-
-    async def start_worker() -> InProcess:
-        worker = free.pop(0)
-        free.append(worker)
-        return InProcess(worker, around)
-
-    loop = asyncio.new_event_loop()
-    scheduler = TaskScheduler(
-        start_worker=start_worker, wanted_workers=lambda: len(workers), store=store, attempts=attempts, timeout=60.0
-    )
-    scheduler.begin(keys)
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    starting = asyncio.run_coroutine_threadsafe(scheduler.start_missing_workers(), loop)
-
-    async def cancel_all() -> None:
-        others = asyncio.all_tasks(loop) - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-
-    try:
-        yield ScheduledExecutor(scheduler, loop)
-    finally:
-        starting.cancel()
-        asyncio.run_coroutine_threadsafe(cancel_all(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()

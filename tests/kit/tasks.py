@@ -1,4 +1,4 @@
-"""Models, datasets, tasks and predictions that are made up, without loading a model."""
+"""Specifications, tasks and predictions with invented numbers; no model is loaded."""
 
 from __future__ import annotations
 

@@ -12,18 +12,18 @@ from torch import Tensor
 from fpp_sweep.core.methods import TextModel
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.core.text.tower import Activation, TextTower
-from tests.clips import WordTokenizer
+from tests.kit.models import WordTokenizer
 from tests.reference.naive import NaiveText, prompt_features, random_views, random_weights
 
 CLASSES = ("forest", "sea or lake", "annual crop land", "b-52", "dog", "ox", "industrial buildings")
 PROMPT = "a photo of a"
-# as of a MaPLe checkpoint: two context tokens, words after them, and prompts of two deeper layers
+# like a MaPLe checkpoint: two context tokens, words after them, and prompts of two deeper layers
 MAPLE: dict[str, Any] = {"layers": 4, "prompt": "a photo", "after": "of a", "deep": 2}
 
 
 @dataclass(frozen=True)
 class Twins:
-    """One random tower, one list of classes, twice."""
+    """One random text tower and list of classes, as the naive reference and as the engine hold them."""
 
     naive: NaiveText
     token_ids: Tensor  # (K, 77)
@@ -53,6 +53,7 @@ def twins(
     activation: Activation = "quick_gelu",
     seed: int = 0,
 ) -> Twins:
+    """Build a random text tower and its class texts in both forms."""
     tokenizer = WordTokenizer()
     weights = random_weights(
         width=width, layers=layers, embed_dim=embed_dim, vocabulary=tokenizer.vocabulary, seed=seed
@@ -70,6 +71,7 @@ def twins(
 
 
 def padded_ids(tokenizer: WordTokenizer, texts: Sequence[str]) -> Tensor:
+    """Return token ids (K, 77), padded with zeros, as CLIP's tokenizer does."""
     ids = torch.zeros(len(texts), 77, dtype=torch.long)
     for row, text in zip(ids, texts, strict=True):
         tokens = [tokenizer.sos, *tokenizer.encode(text), tokenizer.eot]

@@ -1,0 +1,92 @@
+"""The contract of samplers, checked on made-up trials before the first trial of a sweep with a plugin's sampler.
+
+A sampler draws values that the space holds. It takes trials that failed, broke a constraint or still run. In a study
+that was built anew from the same trials it draws the same point, so that a killed sweep goes on as an undisturbed one.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from fpp_sweep.records.records import TrialRecord, trial_name
+from fpp_sweep.search.samplers import naming_plugin
+from fpp_sweep.search.study import SweepStudy
+from fpp_sweep.space.params import Param
+from fpp_sweep.space.space import Space
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.errors import InputError
+
+NUMBERS_OF_TRIALS = (0, 12)  # before the point that is asked for
+STATES = {3: "failed", 4: "stopped", 5: "running"}  # of made-up trials by number; the others are complete
+BROKEN = (1, 2)  # trials that break a constraint
+
+
+def check_sampler(space: Space) -> None:
+    """Raise InputError if the sampler of a plugin breaks the contract on this space; a built-in one has its tests."""
+    name = space.search.sampler
+    if name not in catalogue.SAMPLERS:
+        return
+    searched = replace(space, points=(), search=replace(space.search, include_published=False))
+    with tempfile.TemporaryDirectory() as folder, naming_plugin(name):
+        for count in NUMBERS_OF_TRIALS:
+            records = made_up_trials(searched, count)
+            ended, undisturbed = _next_two(Path(folder) / f"{count}.db", searched, records)
+            resumed = SweepStudy(Path(folder) / f"{count}-resumed.db", "contract", searched, records=[*records, ended])
+            if resumed.ask() != undisturbed:
+                problem = "draws another point after a kill; it must depend on its seed and the study's trials alone"
+                raise InputError(f"sampler {name}: {problem}")
+
+
+def _next_two(
+    file: Path, space: Space, records: Sequence[TrialRecord]
+) -> tuple[TrialRecord, tuple[int, str, dict[str, Any]]]:
+    """Return the next trial as it ends, and the one that is asked for after it."""
+    study = SweepStudy(file, "contract", space, records=records)
+    number, _, point = study.ask()
+    ended = _made_up_trial(number, point, [50.0 for _ in space.objectives])
+    study.tell(ended)
+    return ended, study.ask()
+
+
+def made_up_trials(space: Space, count: int) -> list[TrialRecord]:
+    """Return trials at random points with random values: some failed, stopped, running or outside a constraint."""
+    generator = Random(0)
+    records = []
+    for number in range(count):
+        point: dict[str, Any] = {}
+        for param in space.searched():
+            if param.exists(point):
+                point[param.key] = _draw(param, generator)
+        values = [generator.uniform(0, 100) for _ in space.objectives]
+        records.append(_made_up_trial(number, point, values))
+    return records
+
+
+def _made_up_trial(number: int, point: dict[str, Any], values: list[float]) -> TrialRecord:
+    constraints = {"made up": 1.0 if number in BROKEN else -1.0}
+    record = TrialRecord(name=trial_name(number), kind="trial", state="complete", number=number, params=point)
+    match STATES.get(number):
+        case "failed":
+            return replace(record, state="failed")
+        case "stopped":
+            return replace(record, state="stopped", estimate=values, fidelity=0.25, constraints=constraints)
+        case "running":
+            return replace(record, state="running")
+    return replace(record, values=values, constraints=constraints)
+
+
+def _draw(param: Param, generator: Random) -> Any:
+    """Return one of a parameter's values: a choice, an end of the range, or a number between."""
+    if param.choices:
+        return generator.choice(param.choices)
+    low, high = param.bounds
+    if param.step is not None:
+        return low + generator.randint(0, round((high - low) / param.step)) * param.step
+    if param.kind == "int":
+        return generator.randint(int(low), int(high))
+    return generator.uniform(low, high)

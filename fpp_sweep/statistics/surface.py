@@ -1,0 +1,212 @@
+"""The response surface of a sweep: a Gaussian process on its trials, with effects of settings and their uncertainty.
+
+The kernel is a product over the settings, so that the mean of the surface over all values of a setting follows exactly.
+A point that has `nan` for a setting stands for that mean: with all others `nan` it is the effect of one setting. The
+scales of the kernel are not known either; they are drawn from their posterior by elliptical slice sampling (Murray,
+Adams and MacKay, 2010), and what the surface is rests on all draws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cho_solve, cholesky, solve_triangular
+
+from fpp_sweep.statistics.block_stats import Numbers
+
+N_SCALES = 16  # draws of the kernel's scales
+WARM_UP, THINNING = 30, 3  # draws that are not used: before the first, and from one to the next
+DRAWS_OF_EACH = 16  # of the surface, for each draw of the scales
+JITTER = 1e-6  # added to variances, so that rounding leaves matrices positive
+CONSTANT_VARIANCE = 1.0  # of the surface's mean, in variances of the trials' values
+N_MEAN = 33  # points of a range that its mean is taken over
+N_LOCATIONS = 64  # points of the space that shares of the variance are computed at
+
+# means and standard deviations of the logarithms of the scales; lengths are in widths of a range, the others in
+# standard deviations of the trials' values
+LENGTH_PRIOR = (math.log(0.7), 1.0)
+SURFACE_PRIOR = (0.0, 0.5)
+NOISE_PRIOR = (math.log(0.3), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Means and standard deviations of some numbers, in the unit of the trials' values."""
+
+    mean: Numbers
+    deviation: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One setting of the space: a range from 0 to 1, or choices that are numbered from 0."""
+
+    choices: int = 0  # 0: a range
+
+    def values(self) -> Numbers:
+        """Return the values that a mean over the setting is taken over."""
+        if self.choices:
+            return np.arange(self.choices, dtype=float)
+        return (np.arange(N_MEAN) + 0.5) / N_MEAN
+
+    def kernel(self, left: Numbers, right: Numbers, length: float) -> Numbers:
+        """Return the Matern 5/2 kernel of values of the setting; `nan` stands for the mean over all values."""
+        values = self.values()
+        left_all = np.append(np.where(np.isnan(left), 0.0, left), values)
+        right_all = np.append(np.where(np.isnan(right), 0.0, right), values)
+        whole = self._of_values(left_all, right_all, length)
+        n_left, n_right = len(left), len(right)
+        kernel = whole[:n_left, :n_right].copy()
+        left_means, right_means = np.isnan(left), np.isnan(right)
+        kernel[left_means, :] = whole[n_left:, :n_right].mean(axis=0)
+        kernel[:, right_means] = whole[:n_left, n_right:].mean(axis=1)[:, None]
+        kernel[np.ix_(left_means, right_means)] = whole[n_left:, n_right:].mean()
+        return kernel
+
+    def _of_values(self, left: Numbers, right: Numbers, length: float) -> Numbers:
+        distance = np.abs(left[:, None] - right[None, :])
+        if self.choices:
+            distance = np.minimum(distance, 1.0)  # all choices are equally far from each other
+        scaled = math.sqrt(5) * distance / length
+        kernel: Numbers = (1 + scaled + scaled**2 / 3) * np.exp(-scaled)
+        return kernel
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fit:
+    """The trials under one draw of the scales, factorized."""
+
+    lengths: Numbers
+    variance: float  # of the surface around its mean
+    factor: Numbers  # lower Cholesky factor of the trials' covariance
+    weights: Numbers  # the inverse of the covariance, times the values
+
+
+class Surface:
+    """A Gaussian process on trials: points (trials, settings) and one value for each."""
+
+    def __init__(self, dimensions: Sequence[Dimension], points: Numbers, values: Numbers, seed: int = 0) -> None:
+        self.dimensions = tuple(dimensions)
+        self._points = points
+        self._center, self._scale = float(values.mean()), float(values.std()) or 1.0
+        self._values = (values - self._center) / self._scale
+        self._rng = np.random.default_rng(seed)
+        self._fits = [self._fit(scales) for scales in self._draw_scales()]
+
+    # -------------------------------------------------------- scales
+
+    def _prior(self) -> tuple[Numbers, Numbers]:
+        """Return means and standard deviations of the logarithms: lengths, then the surface's and the noise's."""
+        priors = [*[LENGTH_PRIOR] * len(self.dimensions), SURFACE_PRIOR, NOISE_PRIOR]
+        table = np.array(priors)
+        return table[:, 0], table[:, 1]
+
+    def _draw_scales(self) -> list[Numbers]:
+        """Return draws of the logarithms of the scales from their posterior."""
+        mean, deviation = self._prior()
+        current = np.zeros(len(mean))  # in standard deviations from the prior's mean
+        likelihood = self._log_likelihood(mean)
+        draws = []
+        for step in range(WARM_UP + N_SCALES * THINNING):
+            current, likelihood = self._slice_step(current, likelihood, mean, deviation)
+            if step >= WARM_UP and (step - WARM_UP) % THINNING == 0:
+                draws.append(mean + deviation * current)
+        return draws
+
+    def _slice_step(
+        self, current: Numbers, likelihood: float, mean: Numbers, deviation: Numbers
+    ) -> tuple[Numbers, float]:
+        """Return the next draw and its likelihood: a point of an ellipse through the current one and a new one."""
+        other = self._rng.standard_normal(len(current))
+        threshold = likelihood + math.log(self._rng.uniform())
+        angle = self._rng.uniform(0, 2 * math.pi)
+        low, high = angle - 2 * math.pi, angle
+        while True:
+            proposed = current * math.cos(angle) + other * math.sin(angle)
+            proposed_likelihood = self._log_likelihood(mean + deviation * proposed)
+            if proposed_likelihood > threshold or high - low < 1e-9:
+                return proposed, proposed_likelihood
+            if angle < 0:
+                low = angle
+            else:
+                high = angle
+            angle = self._rng.uniform(low, high)
+
+    def _log_likelihood(self, scales: Numbers) -> float:
+        fit = self._fit(scales)
+        return float(-0.5 * self._values @ fit.weights - np.log(np.diag(fit.factor)).sum())
+
+    def _fit(self, scales: Numbers) -> _Fit:
+        lengths, variance, noise = np.exp(scales[:-2]), math.exp(2 * scales[-2]), math.exp(2 * scales[-1])
+        covariance = self._kernel(self._points, self._points, lengths, variance)
+        covariance[np.diag_indices_from(covariance)] += noise + JITTER
+        factor = cholesky(covariance, lower=True)
+        return _Fit(lengths, variance, factor, cho_solve((factor, True), self._values))
+
+    def _kernel(self, left: Numbers, right: Numbers, lengths: Numbers, variance: float) -> Numbers:
+        kernel = np.full((len(left), len(right)), variance)
+        for index, dimension in enumerate(self.dimensions):
+            kernel *= dimension.kernel(left[:, index], right[:, index], lengths[index])
+        return kernel + CONSTANT_VARIANCE
+
+    # -------------------------------------------------------- the surface
+
+    def at(self, locations: Numbers) -> Estimate:
+        """Return the surface at locations (locations, settings), without noise; see the module for `nan`."""
+        means, variances = [], []
+        for fit in self._fits:
+            mean, covariance = self._posterior(fit, locations)
+            means.append(mean)
+            variances.append(np.diag(covariance))
+        variance = np.mean(variances, axis=0) + np.var(means, axis=0)
+        return Estimate(
+            mean=self._center + self._scale * np.mean(means, axis=0),
+            deviation=self._scale * np.sqrt(np.maximum(variance, 0.0)),
+        )
+
+    def _posterior(self, fit: _Fit, locations: Numbers) -> tuple[Numbers, Numbers]:
+        to_trials = self._kernel(locations, self._points, fit.lengths, fit.variance)
+        half = solve_triangular(fit.factor, to_trials.T, lower=True)
+        covariance = self._kernel(locations, locations, fit.lengths, fit.variance) - half.T @ half
+        return to_trials @ fit.weights, covariance
+
+    def effect_locations(self, index: int, values: Numbers) -> Numbers:
+        """Return the locations at which the surface is the mean over all settings but one."""
+        locations = np.full((len(values), len(self.dimensions)), np.nan)
+        locations[:, index] = values
+        return locations
+
+    def shares(self) -> Numbers:
+        """Return draws (draws, settings) of the share of the surface's variance that a mean over each setting removes.
+
+        With interactions the shares of a draw add up to more than 1.
+        """
+        locations = self._random_locations()
+        blocks = [locations]
+        for index in range(len(self.dimensions)):
+            averaged = locations.copy()
+            averaged[:, index] = np.nan
+            blocks.append(averaged)
+        stacked = np.concatenate(blocks)
+        draws = []
+        for fit in self._fits:
+            mean, covariance = self._posterior(fit, stacked)
+            covariance[np.diag_indices_from(covariance)] += JITTER * 10
+            factor = cholesky(covariance, lower=True)
+            noise = self._rng.standard_normal((len(stacked), DRAWS_OF_EACH))
+            surfaces = (mean[:, None] + factor @ noise).reshape(len(blocks), N_LOCATIONS, DRAWS_OF_EACH)
+            variances = surfaces.var(axis=1)
+            draws.append(1 - variances[1:] / np.maximum(variances[0], JITTER))
+        return np.clip(np.concatenate(draws, axis=1).T, 0.0, 1.0)
+
+    def _random_locations(self) -> Numbers:
+        columns = []
+        for dimension in self.dimensions:
+            if dimension.choices:
+                columns.append(self._rng.integers(dimension.choices, size=N_LOCATIONS).astype(float))
+            else:
+                columns.append((self._rng.permutation(N_LOCATIONS) + self._rng.random(N_LOCATIONS)) / N_LOCATIONS)
+        return np.stack(columns, axis=1)

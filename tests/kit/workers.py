@@ -1,0 +1,183 @@
+"""Real workers on the embedded model, the two executors, and a gate that holds tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fpp_sweep.spec.keys import TaskKeys
+from fpp_sweep.spec.specs import WorkerSpec
+from fpp_sweep.trial.local_runner import LocalExecutor
+from fpp_sweep.trial.results import TaskFailed
+from fpp_sweep.trial.store import TaskStore
+from fpp_sweep.trial.trial import Plan
+from fpp_sweep.trial.worker import Worker
+from fpp_sweep.workers.scheduler import TaskScheduler
+from tests.waiting import wait_for
+
+
+@contextmanager
+def worker_factory(cache: Path) -> Iterator[Callable[..., Worker]]:
+    """Yield a function that makes workers, which share a model and a cache.
+
+    Workers set torch's threads, which are restored at the end.
+    """
+    threads = torch.get_num_threads()
+    clips: list[Any] = []
+
+    def make(**spec: Any) -> Worker:
+        worker = Worker(WorkerSpec(**{"model": "tiny", "cache": str(cache), "device": "cpu", "threads": 1, **spec}))
+        if clips:
+            worker.model.clip = clips[0]
+        clips.append(worker.clip)
+        return worker
+
+    yield make
+    torch.set_num_threads(threads)
+
+
+def plan_of(worker, *, datasets=("digits",), seeds=(0,), splits=("val",), **options):
+    """Return a plan of the worker's datasets."""
+    described = {split: tuple(worker.describe(datasets, split)) for split in splits}
+    return Plan(datasets=described, seeds=tuple(seeds), **options)
+
+
+def inline(worker, plan, folder):
+    """Return an executor that runs tasks in this process, with a store in the folder."""
+    return LocalExecutor(worker, TaskKeys(worker.model_info(), plan.datasets_by_key()), TaskStore(folder))
+
+
+class InProcess:
+    """A real worker in this process as the scheduler sees it.
+
+    `around` is called before and after a task; it may wait, or lose the worker.
+    """
+
+    def __init__(self, worker: Any, around: Any = None) -> None:
+        self.worker = worker
+        self.info = worker.model_info()
+        self.around = around
+        self.slot = self.info.node
+        self.doing = ""
+
+    async def run(self, task: Any, inputs: Any, adapter_key: str) -> Any:
+        if self.around:
+            await self.around(task, "begins")
+        try:
+            result = self.worker.run(task, inputs, adapter_key)
+        except TaskFailed as failure:
+            result = failure
+        if self.around:
+            await self.around(task, "ends")
+        return result
+
+    async def wait_until_lost(self) -> bool:
+        return await asyncio.Event().wait()
+
+    def kill(self) -> None:
+        """Do nothing: the worker has no process of its own."""
+
+    async def wait_resources_released(self) -> None:
+        """Do nothing: the worker takes no resources."""
+
+
+@dataclass
+class ScheduledExecutor:
+    """An executor, as `actors.Pool` is, on a scheduler in a thread of this process."""
+
+    scheduler: TaskScheduler
+    loop: asyncio.AbstractEventLoop
+
+    def results(self, tasks: Any, order: int = 0) -> Iterator[Any]:
+        """See trial.Executor."""
+        waiting = {}
+        for task in tasks:
+            waiting[asyncio.run_coroutine_threadsafe(self.scheduler.result(task, order), self.loop)] = task
+        try:
+            while waiting:
+                ended, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    yield waiting.pop(future), future.result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+@contextmanager
+def scheduled(
+    workers: Any, keys: Any, store: Any, *, around: Any = None, attempts: int = 1
+) -> Iterator[ScheduledExecutor]:
+    """Open an executor whose scheduler starts each of these workers once, and again when it is lost."""
+    free = list(workers)
+
+    async def start_worker() -> InProcess:
+        worker = free.pop(0)
+        free.append(worker)
+        return InProcess(worker, around)
+
+    loop = asyncio.new_event_loop()
+    scheduler = TaskScheduler(
+        start_worker=start_worker, wanted_workers=lambda: len(workers), store=store, attempts=attempts, timeout=60.0
+    )
+    scheduler.begin(keys)
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    starting = asyncio.run_coroutine_threadsafe(scheduler.start_missing_workers(), loop)
+
+    async def cancel_all() -> None:
+        others = asyncio.all_tasks(loop) - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    try:
+        yield ScheduledExecutor(scheduler, loop)
+    finally:
+        starting.cancel()
+        asyncio.run_coroutine_threadsafe(cancel_all(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextmanager
+def executing(kind, worker, plan, folder, *, workers=2, **options):
+    """Open an executor of that kind, with a store in the folder; `around` applies to workers of a scheduler."""
+    if kind == "inline":
+        with nullcontext(inline(worker, plan, folder)) as executor:
+            yield executor
+    else:
+        keys = TaskKeys(worker.model_info(), plan.datasets_by_key())
+        with scheduled([worker] * workers, keys, TaskStore(folder), **options) as executor:
+            yield executor
+
+
+class Gate:
+    """A gate that holds every task which a scheduler's worker begins after the first `free` tasks."""
+
+    def __init__(self, free):
+        self.free, self.opened = free, asyncio.Event()
+
+    async def __call__(self, task, event):
+        self.free -= event == "begins"
+        if self.free < 0:
+            await self.opened.wait()
+
+    def open(self, executor):
+        """Release the held task once no other task waits; return the number of finished tasks."""
+        scheduler = getattr(executor, "scheduler", None)
+        if scheduler is None:
+            return len(list(executor.store.root.rglob("*.task")))
+        wait_for(lambda: len(scheduler._pending) <= 1)
+        assert scheduler.status().queued == 0
+        executor.loop.call_soon_threadsafe(self.opened.set)
+        wait_for(lambda: not scheduler._pending)
+        return scheduler.status().counts.done
