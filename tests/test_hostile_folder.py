@@ -33,7 +33,7 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.notebook import as_html
 from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request
 from fpp_sweep.trial.store import TaskStore
-from tests.report.worlds import FAR, World, write
+from tests.report.worlds import FAR, World, write  # type: ignore[import-untyped]
 
 KINDS = ("link out", "folder", "pipe", "unreadable", "huge")
 SECRET = "not for your eyes"
