@@ -19,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.report.worlds import FAR, World, write  # type: ignore[import-untyped]
 
 from fpp_sweep import compare, show, steer, sync
 from fpp_sweep.cli.command import run
@@ -33,7 +34,6 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.notebook import as_html
 from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request
 from fpp_sweep.trial.store import TaskStore
-from tests.report.worlds import FAR, World, write  # type: ignore[import-untyped]
 
 KINDS = ("link out", "folder", "pipe", "unreadable", "huge")
 SECRET = "not for your eyes"

@@ -97,7 +97,7 @@ def restored(on_change: Callable[[str], None]) -> Iterator[None]:
 
 
 class PluginGuard:
-    """Restores settings after each task of a plugin's method, and notes each change that can only be the plugin's once."""
+    """Restores settings after each task of a plugin's method, and notes what only the plugin can have changed."""
 
     def __init__(self, on_note: Callable[[str], None] = note) -> None:
         self._on_note = on_note
