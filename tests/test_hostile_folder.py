@@ -19,7 +19,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.report.worlds import FAR, World, write  # type: ignore[import-untyped]
 
 from fpp_sweep import compare, show, steer, sync
 from fpp_sweep.cli.command import run
@@ -34,6 +33,7 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.notebook import as_html
 from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request
 from fpp_sweep.trial.store import TaskStore
+from tests.kit.measured import FAR_APART, World, write_measured_sweep
 
 KINDS = ("link out", "folder", "pipe", "unreadable", "huge")
 SECRET = "not for your eyes"
@@ -44,7 +44,8 @@ LOG = "2026-11-20 19:12:33 evaluate scenes, config trial-0002: begins\n"
 
 def build(path):
     """Build a sweep with a file of every kind that a sweep writes."""
-    folder = write(SweepFolder(path), World(64), FAR, splits=("val", "test"), space=load_space("perturb").plain())
+    space = load_space("perturb").plain()
+    folder = write_measured_sweep(path, World(64), FAR_APART, splits=("val", "test"), space=space)
     name = "trial-0002"
     write_line(folder.artifacts(name) / "log.txt", "trial-0002 begins on val")
     for file in ("prompts/scenes.seed0.safetensors", "val/skipped.json", "val/scenes.seed0.predictions.parquet"):

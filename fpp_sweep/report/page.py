@@ -190,7 +190,7 @@ def _reliability_diagrams(report: SweepReport) -> Iterator[Block]:
             continue
         folder = report.folder.artifacts(record.name)
         file = folder / report.info.search_split / "reliability.png"
-        with suppress(OSError):  # no picture was written
+        with suppress(OSError, ValueError):  # no picture was written, or a link leads out of the folder
             yield Details(record.label, [picture(folder, file, record.label)])
 
 
