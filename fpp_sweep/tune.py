@@ -59,7 +59,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     space.add_argument("--list-spaces", action="store_true", help="list the shipped spaces with their questions")
     config = "settings of all trials; its values of searched settings are the first point"
     space.add_argument("--config", type=Path, metavar="YAML", help=config)
-    space.add_argument("--points-from", metavar="SWEEP", help="try the front of another sweep first")
+    points = "try the fronts of other sweeps of these settings and objectives first; unfinished ones, too"
+    space.add_argument("--points-from", nargs="+", default=[], metavar="SWEEP", help=points)
     add_flags(options, "--trials", *RUN_FLAGS)
     resuming = options.add_argument_group("resuming")
     resume = "continue the last sweep of this space, or the one of --name"

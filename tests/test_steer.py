@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import front_of
 from fpp_sweep.space.yamlfile import dump
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
@@ -122,7 +123,7 @@ BOTH = "{fpp.gamma2: {low: 0.1, high: 15}, fpp.class_var: {low: 0.001, high: 0.0
 
 def test_the_front_of_another_sweep_is_tried_first(tmp_path):
     folder = build_sweep(tmp_path / "made", report=False)
-    space = requested(tmp_path, points_from=str(folder.path), space=FOR_MADE.replace("\n  PARAMS", f" {BOTH}"))
+    space = requested(tmp_path, points_from=[str(folder.path)], space=FOR_MADE.replace("\n  PARAMS", f" {BOTH}"))
     members = [record for record in folder.trials() if record.name == "trial-0005"]  # it is alone on the front
     assert [values for origin, values in space.queue() if origin == "point"] == [dict(members[0].params)]
 
@@ -137,14 +138,34 @@ def test_the_front_of_another_sweep_is_tried_first(tmp_path):
 def test_points_of_other_parameters_are_refused(tmp_path, params, complaint):
     folder = build_sweep(tmp_path / "made", report=False)
     with pytest.raises(InputError) as refused:
-        requested(tmp_path, points_from=str(folder.path), space=FOR_MADE.replace("\n  PARAMS", f" {params}"))
+        requested(tmp_path, points_from=[str(folder.path)], space=FOR_MADE.replace("\n  PARAMS", f" {params}"))
     assert str(refused.value).startswith(f"--points-from {folder.path}: {complaint}")
+
+
+def test_the_fronts_of_several_sweeps_are_tried_in_their_order(tmp_path):
+    made, other = (build_sweep(tmp_path / name, trials=trials, report=False) for name, trials in (("a", 6), ("b", 3)))
+    fronts = []
+    for sweep in (made, other):
+        fronts += [dict(member.params) for member in front_of(sweep.info(), sweep.trials()).members]
+    assert len(fronts) >= 2
+    names = [str(made.path), str(other.path)]
+    space = requested(tmp_path, points_from=names, space=FOR_MADE.replace("\n  PARAMS", f" {BOTH}"))
+    assert list(space.points) == fronts
+
+
+def test_a_sweep_of_other_objectives_is_refused(tmp_path):
+    made = build_sweep(tmp_path / "made", report=False)
+    text = FOR_MADE.replace("\n  PARAMS", f" {BOTH}") + "objectives: [accuracy, nll]\n"
+    with pytest.raises(InputError) as refused:
+        requested(tmp_path, points_from=[str(made.path)], space=text)
+    problem = "its objectives are accuracy (max), ece (min), those of small are accuracy (max), nll (min)"
+    assert str(refused.value) == f"--points-from {made.path}: {problem}; give a sweep of the same objectives"
 
 
 def test_a_sweep_without_a_front_has_no_points(tmp_path):
     folder = build_sweep(tmp_path / "made", trials=0)
     with pytest.raises(InputError, match="it has no front yet"):
-        requested(tmp_path, points_from=str(folder.path))
+        requested(tmp_path, points_from=[str(folder.path)])
 
 
 def steer(sweep, *words):

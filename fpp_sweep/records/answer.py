@@ -57,7 +57,7 @@ class SweepStatistics:
 def statistics_of(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord]) -> SweepStatistics:
     """Compute a sweep's statistics from the records and the block statistics in its folder."""
     front = front_of(info, records)
-    metrics = resampled_metrics(metrics_shown(info.objectives))
+    metrics = resampled_metrics(metrics_shown(info))
     notes: list[str] = []
     samples = {}
     for split in splits_of(info, front.compared):
@@ -75,7 +75,7 @@ def statistics_of_samples(
     info: SweepInfo, front: Front, samples: Mapping[str, SplitSamples], notes: Sequence[str] = ()
 ) -> SweepStatistics:
     """Compute the statistics of a front from its records' samples by split, such as samples on shared images only."""
-    metrics = resampled_metrics(metrics_shown(info.objectives))
+    metrics = resampled_metrics(metrics_shown(info))
     splits = {}
     for split, split_samples in samples.items():
         if split_samples.records:

@@ -12,9 +12,11 @@ from typing import Any, TypeGuard
 from fpp_sweep.records import pareto
 from fpp_sweep.records.records import FINAL, SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
+from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.space.work import BASELINES, DEFAULT_FLOOR
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
+from fpp_sweep.spec.config import FIXED_ORDERS
 
 MIN_GROWTH = 0.01  # of the hypervolume, that makes further trials worth their cost
 
@@ -177,10 +179,27 @@ class Front:
             remarks.append("finalist")
         if self.is_below_floor(record):
             remarks.append(f"more than {self.floor:g} points below {catalogue.PLAIN}")
+        remarks += orders_remark(record, self.search_split)
         if not record.feasible:
             verb = "breaks" if record.state == "complete" else "expected to break"
             remarks.append(f"{verb} a constraint")
         return remarks
+
+
+def orders_remark(record: TrialRecord, split: str) -> list[str]:
+    """Return how many orders of the stream a result is the mean of, if it depends on the order.
+
+    The plus-minus of a table is then the spread over orders.
+    """
+    row = catalogue.METHODS.get(str(record.config.get("method")))  # a plugin's method may not be loaded
+    if row is None or not row.ordered or split not in record.results:
+        return []
+    orders = max(1, len(record.results[split].by_seed))
+    if record.config.get("adapt.order") in FIXED_ORDERS:
+        orders = 1
+    if orders == 1:
+        return ["one order of the stream"]
+    return [f"{orders} orders of the stream"]
 
 
 def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:
@@ -228,9 +247,16 @@ def _points(records: Sequence[TrialRecord]) -> list[Sequence[float]]:
     return [values_of(record) for record in records]
 
 
-def metrics_shown(objectives: Sequence[Objective]) -> list[str]:
-    """Return the metrics of the objectives, then accuracy and ECE, which every reader asks for."""
-    return list(dict.fromkeys([*metrics_of(objectives), catalogue.ACCURACY, catalogue.ECE]))
+def metrics_shown(info: SweepInfo) -> list[str]:
+    """Return the metrics of the objectives, then accuracy and ECE, which every reader asks for.
+
+    ECE is shown after each post-hoc map of the sweep, too.
+    """
+    names = [*metrics_of(info.objectives), catalogue.ACCURACY, catalogue.ECE]
+    for posthoc in as_mapping(info.space.get("work", {})).get("posthoc", ()):
+        if posthoc in catalogue.POSTHOC:
+            names.append(f"{catalogue.ECE}@{posthoc}")
+    return list(dict.fromkeys(names))
 
 
 def splits_of(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:
@@ -260,7 +286,7 @@ def format_metric(metric: str, value: float | None, deviation: float | None = No
     if value is None:
         return ""
     decimals = 2  # of a plugin's metric, if the plugin is not loaded
-    row = catalogue.METRICS.get(metric.partition("/")[0])
+    row = catalogue.METRICS.get(catalogue.parts_of(metric).stem)
     if row is not None:
         decimals = row.decimals
     text = f"{value:.{decimals}f}"

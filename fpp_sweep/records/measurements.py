@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -30,21 +30,32 @@ class Measurements:
 def resampled_metrics(metrics: Sequence[str]) -> list[str]:
     """Return the metrics that intervals can be computed for, without dataset names, each once.
 
-    >>> resampled_metrics(["accuracy", "aurc", "ece/dtd", "ece"])
-    ['accuracy', 'ece']
+    >>> resampled_metrics(["accuracy", "aurc", "ece/dtd", "ece", "ece@sals/dtd"])
+    ['accuracy', 'ece', 'ece@sals']
     """
-    stems: list[str] = []
+    names: list[str] = []
     for metric in metrics:
-        stem, _, _ = metric.partition("/")
-        if stem in BLOCKWISE_METRICS and stem not in stems:
-            stems.append(stem)
-    return stems
+        parts = catalogue.parts_of(metric)
+        if parts.stem in BLOCKWISE_METRICS and parts.of_average not in names:
+            names.append(parts.of_average)
+    return names
 
 
-def read_block_stats(folder: Path, split: str) -> StatsBySeed | None:
+def block_stats_file(posthoc: str) -> str:
+    """Return the name of the file of block statistics after a post-hoc map; empty: of the method itself.
+
+    >>> block_stats_file("sals")
+    'block_stats@sals.npz'
+    """
+    if not posthoc:
+        return BLOCK_STATS_FILE
+    return BLOCK_STATS_FILE.replace(".", f"@{posthoc}.", 1)
+
+
+def read_block_stats(folder: Path, split: str, posthoc: str = "") -> StatsBySeed | None:
     """Return a record's block statistics by dataset and seed; None where there is no file; ValueError if damaged."""
     try:
-        content = read_inside(folder, folder / split / BLOCK_STATS_FILE)
+        content = read_inside(folder, folder / split / block_stats_file(posthoc))
     except OSError:
         return None
     return from_bytes(content)
@@ -111,16 +122,22 @@ def _read(
 
 
 @lru_cache(maxsize=MAX_RECORDS)
-def _read_table(path: Path, stamp: int) -> StatsBySeed:
+def _read_table(path: Path, stamp: int, posthoc: str = "") -> StatsBySeed:
     """Read a file once for each time that its folder changed: files there are replaced, never edited."""
-    return read_block_stats(path.parent, path.name) or {}
+    return read_block_stats(path.parent, path.name, posthoc) or {}
 
 
 @lru_cache(maxsize=MAX_RECORDS)  # a report is written again whenever a trial ends
 def _sample(
     path: Path, stamp: int, name: str, split: str, metrics: tuple[str, ...], deterministic: bool
 ) -> RecordSamples:
-    return sample_record(name, _read_table(path, stamp), split, metrics, deterministic=deterministic)
+    record = sample_record(name, _read_table(path, stamp), split, metrics, deterministic=deterministic)
+    samples = dict(record.metrics)
+    for posthoc in sorted({catalogue.parts_of(metric).posthoc for metric in metrics} - {""}):
+        table = _read_table(path, stamp, posthoc)
+        if table:
+            samples |= sample_record(name, table, split, metrics, posthoc=posthoc).metrics
+    return replace(record, metrics=samples)
 
 
 def _require_same_accuracy(table: StatsBySeed, result: SplitResult) -> None:

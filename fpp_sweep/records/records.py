@@ -43,6 +43,7 @@ class SplitResult:
     # image features that were computed for the trial: number of `images`, and seconds by step, summed over workers
     features: Mapping[str, float] = field(default_factory=dict)
     devices: Sequence[str] = ()  # that computed the results
+    notes: Sequence[str] = ()  # post-hoc maps without a temperature, and why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

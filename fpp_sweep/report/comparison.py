@@ -242,7 +242,7 @@ def _sample_union(
     info: SweepInfo, front: Front, shared: SharedImages, paths: Mapping[str, Path]
 ) -> dict[str, SplitSamples]:
     """Resample the records of the union on the shared images; of many trials those nearest to the front."""
-    metrics = resampled_metrics(metrics_shown(info.objectives))
+    metrics = resampled_metrics(metrics_shown(info))
     samples = {}
     for split, images in shared.by_split.items():
         tables = {}

@@ -13,6 +13,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.plots import plot_texts, transparent
 from fpp_sweep.report.settings_plots import more_is_better, rounded
+from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.palette import BLUE, GREY, RED
 from fpp_sweep.statistics.block_stats import Numbers
 
@@ -69,8 +70,8 @@ def _best_first(front: Front) -> list[TrialRecord]:
 def _metrics(info: SweepInfo) -> list[str]:
     """Return the metrics that a reader may choose, without dataset names, each once."""
     metrics: dict[str, None] = {}
-    for metric in (*metrics_shown(info.objectives), *OTHER_METRICS):
-        metrics[metric.partition("/")[0]] = None
+    for metric in (*metrics_shown(info), *OTHER_METRICS):
+        metrics[catalogue.parts_of(metric).of_average] = None
     return list(metrics)
 
 

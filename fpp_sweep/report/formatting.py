@@ -67,7 +67,7 @@ def counts_text(counts: Mapping[str, int]) -> str:
 
 def decimals_of(metric: str) -> int:
     """Return the decimals of intervals and differences: one less than the metric itself has."""
-    name = metric.partition("/")[0]
+    name = catalogue.parts_of(metric).stem
     if name not in catalogue.METRICS:  # a plugin's metric that is not loaded
         return 1
     return max(1, catalogue.METRICS[name].decimals - 1)

@@ -61,7 +61,7 @@ def _csv_row(info: SweepInfo, front: Front, statistics: SweepStatistics, record:
         "feasible": record.feasible,
         "support": statistics.support.word(record.name),
     }
-    metrics = metrics_shown(info.objectives)
+    metrics = metrics_shown(info)
     splits = splits_of(info, front.compared)
     for split in splits:
         for metric in metrics:
@@ -232,7 +232,7 @@ def _config_text(info: SweepInfo, front: Front, record: TrialRecord, answer: Ans
         remarks.append("recommended")
     comments = [", ".join([f"{record.name} of sweep {info.name}", *remarks])]
     for split, result in record.results.items():
-        values = [f"{metric} {format_result(metric, result)}" for metric in metrics_shown(info.objectives)]
+        values = [f"{metric} {format_result(metric, result)}" for metric in metrics_shown(info)]
         comments.append(f"{split}: {', '.join(values)}")
     if record.name in answer.finalists:
         comments.append(f"compared with the baselines on {answer.design}")

@@ -57,7 +57,7 @@ def front_table(
     for record in front.compared:
         cells = [Cell(record.label)]
         for split in splits:
-            for metric in metrics_shown(info.objectives):
+            for metric in metrics_shown(info):
                 cells.append(metric_cell(record, split, metric, statistics))
         if statistics is not None and has_support:
             cells.append(Cell(support_text(statistics, record.name)))
@@ -72,7 +72,7 @@ def _columns(
 ) -> list[Column]:
     columns = [Column("trial", is_text=True)]
     for split in splits:
-        columns += columns_of(metrics_shown(info.objectives), group=split)
+        columns += columns_of(metrics_shown(info), group=split)
     if has_support:
         columns.append(Column("support", is_text=True))
     columns.append(Column("remarks", is_text=True))

@@ -15,12 +15,12 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.answer_section import answer_section
 from fpp_sweep.report.dataset_heatmap import heat_map
 from fpp_sweep.report.document import Block, Details, Document, PlotGroup, Section, Text, paragraphs
+from fpp_sweep.report.effects import Effects, compute_effects
 from fpp_sweep.report.front_table import dataset_table, front_table
 from fpp_sweep.report.html import format_time, picture, write_html
-from fpp_sweep.report.importance import N_RESAMPLES, N_TOP_TRIALS, Importance, compute_importances
 from fpp_sweep.report.plots import front_plots, hypervolume_plot, importance_plot
 from fpp_sweep.report.provenance import provenance_section
-from fpp_sweep.report.settings_plots import parallel_plot, slice_plots
+from fpp_sweep.report.settings_plots import map_plots, parallel_plot, slice_plots
 from fpp_sweep.report.timeline import busy_share, costs, read_workers, timeline_plot
 from fpp_sweep.report.trial_table import NOTE, trial_details, trial_table
 
@@ -32,6 +32,18 @@ READING = (
     "Hollow markers are the same trials on the test split. Point at a marker to see its settings, and click it to see "
     "its whole config.",
 )
+CURVES = (
+    "A line is an objective as a model of all trials (a Gaussian process) has it: the mean over all values of the "
+    "other settings. Its band is the 95 % interval of that mean; trials scatter more."
+)
+MAPS = (
+    "The mean over all values of the other settings, by the same model: blue is better than the mean of the whole "
+    "space, and red worse. Grey: the model cannot tell which of the two. Circles are trials."
+)
+SHARES = (
+    "The share of the model's variance that goes if the setting is averaged out; with interactions the shares add up "
+    "to more than 1. Whiskers are 95 % intervals."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,7 +54,7 @@ class SweepReport:
     info: SweepInfo
     records: Sequence[TrialRecord]
     statistics: SweepStatistics
-    importances: Sequence[Importance]
+    effects: Sequence[Effects]
 
 
 def load_report(folder: SweepFolder) -> SweepReport:
@@ -55,7 +67,7 @@ def load_report(folder: SweepFolder) -> SweepReport:
         info=info,
         records=records,
         statistics=statistics,
-        importances=compute_importances(info, statistics.front.finished),
+        effects=compute_effects(info, statistics.front.finished),
     )
 
 
@@ -132,11 +144,13 @@ def _settings_section(report: SweepReport) -> Section:
     if parallel.traces:
         all_settings.insert(0, Text("A line for each trial. Drag along an axis to keep the lines through it.", "faint"))
     blocks = [Section("All settings", all_settings)]
-    slices = slice_plots(info, front, report.importances)
+    slices = slice_plots(info, front, report.effects)
     if slices:
-        blocks.append(Section("One setting at a time", [PlotGroup(slices)]))
-    importance = [importance_plot(report.importances), *_importance_notes(report.importances)]
-    blocks.append(Section("Importance", importance))
+        blocks.append(Section("One setting at a time", [PlotGroup(slices), *_effect_notes(report.effects, CURVES)]))
+    maps = map_plots(info, front, report.effects)
+    if maps:
+        blocks.append(Section("Two settings at a time", [PlotGroup(maps), Text(MAPS, "faint")]))
+    blocks.append(Section("Importance", [importance_plot(report.effects), *_effect_notes(report.effects, SHARES)]))
     return Section("Settings", blocks, anchor="settings")
 
 
@@ -150,17 +164,13 @@ def _constant_settings(front: Front) -> str:
     return f"The same in all trials: {', '.join(constants)}."
 
 
-def _importance_notes(importances: Sequence[Importance]) -> Iterator[Block]:
-    skipped = [row for row in importances if not row.shares]
-    if len(skipped) == len(importances):  # the plot's placeholder gives the reasons
+def _effect_notes(effects: Sequence[Effects], explanation: str) -> Iterator[Block]:
+    skipped = [row for row in effects if row.skipped]
+    if len(skipped) == len(effects):  # the placeholder of the importances gives the reasons
         return
     for row in skipped:
         yield Text(f"{row.metric}: {row.skipped}.", "faint")
-    yield Text(
-        f"PED-ANOVA: how well a setting separates the best tenth of the trials, at least {N_TOP_TRIALS}, from all of "
-        f"them; the shares add up to 1. Whiskers span {N_RESAMPLES} resamples of the trials.",
-        "faint",
-    )
+    yield Text(explanation, "faint")
 
 
 def _datasets_section(report: SweepReport) -> Section:

@@ -17,8 +17,8 @@ from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.front import Front, format_metric, format_setting, metric_of, splits_of, values_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.document import Plot
+from fpp_sweep.report.effects import Effects
 from fpp_sweep.report.figures import MEDIAN_LABEL, REGION_LABEL, FrontFigure, Points, Region, Staircase, front_figures
-from fpp_sweep.report.importance import Importance
 from fpp_sweep.report.text_layout import cut
 from fpp_sweep.spec.palette import BLUE, GREY, RED
 
@@ -240,31 +240,31 @@ def range_without_outliers(column: Sequence[float | None]) -> list[float] | None
 # --- importances and hypervolume ----------------------------------------------------------------------
 
 
-def importance_plot(importances: Sequence[Importance]) -> Plot:
-    """Return bars for each objective that has importances."""
+def importance_plot(effects: Sequence[Effects]) -> Plot:
+    """Return bars for each objective whose effects are known."""
     shown = []
     reasons = []
     largest_shares: dict[str, float] = {}
-    for importance in importances:
-        if importance.shares:
-            shown.append(importance)
+    for row in effects:
+        if row.shares:
+            shown.append(row)
         else:
-            reasons.append(f"{importance.metric}: {importance.skipped}.")
-        for key, share in importance.shares.items():
+            reasons.append(f"{row.metric}: {row.skipped}.")
+        for key, share in row.shares.items():
             largest_shares[key] = max(share, largest_shares.get(key, 0.0))
     if not shown:
         return Plot(name="importances", placeholder=" ".join(reasons))
     keys = sorted(largest_shares, key=largest_shares.__getitem__)
     traces = []
-    for importance, color in zip(shown, cycle([BLUE, RED, GREY]), strict=False):
+    for row, color in zip(shown, cycle([BLUE, RED, GREY]), strict=False):
         trace = {
             "type": "bar",
             "orientation": "h",
-            "name": plot_text(importance.metric),
+            "name": plot_text(row.metric),
             "y": plot_texts(keys),
-            "x": [importance.shares[key] for key in keys],
+            "x": [row.shares[key] for key in keys],
             "marker": {"color": color},
-            "error_x": _whiskers(importance, keys),
+            "error_x": _whiskers(row, keys),
             "hovertemplate": "%{y}: %{x:.2f}<extra>%{fullData.name}</extra>",
         }
         traces.append(trace)
@@ -273,19 +273,19 @@ def importance_plot(importances: Sequence[Importance]) -> Plot:
         "height": 120 + 22 * len(keys) * len(shown),
         "margin": {**MARGIN, "l": 16},
         "legend": LEGEND,
-        "xaxis": {"title": {"text": "share of the importance"}, "range": [0, None], "rangemode": "tozero"},
+        "xaxis": {"title": {"text": "share of the variance"}, "range": [0, None], "rangemode": "tozero"},
         "yaxis": {"automargin": True, "type": "category"},
     }
     return Plot(name="importances", traces=traces, layout=layout)
 
 
-def _whiskers(importance: Importance, keys: Sequence[str]) -> dict[str, Any]:
-    """Return error bars from the lowest to the highest share over resampled trials."""
+def _whiskers(effects: Effects, keys: Sequence[str]) -> dict[str, Any]:
+    """Return error bars over the intervals of the shares."""
     above = []
     below = []
     for key in keys:
-        share = importance.shares[key]
-        low, high = importance.spread.get(key, (share, share))
+        share = effects.shares[key]
+        low, high = effects.spread[key]
         above.append(high - share)
         below.append(share - low)
     return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1, "color": GREY}

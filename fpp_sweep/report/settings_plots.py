@@ -12,15 +12,17 @@ import numpy as np
 from fpp_sweep.records.front import Front, format_setting, is_number, search_range, values_by_setting, values_of, varies
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.document import Plot
-from fpp_sweep.report.importance import Importance
-from fpp_sweep.report.plots import COLOR_SCALE, plot_text, plot_texts, range_without_outliers
+from fpp_sweep.report.effects import Curve, EffectMap, Effects
+from fpp_sweep.report.plots import COLOR_SCALE, plot_text, plot_texts, range_without_outliers, transparent
 from fpp_sweep.report.text_layout import cut
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.palette import BLUE
+from fpp_sweep.spec.palette import BLUE, INK, RED
 
 LABEL_LENGTH = 18  # characters beside an axis
 MAX_TICKS = 8
 MAX_SLICES = 12  # settings that have a plot of their own
+GAIN_SCALE = [[0, RED], [0.5, "#ffffff"], [1, BLUE]]  # of maps, around the mean of all
+UNKNOWN_SCALE = [[0, "#cfd3d8"], [1, "#cfd3d8"]]
 MARGIN = {"l": 48, "r": 12, "t": 12, "b": 40}
 
 
@@ -153,14 +155,14 @@ def parallel_plot(info: SweepInfo, front: Front) -> Plot:
     )
 
 
-def slice_plots(info: SweepInfo, front: Front, importances: Sequence[Importance]) -> list[Plot]:
-    """Return a metric of all trials over each of the most important settings."""
+def slice_plots(info: SweepInfo, front: Front, effects: Sequence[Effects]) -> list[Plot]:
+    """Return a metric of all trials over each of the most important settings, with the effect where it is known."""
     trials = front.finished
     if len(trials) < 2:
         return []
 
     largest_shares: dict[str, float] = {}
-    for row in importances:
+    for row in effects:
         for key, share in row.shares.items():
             largest_shares[key] = max(share, largest_shares.get(key, 0.0))
     axes = axes_of(info, trials)
@@ -169,18 +171,50 @@ def slice_plots(info: SweepInfo, front: Front, importances: Sequence[Importance]
     names = [trial.name for trial in trials]
     plots = []
     for index, key in enumerate(keys[:MAX_SLICES]):
-        plots.append(_slice_plot(f"slice-{index}", key, axes[key], columns, names))
+        curves = {row.metric: row.curves[key] for row in effects if key in row.curves}
+        plots.append(_slice_plot(f"slice-{index}", key, axes[key], columns, names, curves))
     return plots
 
 
 def _slice_plot(
-    name: str, key: str, axis: Axis, columns: Mapping[str, Sequence[float]], trial_names: Sequence[str]
+    name: str,
+    key: str,
+    axis: Axis,
+    columns: Mapping[str, Sequence[float]],
+    trial_names: Sequence[str],
+    curves: Mapping[str, Curve],
 ) -> Plot:
+    choices, n_outliers = _slice_choices(columns, curves)
+    trace = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": axis.positions,
+        "customdata": trial_names,
+        "hovertemplate": "%{customdata}: %{y}<extra></extra>",
+        "marker": {"color": BLUE, "size": 6, "opacity": 0.8},
+    }
+    line = {"type": "scatter", "mode": "lines", "line": {"color": RED, "width": 2}, "hoverinfo": "skip"}
+    band = {**line, "line": {"width": 0}, "fill": "toself", "fillcolor": transparent(RED, 0.2)}
+    return Plot(
+        name=name,
+        traces=[trace, band, line] if curves else [trace],
+        layout={"height": 240, "margin": MARGIN, "showlegend": False, "xaxis": axis.layout},
+        description=f"metrics of {len(trial_names)} trials over {key}",
+        choices=choices,
+        group="slices",
+        n_outliers=n_outliers,
+    )
+
+
+def _slice_choices(
+    columns: Mapping[str, Sequence[float]], curves: Mapping[str, Curve]
+) -> tuple[dict[str, dict[str, Any]], int]:
+    """Return the changes of a slice for each metric, and how many trials are outside the range that it shows first."""
     choices = {}
     n_outliers = 0
     for metric, column in columns.items():
         choice: dict[str, Any] = {
-            "traces": [{"y": column}],
+            "traces": [{"y": column}, *_curve_traces(curves.get(metric))],
             "layout": {"yaxis": {"title": {"text": plot_text(metric)}}},
         }
         y_range = range_without_outliers(column)
@@ -190,23 +224,69 @@ def _slice_plot(
             n_outside = int(np.sum((values < y_range[0]) | (values > y_range[1])))
             n_outliers = max(n_outliers, n_outside)
         choices[metric] = choice
-    trace = {
+    return choices, n_outliers
+
+
+def _curve_traces(curve: Curve | None) -> list[dict[str, Any]]:
+    """Return the changes to the band and the line of a slice; both are empty for a metric without a model."""
+    if curve is None:
+        return [{"x": [], "y": []}, {"x": [], "y": []}]
+    around = np.concatenate([curve.positions, curve.positions[::-1]])
+    edge = np.concatenate([curve.high, curve.low[::-1]])
+    return [_line(around, edge), _line(curve.positions, curve.mean)]
+
+
+def _line(xs: np.ndarray, ys: np.ndarray) -> dict[str, Any]:
+    return {"x": [rounded(x) for x in xs], "y": [rounded(y) for y in ys]}
+
+
+def map_plots(info: SweepInfo, front: Front, effects: Sequence[Effects]) -> list[Plot]:
+    """Return maps of each objective over pairs of its most important settings, grey where little is known."""
+    axes = axes_of(info, front.finished)
+    plots: list[Plot] = []
+    for row in effects:
+        for effect_map in row.maps:
+            plots.append(_map_plot(f"map-{len(plots)}", info, row.metric, effect_map, axes))
+    return plots
+
+
+def _map_plot(name: str, info: SweepInfo, metric: str, effect_map: EffectMap, axes: Mapping[str, Axis]) -> Plot:
+    x_axis, y_axis = (axes[key] for key in effect_map.keys)
+    cells = []
+    for row in effect_map.mean:
+        cells.append([None if math.isnan(value) else rounded(value) for value in row])
+    grid = {"type": "heatmap", **_line(effect_map.xs, effect_map.ys), "hoverinfo": "skip"}
+    blank = {**grid, "z": [[0] * len(row) for row in cells], "colorscale": UNKNOWN_SCALE, "showscale": False}
+    distances = np.abs(effect_map.mean - effect_map.center)
+    limit = rounded(float(np.nanmax(distances))) if np.isfinite(distances).any() else 1.0
+    heat = {
+        **grid,
+        "z": cells,
+        "zmin": effect_map.center - limit,
+        "zmax": effect_map.center + limit,
+        "colorscale": GAIN_SCALE,
+        "reversescale": not more_is_better(info, metric),
+        "hoverinfo": "z",
+        "colorbar": {"thickness": 8},
+    }
+    trials = {
         "type": "scatter",
         "mode": "markers",
-        "x": axis.positions,
-        "customdata": trial_names,
-        "hovertemplate": "%{customdata}: %{y}<extra></extra>",
-        "marker": {"color": BLUE, "size": 6, "opacity": 0.8},
+        "x": x_axis.positions,
+        "y": y_axis.positions,
+        "hoverinfo": "skip",
+        "marker": {"symbol": "circle-open", "size": 5, "color": INK},
     }
-    return Plot(
-        name=name,
-        traces=[trace],
-        layout={"height": 240, "margin": MARGIN, "showlegend": False, "xaxis": axis.layout},
-        description=f"metrics of {len(trial_names)} trials over {key}",
-        choices=choices,
-        group="slices",
-        n_outliers=n_outliers,
-    )
+    layout = {
+        "height": 280,
+        "margin": {**MARGIN, "t": 32},
+        "showlegend": False,
+        "title": {"text": plot_text(metric), "font": {"size": 12}},
+        "xaxis": {**x_axis.layout, "showgrid": False},
+        "yaxis": {**y_axis.layout, "showgrid": False},
+    }
+    description = f"{metric} over {' and '.join(effect_map.keys)}"
+    return Plot(name=name, traces=[blank, heat, trials], layout=layout, description=description)
 
 
 # --- metrics ------------------------------------------------------------------------------------------
@@ -234,7 +314,7 @@ def more_is_better(info: SweepInfo, metric: str) -> bool:
     for objective in info.objectives:
         if objective.metric == metric:
             return objective.goal == "max"
-    row = catalogue.METRICS.get(metric.partition("/")[0])
+    row = catalogue.METRICS.get(catalogue.parts_of(metric).stem)
     return row is None or row.goal == "max"
 
 

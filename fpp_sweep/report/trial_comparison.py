@@ -13,6 +13,7 @@ from fpp_sweep.records.front import metrics_shown, splits_of
 from fpp_sweep.records.measurements import is_deterministic, resampled_metrics
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.report.shared_images import TEST, CommonImages, restrict_result
+from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.statistics.bootstrap import SplitSamples, sample_split
 from fpp_sweep.statistics.paired import Difference, compare
@@ -67,8 +68,8 @@ def compare_trials(folder: SweepFolder, names: Sequence[str], split: str | None 
 def _shared_metrics(info: SweepInfo, results: Mapping[str, SplitResult]) -> list[str]:
     """Return the shown metrics, without dataset names, that all results have."""
     shared = []
-    for metric in metrics_shown(info.objectives):
-        stem = metric.partition("/")[0]
+    for metric in metrics_shown(info):
+        stem = catalogue.parts_of(metric).of_average
         if stem not in shared and all(stem in result.average for result in results.values()):
             shared.append(stem)
     return shared

@@ -50,7 +50,7 @@ def _measured_columns(info: SweepInfo, records: Sequence[TrialRecord]) -> list[t
     """Return (split, metric) of the columns in which any record has a value."""
     columns = []
     for split in splits_of(info, records):
-        for metric in metrics_shown(info.objectives):
+        for metric in metrics_shown(info):
             if any(metric_of(record.results.get(split), metric) is not None for record in records):
                 columns.append((split, metric))
     return columns

@@ -6,6 +6,7 @@ import csv
 import io
 from pathlib import Path
 
+from fpp_sweep.records.front import orders_remark
 from fpp_sweep.report import table as report_table
 from fpp_sweep.report.document import Document, Section, Text, document_to_latex, document_to_markdown, paragraphs
 from fpp_sweep.report.document import document_to_text as to_text
@@ -14,7 +15,7 @@ from fpp_sweep.reproduce.cells import Cell
 from fpp_sweep.reproduce.claims import DOES_NOT_HOLD, HOLDS, judge_claims
 from fpp_sweep.reproduce.experiments import STAGES, Column
 from fpp_sweep.reproduce.printed import PAPERS_MODEL, PAPERS_TAG
-from fpp_sweep.reproduce.tables import Table, is_average
+from fpp_sweep.reproduce.tables import SPLIT, Table, is_average
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.files import written_whole
 
@@ -43,7 +44,7 @@ def write_table(folder: Path, table: Table) -> None:
 
 def table_document(table: Table) -> Document:
     """Return what ran, a section for each column, and the paper's claims."""
-    sentences = [table.experiment.question, *table.ran]
+    sentences = [table.experiment.question, *table.ran, *order_sentences(table)]
     for name, reason in table.failed.items():
         sentences.append(f"{name} has no numbers: {reason}")
     sections = [
@@ -54,6 +55,15 @@ def table_document(table: Table) -> Document:
         sections.append(claims_section(table))
     sections.append(Section("How to read the numbers", paragraphs(NOTES)))
     return Document(table.experiment.title, sections)
+
+
+def order_sentences(table: Table) -> list[str]:
+    """Return a sentence for each row whose result depends on the order of the stream."""
+    sentences: dict[str, None] = {}
+    for (row, _), record in table.records.items():
+        for remark in orders_remark(record, SPLIT):
+            sentences[f"{row}: {remark}"] = None
+    return list(sentences)
 
 
 def as_text(table: Table, width: int = DEFAULT_WIDTH) -> str:

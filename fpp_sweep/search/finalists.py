@@ -165,7 +165,7 @@ def choose_tested(folder: SweepFolder, front: Front, finalists: Sequence[TrialRe
 def support_of(folder: SweepFolder, front: Front, records: Sequence[TrialRecord], split: str) -> FrontSupport:
     """Return each trial's support for the front of these trials, measured on one split; empty if it is unknown."""
     metrics = metrics_of(front.objectives)
-    metrics_without_datasets = {metric.partition("/")[0] for metric in metrics}
+    metrics_without_datasets = {catalogue.parts_of(metric).of_average for metric in metrics}
     if len(resampled_metrics(metrics)) < len(metrics_without_datasets):
         return FrontSupport()  # any trial may be on the front by an objective that cannot be resampled
     samples = measure(folder, records, split, metrics).samples

@@ -11,12 +11,15 @@ from optuna import Study, samplers
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial
 
+from fpp_sweep.search.gaussian_process import GaussianProcessSampler
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.work import Search
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.errors import InputError
 
-STARTUP_TRIALS = 8  # sampled at random before TPE and GP have enough trials to learn from; the published points count
+# finished trials before a sampler has enough to learn from; the published points count, the rest is random
+TPE_STARTUP_TRIALS = 8
+GP_STARTUP_TRIALS = 4  # better than 2 and 8 (benchmarks/RESULTS.md, Search)
 POPULATION_SIZE = 16  # of NSGA-II: a sweep has tens to hundreds of trials, not thousands
 
 
@@ -34,19 +37,24 @@ class NSGAIISampler(samplers.NSGAIISampler):
 GENERATION_KEY = NSGAIISampler._get_generation_key()  # of a trial's system attributes
 
 
+def stream_seed(seed: int, stream: str) -> int:
+    """Return the seed of a named random stream."""
+    digest = hashlib.sha256(f"{seed}/{stream}".encode()).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
 def build_sampler(search: Search, stream: str) -> BaseSampler:
     """Return the space's sampler with the random stream of that name."""
-    digest = hashlib.sha256(f"{search.seed}/{stream}".encode()).digest()
-    seed = int.from_bytes(digest[:4], "big")
+    seed = stream_seed(search.seed, stream)
     if search.sampler in catalogue.SAMPLERS:
         return _of_plugin(search.sampler, seed)
     match search.sampler:
         case "tpe":
-            return samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS, multivariate=True, group=True)
+            return samplers.TPESampler(seed=seed, n_startup_trials=TPE_STARTUP_TRIALS, multivariate=True, group=True)
         case "nsga2":
             return NSGAIISampler(seed=seed, population_size=POPULATION_SIZE)
         case "gp":
-            return samplers.GPSampler(seed=seed, n_startup_trials=STARTUP_TRIALS)
+            return GaussianProcessSampler(seed=seed, n_startup_trials=GP_STARTUP_TRIALS)
         case "random" | "grid":
             return samplers.RandomSampler(seed=seed)
     raise AssertionError(search.sampler)

@@ -30,7 +30,19 @@ def _check_metric(value: Any) -> Any:
     if slash:
         require(row.of_dataset, f"{row.name} is a metric of a whole trial, not of a dataset ({shown(value)})")
         require(dataset.strip(), f"a dataset is missing after '/' ({shown(value)})")
+    if "@" in value:
+        _check_posthoc(value, row)
     return value
+
+
+def _check_posthoc(value: str, row: catalogue.MetricRow) -> None:
+    """Check a metric that is measured after a post-hoc map, such as `ece@temperature_val`."""
+    posthoc = catalogue.parts_of(value).posthoc
+    require(posthoc, f"a post-hoc map is missing after '@' ({shown(value)})")
+    is_changed = row.of_dataset and not row.columns and row.name not in catalogue.ACCURACIES
+    require(is_changed, f"no post-hoc map changes {row.name}; write {row.name} ({shown(value)})")
+    is_bound = catalogue.POSTHOC[posthoc].fitted_on == "the measured labels"
+    require(not is_bound, f"{posthoc} is fitted on the labels that it is measured on; take another map")
 
 
 def _metric_schema() -> dict[str, Any]:
@@ -40,7 +52,8 @@ def _metric_schema() -> dict[str, Any]:
             of_dataset.append(row.name)
         else:
             of_trial.append(row.name)
-    return {"type": "string", "pattern": rf"^(({'|'.join(of_dataset)})(/.+)?|{'|'.join(of_trial)})$"}
+    maps = "|".join(catalogue.POSTHOC)
+    return {"type": "string", "pattern": rf"^(({'|'.join(of_dataset)})(@({maps}))?(/.+)?|{'|'.join(of_trial)})$"}
 
 
 def _check_name(value: Any) -> Any:

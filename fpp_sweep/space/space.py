@@ -25,7 +25,9 @@ from fpp_sweep.space.work import Sampler, Search, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import PRESETS, TrialConfig, dotted, preset
 
-DEFAULT_TRIALS = 16  # if no budget is given: TPE starts to use its observations after 10
+MIN_MAPPED_IMAGES = 50  # that a post-hoc map is fitted on
+DEFAULT_TRIALS = 16  # if no budget is given
+DEFAULT_SAMPLER: Sampler = "tpe"  # gp was not shown to be as good where seeds dominate (benchmarks/RESULTS.md, Search)
 
 # keys that may differ when a sweep is resumed: they decide no result
 CHANGEABLE_ON_RESUME = {
@@ -111,6 +113,7 @@ class Space:
         check_constraints(self.constraints, self.work.baselines)
         self._check_split()
         self._check_shards()
+        self._add_maps()
         self._check_race()
         self._check_patience()
         catalogue.require_measurable(self.methods(), self.columns())
@@ -132,10 +135,13 @@ class Space:
             set_field(self, "points", check_points(self.points, self.searched(), start))
 
     def _check_sampler(self) -> Sampler:
-        """Return the sampler, which must suit the parameters."""
-        sampler: Sampler = self.search.sampler or "tpe"
+        """Return the sampler, which must suit the parameters; `auto` becomes the one that it stands for."""
+        sampler: Sampler = self.search.sampler or DEFAULT_SAMPLER
+        if self.grid and self.search.sampler in (None, "auto"):
+            sampler = "grid"
+        if sampler == "auto":
+            sampler = self._auto_sampler()
         if self.grid:
-            sampler = self.search.sampler or "grid"
             problem = f"{sampler} does not go with a grid, whose points are given; take one of them out"
             require(sampler == "grid", problem, "search.sampler")
             require(not self.params, "does not go with a grid; write the values as a block of it", "params")
@@ -144,11 +150,19 @@ class Space:
                 if sampler == "grid":
                     require(param.kind == "choice", "is a range, which sampler grid cannot run; give choices")
                 if sampler == "gp":
-                    require(not param.when, "when does not go with sampler gp, which needs a fixed space; use tpe")
+                    problem = "when does not go with sampler gp, which needs a fixed space; use auto, which takes tpe"
+                    require(not param.when, problem)
         if sampler == "grid":
             with at_key("params"):
                 check_size(math.prod(len(param.choices) for param in self.params), "another sampler")
         return sampler
+
+    def _auto_sampler(self) -> Sampler:
+        """Return the sampler that needs fewest trials where the response is smooth and seeds differ little."""
+        for param in self.params:
+            if param.when:
+                return "tpe"
+        return "gp"
 
     def _check_shards(self) -> None:
         """A method whose result depends on the samples before needs the whole dataset, in order."""
@@ -158,10 +172,26 @@ class Space:
             problem = f"{name} takes a dataset's samples in order, so that it cannot be cut; leave shards out"
             require(not catalogue.method(name).stateful, problem, "work.shards")
 
+    def _add_maps(self) -> None:
+        """Compute the post-hoc maps that objectives and constraints are measured after."""
+        maps = dict.fromkeys(self.work.posthoc)
+        for goals in (self.objectives, self.constraints):
+            for goal in goals:
+                maps[catalogue.parts_of(goal.metric).posthoc] = None
+        maps.pop("", None)
+        set_field(self, "work", replace(self.work, posthoc=tuple(maps)))
+        images = self.search.finalists.images
+        if maps and images is not None:
+            problem = f"post-hoc maps need {MIN_MAPPED_IMAGES} images ({images}); raise it, or leave the maps out"
+            require(images >= MIN_MAPPED_IMAGES, problem, "search.finalists.images")
+
     def _check_race(self) -> None:
         """Early stopping judges a trial by a part of its images."""
         if self.search.race is None:
             return
+        for objective in self.objectives:
+            problem = f"{objective.metric} needs all images, which its map is fitted on; leave race or the map out"
+            require(not catalogue.parts_of(objective.metric).posthoc, problem, "search.race")
         for name in self.methods():
             problem = f"{name} learns from sample to sample, and a part of its stream says little of the rest"
             require(not catalogue.method(name).stateful, f"{problem}; leave race or the method out", "search.race")
@@ -223,6 +253,8 @@ class Space:
     def columns(self) -> tuple[str, ...]:
         """Return the optional columns of the predictions that are requested or that metrics need."""
         columns = set(self.work.columns)
+        if self.work.posthoc:
+            columns.add("logits")
         for row in catalogue.dataset_metrics():
             columns.update(row.columns)
         for objective in self.objectives:

@@ -32,6 +32,7 @@ BASELINES = (*catalogue.COMPARED, "fpp_paper", "fpp_code")
 STEERED = ("trials", "wall_clock", "concurrency")  # of a search, what may change while it runs
 DEFAULT_FLOOR = 5.0  # points of accuracy below zero-shot, beyond which a trial gets no mark
 MIN_SHARE = 0.01  # of a CPU or GPU: a machine's cores are hundreds of these
+NO_MAP = "none"  # in `work.posthoc`: the method's own probabilities
 MAX_PROCESSES = 1024  # or threads; more is a slip that stops a machine
 MAX_WHOLE = 2**32 - 1  # NumPy takes no larger seed
 
@@ -86,6 +87,14 @@ def _check_column(value: Any) -> Any:
     return known_name("column", value, catalogue.COLUMNS)
 
 
+def _check_posthoc(value: Any) -> Any:
+    return known_name("post-hoc map", value, _posthoc_names())
+
+
+def _posthoc_names() -> list[str]:
+    return [NO_MAP, *catalogue.POSTHOC]
+
+
 def _check_metrics(value: Any) -> Any:
     for name in as_mapping(value):
         with at_key(name):
@@ -126,6 +135,7 @@ Seconds = Annotated[float, Limits(gt=0), Convert(_to_seconds, _seconds_schema)]
 ImageFraction = Annotated[float, Convert(_to_fraction, _fraction_schema)]
 Device = Annotated[str, Convert(_check_device, lambda: {"type": "string", "pattern": f"^{_DEVICE}$"})]
 Baseline = Annotated[str, Convert(_check_baseline, lambda: {"enum": _baseline_names(catalogue.METHODS)})]
+Posthoc = Annotated[str, Convert(_check_posthoc, lambda: {"enum": _posthoc_names()})]
 Column = Annotated[str, Convert(_check_column, lambda: {"enum": list(catalogue.COLUMNS)})]
 
 # ------------------------------------------------------------ search
@@ -161,7 +171,7 @@ class Finalists:
 class Search:
     """The choice of points, and when there are enough."""
 
-    sampler: Sampler = COMPUTED_DEFAULT  # grid if the space has one, else tpe
+    sampler: Sampler = COMPUTED_DEFAULT  # grid if the space has one, else tpe; the space resolves auto
     trials: Positive | None = None  # that start, baselines not counted; none: no limit
     wall_clock: Seconds | None = None
     gpu_hours: Annotated[float, Limits(gt=0)] | None = None  # hours that workers were held, times the GPUs of each
@@ -235,10 +245,16 @@ class Work:
     task_timeout: Seconds = 3600.0
     baselines: Annotated[tuple[Baseline, ...], Items()] = BASELINES
     columns: Annotated[tuple[Column, ...], Items()] = ()  # optional columns of the predictions that are kept
+    # maps of calibration after the fact; the method's own probabilities, `none`, are always measured
+    posthoc: Annotated[tuple[Posthoc, ...], Items()] = ()
     tracking_uri: Text | None = None  # none: an embedded store
 
     def __post_init__(self) -> None:
         check_fields(self, "work")
+        maps = list(self.posthoc)
+        if NO_MAP in maps:
+            maps.remove(NO_MAP)
+        set_field(self, "posthoc", tuple(maps))
         with at_key("work.gpus_per_worker"):
             set_field(self, "gpus_per_worker", self._gpus())
         if not self.datasets and not self.dataset_file:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from fpp_sweep.spec.errors import InputError, unknown
 
@@ -84,6 +84,30 @@ class MetricRow:
     @property
     def of_dataset(self) -> bool:
         return self.compute is not None
+
+
+class MetricParts(NamedTuple):
+    """The parts of a metric's name: `ece@temperature_val/dtd` is the ECE of dtd after the map `temperature_val`."""
+
+    stem: str
+    posthoc: str = ""  # the post-hoc map; empty: the method's own probabilities
+    dataset: str = ""  # empty: the average
+
+    @property
+    def of_average(self) -> str:
+        """The name without the dataset."""
+        if self.posthoc:
+            return f"{self.stem}@{self.posthoc}"
+        return self.stem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PosthocRow:
+    """A map of calibration after the fact, `work.posthoc`; statistics/posthoc_maps.py computes it."""
+
+    name: str
+    title: str
+    fitted_on: Literal["nothing", "val", "val of other datasets", "the measured labels"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -407,7 +431,38 @@ _METRIC_ROWS = (
 
 METHODS: dict[str, MethodRow] = {row.name: row for row in _METHOD_ROWS}
 METRICS: dict[str, MetricRow] = {row.name: row for row in _METRIC_ROWS}
-BUILT_IN_SAMPLERS = ("tpe", "nsga2", "gp", "random", "grid")  # search/samplers.py builds them
+POSTHOC = {
+    row.name: row
+    for row in (
+        PosthocRow(
+            name="temperature_val",
+            title="logits divided by the temperature of least NLL on the validation split",
+            fitted_on="val",
+        ),
+        PosthocRow(
+            name="temperature_transfer",
+            title="the same, fitted on the validation splits of the other datasets",
+            fitted_on="val of other datasets",
+        ),
+        PosthocRow(
+            name="temperature_released",
+            title="the temperature of released code: 1.16 for a ViT, 1.15 for a ResNet; its origin is not said",
+            fitted_on="nothing",
+        ),
+        PosthocRow(
+            name="sals", title="SaLS: logits rescaled to the range of the zero-shot logits", fitted_on="nothing"
+        ),
+        PosthocRow(
+            name="isotonic", title="the confidence by isotonic regression on the validation split", fitted_on="val"
+        ),
+        PosthocRow(
+            name="temperature_oracle",
+            title="the temperature of least NLL on the measured images: a bound",
+            fitted_on="the measured labels",
+        ),
+    )
+}
+BUILT_IN_SAMPLERS = ("auto", "gp", "tpe", "nsga2", "random", "grid")  # search/samplers.py builds them
 SAMPLERS: dict[str, SamplerRow] = {}  # of plugins
 COLUMNS = {  # optional columns of the predictions, stored if they are requested
     "logits": "the logits of all classes for the plain view",
@@ -425,6 +480,7 @@ COMPARED = tuple(row.name for row in METHODS.values() if row.baseline)
 # the two that every reader asks for, whatever was searched
 ACCURACY = "accuracy"
 ECE = "ece"
+ACCURACIES = (ACCURACY, "accuracy_top5")  # which post-hoc maps do not change
 
 
 def sign(goal: Goal) -> int:
@@ -446,9 +502,22 @@ def method(name: str) -> MethodRow:
     return METHODS[name]
 
 
+def parts_of(name: str) -> MetricParts:
+    """Return the parts of a metric's name.
+
+    >>> parts_of("ece@temperature_val/dtd")
+    MetricParts(stem='ece', posthoc='temperature_val', dataset='dtd')
+    """
+    of_average, _, dataset = name.partition("/")
+    stem, _, posthoc = of_average.partition("@")
+    return MetricParts(stem, posthoc, dataset)
+
+
 def metric(name: str) -> MetricRow:
-    """Return the row of a metric, which may be of one dataset: `ece/dtd` is an `ece`."""
-    stem = name.partition("/")[0]
+    """Return the row of a metric, of one dataset or after a post-hoc map: `ece@sals/dtd` is an `ece`."""
+    stem, posthoc, _ = parts_of(name)
+    if posthoc and posthoc not in POSTHOC:
+        raise unknown("post-hoc map", posthoc, POSTHOC)
     if stem not in METRICS:
         aliases = {row.heading: row.name for row in METRICS.values()}
         raise _unknown_row("metric", stem, METRICS, aliases=aliases, listed=METRICS)

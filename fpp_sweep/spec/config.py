@@ -33,6 +33,9 @@ PROMPT_FILES = (".safetensors", ".pt", ".pth", ".bin")
 Distance = Literal["squared_l2", "l2", "cosine"]
 TermDistance = Literal["squared_l2", "l2", "cosine", "none"]  # none: the term is left out of the loss
 Auto = Literal["auto", "on", "off"]
+# by_class: one class after the other; dirichlet:0.1: classes come in waves, as in studies of correlated streams
+StreamOrder = Literal["fair", "file", "shuffled", "by_class", "dirichlet:0.1"]
+FIXED_ORDERS = ("fair", "file")  # which are the same for every seed
 
 
 # ------------------------------------------------------------ the sections
@@ -117,7 +120,7 @@ class AdaptConfig:
     # DynaPrompt
     slots: int = 12  # prompts in the buffer
     slot_rule: Literal["released", "corrected", "described"] = "released"  # how prompts are selected: docs/methods.md
-    order: Literal["fair", "file", "shuffled"] = "fair"  # of the stream
+    order: StreamOrder = "fair"  # of the stream; orders but `fair` and `file` are drawn by the seed
     # ZERO
     vote_form: Literal["described", "released"] = "described"  # hard votes, or shares at scale 1024: docs/family.md
     vote_fraction: float = 0.3  # share of the views that vote: the int(0.3 * 64) = 19 most confident

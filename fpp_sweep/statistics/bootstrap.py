@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fpp_sweep.spec.catalogue import ACCURACY
+from fpp_sweep.spec.catalogue import ACCURACY, parts_of
 from fpp_sweep.statistics.block_stats import (
     BLOCKWISE_METRICS,
     BlockStats,
@@ -127,17 +127,23 @@ def resample(metric: str, stats: BlockStats, weights: Numbers) -> Numbers:
 
 
 def sample_record(
-    name: str, table: StatsBySeed, split: str, metrics: Sequence[str], *, deterministic: bool = False
+    name: str, table: StatsBySeed, split: str, metrics: Sequence[str], *, deterministic: bool = False, posthoc: str = ""
 ) -> RecordSamples:
-    """Resample the metrics of one record: on each dataset, and their average over datasets."""
+    """Resample the metrics of one record: on each dataset, and their average over datasets.
+
+    `posthoc` is the post-hoc map that the statistics were measured after; metrics after other maps are left out.
+    """
     datasets = datasets_of(table)
     seeds = tuple(seeds_of(table))
     samples: dict[str, MetricSamples] = {}
     for metric in metrics:
+        parts = parts_of(metric)
+        if parts.posthoc != posthoc:
+            continue
         by_dataset = {}
         for dataset in datasets:
             stats = [table[dataset, seed] for seed in seeds]
-            by_dataset[dataset] = _sample_dataset(metric, dataset, split, stats)
+            by_dataset[dataset] = _sample_dataset(parts.stem, dataset, split, stats)
             samples[f"{metric}/{dataset}"] = by_dataset[dataset]
         samples[metric] = _average(list(by_dataset.values()))
     return RecordSamples(name, seeds, deterministic, samples)

@@ -102,7 +102,7 @@ class Difference:
 
 def goal_of(metric: str) -> catalogue.Goal:
     """Return the direction of a metric, such as `ece` or `ece/dtd`."""
-    return catalogue.metric(metric.partition("/")[0]).goal
+    return catalogue.metric(metric).goal
 
 
 # --- Student's t -----------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def metric_interval(
     samples: SplitSamples, name: str, metric: str, seeds: SeedVariances | None = None
 ) -> Interval | str:
     """Return the interval of a record's metric, or the reason for which it has none."""
-    stem, _, dataset = metric.partition("/")
+    stem, _, dataset = catalogue.parts_of(metric)
     if stem in BAD_COVERAGE:
         return f"no interval: bootstrap intervals of {stem} contain the truth too rarely"
     if stem not in BLOCKWISE_METRICS:

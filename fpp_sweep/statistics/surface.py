@@ -9,7 +9,7 @@ Adams and MacKay, 2010), and what the surface is rests on all draws.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,17 +54,19 @@ class Dimension:
 
     def kernel(self, left: Numbers, right: Numbers, length: float) -> Numbers:
         """Return the Matern 5/2 kernel of values of the setting; `nan` stands for the mean over all values."""
-        values = self.values()
-        left_all = np.append(np.where(np.isnan(left), 0.0, left), values)
-        right_all = np.append(np.where(np.isnan(right), 0.0, right), values)
-        whole = self._of_values(left_all, right_all, length)
-        n_left, n_right = len(left), len(right)
-        kernel = whole[:n_left, :n_right].copy()
-        left_means, right_means = np.isnan(left), np.isnan(right)
-        kernel[left_means, :] = whole[n_left:, :n_right].mean(axis=0)
-        kernel[:, right_means] = whole[:n_left, n_right:].mean(axis=1)[:, None]
-        kernel[np.ix_(left_means, right_means)] = whole[n_left:, n_right:].mean()
+        left_values, left_rows = np.unique(left, return_inverse=True)  # `nan` is the last of them
+        right_values, right_rows = np.unique(right, return_inverse=True)
+        kernel: Numbers = self._with_means(left_values, right_values, length)[np.ix_(left_rows, right_rows)]
         return kernel
+
+    def _with_means(self, left: Numbers, right: Numbers, length: float) -> Numbers:
+        if np.isnan(left[-1]):
+            n_known = len(left) - 1
+            rows = self._with_means(np.concatenate([left[:-1], self.values()]), right, length)
+            return np.vstack([rows[:n_known], rows[n_known:].mean(axis=0)])
+        if np.isnan(right[-1]):
+            return self._with_means(right, left, length).T
+        return self._of_values(left, right, length)
 
     def _of_values(self, left: Numbers, right: Numbers, length: float) -> Numbers:
         distance = np.abs(left[:, None] - right[None, :])
@@ -173,10 +175,12 @@ class Surface:
         covariance = self._kernel(locations, locations, fit.lengths, fit.variance) - half.T @ half
         return to_trials @ fit.weights, covariance
 
-    def effect_locations(self, index: int, values: Numbers) -> Numbers:
-        """Return the locations at which the surface is the mean over all settings but one."""
-        locations = np.full((len(values), len(self.dimensions)), np.nan)
-        locations[:, index] = values
+    def averaged(self, kept: Mapping[int, Numbers]) -> Numbers:
+        """Return the locations with these values of some settings at which the surface is the mean over all others."""
+        count = len(next(iter(kept.values())))
+        locations = np.full((count, len(self.dimensions)), np.nan)
+        for index, values in kept.items():
+            locations[:, index] = values
         return locations
 
     def shares(self) -> Numbers:
@@ -200,7 +204,8 @@ class Surface:
             surfaces = (mean[:, None] + factor @ noise).reshape(len(blocks), N_LOCATIONS, DRAWS_OF_EACH)
             variances = surfaces.var(axis=1)
             draws.append(1 - variances[1:] / np.maximum(variances[0], JITTER))
-        return np.clip(np.concatenate(draws, axis=1).T, 0.0, 1.0)
+        shares: Numbers = np.clip(np.concatenate(draws, axis=1).T, 0.0, 1.0)
+        return shares
 
     def _random_locations(self) -> Numbers:
         columns = []

@@ -67,8 +67,9 @@ class Answer:
 
 def margin_of(metric: str, margins: Mapping[str, float]) -> float:
     """Return the largest loss to zero-shot in a metric that a recommended setting may have."""
-    stem = metric.partition("/")[0]
-    for name in (metric, stem):
+    parts = catalogue.parts_of(metric)
+    stem = parts.stem
+    for name in (metric, parts.of_average, stem):
         if name in margins:
             return margins[name]
     return DEFAULT_MARGINS.get(stem, CALIBRATION_MARGIN)

@@ -58,7 +58,7 @@ def _numbers(info: SweepInfo, record: TrialRecord, split: str, statistics: Sweep
     for dataset, values in result.datasets.items():
         for metric, value in values.items():
             numbers[f"{metric}/{dataset}"] = value
-    for metric in metrics_shown(info.objectives):
+    for metric in metrics_shown(info):
         interval = statistics.interval(record, split, metric)
         if not isinstance(interval, str):
             numbers[f"{metric} low"] = interval.low

@@ -8,10 +8,13 @@ from typing import Any, Protocol
 from fpp_sweep.search.racing import require_blockwise, rung_ends
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
+from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
-from fpp_sweep.spec.errors import unknown
+from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.specs import DatasetInfo, Validation
+from fpp_sweep.statistics.posthoc_maps import released_temperature, require_images
 from fpp_sweep.sweep.worker_spec import metrics_of
+from fpp_sweep.trial.posthoc import FITTED_SPLIT, needs_validation
 from fpp_sweep.trial.trial import Plan
 
 STARTS = ("prompt", "anchor_prompt", "deep_prompts")  # the settings that say where adaptation starts
@@ -38,23 +41,49 @@ def make_plan(space: Space, inspector: Inspector) -> Plan:
     if space.search.race:
         require_blockwise(space.objectives, space.constraints)
         ends = rung_ends(space.search.race, searched)
+    require_mappable(space.work.posthoc, datasets)
     return Plan(
-        datasets=datasets, seeds=space.work.seeds, shards=space.work.shards, columns=space.columns(), rung_ends=ends
+        datasets=datasets,
+        seeds=space.work.seeds,
+        shards=space.work.shards,
+        columns=space.columns(),
+        rung_ends=ends,
+        posthoc=space.work.posthoc,
+        released_temperature=released_temperature(space.work.model),
     )
 
 
 def splits_of(space: Space) -> list[str]:
-    """Return the splits that a sweep uses: the one that it searches, and test."""
+    """Return the splits that a sweep uses: the one that it searches, test, and that of its post-hoc maps."""
     splits: list[str] = [space.search.split]
     if space.search.split != "test" and not space.search.evaluate_only:
         splits.append("test")
+    if needs_validation(space.work.posthoc, splits[-1]) and FITTED_SPLIT not in splits:
+        splits.append(FITTED_SPLIT)
     return splits
+
+
+def require_mappable(maps: Sequence[str], datasets: Mapping[str, Sequence[DatasetInfo]]) -> None:
+    """Raise InputError unless the maps can be fitted: on enough images of two classes, for a transfer of others."""
+    fitted = [name for name in maps if catalogue.POSTHOC[name].fitted_on.startswith("val")]
+    if not fitted:
+        return
+    split = FITTED_SPLIT
+    if split not in datasets:
+        (split,) = datasets
+    for dataset in datasets[split]:
+        where = f"{dataset.name}, split {split}"
+        require_images(where, dataset.size)
+        if len(dataset.classes) < 2:
+            raise InputError(f"{where}: has one class, and post-hoc maps need two; leave the dataset out")
+    if "temperature_transfer" in maps and len(datasets[split]) < 2:
+        raise InputError("temperature_transfer needs the logits of another dataset; add one", "work.posthoc")
 
 
 def require_measured(space: Space, datasets: Sequence[str]) -> None:
     """Raise InputError if a metric such as `ece/dtd` names a dataset that the sweep does not run on."""
     for metric in metrics_of(space):
-        dataset = metric.partition("/")[2]
+        dataset = catalogue.parts_of(metric).dataset
         if dataset and dataset not in datasets:
             raise unknown(f"dataset in metric {metric}:", dataset, datasets)
 

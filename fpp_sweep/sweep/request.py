@@ -11,6 +11,7 @@ from typing import Any
 from fpp_sweep.cli.names import find_sweep
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
+from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.reading import load_space, read_config, space_from
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.yamlfile import Node, of_plain
@@ -31,18 +32,18 @@ FLAGS_OF_TRIALS = {
 
 
 def space_to_tune(
-    path: Path, overrides: Sequence[str], *, config: Path | None = None, points_from: str | None = None
+    path: Path, overrides: Sequence[str], *, config: Path | None = None, points_from: Sequence[str] = ()
 ) -> Space:
-    """Return the space of a file, changed by the overrides; points of a config or of another sweep come first.
+    """Return the space of a file, changed by the overrides; points of a config or of other sweeps come first.
 
-    `config` is a file with settings that trials start from. `points_from` is a sweep whose front is tried.
+    `config` is a file with settings that trials start from. `points_from` are sweeps whose fronts are tried.
     """
     if config is None:
         space = load_space(path, overrides)
     else:
         space = _space_with_config(path, overrides, config)
-    if points_from is not None:
-        space = _with_front_of(points_from, space)
+    for sweep in reversed(points_from):
+        space = _with_front_of(sweep, space)
     return space
 
 
@@ -87,8 +88,13 @@ def _with_first_point(space: Space, point: Mapping[str, Any]) -> Space:
 def _with_front_of(name: str, space: Space) -> Space:
     """Return the space with the front of another sweep as its first points."""
     folder = SweepFolder(find_sweep(name))
-    front = front_of(folder.info(), folder.trials()).members
+    info = folder.info()
+    front = front_of(info, folder.trials()).members
     where = f"--points-from {name}"
+    theirs, ours = _goals(info.objectives), _goals(space.objectives)
+    if theirs != ours:
+        problem = f"its objectives are {', '.join(theirs)}, those of {space.name} are {', '.join(ours)}"
+        raise InputError(f"{where}: {problem}; give a sweep of the same objectives")
     unknown_keys: set[str] = set()
     for member in front:
         unknown_keys |= set(member.params)
@@ -105,6 +111,11 @@ def _with_front_of(name: str, space: Space) -> Space:
             key = error.key.removeprefix("points.0.")
             raise InputError(f"{where}: {member.name}: {key}: {error.problem}") from None
     return space
+
+
+def _goals(objectives: Sequence[Objective]) -> list[str]:
+    """Return metrics with their goals, in an order of their names."""
+    return sorted(f"{objective.metric} ({objective.goal})" for objective in objectives)
 
 
 def space_to_evaluate(

@@ -9,11 +9,12 @@ from datetime import datetime
 
 from fpp_sweep.cli.terminal import terminal_width
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import format_metric, format_setting
+from fpp_sweep.records.front import format_metric, format_setting, orders_remark
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.records.skipped_images import skipped_lines
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.space.objectives import Objective
+from fpp_sweep.space.work import NO_MAP
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.files import files_inside, read_end_inside
@@ -32,9 +33,9 @@ def trial_lines(folder: SweepFolder, name: str) -> Iterator[str]:
     record = folder.known_trial(name)
     for line in (*_state_lines(record), *_file_lines(folder, record)):
         yield printable(line)
-    for split, result in record.results.items():
+    for split in record.results:
         yield ""
-        yield split_table(split, result)
+        yield split_text(record, split)
         for line in skipped_lines(folder.artifacts(name) / split):
             yield printable(line)
     yield printable(f"repeat      {repeat_command(folder, folder.info(), record)}")
@@ -43,8 +44,8 @@ def trial_lines(folder: SweepFolder, name: str) -> Iterator[str]:
 def print_trial(objectives: Sequence[Objective], folder: SweepFolder, record: TrialRecord) -> None:
     """Print a line about an ended trial, and its table by dataset if it has numbers."""
     Screen(sys.stderr).draw([trial_line(record, objectives)])
-    for split, result in record.results.items():
-        lines = [f"{record.name}: {_settings_line(record)}", split_table(split, result)]
+    for split in record.results:
+        lines = [f"{record.name}: {_settings_line(record)}", split_text(record, split)]
         lines += [printable(line) for line in skipped_lines(folder.artifacts(record.name) / split)]
         print("\n".join(["", *lines]), flush=True)
 
@@ -86,16 +87,48 @@ def _file_lines(folder: SweepFolder, record: TrialRecord) -> Iterator[str]:
             yield f"    {line}"
 
 
+def split_text(record: TrialRecord, split: str) -> str:
+    """Return a trial's numbers on a split, those after post-hoc maps, and notes on orders and maps."""
+    result = record.results[split]
+    parts = [split_table(split, result), *(f"note: {remark}" for remark in orders_remark(record, split))]
+    mapped = posthoc_table(result)
+    if mapped:
+        parts += ["", mapped, *(f"note: {printable(sentence)}" for sentence in result.notes)]
+    return "\n".join(parts)
+
+
 def split_table(split: str, result: SplitResult) -> str:
     """Return a table of a trial's numbers: a row for each dataset, then the averages."""
-    heads = [split, *(_heading(metric) for metric in result.average)]
+    metrics = [metric for metric in result.average if not catalogue.parts_of(metric).posthoc]
+    heads = [split, *(_heading(metric) for metric in metrics)]
     rows = []
     for name, values in (*result.datasets.items(), *averages_of(result).items()):
         cells = [name]
-        for metric in result.average:
+        for metric in metrics:
             cells.append(format_metric(metric, values.get(metric)))
         rows.append(cells)
     return to_text(Table.of_strings(heads, rows), terminal_width())
+
+
+def posthoc_table(result: SplitResult) -> str:
+    """Return the averages without a post-hoc map and after each; empty without maps."""
+    stems: dict[str, None] = {}
+    maps: dict[str, None] = {}
+    for metric in result.average:
+        parts = catalogue.parts_of(metric)
+        if parts.posthoc:
+            stems[parts.stem] = None
+            maps[parts.posthoc] = None
+    if not maps:
+        return ""
+    rows = []
+    for posthoc in ("", *maps):
+        cells = [posthoc or NO_MAP]
+        for stem in stems:
+            name = catalogue.MetricParts(stem, posthoc).of_average
+            cells.append(format_metric(name, result.average.get(name)))
+        rows.append(cells)
+    return to_text(Table.of_strings(["post-hoc map", *(_heading(stem) for stem in stems)], rows), terminal_width())
 
 
 def _heading(metric: str) -> str:

@@ -155,9 +155,12 @@ def safe_name(name: str) -> str:
 
     >>> safe_name("ece/dtd")
     'ece/dtd'
+    >>> safe_name("ece@sals/dtd")
+    'ece after sals/dtd'
     >>> safe_name("ece/my data (new)!").startswith("ece/my data _new__-")
     True
     """
+    name = name.replace("@", " after ")
     accepted = re.sub(r"[^A-Za-z0-9_./ -]", "_", name)
     accepted = "/".join(part for part in accepted.split("/") if part.strip("."))
     accepted = accepted.lstrip(".").strip()
@@ -393,7 +396,7 @@ def _durations(record: TrialRecord, result: SplitResult) -> dict[str, float]:
 
 def _main_metrics(info: SweepInfo, result: SplitResult) -> list[str]:
     """Return the objectives' metrics, then accuracy and ECE; an objective on one dataset stands for its metric."""
-    names = dict.fromkeys(metric.partition("/")[0] for metric in metrics_shown(info.objectives))
+    names = dict.fromkeys(catalogue.parts_of(metric).of_average for metric in metrics_shown(info))
     return [name for name in names if name in result.average]
 
 

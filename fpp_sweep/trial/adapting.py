@@ -28,10 +28,12 @@ from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import Prompt
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import MethodRow
-from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.config import FIXED_ORDERS, TrialConfig
 from fpp_sweep.spec.specs import adaptation_precision
 from fpp_sweep.spec.tasks import BATCH, EvalTask
 from fpp_sweep.trial.prompts import class_texts
+
+WAVES = 0.1  # concentration of the Dirichlet distribution of the order `dirichlet:0.1`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -94,10 +96,37 @@ def stream_of(task: EvalTask, dataset: Dataset) -> NDArray[np.int64]:
     stream: NDArray[np.int64] = np.arange(len(dataset))
     if order == "file" and dataset.file_positions is not None:
         stream = dataset.file_positions.argsort()
-    if order == "shuffled":
+    if order not in FIXED_ORDERS:
         generator = torch_generator(task.seed, "stream", task.dataset, task.split)
         stream = torch.randperm(len(dataset), generator=generator).numpy()
+        if order == "by_class":
+            stream = _one_class_after_another(stream, dataset, generator)
+        if order == "dirichlet:0.1":
+            stream = _in_waves(stream, dataset, generator)
     return stream[task.start : task.stop]
+
+
+def _one_class_after_another(
+    shuffled: NDArray[np.int64], dataset: Dataset, generator: torch.Generator
+) -> NDArray[np.int64]:
+    """Return shuffled samples sorted by class, with the classes in a drawn order."""
+    rank_of_class = torch.randperm(len(dataset.classes), generator=generator).numpy()
+    ranks = rank_of_class[dataset.labels[shuffled]]
+    return shuffled[ranks.argsort(kind="stable")]
+
+
+def _in_waves(shuffled: NDArray[np.int64], dataset: Dataset, generator: torch.Generator) -> NDArray[np.int64]:
+    """Return shuffled samples in as many slots of time as classes; a class's shares of the slots are Dirichlet(0.1)."""
+    classes = len(dataset.classes)
+    seed = int(torch.randint(2**62, (1,), generator=generator))
+    shares = np.random.default_rng(seed).dirichlet(np.full(classes, WAVES), size=classes)
+    slots = np.empty(len(shuffled), np.int64)
+    labels = dataset.labels[shuffled]
+    for label in range(classes):
+        positions = np.flatnonzero(labels == label)
+        ends = np.rint(shares[label].cumsum() * len(positions))
+        slots[positions] = np.searchsorted(ends, np.arange(len(positions)), side="right").clip(max=classes - 1)
+    return shuffled[slots.argsort(kind="stable")]
 
 
 def evaluate(

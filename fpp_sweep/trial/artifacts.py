@@ -3,6 +3,8 @@
     prompts/<dataset>.seed<n>.safetensors              prompts that were pretrained
     <split>/<dataset>.seed<n>.predictions.parquet      a row for each sample, for pandas, DuckDB and the like
     <split>/block_stats.npz                            what intervals and comparisons need, by block of images
+    <split>/block_stats@<map>.npz                      the same after a post-hoc map
+    <split>/posthoc.json                               the temperatures of post-hoc maps, if there are any
     <split>/reliability.png                            of the first seed
     <split>/skipped.json                               images that were left out, if there were any
 
@@ -12,14 +14,15 @@ pyarrow and matplotlib take a second to load, so they are imported when a trial 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fpp_sweep.core.metrics import Confidences, Predictions
-from fpp_sweep.records.measurements import BLOCK_STATS_FILE
+from fpp_sweep.records.measurements import BLOCK_STATS_FILE, block_stats_file
 from fpp_sweep.records.skipped_images import SkippedImage, write_skipped
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import files_inside, open_inside, read_inside, require_inside, written_whole
+from fpp_sweep.spec.files import files_inside, open_inside, read_inside, require_inside, write_json, written_whole
 from fpp_sweep.statistics.block_stats import BlockStats, from_bytes, to_bytes
 from fpp_sweep.trial.trial import DatasetResult
 
@@ -30,7 +33,7 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
 
     for subfolder in (split, "prompts"):
         require_inside(folder, folder / subfolder)
-    block_stats = {}
+    block_stats: dict[str, dict[tuple[str, int], BlockStats]] = {}  # by post-hoc map; empty: of the method itself
     first_seed = results[0].seed
     panels = {}
     for result in results:
@@ -40,11 +43,17 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
         if result.prompt is not None:
             with written_whole(folder / "prompts" / f"{name}.safetensors") as partial:
                 partial.write_bytes(result.prompt)
-        block_stats[dataset.name, result.seed] = BlockStats.of_predictions(dataset.name, result.predictions)
+        for posthoc, predictions in {"": result.predictions, **result.mapped}.items():
+            of_map = block_stats.setdefault(posthoc, {})
+            of_map[dataset.name, result.seed] = BlockStats.of_predictions(dataset.name, predictions)
         if result.seed == first_seed:
             panels[f"{dataset.name}, seed {first_seed}"] = result.predictions
-    with written_whole(folder / split / BLOCK_STATS_FILE) as partial:
-        partial.write_bytes(to_bytes(block_stats))
+    for posthoc, table in block_stats.items():
+        with written_whole(folder / split / block_stats_file(posthoc)) as partial:
+            partial.write_bytes(to_bytes(table))
+    fits = [asdict(fit) for result in results for fit in result.fits]
+    if fits:
+        write_json(folder / split / "posthoc.json", fits)
     write_skipped(folder / split, skipped_images(results))
     reliability_panels(panels, folder / split / "reliability.png", title=title)
 

@@ -23,6 +23,7 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.spec.tasks import EvalTask, Task, cost
+from fpp_sweep.trial.posthoc import FITTED_SPLIT, Fit, PosthocInputs, apply_maps, needs_validation
 from fpp_sweep.trial.results import TaskResult
 
 DatasetKey = tuple[str, str]  # name and split of a dataset
@@ -83,6 +84,8 @@ class Plan:
     ranges: Mapping[DatasetKey, ImageRange] = field(default_factory=dict)  # of datasets that use some of their images
     # of the final stage: the seed that draws the views, for seeds that draw the pretraining only
     view_seeds: Mapping[int, int] = field(default_factory=dict)
+    posthoc: tuple[str, ...] = ()  # maps of calibration after the fact
+    released_temperature: float = 1.0  # of the map `temperature_released`
 
     def datasets_by_key(self) -> dict[DatasetKey, DatasetInfo]:
         """Return the datasets of all splits by name and split."""
@@ -123,6 +126,16 @@ class Plan:
                 tasks[dataset.name, seed] = self._shards(config, dataset, seed, tuple(sorted(columns)))
         return tasks
 
+    def posthoc_tasks(self, config: TrialConfig, split: str) -> PosthocTasks:
+        """Return the further tasks that post-hoc maps of a trial need on a split."""
+        validation: ShardsByRun | None = None
+        if needs_validation(self.posthoc, split):
+            validation = self.tasks(config, FITTED_SPLIT)
+        zero_shot: ShardsByRun = {}
+        if "sals" in self.posthoc:
+            zero_shot = self.tasks(zero_shot_of(config), split)
+        return PosthocTasks(validation=validation, zero_shot=zero_shot)
+
     def _shards(self, config: TrialConfig, dataset: DatasetInfo, seed: int, columns: tuple[str, ...]) -> list[EvalTask]:
         images = self.range_of(dataset)
         pretraining_seed = None
@@ -141,6 +154,23 @@ class Plan:
         return whole.shards(self.shards, self.rung_ends.get((dataset.name, dataset.split), ()))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PosthocTasks:
+    """Tasks that post-hoc maps need beside those of the trial."""
+
+    validation: ShardsByRun | None  # none: maps are cross-fitted
+    zero_shot: ShardsByRun
+
+    @property
+    def evaluations(self) -> list[EvalTask]:
+        return _flatten([*(self.validation or {}).values(), *self.zero_shot.values()])
+
+
+def zero_shot_of(config: TrialConfig) -> TrialConfig:
+    """Return the zero-shot trial of the words or file that a trial starts from."""
+    return config.replace({"method": catalogue.PLAIN, "prompt": config.source})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DatasetResult:
     """A trial's predictions on one dataset with one seed."""
@@ -152,6 +182,8 @@ class DatasetResult:
     skipped: tuple[Skipped, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage, computed for this trial
     costs: Mapping[str, float] = field(default_factory=dict)  # by stage, cached results included
+    mapped: Mapping[str, Predictions] = field(default_factory=dict)  # by post-hoc map
+    fits: tuple[Fit, ...] = ()  # of its post-hoc maps
 
 
 def run_trial(
@@ -171,11 +203,15 @@ def run_trial(
     shards = plan.tasks(config, split)
     stages = _checked_stages(policy, plan, shards)
     done = _run_stages(stages, executor, order, policy)
+    further = plan.posthoc_tasks(config, split)
+    done |= _run_further(further.evaluations, done, executor, order)
     datasets = []
     for seed in plan.seeds:
         for dataset in plan.datasets[split]:
             images = plan.range_of(dataset)
             datasets.append(_dataset_result(dataset, seed, shards[dataset.name, seed], done, images))
+    if plan.posthoc:
+        datasets = _with_maps(plan, split, datasets, further, done)
     return summary(datasets, list(done.values())), datasets
 
 
@@ -209,6 +245,52 @@ def _run_stages(
                 if reason := policy.stops(task, result):
                     raise TrialStopped(reason)
     return done
+
+
+def _run_further(
+    evaluations: Sequence[EvalTask], done: Mapping[Task, TaskResult], executor: Executor, order: int
+) -> dict[Task, TaskResult]:
+    """Run the tasks that post-hoc maps need, unless the trial has run them."""
+    tasks = [task for task in with_pretrainings(evaluations) if task not in done]
+    if not tasks:
+        return {}
+    with closing(executor.results(tasks, order)) as results:
+        return dict(results)
+
+
+def _with_maps(
+    plan: Plan, split: str, datasets: Sequence[DatasetResult], further: PosthocTasks, done: Mapping[Task, TaskResult]
+) -> list[DatasetResult]:
+    """Return the results with their predictions after each post-hoc map."""
+    fitted_on = None
+    if further.validation is not None:
+        fitted_on = _predictions_of(plan, FITTED_SPLIT, further.validation, done)
+    inputs = PosthocInputs(
+        fitted_on=fitted_on,
+        zero_shot=_predictions_of(plan, split, further.zero_shot, done),
+        released_temperature=plan.released_temperature,
+    )
+    measured = {(result.dataset.name, result.seed): result.predictions for result in datasets}
+    mapped = apply_maps(plan.posthoc, measured, inputs)
+    results = []
+    for result in datasets:
+        run = (result.dataset.name, result.seed)
+        of_run = {name: predictions[run] for name, predictions in mapped.by_map.items()}
+        fits = tuple(fit for fit in mapped.fits if (fit.dataset, fit.seed) == run)
+        results.append(replace(result, mapped=of_run, fits=fits))
+    return results
+
+
+def _predictions_of(
+    plan: Plan, split: str, shards: ShardsByRun, done: Mapping[Task, TaskResult]
+) -> dict[tuple[str, int], Predictions]:
+    """Return the joined predictions of each dataset and seed."""
+    ranges = {dataset.name: plan.range_of(dataset) for dataset in plan.datasets[split]}
+    predictions = {}
+    for run, tasks in shards.items():
+        evaluations = [(task, done[task]) for task in tasks]
+        predictions[run] = join_shards(evaluations, ranges[run[0]])
+    return predictions
 
 
 def with_pretrainings(evaluations: Sequence[EvalTask]) -> list[Task]:
@@ -290,16 +372,13 @@ def summary(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> Sp
     samples: dict[int, int] = {}  # by seed
     for result in datasets:
         name = result.dataset.name
-        numbers = score(result.predictions)
+        numbers = scores_of(result)
         scores.setdefault(result.seed, {})[name] = numbers
         scores_by_dataset.setdefault(name, []).append(numbers)
         costs.setdefault(name, []).append(result.costs)
         samples[result.seed] = samples.get(result.seed, 0) + len(result.predictions)
-    averages = []  # by seed
-    by_seed = {}
-    for seed, by_dataset in scores.items():
-        averages.append(mean(list(by_dataset.values())))
-        by_seed[str(seed)] = by_dataset
+    averages = [mean(list(by_dataset.values())) for by_dataset in scores.values()]
+    by_seed = {str(seed): by_dataset for seed, by_dataset in scores.items()}
     deviation: Numbers = {}
     if len(scores) > 1:
         deviation = _deviations(averages)
@@ -319,9 +398,29 @@ def summary(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> Sp
         device_seconds=math.fsum(result.held for result in done),
         features=sum_by_stage([result.features for result in done]),
         by_seed=by_seed,
+        notes=_map_problems(datasets),
         costs=mean_costs,
         devices=sorted({result.device for result in done if result.device}),
     )
+
+
+def _map_problems(datasets: Sequence[DatasetResult]) -> list[str]:
+    """Return a sentence for each post-hoc map that has no temperature."""
+    fits = chain.from_iterable(result.fits for result in datasets)
+    return [fit.sentence for fit in fits if fit.problem]
+
+
+def scores_of(result: DatasetResult) -> Numbers:
+    """Return all metrics of a dataset, and those after each post-hoc map as `ece@temperature_val`.
+
+    Accuracies are left out there, as maps do not change them.
+    """
+    numbers = score(result.predictions)
+    for name, predictions in result.mapped.items():
+        for metric, value in score(predictions).items():
+            if metric not in catalogue.ACCURACIES:
+                numbers[f"{metric}@{name}"] = value
+    return numbers
 
 
 def _deviations(rows: Sequence[Mapping[str, float]]) -> Numbers:

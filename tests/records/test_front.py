@@ -2,11 +2,13 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
 
-from fpp_sweep.records.front import format_metric, front_of, staircase
+from fpp_sweep.records.front import format_metric, front_of, orders_remark, staircase
+from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import keys
@@ -20,6 +22,7 @@ from tests.kit.records import (
     baseline,
     failed,
     searched_trials,
+    split_result,
     sweep_info,
     trial,
     write_sweep,
@@ -180,3 +183,20 @@ def test_the_staircase_is_the_edge_of_what_is_dominated():
 def test_one_point_can_be_the_best_at_all_and_the_knee():
     front = front_of(sweep_info(), [trial(0, 70, 5), trial(1, 71, 4)])
     assert front.marks == {"trial-0001": ["best accuracy", "best ece", "knee"]}
+
+
+@pytest.mark.parametrize(
+    ("method", "order", "seeds", "remark"),
+    [
+        ("tda", "shuffled", 3, ["3 orders of the stream"]),
+        ("tda", "by_class", 1, ["one order of the stream"]),
+        ("tda", "fair", 3, ["one order of the stream"]),
+        ("zero", "shuffled", 3, []),
+    ],
+)
+def test_a_result_of_one_order_of_the_stream_says_so(method, order, seeds, remark):
+    config = TrialConfig().replace({"method": method, "adapt.order": order}).flat()
+    by_seed = {str(seed): {} for seed in range(seeds)} if seeds > 1 else {}
+    result = replace(split_result(), by_seed=by_seed)
+    record = TrialRecord(name="trial-0000", kind="trial", state="complete", config=config, results={"val": result})
+    assert orders_remark(record, "val") == remark

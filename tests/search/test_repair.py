@@ -213,7 +213,7 @@ def test_a_lost_record_is_restored_or_drawn_anew_whatever_byte_of_the_study_is_w
 @pytest.mark.parametrize("sampler", ["random", "tpe", "nsga2"])
 def test_the_next_trial_is_that_of_the_undisturbed_sweep(tmp_path, sampler, monkeypatch):
     monkeypatch.setattr(samplers, "POPULATION_SIZE", 2)
-    monkeypatch.setattr(samplers, "STARTUP_TRIALS", 3)
+    monkeypatch.setattr(samplers, "TPE_STARTUP_TRIALS", 3)
     folder, undisturbed = start_sweep(tmp_path / "sweep", sampler)
     resumed = next_driver(SweepFolder(shutil.copytree(folder.path, tmp_path / "copy")), sampler)
     assert resumed.ask() == undisturbed.ask()

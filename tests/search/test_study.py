@@ -50,7 +50,7 @@ params: {adapt.view_fraction: {low: 0.001, high: 1}}
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     """Samplers that have seen enough after a few trials."""
-    monkeypatch.setattr(samplers, "STARTUP_TRIALS", 3)
+    monkeypatch.setattr(samplers, "TPE_STARTUP_TRIALS", 3)
     monkeypatch.setattr(samplers, "POPULATION_SIZE", 3)
 
 
@@ -101,7 +101,7 @@ TRIALS = 8  # with the third generation of NSGA-II, whose parents come from two 
 
 @pytest.fixture(scope="module")
 def unkilled(tmp_path_factory, empty_study):
-    with patch.object(samplers, "STARTUP_TRIALS", 3), patch.object(samplers, "POPULATION_SIZE", 3):
+    with patch.object(samplers, "TPE_STARTUP_TRIALS", 3), patch.object(samplers, "POPULATION_SIZE", 3):
         runs = {}
         for sampler, text in SPACES.items():
             space = space_of(text, sampler)
@@ -202,7 +202,7 @@ def favoured(folder, sampler, good, *, by_constraint):
 
 
 @pytest.mark.parametrize("by_constraint", [False, True])
-@pytest.mark.parametrize("sampler", ["tpe", "nsga2"])
+@pytest.mark.parametrize("sampler", ["tpe", "nsga2", "gp"])
 def test_samplers_learn_from_the_values_and_constraints_that_are_reported(tmp_path, sampler, by_constraint):
     """One that does not look draws the same for the same seed."""
     liked, disliked = (favoured(tmp_path / good, sampler, good, by_constraint=by_constraint) for good in (CTPT, TPT))
@@ -298,12 +298,12 @@ def test_a_study_that_was_killed_goes_on_as_if_it_had_not(tmp_path_factory, unki
     assert [trial.values for trial in trials] == [scores(values) for _, _, values in wanted]
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
+@pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2", "gp"])
 def test_the_seed_decides_the_sequence(tmp_path, unkilled, sampler):
     for name in ("same", "other"):
         (tmp_path / name).mkdir()
-    same = undisturbed(tmp_path / "same", space_of(sampler=sampler), TRIALS)
-    other = undisturbed(tmp_path / "other", space_of(sampler=sampler, seed=4), 4)
+    same = undisturbed(tmp_path / "same", space_of(SPACES[sampler], sampler), TRIALS)
+    other = undisturbed(tmp_path / "other", space_of(SPACES[sampler], sampler, seed=4), 4)
     assert unkilled[sampler][1] == same
     assert same[:4] != other  # the points differ in what they leave open
 

@@ -40,6 +40,16 @@ def test_one_range_is_a_space_with_defaults():
     assert tuple(space.baselines()) == BASELINES
 
 
+CONDITION = "params: {method: [tpt, ctpt], adapt.penalty_weight: {low: 1, high: 9, when: {method: ctpt}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "sampler"), [(RANGE, "gp"), (CONDITION, "tpe"), ("grid: [{method: [tpt, ctpt]}]\n", "grid")]
+)
+def test_auto_stands_for_gp_or_for_the_sampler_that_the_space_needs(text, sampler):
+    assert of(f"{text}search: {{sampler: auto}}").search.sampler == sampler
+
+
 def test_a_parameter_has_the_kind_of_its_setting():
     space = of(
         "params: {fpp.draws: {low: 1, high: 9, step: 2}, fpp.lambda_shifts: {low: 0, high: 2},"

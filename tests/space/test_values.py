@@ -80,7 +80,7 @@ def test_a_wrong_value_is_refused_in_python_as_in_a_file(text, line):
         (lambda: Search(gpu_hours=math.inf), "search.gpu_hours: must be a finite number (inf)"),
         (lambda: Search(gpu_hours=0), "search.gpu_hours: must be > 0 (0)"),
         (lambda: Search(sampler="tpee"), "search.sampler: unknown sampler 'tpee', did you mean 'tpe'?"),
-        (lambda: Search(sampler=3), "search.sampler: must be one of tpe, nsga2, gp, random, grid (3)"),
+        (lambda: Search(sampler=3), "search.sampler: must be one of auto, gp, tpe, nsga2, random, grid (3)"),
         (lambda: Search(race=3), "search.race: must be a mapping such as {key: value} (3)"),
         (lambda: Search(race={"rungs": [1, 2]}), "search.race.rungs.0: must be a number above 0 and below 1, such as"),
         (lambda: Search(race={"rungs": [0.5, 0.25]}), "search.race.rungs: must rise"),

@@ -12,6 +12,7 @@ from fpp_sweep.sweep.plan import make_plan, validate
 from fpp_sweep.sweep.sweep_info import image_changes, with_inputs
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.trial.worker import Worker
+from tests.kit.datasets import build_folders
 from tests.kit.records import sweep_info
 from tests.kit.spaces import small_space
 
@@ -51,6 +52,37 @@ def test_a_plan_has_the_datasets_of_both_splits(worker):
 
 def test_a_search_on_the_test_split_opens_no_other_split(worker):
     assert list(make_plan(small_space("search.split=test"), worker).datasets) == ["test"]
+
+
+def test_maps_of_the_test_split_open_the_validation_split(worker):
+    maps = "work.posthoc=[none, sals, temperature_val]"
+    requested = small_space("search.split=test", maps, "search.evaluate_only=true")
+    assert requested.work.posthoc == ("sals", "temperature_val")
+    with pytest.raises(InputError, match="scenes, split val: 5 images are too few for a post-hoc map, which needs 50"):
+        make_plan(requested, worker)
+    assert list(make_plan(small_space("search.split=test", "work.posthoc=[sals]"), worker).datasets) == ["test"]
+
+
+def test_an_objective_after_a_map_computes_the_map_and_keeps_the_logits():
+    requested = small_space("objectives=[accuracy, ece@isotonic]")
+    assert requested.work.posthoc == ("isotonic",)
+    assert requested.columns() == ("logits",)
+    assert [objective.goal for objective in requested.objectives] == ["max", "min"]
+
+
+def test_a_transfer_needs_another_dataset(tmp_path):
+    requested = small_space("work.posthoc=[temperature_transfer]", "work.datasets=[scenes]", "work.limit=50")
+    line = "work.posthoc: temperature_transfer needs the logits of another dataset; add one"
+    with pytest.raises(InputError, match=line):
+        make_plan(requested, Worker(worker_spec(requested, gpus=0.0)))
+
+
+def test_a_dataset_without_a_validation_split_has_no_fitted_map(tmp_path, worker):
+    for split in ("train", "test"):
+        build_folders(tmp_path / "own" / split, ("cat", "dog"))
+    requested = small_space(f"work.datasets=['own={tmp_path}/own']", "search.split=test", "work.posthoc=[isotonic]")
+    with pytest.raises(InputError, match=r"own: .* has no val split, only train, test"):
+        make_plan(requested, Worker(worker_spec(requested, gpus=0.0)))
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,14 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.spec import tasks as cutting
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.trial.adapting import stream_of
 from fpp_sweep.trial.trial import StoppingPolicy, TrialStopped, run_trial
 from fpp_sweep.workers.scheduler import LostError
 from tests.kit.rows import RUNNING_MEAN, registered
@@ -22,6 +25,8 @@ CONFIG = TrialConfig(method="running_mean", prompt="a photo of a")
 BUFFER = TrialConfig(prompt="a photo of a").replace(
     {"method": DYNAPROMPT[TPT], "views.count": 8, "adapt.slots": 3, "adapt.lr": 0.05}
 )
+IMAGES = 200
+DATA = open_dataset("digits", "val").head(IMAGES)
 CHAINS = 4  # two datasets, two seeds
 SHARDS = 3  # of 150 images, 64 in each
 
@@ -93,6 +98,35 @@ def test_slow_and_lost_workers_do_not_change_a_stream(worker, plan, whole, tmp_p
     for stream in {stream for stream, _ in fate.begun}:
         starts = [start for other, start in fate.begun if other == stream]
         assert starts == sorted(starts)
+
+
+def stream(order, seed=0, **values):
+    config = BUFFER.replace({"adapt.order": order})
+    values = {"start": 0, "stop": IMAGES, **values}
+    task = cutting.EvalTask(config=config, dataset="digits", split="val", seed=seed, **values)
+    return stream_of(task, DATA)
+
+
+@pytest.mark.parametrize("order", ["shuffled", "by_class", "dirichlet:0.1"])
+def test_an_order_is_drawn_by_the_seed_and_has_every_sample_once(order):
+    whole = stream(order)
+    assert sorted(whole) == list(range(IMAGES))
+    assert whole.tolist() == stream(order).tolist() != stream(order, seed=1).tolist()
+    parts = [stream(order, start=0, stop=64), stream(order, start=64)]
+    assert np.concatenate(parts).tolist() == whole.tolist()
+
+
+def changes(order):
+    """Return how often the class of a stream changes from one sample to the next, over three seeds."""
+    return sum(np.count_nonzero(np.diff(DATA.labels[stream(order, seed)])) for seed in range(3))
+
+
+def test_a_stream_by_class_changes_its_class_as_rarely_as_possible():
+    assert changes("by_class") == 3 * (len(DATA.classes) - 1)
+
+
+def test_a_stream_in_waves_lies_between_shuffled_and_by_class():
+    assert changes("by_class") < changes("dirichlet:0.1") < 0.8 * changes("shuffled")
 
 
 @pytest.mark.parametrize("order", ["fair", "file", "shuffled"])

@@ -1,0 +1,144 @@
+"""Intervals of the settings' effects on planted worlds: `python -m benchmarks.effects`.
+
+A world is a known function of four settings; trials are random points with noise. Counted is how often the 95 %
+interval of an effect (the mean over the other settings, at nine values of each setting) contains the true effect, and
+how often the interval of a setting's share of the variance contains the true share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.harness import table
+from fpp_sweep.cli.command import parser, run
+from fpp_sweep.report.effects import SPREAD, Z
+from fpp_sweep.statistics.block_stats import Numbers
+from fpp_sweep.statistics.surface import Dimension, Surface
+
+Function = Callable[[Numbers], Numbers]
+SETTINGS = 4
+WAVES = 200
+VALUES = np.linspace(0.05, 0.95, 9)
+N_TRUTH = 1500  # random points that true effects are means over
+TOLERANCE = 0.02  # of a share: the truth is computed from random points, too
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Shares of the intervals of one world that contain the truth, and their mean half-width."""
+
+    effects: float
+    shares: float
+    half_width: float  # of effects, in standard deviations of the function
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parser("benchmarks.effects", __doc__ or "")
+    options.add_argument("--worlds", type=int, default=20, metavar="N", help="of each kind")
+    options.add_argument("--trials", type=int, nargs="+", default=[30, 60], metavar="N")
+    options.add_argument("--noise", type=float, nargs="+", default=[0.3, 1.0], help="in deviations of the function")
+    args = options.parse_args(argv)
+    rows = []
+    for kind in WORLDS:
+        for trials in args.trials:
+            for noise in args.noise:
+                found = [measure(kind, trials, noise, seed) for seed in range(args.worlds)]
+                rows.append(summary(kind, trials, noise, found))
+                print(rows[-1], flush=True)
+    print(table(rows))
+
+
+def summary(kind: str, trials: int, noise: float, found: Sequence[Coverage]) -> dict[str, object]:
+    effects = np.array([each.effects for each in found])
+    error = effects.std(ddof=1) / np.sqrt(len(effects)) if len(effects) > 1 else 0.0
+    return {
+        "world": kind,
+        "trials": trials,
+        "noise": noise,
+        "effects inside, %": f"{100 * effects.mean():.1f} ± {100 * error:.1f}",
+        "shares inside, %": f"{100 * np.mean([each.shares for each in found]):.1f}",
+        "half-width": f"{np.mean([each.half_width for each in found]):.2f}",
+    }
+
+
+def measure(kind: str, trials: int, noise: float, seed: int) -> Coverage:
+    """Return how often the intervals on one world contain the truth."""
+    rng = np.random.default_rng([seed, trials])
+    function = WORLDS[kind](rng)
+    everywhere = rng.random((N_TRUTH, SETTINGS))
+    deviation = float(function(everywhere).std())
+    points = rng.random((trials, SETTINGS))
+    values = function(points) + noise * (deviation or 1.0) * rng.standard_normal(trials)
+    surface = Surface([Dimension()] * SETTINGS, points, values, seed)
+    inside, widths = [], []
+    for index in range(SETTINGS):
+        estimate = surface.at(surface.averaged({index: VALUES}))
+        truth = np.array([function(with_value(everywhere, index, value)).mean() for value in VALUES])
+        inside.append(np.abs(estimate.mean - truth) <= Z * estimate.deviation)
+        widths.append(Z * estimate.deviation / (deviation or 1.0))
+    lows, highs = np.quantile(surface.shares(), SPREAD, axis=0)
+    truth = true_shares(function, everywhere[:300])
+    shares_inside = (truth >= lows - TOLERANCE) & (truth <= highs + TOLERANCE)
+    return Coverage(float(np.mean(inside)), float(shares_inside.mean()), float(np.mean(widths)))
+
+
+def true_shares(function: Function, points: Numbers) -> Numbers:
+    """Return the share of the variance that a mean over each setting removes."""
+    whole = function(points).var()
+    shares = []
+    for index in range(SETTINGS):
+        averaged = np.mean(
+            [function(with_value(points, index, value)) for value in np.linspace(0.02, 0.98, 25)], axis=0
+        )
+        shares.append(1 - averaged.var() / whole if whole else 0.0)
+    return np.array(shares)
+
+
+def with_value(points: Numbers, index: int, value: float) -> Numbers:
+    changed = points.copy()
+    changed[:, index] = value
+    return changed
+
+
+# ------------------------------------------------------------ worlds
+
+
+def smooth(rng: np.random.Generator) -> Function:
+    """Return waves whose spectrum is that of a Matern 3/2 kernel, with other length scales for each setting."""
+    lengths = rng.uniform(0.3, 1.5, SETTINGS)
+    # one chi-square for all settings of a wave makes the kernel a function of the distance
+    waves = rng.standard_normal((WAVES, SETTINGS)) / np.sqrt(rng.chisquare(3, (WAVES, 1)) / 3) / lengths
+    phases, heights = rng.uniform(0, 2 * np.pi, WAVES), rng.standard_normal(WAVES)
+    return lambda points: np.cos(points @ waves.T + phases) @ heights * np.sqrt(2 / WAVES)
+
+
+def additive(rng: np.random.Generator) -> Function:
+    """Return a sum of parabolas, of which the last is flat."""
+    weights, tops = 3 * rng.standard_normal(SETTINGS) * np.array([1, 0.5, 0.2, 0]), rng.random(SETTINGS)
+    return lambda points: (points - tops) ** 2 @ weights
+
+
+def cliff(rng: np.random.Generator) -> Function:
+    """Return a plateau with a slope, and a cliff where two settings are large."""
+    edges = rng.uniform(0.5, 0.8, 2)
+    return lambda points: 0.3 * points[:, 0] - 3.0 * (points[:, 1] > edges[0]) * (points[:, 2] > edges[1])
+
+
+def flat(rng: np.random.Generator) -> Function:
+    """Return a constant: noise alone must not look like an effect."""
+    return lambda points: np.zeros(len(points))
+
+
+WORLDS: dict[str, Callable[[np.random.Generator], Function]] = {
+    "smooth": smooth,
+    "additive": additive,
+    "cliff": cliff,
+    "flat": flat,
+}
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,130 @@
+"""Artificial responses for benchmarks.search: two objectives as functions of settings, with known true values."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+from fpp_sweep.records.pareto import front, hypervolume
+from fpp_sweep.spec.catalogue import Goal
+
+GOALS: tuple[Goal, ...] = ("max", "min")  # accuracy and ECE
+ANCHORS = 600  # points at which a smooth response is drawn; it is interpolated between them
+REFERENCE_POINTS = 4000  # random points: their worse quartiles are the corner, their front's hypervolume is 100 %
+IMAGE_NOISE = np.array([0.7, 0.6])  # points of accuracy and ECE: a difference of two trials on 5 x 1,000 images
+NEAREST_TRIALS = 5  # of a cloud, whose differences of seeds are the noise at a point
+TREES = 100
+
+
+class Response(ABC):
+    """Two objectives at points of the unit cube; `quality` is measured by the true values."""
+
+    def __init__(self, seed: int, dims: int) -> None:
+        points = np.random.default_rng([seed, 1]).random((REFERENCE_POINTS, dims))
+        values = self.true_values(points)
+        self.corner = [float(np.quantile(values[:, 0], 0.25)), float(np.quantile(values[:, 1], 0.75))]
+        self._attainable = hypervolume(values.tolist(), GOALS, self.corner)
+
+    @abstractmethod
+    def true_values(self, points: np.ndarray) -> np.ndarray:
+        """Return the two objectives at each point."""
+
+    @abstractmethod
+    def noise(self, point: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return the noise of one observation at a point."""
+
+    @abstractmethod
+    def deviations(self, point: np.ndarray) -> np.ndarray:
+        """Return the standard deviations of the noise at a point."""
+
+    def quality(self, seen: np.ndarray, true_values: np.ndarray) -> float:
+        """Return the hypervolume of the true values of the points that are on the front by the values seen, in %."""
+        chosen: Sequence[int] = front(seen.tolist(), GOALS)
+        return 100 * hypervolume(true_values[chosen].tolist(), GOALS, self.corner) / self._attainable
+
+
+class SmoothResponse(Response):
+    """Two draws from a Gaussian process, as accuracy 65 +- 5 and ECE 8 +- 2.5, with the same noise everywhere."""
+
+    def __init__(self, seed: int, dims: int, noise_scale: float) -> None:
+        rng = np.random.default_rng(seed)
+        self._anchors = rng.random((ANCHORS, dims))
+        self._kernel = Matern(rng.uniform(0.3, 1.5, dims), nu=1.5)
+        covariance = self._kernel(self._anchors) + 1e-8 * np.eye(ANCHORS)
+        draws = np.linalg.cholesky(covariance) @ rng.normal(size=(ANCHORS, 2))
+        self._weights = np.linalg.solve(covariance, draws)
+        self._deviations = noise_scale * IMAGE_NOISE
+        super().__init__(seed, dims)
+
+    def true_values(self, points: np.ndarray) -> np.ndarray:
+        standard = self._kernel(points, self._anchors) @ self._weights
+        return np.array([65.0, 8.0]) + np.array([5.0, 2.5]) * standard
+
+    def noise(self, point: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return self._deviations * rng.normal(size=2)
+
+    def deviations(self, point: np.ndarray) -> np.ndarray:
+        return self._deviations
+
+
+class SurrogateResponse(Response):
+    """A regression on real trials: means over seeds are the truth, differences of seeds are the noise."""
+
+    def __init__(self, kind: str, points: np.ndarray, values: np.ndarray, noise_scale: float) -> None:
+        """Fit a `forest` or a `process` to values by trial, seed and objective."""
+        self._points = points
+        means = values.mean(axis=1)
+        seeds = values.shape[1]
+        self._residuals = noise_scale * (values - means[:, None]) * np.sqrt(seeds / (seeds - 1))
+        self._models = [fitted(kind, points, column) for column in means.T]
+        super().__init__(0, points.shape[1])
+
+    def true_values(self, points: np.ndarray) -> np.ndarray:
+        return np.stack([model.predict(points) for model in self._models], axis=1)
+
+    def _nearest(self, point: np.ndarray) -> np.ndarray:
+        distances = np.linalg.norm(self._points - point, axis=1)
+        return np.argsort(distances, kind="stable")[:NEAREST_TRIALS]
+
+    def noise(self, point: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        trial = rng.choice(self._nearest(point))
+        residual: np.ndarray = rng.choice(self._residuals[trial])
+        return residual
+
+    def deviations(self, point: np.ndarray) -> np.ndarray:
+        return np.sqrt((self._residuals[self._nearest(point)] ** 2).mean(axis=(0, 1)))
+
+
+def fitted(kind: str, points: np.ndarray, values: np.ndarray) -> RandomForestRegressor | GaussianProcessRegressor:
+    if kind == "forest":
+        return RandomForestRegressor(TREES, min_samples_leaf=2, random_state=0).fit(points, values)
+    kernel = ConstantKernel(1.0) * Matern(np.ones(points.shape[1]), (0.1, 20), nu=2.5) + WhiteKernel(0.1, (1e-3, 1))
+    return GaussianProcessRegressor(kernel, normalize_y=True, random_state=0).fit(points, values)
+
+
+def gaussian_process(dims: int, variances: np.ndarray | float = 1e-10) -> GaussianProcessRegressor:
+    """Return a Gaussian process with noise of the same size everywhere, besides known variances by trial."""
+    kernel = ConstantKernel(1.0) * Matern(np.ones(dims), (0.1, 20), nu=2.5) + WhiteKernel(0.1, (1e-3, 1))
+    return GaussianProcessRegressor(kernel, alpha=variances, random_state=0)
+
+
+def posterior_means(points: np.ndarray, values: np.ndarray, deviations: np.ndarray | None = None) -> np.ndarray:
+    """Return the posterior means of Gaussian processes, one for each objective, at the observed points.
+
+    `deviations` is the known noise of each value; without it, the noise is estimated, the same for all.
+    """
+    means = []
+    for column in range(values.shape[1]):
+        center, scale = values[:, column].mean(), values[:, column].std()
+        variances: np.ndarray | float = 1e-10
+        if deviations is not None:
+            variances = (deviations[:, column] / scale) ** 2 + 1e-6
+        model = gaussian_process(points.shape[1], variances)
+        model.fit(points, (values[:, column] - center) / scale)
+        means.append(center + scale * model.predict(points))
+    return np.stack(means, axis=1)

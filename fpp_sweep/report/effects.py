@@ -1,0 +1,172 @@
+"""Effects of the searched settings on each objective, from a model of the finished trials (statistics/surface.py)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from fpp_sweep.records.front import format_setting, is_number, search_range, values_by_setting, values_of, varies
+from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.statistics.block_stats import Numbers
+from fpp_sweep.statistics.surface import Dimension, Surface
+
+MIN_TRIALS = 30  # fewer say too little about effects of two settings or more
+MAX_TRIALS = 150  # of a larger sweep, chosen at random: the time grows with the cube of their number
+N_CURVE, N_MAP = 21, 15  # points along an axis
+N_MAPPED = 3  # settings that have maps, the most important ones
+SPREAD = (0.025, 0.975)  # quantiles of a share
+Z = 1.96  # standard deviations of a 95 % interval
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """An objective over one setting, as the mean over all values of the others, with its 95 % interval."""
+
+    positions: Numbers  # on the setting's axis: the value, its logarithm, or the number of the choice
+    mean: Numbers
+    low: Numbers
+    high: Numbers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EffectMap:
+    """An objective over two settings; `nan` where it is not known to be better or worse than the mean of all."""
+
+    keys: tuple[str, str]
+    xs: Numbers
+    ys: Numbers
+    mean: Numbers  # (ys, xs)
+    center: float  # the mean of all
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Effects:
+    """Effects of the settings on one metric."""
+
+    metric: str
+    shares: Mapping[str, float] = field(default_factory=dict)  # medians by setting, the largest first
+    spread: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # 95 % intervals of the shares
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    maps: Sequence[EffectMap] = ()
+    skipped: str = ""  # the reason why there are no effects
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Column:
+    """A setting of the model: the trials' values, and how they stand on the setting's axis."""
+
+    key: str
+    dimension: Dimension
+    values: Numbers  # by trial, as the dimension has them
+    low: float = 0.0  # the ends of the axis
+    high: float = 1.0
+
+    @classmethod
+    def of(cls, info: SweepInfo, key: str, settings: Sequence[Any]) -> _Column:
+        present = [setting for setting in settings if setting is not None]
+        if all(is_number(setting) for setting in present):
+            return cls._of_range(info, key, settings)
+        texts = ["not set" if setting is None else format_setting(setting) for setting in settings]
+        names = sorted(set(texts))
+        return cls(key, Dimension(len(names)), np.array([float(names.index(text)) for text in texts]))
+
+    @classmethod
+    def _of_range(cls, info: SweepInfo, key: str, settings: Sequence[float | None]) -> _Column:
+        """Return a range, widened to points outside it; a trial without the setting stands in the middle."""
+        searched = search_range(info, key)
+        positions = np.array([math.nan if setting is None else setting for setting in settings], float)
+        ends = [end for end in (searched.get("low"), searched.get("high")) if end is not None]
+        limits = np.array([*ends, np.nanmin(positions), np.nanmax(positions)], float)
+        if searched.get("log") and limits.min() > 0:
+            positions, limits = np.log10(positions), np.log10(limits)
+        low, high = float(limits.min()), float(limits.max())
+        shares = (positions - low) / (high - low)
+        return cls(key, Dimension(), np.where(np.isnan(shares), 0.5, shares), low, high)
+
+    def grid(self, count: int) -> Numbers:
+        """Return values of the dimension along its axis."""
+        if self.dimension.choices:
+            return self.dimension.values()
+        return np.linspace(0, 1, count)
+
+    def positions(self, grid: Numbers) -> Numbers:
+        if self.dimension.choices:
+            return grid
+        return self.low + grid * (self.high - self.low)
+
+
+def compute_effects(info: SweepInfo, trials: Sequence[TrialRecord]) -> list[Effects]:
+    """Return the effects on each objective, from finished trials."""
+    trials = _some_of(trials)
+    columns = []
+    for key, settings in values_by_setting(trials).items():
+        if varies(settings):
+            columns.append(_Column.of(info, key, settings))
+    effects = []
+    for index, objective in enumerate(info.objectives):
+        values = np.array([values_of(trial)[index] for trial in trials], float)
+        reason = _reason_to_skip(objective.metric, columns, values)
+        if reason:
+            effects.append(Effects(objective.metric, skipped=reason))
+        else:
+            effects.append(_effects(objective.metric, columns, values))
+    return effects
+
+
+def _some_of(trials: Sequence[TrialRecord]) -> Sequence[TrialRecord]:
+    if len(trials) <= MAX_TRIALS:
+        return trials
+    chosen = np.random.default_rng(0).choice(len(trials), MAX_TRIALS, replace=False)
+    return [trials[index] for index in sorted(chosen)]
+
+
+def _reason_to_skip(metric: str, columns: Sequence[_Column], values: Numbers) -> str:
+    if len(values) < MIN_TRIALS:
+        return f"{len(values)} finished trials; effects need {MIN_TRIALS}"
+    if len(columns) < 2:
+        return "fewer than two settings took more than one value"
+    if len(set(values.tolist())) == 1:
+        return f"all trials have the same {metric}"
+    return ""
+
+
+def _effects(metric: str, columns: Sequence[_Column], values: Numbers) -> Effects:
+    points = np.stack([column.values for column in columns], axis=1)
+    surface = Surface([column.dimension for column in columns], points, values)
+    draws = surface.shares()
+    medians = np.median(draws, axis=0)
+    lows, highs = np.quantile(draws, SPREAD, axis=0)
+    shares, spread, curves = {}, {}, {}
+    order = np.argsort(-medians, kind="stable")
+    for index in order:
+        key = columns[index].key
+        shares[key] = float(medians[index])
+        spread[key] = float(lows[index]), float(highs[index])
+        curves[key] = _curve(surface, index, columns[index])
+    maps = []
+    for first, second in combinations(order[:N_MAPPED], 2):
+        maps.append(_map(surface, (first, second), (columns[first], columns[second])))
+    return Effects(metric, shares, spread, curves, maps)
+
+
+def _curve(surface: Surface, index: int, column: _Column) -> Curve:
+    grid = column.grid(N_CURVE)
+    estimate = surface.at(surface.averaged({index: grid}))
+    width = Z * estimate.deviation
+    return Curve(column.positions(grid), estimate.mean, estimate.mean - width, estimate.mean + width)
+
+
+def _map(surface: Surface, indices: tuple[int, int], columns: tuple[_Column, _Column]) -> EffectMap:
+    (first, second), (x, y) = indices, columns
+    x_grid, y_grid = x.grid(N_MAP), y.grid(N_MAP)
+    y_cells, x_cells = np.meshgrid(y_grid, x_grid, indexing="ij")
+    estimate = surface.at(surface.averaged({first: x_cells.ravel(), second: y_cells.ravel()}))
+    mean_of_all = surface.at(surface.averaged({first: np.array([math.nan])})).mean.item()
+    is_known = np.abs(estimate.mean - mean_of_all) > Z * estimate.deviation
+    mean = np.where(is_known, estimate.mean, math.nan).reshape(len(y_grid), len(x_grid))
+    return EffectMap((x.key, y.key), x.positions(x_grid), y.positions(y_grid), mean, mean_of_all)

@@ -1,0 +1,227 @@
+"""Maps of calibration after the fact: they change the confidence of predictions, and never the predicted class.
+
+A map is fitted on logits and labels, and applied to other logits. Everything is computed in float64.
+
+Shapes: N samples, K classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize
+
+from fpp_sweep.core.metrics import Predictions
+from fpp_sweep.space.space import MIN_MAPPED_IMAGES
+from fpp_sweep.spec.errors import InputError
+
+Numbers = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+FOLDS = 5  # of a map that is fitted and applied on the same split
+MAX_STEPS = 200  # of Newton's method with bisection, which needs about ten
+TOLERANCE = 1e-13  # relative, of the inverse temperature
+HALF_ROUNDING = 2.0**-10  # of probabilities that were rounded to half precision, where classes tie
+ALL_RIGHT = "every label has the largest logit, so that T goes to 0"
+NO_SIGNAL = "labels have no larger logits than other classes on average, so that T goes to infinity"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemperatureFit:
+    """The temperature of least negative log-likelihood; 1 with the reason if there is none."""
+
+    temperature: float
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class IsotonicFit:
+    """A rising function of confidence, linear between its knots and constant beyond them."""
+
+    confidences: Numbers
+    values: Numbers
+
+
+def softmax(logits: Numbers) -> Numbers:
+    """Return probabilities (N, K)."""
+    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
+
+
+def require_fittable(where: str, labels: Integers) -> None:
+    """Raise InputError unless a map can be fitted on samples with these labels."""
+    require_images(where, len(labels))
+    if len(np.unique(labels)) < 2:
+        raise InputError(f"{where}: its images have one class, and a post-hoc map needs two; leave the dataset out")
+
+
+def require_images(where: str, images: int) -> None:
+    """Raise InputError if there are too few images to fit a map."""
+    if images < MIN_MAPPED_IMAGES:
+        problem = f"{images} images are too few for a post-hoc map, which needs {MIN_MAPPED_IMAGES}"
+        raise InputError(f"{where}: {problem}; raise work.limit, or leave the map out of work.posthoc")
+
+
+def released_temperature(model: str) -> float:
+    """Return the temperature of the released code for a model's architecture.
+
+    >>> released_temperature("RN50/openai"), released_temperature("ViT-B-16/openai")
+    (1.15, 1.16)
+    """
+    if model.startswith("RN"):
+        return 1.15
+    return 1.16
+
+
+# --- temperature -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LabelledLogits:
+    """Logits of one dataset with the labels of its samples."""
+
+    logits: Numbers  # (N, K)
+    labels: Integers  # (N,)
+
+
+def fit_temperature(datasets: Sequence[LabelledLogits]) -> TemperatureFit:
+    """Return the T that minimises the negative log-likelihood of logits / T, a mean over datasets of means.
+
+    The loss is convex in b = 1 / T: its slope is the mean of E[z] - z_label, its curvature the mean variance of z, both
+    under softmax(b z). Newton's steps are replaced by bisection where they leave the bracket. There is no minimiser if
+    the slope is positive at b = 0, or negative for every b.
+    """
+    parts = [_margins(dataset) for dataset in datasets]
+    if sum(float(margins.max(axis=1).mean()) for margins in parts) <= 0:
+        return TemperatureFit(temperature=1.0, problem=ALL_RIGHT)
+    if sum(float(margins.mean()) for margins in parts) >= 0:
+        return TemperatureFit(temperature=1.0, problem=NO_SIGNAL)
+    low, high = 0.0, math.inf
+    inverse = 1.0
+    for _ in range(MAX_STEPS):
+        slope, curvature = _slope_and_curvature(parts, inverse)
+        if slope > 0:
+            high = inverse
+        else:
+            low = inverse
+        step = inverse - slope / max(curvature, np.finfo(float).tiny)
+        if not low < step < high:
+            step = min(2 * inverse, (low + high) / 2)
+        moved = abs(step - inverse)
+        inverse = step
+        if moved <= TOLERANCE * inverse:
+            break
+    return TemperatureFit(temperature=1 / inverse)
+
+
+def _margins(dataset: LabelledLogits) -> Numbers:
+    """Return (N, K): how much larger each logit is than that of the label."""
+    logits = np.asarray(dataset.logits, np.float64)
+    rows = np.arange(len(logits))
+    return np.asarray(logits - logits[rows, dataset.labels][:, None])
+
+
+def _slope_and_curvature(parts: Sequence[Numbers], inverse: float) -> tuple[float, float]:
+    """Return the first two derivatives of the negative log-likelihood by the inverse temperature."""
+    slope = 0.0
+    curvature = 0.0
+    for margins in parts:
+        probabilities = softmax(inverse * margins)
+        means = (probabilities * margins).sum(axis=1, keepdims=True)
+        variances = (probabilities * (margins - means) ** 2).sum(axis=1)
+        slope += float(means.mean())
+        curvature += float(variances.mean())
+    return slope, curvature
+
+
+def with_temperature(logits: Numbers, temperature: float) -> Numbers:
+    """Return probabilities (N, K)."""
+    return softmax(np.asarray(logits, np.float64) / temperature)
+
+
+# --- isotonic regression of the confidence ---------------------------------------------------------
+
+
+def fit_isotonic(dataset: LabelledLogits) -> IsotonicFit:
+    """Return the rising function that fits correctness to confidence best, by least squares.
+
+    Its values keep 1 / (N + 2) from 0 and 1, as N images never show that a prediction is certain; the choice is ours.
+    """
+    probabilities = softmax(np.asarray(dataset.logits, np.float64))
+    confidence = probabilities.max(axis=1)
+    correct = probabilities.argmax(axis=1) == dataset.labels
+    distinct, position = np.unique(confidence, return_inverse=True)
+    counts = np.bincount(position).astype(np.float64)
+    hits = np.bincount(position, weights=correct)
+    values = optimize.isotonic_regression(hits / counts, weights=counts).x
+    least = 1 / (len(confidence) + 2)
+    return IsotonicFit(confidences=distinct, values=np.clip(values, least, 1 - least))
+
+
+def with_isotonic(logits: Numbers, fit: IsotonicFit) -> Numbers:
+    """Return probabilities (N, K): the top one is mapped, the others are scaled to the remainder.
+
+    The top probability stays at or above the value at which the second class would overtake, so that the predicted
+    class does not change.
+    """
+    probabilities = softmax(np.asarray(logits, np.float64))
+    rows = np.arange(len(probabilities))
+    top = probabilities.argmax(axis=1)
+    confidence = probabilities[rows, top]
+    others = probabilities.copy()
+    others[rows, top] = 0.0
+    remainder = others.sum(axis=1)
+    is_certain = remainder <= 0  # the other probabilities underflow: they share the remainder evenly
+    others[is_certain] = 1 / (probabilities.shape[1] - 1)
+    others[rows, top] = 0.0
+    others /= others.sum(axis=1, keepdims=True)
+    second = others.max(axis=1)
+    mapped = np.interp(confidence, fit.confidences, fit.values)
+    mapped = np.maximum(mapped, second / (1 + second) * (1 + 1e-6))
+    result = others * (1 - mapped)[:, None]
+    result[rows, top] = mapped
+    return np.asarray(result)
+
+
+# --- sample-adaptive logit scaling ------------------------------------------------------------------
+
+
+def with_zero_shot_range(logits: Numbers, zero_shot: Numbers) -> Numbers:
+    """Return probabilities of logits rescaled to the range of the same sample's zero-shot logits (SaLS).
+
+    Constant logits stay as they are; the released program divides zero by zero there.
+    """
+    logits = np.asarray(logits, np.float64)
+    return softmax(rescaled_to_range(logits, np.asarray(zero_shot, np.float64)))
+
+
+def rescaled_to_range(logits: Numbers, zero_shot: Numbers) -> Numbers:
+    """Return logits (N, K) whose minimum and maximum over classes are those of `zero_shot` (N, K)."""
+    low = logits.min(axis=1, keepdims=True)
+    width = logits.max(axis=1, keepdims=True) - low
+    zero_shot_low = zero_shot.min(axis=1, keepdims=True)
+    zero_shot_width = zero_shot.max(axis=1, keepdims=True) - zero_shot_low
+    share = (logits - low) / np.where(width > 0, width, 1.0)
+    return np.where(width > 0, share * zero_shot_width + zero_shot_low, logits)
+
+
+# --- predictions ------------------------------------------------------------------------------------
+
+
+def recalibrated(raw: Predictions, probabilities: Numbers) -> Predictions:
+    """Return predictions with other probabilities and the same predicted classes.
+
+    Raise RuntimeError if the probabilities predict another class: no map may do that. Classes that tie after rounding
+    to half or single precision are kept as they were predicted.
+    """
+    top = probabilities.max(axis=1)
+    of_predicted = probabilities[np.arange(len(raw)), raw.predicted]
+    wrong = np.flatnonzero(of_predicted < top * (1 - HALF_ROUNDING) - HALF_ROUNDING)
+    if wrong.size:
+        raise RuntimeError(f"a post-hoc map changed the predicted class of sample {raw.ids[wrong[0]]!r}")
+    mapped = Predictions.of(raw.ids, raw.labels, probabilities.astype(np.float32))
+    return replace(mapped, predicted=raw.predicted, in_top5=raw.in_top5)

@@ -1,0 +1,191 @@
+"""Calibration after the fact of a trial: maps of the predictions of each dataset and seed (`work.posthoc`).
+
+On the test split a map is fitted on all of the validation split, of the same method, dataset and seed. On the other
+splits it is cross-fitted: the images are cut into folds, and those of a fold are mapped by a fit on the other folds. So
+no image's label has a part in its own map, and a search that measures an objective after a map does not overfit it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fpp_sweep.core.datasets import fair_order
+from fpp_sweep.core.metrics import Predictions
+from fpp_sweep.spec import catalogue
+from fpp_sweep.statistics.posthoc_maps import (
+    FOLDS,
+    Integers,
+    LabelledLogits,
+    Numbers,
+    TemperatureFit,
+    fit_isotonic,
+    fit_temperature,
+    recalibrated,
+    require_fittable,
+    with_isotonic,
+    with_temperature,
+    with_zero_shot_range,
+)
+
+LOGITS = "logits"  # the column of predictions that maps need
+FITTED_SPLIT = "val"  # that maps of the test split are fitted on
+Run = tuple[str, int]  # dataset and seed
+PredictionsByRun = Mapping[Run, Predictions]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PosthocInputs:
+    """Inputs of maps beside the measured predictions."""
+
+    fitted_on: PredictionsByRun | None = None  # of the validation split; none: maps are cross-fitted
+    zero_shot: PredictionsByRun = field(default_factory=dict)  # on the measured images, by `sals`
+    released_temperature: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """The temperature of a map on one dataset and seed, or why it has none."""
+
+    posthoc: str
+    dataset: str
+    seed: int
+    images: int  # that it was fitted on
+    temperatures: tuple[float, ...]  # one, or one for each fold
+    problem: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The problem as a line of a report."""
+        return f"{self.posthoc}, {self.dataset}, seed {self.seed}: no temperature, so T = 1 ({self.problem})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MappedPredictions:
+    """Predictions after each map by dataset and seed, and the temperatures that were fitted."""
+
+    by_map: Mapping[str, PredictionsByRun]
+    fits: Sequence[Fit]
+
+
+def needs_validation(maps: Sequence[str], split: str) -> bool:
+    """Return True if maps of a split are fitted on the validation split, and not on the split itself."""
+    return split == "test" and any(catalogue.POSTHOC[name].fitted_on.startswith("val") for name in maps)
+
+
+def apply_maps(maps: Sequence[str], measured: PredictionsByRun, inputs: PosthocInputs) -> MappedPredictions:
+    """Return the measured predictions after each map; raise InputError if one cannot be fitted."""
+    fits: list[Fit] = []
+    by_map: dict[str, PredictionsByRun] = {}
+    for name in maps:
+        mapped = {}
+        for run in measured:
+            mapped[run] = _map_run(name, run, measured, inputs, fits)
+        by_map[name] = mapped
+    return MappedPredictions(by_map=by_map, fits=fits)
+
+
+def _map_run(name: str, run: Run, measured: PredictionsByRun, inputs: PosthocInputs, fits: list[Fit]) -> Predictions:
+    """Return one dataset's predictions after a map; add the temperatures to `fits`."""
+    raw = measured[run]
+    logits = _logits_of(raw)
+    if name == "sals":
+        probabilities = with_zero_shot_range(logits, _logits_in_order(inputs.zero_shot[run], raw.ids))
+    elif name == "temperature_released":
+        probabilities = with_temperature(logits, inputs.released_temperature)
+    elif name == "temperature_oracle":
+        fit = fit_temperature([_labelled(raw)])
+        fits.append(_record(name, run, len(raw), [fit]))
+        probabilities = with_temperature(logits, fit.temperature)
+    elif name == "temperature_transfer":
+        probabilities = _map_by_transfer(run, measured, inputs, fits)
+    elif inputs.fitted_on is None:
+        probabilities = _map_by_folds(name, run, raw, fits)
+    else:
+        source = inputs.fitted_on[run]
+        require_fittable(f"{run[0]}, split {FITTED_SPLIT}", source.labels)
+        probabilities, temperature = _fit_and_map(name, _labelled(source), logits)
+        if temperature is not None:
+            fits.append(_record(name, run, len(source), [temperature]))
+    return recalibrated(raw, probabilities)
+
+
+def _fit_and_map(name: str, source: LabelledLogits, logits: Numbers) -> tuple[Numbers, TemperatureFit | None]:
+    """Return probabilities after a map that is fitted on `source`, and its temperature if it has one."""
+    if name == "isotonic":
+        return with_isotonic(logits, fit_isotonic(source)), None
+    fit = fit_temperature([source])
+    return with_temperature(logits, fit.temperature), fit
+
+
+def _map_by_folds(name: str, run: Run, raw: Predictions, fits: list[Fit]) -> Numbers:
+    """Return probabilities (N, K), those of each fold by a fit on the other folds."""
+    require_fittable(run[0], raw.labels)
+    logits = _logits_of(raw)
+    folds = folds_of(run[0], raw.ids)
+    probabilities = np.empty(logits.shape)
+    temperatures = []
+    for fold in range(FOLDS):
+        others = folds != fold
+        source = LabelledLogits(logits=logits[others], labels=raw.labels[others])
+        probabilities[~others], temperature = _fit_and_map(name, source, logits[~others])
+        if temperature is not None:
+            temperatures.append(temperature)
+    if temperatures:
+        fits.append(_record(name, run, len(raw), temperatures))
+    return probabilities
+
+
+def _map_by_transfer(run: Run, measured: PredictionsByRun, inputs: PosthocInputs, fits: list[Fit]) -> Numbers:
+    """Return probabilities by the temperature of the other datasets, of which each counts the same."""
+    dataset, seed = run
+    source = measured if inputs.fitted_on is None else inputs.fitted_on
+    others = []
+    images = 0
+    for (other, other_seed), predictions in source.items():
+        if other != dataset and other_seed == seed:
+            require_fittable(other, predictions.labels)
+            others.append(_labelled(predictions))
+            images += len(predictions)
+    fit = fit_temperature(others)
+    fits.append(_record("temperature_transfer", run, images, [fit]))
+    return with_temperature(_logits_of(measured[run]), fit.temperature)
+
+
+def folds_of(dataset: str, ids: Sequence[str]) -> Integers:
+    """Return the fold (N,) of each sample, from its name alone: however the work is cut, the folds are the same."""
+    order, _ = fair_order(dataset, ids)
+    folds = np.empty(len(ids), np.int64)
+    folds[order] = np.arange(len(ids)) % FOLDS
+    return folds
+
+
+def _record(name: str, run: Run, images: int, fits: Sequence[TemperatureFit]) -> Fit:
+    problems = [fit.problem for fit in fits if fit.problem]
+    dataset, seed = run
+    return Fit(
+        posthoc=name,
+        dataset=dataset,
+        seed=seed,
+        images=images,
+        temperatures=tuple(fit.temperature for fit in fits),
+        problem=problems[0] if problems else "",
+    )
+
+
+def _labelled(predictions: Predictions) -> LabelledLogits:
+    return LabelledLogits(logits=_logits_of(predictions), labels=predictions.labels)
+
+
+def _logits_in_order(predictions: Predictions, ids: Sequence[str]) -> Numbers:
+    """Return logits (N, K) of samples in another order: a stream's may differ from that of the dataset."""
+    positions = {sample_id: position for position, sample_id in enumerate(predictions.ids)}
+    return _logits_of(predictions)[[positions[sample_id] for sample_id in ids]]
+
+
+def _logits_of(predictions: Predictions) -> Numbers:
+    logits: Any = predictions.columns[LOGITS]
+    return np.asarray(logits, np.float64)

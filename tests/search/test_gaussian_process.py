@@ -1,0 +1,63 @@
+"""The Gaussian-process sampler: trials without values, and the limit of what the model is fitted to."""
+
+import random
+from unittest.mock import patch
+
+import optuna
+import pytest
+from optuna.distributions import FloatDistribution
+from optuna.samplers import GPSampler
+from optuna.trial import TrialState
+
+from fpp_sweep.search import gaussian_process
+from fpp_sweep.search.gaussian_process import GaussianProcessSampler
+
+RANGES = {"x": FloatDistribution(0, 1), "y": FloatDistribution(0, 1)}
+
+
+def study_of(trials):
+    """A study with trials at random points, all best near (0.3, 0.6)."""
+    study = optuna.create_study(directions=["maximize", "minimize"])
+    draw = random.Random(0)
+    for _ in range(trials):
+        point = {name: draw.random() for name in RANGES}
+        loss = (point["x"] - 0.3) ** 2 + (point["y"] - 0.6) ** 2
+        study.add_trial(optuna.create_trial(params=point, distributions=RANGES, values=[-loss, loss + point["x"]]))
+    return study
+
+
+def ask(study, sampler):
+    study.sampler = sampler(seed=1, n_startup_trials=4)
+    return study.ask(RANGES)
+
+
+def distance(first, second):
+    return max(abs(first.params[name] - second.params[name]) for name in RANGES)
+
+
+@pytest.mark.parametrize("state", [TrialState.FAIL, TrialState.PRUNED])
+def test_settings_that_gave_no_values_are_not_proposed_again(state):
+    study = study_of(12)
+    failed = ask(study, GaussianProcessSampler)
+    study.tell(failed, state=state)
+    assert distance(ask(study, GPSampler), failed) < 0.001  # Optuna's own sampler forgets a failed trial
+    assert distance(ask(study, GaussianProcessSampler), failed) > 0.01
+
+
+def test_the_model_is_fitted_to_a_limited_number_of_trials_and_always_to_the_front(monkeypatch):
+    monkeypatch.setattr(gaussian_process, "MAX_MODELLED", 9)
+    study = study_of(30)
+    modelled = []
+
+    def record_trials(self, study, completed_trials, running_trials, search_space):
+        modelled.append([trial.number for trial in completed_trials])
+        return {}
+
+    with patch.object(GPSampler, "_sample_relative_impl", record_trials):
+        for _ in range(2):
+            ask(study, GaussianProcessSampler)
+    first, second = modelled
+    assert first == second == sorted(first)  # a choice by the trial's own random stream
+    assert len(first) == 9
+    assert {trial.number for trial in study.best_trials} < set(first)
+    assert set(first) != set(range(30 - 9, 30))

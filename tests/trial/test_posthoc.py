@@ -1,0 +1,196 @@
+"""A post-hoc map is fitted on other images than those that it maps, and changes no predicted class."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fpp_sweep.core.metrics import Predictions
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.measurements import measure
+from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import preset
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.statistics.paired import Interval, metric_interval
+from fpp_sweep.statistics.posthoc_maps import (
+    ALL_RIGHT,
+    FOLDS,
+    LabelledLogits,
+    fit_isotonic,
+    fit_temperature,
+    softmax,
+    with_isotonic,
+    with_temperature,
+)
+from fpp_sweep.trial.artifacts import write_artifacts
+from fpp_sweep.trial.posthoc import PosthocInputs, apply_maps, folds_of, needs_validation
+from fpp_sweep.trial.trial import measured_value, run_trial
+from tests.kit.workers import inline, plan_of
+from tests.names import PLAIN
+
+IMAGES = 60  # of a split
+MAPS = tuple(catalogue.POSTHOC)
+QUICK = preset("tiny").replace({"views.count": 2, "prompt": "a photo of a"})
+
+
+def made(samples=200, classes=4, seed=0, *, right=False):
+    """Overconfident predictions with their logits."""
+    random = np.random.default_rng(seed)
+    logits = 6 * random.normal(size=(samples, classes))
+    labels = (logits / 4 + random.gumbel(size=logits.shape)).argmax(axis=1)
+    if right:
+        labels = logits.argmax(axis=1)
+    ids = [f"{seed}/{number}" for number in range(samples)]
+    return Predictions.of(ids, labels, softmax(logits).astype(np.float32), {"logits": logits.astype(np.float32)})
+
+
+def labelled(predictions, chosen=slice(None)):
+    return LabelledLogits(
+        logits=predictions.columns["logits"][chosen].astype(np.float64), labels=predictions.labels[chosen]
+    )
+
+
+def confidences(probabilities):
+    return probabilities.max(axis=1).astype(np.float32)
+
+
+def test_on_test_a_map_is_fitted_on_all_of_the_validation_split():
+    test, val = made(seed=1), made(seed=2)
+    mapped = apply_maps(["temperature_val"], {("dtd", 0): test}, PosthocInputs(fitted_on={("dtd", 0): val}))
+    fit = fit_temperature([labelled(val)])
+    expected = with_temperature(test.columns["logits"], fit.temperature)
+    np.testing.assert_allclose(mapped.by_map["temperature_val"]["dtd", 0].confidence, confidences(expected), rtol=1e-6)
+    (record,) = mapped.fits
+    assert (record.temperatures, record.images) == ((fit.temperature,), 200)
+
+
+def test_on_validation_the_label_of_an_image_has_no_part_in_its_own_map():
+    raw = made()
+    run = {("dtd", 0): raw}
+    folds = folds_of("dtd", raw.ids)
+    assert np.bincount(folds).tolist() == [200 // FOLDS] * FOLDS
+    mapped = apply_maps(["temperature_val"], run, PosthocInputs()).by_map["temperature_val"]["dtd", 0]
+    for fold in range(FOLDS):
+        fit = fit_temperature([labelled(raw, folds != fold)])
+        expected = with_temperature(raw.columns["logits"][folds == fold], fit.temperature)
+        np.testing.assert_allclose(mapped.confidence[folds == fold], confidences(expected), rtol=1e-6)
+
+
+def test_folds_follow_from_the_names_of_images():
+    ids = [f"image {number}" for number in range(101)]
+    folds = folds_of("dtd", ids)
+    order = np.random.default_rng(0).permutation(101)
+    assert folds_of("dtd", [ids[index] for index in order]).tolist() == folds[order].tolist()
+
+
+def test_a_transferred_temperature_sees_no_label_of_its_own_dataset():
+    datasets = {("dtd", 0): made(seed=1), ("pets", 0): made(seed=2, classes=7), ("dtd", 1): made(seed=3)}
+    datasets["pets", 1] = made(seed=4, classes=7)
+    mapped = apply_maps(["temperature_transfer"], datasets, PosthocInputs())
+    fits = {(fit.dataset, fit.seed): fit.temperatures[0] for fit in mapped.fits}
+    assert fits["dtd", 1] == fit_temperature([labelled(datasets["pets", 1])]).temperature
+    assert fits["pets", 0] == fit_temperature([labelled(datasets["dtd", 0])]).temperature
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_no_map_changes_a_predicted_class(name):
+    measured = {("dtd", 0): made(seed=1), ("pets", 0): made(seed=2)}
+    inputs = PosthocInputs(zero_shot={run: made(seed=9) for run in ()}, released_temperature=1.16)
+    if name == "sals":
+        inputs = PosthocInputs(zero_shot=measured)
+    mapped = apply_maps([name], measured, inputs).by_map[name]
+    for run, raw in measured.items():
+        assert mapped[run].predicted.tolist() == raw.predicted.tolist()
+        assert mapped[run].ids == raw.ids
+
+
+def test_a_map_without_a_temperature_says_so_and_changes_nothing():
+    raw = made(right=True)
+    mapped = apply_maps(["temperature_oracle"], {("dtd", 0): raw}, PosthocInputs())
+    (fit,) = mapped.fits
+    assert fit.sentence == f"temperature_oracle, dtd, seed 0: no temperature, so T = 1 ({ALL_RIGHT})"
+    np.testing.assert_allclose(mapped.by_map["temperature_oracle"]["dtd", 0].confidence, raw.confidence, rtol=1e-6)
+
+
+def test_too_few_images_are_refused():
+    with pytest.raises(InputError, match="dtd: 30 images are too few for a post-hoc map"):
+        apply_maps(["isotonic"], {("dtd", 0): made(30)}, PosthocInputs())
+
+
+def test_only_the_test_split_needs_the_validation_split():
+    assert needs_validation(["temperature_val"], "test")
+    assert not needs_validation(["temperature_val"], "val")
+    assert not needs_validation(["temperature_released", "sals", "temperature_oracle"], "test")
+
+
+@pytest.fixture(scope="module")
+def worker(make_worker):
+    return make_worker(limit=IMAGES)
+
+
+@pytest.fixture(scope="module")
+def measured(worker, tmp_path_factory):
+    """A trial on two datasets of the test split with all maps, in a sweep's folder."""
+    folder = SweepFolder(tmp_path_factory.mktemp("sweep"))
+    plan = plan_of(
+        worker,
+        datasets=("digits", "scenes"),
+        splits=("test", "val"),
+        columns=("logits",),
+        posthoc=MAPS,
+        released_temperature=1.16,
+    )
+    result, datasets = run_trial(
+        plan, QUICK.replace({"method": "zero_mean"}), "test", inline(worker, plan, folder.tasks)
+    )
+    write_artifacts(folder.artifacts("trial-0000"), datasets, "test", "title")
+    record = TrialRecord(name="trial-0000", kind="trial", state="complete", results={"test": result})
+    return folder, record, datasets, plan
+
+
+def test_a_trial_has_every_metric_after_every_map_but_accuracy(measured):
+    _, record, datasets, _ = measured
+    result = record.results["test"]
+    for name in MAPS:
+        assert measured_value(result, f"ece@{name}") != measured_value(result, "ece")
+        assert f"accuracy@{name}" not in result.average
+        values = [measured_value(result, f"nll@{name}/{part.dataset.name}") for part in datasets]
+        assert measured_value(result, f"nll@{name}") == pytest.approx(np.mean(values))
+    assert result.average["nll@temperature_oracle"] < result.average["nll@temperature_val"]
+    assert result.average["nll@temperature_oracle"] < result.average["nll"]
+
+
+def test_the_fits_and_the_block_statistics_of_every_map_are_files(measured):
+    folder, record, _, _ = measured
+    fits = json.loads((folder.artifacts("trial-0000") / "test/posthoc.json").read_text())
+    assert {fit["posthoc"] for fit in fits} == {name for name in MAPS if "temp" in name} - {"temperature_released"}
+    assert {fit["images"] for fit in fits} == {IMAGES}
+    samples = measure(folder, [record], "test", ["ece", "ece@temperature_val", "nll@isotonic"]).samples
+    for metric in ("nll@isotonic", "nll@isotonic/digits"):
+        interval = metric_interval(samples, "trial-0000", metric)
+        assert isinstance(interval, Interval), interval
+        assert interval.value == pytest.approx(measured_value(record.results["test"], metric), abs=1e-6)
+    value = samples.records["trial-0000"].metrics["ece@temperature_val"].value
+    assert value == pytest.approx(measured_value(record.results["test"], "ece@temperature_val"), abs=1e-6)
+
+
+def test_sals_takes_the_range_of_zero_shot_from_the_same_words(measured, worker, tmp_path):
+    _, _, datasets, plan = measured
+    zero_shot, parts = run_trial(plan, QUICK.replace({"method": PLAIN}), "test", inline(worker, plan, tmp_path))
+    # zero-shot itself keeps its logits
+    assert zero_shot.average["ece@sals"] == pytest.approx(zero_shot.average["ece"], abs=1e-3)
+    expected = parts[0].predictions.columns["logits"].astype(np.float64)
+    spread = np.ptp(np.log(np.sort(datasets[0].mapped["sals"].confidence)))
+    assert spread > 0
+    assert expected.shape[1] == len(datasets[0].dataset.classes)
+
+
+def test_isotonic_maps_on_validation_are_cross_fitted_by_a_trial(worker, tmp_path):
+    plan = plan_of(worker, columns=("logits",), posthoc=("isotonic",))
+    _, (part,) = run_trial(plan, QUICK.replace({"method": PLAIN}), "val", inline(worker, plan, tmp_path))
+    mapped = part.mapped["isotonic"]
+    folds = folds_of("digits", part.predictions.ids)
+    fit = fit_isotonic(labelled(part.predictions, folds != 2))
+    expected = with_isotonic(part.predictions.columns["logits"][folds == 2].astype(np.float64), fit)
+    np.testing.assert_allclose(mapped.confidence[folds == 2], confidences(expected), rtol=1e-6)
