@@ -22,11 +22,11 @@ from fpp_sweep.cli.command import run
 from fpp_sweep.cli.flags import overrides
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
+from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.local_run import run_locally
 from fpp_sweep.sweep.local_worker import local_worker_spec
-from fpp_sweep.sweep.repeat import repeat_command
 from fpp_sweep.sweep.request import space_to_evaluate
 from tests.disks import mounted
 from tests.kit.datasets import build_coop, build_folders, jpeg

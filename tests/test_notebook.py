@@ -26,7 +26,7 @@ samples = len(predictions)
 assert samples == best.record.results["val"].samples, samples
 hit = 100 * (predictions.label == predictions.predicted).groupby(predictions.dataset).mean().mean()
 assert abs(hit - best.record.results["val"].average["accuracy"]) < 1e-9
-assert len(list(Path("sweeps").glob("evaluate-*/**/*.parquet"))) == 1
+assert len(list(Path("sweeps").glob("mine/**/*.parquet"))) == 1
 """
 
 
@@ -40,7 +40,7 @@ def code_of_the_notebook():
 @pytest.mark.nightly
 @pytest.mark.slow  # two sweeps, which share what they compute
 def test_the_notebook_and_the_example_run_as_they_stand(tmp_path):
-    (tmp_path / "search_spaces").symlink_to(ROOT / "search_spaces")
+    (tmp_path / "search_spaces").symlink_to(ROOT / "search_spaces")  # for the example; the notebook needs no clone
     (example,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/library.md").read_text(), flags=re.M | re.S)
     program = "\n".join([example, 'assert sweep.info.state == "finished"', *code_of_the_notebook(), LOOKS])
     words = [sys.executable, "-c", program]

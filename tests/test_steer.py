@@ -218,7 +218,7 @@ def test_a_real_sweep_is_steered_while_it_runs_and_before_it_goes_on(tmp_path):
 
 
 def points(sweep):
-    return [record.params["fpp.gamma1"] for record in sweep.trials() if record.origin == "point"]
+    return [record.params["fpp.gamma1"] for record in sweep.trials() if record.origin == "added"]
 
 
 def pending(sweep):

@@ -54,7 +54,7 @@ class TrialRecord:
     kind: Kind
     state: State
     number: int | None = None  # Optuna's; baselines have none
-    origin: str = "sampled"  # sampled, grid, point, code, paper or baseline
+    origin: str = "sampled"  # sampled, grid, point, added (by `steer`), code, paper or baseline
     params: Settings = field(default_factory=dict)  # the searched settings, by dotted key
     config: Settings = field(default_factory=dict)  # TrialConfig.flat()
     key: str = ""  # keys.of_config(config)

@@ -52,7 +52,7 @@ class Queue:
     def at(self, number: int) -> Point | None:
         """Return the point of a trial; None if its settings are sampled."""
         if number in self.added:
-            return "point", self.added[number]
+            return "added", self.added[number]
         added_before = [added for added in self.added if added < number]
         index = number - len(added_before)
         if index >= len(self.points):

@@ -87,7 +87,7 @@ def compare_sweeps(folders: Mapping[str, SweepFolder]) -> SweepComparison:
         notes += _lost_trials(sweep, restricted[sweep.label], shared.split)
     records, paths = _labelled_records(shared.sweeps, restricted)
     info, front = _union(shared, objectives, records)
-    samples = _sample_union(info, front, shared, paths)
+    samples = _sample_union(info, front, records, shared, paths)
     statistics = statistics_of_samples(info, front, samples)
     union_attainment = attainment_of(info, statistics)
     compared = []
@@ -214,9 +214,11 @@ def _union(
     shared: SharedImages, objectives: Sequence[Objective], records: Mapping[str, Sequence[TrialRecord]]
 ) -> tuple[SweepInfo, Front]:
     """Return the union of the sweeps as if it were one sweep, and its front."""
-    everything: list[TrialRecord] = []
+    first_of_kind: dict[object, TrialRecord] = {}
     for of_sweep in records.values():
-        everything += of_sweep
+        for record in of_sweep:
+            first_of_kind.setdefault(identity_of(record), record)
+    everything = list(first_of_kind.values())
     info = replace(
         shared.sweeps[0].info,
         name=", ".join(records),
@@ -225,6 +227,11 @@ def _union(
         reference=hypervolume_corner(objectives, everything),
     )
     return info, front_of(info, everything)
+
+
+def identity_of(record: TrialRecord) -> object:
+    """Return what is equal for records of the same config with the same values: the union lists them once."""
+    return record.kind, record.key, tuple(round(value, 6) for value in values_of(record))
 
 
 def hypervolume_corner(objectives: Sequence[Objective], records: Sequence[TrialRecord]) -> list[float]:
@@ -239,15 +246,29 @@ def hypervolume_corner(objectives: Sequence[Objective], records: Sequence[TrialR
 
 
 def _sample_union(
-    info: SweepInfo, front: Front, shared: SharedImages, paths: Mapping[str, Path]
+    info: SweepInfo,
+    front: Front,
+    records: Mapping[str, Sequence[TrialRecord]],
+    shared: SharedImages,
+    paths: Mapping[str, Path],
 ) -> dict[str, SplitSamples]:
-    """Resample the records of the union on the shared images; of many trials those nearest to the front."""
+    """Resample the records of the union on the shared images; of many trials those nearest to the front.
+
+    A record that several sweeps have is resampled under each of its names.
+    """
+    nearest = [*front.layers(MAX_COMPARED), *front.baselines]
+    identities = {identity_of(record) for record in nearest}
+    sampled: dict[str, TrialRecord] = {}
+    for of_sweep in records.values():
+        for record in of_sweep:
+            if identity_of(record) in identities:
+                sampled[record.name] = record
     metrics = resampled_metrics(metrics_shown(info))
     samples = {}
     for split, images in shared.by_split.items():
         tables = {}
         deterministic = []
-        for record in [*front.layers(MAX_COMPARED), *front.baselines]:
+        for record in sampled.values():
             if split in record.results:
                 tables[record.name] = images.read(paths[record.name], split)
                 if is_deterministic(record, tables[record.name]):
@@ -279,12 +300,13 @@ def _test_best_trials(
 
 
 def _pairs_of_best(first: Front, second: Front) -> dict[tuple[str, str], list[str]]:
-    """Return the pairs of members that hold the same mark in two fronts, with these marks."""
+    """Return the pairs of different members that hold the same mark in two fronts, with these marks."""
     pairs: dict[tuple[str, str], list[str]] = {}
+    identities = {member.name: identity_of(member) for member in (*first.members, *second.members)}
     for first_name, first_marks in first.marks.items():
         for second_name, second_marks in second.marks.items():
             shared_marks = [mark for mark in first_marks if mark in second_marks]
-            if shared_marks:
+            if shared_marks and identities[first_name] != identities[second_name]:
                 pairs[first_name, second_name] = shared_marks
     return pairs
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fpp_sweep.records.front import format_metric, format_setting, format_values, values_of
 from fpp_sweep.report.answer_section import SIGNIFICANT, difference_cell
-from fpp_sweep.report.comparison import ComparedSweep, SweepComparison
+from fpp_sweep.report.comparison import ComparedSweep, SweepComparison, identity_of
 from fpp_sweep.report.document import Document, Section, Text, paragraphs
 from fpp_sweep.report.formatting import counts_text, format_bounds, format_p_value
 from fpp_sweep.report.front_table import front_table
@@ -31,10 +31,9 @@ PROVENANCE = ("model_digest", "device", "git_commit", "fpp_sweep", "torch", "plu
 
 def sweep_comparison_document(comparison: SweepComparison, targets: Sequence[float]) -> Document:
     """Return the tables of a comparison; `targets` are values of the objectives whose cost is asked for."""
-    sections = []
+    sections = [_union_section(comparison)]
     if comparison.notes:
         sections.append(Section("Notes on what is compared", paragraphs(comparison.notes)))
-    sections.append(_union_section(comparison))
     sections.append(Section("The sweeps' best trials against each other", [_test_table(comparison)]))
     attainment = _attainment_table(comparison)
     if attainment.rows:
@@ -44,20 +43,36 @@ def sweep_comparison_document(comparison: SweepComparison, targets: Sequence[flo
     return Document(comparison.info.name, sections)
 
 
+def _verdict(comparison: SweepComparison) -> str:
+    """Return which of the sweeps' best trials are better than another sweep's, in a sentence."""
+    verdicts = []
+    for test in comparison.tests:
+        difference = test.difference
+        if difference.mark:
+            better, worse = difference.first, difference.second
+            if difference.mark == "-":
+                better, worse = worse, better
+            verdicts.append(f"{better} is better than {worse} in {difference.metric}")
+    if not verdicts:
+        return "No difference between the sweeps' best trials is significant."
+    return f"{'; '.join(verdicts)}."
+
+
 # --- the union and its best trials --------------------------------------------------------------------
 
 
 def _union_section(comparison: SweepComparison) -> Section:
     info, front = comparison.info, comparison.statistics.front
+    members = {identity_of(member) for member in front.members}
     shares = []
     for sweep in comparison.sweeps:
-        members = [member for member in front.members if member.name.startswith(f"{sweep.label}/")]
-        shares.append(f"{len(members)} of {sweep.label}")
+        own = {identity_of(trial) for trial in sweep.front.trials}  # a trial may be in several sweeps
+        shares.append(f"{len(members & own)} of {sweep.label}")
     images = counts_text(comparison.images.counts)
     summary = f"{len(front.members)} of {len(front.finished)} trials: {', '.join(shares)}; images: {images}"
     table = front_table(info, front, comparison.statistics, settings=False)
     title = f"Union front of {info.name}, by {info.goals} on {info.search_split}"
-    return Section(title, [table, Text(summary)])
+    return Section(title, [Text(_verdict(comparison), "lead"), table, Text(summary)])
 
 
 def _test_table(comparison: SweepComparison) -> Table:

@@ -42,6 +42,7 @@ def heat_map(info: SweepInfo, front: Front) -> Plot:
         "type": "heatmap",
         "x": plot_texts(datasets),
         "y": plot_texts(record.label for record in records),
+        "meta": [record.name for record in records],
         "colorscale": COLOR_SCALE,
         "colorbar": {"thickness": 10},
         "hovertemplate": "%{y}, %{x}: %{text} (%{z:+.3g})<extra></extra>",

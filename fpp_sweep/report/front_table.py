@@ -23,8 +23,9 @@ from fpp_sweep.spec.config import relevant
 if TYPE_CHECKING:
     from fpp_sweep.records.answer import SweepStatistics
 
+SETTING_DIGITS = 4  # the configs in best/ have all
 SETTING_LENGTH = 60  # characters of a setting's value
-NAMED_ORIGINS = ("code", "paper", "point")  # origins that a reader looks for: trials that the space lists
+NAMED_ORIGINS = ("code", "paper", "point", "added")  # origins of trials whose settings the user or the paper gave
 
 
 def front_table(
@@ -142,7 +143,7 @@ def setting_cells(record: TrialRecord, keys: Iterable[str]) -> list[Cell]:
     values: dict[str, Any] = {**relevant(record.config), **record.params}
     cells = []
     for key in keys:
-        text = format_setting(values[key])[:SETTING_LENGTH] if key in values else ""
+        text = format_setting(values[key], SETTING_DIGITS)[:SETTING_LENGTH] if key in values else ""
         cells.append(Cell(text))
     return cells
 

@@ -24,11 +24,11 @@ ASSETS = Path(__file__).with_name("assets")
 
 
 def write_html(
-    path: Path, document: Document, *, details: Mapping[str, Mapping[str, str]] | None = None, reload_seconds: int = 0
+    path: Path, document: Document, *, trials: Mapping[str, Mapping[str, Any]] | None = None, reload_seconds: int = 0
 ) -> None:
     """Write a document as a page.
 
-    `details` are shown when a trial is clicked, by its name. A page with `reload_seconds` loads itself again at that
+    `trials` are what the sections of `trial_sections` show. A page with `reload_seconds` loads itself again at that
     interval; 0 means never.
     """
     plots = {plot.name: _plot_data(plot) for plot in document.plots if plot.traces}
@@ -47,12 +47,38 @@ def write_html(
 </head>
 <body data-reload-seconds="{reload_seconds}">
 {_header(document)}
+<main>
 {blocks_to_html(document.sections)}
+</main>
 """
         )
+        file.write(_script("page.js"))
+        if plots or trials:
+            data = json.dumps({"plots": plots, "trials": trials or {}}, allow_nan=False, separators=(",", ":"))
+            file.write(_packed("page-data", pack(data)))
+            file.write(_script("trials.js"))
         if plots:
-            file.write(_plot_scripts({"plots": plots, "details": details or {}}))
-        file.write(f"<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n")
+            file.write(_packed("plotly", _packed_plotly()))
+            file.write(_script("plots.js"))
+        file.write("</body>\n</html>\n")
+
+
+def _script(name: str) -> str:
+    return f"<script>\n{_asset(name)}</script>\n"
+
+
+def _packed(name: str, text: str) -> str:
+    """Return an element that page.js unpacks; packed text cannot end it."""
+    return f'<script type="text/plain" id="{name}">{text}</script>\n'
+
+
+def pack(text: str) -> str:
+    """Return compressed text that can stand in a page; equal texts give equal results.
+
+    >>> pack("{}") == pack("{}")
+    True
+    """
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def _header(document: Document) -> str:
@@ -64,18 +90,6 @@ def _header(document: Document) -> str:
     if links:
         lines += ['<nav class="no-print">', *links, "</nav>"]
     return "\n".join([*lines, "</header>"])
-
-
-def _plot_scripts(data: Mapping[str, Any]) -> str:
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    for letter in "<>&":  # so that no text can end the script element that holds it
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return f"""<dialog id="details"></dialog>
-<script type="application/json" id="page-data">{text}</script>
-<script type="text/plain" id="plotly">{_packed_plotly()}</script>
-<script>
-{_asset("plots.js")}</script>
-"""
 
 
 def _plot_data(plot: Plot) -> dict[str, Any]:
@@ -96,10 +110,10 @@ def _asset(name: str) -> str:
 
 @cache
 def _packed_plotly() -> str:
-    """Return plotly's script, 4.8 MB, as 2 MB of compressed text that plots.js unpacks."""
+    """Return plotly's script, 4.8 MB, as 2 MB of text."""
     from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]  # start-up time
 
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
+    return pack(get_plotlyjs())
 
 
 # --- blocks -------------------------------------------------------------------------------------------

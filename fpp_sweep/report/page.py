@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from fpp_sweep.records.answer import SweepStatistics, statistics_of
@@ -17,20 +16,20 @@ from fpp_sweep.report.dataset_heatmap import heat_map
 from fpp_sweep.report.document import Block, Details, Document, PlotGroup, Section, Text, paragraphs
 from fpp_sweep.report.effects import Effects, compute_effects
 from fpp_sweep.report.front_table import dataset_table, front_table
-from fpp_sweep.report.html import format_time, picture, write_html
+from fpp_sweep.report.html import format_time, write_html
 from fpp_sweep.report.plots import front_plots, hypervolume_plot, importance_plot
 from fpp_sweep.report.provenance import provenance_section
 from fpp_sweep.report.settings_plots import map_plots, parallel_plot, slice_plots
-from fpp_sweep.report.timeline import busy_share, costs, read_workers, timeline_plot
-from fpp_sweep.report.trial_table import NOTE, trial_details, trial_table
+from fpp_sweep.report.timeline import busy_share, costs, progress_line, read_workers, timeline_plot
+from fpp_sweep.report.trial_sections import trial_contents, trials_section
 
 RELOAD_SECONDS = 60  # of the page of a running sweep
 READING = (
     "Intervals are 95 % intervals over images and seeds; they say nothing about other datasets.",
     "Support for being on the front is likely in at least 80 % of the resamples of the images. It is unlikely if one "
     "other trial is clearly ahead in every objective, and uncertain in all other cases.",
-    "Hollow markers are the same trials on the test split. Point at a marker to see its settings, and click it to see "
-    "its whole config.",
+    "Hollow markers are the same trials on the test split. Point at a marker to see its settings, and click it to read "
+    "all about the trial. Draw a box to mark trials: all charts and the table then show these. A double click ends it.",
 )
 CURVES = (
     "A line is an objective as a model of all trials (a Gaussian process) has it: the mean over all values of the "
@@ -77,7 +76,7 @@ def write_page(report: SweepReport) -> None:
     write_html(
         report.folder.report / "sweep.html",
         sweep_document(report),
-        details={record.name: trial_details(record) for record in report.records},
+        trials=trial_contents(report.folder, report.info, report.records, report.statistics.front),
         reload_seconds=reload_seconds,
     )
 
@@ -87,7 +86,7 @@ def sweep_document(report: SweepReport) -> Document:
     sections = [
         answer_section(report.info, report.statistics),
         _front_section(report),
-        _trials_section(report),
+        trials_section(report.info, report.records, report.statistics),
         _settings_section(report),
         _datasets_section(report),
         _progress_section(report),
@@ -102,9 +101,9 @@ def _introduction(report: SweepReport) -> Iterator[Block]:
     until = ""
     if info.finished is not None:
         until = f", ended {format_time(info.finished)}"
-    elif info.state == "running":
-        until = f"; this page is as of {format_time(time.time())}"
     yield Text(f"{info.state}; started {format_time(info.created)}{until}", "faint")
+    if info.state == "running":
+        yield Text(progress_line(info, report.records, time.time()), "lead")
     counts = Counter(record.state for record in report.records if record.kind == "trial")
     states = [f"{counts['complete']} trials finished", f"{counts['failed']} failed", f"{counts['running']} running"]
     for state in ("stopped", "waiting", "interrupted"):
@@ -127,14 +126,6 @@ def _front_section(report: SweepReport) -> Section:
         blocks.append(front_table(info, front, report.statistics))
     blocks.append(Details("How to read this", paragraphs(READING)))
     return Section("Front", blocks, anchor="front")
-
-
-def _trials_section(report: SweepReport) -> Section:
-    blocks: list[Block] = [Text("No trial has started yet.", "faint")]
-    if report.records:
-        table = trial_table(report.info, report.records, report.statistics)
-        blocks = [Text(NOTE, "faint"), table]
-    return Section("Trials", blocks, anchor="trials")
 
 
 def _settings_section(report: SweepReport) -> Section:
@@ -185,23 +176,7 @@ def _datasets_section(report: SweepReport) -> Section:
             blocks.append(table)
     if not front.compared:
         blocks.append(Text("No trial has finished yet.", "faint"))
-    diagrams = list(_reliability_diagrams(report))
-    if diagrams:
-        blocks.append(Section("Calibration", diagrams))
     return Section("Datasets", blocks, anchor="datasets")
-
-
-def _reliability_diagrams(report: SweepReport) -> Iterator[Block]:
-    """Yield the diagrams of the baselines and of the members that stand out, as their artifacts have them."""
-    front = report.statistics.front
-    for record in front.compared:
-        stands_out = record.kind == "baseline" or bool(front.remarks(record))
-        if not stands_out:
-            continue
-        folder = report.folder.artifacts(record.name)
-        file = folder / report.info.search_split / "reliability.png"
-        with suppress(OSError, ValueError):  # no picture was written, or a link leads out of the folder
-            yield Details(record.label, [picture(folder, file, record.label)])
 
 
 def _progress_section(report: SweepReport) -> Section:

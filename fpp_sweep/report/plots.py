@@ -68,7 +68,11 @@ def _front_plot(name: str, info: SweepInfo, statistics: SweepStatistics, figure:
     }
     counts = f"{len(front.finished)} trials and {len(front.baselines)} baselines"
     description = f"{figure.y_title} over {figure.x_title} of {counts}; the table has the same numbers"
-    return zoomed(Plot(name=name, traces=traces, layout=layout, description=description))
+    essential = []
+    for points in figure.points:
+        if points.kind == "front":
+            essential += list(_ends_of_intervals(front, points))
+    return zoomed(Plot(name=name, traces=traces, layout=layout, description=description), essential)
 
 
 def _points_trace(info: SweepInfo, statistics: SweepStatistics, points: Points) -> Trace:
@@ -190,27 +194,66 @@ def _region_traces(region: Region) -> list[Trace]:
 # --- axes that leave outliers out ---------------------------------------------------------------------
 
 
-def zoomed(plot: Plot) -> Plot:
-    """Return a plot whose axes leave outliers out until the reader asks for all points."""
+def zoomed(plot: Plot, essential: Sequence[tuple[float, float]] = ()) -> Plot:
+    """Return a plot whose axes leave outliers out until the reader asks for all points.
+
+    The essential points are never left out.
+    """
     points = []
     for trace in plot.traces:
         if "markers" in trace["mode"]:
             points += list(zip(trace["x"], trace["y"], strict=True))
     if not points:
         return plot
-    xs, ys = zip(*points, strict=True)
-    x_range = range_without_outliers(xs)
-    y_range = range_without_outliers(ys)
     zoom = {}
-    if x_range:
-        zoom["xaxis"] = x_range
-    if y_range:
-        zoom["yaxis"] = y_range
+    xs, ys = zip(*points, strict=True)
+    kept_xs, kept_ys = _columns(essential)
+    for axis, column, kept in (("xaxis", xs, kept_xs), ("yaxis", ys, kept_ys)):
+        ends = range_without_outliers(column)
+        if ends:
+            zoom[axis] = _covering(ends, kept)
     n_outliers = 0
     for x, y in points:
-        if _is_outside(x, x_range) or _is_outside(y, y_range):
+        if _is_outside(x, zoom.get("xaxis")) or _is_outside(y, zoom.get("yaxis")):
             n_outliers += 1
     return replace(plot, zoom=zoom, n_outliers=n_outliers)
+
+
+def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    xs = []
+    ys = []
+    for x, y in points:
+        xs.append(x)
+        ys.append(y)
+    return xs, ys
+
+
+def _covering(ends: Sequence[float], values: Sequence[float]) -> list[float]:
+    """Return a range that covers the values as well, with a margin beyond those outside."""
+    low, high = ends
+    margin = 0.02 * (high - low)
+    for value in values:
+        if value < ends[0]:
+            low = min(low, value - margin)
+        elif value > ends[1]:
+            high = max(high, value + margin)
+    return [low, high]
+
+
+def _ends_of_intervals(front: Front, points: Points) -> Iterator[tuple[float, float]]:
+    """Yield the front members and the ends of their intervals."""
+    for index, (record, x, y) in enumerate(zip(points.records, points.xs, points.ys, strict=True)):
+        if front.is_below_floor(record):  # too far off to be shown at first
+            continue
+        yield x, y
+        x_error = points.x_errors[index] if points.x_errors else None
+        y_error = points.y_errors[index] if points.y_errors else None
+        if x_error is not None:
+            yield x - x_error.below, y
+            yield x + x_error.above, y
+        if y_error is not None:
+            yield x, y - y_error.below
+            yield x, y + y_error.above
 
 
 def _is_outside(value: float | None, ends: Sequence[float] | None) -> bool:

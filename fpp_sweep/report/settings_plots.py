@@ -17,6 +17,7 @@ from fpp_sweep.report.plots import COLOR_SCALE, plot_text, plot_texts, range_wit
 from fpp_sweep.report.text_layout import cut
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.palette import BLUE, INK, RED
+from fpp_sweep.statistics.block_stats import Numbers
 
 LABEL_LENGTH = 18  # characters beside an axis
 MAX_TICKS = 8
@@ -107,7 +108,7 @@ def _number_axis(label: str, column: Sequence[float | None], *, log: bool) -> Ax
     low, high = ticks[0], ticks[-1]
     span = high - low or 1.0
     if len(ticks) > MAX_TICKS:
-        ticks = np.linspace(low, low + span, 5)
+        ticks = round_ticks(low, low + span, log=log)
     tick_texts = [f"{tick:.3g}" for tick in (10**ticks if log else ticks)]
     bottom = low
     if not is_set.all():
@@ -121,6 +122,37 @@ def _number_axis(label: str, column: Sequence[float | None], *, log: bool) -> Ax
         tick_texts=tick_texts,
         range=(float(bottom), float(low + span)),
     )
+
+
+def round_ticks(low: float, high: float, *, log: bool) -> Numbers:
+    """Return positions of round numbers in a range; positions on a logarithmic axis are powers of ten.
+
+    >>> round_ticks(56.3, 66.8, log=False).tolist()
+    [58.0, 60.0, 62.0, 64.0, 66.0]
+    >>> [float(f"{10**tick:.3g}") for tick in round_ticks(-4.96, -2.14, log=True)]
+    [3e-05, 0.0001, 0.0003, 0.001, 0.003]
+    """
+    if not log:
+        return _multiples(low, high)
+    powers = np.arange(math.floor(low), math.ceil(high) + 1)
+    for mantissas in ((1, 2, 5), (1, 3), (1,)):
+        ticks = np.add.outer(powers, np.log10(mantissas)).ravel()
+        ticks = ticks[(ticks >= low) & (ticks <= high)]
+        if len(ticks) < MAX_TICKS:
+            break
+    if len(ticks) < 2:
+        return np.asarray(np.log10(_multiples(10**low, 10**high)))
+    return ticks
+
+
+def _multiples(low: float, high: float) -> Numbers:
+    """Return the multiples in a range of 1, 2 or 5 times a power of ten: about as many as an axis has room for."""
+    magnitude = 10.0 ** math.floor(math.log10((high - low) / MAX_TICKS))
+    for factor in (1, 2, 5, 10):
+        step = factor * magnitude
+        if (high - low) / step < MAX_TICKS - 1:
+            break
+    return np.asarray(np.arange(math.ceil(low / step), math.floor(high / step) + 1) * step)
 
 
 # --- plots --------------------------------------------------------------------------------------------
@@ -143,6 +175,7 @@ def parallel_plot(info: SweepInfo, front: Front) -> Plot:
         "dimensions": [axis.dimension for axis in axes],
         "line": {"colorscale": COLOR_SCALE, "showscale": True, "colorbar": {"thickness": 10}},
         "labelangle": -20,
+        "meta": [trial.name for trial in trials],
     }
     return Plot(
         name="parallel",

@@ -31,6 +31,7 @@ from fpp_sweep.report.text_layout import (
 from fpp_sweep.spec.errors import escaped
 
 INTERVAL_LABEL = "95 %"
+HEADS_IN_LABEL = 3  # of a table without a title, for screen readers
 SHORT_TEXT = 16  # characters that a page does not wrap
 CellStyle = Literal["", "good", "bad", "faint"]
 RowStyle = Literal["", "best", "baseline"]
@@ -310,7 +311,7 @@ def to_html(table: Table) -> str:
     """Return the table for a page, whose script lets the reader sort it and filter it if it has a name.
 
     >>> print(to_html(Table.of_strings(["dataset", "images"], [["dtd", "1692"]])))
-    <div class="wide" tabindex="0" role="region" aria-label="table"><table>
+    <div class="wide" tabindex="0" role="region" aria-label="table of dataset, images"><table>
     <thead><tr><th class="text short">dataset</th><th>images</th></tr></thead>
     <tbody>
     <tr><th class="text short" scope="row">dtd</th><td>1692</td></tr>
@@ -339,7 +340,8 @@ def _html_table(table: Table) -> Iterator[str]:
         )
     if not table.sortable:
         identity += " data-fixed-order"
-    label = html.escape(table.title or table.name or "table")
+    heads = ", ".join(column.heading for column in table.columns[:HEADS_IN_LABEL])
+    label = html.escape(table.title or table.name or f"table of {heads}")
     yield f'<div class="{region}" tabindex="0" role="region" aria-label="{label}"><table{identity}>'
     classes = _html_classes(table)
     yield f"<thead>{_html_group_line(table)}{_html_heads(table, classes)}</thead>"
@@ -374,7 +376,7 @@ def _html_row(row: Row, classes: Sequence[Sequence[str]]) -> str:
     for index, (cell, column_classes) in enumerate(zip(row.cells, classes, strict=True)):
         attributes = _class_attribute([*column_classes, cell.style])
         content = _html_cell(cell)
-        if index == 0:
+        if index == 0 and content:
             if row.anchor:
                 content = f'<a href="#{html.escape(row.anchor)}">{content}</a>'
             if row.trial:

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fpp_sweep.records.front import is_number
-from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.records import ENDED, SweepInfo, TrialRecord
 from fpp_sweep.report.document import Plot
+from fpp_sweep.report.html import format_time
 from fpp_sweep.report.plots import LEGEND, MARGIN, plot_text
 from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.files import files_inside, read_end_inside
@@ -160,6 +162,26 @@ def busy_share(workers: Mapping[str, Sequence[WorkPeriod]]) -> str:
         total += periods[-1].end - periods[0].start
     share = 100 * busy / (total or 1.0)
     return f"{plural(len(workers), 'worker')}, busy for {share:.0f} % of the time between the first and the last task."
+
+
+def progress_line(info: SweepInfo, records: Sequence[TrialRecord], now: float) -> str:
+    """Return how far a running sweep is: `7 of 16 trials, as of 2026-11-23 01:08 UTC, about 2:05 left`."""
+    durations = []
+    n_ended = n_running = 0
+    for record in records:
+        if record.kind != "trial":
+            continue
+        n_running += record.state == "running"
+        n_ended += record.state in ENDED
+        if record.state in ENDED and record.finished:
+            durations.append(record.finished - record.started)
+    total = as_mapping(info.space.get("search", {})).get("trials")
+    budget = "" if total is None else f" of {total}"
+    parts = [f"{n_ended}{budget} trials", f"as of {format_time(now)}"]
+    if total is not None and durations and total > n_ended:
+        seconds = (total - n_ended) * fmean(durations) / max(1, n_running)
+        parts.append(f"about {duration(seconds)} of search left")
+    return ", ".join(parts)
 
 
 def costs(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:

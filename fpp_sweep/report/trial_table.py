@@ -1,8 +1,9 @@
-"""All trials and baselines of a sweep as a table, and the details of each."""
+"""All trials and baselines of a sweep as a table."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.front import (
@@ -15,35 +16,52 @@ from fpp_sweep.records.front import (
     values_by_setting,
 )
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.report.front_table import setting_cells, support_text
+from fpp_sweep.report.front_table import remarks, setting_cells, support_text
 from fpp_sweep.report.table import Cell, Column, Row, RowStyle, Table, cells_of, columns_of
-from fpp_sweep.spec.progress import duration
 
 REASON_LENGTH = 200  # characters
-NOTE = "The filter takes words, and comparisons such as ece<5 or state=failed. Click a name to see the whole trial."
+NOTE = (
+    "Best trials first. The filter takes words, and comparisons such as ece<5 or state=failed; the charts show the "
+    "trials that it leaves, and the table those that you mark in a chart. A name leads to all about the trial."
+)
 
 
 def trial_table(info: SweepInfo, records: Sequence[TrialRecord], statistics: SweepStatistics) -> Table:
-    """Return a row for each trial and baseline, in whatever state it is."""
+    """Return a row for each trial and baseline, in whatever state it is: the best first, its settings beside it."""
     front = statistics.front
     keys = list(values_by_setting(records))
     shown = _measured_columns(info, records)
-    columns = [Column("trial", is_text=True)]
+    columns = [Column("trial", is_text=True), *columns_of(keys)]
     for split, metric in shown:
         columns.append(Column(metric if split == info.search_split else f"{split}/{metric}"))
-    columns += columns_of(["support", "remarks"], is_text=True)
-    columns += columns_of([*keys, "state", "minutes"])
+    columns += columns_of(["remarks", "support"], is_text=True)
+    columns += columns_of(["state", "minutes"])
     columns.append(Column("reason", is_text=True))
     rows = []
-    for record in records:
-        cells = [Cell(record.label)]
+    for record in by_merit(front, records):
+        cells = [Cell(record.label), *setting_cells(record, keys)]
         for split, metric in shown:
             cells.append(Cell(format_result(metric, record.results.get(split), deviation=False)))
-        cells += cells_of([support_text(statistics, record.name), ", ".join(front.remarks(record))])
-        cells += setting_cells(record, keys)
+        cells += cells_of([remarks(front, record), support_text(statistics, record.name)])
         cells += cells_of([record.state, _minutes(record), format_setting(record.reason or "")[:REASON_LENGTH]])
         rows.append(Row(cells, style=_style(front, record), trial=record.name))
-    return Table(columns=columns, rows=rows, name="trials")
+    return Table(columns=columns, rows=rows, name="all-trials")
+
+
+def by_merit(front: Front, records: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Return the front, the front of the other trials and so on, the knee of each first.
+
+    Then come trials that break a constraint, the baselines, and what has not finished or has failed.
+    """
+    ranked: list[TrialRecord] = []
+    remaining = list(front.trials)
+    while remaining:
+        layer = replace(front, trials=tuple(remaining)).members
+        ranked += front.by_trade_off(layer)
+        remaining = [record for record in remaining if record not in layer]
+    ranked += [*front.infeasible, *front.baselines]
+    names = {record.name for record in ranked}
+    return [*ranked, *(record for record in records if record.name not in names)]
 
 
 def _measured_columns(info: SweepInfo, records: Sequence[TrialRecord]) -> list[tuple[str, str]]:
@@ -68,18 +86,3 @@ def _style(front: Front, record: TrialRecord) -> RowStyle:
     if record.name in front.marks:
         return "best"
     return ""
-
-
-def trial_details(record: TrialRecord) -> dict[str, str]:
-    """Return what a click on a trial shows: its state, all metrics, and its whole config."""
-    details: dict[str, str] = {"state": record.state}
-    if record.reason:
-        details["reason"] = format_setting(record.reason)
-    if record.finished:
-        details["duration"] = duration(record.finished - record.started)
-    for split, result in record.results.items():
-        for metric in result.average:
-            details[f"{metric} ({split})"] = format_result(metric, result)
-    for key, value in {**record.config, **record.params}.items():
-        details[key] = format_setting(value)
-    return details

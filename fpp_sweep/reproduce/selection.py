@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fpp_sweep.cli.flags import overrides
+from fpp_sweep.report.repeat import with_folders
 from fpp_sweep.reproduce.experiment_files import find, in_precisions, names_in_precisions, shipped
 from fpp_sweep.reproduce.experiments import Experiment
 from fpp_sweep.reproduce.printed import is_papers_model
@@ -17,7 +18,6 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.messages import note
 from fpp_sweep.spec.specs import adaptation_precision
-from fpp_sweep.sweep.repeat import with_folders
 
 PAPERS_PRECISIONS = ("released", "float32")  # the printed rows' arithmetic, and the exact one
 ALL = "all"

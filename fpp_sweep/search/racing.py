@@ -49,7 +49,7 @@ from fpp_sweep.trial.trial import Plan, StoppingPolicy, measured_value
 
 MIN_SD = 1e-6  # points
 N_NEIGHBOURS = 3  # finished trials that a prediction rests on; more or fewer saved less (benchmarks/RESULTS.md, Racing)
-NEVER_STOPPED = ("point", "code", "paper")  # origins of trials that the user asked for by their values
+NEVER_STOPPED = ("point", "added", "code", "paper")  # origins of trials that the user asked for by their values
 
 
 # --- rungs ------------------------------------------------------------------------------------------

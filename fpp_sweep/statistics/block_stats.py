@@ -232,6 +232,13 @@ def _bin_residuals_and_counts(stats: BlockStats) -> Numbers:
     return np.concatenate([_bin_residuals(stats), stats.counts, stats.hits], axis=1, dtype=np.float64)
 
 
+def bin_sums(stats: BlockStats) -> Numbers:
+    """Return (3, BINS): images, correct ones, and sums of confidences of each bin, over all blocks."""
+    whole = stats.summed()
+    confidence_sums = whole.hits[0] - _bin_residuals(whole)[0]
+    return np.stack([whole.counts[0], whole.hits[0], confidence_sums]).astype(np.float64)
+
+
 def _smoothed_residuals(stats: BlockStats) -> Numbers:
     return np.asarray(stats.residuals @ SMOOTHING)
 
@@ -301,9 +308,7 @@ def calibrated_bias(metric: str, stats: BlockStats) -> float:
     Each image's residual has variance c (1 - c), where c is the mean confidence of its bin. The sum of many residuals
     is normal, and its absolute value has the mean sqrt(2 / pi) * standard deviation.
     """
-    whole = stats.summed()
-    counts = whole.counts[0].astype(np.float64)
-    confidence_sums = whole.hits[0] - _bin_residuals(whole)[0]
+    counts, _, confidence_sums = bin_sums(stats)
     confidence = np.clip(confidence_sums / np.maximum(counts, 1), 0, 1)
     variances = counts * confidence * (1 - confidence)  # (BINS,)
     if metric == "smooth_ece":

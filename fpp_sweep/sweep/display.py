@@ -167,7 +167,10 @@ def trial_line(record: TrialRecord, objectives: Sequence[Objective], *, on_front
     """Return the outcome of a trial on the search split, on one line."""
     if record.state != "complete" or record.values is None:
         return escaped(f"{record.name}  {record.state}: {record.reason or 'no reason on record'}")
-    parts = [record.name, format_values(objectives, record.values)]
+    name = record.name
+    if record.origin == "added":
+        name += " (added)"
+    parts = [name, format_values(objectives, record.values)]
     if record.finished is not None:
         parts.append(duration(record.finished - record.started))
     if record.broken:

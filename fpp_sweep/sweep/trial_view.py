@@ -12,6 +12,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric, format_setting, orders_remark
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.records.skipped_images import skipped_lines
+from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.work import NO_MAP
@@ -21,7 +22,6 @@ from fpp_sweep.spec.files import files_inside, read_end_inside
 from fpp_sweep.spec.messages import printable
 from fpp_sweep.spec.progress import Screen, duration
 from fpp_sweep.sweep.display import trial_line
-from fpp_sweep.sweep.repeat import repeat_command
 
 LOG_LINES = 5  # of a trial's log
 MAX_LOG_BYTES = 2**14  # read of a trial's log, from its end

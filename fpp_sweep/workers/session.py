@@ -8,20 +8,23 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import signal
 import socket
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory, gettempdir
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
 
 CONNECT_TIMEOUT = 5.0  # seconds to reach a cluster
+JOIN_TIMEOUT = 60.0  # seconds to join it: a machine with too few free cores takes 20
 MAX_TEMP_PATH = 24  # characters: the name of a socket below it has at most 107 bytes
 # read by Ray when it is imported
 ENVIRONMENT = {
@@ -55,6 +58,7 @@ def session(address: str | None, *, cpus: int, verbose: bool) -> Iterator[None]:
                 with ExitStack() as while_joining:
                     if not verbose:
                         while_joining.enter_context(_silence_stderr())
+                    while_joining.enter_context(time_limit(JOIN_TIMEOUT, address))
                     ray_session.join(address, **options)
         opened.callback(ray_session.end)
         yield
@@ -106,6 +110,37 @@ def _silence_stderr() -> Iterator[None]:
         os.dup2(original, 2)
         os.close(original)
         os.close(nowhere)
+
+
+class _TimeUp(BaseException):
+    """The end of a time limit; no `except Exception` in Ray's loops holds it."""
+
+
+@contextmanager
+def time_limit(seconds: float, address: str) -> Iterator[None]:
+    """Raise InputError in the main thread if joining takes longer; Ray would wait for minutes for a cluster that hangs.
+
+    A signal interrupts Ray's waiting, which is in Python. Other threads have no limit.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> NoReturn:
+        raise _TimeUp
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    except _TimeUp:
+        raise InputError(
+            f"--address {address}: the cluster has not answered within {seconds:g} s; see with `ray status` whether it "
+            "is up, and give HOST:PORT if this machine knows several clusters"
+        ) from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _require_reachable(address: str) -> None:

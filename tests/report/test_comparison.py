@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -257,6 +258,18 @@ def test_a_comparison_is_written_as_text_page_picture_markdown_and_latex(capsys,
     assert ">better/trial-0002</th>" in page
     for name in ("comparison.md", "comparison.tex"):
         assert "better/trial-0002" in (place / name).read_text()
+
+
+def test_a_trial_that_two_sweeps_have_is_listed_once(capsys, sweeps, tmp_path):
+    shutil.copytree(sweeps["far"].path, tmp_path / "sweeps" / "twin")
+    twin = type(sweeps["far"])(tmp_path / "sweeps" / "twin")
+    found = compare_sweeps({"far": sweeps["far"], "twin": twin})
+    assert {trial.name.partition("/")[0] for trial in found.statistics.front.finished} == {"far"}
+    assert not found.tests
+    assert all(sweep.attainment is not None for sweep in found.sweeps)
+    text = shown(capsys, "far", "twin")
+    assert "No difference between the sweeps' best trials is significant." in text
+    assert re.search(r"(\d) of 2 trials: \1 of far, \1 of twin", text)
 
 
 def test_sweeps_with_one_and_with_three_objectives_are_compared(sweeps, tmp_path):

@@ -73,7 +73,7 @@ class Steered(Sweep):
 
     def points(self):
         """Trials by the number that they have, of values that somebody gave."""
-        return {record.number: record.params for record in self.trials() if record.origin == "point"}
+        return {record.number: record.params for record in self.trials() if record.origin == "added"}
 
 
 def test_a_point_that_is_added_is_the_next_trial_and_one_trial_more(tmp_path):
@@ -82,7 +82,7 @@ def test_a_point_that_is_added_is_the_next_trial_and_one_trial_more(tmp_path):
         sweep.one()
     sweep.folder.ask("add", POINT)
     record = sweep.one()
-    assert (record.name, record.origin, record.params) == ("trial-0002", "point", POINT)
+    assert (record.name, record.origin, record.params) == ("trial-0002", "added", POINT)
     assert sweep.searcher.progress.total == 5
     (command,) = sweep.folder.commands()
     assert (command.number, command.words) == (2, "add fpp.gamma1=3: trial-0002")
@@ -103,7 +103,7 @@ def test_a_point_among_those_that_are_known_takes_the_place_of_none(tmp_path):
     sweep.folder.ask("add", POINT)
     sweep.run()
     assert [record.params["fpp.gamma1"] for record in sweep.trials()] == [1.0, 3.0, 2.0, 3.0]
-    assert [record.origin for record in sweep.trials()] == ["grid", "point", "grid", "grid"]
+    assert [record.origin for record in sweep.trials()] == ["grid", "added", "grid", "grid"]
 
 
 def test_a_budget_is_what_was_said_last_and_a_search_that_had_ended_goes_on(tmp_path):

@@ -6,9 +6,9 @@ import pytest
 
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import WorkTotals
+from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.space.reading import read_config
 from fpp_sweep.spec.messages import runnable
-from fpp_sweep.sweep.repeat import repeat_command
 from fpp_sweep.sweep.summary import failure_lines, front_notes, state_line, summary_lines, work_lines
 from tests.kit.records import baseline, failed, sweep_info, trial, write_sweep
 from tests.names import PLAIN, TPT

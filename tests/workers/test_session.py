@@ -1,13 +1,18 @@
 """A session that the driver starts, seen from outside: who can reach it."""
 
 import os
+import signal
 import stat
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.workers.session import time_limit
 from tests.disks import mounted
 from tests.kit.processes import descendants, killed_at_end
 from tests.kit.stores import free_port
@@ -140,3 +145,20 @@ def test_a_failed_start_of_ray_is_reported_in_one_line(tmp_path):
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: Ray does not start (")
     assert line.endswith("); go on with --resume when there is room")
+
+
+def wait_for_a_cluster(limit):
+    with time_limit(limit, "auto"):
+        while True:
+            with suppress(Exception):  # as Ray retries
+                time.sleep(60)
+
+
+def test_a_cluster_that_never_answers_is_given_up_with_what_to_do():
+    before = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(InputError, match=r"--address auto: the cluster has not answered within 0.05 s; see with"):
+        wait_for_a_cluster(0.05)
+    assert signal.getsignal(signal.SIGALRM) == before
+    with time_limit(60, "auto"):
+        pass
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

@@ -1,5 +1,31 @@
-// Every page: tables that can be sorted and filtered, and loading the page of a running sweep again.
+// Every page: tables that can be sorted, filtered and saved, and loading the page of a running sweep again.
 "use strict";
+
+// Returns the text of an element that html.py has packed.
+async function unpack(id) {
+  const packed = Uint8Array.from(atob(document.getElementById(id).textContent), letter => letter.charCodeAt(0));
+  const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(unpacked).text();
+}
+
+// Tells all charts and tables which trials to show: a set of names, or null for all.
+function markTrials(names, origin) {
+  dispatchEvent(new CustomEvent("trials-marked", {detail: {names, origin}}));
+}
+
+function saveButton(label, fileName, text) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.textContent = label;
+  button.addEventListener("click", () => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text()]));
+    link.download = fileName;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  });
+  return button;
+}
 
 for (const table of document.querySelectorAll("table:not([data-fixed-order])")) {
   const body = table.tBodies[0];
@@ -11,9 +37,58 @@ for (const table of document.querySelectorAll("table:not([data-fixed-order])")) 
   const input = table.id && document.querySelector(`input[data-filter="${table.id}"]`);
   if (!input) continue;
   const output = document.querySelector(`output[for="${table.id}"]`);
-  const apply = () => filter(rows, names, input.value, output);
+  const trials = rows.filter(row => trialOf(row));
+  const apply = () => {
+    filter(rows, names, input.value, output);
+    const shown = rows.filter(row => !row.hidden).map(trialOf);
+    if (trials.length) markTrials(input.value.trim() ? new Set(shown) : null, "filter");
+  };
   input.addEventListener("input", apply);
   addEventListener("load", apply);  // the browser restores what was typed before the page was loaded again
+  addEventListener("trials-marked", ({detail: {names, origin}}) => {
+    if (origin === "filter" || !trials.length) return;
+    input.value = "";
+    for (const row of rows) row.hidden = names !== null && !names.has(trialOf(row));
+    output.textContent = `${rows.filter(row => !row.hidden).length} of ${rows.length}`;
+  });
+  const save = saveButton("Download CSV", `${table.id}.csv`, () => csvOf(table));
+  input.closest(".tools").append(columnChooser(table, heads), save);
+}
+
+function trialOf(row) {
+  return row.cells[0].dataset.trial;
+}
+
+// Returns a list of the columns of a table that the reader can hide; the first one always stays.
+function columnChooser(table, heads) {
+  const rules = document.head.appendChild(document.createElement("style"));
+  const chooser = document.createElement("details");
+  const boxes = heads.map((head, index) => {
+    const label = document.createElement("label");
+    const box = document.createElement("input");
+    Object.assign(box, {type: "checkbox", checked: true});
+    label.append(box, ` ${head.textContent.trim()}`);
+    if (index) chooser.append(label);
+    return box;
+  });
+  const summary = document.createElement("summary");
+  summary.textContent = "Columns";
+  chooser.prepend(summary);
+  chooser.dataset.columns = table.id;
+  chooser.addEventListener("change", () => {
+    const hidden = boxes.flatMap((box, index) => box.checked ? [] : [`#${table.id} tr > :nth-child(${index + 1})`]);
+    rules.textContent = hidden.length ? `${hidden.join(", ")} { display: none }` : "";
+  });
+  return chooser;
+}
+
+// Returns the rows and columns that are shown as CSV, in their present order.
+function csvOf(table) {
+  const quoted = text => /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  const isShown = cell => getComputedStyle(cell).display !== "none";
+  const line = row => [...row.cells].filter(isShown).map(cell => quoted(cell.textContent.trim())).join(",");
+  const shown = [...table.tBodies[0].rows].filter(row => !row.hidden);
+  return [[...table.tHead.rows].at(-1), ...shown].map(line).join("\n") + "\n";
 }
 
 function makeSortable(head, onClick) {

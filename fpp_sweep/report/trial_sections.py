@@ -1,0 +1,172 @@
+"""All trials on a page: the table, and a section for each, `#trial-0007`, which trials.js fills when it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from fpp_sweep.records.answer import SweepStatistics
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import Front, format_metric, format_result, format_setting
+from fpp_sweep.records.measurements import read_block_stats
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.report.document import Block, Html, Section, Text
+from fpp_sweep.report.html import format_time, safe
+from fpp_sweep.report.repeat import repeat_command
+from fpp_sweep.report.trial_table import NOTE, trial_table
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import relevant
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import printable
+from fpp_sweep.spec.progress import duration
+from fpp_sweep.statistics.block_stats import BlockStats, bin_sums, datasets_of
+
+LOG_LINES = 5
+PERMILLE = 1000
+
+
+def trials_section(info: SweepInfo, records: Sequence[TrialRecord], statistics: SweepStatistics) -> Section:
+    """Return the table of all trials, and an empty section for each of them."""
+    blocks: list[Block] = [Text("No trial has started yet.", "faint")]
+    if records:
+        blocks = [Text(NOTE, "faint"), trial_table(info, records, statistics), _empty_sections(records)]
+    return Section("Trials", blocks, anchor="trials")
+
+
+def _empty_sections(records: Sequence[TrialRecord]) -> Html:
+    sections = []
+    for record in records:
+        name = safe(record.name)
+        sections.append(f'<section class="trial" id="{name}" aria-label="{name}" tabindex="-1" hidden></section>')
+    return Html("\n".join(sections))
+
+
+def trial_contents(
+    folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord], front: Front
+) -> dict[str, dict[str, Any]]:
+    """Return what the sections show, as plain values by the record's name; trials.js has the form."""
+    contents = {}
+    for record in records:
+        numbers = {}
+        diagrams = {}
+        for split, result in record.results.items():
+            numbers[split] = _number_rows(result)
+            diagrams[split] = _diagrams(folder, record, split)
+        contents[record.name] = {
+            "summary": _summary(record, front),
+            "reason": format_setting(record.reason or ""),
+            "settings": _settings(record),
+            "numbers": numbers,
+            "diagrams": diagrams,
+            "log": _last_log_lines(folder, record),
+            "prompts": _prompt_files(folder, record),
+            "repeat": printable(repeat_command(folder, info, record)),
+            "yaml": _config_text(info, record),
+        }
+    return contents
+
+
+def _summary(record: TrialRecord, front: Front) -> str:
+    parts = [record.state, *front.remarks(record), record.origin]
+    if record.started:
+        parts.append(f"begun {format_time(record.started)}")
+    if record.finished and record.started:
+        parts.append(duration(record.finished - record.started))
+    if record.attempt > 1:
+        parts.append(f"attempt {record.attempt}")
+    return ", ".join(dict.fromkeys(parts))
+
+
+def _settings(record: TrialRecord) -> list[list[str]]:
+    """Return the settings that were searched, then those that the trial's method reads."""
+    settings = dict(record.params)
+    is_known_method = str(record.config.get("method")) in catalogue.METHODS  # a plugin's method may not be loaded
+    read = relevant(record.config) if is_known_method and "prompt" in record.config else dict(record.config)
+    for key, value in read.items():
+        settings.setdefault(key, value)
+    rows = []
+    for key, value in settings.items():
+        rows.append([key, format_setting(value)])
+    return rows
+
+
+def _number_rows(result: SplitResult) -> list[list[str]]:
+    """Return a table: the metrics, a row for each dataset, and the averages."""
+    metrics = list(result.average)
+    rows = [["", *metrics]]
+    for dataset, values in result.datasets.items():
+        row = [dataset]
+        for metric in metrics:
+            row.append(format_metric(metric, values.get(metric)))
+        rows.append(row)
+    averages = ["average"]
+    for metric in metrics:
+        averages.append(format_result(metric, result))
+    return [*rows, averages]
+
+
+def _diagrams(folder: SweepFolder, record: TrialRecord, split: str) -> dict[str, list[int]]:
+    """Return the reliability diagram of each dataset: bin, images, correct ones and mean confidence in permille."""
+    try:
+        artifacts = folder.inside(folder.artifacts(record.name))
+        folder.inside(artifacts / split)
+        table = read_block_stats(artifacts, split) or {}
+    except (InputError, ValueError):  # the file leads out of the sweep or is damaged; the page has a note of that
+        return {}
+    diagrams = {}
+    for dataset in datasets_of(table):
+        seeds = []
+        for (name, _), stats in table.items():
+            if name == dataset:
+                seeds.append(stats)
+        diagrams[dataset] = _diagram(seeds)
+    return diagrams
+
+
+def _diagram(seeds: Sequence[BlockStats]) -> list[int]:
+    numbers: list[int] = []
+    counts, hits, confidences = np.sum([bin_sums(stats) for stats in seeds], axis=0)
+    for index, count in enumerate(counts):
+        if count:
+            numbers += [index, int(count), int(hits[index]), round(PERMILLE * confidences[index] / count)]
+    return numbers
+
+
+def _last_log_lines(folder: SweepFolder, record: TrialRecord) -> list[str]:
+    log = _existing(folder, folder.artifacts(record.name) / "log.txt")
+    if log is None:
+        return []
+    lines = []
+    for line in log.read_text("utf-8", "replace").splitlines()[-LOG_LINES:]:
+        lines.append(printable(line))
+    return lines
+
+
+def _prompt_files(folder: SweepFolder, record: TrialRecord) -> list[str]:
+    """Return the paths of the prompts that were pretrained for a trial, inside the folder of the sweep."""
+    prompts = _existing(folder, folder.artifacts(record.name) / "prompts")
+    if prompts is None:
+        return []
+    paths = []
+    for file in sorted(prompts.glob("*.safetensors")):
+        paths.append(f"artifacts/{record.name}/prompts/{file.name}")
+    return paths
+
+
+def _existing(folder: SweepFolder, path: Path) -> Path | None:
+    """Return a path if it exists and no link on the way leads out of the sweep's folder."""
+    try:
+        inside = folder.inside(path)
+    except InputError:
+        return None
+    return inside if inside.exists() else None
+
+
+def _config_text(info: SweepInfo, record: TrialRecord) -> str:
+    """Return the whole configuration as `evaluate --config` reads it."""
+    text = yaml.safe_dump({"config": dict(record.config)}, sort_keys=False, allow_unicode=True)
+    return f"# {format_setting(record.name)} of sweep {format_setting(info.name)}\n{text}"
