@@ -15,6 +15,7 @@ from fpp_sweep.cli.flags import add_flags
 from fpp_sweep.cli.names import find_sweep, is_sweep_or_path
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import files_inside
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -54,7 +55,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def trial_names(sweep: Path) -> set[str]:
     """Return the names of a sweep's trials and baselines, baselines also without their prefix."""
     names = set()
-    for file in sweep.glob("trials/[!.]*.json"):
+    for file in files_inside(sweep, sweep / "trials", "[!.]*.json"):
         names |= {file.stem, file.stem.removeprefix("baseline-")}
     return names
 

@@ -1,5 +1,12 @@
 """A sweep's folder that somebody else sent may hold links: no command follows one out of the folder."""
 
+import ast
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from fpp_sweep import show
@@ -7,6 +14,8 @@ from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tracking.desired import artifact_files
 from tests.kit.records import build_sweep
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -68,5 +77,88 @@ def test_sync_does_not_walk_a_folder_behind_a_link(sweep, tmp_path, monkeypatch)
     (outside / "file").write_text("")
     link_out(sweep.artifacts("trial-0001"), outside)
     left_out = set()
-    assert artifact_files(sweep, sweep.artifacts("trial-0001"), "", left_out) == {}
+    assert artifact_files(sweep, sweep.path / "artifacts/trial-0001", "", left_out) == {}
     assert left_out == {"artifacts/trial-0001"}
+
+
+LIBRARY = """
+import logging, warnings
+from fpp_sweep.cli.command import run
+
+def main():
+    warnings.warn("image \x1b[31m of http://me:hunter2@host")
+    logging.getLogger("mlflow").warning("%s", "file \x1b]0;title\x07 of http://me:hunter2@host")
+
+run(main)
+"""
+
+
+def test_warnings_and_logs_of_libraries_neither_control_the_terminal_nor_show_secrets(tmp_path):
+    done = subprocess.run([sys.executable, "-c", LIBRARY], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == [
+        r"note: UserWarning: image \x1b[31m of http://***@host",
+        r"file \x1b]0;title\x07 of http://***@host",
+    ]
+
+
+def test_names_in_a_folder_do_not_control_the_terminal(sweep, capsys):
+    info = sweep.info()
+    space = {**info.space, "question": "\x1b[31mred?", "params": {"\x1b[2J": {"low": 0.1, "high": 1}}}
+    sweep.write_info(replace(info, space=space, model="\x1b]0;model\x07"))
+    record = sweep.trial("trial-0001")
+    result = record.results["val"]
+    datasets = {f"{name}\x1b[31m": values for name, values in result.datasets.items()}
+    results = {"val": replace(result, datasets=datasets)}
+    sweep.write_trial(replace(record, results=results, params={"\x1b[2J": "\x1b[31m"}, reason="\x1b[2J"))
+    for words in ([str(sweep.path)], [str(sweep.path), "trial-0001"], [str(sweep.path.parent)]):
+        with suppress(InputError):
+            show.main(words)
+    out, err = capsys.readouterr()
+    assert "\\x1b[31m" in out
+    assert "\x1b" not in out + err
+
+
+READS = {"open", "read_text", "read_bytes", "iterdir", "glob", "rglob", "walk", "scandir", "listdir", "rmtree"}
+OTHER_READERS = {  # modules of these packages that read otherwise, and what
+    "records/folder.py": "the lock, which is opened without following links; `SweepFolder.open`",
+    "records/log.py": "a log, for appending without following links",
+    "report/html.py": "writes a page; style sheets of this package",
+    "report/front_files.py": "writes front.csv",
+    "report/comparison_files.py": "`SweepFolder.open`",
+    "sweep/inspection.py": "a cluster file of the user's",
+    "sweep/folders.py": "the folder of sweeps",
+    "sweep/state.py": "times of change, of links as well",
+    "sweep/timing.py": "datasets",
+    "sweep/driver.py": "Ray Tune's folder, which the driver made",
+    "sweep/resume.py": "removes a folder that this driver began; rmtree follows no links",
+    "sweep/worker_pool.py": "opens a model",
+    "sweep/api.py": "`SweepFolder.open`",
+    "sweep/delivery.py": "`SweepFolder.open`",
+    "sweep/showing.py": "`SweepFolder.open`",
+    "sweep/steering.py": "`SweepFolder.open`",
+    "search/racing.py": "removes the folder of a race, which `SweepFolder.race` has checked",
+    "tracking/uri.py": "MLflow's stores",
+    "tracking/sync.py": "opens runs of MLflow",
+    "tracking/desired.py": "walks artifacts, each of which is checked",
+    "trial/store.py": "",
+    "trial/worker.py": "opens datasets",
+    "trial/worker_datasets.py": "opens datasets",
+    "trial/worker_model.py": "this package's code and the processor's name",
+}
+
+
+def readers():
+    """Yield the modules of packages that handle sweep folders which read files by themselves."""
+    for package in ("records", "report", "search", "sweep", "tracking", "trial"):
+        for file in sorted((ROOT / "fpp_sweep" / package).glob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.Call):
+                    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                    if name in READS:
+                        yield f"{package}/{file.name}"
+
+
+def test_files_of_a_sweeps_folder_are_read_through_one_door():
+    """`spec/files.py` has the door: `open_inside`, `read_inside`, `files_inside`."""
+    assert set(readers()) - OTHER_READERS.keys() == set()

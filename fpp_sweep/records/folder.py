@@ -33,10 +33,21 @@ from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.validation import as_list, as_mapping, at_key, check_fields, require
 from fpp_sweep.space.work import STEERED, Search
 from fpp_sweep.spec.errors import InputError, unknown
-from fpp_sweep.spec.files import LockHeldError, exclusive_lock, no_link, require_inside, set_aside, stamp_of, write_json
+from fpp_sweep.spec.files import (
+    LockHeldError,
+    exclusive_lock,
+    files_inside,
+    no_link,
+    read_inside,
+    require_inside,
+    set_aside,
+    stamp_of,
+    write_json,
+)
 from fpp_sweep.spec.messages import masked
 
 FORMAT = 3
+RECORDS = "[!.]*.json"  # names of records; a file that is being written begins with a dot
 MOST_BYTES = 2**25  # of a record: one of ten datasets has 2^15
 LOCK_ATTEMPTS = 5
 LOCK_PAUSE = 0.05  # seconds between two of them
@@ -53,9 +64,6 @@ class SweepFolder:
         self.path = path.absolute()  # trials read it from processes with other working folders
         self.info_file = self.path / "sweep.json"
         self.info_copy = self.path / "sweep.json.copy"
-        self.study_file = self.path / "study.db"
-        self.tasks = self.path / "tasks"
-        self.report = self.path / "report"
         self._parsed: dict[Path, tuple[object, Any]] = {}  # the stamp of each file and its record
 
     def __reduce__(self) -> tuple[type[Self], tuple[Path]]:
@@ -75,8 +83,26 @@ class SweepFolder:
         """True if a sweep was begun in this folder."""
         return self.info_file.is_file() or self.info_copy.is_file()
 
+    # every path below is checked: another person may have made the folder, with links out of it
+
+    @property
+    def study_file(self) -> Path:
+        return self.inside(self.path / "study.db")
+
+    @property
+    def tasks(self) -> Path:
+        return self.inside(self.path / "tasks")
+
+    @property
+    def report(self) -> Path:
+        return self.inside(self.path / "report")
+
+    @property
+    def logs(self) -> Path:
+        return self.inside(self.path / "logs")
+
     def artifacts(self, trial: str) -> Path:
-        return self.path / "artifacts" / trial
+        return self.inside(self.path / "artifacts" / trial)
 
     def race(self, trial: str) -> Path:
         return self.inside(self.path / "race" / trial)
@@ -89,7 +115,7 @@ class SweepFolder:
         return self._info(self.info_file)
 
     def _info(self, file: Path) -> SweepInfo:
-        with _reading(file) as document:
+        with _reading(self.path, file) as document:
             objectives = []
             with at_key("objectives"):
                 for fields in as_list(document.get("objectives")):
@@ -122,7 +148,7 @@ class SweepFolder:
             write_json(file, {"format": FORMAT, **asdict(info)}, mode=mode)
 
     def trial_file(self, name: str) -> Path:
-        return self.path / "trials" / f"{name}.json"
+        return self.inside(self.path / "trials" / f"{name}.json")
 
     def trial(self, name: str) -> TrialRecord:
         """Return a trial's record."""
@@ -135,18 +161,18 @@ class SweepFolder:
             raise unknown(f"trial of {self.path.name}", name, names)
         return self.trial(name)
 
-    def _read(self, file: Path, read: Callable[[Path], Record]) -> Record:
+    def _read(self, file: Path, read: Callable[[Path, Path], Record]) -> Record:
         """Return a record, parsed once for each version of its file."""
         try:
             stamp = stamp_of(file)
         except OSError:
-            return read(file)  # which raises the error with the file's name
+            return read(self.path, file)  # which raises the error with the file's name
         record: Record
         if file in self._parsed:
             parsed_stamp, record = self._parsed[file]
             if parsed_stamp == stamp:
                 return record
-        record = read(file)
+        record = read(self.path, file)
         self._parsed[file] = stamp, record
         return record
 
@@ -158,10 +184,10 @@ class SweepFolder:
         return [self.trial(file.stem) for file in self.trial_files()]
 
     def trial_files(self) -> list[Path]:
-        return sorted((self.path / "trials").glob("[!.]*.json"))
+        return files_inside(self.path, self.path / "trials", RECORDS)
 
     def command_files(self) -> list[Path]:
-        return sorted((self.path / "steering").glob("[!.]*.json"))
+        return files_inside(self.path, self.path / "steering", RECORDS)
 
     def command(self, file: Path) -> Command:
         return self._read(file, _command)
@@ -185,7 +211,8 @@ class SweepFolder:
         self._write_command(replace(command, applied=time.time(), outcome=outcome, number=number))
 
     def _write_command(self, command: Command) -> None:
-        write_json(self.path / "steering" / f"{command.name}.json", {"format": FORMAT, **asdict(command)})
+        file = self.inside(self.path / "steering" / f"{command.name}.json")
+        write_json(file, {"format": FORMAT, **asdict(command)})
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -227,8 +254,8 @@ def _enter_lock(stack: ExitStack, file: Path) -> None:
     stack.enter_context(exclusive_lock(file, wait=False))
 
 
-def _trial(file: Path) -> TrialRecord:
-    with _reading(file) as document:
+def _trial(folder: Path, file: Path) -> TrialRecord:
+    with _reading(folder, file) as document:
         with at_key("results"):
             results = {}
             for split, result in as_mapping(document.get("results")).items():
@@ -238,8 +265,8 @@ def _trial(file: Path) -> TrialRecord:
         return record
 
 
-def _command(file: Path) -> Command:
-    with _reading(file) as document:
+def _command(folder: Path, file: Path) -> Command:
+    with _reading(folder, file) as document:
         command = _checked(Command, document)
         require(command.name == file.stem, f"is the command {command.name}", "name")
         if command.kind == "budget":
@@ -250,12 +277,13 @@ def _command(file: Path) -> Command:
 
 
 @contextmanager
-def _reading(file: Path) -> Iterator[dict[str, Any]]:
+def _reading(folder: Path, file: Path) -> Iterator[dict[str, Any]]:
     """Yield the document of a record; raise InputError if the document, or its use in the block, is wrong."""
     version = None
+    require_inside(folder, file)
     try:
-        require(file.stat().st_size <= MOST_BYTES, f"it has more than {MOST_BYTES >> 20} MiB")
-        document = dict(as_mapping(_DECODER.decode(file.read_text("utf-8"))))
+        content = read_inside(folder, file, MOST_BYTES)
+        document = dict(as_mapping(_DECODER.decode(content.decode("utf-8"))))
         require("format" in document, "it has no format")
         version = document.pop("format")
         if version == FORMAT:

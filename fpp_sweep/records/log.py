@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from fpp_sweep.spec.files import no_link
 from fpp_sweep.spec.messages import printable
 
 
@@ -15,5 +16,5 @@ def write_line(file: Path, text: str, details: str = "") -> None:
     with suppress(OSError):
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="utf-8") as log:
+        with open(file, "a", encoding="utf-8", opener=no_link) as log:
             log.write("\n".join(lines) + "\n")

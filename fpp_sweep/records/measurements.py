@@ -10,6 +10,7 @@ from pathlib import Path
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.files import read_inside
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, StatsBySeed, from_bytes, metric_value
 from fpp_sweep.statistics.bootstrap import RecordSamples, SplitSamples, image_digests, sample_record
 
@@ -54,7 +55,7 @@ def block_stats_file(posthoc: str) -> str:
 def read_block_stats(folder: Path, split: str, posthoc: str = "") -> StatsBySeed | None:
     """Return a record's block statistics by dataset and seed; None where there is no file; ValueError if damaged."""
     try:
-        content = (folder / split / block_stats_file(posthoc)).read_bytes()
+        content = read_inside(folder, folder / split / block_stats_file(posthoc))
     except OSError:
         return None
     return from_bytes(content)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from fpp_sweep.spec.files import read_at_most, write_json
+from fpp_sweep.spec.files import read_inside, write_json
 from fpp_sweep.spec.messages import plural
 
 FILE = "skipped.json"  # beside the predictions of a split
@@ -28,7 +28,7 @@ def read_skipped(folder: Path) -> list[SkippedImage]:
     """Return the images that were left out; none if the file is absent or damaged."""
     images = []
     try:
-        for image in json.loads(read_at_most(folder / FILE, MOST_BYTES)):
+        for image in json.loads(read_inside(folder, folder / FILE, MOST_BYTES)):
             images.append({key: image[key] for key in KEYS})
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return []

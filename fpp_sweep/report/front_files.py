@@ -25,7 +25,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.answer_section import answer_section
 from fpp_sweep.report.document import Document, Section, document_to_markdown
 from fpp_sweep.report.front_table import front_table
-from fpp_sweep.spec.files import set_aside, write_json, written_whole
+from fpp_sweep.spec.files import read_inside, set_aside, write_json, written_whole
 from fpp_sweep.statistics.paired import Interval
 from fpp_sweep.statistics.verdicts import Answer
 
@@ -216,7 +216,7 @@ def _file_name(mark: str) -> str:
 def _read_manifest(file: Path) -> set[str]:
     """Return the names of files that an earlier report wrote; none if the manifest is missing or damaged."""
     try:
-        names = json.loads(file.read_bytes())["files"]
+        names = json.loads(read_inside(file.parent, file))["files"]
         return {name for name in names if Path(name).name == name and name.endswith(".yaml")}
     except (OSError, ValueError, TypeError, KeyError):
         return set()

@@ -14,11 +14,12 @@ from typing import Any
 
 from fpp_sweep.report.document import Block, Code, Details, Document, Html, Plot, PlotGroup, Section, Text
 from fpp_sweep.report.table import Table, to_html
-from fpp_sweep.spec.files import written_whole
+from fpp_sweep.spec.files import read_inside, written_whole
 
 # nothing can be fetched or sent, even if a hostile text should get into a page
 POLICY = "default-src 'none'; script-src 'unsafe-inline'{}; style-src 'unsafe-inline'; img-src data: blob:"
 COMPILES_SHADERS = " 'unsafe-eval'"  # plotly's parallel coordinates do
+MAX_PICTURE_BYTES = 2**24
 ASSETS = Path(__file__).with_name("assets")
 
 
@@ -196,9 +197,9 @@ def _controls(plots: Sequence[Plot]) -> str:
     return f'<div class="tools no-print">{"".join(parts)}</div>'
 
 
-def picture(file: Path, title: str) -> Html:
-    """Return a PNG file inside the page."""
-    data = base64.b64encode(file.read_bytes()).decode()
+def picture(folder: Path, file: Path, title: str) -> Html:
+    """Return a PNG file of a folder inside the page; raise OSError if it cannot be read."""
+    data = base64.b64encode(read_inside(folder, file, MAX_PICTURE_BYTES)).decode()
     return Html(f'<figure><img alt="{safe(title)}" src="data:image/png;base64,{data}"></figure>')
 
 

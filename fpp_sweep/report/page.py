@@ -180,7 +180,7 @@ def _datasets_section(report: SweepReport) -> Section:
 
 
 def _progress_section(report: SweepReport) -> Section:
-    workers = read_workers(report.folder.path / "logs")
+    workers = read_workers(report.folder.logs)
     blocks: list[Block] = [*paragraphs(costs(report.info, report.records))]
     blocks.append(Section("Hypervolume", [hypervolume_plot(report.statistics.front)]))
     blocks.append(Section("Workers", [Text(busy_share(workers)), timeline_plot(workers, report.records)]))

@@ -241,7 +241,10 @@ def restrict_result(record: TrialRecord, path: Path, split: str, images: CommonI
     by_dataset: dict[str, list[Mapping[str, float]]] = {}
     for (dataset, seed), stats in images.restrict(table).items():
         if stats.total == table[dataset, seed].total:
-            metrics = result.by_seed.get(str(seed), result.datasets)[dataset]
+            recorded = result.by_seed.get(str(seed), result.datasets)
+            if dataset not in recorded:
+                raise InputError(f"{record.name}: has block statistics without numbers of {dataset}; run it again")
+            metrics = recorded[dataset]
         else:
             metrics = metric_values(stats)
         by_dataset.setdefault(dataset, []).append(metrics)

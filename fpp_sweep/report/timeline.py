@@ -17,11 +17,13 @@ from fpp_sweep.report.document import Plot
 from fpp_sweep.report.html import format_time
 from fpp_sweep.report.plots import LEGEND, MARGIN, plot_text
 from fpp_sweep.space.validation import as_mapping
+from fpp_sweep.spec.files import files_inside, read_end_inside
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.palette import BLUE, GREEN, GREY, RED
 from fpp_sweep.spec.progress import duration
 
 LOG_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (.+), config (\w+): (.*)")
+MAX_LOG_BYTES = 2**26  # read of a log, from its end; a worker writes 2**26 bytes in some 300,000 tasks
 MAX_PAUSE = 2.0  # seconds between two tasks of a config that are drawn as one period
 COLORS = {"trial": BLUE, "baseline": RED, "pretraining": GREEN, "other": GREY}
 
@@ -40,11 +42,11 @@ class WorkPeriod:
         return same_work and self.start - earlier.end <= MAX_PAUSE
 
 
-def read_work_periods(log: Path) -> list[WorkPeriod]:
-    """Return the periods of a worker's log; tasks without an end and damaged lines are left out."""
+def read_work_periods(log_text: str) -> list[WorkPeriod]:
+    """Return the periods in the text of a worker's log; tasks without an end and damaged lines are left out."""
     starts: dict[tuple[str, str], float] = {}
     periods: list[WorkPeriod] = []
-    for line in log.read_text("utf-8", "replace").splitlines():
+    for line in log_text.splitlines():
         match = LOG_LINE.match(line)
         if match is None:
             continue
@@ -72,11 +74,14 @@ def _seconds(text: str) -> float | None:
 def read_workers(logs: Path) -> dict[str, list[WorkPeriod]]:
     """Return the periods of each worker that has ended a task, by the name of its log."""
     workers = {}
-    for path in sorted(logs.glob("*.log")):
-        if path.is_file():
-            periods = read_work_periods(path)
-            if periods:
-                workers[path.stem] = periods
+    for path in files_inside(logs, logs, "*.log"):
+        try:
+            text = read_end_inside(logs, path, MAX_LOG_BYTES)
+        except OSError:  # no file, or unreadable; the log is no result
+            continue
+        periods = read_work_periods(text)
+        if periods:
+            workers[path.stem] = periods
     return workers
 
 

@@ -39,7 +39,7 @@ from fpp_sweep.reproduce.tables import SPLIT, Table
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.files import written_whole
-from fpp_sweep.trial.artifacts import read_predictions
+from fpp_sweep.trial.artifacts import prediction_files, read_predictions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -446,5 +446,5 @@ def predictions_of(folder: SweepFolder, table: Table, row: Row, dataset: str) ->
     record = table.record(row)
     if record is None:
         return
-    for path in sorted((folder.artifacts(record.name) / SPLIT).glob(f"{dataset}.seed*.predictions.parquet")):
+    for path in prediction_files(folder.artifacts(record.name), SPLIT, dataset):
         yield read_predictions(path)

@@ -23,6 +23,7 @@ from fpp_sweep.reproduce.printed import PAPERS_MODEL, PAPERS_TAG
 from fpp_sweep.reproduce.tables import EXPERIMENT_FILE, Table, load_table
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import read_inside
 
 PAGE = "reproduction.html"
 NOT_JUDGED = "not judged"
@@ -173,12 +174,12 @@ def _theory_sections(folder: Path) -> Iterator[Section]:
     for name in shipped():
         file = folder / name / "report" / "table.csv"
         if find(name).theory and file.is_file():
-            heads, *rows = csv.reader(file.read_text().splitlines())
+            heads, *rows = csv.reader(read_inside(folder, file).decode().splitlines())
             table = report_table.Table.of_strings(heads, rows, text_columns=range(len(heads)))
             blocks: list[Block] = [Text(find(name).question), table]
             figure = file.with_name("figure.png")
             if figure.is_file():
-                blocks.append(picture(figure, find(name).title))
+                blocks.append(picture(folder, figure, find(name).title))
             yield Section(f"{name}: {find(name).title}", blocks, anchor=name)
 
 

@@ -18,7 +18,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.space.yamlfile import of_plain
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import write_json
+from fpp_sweep.spec.files import read_inside, write_json
 from fpp_sweep.statistics.bootstrap import SplitSamples, average_over
 from fpp_sweep.statistics.paired import Interval, metric_interval
 
@@ -222,7 +222,7 @@ def load_table(folder: SweepFolder) -> Table:
     """Return the table of a sweep, with the experiment as it was run."""
     file = folder.path / EXPERIMENT_FILE
     try:
-        document = json.loads(file.read_text())
+        document = json.loads(read_inside(folder.path, file))
         plain, files, ran = (document[key] for key in ("experiment", "files", "ran"))
     except FileNotFoundError:  # the run has not ended
         return table_of(find(folder.path.name), folder, {})

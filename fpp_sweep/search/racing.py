@@ -32,7 +32,7 @@ from fpp_sweep.space.objectives import Constraint, Objective, goals_of, metrics_
 from fpp_sweep.space.work import Race
 from fpp_sweep.spec.catalogue import ACCURACY, Goal, sign
 from fpp_sweep.spec.errors import InputError, MachineError
-from fpp_sweep.spec.files import write_json, written_whole
+from fpp_sweep.spec.files import read_inside, write_json, written_whole
 from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.spec.tasks import BATCH, EvalTask, Task
 from fpp_sweep.statistics.block_stats import (
@@ -238,7 +238,7 @@ def _contributions(metric: str, by_dataset: Mapping[str, Sequence[BlockStats]]) 
 @lru_cache(maxsize=4096)  # every trial reads the files of those that finished before it
 def _read_rung(file: Path, stamp: int, metrics: tuple[str, ...]) -> RungMetrics:
     """Read a file of block statistics once; ValueError if it is damaged."""
-    return RungMetrics.of(from_bytes(file.read_bytes()), metrics)
+    return RungMetrics.of(from_bytes(read_inside(file.parent, file)), metrics)
 
 
 # --- a trial in its race ----------------------------------------------------------------------------
@@ -356,7 +356,7 @@ class RacePolicy(StoppingPolicy):
     def _read_decisions(self) -> list[RungDecision]:
         """Return the decisions of an earlier process; none if the file is damaged or of other settings."""
         try:
-            document = json.loads(self._decisions_file.read_text("utf-8"))
+            document = json.loads(read_inside(self._decisions_file.parent, self._decisions_file))
             if document["config"] == self._record.key:
                 return [RungDecision(**row) for row in document["decisions"]]
         except (OSError, ValueError, TypeError, KeyError):

@@ -88,7 +88,7 @@ def _restore_lost_records(folder: SweepFolder, info: SweepInfo, space: Space) ->
         elif number < last_number:
             yield f"{name} has no usable record; it is run again, with values drawn anew, as the study lacks it, too"
     if names or stored_trials:
-        for name in info.space["work"]["baselines"]:
+        for name in space.work.baselines:
             if f"baseline-{name}" not in names:
                 yield f"baseline-{name} has no usable record; it is run again"
 

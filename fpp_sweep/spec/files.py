@@ -6,16 +6,19 @@ import errno
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from uuid import uuid4
 
 from fpp_sweep.spec.errors import InputError
 
 MAX_HANDWRITTEN_BYTES = 2**20  # of a file that a person writes; PyYAML takes seconds for as much
+MAX_OWN_BYTES = 2**30  # of a file that this package wrote; the largest hold predictions of all images
 MAX_OWNER_BYTES = 40  # of a lock file: the owner's process id
 
 # ------------------------------------------------------------ writing
@@ -54,13 +57,6 @@ def set_aside(path: Path) -> str:
 # ------------------------------------------------------------ reading
 
 
-def require_inside(folder: Path, path: Path) -> Path:
-    """Return the path; raise InputError if a link on the way to it leads out of the folder."""
-    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
-        raise InputError(f"{path}: a link leads out of {folder}; remove the link")
-    return path
-
-
 def read_at_most(path: Path, max_bytes: int = MAX_HANDWRITTEN_BYTES) -> bytes:
     """Return a file's content; raise OSError if it is longer, whatever size the file system reports."""
     with path.open("rb") as file:
@@ -74,6 +70,57 @@ def stamp_of(path: Path) -> tuple[int, int, int]:
     """Return size, time and inode of a file, which change whenever `written_whole` replaces it."""
     status = path.stat()
     return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+# ------------------------------------------------------------ folders that another person may have made
+
+
+def require_inside(folder: Path, path: Path) -> Path:
+    """Return the path; raise InputError if a link on the way to it leads out of the folder."""
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise InputError(f"{path}: a link leads out of {folder}; remove the link")
+    return path
+
+
+def open_inside(folder: Path, path: Path) -> BinaryIO:
+    """Open a folder's own file for reading.
+
+    Raise InputError for a link out of the folder, and OSError for a pipe, which could block for ever, or a device.
+    """
+    descriptor = os.open(require_inside(folder, path), os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_inside(folder: Path, path: Path, max_bytes: int = MAX_OWN_BYTES) -> bytes:
+    """Return the content of a folder's own file; raise as `open_inside`, and OSError if the file is larger."""
+    with open_inside(folder, path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > max_bytes:
+            raise OSError(errno.EFBIG, f"larger than {max_bytes / 2**20:g} MiB", str(path))
+        return file.read(max_bytes)
+
+
+def read_end_inside(folder: Path, path: Path, max_bytes: int) -> str:
+    """Return the last lines of a folder's own text file; raise as `open_inside`."""
+    with open_inside(folder, path) as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - max_bytes))
+        return file.read(max_bytes).decode("utf-8", "replace")
+
+
+def files_inside(folder: Path, subfolder: Path, pattern: str) -> list[Path]:
+    """Return the paths in a subfolder whose names match, sorted; none if the subfolder does not exist.
+
+    Raise InputError if the subfolder leads out of the folder, and OSError if it cannot be listed.
+    """
+    try:
+        names = os.listdir(require_inside(folder, subfolder))
+    except FileNotFoundError:
+        return []
+    return sorted(subfolder / name for name in names if fnmatchcase(name, pattern))
 
 
 # ------------------------------------------------------------ locks
@@ -116,7 +163,8 @@ def _lock_owner(path: Path) -> str:
 
 
 def no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW)
+    """Open a file for `open(..., opener=no_link)`: no link, and no pipe without a reader, which would block."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 @contextmanager

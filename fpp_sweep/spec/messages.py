@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shlex
 import shutil
 import sys
+import warnings
 from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
 
 from fpp_sweep.spec.errors import escaped
 
 SCRIPT = "fpp-sweep"  # the console script of pyproject.toml
 NOTIFY = "search.notify="  # the beginning of an override that may hold a secret
+
+SECRET_NAMES = ("PASSWORD", "TOKEN", "SECRET", "SECRET_ACCESS_KEY")  # ends of the names of environment variables
+MIN_SECRET = 6  # characters; a shorter value would occur in any text
 
 # user and password before @, and a query after ?, of any address but a file's (sqlite); after # nothing is secret
 _SECRETS = (
@@ -23,14 +30,22 @@ _SECRETS = (
 
 
 def masked(text: str) -> str:
-    """Return text without the passwords and queries of addresses in it.
+    """Return text without the passwords and queries of addresses in it, and without secrets of the environment.
 
     >>> masked("postgresql://me:secret@db/mlflow?sslpassword=secret"), masked("http://me:secret@host/#/runs?view=1")
     ('postgresql://***@db/mlflow?***', 'http://***@host/#/runs?view=1')
     """
     for pattern, replacement in _SECRETS:
         text = re.sub(pattern, replacement, text)
+    for name, value in os.environ.items():
+        if name.endswith(SECRET_NAMES) and len(value) >= MIN_SECRET:
+            text = text.replace(value, "***")
     return text
+
+
+def masked_lines(text: str) -> str:
+    """Return a text of several lines, such as a traceback, without secrets."""
+    return "\n".join(masked(line) for line in text.split("\n"))
 
 
 def printable(value: object) -> str:
@@ -76,6 +91,24 @@ def plural(count: int, noun: str) -> str:
 def stage(text: object) -> None:
     """Print what begins now and may take long."""
     print(f"{printable(text)} ...", file=sys.stderr, flush=True)
+
+
+def keep_library_output_printable() -> None:
+    """Let no warning and no log message of a library control the terminal or show a secret."""
+    warnings.showwarning = _show_warning
+    logging.setLogRecordFactory(_printable_record)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **_more: Any) -> None:
+    note(f"{category.__name__}: {message}")
+
+
+def _printable_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
+    record = logging.LogRecord(*args, **kwargs)
+    with suppress(Exception):  # arguments that do not fit the message, which logging reports itself
+        record.msg = "\n".join(printable(line) for line in record.getMessage().splitlines())
+        record.args = None
+    return record
 
 
 def note(text: object) -> None:

@@ -7,6 +7,7 @@ the user's flag loads a plugin: a sweep's folder or a space from elsewhere runs 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import linecache
 import sys
 import traceback
@@ -74,6 +75,24 @@ def unload(file: PluginFile) -> None:
 def loaded() -> tuple[PluginFile, ...]:
     """Return the plugins of this process."""
     return tuple(_loaded.values())
+
+
+def file_of(row: MethodRow | MetricRow) -> str | None:
+    """Return the name of the file that registered a row; None if the row is built in."""
+    for file in _loaded.values():
+        if row.digest == file.digest:
+            return f"{file.name}.py"
+    return None
+
+
+def origin_of(row: MethodRow) -> str:
+    """Return the file and the line at which a plugin's method or penalty begins, such as `mine.py:12`."""
+    code = row.penalty or row.build
+    lines = []
+    for function in (code, *vars(code).values()):  # of a class: its functions
+        if inspect.isfunction(function):
+            lines.append(function.__code__.co_firstlineno)
+    return f"{file_of(row) or 'plugin'}:{min(lines, default=1)}"
 
 
 def line_of(error: BaseException) -> str:

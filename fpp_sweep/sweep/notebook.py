@@ -15,6 +15,7 @@ from fpp_sweep.report.html import text_to_html
 from fpp_sweep.report.table import Table, to_html
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.summary import front_notes, state_line
+from fpp_sweep.trial.artifacts import prediction_files
 
 if TYPE_CHECKING:
     from pandas import DataFrame  # type: ignore[import-untyped]
@@ -69,7 +70,7 @@ def predictions(folder: SweepFolder, name: str, split: str) -> DataFrame:
     """Return the predictions of a trial for all datasets and seeds of a split, one below the other."""
     import pandas  # takes seconds
 
-    files = sorted((folder.artifacts(name) / split).glob("*.seed*.predictions.parquet"))
+    files = prediction_files(folder.artifacts(name), split)
     if not files:
         state = folder.trial(name).state
         raise InputError(f"{name} of {folder.path.name} has no predictions on {split}; it is {state}")

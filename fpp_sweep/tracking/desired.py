@@ -29,6 +29,7 @@ from fpp_sweep.records.records import ENDED, SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import open_inside, read_inside, require_inside
 
 ID_TAG = "fpp_sweep.id"  # identifies a run: a run with this tag is updated, not created again
 SWEEP_TAG = "fpp_sweep.sweep"  # equal for all runs of a sweep
@@ -42,6 +43,7 @@ PARAM_LIMIT = 6000  # MLflow's limit; longer values are cut without notice
 TAG_LIMIT = 5000  # limit of hosted MLflow; the open one allows 8000
 REASON_LIMIT = 500  # a reason is one cell of a table; the whole traceback is an artifact
 NAME_LIMIT = 120  # of a run's name: readable in the legend of a chart
+MOST_JSON_BYTES = 2**28  # of a JSON file of the folder
 CHANGES_LIMIT = 500  # of the tag that lists changed params
 # six averages, two times, two objectives on test, and both objectives on eleven datasets, the most the paper has
 METRICS_LIMIT = 32
@@ -103,8 +105,8 @@ class FrontDocument:
     def read(cls, folder: SweepFolder) -> Self:
         """Return the contents of the file; an empty document if it is missing, damaged, or outside the folder."""
         try:
-            document = cls.parse(read_json(folder.inside(folder.report / "front.json")))
-            answer = _without_heading(read_text(folder.inside(folder.report / "answer.md")))
+            document = cls.parse(read_json(folder.path, folder.report / "front.json"))
+            answer = _without_heading(read_text(folder.path, folder.report / "answer.md"))
         except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
             return cls()
         return replace(document, answer=answer)
@@ -539,23 +541,20 @@ def _is_inside(folder: SweepFolder, path: Path, left_out: set[str]) -> bool:
     return True
 
 
-def read_text(file: Path) -> str:
-    """Return the beginning of a file; an empty text if it is missing or not text."""
-    if not file.is_file():  # reading a named pipe would wait for ever
-        return ""
+def read_text(folder: Path, file: Path) -> str:
+    """Return the beginning of a folder's own file; an empty text if it is missing or not text."""
     try:
-        with file.open(encoding="utf-8") as stream:
-            return stream.read(TAG_LIMIT)
-    except (OSError, ValueError):
+        with open_inside(folder, file) as stream:
+            return stream.read(TAG_LIMIT).decode(errors="ignore")
+    except OSError:
         return ""
 
 
-def read_json(file: Path) -> dict[str, Any]:
+def read_json(folder: Path, file: Path) -> dict[str, Any]:
     """Return a JSON object; an empty one if the file is missing, damaged or holds something else."""
-    if not file.is_file():  # reading a named pipe would wait for ever
-        return {}
+    require_inside(folder, file)
     try:
-        document = json.loads(file.read_text())
+        document = json.loads(read_inside(folder, file, MOST_JSON_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}

@@ -276,7 +276,7 @@ def upload_group_files(folder: SweepFolder, uri: str, files: Sequence[Path]) -> 
 
 def mlflow_links(folder: SweepFolder, uri: str) -> list[str]:
     """Return lines that lead to the sweep's run: its address, after the command that serves it for a database."""
-    state = _State.read(folder.path / STATE_FILE)
+    state = _State.read(folder)
     path = sqlite_file(uri)
     if path is not None and state.runs and not path.is_file():
         command = f"python -m fpp_sweep.sync {shlex.quote(str(folder.path))} --into {DEFAULT_URI}"
@@ -301,7 +301,7 @@ def trusted_uri(folder: SweepFolder, recorded: str, *, flag: str = "--tracking-u
     advice = f"say where it should go: {flag} {DEFAULT_URI}, or another URI"
     if uri != absolute(DEFAULT_URI) and not was_used_before(uri):
         raise InputError(f"{folder.path}: you have not used its MLflow, {masked(uri)}, before; {advice}")
-    owner = _State.read(folder.path / STATE_FILE).folders.get(store_identity(uri))
+    owner = _State.read(folder).folders.get(store_identity(uri))
     if owner not in (None, _real_path(folder)):
         raise InputError(f"{folder.path}: its runs in MLflow at {masked(uri)} belong to the folder {owner}; {advice}")
     return uri
@@ -309,16 +309,16 @@ def trusted_uri(folder: SweepFolder, recorded: str, *, flag: str = "--tracking-u
 
 def is_synced(folder: SweepFolder, uri: str) -> bool:
     """Return whether the folder is unchanged since all of it was written to this store; MLflow is not asked."""
-    state = _State.read(folder.path / STATE_FILE)
+    state = _State.read(folder)
     return state.store == store_identity(uri) and state.fingerprint == _fingerprint(folder)
 
 
 def _fingerprint(folder: SweepFolder) -> str:
     """Return a digest of all that the runs are computed from: names, sizes and times of the folder's files."""
-    files = {"sweep.json": folder.info_file} | artifact_files(folder, folder.report, "report/", set())
+    files = {"sweep.json": folder.info_file} | artifact_files(folder, folder.path / "report", "report/", set())
     for record in folder.trial_files():
         files[f"trials/{record.name}"] = record
-        files |= artifact_files(folder, folder.artifacts(record.stem), f"artifacts/{record.stem}/", set())
+        files |= artifact_files(folder, folder.path / "artifacts" / record.stem, f"artifacts/{record.stem}/", set())
     return hashlib.sha256(repr((VERSION, _stamps(files))).encode(errors="surrogatepass")).hexdigest()
 
 
@@ -366,9 +366,9 @@ class _State:
     runs: dict[str, _WrittenRun] = field(default_factory=dict)  # by key
 
     @classmethod
-    def read(cls, file: Path) -> Self:
+    def read(cls, folder: SweepFolder) -> Self:
         """Return the state; an empty one if the file is missing or damaged."""
-        document = read_json(file)
+        document = read_json(folder.path, folder.path / STATE_FILE)
         try:
             runs = {str(key): _WrittenRun(**written) for key, written in document.get("runs", {}).items()}
             folders = {str(store): str(folder) for store, folder in document.get("folders", {}).items()}
@@ -401,7 +401,7 @@ class _FolderSync:
         self._uri = absolute(uri)
         self._restore = restore
         self._file = folder.path / STATE_FILE
-        self._state = _State.read(self._file)
+        self._state = _State.read(folder)
         self._saved = 0.0  # time at which the state was last written
         self._versions: dict[str, _Version] = {}  # of the records that were compared since the connection was made
         self._runs: _SweepRuns | None = None
@@ -500,9 +500,9 @@ class _FolderSync:
             record = self._folder.trial(name)
             records.append(record)
             if thorough or self._versions.get(name) != versions[name]:
-                files = artifact_files(self._folder, self._folder.artifacts(name), "", self.result.left_out)
+                files = artifact_files(self._folder, self._folder.path / "artifacts" / name, "", self.result.left_out)
                 runs.append((trial_run(info, record, front), files))
-        files = artifact_files(self._folder, self._folder.report, "report/", self.result.left_out)
+        files = artifact_files(self._folder, self._folder.path / "report", "report/", self.result.left_out)
         runs.append((sweep_run(info, records, front), files))
         changes = []
         for run, files in runs:

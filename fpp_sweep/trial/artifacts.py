@@ -21,7 +21,8 @@ from typing import Any
 from fpp_sweep.core.metrics import Confidences, Predictions
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE, block_stats_file
 from fpp_sweep.records.skipped_images import SkippedImage, write_skipped
-from fpp_sweep.spec.files import write_json, written_whole
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import files_inside, open_inside, read_inside, require_inside, write_json, written_whole
 from fpp_sweep.statistics.block_stats import BlockStats, from_bytes, to_bytes
 from fpp_sweep.trial.trial import DatasetResult
 
@@ -30,6 +31,8 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
     """Write all files of a trial on one split."""
     from fpp_sweep.trial.diagram import reliability_panels  # start-up time: loads matplotlib
 
+    for subfolder in (split, "prompts"):
+        require_inside(folder, folder / subfolder)
     block_stats: dict[str, dict[tuple[str, int], BlockStats]] = {}  # by post-hoc map; empty: of the method itself
     first_seed = results[0].seed
     panels = {}
@@ -71,9 +74,13 @@ def read_sums(folder: Path, split: str) -> dict[tuple[str, int], BlockStats]:
     The result is empty if the predictions are missing as well.
     """
     try:
-        return from_bytes((folder / split / BLOCK_STATS_FILE).read_bytes())
-    except (OSError, ValueError):
-        return dict(_from_predictions(folder / split))
+        content = read_inside(folder, folder / split / BLOCK_STATS_FILE)
+    except OSError:
+        content = b""
+    try:
+        return from_bytes(content)
+    except ValueError:
+        return dict(_from_predictions(folder, split))
 
 
 def changed(folder: Path) -> int:
@@ -83,10 +90,21 @@ def changed(folder: Path) -> int:
     return folder.stat().st_mtime_ns
 
 
-def _from_predictions(folder: Path) -> Iterator[tuple[tuple[str, int], BlockStats]]:
-    for path in sorted(folder.glob("*.seed*.predictions.parquet")):
+def prediction_files(folder: Path, split: str, dataset: str = "*") -> list[Path]:
+    """Return the files of a trial's predictions; raise InputError for a link out of the trial's folder."""
+    files = files_inside(folder, folder / split, f"{dataset}.seed*.predictions.parquet")
+    for file in files:
+        open_inside(folder, file).close()  # pyarrow would wait for a pipe, and follow a link
+    return files
+
+
+def _from_predictions(folder: Path, split: str) -> Iterator[tuple[tuple[str, int], BlockStats]]:
+    for path in prediction_files(folder, split):
         dataset, _, seed = path.name.removesuffix(".predictions.parquet").rpartition(".seed")
-        rows = read_predictions(path)
+        try:
+            rows = read_predictions(path)
+        except (ValueError, KeyError) as error:  # pyarrow's errors are such
+            raise InputError(f"{path}: not readable as predictions ({error}); delete it") from error
         yield (dataset, int(seed)), BlockStats.of(dataset, rows["id"], Confidences.of(rows), rows["nll"], rows["brier"])
 
 

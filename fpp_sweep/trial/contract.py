@@ -37,7 +37,7 @@ def check_method(clip: Clip, row: MethodRow) -> None:
         cause = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(f"{where}: fails on made-up samples: {cause}") from error
     if problem:
-        raise InputError(f"method {row.name}: {problem}")
+        raise InputError(f"method {row.name} ({plugins.origin_of(row)}): {problem}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,11 @@ class _MethodCheck:
 
     def find_problem(self) -> str | None:
         """Return the first broken promise, or None."""
+        views, context = self.views.clone(), self.context.clone()
         state = self._start()
         logits, _ = self._predict(state, self.views)
+        if not torch.equal(views, self.views) or not torch.equal(context, self.context):
+            return "changes the features or the context that it is given; it must work on copies"
         problem = self._problem_of_logits(logits)
         problem = problem or self._problem_of_repeats(state, logits)
         return problem or self._problem_of_order(logits)

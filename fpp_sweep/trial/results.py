@@ -14,6 +14,7 @@ from safetensors.numpy import load, save
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import ClassBins, Predictions
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import masked, masked_lines
 
 MACHINE_ERRORS = MemoryError, OSError, RuntimeError  # torch raises the last one: CUDA, cuDNN, oneDNN, dead loaders
 BIN_PREFIX, COLUMN_PREFIX = "bins_", "column_"  # of the names of arrays in a stored result
@@ -72,7 +73,7 @@ class TaskFailed(Exception):
         if where:
             reason = f"{where}: {reason}"
         details = "".join(traceback.format_exception(error))
-        return cls(reason, details, retry_elsewhere=isinstance(error, MACHINE_ERRORS))
+        return cls(masked(reason), masked_lines(details), retry_elsewhere=isinstance(error, MACHINE_ERRORS))
 
 
 def pack(result: TaskResult) -> bytes:

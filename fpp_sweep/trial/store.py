@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fpp_sweep.core.images.cache import MANIFEST
-from fpp_sweep.spec.files import write_json, written_whole
+from fpp_sweep.spec.files import read_inside, require_inside, write_json, written_whole
 from fpp_sweep.spec.keys import TaskKeys, digest
 from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.spec.tasks import EvalTask, Task
@@ -57,12 +57,12 @@ class TaskStore:
 
     def get(self, key: str) -> TaskResult | None:
         """Return the stored result; None if there is none, or the file is damaged or belongs to another key."""
-        result = _read(file_of(self.root, key))
+        result = _read(self.root, key)
         if result is not None or self.shared is None:
             return result
-        shared_file = file_of(self.shared, key)
-        result = _read(shared_file)
+        result = _read(self.shared, key)
         if result is not None:
+            shared_file = file_of(self.shared, key)
             with suppress(OSError):
                 os.utime(shared_file)  # pruning removes the files that were not used for the longest time
                 _link(shared_file, file_of(self.root, key))
@@ -80,21 +80,22 @@ class TaskStore:
 
 
 def file_of(root: Path, key: str) -> Path:
-    return root / key[:2] / f"{key}.task"
+    """Return the path of a result; raise InputError if a link on the way to it leads out of the store."""
+    return require_inside(root, root / key[:2] / f"{key}.task")
 
 
 def is_whole(file: Path) -> bool:
     """Return whether a file holds an undamaged result of the key that it is named after."""
-    return _read(file) is not None
+    return _read(file.parent.parent, file.stem) is not None
 
 
-def _read(file: Path) -> TaskResult | None:
+def _read(root: Path, key: str) -> TaskResult | None:
     try:
-        content = file.read_bytes()
+        content = read_inside(root, file_of(root, key))
     except OSError:
         return None
     seal, data = content[:SEAL], content[SEAL:]
-    if seal != _seal(file.stem, data):
+    if seal != _seal(key, data):
         return None
     try:
         return unpack(data)

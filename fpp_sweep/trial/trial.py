@@ -463,13 +463,15 @@ def measured_value(result: SplitResult, metric: str) -> float:
         return result.device_seconds
     if not catalogue.metric(name).of_dataset:
         return math.fsum(result.seconds.values())
-    if not slash:
-        value = result.average[name]
-    elif dataset in result.datasets:
-        value = result.datasets[dataset][name]
-    else:
+    values = result.average
+    if slash and dataset not in result.datasets:
         available = ", ".join(result.datasets)
         raise InputError(f"objective {metric!r}: the sweep has no dataset {dataset!r}; it has {available}")
+    if slash:
+        values = result.datasets[dataset]
+    if name not in values:
+        raise InputError(f"objective {metric!r}: was not measured; the result has {', '.join(values)}")
+    value = values[name]
     if not math.isfinite(value):
         raise FloatingPointError(f"{metric} is {value}")
     return value

@@ -9,6 +9,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import is_file_name
 from fpp_sweep.spec.specs import DatasetInfo, Validation
 from fpp_sweep.trial.contract import check_method
+from fpp_sweep.trial.global_state import PluginGuard
 from fpp_sweep.trial.prompts import fit_prompt
 
 
@@ -19,8 +20,11 @@ def validate(
 
     Each prompt comes with its setting `deep_prompts`.
     """
+    notes: list[str] = []
+    guard = PluginGuard(notes.append)
     for name in methods:
-        check_method(clip, catalogue.method(name))
+        with guard.around(name):
+            check_method(clip, catalogue.method(name))
     class_names = [dataset.classes for dataset in datasets]
     words: set[str] = set().union(*class_names)
     digests = {}
@@ -30,7 +34,7 @@ def validate(
             digests[name] = prompt.digest
         else:
             words.add(name)
-    return Validation(notes=_untrained_note(clip, sorted(words)), prompts=digests)
+    return Validation(notes=(*notes, *_untrained_note(clip, sorted(words))), prompts=digests)
 
 
 def _untrained_note(clip: Clip, texts: Sequence[str]) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from fpp_sweep.spec.specs import (
 )
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task, views_for
 from fpp_sweep.trial.adapting import Adapter, evaluate, make_adapter, pack_state, stream_of, with_state
+from fpp_sweep.trial.global_state import PluginGuard
 from fpp_sweep.trial.prompts import make_prompt
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.validation import validate
@@ -60,6 +61,7 @@ class Worker:
         self.datasets = WorkerDatasets(spec)
         self.cache = FeatureCache(Path(spec.cache) if spec.cache else default_cache(), exact=spec.float32_cache)
         self._show = show
+        self._guard = PluginGuard()
         self._adapters: OrderedDict[str, Adapter] = OrderedDict()  # the most recently used last
 
     @property
@@ -87,10 +89,11 @@ class Worker:
         began = perf_counter()
         worker = worker_at(platform.node(), os.getpid())
         try:
-            if isinstance(task, PretrainTask):
-                result = self._pretrain(task)
-            else:
-                result = self._evaluate(task, dict(zip(task.needs, inputs, strict=True)), adapter_key)
+            with self._guard.around(task.config.method):
+                if isinstance(task, PretrainTask):
+                    result = self._pretrain(task)
+                else:
+                    result = self._evaluate(task, dict(zip(task.needs, inputs, strict=True)), adapter_key)
         except Exception as error:
             where = f"{task.title}, {worker}"
             if line := plugins.line_of(error):

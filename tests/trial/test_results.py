@@ -199,3 +199,13 @@ def test_a_cached_result_has_no_cost():
     again = found.from_cache(())
     assert (again.seconds, again.features, again.held) == ({}, {}, 0.0)
     assert again.spent == found.spent
+
+
+def test_a_failure_shows_no_secret(monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "hunter22")
+    failure = TaskFailed.of(ConnectionError("postgresql://me:hunter3@db refused the token hunter22"))
+    assert failure.reason == "ConnectionError: postgresql://***@db refused the token ***"
+    assert "hunter" not in failure.details
+    lines = TaskFailed.of(raised(ValueError("http://me:hunter2@host\nsecond line"))).details.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-2:] == ["ValueError: http://***@host", "second line"]
