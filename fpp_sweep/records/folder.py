@@ -38,6 +38,7 @@ from fpp_sweep.spec.files import (
     exclusive_lock,
     files_inside,
     no_link,
+    read_end_inside,
     read_inside,
     require_inside,
     set_aside,
@@ -48,6 +49,7 @@ from fpp_sweep.spec.messages import masked
 
 FORMAT = 3
 RECORDS = "[!.]*.json"  # names of records; a file that is being written begins with a dot
+MAX_LOG_BYTES = 2**14  # read from the end of a log
 MOST_BYTES = 2**25  # of a record: one of ten datasets has 2^15
 LOCK_ATTEMPTS = 5
 LOCK_PAUSE = 0.05  # seconds between two of them
@@ -106,6 +108,21 @@ class SweepFolder:
 
     def race(self, trial: str) -> Path:
         return self.inside(self.path / "race" / trial)
+
+    def log_file(self, trial: str) -> Path:
+        return self.artifacts(trial) / "log.txt"
+
+    def last_log_lines(self, trial: str, count: int) -> list[str]:
+        """Return the last lines of a trial's log; none without a log. Raise InputError for a link out of the folder."""
+        try:
+            text = read_end_inside(self.path, self.log_file(trial), MAX_LOG_BYTES)
+        except FileNotFoundError:
+            return []
+        return text.splitlines()[-count:]
+
+    def prompt_files(self, trial: str) -> list[Path]:
+        """Return the prompts that were pretrained for a trial; raise InputError for a link out of the folder."""
+        return files_inside(self.path, self.artifacts(trial) / "prompts", "*.safetensors")
 
     def inside(self, path: Path) -> Path:
         """Return a path of this folder; raise InputError if a link on the way leads out of the folder."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -137,33 +136,20 @@ def _diagram(seeds: Sequence[BlockStats]) -> list[int]:
 
 
 def _last_log_lines(folder: SweepFolder, record: TrialRecord) -> list[str]:
-    log = _existing(folder, folder.artifacts(record.name) / "log.txt")
-    if log is None:
+    try:
+        lines = folder.last_log_lines(record.name, LOG_LINES)
+    except (InputError, OSError):  # no file of this folder, or one that cannot be read
         return []
-    lines = []
-    for line in log.read_text("utf-8", "replace").splitlines()[-LOG_LINES:]:
-        lines.append(printable(line))
-    return lines
+    return [printable(line) for line in lines]
 
 
 def _prompt_files(folder: SweepFolder, record: TrialRecord) -> list[str]:
     """Return the paths of the prompts that were pretrained for a trial, inside the folder of the sweep."""
-    prompts = _existing(folder, folder.artifacts(record.name) / "prompts")
-    if prompts is None:
-        return []
-    paths = []
-    for file in sorted(prompts.glob("*.safetensors")):
-        paths.append(f"artifacts/{record.name}/prompts/{file.name}")
-    return paths
-
-
-def _existing(folder: SweepFolder, path: Path) -> Path | None:
-    """Return a path if it exists and no link on the way leads out of the sweep's folder."""
     try:
-        inside = folder.inside(path)
-    except InputError:
-        return None
-    return inside if inside.exists() else None
+        files = folder.prompt_files(record.name)
+    except (InputError, OSError):
+        return []
+    return [f"artifacts/{record.name}/prompts/{file.name}" for file in files]
 
 
 def _config_text(info: SweepInfo, record: TrialRecord) -> str:

@@ -18,13 +18,11 @@ from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.work import NO_MAP
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import escaped
-from fpp_sweep.spec.files import files_inside, read_end_inside
 from fpp_sweep.spec.messages import printable
 from fpp_sweep.spec.progress import Screen, duration
 from fpp_sweep.sweep.display import trial_line
 
 LOG_LINES = 5  # of a trial's log
-MAX_LOG_BYTES = 2**14  # read of a trial's log, from its end
 EUROSAT = "eurosat"  # dominates averages of the ten fine-grained datasets, so there is one without it as well
 
 
@@ -77,14 +75,13 @@ def _state_lines(record: TrialRecord) -> Iterator[str]:
 
 def _file_lines(folder: SweepFolder, record: TrialRecord) -> Iterator[str]:
     """Yield the paths of a trial's prompts, and its log with its last lines."""
-    files = folder.artifacts(record.name)
-    for path in files_inside(files, files / "prompts", "*"):
+    for path in folder.prompt_files(record.name):
         yield f"prompt      {path}"
-    log = files / "log.txt"
-    if log.exists():
-        yield f"log         {log}"
-        for line in read_end_inside(files, log, MAX_LOG_BYTES).splitlines()[-LOG_LINES:]:
-            yield f"    {line}"
+    lines = folder.last_log_lines(record.name, LOG_LINES)
+    if lines:
+        yield f"log         {folder.log_file(record.name)}"
+    for line in lines:
+        yield f"    {line}"
 
 
 def split_text(record: TrialRecord, split: str) -> str:
