@@ -30,7 +30,7 @@ class Measurements:
 def resampled_metrics(metrics: Sequence[str]) -> list[str]:
     """Return the metrics that intervals can be computed for, without dataset names, each once.
 
-    >>> resampled_metrics(["accuracy", "aurc", "ece/dtd", "ece", "ece@sals/dtd"])
+    >>> resampled_metrics(["accuracy", "mce", "ece/dtd", "ece", "ece@sals/dtd"])
     ['accuracy', 'ece', 'ece@sals']
     """
     names: list[str] = []

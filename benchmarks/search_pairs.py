@@ -1,0 +1,155 @@
+"""Samplers on real trials of the embedded model, in pairs of equal seeds: `python -m benchmarks.search_pairs`.
+
+A search runs trials of perturb.yaml on validation images with one seed. The front that it chooses is run again with
+fresh seeds, and counts by the means over these: their hypervolume beyond a fixed corner, in squared points. Searches
+of a pair share their seed, and all searches share finished tasks. `--out` keeps a line for each search; a second run
+goes on where the first ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+
+from benchmarks.clouds import METRICS, SPLIT
+from benchmarks.search import Case, sampler_of
+from fpp_sweep.cli.command import parser, run
+from fpp_sweep.records.pareto import front, hypervolume
+from fpp_sweep.search.study import suggest
+from fpp_sweep.space.reading import load_space
+from fpp_sweep.space.shipped import find_space
+from fpp_sweep.space.space import Space
+from fpp_sweep.spec.keys import TaskKeys
+from fpp_sweep.spec.specs import WorkerSpec
+
+CORNER = (60.0, 20.0)  # accuracy and smooth ECE: a trial beyond it gains nothing
+GOALS = ("max", "min")
+FIRST_FRESH_SEED = 1000
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    warnings.filterwarnings("ignore")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    space = load_space(find_space("perturb"), [f"base.views.count={args.views}"])
+    with tempfile.TemporaryDirectory() as cache:
+        trials = Trials(args, space, cache)
+        results = finished(args.out)
+        for seed in range(args.pairs):
+            for sampler in args.samplers:
+                if (sampler, seed) not in results:
+                    results[sampler, seed] = search(args, space, trials, sampler, seed)
+                    write(args.out, sampler, seed, results[sampler, seed])
+    print_table(args, results)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    options = parser("benchmarks.search_pairs", __doc__ or "")
+    add = options.add_argument
+    add("--samplers", nargs=2, default=["gp", "tpe"], metavar="NAME")
+    add("--pairs", type=int, default=12, metavar="N")
+    add("--trials", type=int, default=24, metavar="N")
+    add("--fresh", type=int, default=5, metavar="N", help="seeds that the chosen front runs with")
+    add("--datasets", nargs="+", default=["scenes", "digits"], metavar="NAME")
+    add("--images", type=int, default=200, metavar="N")
+    add("--views", type=int, default=16, metavar="N")
+    add("--out", type=Path, required=True, metavar="FILE", help="JSON lines")
+    return options.parse_args(argv)
+
+
+class Trials:
+    """Runs trials in this process; finished tasks are kept in memory."""
+
+    def __init__(self, args: argparse.Namespace, space: Space, cache: str) -> None:
+        from fpp_sweep.trial.store import MemoryStore  # torch, which --help does without
+        from fpp_sweep.trial.worker import Worker
+
+        self._space = space
+        self._worker = Worker(WorkerSpec(model="tiny", device="cpu", threads=1, limit=args.images, cache=cache))
+        self._datasets = tuple(self._worker.describe(args.datasets, SPLIT))
+        self._store = MemoryStore()
+
+    def run(self, point: Mapping[str, Any], seed: int) -> list[float]:
+        from fpp_sweep.trial.local_runner import LocalExecutor  # as above
+        from fpp_sweep.trial.trial import Plan, run_trial
+
+        # only the pretraining draws anew: features of seed 0 serve all seeds, as in a sweep's final stage
+        plan = Plan(datasets={SPLIT: self._datasets}, seeds=(seed,), view_seeds={seed: 0})
+        keys = TaskKeys(self._worker.model_info(), plan.datasets_by_key())
+        executor = LocalExecutor(self._worker, keys, self._store)
+        result, _ = run_trial(plan, self._space.resolve(point), SPLIT, executor)
+        return [result.average[metric] for metric in METRICS]
+
+
+def search(args: argparse.Namespace, space: Space, trials: Trials, sampler: str, seed: int) -> dict[str, Any]:
+    """Run a search, and its chosen front with fresh seeds."""
+    case = Case("real", seed, sampler, 1.0, 1)
+    study = optuna.create_study(directions=["maximize", "minimize"])
+    for _, point in space.first_points():
+        study.enqueue_trial(point)
+    points = []
+    values = []
+    for _ in range(args.trials):
+        trial = study.ask()
+        study.sampler = sampler_of(case, str(trial.number))
+        _ = trial.relative_params
+        point = {}
+        for param in space.params:
+            study.sampler = sampler_of(case, f"{trial.number}/{param.key}")
+            point[param.key] = suggest(trial, param)
+        points.append(point)
+        values.append(trials.run(point, seed))
+        study.tell(trial, values[-1])
+    chosen = list(front(values, GOALS))
+    fresh = []
+    for index in chosen:
+        by_seed = [trials.run(points[index], FIRST_FRESH_SEED + number) for number in range(args.fresh)]
+        fresh.append(np.mean(by_seed, axis=0).tolist())
+    return {
+        "seen": hypervolume([values[index] for index in chosen], GOALS, CORNER),
+        "fresh": hypervolume(fresh, GOALS, CORNER),
+        "chosen": len(chosen),
+        "accuracy": max(value[0] for value in fresh),
+        "smooth_ece": min(value[1] for value in fresh),
+    }
+
+
+def finished(file: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    results = {}
+    if file.exists():
+        for line in file.read_text().splitlines():
+            row = json.loads(line)
+            results[row["sampler"], row["seed"]] = row["result"]
+    return results
+
+
+def write(file: Path, sampler: str, seed: int, result: Mapping[str, Any]) -> None:
+    with file.open("a") as stream:
+        stream.write(json.dumps({"sampler": sampler, "seed": seed, "result": result}) + "\n")
+
+
+def print_table(args: argparse.Namespace, results: Mapping[tuple[str, int], Mapping[str, Any]]) -> None:
+    """Print a row for each pair, and the mean difference with its standard error."""
+    first, second = args.samplers
+    print(f"| seed | {first} | {second} | difference |\n|---|---|---|---|")
+    differences = []
+    for seed in range(args.pairs):
+        ours, theirs = results[first, seed]["fresh"], results[second, seed]["fresh"]
+        differences.append(ours - theirs)
+        print(f"| {seed} | {ours:.1f} | {theirs:.1f} | {ours - theirs:+.1f} |")
+    error = np.std(differences, ddof=1) / math.sqrt(len(differences))
+    mean = f"{np.mean(differences):+.1f} +- {error:.1f}"
+    print(f"\n{first} minus {second}: {mean} squared points, {len(differences)} pairs")
+
+
+if __name__ == "__main__":
+    run(main)
