@@ -11,6 +11,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Sweep
 from tests.kit.processes import ROOT, environment
 from tests.kit.records import build_sweep
+from tools import notebook
 
 LOOKS = """
 assert sweep.info.state == "finished", sweep.info.state
@@ -31,10 +32,37 @@ assert len(list(Path("sweeps").glob("mine/**/*.parquet"))) == 1
 
 
 def code_of_the_notebook():
-    document = json.loads((ROOT / "docs/first_sweep.ipynb").read_text())
-    cells = [cell for cell in document["cells"] if cell["cell_type"] == "code"]
-    assert not any(cell["outputs"] for cell in cells)
-    return ["".join(cell["source"]) for cell in cells]
+    return ["".join(cell["source"]) for cell in notebook.code_cells(json.loads(notebook.NOTEBOOK.read_text()))]
+
+
+def test_the_stored_outputs_are_those_of_the_cells():
+    document = json.loads(notebook.NOTEBOOK.read_text())
+    assert document["metadata"][notebook.DIGEST] == notebook.digest(document), "run: python -m tools.notebook"
+    kinds = [
+        set(output["data"]) for cell in notebook.code_cells(document) for output in cell["outputs"] if "data" in output
+    ]
+    assert kinds[0] >= {"text/html", "text/plain"}
+    assert any("image/png" in kind for kind in kinds)
+    assert notebook.NOTEBOOK.stat().st_size < 300_000
+    paths = re.findall(r"/(?:tmp|root|home|work)/", json.dumps(document))
+    assert not paths, "outputs name folders of the machine that made them"
+
+
+def test_a_changed_cell_needs_new_outputs_and_changed_prose_does_not():
+    document = json.loads(notebook.NOTEBOOK.read_text())
+    before = notebook.digest(document)
+    document["cells"][0]["source"].append("more prose")
+    assert notebook.digest(document) == before
+    notebook.code_cells(document)[-1]["source"].append("# changed")
+    assert notebook.digest(document) != before
+
+
+def test_cells_are_run_as_a_notebook_runs_them(tmp_path):
+    cells = [{"source": ["import pathlib\n", "print('printed')\n", "x = 3\n"]}, {"source": ["x + 1"]}]
+    notebook.run_cells(cells, tmp_path)
+    assert cells[0]["outputs"] == [{"output_type": "stream", "name": "stdout", "text": ["printed\n"]}]
+    assert cells[1]["outputs"][0]["data"] == {"text/plain": ["4"]}
+    assert cells[1]["execution_count"] == 2
 
 
 @pytest.mark.nightly
