@@ -18,7 +18,7 @@ from fpp_sweep.core.text.packing import Packing
 
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = re.findall(r"^\| \w+ \| `(\w+)` \|", (ROOT / "benchmarks/README.md").read_text(), re.MULTILINE)
-SHARED = {"peak", "world"}  # modules with a command of their own that serve other benchmarks
+SHARED = {"clouds", "peak", "world"}  # modules with a command of their own that serve other benchmarks
 STORED = json.loads(FILE.read_text())
 
 

@@ -299,6 +299,7 @@ def _reading(folder: Path, file: Path) -> Iterator[dict[str, Any]]:
     version = None
     require_inside(folder, file)
     try:
+        require(file.stat().st_size <= MOST_BYTES, f"it has more than {MOST_BYTES >> 20} MiB")
         content = read_inside(folder, file, MOST_BYTES)
         document = dict(as_mapping(_DECODER.decode(content.decode("utf-8"))))
         require("format" in document, "it has no format")

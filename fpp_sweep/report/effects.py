@@ -85,7 +85,9 @@ class _Column:
         if searched.get("log") and limits.min() > 0:
             positions, limits = np.log10(positions), np.log10(limits)
         low, high = float(limits.min()), float(limits.max())
-        shares = (positions - low) / (high - low)
+        shares = np.full(len(positions), math.nan)
+        if high > low:  # else all trials have the same setting
+            shares = (positions - low) / (high - low)
         return cls(key, Dimension(), np.where(np.isnan(shares), 0.5, shares), low, high)
 
     def grid(self, count: int) -> Numbers:

@@ -246,8 +246,11 @@ def _slice_choices(
     choices = {}
     n_outliers = 0
     for metric, column in columns.items():
+        traces: list[dict[str, Any]] = [{"y": column}]
+        if curves:
+            traces += _curve_traces(curves.get(metric))
         choice: dict[str, Any] = {
-            "traces": [{"y": column}, *_curve_traces(curves.get(metric))],
+            "traces": traces,
             "layout": {"yaxis": {"title": {"text": plot_text(metric)}}},
         }
         y_range = range_without_outliers(column)

@@ -140,7 +140,10 @@ def _last_log_lines(folder: SweepFolder, record: TrialRecord) -> list[str]:
         lines = folder.last_log_lines(record.name, LOG_LINES)
     except (InputError, OSError):  # no file of this folder, or one that cannot be read
         return []
-    return [printable(line) for line in lines]
+    printable_lines = []
+    for line in lines:
+        printable_lines.append(printable(line))
+    return printable_lines
 
 
 def _prompt_files(folder: SweepFolder, record: TrialRecord) -> list[str]:
@@ -149,7 +152,10 @@ def _prompt_files(folder: SweepFolder, record: TrialRecord) -> list[str]:
         files = folder.prompt_files(record.name)
     except (InputError, OSError):
         return []
-    return [f"artifacts/{record.name}/prompts/{file.name}" for file in files]
+    paths = []
+    for file in files:
+        paths.append(f"artifacts/{record.name}/prompts/{file.name}")
+    return paths
 
 
 def _config_text(info: SweepInfo, record: TrialRecord) -> str:

@@ -1,6 +1,7 @@
 """The records and the study of a resumed sweep after real damage, with real Optuna."""
 
 import json
+import math
 import os
 import random
 import shutil
@@ -226,7 +227,7 @@ RECORDS = {
     "deep": lambda document: "[" * 100_000,
     "too large": lambda document: " " * 2**25 + json.dumps(document),
     "no number": lambda document: json.dumps({**document, "values": [1.0, float("nan")]}),
-    "endless number": lambda document: json.dumps(document).replace('"started": 0.0', '"started": 1e999'),
+    "endless number": lambda document: json.dumps({**document, "started": math.inf}).replace("Infinity", "1e999"),
     "too few values": lambda document: json.dumps({**document, "values": [1.0]}),
     "no values": lambda document: json.dumps({**document, "values": None}),
     "no results": lambda document: json.dumps({**document, "results": {}}),

@@ -20,7 +20,7 @@ from tests.names import ROLES
 STORED = Path(__file__).parent.parent / "golden" / "one_path.json"
 PROMPTS = ("a photo of a", "fpp")
 SETTINGS = {"fpp.steps": 4, "views.count": 8, "adapt.view_fraction": 0.5}
-CLOSE = 1e-5  # of a probability: the last bits differ between processors
+CLOSE = 2e-4  # difference of a probability between processors; 7.4e-5 was seen between AVX2 and AVX-512
 
 
 def predicted(cache):
