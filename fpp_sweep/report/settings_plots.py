@@ -249,10 +249,7 @@ def _slice_choices(
         traces: list[dict[str, Any]] = [{"y": column}]
         if curves:
             traces += _curve_traces(curves.get(metric))
-        choice: dict[str, Any] = {
-            "traces": traces,
-            "layout": {"yaxis": {"title": {"text": plot_text(metric)}}},
-        }
+        choice: dict[str, Any] = {"traces": traces, "layout": {"yaxis": {"title": {"text": plot_text(metric)}}}}
         y_range = range_without_outliers(column)
         if y_range:
             choice["zoom"] = {"yaxis": y_range}
