@@ -23,7 +23,7 @@ COMMANDS = {
     "doctor": "check machine, cluster, model and datasets before a sweep",
     "cache": "list and prune the cache of image features and finished tasks",
 }
-MODULES = {"reproduce": "reproduce.__main__"}  # of commands that are packages
+MODULES = {"reproduce": "reproduce.__main__"}  # modules of commands that are packages
 
 
 def main(words: Sequence[str]) -> None:

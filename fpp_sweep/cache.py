@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not (args.damaged or args.all or args.older_than is not None or args.larger_than is not None):
         raise InputError("prune: nothing is selected; give --older-than, --larger-than, --damaged or --all")
     selected = cache_entries.select_entries(entries, args.older_than, args.larger_than)
-    sizes: dict[Path, int] = {}  # of the files or folders to be removed
+    sizes: dict[Path, int] = {}  # sizes of the files or folders to be removed
     if args.damaged:
         for file, problem in cache_entries.damaged_files(selected):
             print(f"{file}: {problem}")

@@ -24,7 +24,7 @@ from fpp_sweep.space.shipped import list_shipped_spaces
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
 
-LINE_COLUMNS = 120  # of the list of spaces, on a wider terminal
+LINE_COLUMNS = 120  # width of the list of spaces on a wider terminal
 
 
 def main(argv: Sequence[str] | None = None) -> None:

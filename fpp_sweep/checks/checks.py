@@ -33,7 +33,7 @@ class Verdict(NamedTuple):
     remedy: str = ""  # empty: the general remedy of the check
 
 
-Rule = Callable[[Any, Sequence[Any]], Verdict]  # of one node's reading and the readings of all nodes
+Rule = Callable[[Any, Sequence[Any]], Verdict]  # arguments: one node's reading, and the readings of all nodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class Flag:
     group: str
     help: str
     metavar: str = ""  # a flag without one is a switch
-    key: str = ""  # of a space: the flag is short for `--set KEY=VALUE`
+    key: str = ""  # key of a space: the flag is short for `--set KEY=VALUE`
     is_text: bool = False  # the value is text, even if YAML would read a number or a list
     several: bool = False  # takes more than one value
     extends: bool = False  # may be given again, which adds to the values

@@ -33,7 +33,7 @@ class Prompt:
     context: Tensor  # (n, W) float32
     origin: Mapping[str, str]
     after: str = ""  # words between the context and a class name, which are not learned
-    deep: DeepPrompts | None = None  # of a MaPLe checkpoint
+    deep: DeepPrompts | None = None  # deep prompts of a MaPLe checkpoint
 
     @property
     def digest(self) -> str:

@@ -50,7 +50,7 @@ from fpp_sweep.spec.messages import masked
 FORMAT = 3
 RECORDS = "[!.]*.json"  # names of records; a file that is being written begins with a dot
 MAX_LOG_BYTES = 2**14  # read from the end of a log
-MOST_BYTES = 2**25  # of a record: one of ten datasets has 2^15
+MOST_BYTES = 2**25  # limit for a record; one of ten datasets has 2^15 bytes
 LOCK_ATTEMPTS = 5
 LOCK_PAUSE = 0.05  # seconds between two of them
 

@@ -18,7 +18,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.spec.config import FIXED_ORDERS
 
-MIN_GROWTH = 0.01  # of the hypervolume, that makes further trials worth their cost
+MIN_GROWTH = 0.01  # growth of the hypervolume that makes further trials worth their cost
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ def format_metric(metric: str, value: float | None, deviation: float | None = No
     """
     if value is None:
         return ""
-    decimals = 2  # of a plugin's metric, if the plugin is not loaded
+    decimals = 2  # digits of a plugin's metric, if the plugin is not loaded
     row = catalogue.METRICS.get(catalogue.parts_of(metric).stem)
     if row is not None:
         decimals = row.decimals

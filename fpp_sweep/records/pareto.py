@@ -16,7 +16,7 @@ from fpp_sweep.spec.errors import InputError
 if TYPE_CHECKING:
     from fpp_sweep.spec.catalogue import Goal
 
-Values = Sequence[float]  # of one point, by objective
+Values = Sequence[float]  # values of one point, by objective
 Minimized = tuple[float, float, float]
 MAX_OBJECTIVES = 3
 

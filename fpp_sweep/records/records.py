@@ -63,7 +63,7 @@ class TrialRecord:
     reason: str | None = None  # why it failed or was interrupted, one line
     details: str | None = None  # its traceback
     results: Mapping[str, SplitResult] = field(default_factory=dict)  # by split: val, final, test
-    values: Sequence[float] | None = None  # of the objectives, in their order, on the search split
+    values: Sequence[float] | None = None  # values of the objectives, in their order, on the search split
     constraints: Mapping[str, float] = field(default_factory=dict)  # by name; holds where <= 0
     attempt: int = 1
     # of a trial that was stopped early, also after it is run to its end: the values that the study has of it, the
@@ -103,12 +103,12 @@ def waiting_record(name: str, kind: Kind, config: TrialConfig, **fields: Any) ->
 class Command:
     """A command of `steer` to the driver of a sweep, or to the next driver."""
 
-    name: str  # of the file; names sort by time
+    name: str  # name of the command's file; names sort by time
     kind: Literal["add", "stop", "budget"]
     written: float  # seconds since 1970
-    values: Settings  # of a point; trial=...; or the new budget, by key of `search`
+    values: Settings  # settings of a point; trial=...; or the new budget, by key of `search`
     applied: float | None = None
-    number: int | None = None  # of the trial that an added point has become
+    number: int | None = None  # number of the trial that tries an added point
     outcome: str = ""
 
     @property
@@ -161,12 +161,12 @@ class SweepInfo:
     group: str = ""  # id of the reproduction that the sweep belongs to; empty for a sweep that stands alone
     plugins: Texts = field(default_factory=dict)  # name of a plugin -> digest of its file
     versions: Texts = field(default_factory=dict)  # of Python, this package and the libraries, by name
-    git_commit: str = ""  # of this package; empty where it is not a checkout
+    git_commit: str = ""  # commit of this package; empty where it is not a checkout
     git_dirty: bool = False  # the checkout had uncommitted changes
 
     # what it runs on, as the first worker reported it
     model: str = ""
-    model_digest: str = ""  # of all weights
+    model_digest: str = ""  # digest of all weights
     embedding_scale: float | None = None
     device: str = ""
     datasets: Texts = field(default_factory=dict)  # dataset -> digest of its samples, labels and views

@@ -35,7 +35,7 @@ def budget_in_force(info: SweepInfo, search: Search, commands: Sequence[Command]
 class Queue:
     """The points that are tried before others are sampled, by number of the trial."""
 
-    points: Sequence[Point]  # of the space at the start of the sweep
+    points: Sequence[Point]  # points of the space at the start of the sweep
     added: dict[int, dict[str, Any]] = field(default_factory=dict)  # by `steer`; later points move back by one
 
     @classmethod

@@ -68,8 +68,8 @@ class BestTrialsTest:
 class SweepComparison:
     """Sweeps beside each other."""
 
-    info: SweepInfo  # of the union, as if it were a sweep
-    statistics: SweepStatistics  # of the union
+    info: SweepInfo  # description of the union, as if it were a sweep
+    statistics: SweepStatistics  # statistics of the union
     sweeps: Sequence[ComparedSweep]
     images: CommonImages
     tests: Sequence[BestTrialsTest]

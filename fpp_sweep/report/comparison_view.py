@@ -23,7 +23,7 @@ from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import duration
 from fpp_sweep.statistics.attainment import Attainment
 
-HYPERVOLUME_SHARES = (0.5, 0.9, 0.99)  # of the union's hypervolume
+HYPERVOLUME_SHARES = (0.5, 0.9, 0.99)  # shares of the union's hypervolume
 N_ATTAINMENT_ROWS = 5
 SETTING_LENGTH = 40  # characters
 PROVENANCE = ("model_digest", "device", "git_commit", "fpp_sweep", "torch", "plugins")  # compared beside the spaces

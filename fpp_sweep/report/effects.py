@@ -16,7 +16,7 @@ from fpp_sweep.statistics.block_stats import Numbers
 from fpp_sweep.statistics.surface import Dimension, Surface
 
 MIN_TRIALS = 30  # fewer say too little about effects of two settings or more
-MAX_TRIALS = 150  # of a larger sweep, chosen at random: the time grows with the cube of their number
+MAX_TRIALS = 150  # trials used of a larger sweep, chosen at random: the time grows with the cube of their number
 N_CURVE, N_MAP = 21, 15  # points along an axis
 N_MAPPED = 3  # settings that have maps, the most important ones
 SPREAD = (0.025, 0.975)  # quantiles of a share

@@ -23,7 +23,7 @@ from fpp_sweep.report.settings_plots import map_plots, parallel_plot, slice_plot
 from fpp_sweep.report.timeline import busy_share, costs, progress_line, read_workers, timeline_plot
 from fpp_sweep.report.trial_sections import trial_contents, trials_section
 
-RELOAD_SECONDS = 60  # of the page of a running sweep
+RELOAD_SECONDS = 60  # time after which the page of a running sweep loads itself again
 READING = (
     "Intervals are 95 % intervals over images and seeds; they say nothing about other datasets.",
     "Support for being on the front is likely in at least 80 % of the resamples of the images. It is unlikely if one "

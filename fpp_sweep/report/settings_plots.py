@@ -22,7 +22,7 @@ from fpp_sweep.statistics.block_stats import Numbers
 LABEL_LENGTH = 18  # characters beside an axis
 MAX_TICKS = 8
 MAX_SLICES = 12  # settings that have a plot of their own
-GAIN_SCALE = [[0, RED], [0.5, "#ffffff"], [1, BLUE]]  # of maps, around the mean of all
+GAIN_SCALE = [[0, RED], [0.5, "#ffffff"], [1, BLUE]]  # colors of maps, around the mean of all
 UNKNOWN_SCALE = [[0, "#cfd3d8"], [1, "#cfd3d8"]]
 MARGIN = {"l": 48, "r": 12, "t": 12, "b": 40}
 

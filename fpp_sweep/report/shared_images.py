@@ -30,7 +30,7 @@ TEST = "test"
 class CommonImages:
     """Images that several records have seen. Their seeds may differ: the variance of seeds is part of every test."""
 
-    datasets: Mapping[str, BlockStats]  # of any of the records: the digests identify the images
+    datasets: Mapping[str, BlockStats]  # datasets of all records; the digests identify the images
 
     @classmethod
     def of(cls, table: StatsBySeed) -> CommonImages:

@@ -31,7 +31,7 @@ from fpp_sweep.report.text_layout import (
 from fpp_sweep.spec.errors import escaped
 
 INTERVAL_LABEL = "95 %"
-HEADS_IN_LABEL = 3  # of a table without a title, for screen readers
+HEADS_IN_LABEL = 3  # heads that label a table without a title, for screen readers
 SHORT_TEXT = 16  # characters that a page does not wrap
 CellStyle = Literal["", "good", "bad", "faint"]
 RowStyle = Literal["", "best", "baseline"]

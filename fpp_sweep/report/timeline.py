@@ -34,7 +34,7 @@ class WorkPeriod:
 
     start: float  # seconds since 1970
     end: float
-    key: str  # of the config
+    key: str  # key of the config
     is_pretraining: bool
 
     def continues(self, earlier: WorkPeriod) -> bool:

@@ -24,7 +24,7 @@ from fpp_sweep.spec import plugins
 from fpp_sweep.spec.messages import command_line, runnable
 from fpp_sweep.spec.specs import Precision
 
-NAME_WIDTH = 16  # of the longest name in the list
+NAME_WIDTH = 16  # length of the longest name in the list
 
 
 def main(argv: Sequence[str] | None = None) -> None:

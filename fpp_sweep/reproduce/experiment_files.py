@@ -15,7 +15,7 @@ from fpp_sweep.space.yamlfile import Node, of_plain, read
 from fpp_sweep.spec.errors import InputError, unknown
 
 SHIPPED = Path(__file__).parent / "shipped"
-REPLACED_KEYS = ("grid", "params", "points", "search")  # of a space: rows and columns replace them
+REPLACED_KEYS = ("grid", "params", "points", "search")  # keys of a space that rows and columns replace
 
 
 def shipped() -> list[str]:

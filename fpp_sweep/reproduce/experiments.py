@@ -57,7 +57,7 @@ class Column:
     metric: Score
     heading: str = COMPUTED_DEFAULT
     of: Literal["mean", "deviation"] = "mean"  # over seeds
-    decimals: int = COMPUTED_DEFAULT  # of our numbers
+    decimals: int = COMPUTED_DEFAULT  # decimals of our numbers
     set: Mapping[str, Any] = field(default_factory=dict)  # on top of the row's
 
     def __post_init__(self) -> None:
@@ -124,7 +124,7 @@ class Figure:
     x: str | None = None  # a column, or a setting
     y: Names = ()
     by: str | None = None  # a setting that tells lines apart
-    datasets: Names = ()  # of a reliability diagram; empty, or none of them in the table: all
+    datasets: Names = ()  # datasets of a reliability diagram; empty, or none of them in the table: all
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 GROUPS = ("low", "medium", "high")
 SHARPNESS = "sharpness"  # a metric, and its column of the predictions
-Line = dict[str, Any]  # of a CSV
+Line = dict[str, Any]  # a line of a CSV file
 
 
 def write_figure(folder: SweepFolder, table: Table) -> None:

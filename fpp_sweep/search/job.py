@@ -32,7 +32,7 @@ class TrialContext:
     folder: SweepFolder
     executor: Executor
     plan: Plan
-    final_plan: Plan | None = None  # of the final stage and the test split; none: the plan of the search
+    final_plan: Plan | None = None  # plan of the final stage and the test split; none: the plan of the search
     objectives: tuple[Objective, ...]
     constraints: tuple[Constraint, ...]
     search_split: str

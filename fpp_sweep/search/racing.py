@@ -110,7 +110,7 @@ class Contributions:
     """A metric on the images so far, as what each block adds to it."""
 
     by_dataset: Sequence[Numbers]  # (blocks,) each; all of them sum to the metric
-    extra_variance: float = 0.0  # of a difference: two pseudo-images (Agresti)
+    extra_variance: float = 0.0  # added to the variance of a difference: two pseudo-images (Agresti)
 
     @property
     def value(self) -> float:
@@ -267,11 +267,11 @@ class RaceRules:
 class RungDecision:
     """The decision of a trial after a rung."""
 
-    share: float = 0.0  # of its images that it has seen
+    share: float = 0.0  # share of the images that the trial has seen
     reason: str | None = None  # why it was stopped; none: it goes on
     rival: str = ""  # the trial that is ahead
-    leads: Sequence[float] = ()  # of the rival over the prediction, by objective
-    deviations: Sequence[float] = ()  # of the prediction, by objective
+    leads: Sequence[float] = ()  # lead of the rival over the prediction, by objective
+    deviations: Sequence[float] = ()  # standard deviation of the prediction, by objective
     estimate: Sequence[float] | None = None  # predicted objectives on all images
     constraints: Mapping[str, float] = field(default_factory=dict)
 

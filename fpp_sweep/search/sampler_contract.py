@@ -22,7 +22,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 
 NUMBERS_OF_TRIALS = (0, 12)  # before the point that is asked for
-STATES = {3: "failed", 4: "stopped", 5: "running"}  # of made-up trials by number; the others are complete
+STATES = {3: "failed", 4: "stopped", 5: "running"}  # states of made-up trials by number; the others are complete
 BROKEN = (1, 2)  # trials that break a constraint
 
 

@@ -34,7 +34,7 @@ class NSGAIISampler(samplers.NSGAIISampler):
         return super().get_parent_population(study, generation)
 
 
-GENERATION_KEY = NSGAIISampler._get_generation_key()  # of a trial's system attributes
+GENERATION_KEY = NSGAIISampler._get_generation_key()  # key in a trial's system attributes
 
 
 def stream_seed(seed: int, stream: str) -> int:

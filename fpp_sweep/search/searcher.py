@@ -49,7 +49,7 @@ class Progress:
     finished: int = 0
     failed: int = 0
     stopped: int = 0
-    seconds: list[float] = field(default_factory=list)  # of finished trials
+    seconds: list[float] = field(default_factory=list)  # durations of finished trials
 
 
 class AbortTune(BaseException):

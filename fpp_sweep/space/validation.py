@@ -193,7 +193,7 @@ def _input_error(error: ValidationError, key: str) -> InputError:
     details = error.errors(include_url=False)[0]
     path = [key, *(str(step) for step in details["loc"] if step != "[key]")]
     cause = details.get("ctx", {}).get("error")
-    if isinstance(cause, InputError):  # of a function of ours
+    if isinstance(cause, InputError):  # raised by a function of this package
         return InputError(cause.problem, _joined([*path, cause.key]))
     return InputError(_problem(details), _joined(path))
 

@@ -29,9 +29,9 @@ Part = TypeVar("Part")
 
 PUBLISHED = ("paper", "code")  # who published settings of FPP; each is a baseline, and a point that is tried first
 BASELINES = (*catalogue.COMPARED, "fpp_paper", "fpp_code")
-STEERED = ("trials", "wall_clock", "concurrency")  # of a search, what may change while it runs
+STEERED = ("trials", "wall_clock", "concurrency")  # settings of a search that may change while it runs
 DEFAULT_FLOOR = 5.0  # points of accuracy below zero-shot, beyond which a trial gets no mark
-MIN_SHARE = 0.01  # of a CPU or GPU: a machine's cores are hundreds of these
+MIN_SHARE = 0.01  # smallest share of a CPU or GPU; a machine's cores are hundreds of these
 NO_MAP = "none"  # in `work.posthoc`: the method's own probabilities
 MAX_PROCESSES = 1024  # or threads; more is a slip that stops a machine
 MAX_WHOLE = 2**32 - 1  # NumPy takes no larger seed
@@ -145,8 +145,8 @@ Column = Annotated[str, Convert(_check_column, lambda: {"enum": list(catalogue.C
 class Race:
     """Early stopping: a trial ends after a part of its images if another trial is all but certain to beat it."""
 
-    rungs: Annotated[tuple[ImageFraction, ...], Items(at_least=1)] = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of the images
-    confidence: float = 0.99  # of each objective
+    rungs: Annotated[tuple[ImageFraction, ...], Items(at_least=1)] = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # shares of images
+    confidence: float = 0.99  # confidence for each objective
     reserve: Positive = 8  # finished trials before the first is stopped
 
     def __post_init__(self) -> None:
@@ -160,7 +160,7 @@ class Finalists:
     """The final stage: trials that run again after the search, with more seeds and fresh images."""
 
     count: Positive = 6  # trials at most
-    seeds: Annotated[int, Limits(ge=1, le=100)] = 3  # of the pretraining, all fresh; 1: no stage
+    seeds: Annotated[int, Limits(ge=1, le=100)] = 3  # number of fresh pretraining seeds; 1: no final stage
     images: Positive | None = None  # fresh ones of each dataset; none: as many as the search used, where there are some
 
     def __post_init__(self) -> None:
@@ -235,7 +235,7 @@ class Work:
     workers: Processes | None = None  # none: as many as the machines hold
     gpus_per_worker: NotNegative | None = None  # none: 1 if there are GPUs, else 0
     cpus_per_worker: Annotated[float, Limits(ge=MIN_SHARE)] = 1.0
-    threads: Processes | None = None  # of torch, in a worker; none: its CPUs
+    threads: Processes | None = None  # torch's threads in a worker; none: one for each CPU
     loaders: Annotated[int, Limits(ge=0, le=MAX_PROCESSES)] | None = None  # processes that read images; none: by device
     compile: bool = False  # torch.compile
     cache: Text | None = None  # folder of image features

@@ -36,7 +36,7 @@ class Node:
     value: Any  # None, bool, int, float, str, list[Node] or dict[str, Node]
     where: str
     path: str = ""
-    text: str = ""  # of a scalar as the file writes it: a number keeps its last digits
+    text: str = ""  # text of a scalar as the file writes it: a number keeps its last digits
 
     def error(self, problem: object) -> LineError:
         """Return an error that names the value's line and path."""

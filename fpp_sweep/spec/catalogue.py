@@ -47,8 +47,8 @@ class MethodRow:
     name: str
     title: str
     build: Code
-    penalty: Code | None = None  # of the text features, added to the loss
-    weight: float = 0.0  # of the penalty, as published
+    penalty: Code | None = None  # function of the text features, added to the loss
+    weight: float = 0.0  # the penalty's weight, as published
     weight_on_shifts: float = 0.0  # the same on ImageNet's shifts
     views: int | None = None  # how many of a sample's views it uses, the plain one first; none: all of views.count
     learns: bool = True  # whether it changes the prompt
@@ -58,7 +58,7 @@ class MethodRow:
     protocol: ViewProtocol | None = None  # the released views; none: those of the dataset
     released: str = ""  # its table in released_settings.toml; empty: no setting depends on the dataset
     listed: bool = True  # whether help texts and lists name it; a row that is not listed is reachable by its name
-    digest: str = ""  # of the plugin that it comes from; empty: built in
+    digest: str = ""  # digest of the plugin that defines the row; empty: built in
 
     @property
     def ordered(self) -> bool:
@@ -79,7 +79,7 @@ class MetricRow:
     merges: Literal["mean", "sum"] = "mean"  # over datasets and seeds
     columns: tuple[str, ...] = ()  # optional columns of the predictions that it needs
     on_request: bool = False  # computed only if its columns are requested, because they cost much
-    digest: str = ""  # of the plugin that it comes from; empty: built in
+    digest: str = ""  # digest of the plugin that defines the row; empty: built in
 
     @property
     def of_dataset(self) -> bool:
@@ -117,7 +117,7 @@ class SamplerRow:
     name: str
     title: str
     build: Callable[[int], Any]
-    digest: str  # of the plugin that it comes from
+    digest: str  # digest of the plugin that defines the row
 
 
 Row = MethodRow | MetricRow | SamplerRow
@@ -463,7 +463,7 @@ POSTHOC = {
     )
 }
 BUILT_IN_SAMPLERS = ("auto", "gp", "tpe", "nsga2", "random", "grid")  # search/samplers.py builds them
-SAMPLERS: dict[str, SamplerRow] = {}  # of plugins
+SAMPLERS: dict[str, SamplerRow] = {}  # rows that plugins define
 COLUMNS = {  # optional columns of the predictions, stored if they are requested
     "logits": "the logits of all classes for the plain view",
     "sharpness": "rise of the entropy from the adapted prompt to the worst point nearby (measure.*)",

@@ -120,7 +120,7 @@ class AdaptConfig:
     # DynaPrompt
     slots: int = 12  # prompts in the buffer
     slot_rule: Literal["released", "corrected", "described"] = "released"  # how prompts are selected: docs/methods.md
-    order: StreamOrder = "fair"  # of the stream; orders but `fair` and `file` are drawn by the seed
+    order: StreamOrder = "fair"  # order of the stream; all but `fair` and `file` are drawn by the seed
     # ZERO
     vote_form: Literal["described", "released"] = "described"  # hard votes, or shares at scale 1024: docs/family.md
     vote_fraction: float = 0.3  # share of the views that vote: the int(0.3 * 64) = 19 most confident
@@ -130,7 +130,7 @@ class AdaptConfig:
     boost_delta: int | None = None  # items of a class that the boosted cache holds beyond three
     boost_query: Literal["auto", "plain", "views"] = "auto"  # what BoostAdapter files: the plain view, or the mean view
     # TPS
-    shift_lr: float = 5e-3  # of the shift, in the space of unit features, which has the same lengths on every model
+    shift_lr: float = 5e-3  # step of the shift; unit features have the same length on every model
     shift_form: Literal["class", "shared"] = "class"  # one shift for each class, or one for all
     # SoC
     huber_delta: float = 0.5  # cosine above which the penalty is linear; unpublished, the value is ours
@@ -164,7 +164,7 @@ class ViewConfig:
     """The augmented views of a test image; view 0 is the plain centre crop."""
 
     count: int = 64
-    min_area: float = 0.08  # of the random crops, torchvision's default
+    min_area: float = 0.08  # smallest area of a random crop; torchvision's default
     max_area: float = 1.0
     augmix: Auto = "auto"  # auto: as the dataset's published protocol has it
     flip: Auto = "auto"  # auto: on unless the dataset says that a mirror image is another class
@@ -203,7 +203,7 @@ class TrialConfig:
     anchor_prompt: str = "a photo of a"  # the prompt that FPP stays aligned with: words or a prompt file
     # a MaPLe checkpoint's prompts of deeper layers, frozen: none, those of the text, or those of text and image
     deep_prompts: Literal["none", "text", "both"] = "none"
-    # of matrices, in every stage; fp16: half precision by autocast; released: fp16, but pretraining in float32
+    # matrix products in every stage; fp16: half precision by autocast; released: fp16, but pretraining in float32
     precision: Precision = "float32"
     fpp: FppConfig = field(default_factory=FppConfig)
     adapt: AdaptConfig = field(default_factory=AdaptConfig)
@@ -316,7 +316,7 @@ class Setting:
 
     key: str
     kind: Kind
-    choices: tuple[str, ...]  # of a choice; else empty
+    choices: tuple[str, ...]  # values of a choice; else empty
     optional: bool  # whether `none` is a value
     default: Any
 

@@ -17,9 +17,9 @@ from uuid import uuid4
 
 from fpp_sweep.spec.errors import InputError
 
-MAX_HANDWRITTEN_BYTES = 2**20  # of a file that a person writes; PyYAML takes seconds for as much
-MAX_OWN_BYTES = 2**30  # of a file that this package wrote; the largest hold predictions of all images
-MAX_OWNER_BYTES = 40  # of a lock file: the owner's process id
+MAX_HANDWRITTEN_BYTES = 2**20  # limit for a handwritten file; PyYAML takes seconds for that much
+MAX_OWN_BYTES = 2**30  # limit for a file that this package wrote; the largest hold predictions of all images
+MAX_OWNER_BYTES = 40  # limit for a lock file, which holds the owner's process id
 
 # ------------------------------------------------------------ writing
 

@@ -58,7 +58,7 @@ class FeatureKey:
     Threads and images per batch are left out: they move last bits only, far below half precision.
     """
 
-    image_digest: str  # of the image tower's weights and preprocessing
+    image_digest: str  # digest of the image tower's weights and preprocessing
     dataset: str
     split: str
     count: int

@@ -28,7 +28,7 @@ MARKERS = (
     Marker("h", "hexagon"),
     Marker("d", "diamond-tall"),
 )
-DASHES = ("-", "--", "-.", ":")  # of matplotlib
+DASHES = ("-", "--", "-.", ":")  # line styles of matplotlib
 
 # text, grid and background of figures; on a page they follow the reader's theme, see report/assets/page.css
 INK, LINE, PAPER = "#1d2127", "#dfe3e8", "#ffffff"

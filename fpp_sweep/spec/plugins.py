@@ -23,7 +23,7 @@ from fpp_sweep.spec.files import read_at_most
 from fpp_sweep.spec.specs import PluginFile
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-SOURCE_PREFIX = "<plugin "  # of a plugin's name in tracebacks: it is executed from its text
+SOURCE_PREFIX = "<plugin "  # prefix of a plugin's name in tracebacks, because a plugin is executed from its text
 
 DIGEST_LENGTH = 16
 _EVERYTHING = ("adapt.", "views.")  # the settings that a plugin's method reads unless it says otherwise
@@ -89,7 +89,7 @@ def origin_of(row: MethodRow) -> str:
     """Return the file and the line at which a plugin's method or penalty begins, such as `mine.py:12`."""
     code = row.penalty or row.build
     lines = []
-    for function in (code, *vars(code).values()):  # of a class: its functions
+    for function in (code, *vars(code).values()):  # a class: its functions
         if inspect.isfunction(function):
             lines.append(function.__code__.co_firstlineno)
     return f"{file_of(row) or 'plugin'}:{min(lines, default=1)}"
@@ -139,7 +139,7 @@ def _execute(file: PluginFile) -> None:
 
 def _execution_error(file: PluginFile, source: str, error: BaseException) -> InputError:
     """Return an error that names the plugin's line at which it failed."""
-    line = getattr(error, "lineno", None)  # of a SyntaxError
+    line = getattr(error, "lineno", None)  # a SyntaxError has it
     for frame in traceback.extract_tb(error.__traceback__):
         if frame.filename == source:
             line = frame.lineno

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 REFRESH_INTERVAL = 0.1  # seconds between two states of a line on a terminal
 LOG_INTERVAL = 10.0  # seconds between two lines in a log
 MIN_SECONDS_SHOWN = 1.0  # faster work leaves no line behind on a terminal
-LOG_COLUMNS = 10_000  # of a log, whose lines are never wrapped
-DEFAULT_COLUMNS = 80  # of a terminal that does not tell its width
+LOG_COLUMNS = 10_000  # width of a log, whose lines are never wrapped
+DEFAULT_COLUMNS = 80  # width of a terminal that does not report one
 MAX_BLOCK_LINES = 12  # a block that is higher than the window could not be erased
 
 _ERASE_BELOW = "\033[J"
@@ -150,7 +150,7 @@ class Bar:
         if self._screen and self._screen.terminal:
             self._interval, self._min_seconds = REFRESH_INTERVAL, MIN_SECONDS_SHOWN
         self._clock = clock
-        self._computed = 0  # of the units that are done
+        self._computed = 0  # units done by computing; the others came from a cache
         self.started = self._drawn = self._now = clock()
 
     def __enter__(self) -> Self:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 OnBadImage = Literal["fail", "skip"]
-StagePrecision = Literal["float32", "tf32", "fp16"]  # of one stage's matrix products
-Precision = Literal["float32", "tf32", "fp16", "released"]  # of a trial; released: each stage as in the released code
+StagePrecision = Literal["float32", "tf32", "fp16"]  # precision of one stage's matrix products
+Precision = Literal["float32", "tf32", "fp16", "released"]  # a trial's; released: each stage as in the released code
 
 
 def pretraining_precision(precision: Precision) -> StagePrecision:
@@ -52,8 +52,8 @@ class WorkerSpec:
     on_bad_image: OnBadImage = "fail"
     loaders: int | None = None  # processes that read images and draw views; none: by device
     device: str = "auto"
-    threads: int = 1  # of torch
-    share: float = 1.0  # of the memory of its device
+    threads: int = 1  # number of torch's threads
+    share: float = 1.0  # share of the device's memory
     precisions: tuple[StagePrecision, ...] = ()  # that trials will need; a worker that lacks one does not start
     compile: bool = False
     plugins: tuple[PluginFile, ...] = ()
@@ -65,7 +65,7 @@ class ModelInfo:
     """The model that a worker holds, and where."""
 
     name: str
-    digest: str  # of all weights
+    digest: str  # digest of all weights
     embedding_scale: float
     device: str
     arithmetic: str  # what else of the worker decides the last bits: precision of features, threads, compiling
@@ -88,9 +88,9 @@ class DatasetInfo:
     group: str
     classes: tuple[str, ...]
     size: int
-    digest: str  # of the samples' names and labels, and of how their views are drawn
+    digest: str  # digest of the samples' names and labels, and of the way to draw views
     images: str  # digest of the images' fingerprints
-    file_order_digest: str = ""  # of the samples' order in the split file or folder listing
+    file_order_digest: str = ""  # digest of the samples' order in the split file or folder listing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from fpp_sweep.statistics.bootstrap import SplitSamples
 from fpp_sweep.statistics.front_support import resampled_points
 from fpp_sweep.statistics.paired import SeedVariances, goal_of
 
-SHARES = (0.1, 0.5, 0.9)  # of the resamples
+SHARES = (0.1, 0.5, 0.9)  # shares of the resamples
 N_POSITIONS = 64
 
 

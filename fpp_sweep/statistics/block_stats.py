@@ -22,8 +22,8 @@ from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.core.metrics import BINS, EDGES, Confidences, Predictions, bin_indices, round_to_grid, sum_by_cell
 from fpp_sweep.spec.errors import InputError
 
-MIN_BLOCKS = 64  # of a dataset with at least as many images; from fewer, a standard deviation is too rough
-CELLS = 10  # of each bin of ECE; smooth ECE is computed from the residuals of cells
+MIN_BLOCKS = 64  # blocks of a dataset that has at least as many images; from fewer, a standard deviation is too rough
+CELLS = 10  # cells in each bin of ECE; smooth ECE is computed from the residuals of cells
 KERNEL_POINTS = 40  # confidences at which the smoothed residual is evaluated
 KERNEL_WIDTH = 0.1  # standard deviation of smooth ECE's Gaussian kernel, in units of confidence
 _LOSS_STEP = 2.0**-30  # losses are rounded to multiples, so that 2^16 and more of them add exactly
@@ -250,7 +250,7 @@ def _sum_of_absolute(totals: Numbers) -> Numbers:
 def _sum_of_debiased_absolute(totals: Numbers) -> Numbers:
     """Sum |residual| over bins, less what chance adds: the mean of |N(residual, its variance)| minus |residual|."""
     residuals, counts, hits = np.split(totals, 3, axis=-1)
-    deviation = np.sqrt(hits * (counts - hits) / np.maximum(counts, 1))  # of a binomial count of hits
+    deviation = np.sqrt(hits * (counts - hits) / np.maximum(counts, 1))  # standard deviation of a binomial count
     magnitudes = np.abs(residuals)
     excess = deviation * np.interp(magnitudes / np.maximum(deviation, 1e-12), _MEANS, _EXCESS, right=0.0)
     return np.asarray(np.maximum(0.0, (magnitudes - excess).sum(axis=-1)))
@@ -267,7 +267,7 @@ class BlockwiseMetric:
     columns: Callable[[BlockStats], Numbers]  # (blocks, columns): the sums of each block that the metric needs
     value: Callable[[Numbers], Numbers]  # sums over all blocks (..., columns) -> (...)
     scale: float = 100.0  # percent
-    largest: float = 100.0  # of the metric, in its own unit; the smallest is 0
+    largest: float = 100.0  # largest value of the metric, in its own unit; the smallest is 0
     biased: bool = False  # upwards by few images, as sums of absolute values are
 
 
@@ -387,7 +387,7 @@ def _from_arrays(arrays: dict[str, NDArray[Any]]) -> dict[tuple[str, int], Block
     for name, array in arrays.items():
         if array.dtype == np.int32:
             arrays[name] = array.astype(np.int64)
-    joined = BlockStats(size=1, residuals=residuals, **arrays)  # of blocks of several sizes; each part sets its own
+    joined = BlockStats(size=1, residuals=residuals, **arrays)  # blocks of several sizes; each part sets its own
     table = {}
     start = 0
     for dataset, seed, size, length in index:

@@ -35,7 +35,7 @@ class MetricSamples:
 
     by_seed: Numbers  # (seeds, 1 + resamples); column 0 holds all images
     one_image: float = 0.0  # points of accuracy that one image counts; 0 for other metrics
-    blocks: int = 1  # of the smallest dataset
+    blocks: int = 1  # number of blocks of the smallest dataset
     calibrated_bias: float = 0.0  # what a perfectly calibrated model would show; 0 for metrics that are not biased
 
     @property

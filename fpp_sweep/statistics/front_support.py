@@ -16,7 +16,7 @@ from fpp_sweep.statistics.paired import SeedVariances, goal_of, standard_errors
 
 LIKELY = 0.8  # share of resamples in which a trial is on the front
 CLEARLY_AHEAD = 2.33  # standard deviations, in every objective: 99 % one-sided
-_NOISE_SEED = 20261123  # of the draws that stand for other pretraining seeds
+_NOISE_SEED = 20261123  # seed of the draws that stand for other pretraining seeds
 
 Word = Literal["likely", "uncertain", "unlikely"]
 
@@ -26,7 +26,7 @@ class Support:
     """Support of one trial."""
 
     word: Word
-    share: float  # of resamples in which the trial is on the front
+    share: float  # share of resamples in which the trial is on the front
     beaten_by: str = ""  # the trial that is clearly ahead in every objective; of unlikely trials only
 
 

@@ -22,9 +22,9 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, Numbers
 from fpp_sweep.statistics.bootstrap import MetricSamples, RecordSamples, SplitSamples
 
-LEVEL = 0.05  # of tests; intervals are 95 % intervals
-TYPICAL_SHARE = 0.5  # of the typical seed variance that is added to each record's own
-MIN_IMAGES = 30  # of the smallest dataset, for any interval
+LEVEL = 0.05  # level of tests; intervals are 95 % intervals
+TYPICAL_SHARE = 0.5  # share of the typical seed variance that is added to each record's own
+MIN_IMAGES = 30  # images that the smallest dataset needs for any interval
 # a calibration error below this multiple of what a perfectly calibrated model shows on as many images has no interval:
 # below it, intervals cover too rarely (benchmarks/answer.py)
 MIN_CALIBRATION_RATIO = 1.5

@@ -22,10 +22,10 @@ from fpp_sweep.spec.errors import InputError
 Numbers = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-FOLDS = 5  # of a map that is fitted and applied on the same split
+FOLDS = 5  # folds of a map that is fitted and applied on the same split
 MAX_STEPS = 200  # of Newton's method with bisection, which needs about ten
 TOLERANCE = 1e-13  # relative, of the inverse temperature
-HALF_ROUNDING = 2.0**-10  # of probabilities that were rounded to half precision, where classes tie
+HALF_ROUNDING = 2.0**-10  # rounding of probabilities in half precision, where classes tie
 ALL_RIGHT = "every label has the largest logit, so that T goes to 0"
 NO_SIGNAL = "labels have no larger logits than other classes on average, so that T goes to infinity"
 

@@ -19,9 +19,9 @@ from fpp_sweep.statistics.block_stats import Numbers
 
 N_SCALES = 16  # draws of the kernel's scales
 WARM_UP, THINNING = 30, 3  # draws that are not used: before the first, and from one to the next
-DRAWS_OF_EACH = 16  # of the surface, for each draw of the scales
+DRAWS_OF_EACH = 16  # draws of the surface for each draw of the scales
 JITTER = 1e-6  # added to variances, so that rounding leaves matrices positive
-CONSTANT_VARIANCE = 1.0  # of the surface's mean, in variances of the trials' values
+CONSTANT_VARIANCE = 1.0  # variance of the surface's mean, in variances of the trials' values
 N_MEAN = 33  # points of a range that its mean is taken over
 N_LOCATIONS = 64  # points of the space that shares of the variance are computed at
 
@@ -82,7 +82,7 @@ class _Fit:
     """The trials under one draw of the scales, factorized."""
 
     lengths: Numbers
-    variance: float  # of the surface around its mean
+    variance: float  # variance of the surface around its mean
     factor: Numbers  # lower Cholesky factor of the trials' covariance
     weights: Numbers  # the inverse of the covariance, times the values
 

@@ -25,7 +25,7 @@ class Answer:
     baselines: tuple[str, ...] = ()
     split: str = ""
     images: Mapping[str, int] = field(default_factory=dict)  # by dataset
-    seeds: int = 0  # of each finalist
+    seeds: int = 0  # number of each finalist's seeds
     differences: Mapping[tuple[str, str, str], Difference] = field(default_factory=dict)
     recommended: str | None = None
     recommended_kind: Literal["trial", "baseline"] | None = None

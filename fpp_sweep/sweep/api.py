@@ -33,7 +33,7 @@ class Options:
     root: Path | str = "sweeps"
     name: str | None = None  # none: the space's name and the time
     resume: bool = False
-    address: str | None = None  # of a Ray cluster; none: a Ray session on this machine
+    address: str | None = None  # address of a Ray cluster; none: a Ray session on this machine
     tracking_uri: str | None = None
     verbose: bool = False
     command: str = ""  # the command line, for the record

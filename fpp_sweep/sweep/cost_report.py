@@ -17,7 +17,7 @@ from fpp_sweep.sweep.timing import Speed
 WIDTH = 110  # columns
 START = 24.0  # seconds before the first task and after the last: libraries, Ray, the model, the report; two cores
 TRIALS_SHOWN = 8
-RACE_SAVINGS = 0.14, 0.62  # of adaptation, by races on 200 to 5,000 images a dataset (experiments/early_stopping)
+RACE_SAVINGS = 0.14, 0.62  # share of adaptation, on 200 to 5,000 images a dataset (experiments/early_stopping)
 BUSY = 0.9  # share of the time with a core; the machine was busy if the process had one for less
 
 

@@ -41,7 +41,7 @@ class ExpectedSweep:
     space: Space
     plan: Plan
     configs: Mapping[str, TrialConfig]
-    final_plan: Plan | None = None  # of the final stage and the test split
+    final_plan: Plan | None = None  # plan of the final stage and the test split
 
     def phases(self) -> list[Phase]:
         """Return the search, the final stage if there is one, and the test split if the search is on another one."""

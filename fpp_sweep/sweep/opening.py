@@ -27,7 +27,7 @@ class OpenedSweep:
 
     pool: Pool
     plan: Plan
-    final_plan: Plan | None  # of the final stage and the test split; none: there is no final stage
+    final_plan: Plan | None  # plan of the final stage and the test split; none: there is no final stage
     gpus_per_worker: float
 
 

@@ -26,7 +26,7 @@ class Reporter:
         self._folder, self._shipper = folder, shipper
         self._changed = threading.Event()
         self._closing = threading.Event()
-        self._statistics: SweepStatistics | None = None  # of the last page
+        self._statistics: SweepStatistics | None = None  # statistics of the last page
         self._next_page = time.monotonic() + PAGE_INTERVAL
         self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
 

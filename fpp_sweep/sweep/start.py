@@ -26,7 +26,7 @@ class Start:
     space: Space  # with all requests since the sweep began
     info: SweepInfo
     tracking_uri: str
-    info_before: SweepInfo | None  # of a resumed sweep, as it was
+    info_before: SweepInfo | None  # record of a resumed sweep, as it was
 
 
 def begin(folder: SweepFolder, start: Start) -> None:

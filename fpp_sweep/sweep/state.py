@@ -45,5 +45,5 @@ def last_change(folder: SweepFolder) -> float:
     latest = 0.0
     for pattern in WRITTEN:
         for path in folder.path.glob(pattern):
-            latest = max(latest, path.lstat().st_mtime)  # of a link: not of what it leads to
+            latest = max(latest, path.lstat().st_mtime)  # lstat: the link's own time
     return latest

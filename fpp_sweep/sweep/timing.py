@@ -23,7 +23,7 @@ from fpp_sweep.spec.tasks import EvalTask, PretrainTask, effort
 from fpp_sweep.trial.adapting import Adapter, evaluate
 from fpp_sweep.trial.worker import Worker
 
-STEPS = 6  # of pretraining that are timed, after a first one
+STEPS = 6  # timed steps of pretraining, after a first one
 IMAGES = 8  # whose views are drawn
 ENOUGH = 0.5  # seconds after which no more is timed: a step of a large model takes many on a CPU
 
@@ -32,7 +32,7 @@ ENOUGH = 0.5  # seconds after which no more is timed: a step of a large model ta
 class Speed:
     """Seconds that a worker needs on one dataset."""
 
-    step: float  # of pretraining
+    step: float  # seconds of a step of pretraining
     image: float  # adaptation to an image, with one step
     plain: float  # zero-shot prediction for an image
     begin: float  # preparation of a method

@@ -22,7 +22,7 @@ from fpp_sweep.spec.messages import printable
 from fpp_sweep.spec.progress import Screen, duration
 from fpp_sweep.sweep.display import trial_line
 
-LOG_LINES = 5  # of a trial's log
+LOG_LINES = 5  # last lines of a trial's log
 EUROSAT = "eurosat"  # dominates averages of the ten fine-grained datasets, so there is one without it as well
 
 
@@ -131,7 +131,7 @@ def posthoc_table(result: SplitResult) -> str:
 def _heading(metric: str) -> str:
     if metric in catalogue.METRICS:
         return catalogue.METRICS[metric].heading
-    return metric  # of a plugin that is not loaded
+    return metric  # a metric of a plugin that is not loaded
 
 
 def averages_of(result: SplitResult) -> dict[str, Mapping[str, float]]:

@@ -36,7 +36,7 @@ from fpp_sweep.tiny.textures import PLAIN
 SPLITS = ("train", "val", "test")
 DIGIT_SIZES = {"train": 400, "val": 397, "test": 1000}  # all 1,797 of them
 MARGIN = 10  # around a digit, in pixels
-COMPOSITIONS = 60  # of the 77 held-out pairs
+COMPOSITIONS = 60  # number of held-out pairs in use, of 77
 
 OBJECT_SHIFTS = ("noise", "blur", "contrast", "cast", "dark", "fog", "occlusion", "sketch", "pixelation", "warp")
 

@@ -42,9 +42,9 @@ KEY_LIMIT = 250  # MLflow's limit for names of params, metrics and tags
 PARAM_LIMIT = 6000  # MLflow's limit; longer values are cut without notice
 TAG_LIMIT = 5000  # limit of hosted MLflow; the open one allows 8000
 REASON_LIMIT = 500  # a reason is one cell of a table; the whole traceback is an artifact
-NAME_LIMIT = 120  # of a run's name: readable in the legend of a chart
-MOST_JSON_BYTES = 2**28  # of a JSON file of the folder
-CHANGES_LIMIT = 500  # of the tag that lists changed params
+NAME_LIMIT = 120  # length of a run's name that is readable in the legend of a chart
+MOST_JSON_BYTES = 2**28  # limit for a JSON file of the folder
+CHANGES_LIMIT = 500  # length of the tag that lists changed params
 # six averages, two times, two objectives on test, and both objectives on eleven datasets, the most the paper has
 METRICS_LIMIT = 32
 AVERAGES_SHOWN = 6  # metrics whose averages are shown, unless there are more objectives

@@ -86,7 +86,7 @@ RETRY_SECONDS = 30.0  # without any progress, after which `sync_folder` gives up
 SEARCH_PAGE = 100  # runs in one request: a page of a thousand took a busy server longer than the time-out
 
 _Stamp = tuple[int, int]  # a file's size and time of change, equal in a copy of the folder
-_Version = tuple[_Stamp, dict[str, str]]  # of a record: its file's stamp, and its tags from the front
+_Version = tuple[_Stamp, dict[str, str]]  # version of a record: its file's stamp, and its tags from the front
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ class SyncStatus:
 class Failure:
     """A run that could not be written, or a store that did not answer."""
 
-    key: str  # of the run; empty if the store did not answer
+    key: str  # id of the run; empty if the store did not answer
     cause: str
     is_permanent: bool  # the same request would fail again
 
@@ -193,7 +193,7 @@ class BackgroundSync:
         try:
             self._status = replace(self._status, pending=len(self._sync.pending(thorough=thorough)))
             failures = self._sync.make_pass(thorough=thorough, stop=self._given_up.is_set, on_update=self._count)
-        except Exception as error:  # of the folder, its disk or the lock: the sweep goes on
+        except Exception as error:  # errors of the folder, its disk or the lock: the sweep goes on
             self._sync.disconnect()
             failures = [Failure("", one_line(error), is_permanent=False)]
         error_text = str(failures[-1]) if failures else None
@@ -347,7 +347,7 @@ class _WrittenRun:
     """Part of `_State`: a run as it was written."""
 
     run_id: str = ""  # MLflow's
-    digest: str = ""  # of the run and its artifacts; empty while something is missing
+    digest: str = ""  # digest of the run and its artifacts; empty while something is missing
     files: dict[str, Any] = field(default_factory=dict)  # artifact -> stamp of the file, or digest of the text
 
     def __post_init__(self) -> None:
@@ -361,7 +361,7 @@ class _State:
 
     experiment: str = ""  # MLflow's id
     store: str = ""  # the identity of the store of the last sync
-    fingerprint: str = ""  # of the folder when all of it was written; empty if something was left
+    fingerprint: str = ""  # fingerprint of the folder when all of it was written; empty if something was left
     folders: dict[str, str] = field(default_factory=dict)  # identity of a store -> the folder that its runs belong to
     runs: dict[str, _WrittenRun] = field(default_factory=dict)  # by key
 
@@ -403,7 +403,7 @@ class _FolderSync:
         self._file = folder.path / STATE_FILE
         self._state = _State.read(folder)
         self._saved = 0.0  # time at which the state was last written
-        self._versions: dict[str, _Version] = {}  # of the records that were compared since the connection was made
+        self._versions: dict[str, _Version] = {}  # versions of the records compared since the connection was made
         self._runs: _SweepRuns | None = None
         self._lock = ExitStack()  # holds the lock from the first pass until `disconnect`
         self._locked = False

@@ -167,7 +167,7 @@ def one_line(error: BaseException, limit: int = 200) -> str:
 
 def http_status(error: BaseException) -> int | None:
     """Return the HTTP status that an error of MLflow reports; None if no server answered."""
-    response = getattr(error, "response", None)  # of the library `requests`, which uploads artifacts
+    response = getattr(error, "response", None)  # errors of the library `requests`, which uploads artifacts, have one
     if response is not None:
         return int(response.status_code)
     if type(error).__name__ == "RestException":  # a server's answer, as MLflow passes it on
@@ -203,7 +203,7 @@ def load() -> None:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     logging.getLogger("alembic").setLevel(os.environ["MLFLOW_LOGGING_LEVEL"])
-    with warnings.catch_warnings():  # of the libraries that MLflow imports
+    with warnings.catch_warnings():  # warnings of the libraries that MLflow imports
         warnings.simplefilter("ignore", DeprecationWarning)
         importlib.import_module("mlflow.tracking")
         importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
@@ -388,7 +388,7 @@ def _prepare_database(uri: str, path: Path) -> None:
         if version not in (None, database_utils._get_latest_schema_revision()):
             _back_up(path, version)
             database_utils._upgrade_db(engine)
-    except OSError:  # of the disk
+    except OSError:  # errors of the disk
         raise
     except Exception as error:  # of MLflow, or of the libraries that it uses for databases
         problem = f"MLflow cannot use this database ({one_line(error)})"

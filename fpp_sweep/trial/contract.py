@@ -19,7 +19,7 @@ from fpp_sweep.trial.prompts import class_texts
 
 CLASSES = ("cat", "dog", "bird")
 SAMPLES, VIEWS = 4, 8
-TOLERANCE = 1e-2  # of a probability: AdamW's first step has the sign of a gradient, which rounding may turn
+TOLERANCE = 1e-2  # tolerance of a probability: AdamW's first step has the sign of a gradient, which rounding may turn
 
 
 def check_method(clip: Clip, row: MethodRow) -> None:

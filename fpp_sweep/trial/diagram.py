@@ -28,7 +28,7 @@ BLUE, RED, GREY = "#4477AA", "#EE6677", "#555555"
 MAX_COLUMNS = 5  # panels in a row
 PITCH = 2.25  # inches from panel to panel
 SIDE = 1.9  # inches: a panel's square
-Z_95 = 1.96  # of a 95 % interval
+Z_95 = 1.96  # half-width of a 95 % interval in standard deviations
 
 Floats = NDArray[np.float64]
 

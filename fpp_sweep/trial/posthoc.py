@@ -41,7 +41,7 @@ PredictionsByRun = Mapping[Run, Predictions]
 class PosthocInputs:
     """Inputs of maps beside the measured predictions."""
 
-    fitted_on: PredictionsByRun | None = None  # of the validation split; none: maps are cross-fitted
+    fitted_on: PredictionsByRun | None = None  # predictions of the validation split; none: maps are cross-fitted
     zero_shot: PredictionsByRun = field(default_factory=dict)  # on the measured images, by `sals`
     released_temperature: float = 1.0
 

@@ -17,16 +17,16 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import masked, masked_lines
 
 MACHINE_ERRORS = MemoryError, OSError, RuntimeError  # torch raises the last one: CUDA, cuDNN, oneDNN, dead loaders
-BIN_PREFIX, COLUMN_PREFIX = "bins_", "column_"  # of the names of arrays in a stored result
+BIN_PREFIX, COLUMN_PREFIX = "bins_", "column_"  # prefixes of the names of arrays in a stored result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskResult:
     """Result of a task, and what it cost."""
 
-    prompt: bytes | None = None  # of a PretrainTask: a safetensors file
-    predictions: Predictions | None = None  # of an EvalTask; None if no image could be read
-    state: bytes | None = None  # of a stateful method after the last sample: a safetensors file
+    prompt: bytes | None = None  # result of a PretrainTask: a safetensors file
+    predictions: Predictions | None = None  # result of an EvalTask; None if no image could be read
+    state: bytes | None = None  # state of a stateful method after the last sample: a safetensors file
     skipped: tuple[Skipped, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage; empty for a cached result
     spent: Mapping[str, float] = field(default_factory=dict)  # by stage, when the result was computed

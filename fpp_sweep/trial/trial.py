@@ -80,12 +80,12 @@ class Plan:
     seeds: tuple[int, ...]
     shards: int | None = None  # per dataset and seed; None: by size
     columns: tuple[str, ...] = ()  # optional columns of the predictions that are stored
-    rung_ends: Mapping[DatasetKey, tuple[int, ...]] = field(default_factory=dict)  # of a race; shards end there, too
-    ranges: Mapping[DatasetKey, ImageRange] = field(default_factory=dict)  # of datasets that use some of their images
-    # of the final stage: the seed that draws the views, for seeds that draw the pretraining only
+    rung_ends: Mapping[DatasetKey, tuple[int, ...]] = field(default_factory=dict)  # rungs; shards end there, too
+    ranges: Mapping[DatasetKey, ImageRange] = field(default_factory=dict)  # for datasets that use some of their images
+    # in the final stage, the seed that draws the views, for seeds that draw the pretraining only
     view_seeds: Mapping[int, int] = field(default_factory=dict)
     posthoc: tuple[str, ...] = ()  # maps of calibration after the fact
-    released_temperature: float = 1.0  # of the map `temperature_released`
+    released_temperature: float = 1.0  # temperature of the map `temperature_released`
 
     def datasets_by_key(self) -> dict[DatasetKey, DatasetInfo]:
         """Return the datasets of all splits by name and split."""
@@ -183,7 +183,7 @@ class DatasetResult:
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage, computed for this trial
     costs: Mapping[str, float] = field(default_factory=dict)  # by stage, cached results included
     mapped: Mapping[str, Predictions] = field(default_factory=dict)  # by post-hoc map
-    fits: tuple[Fit, ...] = ()  # of its post-hoc maps
+    fits: tuple[Fit, ...] = ()  # fits of the post-hoc maps
 
 
 def run_trial(
@@ -367,7 +367,7 @@ def _start_of(shard: tuple[EvalTask, TaskResult]) -> int:
 def summary(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> SplitResult:
     """Return a trial's scores, their averages and its costs; `done` are the results of all its tasks."""
     scores: dict[int, dict[str, Numbers]] = {}  # by seed and dataset
-    scores_by_dataset: dict[str, list[Numbers]] = {}  # of each seed
+    scores_by_dataset: dict[str, list[Numbers]] = {}  # scores of each seed
     costs: dict[str, list[Mapping[str, float]]] = {}  # by dataset, of each seed
     samples: dict[int, int] = {}  # by seed
     for result in datasets:

@@ -41,7 +41,7 @@ from fpp_sweep.trial.validation import validate
 from fpp_sweep.trial.worker_datasets import WorkerDatasets
 from fpp_sweep.trial.worker_model import WorkerModel
 
-ADAPTER_MEMORY = 1 / 4  # of the memory that a worker may use: for adapters beside the one in use
+ADAPTER_MEMORY = 1 / 4  # share of a worker's memory for adapters beside the one in use
 
 ShowProgress = Callable[[str, int, str], AbstractContextManager[Bar]]  # arguments: label, total, unit
 

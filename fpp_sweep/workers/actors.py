@@ -331,7 +331,7 @@ class Pool:
     """The workers as the driver and the trials see them: an executor (see trial.Executor) that may be pickled."""
 
     scheduler: Any  # handle of a SchedulerActor
-    keys: TaskKeys | None = None  # of the current run, for a scheduler that was restarted
+    keys: TaskKeys | None = None  # keys of the current run, for a scheduler that was restarted
     shared: Path | None = None  # folder of results that all sweeps of this machine share
 
     def open(self) -> ModelInfo:

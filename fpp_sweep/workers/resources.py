@@ -12,7 +12,7 @@ import ray
 
 from fpp_sweep.spec.errors import InputError, MachineError
 
-ROUNDING = 1e-6  # of a CPU or GPU: Ray's resources are sums of floats
+ROUNDING = 1e-6  # tolerance in CPUs or GPUs: Ray's resources are sums of floats
 RELEASE_TIMEOUT = 15.0  # seconds; a killed worker that still holds its resources then is not waited for
 
 

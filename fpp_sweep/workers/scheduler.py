@@ -58,7 +58,7 @@ class TaskScheduler:
     store: Store
     attempts: int  # per task
     timeout: float  # seconds per task
-    keys: TaskKeys | None = None  # of the current run; set by `begin`
+    keys: TaskKeys | None = None  # keys of the current run; set by `begin`
     _name: str = field(default_factory=_random_name)  # another one after a restart
     _pending: dict[str, PendingTask] = field(default_factory=dict)  # by key
     _lookups: set[PendingTask] = field(default_factory=set)  # tasks whose result is being looked up on disk
@@ -66,7 +66,7 @@ class TaskScheduler:
     _assignment: Assignment = field(default_factory=Assignment)
     _worker_loops: set[asyncio.Task[None]] = field(default_factory=set)  # one for each worker that starts or works
     _fatal: TaskFailed | None = None  # why no task can be computed any more
-    _model_digest: str = ""  # of the first worker
+    _model_digest: str = ""  # digest of the first worker's model
     _failed_rounds: int = 0  # starts that failed in a row without any worker; simultaneous starts count once
     _failed_starts: list[str] = field(default_factory=list)  # reasons of starts that failed in a row while others work
     _counts: WorkCounts = field(default_factory=WorkCounts)

@@ -36,7 +36,7 @@ ENVIRONMENT = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # the driver has its own handler
     "TUNE_WARN_SLOW_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "3600",
 }
-_own_folders: list[TemporaryDirectory[str]] = []  # of the sessions that this process started
+_own_folders: list[TemporaryDirectory[str]] = []  # folders of the sessions that this process started
 
 
 @contextmanager

@@ -81,7 +81,7 @@ class StatusPoller:
         self._on_status = on_status
         self._on_restart = on_restart
         self._on_stuck = on_stuck
-        self._earlier = WorkCounts()  # of schedulers that died
+        self._earlier = WorkCounts()  # work of schedulers that died
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="status", daemon=True)
         self._caller = threading.current_thread()

@@ -16,8 +16,8 @@ from fpp_sweep.spec.process import memory
 
 Rows = TypeVar("Rows", bound=Tensor | Sequence[Any])
 
-BATCH_FRACTION = 1 / 4  # of the memory budget: for one batch on its way through a model
-CACHE_FRACTION = 1 / 2  # of the memory budget: for what is kept for all samples, such as the Jacobian
+BATCH_FRACTION = 1 / 4  # share of the memory budget for one batch on its way through a model
+CACHE_FRACTION = 1 / 2  # share of the memory budget for what is kept for all samples, such as the Jacobian
 
 # phrases of the CPU's allocator, of CUDA, of cuBLAS, and of cuDNN when no algorithm has enough workspace
 OUT_OF_MEMORY_PHRASES = (

@@ -45,7 +45,7 @@ class Dataset:
     source: ImageSource
     augmix: bool  # the published protocol uses AugMix here
     flip: bool = True  # False where a mirror image shows another class
-    file_positions: NDArray[np.int64] | None = None  # of the samples in the split file or folder listing; None: as here
+    file_positions: NDArray[np.int64] | None = None  # positions in the split file or folder listing; None: as here
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -22,7 +22,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tif
 # the formats that Pillow decodes by itself: by default it would have Ghostscript run a .jpg that holds EPS
 IMAGE_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 
-MAX_BYTES = 2**28  # of a split file: one of all of ImageNet, indented as CoOp's are, has 180 MB
+MAX_BYTES = 2**28  # limit for a split file; one of all of ImageNet, indented as CoOp's are, has 180 MB
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # control characters, line breaks, no UTF-8
 

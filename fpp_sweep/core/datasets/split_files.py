@@ -20,7 +20,7 @@ class Entry(NamedTuple):
 
     path: str
     label: int
-    name: str  # of the class
+    name: str  # name of the class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

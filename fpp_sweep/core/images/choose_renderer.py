@@ -15,7 +15,7 @@ from fpp_sweep.spec.progress import Bar
 
 Tower = Callable[[Tensor], Tensor]
 
-REPEATS = 4  # of each measurement; the fastest counts
+REPEATS = 4  # repetitions of each measurement; the fastest counts
 
 
 def choose_renderer(

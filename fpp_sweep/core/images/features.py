@@ -69,7 +69,7 @@ class Features:
         self._chunks = chunks
         self._exact = exact
         parts = [number * CHUNK + np.flatnonzero(chunk.readable) for number, chunk in chunks.items()]
-        self.sample_indices: NDArray[np.int64] = np.concatenate(parts)  # of samples that have features
+        self.sample_indices: NDArray[np.int64] = np.concatenate(parts)  # indices of samples that have features
         self.skipped: tuple[Skipped, ...] = tuple(chain.from_iterable(chunk.skipped for chunk in chunks.values()))
 
     def __len__(self) -> int:

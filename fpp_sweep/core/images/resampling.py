@@ -21,7 +21,7 @@ from fpp_sweep.core.compute.compiling import Runner, eagerly
 
 Filter = tuple[Tensor, Tensor]  # (V, out) the first pixel of each output, (V, out, taps) int32 weights from there on
 
-FRACTION_BITS = 22  # of a weight
+FRACTION_BITS = 22  # bits of a weight's fraction
 # numbers of weights that shorter filters are padded to, so that few forms of the loop are compiled; longer stay eager
 PADDED_TAPS = (3, 5, 9, 17)
 

@@ -18,8 +18,8 @@ from fpp_sweep.core.compute.precision import without_autocast
 from fpp_sweep.core.methods.base import Classifier, TextModel, cosine_logits
 from fpp_sweep.core.methods.frozen_prompt import FrozenPrompt
 
-NEIGHBOUR_FRACTION = 0.3  # of the other views, for the bandwidth of a view; released
-ROUNDS = 5  # of weights and mode in turn; the released program does not converge, so the number matters
+NEIGHBOUR_FRACTION = 0.3  # share of the other views that sets the bandwidth of a view; released
+ROUNDS = 5  # updates of weights and mode in turn; the released program does not converge, so the number matters
 INNER_STEPS = 5  # at most, for the weights and for the mode in each round; released
 TOLERANCE = 1e-6  # a step shorter than this is the last one; released
 

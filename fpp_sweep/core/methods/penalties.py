@@ -46,7 +46,7 @@ def mean_nearest_angle(text: Tensor) -> Tensor:
     """
     cosines = text @ text.transpose(-1, -2)
     itself = torch.eye(text.shape[-2], dtype=torch.bool, device=text.device)
-    # of two equally near classes, `max` gives the gradient to the first alone, as the released code on a CPU
+    # among two equally near classes, `max` gives the gradient to the first alone, as the released code on a CPU
     nearest = cosines.masked_fill(itself, -torch.inf).max(-1).values
     return nearest.clamp(-MAX_NEAREST_COSINE, MAX_NEAREST_COSINE).arccos().mean(-1)
 

@@ -11,7 +11,7 @@ from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.methods.tpt import Tpt, view_entropies
 
 NEIGHBOURS = 20  # nearest other views that decide a view's score; released
-WEIGHT_TEMPERATURE = 0.01  # of the softmax of scores over views; released
+WEIGHT_TEMPERATURE = 0.01  # temperature of the softmax of scores over views; released
 
 
 class RTpt(Tpt):

@@ -35,7 +35,7 @@ class Start(NamedTuple):
 
     context: Tensor  # (n, W)
     first: FirstGradient
-    penalty_gradient: Tensor | float  # of the weighted penalty at the initial context (n, W)
+    penalty_gradient: Tensor | float  # gradient of the weighted penalty at the initial context (n, W)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

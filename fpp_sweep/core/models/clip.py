@@ -35,8 +35,8 @@ class Clip:
     logit_scale: float
     preprocess: Preprocess
     embedding_scale: float  # the scale of its token embeddings relative to those of OpenAI's ViT-B/16
-    image_digest: str  # of the image tower's weights, prompts and preprocessing; part of the keys of cached features
-    digest: str  # of all weights, without prompts
+    image_digest: str  # digest of the image tower's weights, prompts and preprocessing; in the keys of features
+    digest: str  # digest of all weights, without prompts
     trained_tokens: frozenset[int] | None = None  # None: all tokens
     image_run: Runner = eagerly  # for batches of the image tower that all have one shape
 

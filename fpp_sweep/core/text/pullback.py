@@ -101,7 +101,7 @@ class SavedBlock:
     before_attention: SavedNorm
     attention: SavedAttention
     before_mlp: SavedNorm
-    slope: Tensor  # of the activation
+    slope: Tensor  # slope of the activation
     replaced: Tensor | None  # (R, 1) rows of the output that a deep prompt replaces at the next block
 
     def mlp_backward(self, gradient: Tensor) -> tuple[Tensor, Tensor]:

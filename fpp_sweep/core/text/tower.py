@@ -98,7 +98,7 @@ class TextTower:
     heads: int
     activation: Activation
     deep: tuple[Tensor, ...] = ()  # (n, W) each: frozen prompts that replace the context at blocks 1, 2, ...
-    memory: MemoryBudget = field(default_factory=MemoryBudget)  # of the process, for everything that it computes
+    memory: MemoryBudget = field(default_factory=MemoryBudget)  # memory of the process for everything that it computes
     run: Runner = eagerly  # calls functions that are called many times
 
     @classmethod

@@ -24,7 +24,7 @@ from fpp_sweep.reproduce.theory.finding import Finding, Verdict, judge
 from fpp_sweep.reproduce.theory.setting import Setting
 
 THROUGH_S = "C-TPT and O-TPT lower or raise the mean entropy through S alone"
-MIN_R_SQUARED = 0.95  # of a measure that explains the entropy
+MIN_R_SQUARED = 0.95  # share of variance at which a measure explains the entropy
 MADE_UP_DIMENSION = 512  # D for the penalties on made-up T, as in ViT-B/16
 
 
@@ -135,7 +135,7 @@ class Expansion:
     slope_ratio: Mapping[int, float]  # by D: slope of H against S, over -1 / (2 K D)
     r_squared: Mapping[int, float]  # by D
     largest_remainder: Mapping[int, float]  # by D, over all T
-    exponent: float  # of the largest remainder as a power of D
+    exponent: float  # exponent of the largest remainder as a power of D
     exponent_error: float
     coefficient_ratio: float  # remainder at the largest D over the fourth cumulant's term, fitted over all T
     coefficient_error: float

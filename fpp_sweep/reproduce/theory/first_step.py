@@ -23,7 +23,7 @@ class FirstStep:
     """The first step of plain TPT, over all samples and coordinates."""
 
     full_moves: float  # share of coordinates that move by lr, within a thousandth
-    cosine: float  # of the step with minus the gradient, mean over samples
+    cosine: float  # cosine of the step with minus the gradient, mean over samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

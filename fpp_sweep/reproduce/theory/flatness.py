@@ -20,8 +20,8 @@ from fpp_sweep.core.text.classes import ClassTexts, Noise
 from fpp_sweep.core.text.packing import Packing
 from fpp_sweep.core.text.pullback import Pullback
 
-STEP = 1e-4  # of first differences, in units of an embedding's entries
-SECOND_STEP = 1e-3  # of second differences
+STEP = 1e-4  # step of first differences, in units of an embedding's entries
+SECOND_STEP = 1e-3  # step of second differences
 PROBES_PER_BATCH = 64
 VECTORS_PER_PROBE = 16  # vectors y for each direction z
 
@@ -161,7 +161,7 @@ def mirrored(noise: Noise) -> Noise:
 class FlatGradients:
     """The released gradient of L_flat, which stops at the noisy features, beside the true one."""
 
-    cosine: float  # of the two gradients
+    cosine: float  # cosine of the two gradients
     descent: float  # of L_flat by a small sign step along the released one, over a step along the true one
 
 
