@@ -28,11 +28,12 @@ from fpp_sweep.search.study import suggest
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.space.shipped import find_space
 from fpp_sweep.space.space import Space
+from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import WorkerSpec
 
 CORNER = (60.0, 20.0)  # accuracy and smooth ECE: a trial beyond it gains nothing
-GOALS = ("max", "min")
+GOALS: tuple[Goal, Goal] = ("max", "min")
 FIRST_FRESH_SEED = 1000
 
 

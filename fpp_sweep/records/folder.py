@@ -183,7 +183,7 @@ class SweepFolder:
         try:
             stamp = stamp_of(file)
         except OSError:
-            return read(self.path, file)  # which raises the error with the file's name
+            return read(self.path, file)  # raises the error with the file's name
         record: Record
         if file in self._parsed:
             parsed_stamp, record = self._parsed[file]
@@ -198,7 +198,8 @@ class SweepFolder:
 
     def trials(self) -> list[TrialRecord]:
         """Return all records: baselines, then trials by number."""
-        return [self.trial(file.stem) for file in self.trial_files()]
+        # `_trial` checks each file that it reads; to check unchanged files again would take most of the time
+        return [self._read(file, _trial) for file in self.trial_files()]
 
     def trial_files(self) -> list[Path]:
         return files_inside(self.path, self.path / "trials", RECORDS)

@@ -271,10 +271,10 @@ def metric_of(result: SplitResult | None, metric: str) -> float | None:
     """Return the average of a metric, or the value on one dataset, as in `ece/dtd`."""
     if result is None:
         return None
-    name, _, dataset = metric.partition("/")
-    if dataset:
-        return result.datasets.get(dataset, {}).get(name)
-    return result.average.get(name)
+    parts = catalogue.parts_of(metric)
+    if parts.dataset:
+        return result.datasets.get(parts.dataset, {}).get(parts.of_average)
+    return result.average.get(parts.of_average)
 
 
 def format_metric(metric: str, value: float | None, deviation: float | None = None) -> str:

@@ -71,9 +71,12 @@ class _Column:
         present = [setting for setting in settings if setting is not None]
         if all(is_number(setting) for setting in present):
             return cls._of_range(info, key, settings)
-        texts = ["not set" if setting is None else format_setting(setting) for setting in settings]
+        texts = []
+        for setting in settings:
+            texts.append("not set" if setting is None else format_setting(setting))
         names = sorted(set(texts))
-        return cls(key, Dimension(len(names)), np.array([float(names.index(text)) for text in texts]))
+        numbers = [float(names.index(text)) for text in texts]
+        return cls(key, Dimension(len(names)), np.array(numbers))
 
     @classmethod
     def _of_range(cls, info: SweepInfo, key: str, settings: Sequence[float | None]) -> _Column:
@@ -86,7 +89,7 @@ class _Column:
             positions, limits = np.log10(positions), np.log10(limits)
         low, high = float(limits.min()), float(limits.max())
         shares = np.full(len(positions), math.nan)
-        if high > low:  # else all trials have the same setting
+        if high > low:  # else all trials that have the setting have the same value
             shares = (positions - low) / (high - low)
         return cls(key, Dimension(), np.where(np.isnan(shares), 0.5, shares), low, high)
 
@@ -150,9 +153,10 @@ def _effects(metric: str, columns: Sequence[_Column], values: Numbers) -> Effect
         shares[key] = float(medians[index])
         spread[key] = float(lows[index]), float(highs[index])
         curves[key] = _curve(surface, index, columns[index])
+    mean_of_all = surface.at(np.full((1, len(columns)), math.nan)).mean.item()
     maps = []
     for first, second in combinations(order[:N_MAPPED], 2):
-        maps.append(_map(surface, (first, second), (columns[first], columns[second])))
+        maps.append(_map(surface, (first, second), (columns[first], columns[second]), mean_of_all))
     return Effects(metric, shares, spread, curves, maps)
 
 
@@ -163,12 +167,11 @@ def _curve(surface: Surface, index: int, column: _Column) -> Curve:
     return Curve(column.positions(grid), estimate.mean, estimate.mean - width, estimate.mean + width)
 
 
-def _map(surface: Surface, indices: tuple[int, int], columns: tuple[_Column, _Column]) -> EffectMap:
+def _map(surface: Surface, indices: tuple[int, int], columns: tuple[_Column, _Column], mean_of_all: float) -> EffectMap:
     (first, second), (x, y) = indices, columns
     x_grid, y_grid = x.grid(N_MAP), y.grid(N_MAP)
     y_cells, x_cells = np.meshgrid(y_grid, x_grid, indexing="ij")
     estimate = surface.at(surface.averaged({first: x_cells.ravel(), second: y_cells.ravel()}))
-    mean_of_all = surface.at(surface.averaged({first: np.array([math.nan])})).mean.item()
     is_known = np.abs(estimate.mean - mean_of_all) > Z * estimate.deviation
     mean = np.where(is_known, estimate.mean, math.nan).reshape(len(y_grid), len(x_grid))
     return EffectMap((x.key, y.key), x.positions(x_grid), y.positions(y_grid), mean, mean_of_all)

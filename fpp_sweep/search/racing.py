@@ -30,6 +30,7 @@ from fpp_sweep.records.front import format_metric
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.space.objectives import Constraint, Objective, goals_of, metrics_of
 from fpp_sweep.space.work import Race
+from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import ACCURACY, Goal, sign
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.files import read_inside, write_json, written_whole
@@ -86,7 +87,7 @@ def rung_ends(race: Race, datasets: Sequence[DatasetInfo]) -> dict[tuple[str, st
 def require_blockwise(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> None:
     """Raise InputError unless a part of the images says something about each metric."""
     for metric in _metrics(objectives, constraints):
-        if metric.partition("/")[0] not in BLOCKWISE_METRICS:
+        if catalogue.parts_of(metric).of_average not in BLOCKWISE_METRICS:
             raise InputError(
                 f"{metric} cannot be predicted from a part of the images; race with {', '.join(BLOCKWISE_METRICS)}, "
                 "or remove search.race",
@@ -220,7 +221,7 @@ class RungMetrics:
 
 def _contributions(metric: str, by_dataset: Mapping[str, Sequence[BlockStats]]) -> Contributions:
     """Return the mean over seeds, which all trials share, and over datasets unless the metric names one."""
-    stem, _, dataset = metric.partition("/")
+    stem, _, dataset = catalogue.parts_of(metric)
     names = list(by_dataset)
     if dataset:
         names = [dataset]

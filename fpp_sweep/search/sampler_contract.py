@@ -16,9 +16,7 @@ from typing import Any
 from fpp_sweep.records.records import TrialRecord, trial_name
 from fpp_sweep.search.samplers import naming_plugin
 from fpp_sweep.search.study import SweepStudy
-from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 
 NUMBERS_OF_TRIALS = (0, 12)  # before the point that is asked for
@@ -27,14 +25,12 @@ BROKEN = (1, 2)  # trials that break a constraint
 
 
 def check_sampler(space: Space) -> None:
-    """Raise InputError if the sampler of a plugin breaks the contract on this space; a built-in one has its tests."""
+    """Raise InputError if the plugin's sampler of a space breaks the contract there."""
     name = space.search.sampler
-    if name not in catalogue.SAMPLERS:
-        return
     searched = replace(space, points=(), search=replace(space.search, include_published=False))
     with tempfile.TemporaryDirectory() as folder, naming_plugin(name):
         for count in NUMBERS_OF_TRIALS:
-            records = made_up_trials(searched, count)
+            records = made_up_trials(Path(folder) / f"{count}-points.db", searched, count)
             ended, undisturbed = _next_two(Path(folder) / f"{count}.db", searched, records)
             resumed = SweepStudy(Path(folder) / f"{count}-resumed.db", "contract", searched, records=[*records, ended])
             if resumed.ask() != undisturbed:
@@ -53,15 +49,16 @@ def _next_two(
     return ended, study.ask()
 
 
-def made_up_trials(space: Space, count: int) -> list[TrialRecord]:
-    """Return trials at random points with random values: some failed, stopped, running or outside a constraint."""
+def made_up_trials(file: Path, space: Space, count: int) -> list[TrialRecord]:
+    """Return trials at random points with random values: some failed, stopped, running or outside a constraint.
+
+    The points are those of random search, in a study that is written to the file.
+    """
+    study = SweepStudy(file, "made up", replace(space, search=replace(space.search, sampler="random")))
     generator = Random(0)
     records = []
-    for number in range(count):
-        point: dict[str, Any] = {}
-        for param in space.searched():
-            if param.exists(point):
-                point[param.key] = _draw(param, generator)
+    for _ in range(count):
+        number, _origin, point = study.ask()
         values = [generator.uniform(0, 100) for _ in space.objectives]
         records.append(_made_up_trial(number, point, values))
     return records
@@ -78,15 +75,3 @@ def _made_up_trial(number: int, point: dict[str, Any], values: list[float]) -> T
         case "running":
             return replace(record, state="running")
     return replace(record, values=values, constraints=constraints)
-
-
-def _draw(param: Param, generator: Random) -> Any:
-    """Return one of a parameter's values: a choice, an end of the range, or a number between."""
-    if param.choices:
-        return generator.choice(param.choices)
-    low, high = param.bounds
-    if param.step is not None:
-        return low + generator.randint(0, round((high - low) / param.step)) * param.step
-    if param.kind == "int":
-        return generator.randint(int(low), int(high))
-    return generator.uniform(low, high)

@@ -480,7 +480,7 @@ COMPARED = tuple(row.name for row in METHODS.values() if row.baseline)
 # the two that every reader asks for, whatever was searched
 ACCURACY = "accuracy"
 ECE = "ece"
-ACCURACIES = (ACCURACY, "accuracy_top5")  # which post-hoc maps do not change
+ACCURACIES = (ACCURACY, "accuracy_top5")  # metrics that post-hoc maps do not change
 
 
 def sign(goal: Goal) -> int:

@@ -35,7 +35,7 @@ TermDistance = Literal["squared_l2", "l2", "cosine", "none"]  # none: the term i
 Auto = Literal["auto", "on", "off"]
 # by_class: one class after the other; dirichlet:0.1: classes come in waves, as in studies of correlated streams
 StreamOrder = Literal["fair", "file", "shuffled", "by_class", "dirichlet:0.1"]
-FIXED_ORDERS = ("fair", "file")  # which are the same for every seed
+FIXED_ORDERS = ("fair", "file")  # orders that are the same for every seed
 
 
 # ------------------------------------------------------------ the sections

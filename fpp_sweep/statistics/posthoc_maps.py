@@ -23,7 +23,7 @@ Numbers = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 FOLDS = 5  # folds of a map that is fitted and applied on the same split
-MAX_STEPS = 200  # of Newton's method with bisection, which needs about ten
+MAX_STEPS = 200  # limit for Newton's method with bisection; about ten suffice
 TOLERANCE = 1e-13  # relative, of the inverse temperature
 HALF_ROUNDING = 2.0**-10  # rounding of probabilities in half precision, where classes tie
 ALL_RIGHT = "every label has the largest logit, so that T goes to 0"

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from fpp_sweep.core.metrics import Confidences, Predictions
-from fpp_sweep.records.measurements import BLOCK_STATS_FILE, block_stats_file
+from fpp_sweep.records.measurements import block_stats_file, read_block_stats
 from fpp_sweep.records.skipped_images import SkippedImage, write_skipped
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import files_inside, open_inside, read_inside, require_inside, write_json, written_whole
-from fpp_sweep.statistics.block_stats import BlockStats, from_bytes, to_bytes
+from fpp_sweep.spec.files import files_inside, open_inside, require_inside, write_json, written_whole
+from fpp_sweep.statistics.block_stats import BlockStats, to_bytes
 from fpp_sweep.trial.trial import DatasetResult
 
 
@@ -74,13 +74,14 @@ def read_sums(folder: Path, split: str) -> dict[tuple[str, int], BlockStats]:
     The result is empty if the predictions are missing as well.
     """
     try:
-        content = read_inside(folder, folder / split / BLOCK_STATS_FILE)
-    except OSError:
-        content = b""
-    try:
-        return from_bytes(content)
-    except ValueError:
+        table = read_block_stats(folder, split)
+    except InputError:  # a link out of the folder
+        raise
+    except ValueError:  # damaged
+        table = None
+    if table is None:
         return dict(_from_predictions(folder, split))
+    return dict(table)
 
 
 def changed(folder: Path) -> int:
