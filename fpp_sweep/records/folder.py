@@ -45,7 +45,7 @@ from fpp_sweep.spec.files import (
     stamp_of,
     write_json,
 )
-from fpp_sweep.spec.messages import masked
+from fpp_sweep.spec.messages import masked, note
 
 FORMAT = 3
 RECORDS = "[!.]*.json"  # names of records; a file that is being written begins with a dot
@@ -170,6 +170,19 @@ class SweepFolder:
     def trial(self, name: str) -> TrialRecord:
         """Return a trial's record."""
         return self._read(self.trial_file(name), _trial)
+
+    def has_usable_trial(self, name: str) -> bool:
+        """Return whether a trial has a record; a damaged one is renamed with a note, so that the trial runs again."""
+        file = self.trial_file(name)
+        if not file.exists():
+            return False
+        try:
+            self.trial(name)
+        except InputError as error:
+            problem = str(error).removesuffix(REMEDY)
+            note(f"{problem}; kept as {set_aside(file)}, and the trial runs again")
+            return False
+        return True
 
     def known_trial(self, name: str) -> TrialRecord:
         """Return the record of a trial that the user names; raise InputError if there is none."""

@@ -29,6 +29,8 @@ MIN_MAPPED_IMAGES = 50  # that a post-hoc map is fitted on
 DEFAULT_TRIALS = 16  # if no budget is given
 DEFAULT_SAMPLER: Sampler = "tpe"  # gp was not shown to be as good where seeds dominate (benchmarks/RESULTS.md, Search)
 
+NEED_RAY = ("wall_clock", "gpu_hours", "concurrency", "patience", "race", "notify")  # keys of `search`
+
 # keys that may differ when a sweep is resumed: they decide no result
 CHANGEABLE_ON_RESUME = {
     "name",
@@ -351,6 +353,19 @@ class Space:
         return list(first.values())
 
     # -------------------------------------------------------- as a record
+
+    def require_one_process(self) -> None:
+        """Raise InputError if the space asks for a search, or for something that only workers on Ray do."""
+        sampler = self.search.sampler
+        with at_key("search.sampler"):
+            require(sampler == "grid", f"sampler {sampler} needs workers on Ray; give --workers")
+        with at_key("work.baselines"):
+            require(not self.work.baselines, "baselines need workers on Ray; give --workers")
+        defaults = Search()
+        for key in NEED_RAY:
+            is_default = getattr(self.search, key) == getattr(defaults, key)
+            with at_key(f"search.{key}"):
+                require(is_default, "needs workers on Ray; give --workers, or leave the key out")
 
     def plain(self) -> dict[str, Any]:
         """Return plain values from which `space_of`, or `parse_space` on their YAML, makes this space again.

@@ -5,20 +5,26 @@ The folder, its records and its report are those of any sweep, so that every com
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import ENDED, TrialRecord, trial_name, waiting_record
 from fpp_sweep.report.writing import write_report
-from fpp_sweep.search.job import TrialContext
+from fpp_sweep.search.job import TrialContext, run_job
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec import plugins
+from fpp_sweep.spec.messages import note, plural
 from fpp_sweep.spec.process import set_thread_defaults, terminable
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.folders import sweep_folder
-from fpp_sweep.sweep.local_trials import TrialCallback, recording_end, require_listed, run_trials
-from fpp_sweep.sweep.preflight import check_before_start
-from fpp_sweep.sweep.recording import SweepRecorder
+from fpp_sweep.sweep.preflight import check_before_local_start
+from fpp_sweep.sweep.recording import SweepRecorder, recording_end
 from fpp_sweep.sweep.resume import undo_if_refused
 from fpp_sweep.sweep.start import begin, local_start
 from fpp_sweep.tracking import check_store, sync_folder
+
+TrialCallback = Callable[[SweepFolder, TrialRecord], None]
 
 
 def run_locally(space: Space, options: Options | None = None, on_trial: TrialCallback | None = None) -> Sweep:
@@ -28,9 +34,7 @@ def run_locally(space: Space, options: Options | None = None, on_trial: TrialCal
     """
     options = options or Options()
     set_thread_defaults()
-    plugins.load(options.plugins)
-    require_listed(space)
-    check_before_start(space, options)
+    check_before_local_start(space, options)
     folder = sweep_folder(space, options)
     with folder.locked(), terminable():
         start = local_start(space, options, folder)
@@ -38,7 +42,7 @@ def run_locally(space: Space, options: Options | None = None, on_trial: TrialCal
             begin(folder, start)
             if start.tracking_uri:
                 check_store(start.tracking_uri)
-            run_trials(_open(space, folder, options), space, on_trial)
+            _run_trials(_open(space, folder, options), space, on_trial)
         write_report(folder, pages=True)
         if start.tracking_uri:
             sync_folder(folder, start.tracking_uri)
@@ -58,3 +62,40 @@ def _open(space: Space, folder: SweepFolder, options: Options) -> TrialContext:
         search_split=space.search.split,
         plugins=options.plugins,
     )
+
+
+def _run_trials(context: TrialContext, space: Space, on_trial: TrialCallback | None) -> None:
+    """Run the listed trials of a space that have not ended, up to `search.max_failures` failures in a row."""
+    search = space.search
+    failures = 0
+    for order, name in enumerate(_write_listed_trials(space, context.folder)):
+        record = context.folder.trial(name)
+        if record.state in ENDED:
+            continue
+        if search.max_failures is not None and failures >= search.max_failures:
+            note(f"{plural(failures, 'trial')} in a row failed; the others are not begun")
+            break
+        attempt = record.attempt
+        if record.started:
+            attempt += 1
+        started = replace(record, state="running", started=time.time(), attempt=attempt, reason=None, details=None)
+        context.folder.write_trial(started)
+        run_job(context, name=name, split=search.split, order=order)
+        record = context.folder.trial(name)
+        failures += 1
+        if record.state != "failed":
+            failures = 0
+        if on_trial is not None:
+            on_trial(context.folder, record)
+
+
+def _write_listed_trials(space: Space, folder: SweepFolder) -> list[str]:
+    """Write a record for each point that has none yet, and return the names of all of them in their order."""
+    names = []
+    for number, (origin, values) in enumerate(space.queue()[: space.search.trials]):
+        name = trial_name(number)
+        if not folder.has_usable_trial(name):
+            config = space.resolve(values)
+            folder.write_trial(waiting_record(name, "trial", config, number=number, origin=origin, params=values))
+        names.append(name)
+    return names

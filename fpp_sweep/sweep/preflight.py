@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fpp_sweep.core.datasets import custom_datasets, list_split, require_known
 from fpp_sweep.core.models.model_names import require_model
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec import catalogue
+from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.config import require_prompt
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
@@ -37,6 +37,13 @@ def check_before_start(space: Space, options: Options) -> None:
     if precisions(space) != ["float32"]:
         _require_precisions(space, precisions(space))
     _require_writable_cache(space)
+
+
+def check_before_local_start(space: Space, options: Options) -> None:
+    """Load plugins; raise InputError if something cannot be used, or needs workers on Ray."""
+    plugins.load(options.plugins)
+    space.require_one_process()
+    check_before_start(space, options)
 
 
 def _check_notify(space: Space) -> None:

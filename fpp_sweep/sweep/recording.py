@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +13,8 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.search.racing import savings
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.space import Space
+from fpp_sweep.spec.errors import MachineError
+from fpp_sweep.sweep.api import InterruptedSweep
 
 if TYPE_CHECKING:  # imports Ray, which a sweep in one process does without
     from fpp_sweep.search.searcher import SweepSearcher
@@ -71,6 +73,24 @@ class SweepRecorder:
         reference = hypervolume_reference(info.objectives, baselines)
         if reference is not None:
             self.folder.write_info(replace(info, reference=reference))
+
+
+@contextmanager
+def recording_end(recorder: SweepRecorder) -> Iterator[None]:
+    """Record how the sweep ended and how long it took, whatever happens within."""
+    try:
+        yield
+    except BaseException as error:
+        recorder.record_interrupted_trials()
+        with suppress(OSError):  # as far as the disk allows
+            recorder.record_end("interrupted")
+        if isinstance(error, KeyboardInterrupt):
+            raise InterruptedSweep from None
+        if isinstance(error, OSError):
+            raise MachineError.of(error) from error
+        raise
+    states = {record.state for record in recorder.folder.trials()}
+    recorder.record_end("finished" if "complete" in states else "failed")
 
 
 def hypervolume_reference(objectives: Sequence[Objective], baselines: Sequence[TrialRecord]) -> list[float] | None:
