@@ -1,6 +1,6 @@
 """Numbers, names and files that no command can take: refused at once, in one line that cannot control a terminal."""
 
-import re
+import json
 import subprocess
 import sys
 
@@ -141,41 +141,66 @@ def test_a_split_file_without_end_is_refused(capsys, tmp_path):
     assert "larger than 256 MiB" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize(
-    ("command", "words", "complaint"),
-    [
-        ("tune", ["--datasets", "eurosta"], "did you mean 'eurosat'"),
-        ("tune", ["--datasets", "dtd", "--data-root", "/nowhere"], "dtd: data root /nowhere is not there"),
-        ("tune", ["--data-root", "/nowhere"], "data root /nowhere is not there"),
-        ("tune", ["--dataset-file", "/nowhere.yaml"], "dataset file /nowhere.yaml is not there"),
-        ("tune", ["--set", "base.anchor_prompt=/nowhere.pt"], "prompt file /nowhere.pt does not exist"),
-        ("tune", ["--set", "objectives=[ece/dtd]"], "unknown dataset in metric ece/dtd: 'dtd'"),
-        ("tune", ["--set", "base.method=tptt"], "unknown method 'tptt'"),
-        ("evaluate", ["--datasets", "eurosta"], "did you mean 'eurosat'"),
-        ("evaluate", ["--data-root", "/nowhere"], "aircraft: data root /nowhere is not there"),
-        ("evaluate", ["--datasets", "dtd"], "dtd: needs --data-root"),
-        ("evaluate", ["--prompt", "/nowhere.pt"], "prompt file /nowhere.pt does not exist"),
-        ("evaluate", ["--anchor-prompt", "/nowhere.pt"], "prompt file /nowhere.pt does not exist"),
-        ("evaluate", ["--method", "tptt"], "--method tptt: unknown method 'tptt'"),
-        ("evaluate", ["--set", "method=tpt"], "--set method=tpt: give --method instead"),
-        ("evaluate", ["--set", "search.race=true"], "search.race: needs workers on Ray"),
-        ("evaluate", ["--workers", "2", "--set", "work.device=cuda:1"], "work.device: cuda:1 is one device"),
-        ("tune", ["--set", "fpp.gama2=1"], "--set fpp.gama2=1: unknown key 'fpp.gama2', did you mean 'fpp.gamma2'?"),
-        ("reproduce", ["--datasets", "eurosta"], "did you mean 'eurosat'"),
-        ("reproduce", ["--data-root", "/nowhere", "--datasets", "dtd"], "dtd: data root /nowhere is not there"),
-    ],
-)
-def test_names_that_do_not_exist_are_refused_before_ray_or_torch_is_loaded(tmp_path, command, words, complaint):
-    """With a model whose weights would be fetched first."""
-    shown = "print(*(name for name in ('ray', 'torch', 'open_clip') if name in sys.modules))"
-    code = f"import sys, atexit; atexit.register(lambda: {shown}); from fpp_sweep.cli.command import run\n"
-    module = "reproduce.__main__" if command == "reproduce" else command
-    code += f"from fpp_sweep.{module} import main; run(lambda: main(sys.argv[1:]))"
-    words = [*NEEDED.get(command, []), *words, "--model", "ViT-B-16/openai", "--out", str(tmp_path / "out")]
+WRONG_NAMES = [
+    ("tune", ["--datasets", "eurosta"], "did you mean 'eurosat'"),
+    ("tune", ["--datasets", "dtd", "--data-root", "/nowhere"], "dtd: data root /nowhere is not there"),
+    ("tune", ["--data-root", "/nowhere"], "data root /nowhere is not there"),
+    ("tune", ["--dataset-file", "/nowhere.yaml"], "dataset file /nowhere.yaml is not there"),
+    ("tune", ["--set", "base.anchor_prompt=/nowhere.pt"], "prompt file /nowhere.pt does not exist"),
+    ("tune", ["--set", "objectives=[ece/dtd]"], "unknown dataset in metric ece/dtd: 'dtd'"),
+    ("tune", ["--set", "base.method=tptt"], "unknown method 'tptt'"),
+    ("evaluate", ["--datasets", "eurosta"], "did you mean 'eurosat'"),
+    ("evaluate", ["--data-root", "/nowhere"], "aircraft: data root /nowhere is not there"),
+    ("evaluate", ["--datasets", "dtd"], "dtd: needs --data-root"),
+    ("evaluate", ["--prompt", "/nowhere.pt"], "prompt file /nowhere.pt does not exist"),
+    ("evaluate", ["--anchor-prompt", "/nowhere.pt"], "prompt file /nowhere.pt does not exist"),
+    ("evaluate", ["--method", "tptt"], "--method tptt: unknown method 'tptt'"),
+    ("evaluate", ["--set", "method=tpt"], "--set method=tpt: give --method instead"),
+    ("evaluate", ["--set", "search.race=true"], "search.race: needs workers on Ray"),
+    ("evaluate", ["--workers", "2", "--set", "work.device=cuda:1"], "work.device: cuda:1 is one device"),
+    ("tune", ["--set", "fpp.gama2=1"], "--set fpp.gama2=1: unknown key 'fpp.gama2', did you mean 'fpp.gamma2'?"),
+    ("reproduce", ["--datasets", "eurosta"], "did you mean 'eurosat'"),
+    ("reproduce", ["--data-root", "/nowhere", "--datasets", "dtd"], "dtd: data root /nowhere is not there"),
+]
+
+# runs each list of words of standard input, and prints status, message and heavy modules of each
+RUN_EACH = """
+import contextlib, importlib, io, json, sys
+from fpp_sweep.cli.command import run
+main = importlib.import_module(sys.argv[1]).main
+results = []
+for words in json.load(sys.stdin):
+    shown, message, status = io.StringIO(), io.StringIO(), None
+    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(message):
+        try:
+            run(lambda: main(words))
+        except SystemExit as ended:
+            status = ended.code
+    heavy = [name for name in ("ray", "torch", "open_clip") if name in sys.modules]
+    results.append([status, shown.getvalue(), message.getvalue(), heavy])
+print(json.dumps(results))
+"""
+
+
+@pytest.mark.parametrize("command", ["tune", "evaluate", "reproduce"])
+def test_names_that_do_not_exist_are_refused_before_ray_or_torch_is_loaded(tmp_path, command):
+    """Give a model whose weights would be fetched first."""
+    more = ["--model", "ViT-B-16/openai", "--out", str(tmp_path / "out")]
+    cases = [(words, complaint) for name, words, complaint in WRONG_NAMES if name == command]
+    lines = [[*NEEDED.get(command, []), *words, *more] for words, _ in cases]
+    module = "fpp_sweep.reproduce.__main__" if command == "reproduce" else f"fpp_sweep.{command}"
     done = subprocess.run(
-        [sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=tmp_path, env=environment(tmp_path)
+        [sys.executable, "-c", RUN_EACH, module],
+        input=json.dumps(lines),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(tmp_path),
     )
-    assert done.returncode == 2, done.stderr
-    assert complaint in done.stderr.splitlines()[-1]
-    assert done.stdout.strip() == ""
-    assert not re.search("Traceback", done.stderr)
+    assert done.returncode == 0, done.stderr
+    for (words, complaint), (status, shown, message, heavy) in zip(cases, json.loads(done.stdout), strict=True):
+        assert status == 2, (words, message)
+        assert complaint in message.splitlines()[-1], (words, message)
+        assert shown == ""
+        assert heavy == [], words
+        assert "Traceback" not in message

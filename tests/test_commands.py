@@ -110,6 +110,7 @@ def readme_commands():
     return {match.split("#")[0].strip() for match in re.findall(r"python (-m fpp_sweep\.tune [^\\\n]*)", text)}
 
 
+@pytest.mark.slow  # a dry run that evaluates trials
 def test_tune_runs_as_the_readme_writes_it(tmp_path):
     words = "-m fpp_sweep.tune --space search_spaces/perturb.yaml"
     assert words in readme_commands()

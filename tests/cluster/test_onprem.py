@@ -142,6 +142,7 @@ def test_the_documented_commands_run_a_sweep_on_two_machines_and_leave_nothing(t
         wait_for(lambda: "error: " in cluster.said() or cluster.has_finished())
         assert "error: " not in cluster.said()
         cluster.type(documented("ray rsync-down"))
+        cluster.type(documented("ray exec cluster.yaml 'tmux kill-server"))
         cluster.type(f"{documented('ray down')} --yes")
         sweep = only_sweep(cluster.desk.home / "clone")
         space = load_space(ROOT / "search_spaces/smoke.yaml", CHANGED)

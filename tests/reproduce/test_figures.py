@@ -11,6 +11,7 @@ from fpp_sweep.reproduce.experiment_files import find, load
 from fpp_sweep.reproduce.experiments import Figure
 from fpp_sweep.reproduce.figures import correlations, figure_of, figures_of_page, write_figure
 from tests.kit.experiments import two_seed_result, write_experiment, write_predictions
+from tests.kit.long_forms import short_and_long
 
 SETS = ("dtd", "pets")
 # of dtd, the flattest two are 1 and 3: both 0.9 sure, one right, so |0.5 - 0.9|; then 5 and 4: |1 - 0.8| and |0 - 0.3|,
@@ -49,7 +50,7 @@ def lines(folder):
     return list(csv.DictReader(io.StringIO((folder.report / "figure.csv").read_text())))
 
 
-@pytest.mark.parametrize("name", EVERY_FIGURE)
+@pytest.mark.parametrize("name", short_and_long(EVERY_FIGURE, lambda name: name in ("lambda", "sharpness_groups")))
 def test_every_figure_is_drawn_with_its_fonts_and_the_same_each_time(tmp_path, name):
     experiment = find(name)
     folder, table = made(tmp_path, name, [row.name for row in experiment.rows][:3])
@@ -102,6 +103,8 @@ def test_reliability_is_that_of_each_dataset_over_all_seeds(tmp_path):
     assert (dtd[0.9]["samples"], dtd[0.9]["accuracy"]) == (4, 0.5)
 
 
+@pytest.mark.nightly
+@pytest.mark.slow  # a large figure is drawn twice
 def test_reliability_shows_the_papers_datasets_if_they_are_there(tmp_path):
     folder, table = made(tmp_path, "reliability")
     write_figure(folder, table)

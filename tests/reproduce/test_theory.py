@@ -213,6 +213,8 @@ def features_of_inputs(inputs):
     return features
 
 
+@pytest.mark.nightly
+@pytest.mark.slow  # a Hessian by autograd
 def test_all_blocks_of_jacobian_and_hessian_and_the_trace_equal_autograd():
     pair = twins(width=8, heads=2, layers=1, embed_dim=4, prompt="a photo", classes=("elm", "ox"))
     texts, context = flatness.in_double(pair.texts), pair.context.double()

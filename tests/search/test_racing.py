@@ -113,6 +113,8 @@ def races(worse, count, rounds=60, size=1000, blocks=(64, 128, 256, 512)):
     return stopped / rounds, wrong / rounds
 
 
+@pytest.mark.nightly
+@pytest.mark.slow  # hundreds of simulated races
 def test_who_is_stopped_would_have_been_beaten():
     """By all of these images one of four that are as good is often beaten, by chance."""
     stopped, wrong = races(0.0, 1)

@@ -18,6 +18,7 @@ from fpp_sweep.search import samplers
 from fpp_sweep.search import study as module
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
+from tests.kit.long_forms import short_and_long
 from tests.kit.records import trial
 from tests.names import CTPT, OTPT, TPT, named
 
@@ -275,7 +276,7 @@ def run_driver(folder, space, count, records, deadline):
     return True
 
 
-@pytest.mark.parametrize("sampler", SPACES)
+@pytest.mark.parametrize("sampler", short_and_long(SPACES, lambda sampler: sampler in ("gp", "random")))
 @settings(
     deadline=None, max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )

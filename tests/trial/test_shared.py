@@ -119,6 +119,7 @@ for turn in range(200):
 """
 
 
+@pytest.mark.slow  # three processes
 def test_simultaneous_sweeps_and_pruning_lose_nothing(tmp_path, shared):
     words = [[sys.executable, "-c", WRITES, str(tmp_path / name), str(shared)] for name in ("one", "two", "three")]
     running = [subprocess.Popen(each, stderr=subprocess.PIPE, text=True) for each in words]

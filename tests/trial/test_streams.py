@@ -16,6 +16,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.trial.adapting import stream_of
 from fpp_sweep.trial.trial import StoppingPolicy, TrialStopped, run_trial
 from fpp_sweep.workers.scheduler import LostError
+from tests.kit.long_forms import short_and_long
 from tests.kit.rows import RUNNING_MEAN, registered
 from tests.kit.tasks import same_predictions
 from tests.kit.workers import Gate, executing, inline, plan_of
@@ -129,7 +130,7 @@ def test_a_stream_in_waves_lies_between_shuffled_and_by_class():
     assert changes("by_class") < changes("dirichlet:0.1") < 0.8 * changes("shuffled")
 
 
-@pytest.mark.parametrize("order", ["fair", "file", "shuffled"])
+@pytest.mark.parametrize("order", short_and_long(["fair", "file", "shuffled"], lambda order: order == "shuffled"))
 def test_a_buffer_of_prompts_continues_from_the_previous_shard(worker, tmp_path, monkeypatch, order):
     """In every order of the stream, and after the loss of a worker; no other shard runs twice."""
     config = BUFFER.replace({"adapt.order": order})
@@ -166,6 +167,7 @@ run_trial(plan, BUFFER, "val", inline(worker, plan, Path(sys.argv[2])))
 """
 
 
+@pytest.mark.slow  # a process that is killed
 def test_a_process_killed_in_the_second_shard_loses_only_that_shard(worker, tmp_path, monkeypatch):
     line = [sys.executable, "-c", KILLED, str(worker.cache.root), str(tmp_path / "cut")]
     assert subprocess.run(line, check=False).returncode == -signal.SIGKILL

@@ -22,6 +22,7 @@ from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.trial import ImageRange, join_shards
 from fpp_sweep.trial.worker import Worker
 from tests.kit.datasets import jpeg, write_image
+from tests.kit.long_forms import short_and_long
 from tests.kit.rows import RUNNING_MEAN, registered
 from tests.kit.tasks import evaluation
 from tests.kit.workers import inline, plan_of
@@ -265,7 +266,9 @@ STREAMS: list[tuple[str, dict[str, object]]] = [("running_mean", {})] + [
 
 
 @pytest.mark.parametrize(("method", "more"), STREAMS, ids=["a mean", "in file order", "shuffled"])
-@pytest.mark.parametrize("lost", [range(64), range(64, 128), range(70)], ids=["the first", "the second", "and a half"])
+@pytest.mark.parametrize(
+    "lost", short_and_long([range(64), range(64, 128), range(70)], lambda lost: lost == range(70)), ids=str
+)
 def test_a_stateful_stream_continues_over_unreadable_shards(make_worker, tmp_path, monkeypatch, lost, method, more):
     monkeypatch.setattr(cutting, "SHARD", 64)
     test = [[f"{number}.jpg", number % 2, ("cat", "dog")[number % 2]] for number in range(150)]

@@ -186,6 +186,8 @@ def test_kernels_are_compiled_once_and_only_on_a_gpu(monkeypatch):
         assert len({id(runner) for runner in runners}) == len(set(is_eager))
 
 
+@pytest.mark.nightly
+@pytest.mark.slow  # a benchmark in a process
 def test_the_benchmark_runs_where_only_torch_numpy_and_pillow_are_installed():
     code = """
         import sys
