@@ -29,6 +29,7 @@ ON_CLUSTER = Options(address="auto")
             ["work.model=ViT-B-16:/nowhere/b16.pt"],
             "model 'ViT-B-16:/nowhere/b16.pt': /nowhere/b16.pt is not a file; give the path of a checkpoint",
         ),
+        (["work.model=ViT-B-16/opena"], "unknown tag of ViT-B-16 'opena', did you mean 'openai'?"),
         (["work.datasets=[scenez]"], "did you mean 'scenes'?"),
         (["objectives=[{metric: ece/letters}]"], "unknown dataset in metric ece/letters"),
         (["params.prompt=[fpp, gone.pt]"], "prompt file gone.pt does not exist"),
