@@ -355,7 +355,6 @@ class Sweep:
             plan=self.plan,
             poller=SimpleNamespace(status=SimpleNamespace(workers=1, fatal=None)),
             gpus_per_worker=0.0,
-            on_change=lambda record, split: None,
             continue_trials=continue_trials,
         )
         self.searcher.begin()

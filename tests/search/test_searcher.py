@@ -48,11 +48,14 @@ class Sweep:
             plan=Plan(datasets={"val": (dataset_info("scenes"),)}, seeds=(0,)),
             poller=self.poller,
             gpus_per_worker=gpus,
-            on_change=lambda record, split: self.heard.append((record.name, record.state, split)),
+            listeners=[self],
         )
         self.searcher.begin()
         self.ran = []
         self.asked = 0
+
+    def on_change(self, change):
+        self.heard.append((change.record.name, change.record.state, change.split))
 
     def ask(self):
         self.asked += 1

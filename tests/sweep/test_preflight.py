@@ -119,7 +119,7 @@ def test_a_notify_command_that_cannot_be_run_is_noted_and_harms_nothing(command,
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("note: search.notify: cannot ")
     assert line.endswith("; notifications are off")
-    notifier = Notifier(command, tmp_path)
+    notifier = Notifier(command, tmp_path, ())
     notifier.send("finished")
     notifier.close()
 

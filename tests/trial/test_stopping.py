@@ -53,9 +53,12 @@ class Sweep:
             plan=self.plan,
             poller=StatusPoller(None),
             gpus_per_worker=0.0,
-            on_change=lambda record, split: self.heard.append((record.name, record.state, split)),
+            listeners=[self],
         )
         self.searcher.begin()
+
+    def on_change(self, change):
+        self.heard.append((change.record.name, change.record.state, change.split))
 
     def run(self, executor, policy, *, reported=True):
         """The next job, to its end; Optuna may not hear of it."""
