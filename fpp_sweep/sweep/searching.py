@@ -23,7 +23,7 @@ def new_searcher(
     poller: StatusPoller,
     listeners: Sequence[ChangeListener],
 ) -> SweepSearcher:
-    """Return the searcher of a sweep's study; the listeners are called when a trial starts or ends on a split."""
+    """Return the searcher of a sweep's study; its listeners are called when a trial starts or ends."""
     info = folder.info()
     study = SweepStudy(folder.study_file, info.name, space, Queue.of(folder, info), folder.trials())
     return SweepSearcher(
