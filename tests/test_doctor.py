@@ -195,6 +195,7 @@ def doctor(folder, *words, space=("--space", "small.yaml")):
     return done.returncode, {*rows}, done.stdout + done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # three nodes, four looks at them
 def test_planted_faults_of_a_node_are_found_and_no_others(tmp_path, monkeypatch):
     if os.geteuid() or subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
