@@ -20,7 +20,7 @@ from fpp_sweep.checks.finding_table import finding_table
 from fpp_sweep.checks.probes import run_probes
 from fpp_sweep.core.datasets import open_dataset
 from tests.kit.processes import ROOT, environment, killed_at_end, start_tune
-from tests.waiting import LONG, wait_for
+from tests.kit.waiting import LONG, wait_for
 from tests.workers.test_nodes import HEAD, node, room
 
 CLOUD, ONPREM = ROOT / "cluster.yaml", ROOT / "cluster-onprem.yaml"

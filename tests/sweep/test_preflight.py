@@ -12,8 +12,8 @@ from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.notify import Notifier
 from fpp_sweep.sweep.preflight import check_before_start
 from fpp_sweep.tracking import check_address
-from tests.disks import mounted
 from tests.kit.datasets import build_folders
+from tests.kit.disks import mounted
 from tests.kit.spaces import small_space
 from tests.kit.stores import free_port
 

@@ -15,7 +15,7 @@ from fpp_sweep.tracking import BackgroundSync, check_store, mlflow_links, sync_f
 from fpp_sweep.tracking.sync import STATE_FILE, _SweepRuns
 from tests.kit.records import build_sweep
 from tests.kit.stores import as_sets, contents, faulty_proxy, server
-from tests.waiting import LONG, wait_for
+from tests.kit.waiting import LONG, wait_for
 
 pytestmark = pytest.mark.slow
 
