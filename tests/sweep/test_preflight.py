@@ -14,8 +14,8 @@ from fpp_sweep.sweep.notify import Notifier
 from fpp_sweep.sweep.preflight import check_before_start
 from fpp_sweep.tracking import check_address
 from fpp_sweep.workers.addresses import require_reachable
-from tests.disks import mounted
 from tests.kit.datasets import build_folders
+from tests.kit.disks import mounted
 from tests.kit.spaces import small_space
 from tests.kit.stores import free_port
 

@@ -11,9 +11,9 @@ from fpp_sweep.tracking.desired import trial_run
 from fpp_sweep.trial import worker as worker_module
 from fpp_sweep.trial.trial import StoppingPolicy
 from fpp_sweep.workers.status import StatusPoller
+from tests.kit.names import named
 from tests.kit.records import sweep_info
 from tests.kit.workers import Gate, executing, plan_of
-from tests.names import named
 
 SPACE = named("""
 base: {method: tpt, prompt: a photo of a, views.count: 2}
