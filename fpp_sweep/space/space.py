@@ -27,7 +27,7 @@ from fpp_sweep.spec.config import PRESETS, TrialConfig, dotted, preset
 
 MIN_MAPPED_IMAGES = 50  # that a post-hoc map is fitted on
 DEFAULT_TRIALS = 16  # if no budget is given
-DEFAULT_SAMPLER: Sampler = "tpe"  # gp was not shown to be as good where seeds dominate (benchmarks/RESULTS.md, Search)
+DEFAULT_SAMPLER: Sampler = "auto"
 
 NEED_RAY = ("wall_clock", "gpu_hours", "concurrency", "patience", "race", "notify")  # keys of `search`
 
@@ -139,8 +139,6 @@ class Space:
     def _check_sampler(self) -> Sampler:
         """Return the sampler, which must suit the parameters; `auto` becomes the one that it stands for."""
         sampler: Sampler = self.search.sampler or DEFAULT_SAMPLER
-        if self.grid and self.search.sampler in (None, "auto"):
-            sampler = "grid"
         if sampler == "auto":
             sampler = self._auto_sampler()
         if self.grid:
@@ -160,7 +158,9 @@ class Space:
         return sampler
 
     def _auto_sampler(self) -> Sampler:
-        """Return the sampler that needs fewest trials where the response is smooth and seeds differ little."""
+        """Return the sampler that did best for spaces of this kind (benchmarks/RESULTS.md, Search)."""
+        if self.grid:
+            return "grid"
         for param in self.params:
             if param.when:
                 return "tpe"

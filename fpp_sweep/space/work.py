@@ -171,7 +171,7 @@ class Finalists:
 class Search:
     """The choice of points, and when there are enough."""
 
-    sampler: Sampler = COMPUTED_DEFAULT  # grid if the space has one, else tpe; the space resolves auto
+    sampler: Sampler = COMPUTED_DEFAULT  # auto; the space replaces it by the sampler that it stands for
     trials: Positive | None = None  # that start, baselines not counted; none: no limit
     wall_clock: Seconds | None = None
     gpu_hours: Annotated[float, Limits(gt=0)] | None = None  # hours that workers were held, times the GPUs of each

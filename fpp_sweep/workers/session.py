@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory, gettempdir
@@ -36,6 +36,7 @@ ENVIRONMENT = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # the driver has its own handler
     "TUNE_WARN_SLOW_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "3600",
 }
+Readings = dict[str, dict[str, Any]]  # what a function returned, by the node's address
 _own_folders: list[TemporaryDirectory[str]] = []  # folders of the sessions that this process started
 
 
@@ -162,6 +163,12 @@ def gpus_here() -> float:
     """Return the number of GPUs of all nodes that are up."""
     count: float = _import_ray_session().count_gpus()
     return count
+
+
+def on_every_node(call: Callable[..., Readings], *arguments: Any, env: Mapping[str, str], seconds: float) -> Readings:
+    """Return what a function returns on each node; see ray_session."""
+    readings: Readings = _import_ray_session().on_every_node(call, *arguments, env=env, seconds=seconds)
+    return readings
 
 
 def _import_ray_session() -> ModuleType:

@@ -35,7 +35,7 @@ def test_one_range_is_a_space_with_defaults():
     assert space.name == "x"
     assert space.params == (Param(key="fpp.gamma1", low=0.1, high=10.0, log=True),)
     assert space.objectives == (Objective(metric="accuracy", goal="max"), Objective(metric="ece", goal="min"))
-    assert space.search == Search(sampler="tpe", trials=16)
+    assert space.search == Search(sampler="gp", trials=16)
     assert space.work == Work(datasets=("tiny",))
     assert tuple(space.baselines()) == BASELINES
 
@@ -46,8 +46,9 @@ CONDITION = "params: {method: [tpt, ctpt], adapt.penalty_weight: {low: 1, high: 
 @pytest.mark.parametrize(
     ("text", "sampler"), [(RANGE, "gp"), (CONDITION, "tpe"), ("grid: [{method: [tpt, ctpt]}]\n", "grid")]
 )
-def test_auto_stands_for_gp_or_for_the_sampler_that_the_space_needs(text, sampler):
+def test_the_default_is_auto_which_stands_for_gp_or_for_the_sampler_that_the_space_needs(text, sampler):
     assert of(f"{text}search: {{sampler: auto}}").search.sampler == sampler
+    assert of(text).search.sampler == sampler
 
 
 def test_a_parameter_has_the_kind_of_its_setting():

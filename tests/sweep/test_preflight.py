@@ -12,8 +12,8 @@ from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.notify import Notifier
 from fpp_sweep.sweep.preflight import check_before_start
 from fpp_sweep.tracking import check_address
-from tests.disks import mounted
 from tests.kit.datasets import build_folders
+from tests.kit.disks import mounted
 from tests.kit.spaces import small_space
 from tests.kit.stores import free_port
 
@@ -29,6 +29,7 @@ ON_CLUSTER = Options(address="auto")
             ["work.model=ViT-B-16:/nowhere/b16.pt"],
             "model 'ViT-B-16:/nowhere/b16.pt': /nowhere/b16.pt is not a file; give the path of a checkpoint",
         ),
+        (["work.model=ViT-B-16/opena"], "unknown tag of ViT-B-16 'opena', did you mean 'openai'?"),
         (["work.datasets=[scenez]"], "did you mean 'scenes'?"),
         (["objectives=[{metric: ece/letters}]"], "unknown dataset in metric ece/letters"),
         (["params.prompt=[fpp, gone.pt]"], "prompt file gone.pt does not exist"),
@@ -112,6 +113,6 @@ def test_a_notify_command_that_cannot_be_run_is_noted_and_harms_nothing(command,
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("note: search.notify: cannot ")
     assert line.endswith("; notifications are off")
-    notifier = Notifier(command, tmp_path)
+    notifier = Notifier(command, tmp_path, ())
     notifier.send("finished")
     notifier.close()

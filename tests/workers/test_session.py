@@ -13,10 +13,10 @@ import pytest
 
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.workers.session import time_limit
-from tests.disks import mounted
+from tests.kit.disks import mounted
 from tests.kit.processes import descendants, killed_at_end
 from tests.kit.stores import free_port
-from tests.waiting import LONG
+from tests.kit.waiting import LONG
 
 ROOT = Path(__file__).parent.parent.parent
 SESSION = """

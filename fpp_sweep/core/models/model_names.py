@@ -5,13 +5,16 @@
     NAME[+gelu|+quickgelu]/TAG     ViT-B-16/openai
     NAME[+gelu|+quickgelu]:PATH    ViT-B-16:/models/ViT-B-16.pt
 
-A misspelt name is refused without importing open_clip, which takes ten seconds.
+A misspelt name or tag is refused without importing open_clip, which takes ten seconds: architectures are the names of
+its files, and tags are read from its source text.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from fpp_sweep.core.text.tower import Activation
 
 EMBEDDED = "tiny"
+QUICK_SUFFIX = "-quickgelu"  # open_clip's names for its architectures with OpenAI's activation
 ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu", "quickgelu": "quick_gelu"}  # by the user's word
 
 
@@ -64,13 +68,29 @@ def parse(spec: str) -> ModelSpec:
 
 
 def require_model(spec: str) -> None:
-    """Raise InputError if a model's name is wrong or its file is missing; no weights and no library are loaded.
+    """Raise InputError if a model's name or tag is wrong or its file is missing; no weights and no library are loaded.
 
-    A tag after a slash and the content of a file are checked when the model is loaded.
+    The content of a file is checked when the model is loaded.
     """
-    path = parse(spec).path
-    if path is not None and not path.expanduser().is_file():
-        raise InputError(f"model {spec!r}: {path} is not a file; give the path of a checkpoint")
+    wanted = parse(spec)
+    if wanted.path is not None and not wanted.path.expanduser().is_file():
+        raise InputError(f"model {spec!r}: {wanted.path} is not a file; give the path of a checkpoint")
+    if wanted.tag is not None:
+        require_tag(wanted.name, wanted.tag)
+
+
+def require_tag(name: str, tag: str) -> None:
+    """Raise InputError if open_clip publishes no weights of an architecture under a tag."""
+    stored_tag = tag.lower().replace("-", "_")  # as open_clip looks it up
+    known_tags = tags(name)
+    if stored_tag in known_tags:
+        return
+    base = name.removesuffix(QUICK_SUFFIX)
+    if stored_tag in tags(base):
+        raise InputError(f"model '{name}/{tag}': these weights were trained with gelu; write {base}/{tag}")
+    if not known_tags:
+        raise InputError(f"model {name!r} has no tags in open_clip; write {name}:PATH of a checkpoint")
+    raise unknown(f"tag of {name}", tag, known_tags)
 
 
 def _split_at_first(text: str, separators: str) -> tuple[str, str, str]:
@@ -93,17 +113,77 @@ def names() -> list[str]:
     open_clip = sys.modules.get("open_clip")
     if open_clip is not None:
         return list(open_clip.list_models())
-    package = importlib.util.find_spec("open_clip")
-    if package is None:
+    folder = _open_clip_folder()
+    if folder is None:
         return []
-    architectures: list[str] = []
-    for folder in package.submodule_search_locations or ():
-        architectures += [path.stem for path in Path(folder).glob("model_configs/*.json")]
-    return sorted(architectures)
+    return sorted(path.stem for path in folder.glob("model_configs/*.json"))
 
 
 def tags(name: str) -> list[str]:
-    """Return the tags of an architecture's published weights."""
+    """Return the tags of an architecture's published weights, from open_clip's source unless it is imported already."""
+    folder = _open_clip_folder()
+    if "open_clip" not in sys.modules and folder is not None:
+        with suppress(OSError, UnicodeDecodeError, SyntaxError, _OtherForm):
+            return tags_in_source((folder / "pretrained.py").read_text(encoding="utf-8")).get(name, [])
     from open_clip.pretrained import list_pretrained_tags_by_model  # start-up time: open_clip takes ten seconds
 
     return list(list_pretrained_tags_by_model(name))
+
+
+def _open_clip_folder() -> Path | None:
+    package = importlib.util.find_spec("open_clip")
+    if package is None or package.origin is None:
+        return None
+    return Path(package.origin).parent
+
+
+# --- reading the tags from the text of open_clip's module `pretrained`
+
+
+class _OtherForm(Exception):
+    """The text of a version of open_clip that writes its table of tags in another form."""
+
+
+def tags_in_source(text: str) -> dict[str, list[str]]:
+    """Return the tags of every architecture from the text of a module; nothing of it is run.
+
+    The table is `_PRETRAINED = {"NAME": dict(TAG=settings(...), ...), ...}`, where a value may be the name of such a
+    dict. Tags with `quick_gelu=True` also belong to the architecture NAME-quickgelu.
+    """
+    assigned: dict[str, ast.expr] = {}
+    for statement in ast.parse(text).body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            assigned[statement.targets[0].id] = statement.value
+    table = assigned.get("_PRETRAINED")
+    if not isinstance(table, ast.Dict):
+        raise _OtherForm
+    found: dict[str, list[str]] = {}
+    for key, value in zip(table.keys, table.values, strict=True):
+        if not isinstance(key, ast.Constant):
+            raise _OtherForm
+        if isinstance(value, ast.Name):
+            value = assigned.get(value.id, value)
+        settings_of_tags = _keywords(value)
+        architecture = str(key.value)
+        found[architecture] = list(settings_of_tags)
+        quick_tags = [tag for tag, settings in settings_of_tags.items() if _has_quick_gelu(settings)]
+        if quick_tags:
+            found[f"{architecture}{QUICK_SUFFIX}"] = quick_tags
+    return found
+
+
+def _keywords(call: ast.expr) -> dict[str, ast.expr]:
+    """Return the arguments of a call such as `dict(a=1)`, by name."""
+    if not isinstance(call, ast.Call):
+        raise _OtherForm
+    arguments = {}
+    for keyword in call.keywords:
+        if keyword.arg is None:  # **other
+            raise _OtherForm
+        arguments[keyword.arg] = keyword.value
+    return arguments
+
+
+def _has_quick_gelu(settings: ast.expr) -> bool:
+    value = _keywords(settings).get("quick_gelu")
+    return isinstance(value, ast.Constant) and bool(value.value)

@@ -27,12 +27,11 @@ from torch import Tensor, nn
 from fpp_sweep.core.models.building import BpeTokenizer, make_clip
 from fpp_sweep.core.models.checkpoints import Checkpoint, read_checkpoint
 from fpp_sweep.core.models.clip import Clip, Preprocess
-from fpp_sweep.core.models.model_names import ACTIVATIONS, EMBEDDED, ModelSpec, names, tags
+from fpp_sweep.core.models.model_names import ACTIVATIONS, EMBEDDED, QUICK_SUFFIX, ModelSpec, names, require_tag, tags
 from fpp_sweep.core.text.tower import Activation
-from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tiny import model as tiny
 
-QUICK_SUFFIX = "-quickgelu"  # open_clip's names for its architectures with OpenAI's activation
 IMAGE_SIZE = 224  # open_clip's default
 EOS_ID = 2  # open_clip's default
 
@@ -186,18 +185,10 @@ def _activation_of_file(
 
 def _tag_recipe(wanted: ModelSpec) -> dict[str, Any]:
     """Return open_clip's settings of a tag: address, preprocessing, activation."""
-    recipe: dict[str, Any] = get_pretrained_cfg(wanted.name, wanted.tag)
-    if recipe:
-        return recipe
-    base = wanted.name.removesuffix(QUICK_SUFFIX)
-    if get_pretrained_cfg(base, wanted.tag):
-        raise InputError(
-            f"model '{wanted.name}/{wanted.tag}': these weights were trained with gelu; write {base}/{wanted.tag}"
-        )
-    known_tags = tags(wanted.name)
-    if not known_tags:
-        raise InputError(f"model {wanted.name!r} has no tags in open_clip; write {wanted.name}:PATH of a checkpoint")
-    raise unknown(f"tag of {wanted.name}", wanted.tag or "", known_tags)
+    tag = wanted.tag or ""
+    require_tag(wanted.name, tag)
+    recipe: dict[str, Any] = get_pretrained_cfg(wanted.name, tag)
+    return recipe
 
 
 def _shared_recipe(name: str) -> dict[str, Any]:

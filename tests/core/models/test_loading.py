@@ -21,7 +21,7 @@ from fpp_sweep.core.models import open_clip_models
 from fpp_sweep.core.models.building import BpeTokenizer
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.models.loading import load
-from fpp_sweep.core.models.model_names import ModelSpec, names, parse
+from fpp_sweep.core.models.model_names import ModelSpec, names, parse, tags_in_source
 from fpp_sweep.core.text.packing import Packing
 from fpp_sweep.spec.errors import InputError
 from tests.kit.models import OPENAI_SETTINGS, SMALL_SETTINGS, half_precision_clip, save_openai_archive, small_clip
@@ -496,3 +496,17 @@ def test_tokens_are_open_clips_between_sos_and_eot(tokenizer: BpeTokenizer, text
 def test_the_words_of_the_default_prompt_have_their_published_numbers(tokenizer: BpeTokenizer) -> None:
     assert tokenizer.encode("A photo  of a") == [320, 1125, 539, 320]
     assert (tokenizer.sos, tokenizer.eot) == (49406, 49407)
+
+
+def test_tags_read_from_open_clips_source_are_those_that_it_lists(tags):
+    from open_clip import pretrained
+
+    listed = {}
+    for name, tag in pretrained.list_pretrained():
+        if name not in ARCHITECTURES:
+            listed.setdefault(name, []).append(tag)
+    read = tags_in_source(Path(pretrained.__file__).read_text(encoding="utf-8"))
+    assert {name: sorted(found) for name, found in read.items()} == {
+        name: sorted(found) for name, found in listed.items()
+    }
+    assert "openai" in read["ViT-B-16-quickgelu"]
