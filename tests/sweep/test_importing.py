@@ -26,10 +26,10 @@ from fpp_sweep.sweep.api import Trial
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.posthoc import PosthocInputs
 from fpp_sweep.trial.trial import DatasetResult, summary, with_maps
+from tests.kit.names import PLAIN, TPT
 from tests.kit.processes import ROOT
 from tests.kit.records import RANGES, sweep_info, write_sweep
 from tests.kit.spaces import small_space
-from tests.names import PLAIN, TPT
 
 MAPS = ("temperature_val", "temperature_transfer", "sals", "isotonic")
 CLASSES = {"digits": ("zero", "one", "two"), "scenes": ("a beach", "a street", "a forest", "a field", "a lake")}
