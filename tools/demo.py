@@ -1,0 +1,55 @@
+"""The pages that README links: `python -m tools.demo` runs a sweep and a reproduction and stores them in docs/demo.
+
+Both use the embedded model, so that they take minutes. They run in a temporary folder and print commands as in an
+activated environment.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+DEMO = Path(__file__).parents[1] / "docs" / "demo"
+SWEEP = ("tune", "--space", "perturb", "--name", "perturb")
+REPRODUCTION = ("reproduce", "--table", "main", "ablation", "--name", "paper")
+COLUMNS = "100"  # width of the terminal
+
+
+def main() -> None:
+    DEMO.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="demo-") as name:
+        folder = Path(name).resolve()
+        text = run(SWEEP, folder)
+        (DEMO / "sweep.txt").write_text(without_folder(f"$ fpp-sweep {' '.join(SWEEP)}\n{text}", folder), "utf-8")
+        store(folder / "sweeps/perturb/report/sweep.html", folder, "sweep.html")
+        run(REPRODUCTION, folder)
+        store(folder / "reproductions/paper/reproduction.html", folder, "reproduction.html")
+
+
+def run(words: tuple[str, ...], folder: Path) -> str:
+    """Run a command in a folder; return what it prints on both streams, in order."""
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": programs, "COLUMNS": COLUMNS, "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "fpp_sweep", *words]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)} has failed:\n{done.stdout}")
+    return done.stdout
+
+
+def store(page: Path, folder: Path, name: str) -> None:
+    (DEMO / name).write_text(without_folder(page.read_text("utf-8"), folder), "utf-8")
+
+
+def without_folder(text: str, folder: Path) -> str:
+    """Write paths relative to the folder that the commands ran in."""
+    return text.replace(f"{folder}/", "").replace(str(folder), ".")
+
+
+if __name__ == "__main__":
+    main()
