@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import PRESETS, TrialConfig, preset
 from fpp_sweep.spec.version import VERSION
 from tools.architecture import THEMES, picture
@@ -103,6 +104,13 @@ def test_the_index_lists_every_page():
     index = (ROOT / "docs/README.md").read_text()
     missing = [path.name for path in (ROOT / "docs").glob("*.md") if f"({path.name})" not in index]
     assert missing == ["README.md"]
+
+
+def test_the_tables_of_the_readme_name_every_method_and_metric():
+    text = (ROOT / "README.md").read_text()
+    section = text.partition("## Methods and metrics\n")[2].partition("\n## ")[0]
+    named = {name for line in section.splitlines() if line.startswith("|") for name in re.findall(r"`(\w+)`", line)}
+    assert {*catalogue.METHODS, *catalogue.METRICS} <= named
 
 
 def test_the_documentation_is_short():

@@ -23,6 +23,7 @@ State = Literal["waiting", "running", "stopped", "complete", "failed", "interrup
 ENDED: tuple[State, ...] = ("complete", "failed", "stopped")  # not begun again
 Kind = Literal["trial", "baseline"]
 IMPORTED = "imported"
+ADDED = "added"  # origin of trials that `steer` adds
 FINAL = "final"  # among a trial's splits: the final stage, with more seeds and fresh images
 SEARCHED_ON_TEST = "hyperparameters were searched on the test split, as the paper's were"
 
@@ -78,6 +79,13 @@ class TrialRecord:
     def label(self) -> str:
         """The name in tables and plots, where a baseline is recognised without the prefix."""
         return self.name.removeprefix("baseline-")
+
+    @property
+    def name_and_origin(self) -> str:
+        """The name, marked if `steer` added the trial: `trial-0007 (added)`."""
+        if self.origin == ADDED:
+            return f"{self.name} ({ADDED})"
+        return self.name
 
     @property
     def is_imported(self) -> bool:

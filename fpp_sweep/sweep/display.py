@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fpp_sweep.records.front import format_metric, format_values
-from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.records.records import ADDED, TrialRecord
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.messages import plural
@@ -65,8 +65,10 @@ class Display:
         return phase != status.phase or now - drawn >= interval
 
     def on_change(self, change: TrialChange) -> None:
-        """Write a line for a trial that has ended on a split."""
+        """Write a line for a trial that has ended on a split, and for one that begins because `steer` added it."""
         if not change.has_ended:
+            if change.is_search and change.record.origin == ADDED:
+                self.event(f"{change.record.name_and_origin}  begins")
             return
         if not change.is_search:
             self.event(split_line(change.record, change.split, self._objectives))
@@ -184,10 +186,7 @@ def trial_line(record: TrialRecord, objectives: Sequence[Objective], *, on_front
     """Return the outcome of a trial on the search split, on one line."""
     if record.state != "complete" or record.values is None:
         return escaped(f"{record.name}  {record.state}: {record.reason or 'no reason on record'}")
-    name = record.name
-    if record.origin == "added":
-        name += " (added)"
-    parts = [name, format_values(objectives, record.values)]
+    parts = [record.name_and_origin, format_values(objectives, record.values)]
     if record.finished is not None:
         parts.append(duration(record.finished - record.started))
     if record.broken:

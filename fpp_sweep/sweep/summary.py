@@ -34,6 +34,9 @@ def summary_lines(folder: SweepFolder, width: int | None = None, *, resume: bool
     info, records = folder.info(), folder.trials()
     statistics = statistics_of(folder, info, records)
     yield printable(state_line(folder, info, records))
+    running = [record.name_and_origin for record in records if record.state == "running"]
+    if running and state_text(folder, info) == "running":
+        yield printable(f"running     {', '.join(running)}")
     for line in front_notes(info, statistics.front):
         yield printable(line)
     if records:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from fpp_sweep.search.searcher import TrialChange
 from fpp_sweep.sweep.display import Display, split_line, trial_line
 from fpp_sweep.sweep.live_status import Status
 from tests.kit.records import ACCURACY, ECE, failed, split_result, trial
@@ -314,3 +315,13 @@ def test_a_line_about_another_split_has_the_objectives_or_the_reason():
     partial = replace(tested, results={"test": replace(split_result(70, 5), average={"accuracy": 70.0})})
     assert split_line(partial, "test", GOALS) == "trial-0001  on test: accuracy 70.00"
     assert split_line(failed(2, "on test: no memory"), "test", GOALS) == "trial-0002  on test: no memory"
+
+
+def test_a_trial_that_steer_added_is_named_when_it_begins_and_other_trials_are_not():
+    stream = io.StringIO()
+    display = Display(stream, objectives=GOALS)
+    for record in (trial(1), replace(trial(2), origin="added")):
+        for is_search in (True, False):
+            change = TrialChange(record=record, split="val", is_search=is_search, has_ended=False, records=[], front=[])
+            display.on_change(change)
+    assert stream.getvalue() == "trial-0002 (added)  begins\n"

@@ -11,7 +11,7 @@ from fpp_sweep.space.reading import read_config
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep.summary import failure_lines, front_notes, state_line, summary_lines, work_lines
 from tests.kit.names import PLAIN, TPT
-from tests.kit.records import baseline, failed, sweep_info, trial, write_sweep
+from tests.kit.records import baseline, failed, running, sweep_info, trial, write_sweep
 
 WORK = {"model": "ViT-B-16/openai", "data_root": "my data", "limit": 10, "threads": None, "workers": 2, "seeds": [0, 1]}
 RAN = {"space": {"work": WORK}, "datasets": {"dtd": "1", "pets": "2"}, "plugins": {"mine": "0123"}}
@@ -141,3 +141,12 @@ def test_the_summary_of_an_interrupted_sweep_has_the_command_that_continues_it(t
     assert f"continue    {command} --name {folder.path.name} --resume" in list(summary_lines(folder, 100))
     folder.write_info(sweep_info(command=command))
     assert "continue    " not in "\n".join(summary_lines(folder, 100))
+
+
+def test_trials_that_run_are_named_and_marked_if_steer_added_them(tmp_path):
+    records = [trial(0), running(1), replace(running(2), origin="added")]
+    folder = write_sweep(tmp_path, sweep_info(state="running"), records)
+    line = "running     trial-0001, trial-0002 (added)"
+    assert line not in list(summary_lines(folder, 100))  # no driver holds the lock
+    with folder.locked():
+        assert line in list(summary_lines(folder, 100))
