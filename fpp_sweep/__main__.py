@@ -17,6 +17,7 @@ COMMANDS = {
     "evaluate": "evaluate methods and prompts",
     "reproduce": "the paper's tables and figures",
     "show": "list sweeps; show a sweep or a trial; write a page again",
+    "import": "add predictions of other programs to a sweep",
     "compare": "compare sweeps, or trials of a sweep",
     "steer": "add a point to a sweep, stop a trial, change the budget",
     "sync": "bring MLflow up to date from a sweep's folder",

@@ -36,13 +36,14 @@ def printed(capsys, main, words):
     return capsys.readouterr().out
 
 
-def test_there_are_ten_commands_and_each_has_a_module_of_its_name():
+def test_there_are_eleven_commands_and_each_has_a_module_of_its_name():
     assert list(console.COMMANDS) == [
         "init",
         "tune",
         "evaluate",
         "reproduce",
         "show",
+        "import",
         "compare",
         "steer",
         "sync",

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
+from tests.kit.names import PLAIN
 from tests.kit.processes import SMALL_SPACE, environment, error_lines, tune_command
-from tests.names import PLAIN
 from tests.test_tune import study_states
 
 SPACE = SMALL_SPACE.replace("concurrency: 1", "concurrency: 1, sampler: random")

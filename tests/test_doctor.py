@@ -20,7 +20,7 @@ from fpp_sweep.checks.finding_table import finding_table
 from fpp_sweep.checks.probes import run_probes
 from fpp_sweep.core.datasets import open_dataset
 from tests.kit.processes import ROOT, environment, killed_at_end, start_tune
-from tests.waiting import LONG, wait_for
+from tests.kit.waiting import LONG, wait_for
 from tests.workers.test_nodes import HEAD, node, room
 
 CLOUD, ONPREM = ROOT / "cluster.yaml", ROOT / "cluster-onprem.yaml"
@@ -195,6 +195,7 @@ def doctor(folder, *words, space=("--space", "small.yaml")):
     return done.returncode, {*rows}, done.stdout + done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # three nodes, four looks at them
 def test_planted_faults_of_a_node_are_found_and_no_others(tmp_path, monkeypatch):
     if os.geteuid() or subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:

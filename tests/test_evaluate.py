@@ -28,11 +28,11 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.local_run import run_locally
 from fpp_sweep.sweep.local_worker import local_worker_spec
 from fpp_sweep.sweep.request import space_to_evaluate
-from tests.disks import mounted
 from tests.kit.datasets import build_coop, build_folders, jpeg
+from tests.kit.disks import mounted
+from tests.kit.names import PLAIN, TPT
 from tests.kit.processes import environment
-from tests.names import PLAIN, TPT
-from tests.waiting import LONG, wait_for
+from tests.kit.waiting import LONG, wait_for
 
 FAST = ["fpp.steps=3", "views.count=8"]
 SMALL = ["--datasets", "digits", "scenes", "--limit", "12", "--set", *FAST]

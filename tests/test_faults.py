@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep.space.reading import load_space
-from tests.disks import mounted
+from tests.kit.disks import mounted
 from tests.kit.processes import (
     assert_same_as_in_one_process,
     complete_records,
@@ -22,7 +22,7 @@ from tests.kit.processes import (
     start_tune,
     tune_command,
 )
-from tests.waiting import LONG, wait_for
+from tests.kit.waiting import LONG, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]  # each starts Ray, two workers and MLflow
 

@@ -193,6 +193,7 @@ def test_a_wheel_holds_the_same_spaces_and_every_file_of_the_package(tmp_path):
     assert f"$schema={installed}/fpp_sweep/search_spaces/schema.json" in (outside / "space.yaml").read_text()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # builds a wheel
 def test_an_editable_install_reads_the_spaces_of_the_clone(tmp_path):
     installed = built("editable", tmp_path)

@@ -18,7 +18,7 @@ def test_every_step_is_reached_from_the_one_before(name):
 def test_a_walk_has_no_more_files_than_allowed(name):
     walk = WALKS[name]
     print(f"{name}) {walk.title}: {len(walk.files)} files, goal {walk.goal}")
-    assert len(walk.files) <= walk.limit
+    assert len(walk.files) <= walk.goal
 
 
 def test_all_files_on_the_way_of_gamma2_are_on_its_walk(tmp_path):
@@ -42,7 +42,7 @@ def test_a_step_that_the_source_does_not_name_is_reported():
 def test_a_walk_with_a_missing_step_or_a_loose_chain_is_reported():
     first = (Step("steer.py", "main"), Step("sweep/steering.py", "missing"))
     second = (Step("tune.py", "main"), Step("sweep/launch.py", "launch"))
-    walk = reading_paths.Walk("x", "title", goal=4, limit=4, chains=(first, second))
+    walk = reading_paths.Walk("x", "title", goal=4, chains=(first, second))
     assert missing_links(walk) == [
         "steer.py main: does not name sweep/steering.py missing",
         "tune.py main: a chain starts here, and no earlier chain has this step",

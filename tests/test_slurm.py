@@ -14,8 +14,8 @@ from benchmarks.resume import finished
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.reading import load_space
 from tests.kit.processes import ROOT, SMALL_SPACE, assert_same_as_in_one_process
-from tests.slurm import slurm, why_not
-from tests.waiting import wait_for
+from tests.kit.slurm import slurm, why_not
+from tests.kit.waiting import wait_for
 
 SCRIPT = ROOT / "cluster/slurm.sbatch"
 ROUNDS = int(os.environ.get("FPP_SLURM_ROUNDS", "1"))  # interruptions of each kind; a nightly run may take more

@@ -21,8 +21,8 @@ from fpp_sweep.sweep.lent_points import with_lent_points
 from fpp_sweep.sweep.request import space_to_tune
 from tests.kit.processes import SMALL_SPACE, environment, kill_tree, killed_at_end, only_sweep, start_tune
 from tests.kit.records import CREATED, build_sweep
+from tests.kit.waiting import LONG, wait_for
 from tests.test_tune import tune as run_tune
-from tests.waiting import LONG, wait_for
 
 
 @pytest.fixture

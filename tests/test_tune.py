@@ -16,6 +16,7 @@ import pytest
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec.messages import runnable
 from tests.kit.layout import assert_same_layout
+from tests.kit.names import PLAIN, TPT
 from tests.kit.processes import (
     ROOT,
     SMALL_SPACE,
@@ -30,8 +31,7 @@ from tests.kit.processes import (
     tune_command,
 )
 from tests.kit.stores import free_port
-from tests.names import PLAIN, TPT
-from tests.waiting import LONG, wait_for
+from tests.kit.waiting import LONG, wait_for
 
 
 def tune(folder, *words, space=SMALL_SPACE, code=0):

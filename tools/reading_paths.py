@@ -64,7 +64,6 @@ class Walk:
     name: str
     title: str
     goal: int
-    limit: int  # the goal, or the number of files that is accepted today
     chains: tuple[tuple[Step, ...], ...]
 
     @property
@@ -83,8 +82,7 @@ def read_walks(file: Path = WALKS_FILE) -> list[Walk]:
         chains = []
         for steps in document["chains"]:
             chains.append(tuple(Step.of(text) for text in steps))
-        goal = document["goal"]
-        walks.append(Walk(name, document["title"], goal, document.get("limit", goal), tuple(chains)))
+        walks.append(Walk(name, document["title"], document["goal"], tuple(chains)))
     return walks
 
 
@@ -291,8 +289,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if args.list:
             print("\n".join(f"     {file}" for file in walk.files))
         problems += [f"{walk.name}) {problem}" for problem in missing_links(walk)]
-        if len(walk.files) > walk.limit:
-            problems.append(f"{walk.name}) {len(walk.files)} files, more than {walk.limit}")
+        if len(walk.files) > walk.goal:
+            problems.append(f"{walk.name}) {len(walk.files)} files, more than {walk.goal}")
     if problems:
         raise SystemExit("\n".join(problems))
 

@@ -33,7 +33,7 @@ _fpp_sweep() {
 FLAGS
         esac
         case "$command" in
-            show | compare | steer | sync) words="$words $sweeps" ;;
+            show | import | compare | steer | sync) words="$words $sweeps" ;;
         esac
     fi
     COMPREPLY=($(compgen -W "$words" -- "$current"))

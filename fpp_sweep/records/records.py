@@ -22,6 +22,7 @@ State = Literal["waiting", "running", "stopped", "complete", "failed", "interrup
 # interrupted: the sweep ended while the trial ran; --resume begins the trial again, with cached results
 ENDED: tuple[State, ...] = ("complete", "failed", "stopped")  # not begun again
 Kind = Literal["trial", "baseline"]
+IMPORTED = "imported"
 FINAL = "final"  # among a trial's splits: the final stage, with more seeds and fresh images
 SEARCHED_ON_TEST = "hyperparameters were searched on the test split, as the paper's were"
 
@@ -54,9 +55,9 @@ class TrialRecord:
     kind: Kind
     state: State
     number: int | None = None  # Optuna's; baselines have none
-    origin: str = "sampled"  # sampled, grid, point, added (by `steer`), code, paper or baseline
+    origin: str = "sampled"  # sampled, grid, point, added (by `steer`), code, paper, baseline or imported
     params: Settings = field(default_factory=dict)  # the searched settings, by dotted key
-    config: Settings = field(default_factory=dict)  # TrialConfig.flat()
+    config: Settings = field(default_factory=dict)  # TrialConfig.flat(); of an import, its file
     key: str = ""  # keys.of_config(config)
     started: float = 0.0  # seconds since 1970
     finished: float | None = None
@@ -77,6 +78,11 @@ class TrialRecord:
     def label(self) -> str:
         """The name in tables and plots, where a baseline is recognised without the prefix."""
         return self.name.removeprefix("baseline-")
+
+    @property
+    def is_imported(self) -> bool:
+        """True if the predictions were read from a file (`import`), so that the record has no settings."""
+        return self.origin == IMPORTED
 
     @property
     def broken(self) -> list[str]:

@@ -186,7 +186,7 @@ def write_configs(folder: Path, info: SweepInfo, front: Front, statistics: Sweep
         marks = list(front.marks.get(record.name, []))
         if record.kind == "trial":
             marks.append(record.name)
-        if is_recommended:
+        if is_recommended and not record.is_imported:
             marks.append("recommended")
         for mark in marks:
             configs[_file_name(mark)] = _config_text(info, front, record, statistics.answer)

@@ -14,7 +14,7 @@ from fpp_sweep.records.front import (
     splits_of,
     values_by_setting,
 )
-from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.records import IMPORTED, SweepInfo, TrialRecord
 from fpp_sweep.report.formatting import format_interval
 from fpp_sweep.report.table import Cell, Column, Row, RowStyle, Table, columns_of
 from fpp_sweep.spec import catalogue
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 SETTING_DIGITS = 4  # the configs in best/ have all
 SETTING_LENGTH = 60  # characters of a setting's value
-NAMED_ORIGINS = ("code", "paper", "point", "added")  # origins of trials whose settings the user or the paper gave
+# origins of trials whose settings the user or the paper gave, and of predictions of other programs
+NAMED_ORIGINS = ("code", "paper", "point", "added", IMPORTED)
 
 
 def front_table(

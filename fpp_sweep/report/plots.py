@@ -122,7 +122,9 @@ def _hover_text(info: SweepInfo, statistics: SweepStatistics, record: TrialRecor
     for objective, value in zip(info.objectives, values_of(record), strict=True):
         lines.append(f"{plot_text(objective.metric)}: <b>{format_metric(objective.metric, value)}</b>")
     settings = dict(record.params)
-    if not settings:
+    if record.is_imported:
+        settings = dict(record.config)
+    elif not settings:
         settings = {"method": record.config.get("method"), "prompt": record.config.get("prompt")}
     for key, value in list(settings.items())[:N_HOVERED_SETTINGS]:
         lines.append(f"{plot_text(key)} = {plot_text(format_setting(value))}")

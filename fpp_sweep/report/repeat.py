@@ -28,6 +28,9 @@ def use_command(info: SweepInfo, config: Path) -> str:
 
 def repeat_command(folder: SweepFolder, info: SweepInfo, record: TrialRecord) -> str:
     """Return the command that evaluates a trial again; a failed one only with the dataset and seed of its reason."""
+    if record.is_imported:
+        words = [str(record.config.get("file")), "--as", record.label, "--into", str(folder.path)]
+        return runnable(command_line("import", words))
     datasets = list(info.datasets)
     seeds = [str(seed) for seed in info.seeds]
     reason = record.reason or ""

@@ -17,7 +17,6 @@ from fpp_sweep.report.document import Block, Html, Section, Text
 from fpp_sweep.report.html import format_time, safe
 from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.report.trial_table import NOTE, trial_table
-from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import printable
@@ -83,9 +82,7 @@ def _summary(record: TrialRecord, front: Front) -> str:
 def _settings(record: TrialRecord) -> list[list[str]]:
     """Return the settings that were searched, then those that the trial's method reads."""
     settings = dict(record.params)
-    is_known_method = str(record.config.get("method")) in catalogue.METHODS  # a plugin's method may not be loaded
-    read = relevant(record.config) if is_known_method and "prompt" in record.config else dict(record.config)
-    for key, value in read.items():
+    for key, value in relevant(record.config).items():
         settings.setdefault(key, value)
     rows = []
     for key, value in settings.items():

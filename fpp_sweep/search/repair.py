@@ -42,7 +42,8 @@ def repair_records(folder: SweepFolder, info: SweepInfo, space: Space) -> Iterat
 
 def _check_record(record: TrialRecord, info: SweepInfo, space: Space) -> None:
     """Raise InputError if this sweep cannot have written the record."""
-    TrialConfig().replace(record.config)
+    if not record.is_imported:
+        TrialConfig().replace(record.config)
     if record.state == "complete":
         is_measured = info.search_split in record.results and len(record.values or ()) == len(info.objectives)
         require(is_measured, "complete, and without its results or values")

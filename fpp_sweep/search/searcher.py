@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 from ray import tune
@@ -52,6 +52,28 @@ class Progress:
     seconds: list[float] = field(default_factory=list)  # durations of finished trials
 
 
+@dataclass(frozen=True, slots=True)
+class TrialChange:
+    """The start or the end of a trial or baseline on a split."""
+
+    record: TrialRecord
+    split: str
+    is_search: bool  # the split is the one that is searched
+    has_ended: bool
+    records: Sequence[TrialRecord]  # all records of the sweep
+    front: Sequence[TrialRecord]  # with this trial, if it has ended there
+
+    @property
+    def joins_front(self) -> bool:
+        return self.has_ended and self.record.name in [member.name for member in self.front]
+
+
+class ChangeListener(Protocol):
+    """A part of the driver that reacts to the changes of trials."""
+
+    def on_change(self, change: TrialChange) -> None: ...
+
+
 class AbortTune(BaseException):
     """The end of Tune's loop, with its cause; Tune would wrap an Exception in pages of text."""
 
@@ -78,10 +100,10 @@ class SweepSearcher(Searcher):
         final_plan: Plan | None = None,
         poller: StatusPoller,
         gpus_per_worker: float,
-        on_change: Callable[[TrialRecord, str], None],
+        listeners: Sequence[ChangeListener] = (),
         continue_trials: Sequence[str] = (),
     ) -> None:
-        """Call `on_change` with a record and a split when the trial begins on that split, and when it has ended.
+        """Call the listeners, in their order, when a trial begins on a split and when it has ended there.
 
         The trials of `continue_trials` were stopped early and are now run to their end.
         """
@@ -92,7 +114,7 @@ class SweepSearcher(Searcher):
         self._plan, self._poller = plan, poller
         self._began = time.monotonic() - folder.info().spent  # earlier drivers' time counts, too
         self._gpus = gpus_per_worker
-        self._on_change = on_change
+        self._listeners = listeners
         self._running: dict[str, tuple[str, str]] = {}  # id of Tune's trial -> name and split
         self._started: dict[str, float] = {}  # id of Tune's trial -> time of its start
         self._processes: set[int] = set()  # that have run a job
@@ -231,7 +253,7 @@ class SweepSearcher(Searcher):
         self._started[trial_id] = time.monotonic()
         self.progress.running.add(name)
         self._order += 1
-        self._on_change(self._records[name], split)
+        self._announce(self._records[name], split, has_ended=False)
         return {"name": name, "split": split, "order": self._order}
 
     @aborting_tune()
@@ -261,7 +283,14 @@ class SweepSearcher(Searcher):
         if is_search and record.kind == "trial":
             self._study.tell(record)
             self._count(record)
-        self._on_change(record, split)
+        self._announce(record, split, has_ended=True)
+
+    def _announce(self, record: TrialRecord, split: str, *, has_ended: bool) -> None:
+        """Call the listeners with a trial that has started or ended on a split."""
+        is_search = split == self._space.search.split
+        change = TrialChange(record, split, is_search, has_ended, self.records(), self.front())
+        for listener in self._listeners:
+            listener.on_change(change)
 
     def save(self, checkpoint_path: str) -> None:
         """Save nothing: the folder is the state."""

@@ -77,12 +77,6 @@ def _pydantic() -> Any:
     return pydantic
 
 
-def _core_schema() -> Any:
-    from pydantic_core import core_schema  # start-up time, as above
-
-    return core_schema
-
-
 @functools.cache
 def _model(cls: Any, skip: frozenset[str]) -> type[BaseModel]:
     """Return the pydantic model of a dataclass's fields."""
@@ -133,7 +127,8 @@ class Convert:
     schema: Callable[[], dict[str, Any]] | None = None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], CoreSchema]) -> CoreSchema:
-        schema: CoreSchema = _core_schema().no_info_before_validator_function(self.function, handler(source))
+        converted = _pydantic().BeforeValidator(self.function)
+        schema: CoreSchema = converted.__get_pydantic_core_schema__(source, handler)
         return schema
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: Callable[[Any], Any]) -> Any:
@@ -149,10 +144,11 @@ class Items:
     at_least: int = 0
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], CoreSchema]) -> CoreSchema:
-        core_schema = _core_schema()
-        as_tuple = core_schema.no_info_before_validator_function(self._as_tuple, handler(source))
-        distinct: CoreSchema = core_schema.no_info_after_validator_function(self._require_distinct, as_tuple)
-        return distinct
+        tuples = _pydantic().BeforeValidator(self._as_tuple)
+        distinct = _pydantic().AfterValidator(self._require_distinct)
+        as_tuple: CoreSchema = tuples.__get_pydantic_core_schema__(source, handler)
+        schema: CoreSchema = distinct.__get_pydantic_core_schema__(source, lambda _: as_tuple)
+        return schema
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: Callable[[Any], Any]) -> Any:
         schema = {**handler(core), "uniqueItems": True}

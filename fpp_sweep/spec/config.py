@@ -417,9 +417,13 @@ def parse_settings(words: Iterable[str]) -> dict[str, str]:
 def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config's settings without those that its method and prompt do not read.
 
+    Without a method that is known, as in a plugin that is not loaded or an import, return all of them.
+
     >>> "fpp.gamma2" in relevant(TrialConfig(prompt="a photo of a").flat())
     False
     """
+    if flat.get("method") not in catalogue.METHODS or "prompt" not in flat:
+        return dict(flat)
     read = ["method", "prompt", "deep_prompts", "precision", *catalogue.method(flat["method"]).reads]
     if flat["prompt"] == "fpp":
         read += ["fpp.", "anchor_prompt"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import sys
@@ -15,15 +14,13 @@ from typing import TYPE_CHECKING, Self, TextIO
 from fpp_sweep.spec.errors import escaped
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.segment import Segment
+    from rich.console import RenderableType
 
 REFRESH_INTERVAL = 0.1  # seconds between two states of a line on a terminal
 LOG_INTERVAL = 10.0  # seconds between two lines in a log
 MIN_SECONDS_SHOWN = 1.0  # faster work leaves no line behind on a terminal
 LOG_COLUMNS = 10_000  # width of a log, whose lines are never wrapped
 DEFAULT_COLUMNS = 80  # width of a terminal that does not report one
-MAX_BLOCK_LINES = 12  # a block that is higher than the window could not be erased
 
 _ERASE_BELOW = "\033[J"
 
@@ -68,39 +65,14 @@ class Screen:
         return ""
 
     def text(self, stay: Iterable[RenderableType]) -> str:
-        """Return the lines that stay and the block, with ? for each character that the stream's encoding lacks."""
-        from rich.console import Console  # start-up time: rich draws for those who watch
-        from rich.segment import Segment, Segments  # start-up time, as above
-        from rich.text import Text  # start-up time, as above
+        """Return the lines that stay and the block, as they are written to the stream."""
+        from fpp_sweep.spec import rendering  # start-up time: it loads rich, which draws for those who watch
 
-        memory = io.BytesIO()
-        file = io.TextIOWrapper(memory, self._stream.encoding or "utf-8", "replace", newline="")
-        console = Console(file=file, width=self.columns(), height=100, force_terminal=self.terminal, highlight=False)
-        for line in stay:
-            console.print(line, soft_wrap=isinstance(line, str | Text), markup=False, emoji=False)
-        segments: list[Segment] = []
-        self._block_widths = []
-        for block_line in self._block_lines(console):
-            self._block_widths.append(Segment.get_line_length(block_line))
-            segments += [*block_line, Segment.line()]
-        console.print(Segments(segments), end="", soft_wrap=True)
-        file.flush()
-        text = memory.getvalue().decode(file.encoding)
-        if self.terminal:
-            return text
-        return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
-
-    def _block_lines(self, console: Console) -> list[list[Segment]]:
-        """Return the block's lines, cut at the edge of the terminal."""
-        # the last column stays free: writing there makes some terminals wrap
-        options = console.options.update(width=console.width - 1, no_wrap=True)
-        options.overflow = "ellipsis"
-        if options.ascii_only:
-            options.overflow = "crop"
-        lines: list[list[Segment]] = []
-        for renderable in self._block:
-            lines += console.render_lines(renderable, options, pad=False)
-        return lines[:MAX_BLOCK_LINES]
+        drawn = rendering.draw(
+            stay, self._block, encoding=self._stream.encoding or "utf-8", columns=self.columns(), terminal=self.terminal
+        )
+        self._block_widths = drawn.block_widths
+        return drawn.text
 
     def columns(self) -> int:
         """Return the width of the terminal, or of a log."""

@@ -131,7 +131,10 @@ class Trial:
 
     @property
     def config(self) -> TrialConfig:
-        return TrialConfig().replace(self.record.config)
+        record = self.record
+        if record.is_imported:
+            raise InputError(f"{self.name}: its predictions were imported, so that it has no configuration")
+        return TrialConfig().replace(record.config)
 
     def predictions(self, split: str | None = None) -> DataFrame:
         """Return a row for each sample, seed and dataset of a split; the default is the split that was searched."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import RenderableType
 from rich.progress_bar import ProgressBar
@@ -19,6 +19,9 @@ from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import Screen, duration
 from fpp_sweep.sweep.live_status import Status
+
+if TYPE_CHECKING:  # imports Ray
+    from fpp_sweep.search.searcher import TrialChange
 
 REDRAW_INTERVAL = 0.2  # seconds between two states of the block on a terminal
 LOG_INTERVAL = 30.0  # seconds between two lines of status in a log
@@ -60,6 +63,20 @@ class Display:
         phase, drawn = self._last_drawn
         interval = REDRAW_INTERVAL if self._screen.terminal else LOG_INTERVAL
         return phase != status.phase or now - drawn >= interval
+
+    def on_change(self, change: TrialChange) -> None:
+        """Write a line for a trial that has ended on a split."""
+        if not change.has_ended:
+            return
+        if not change.is_search:
+            self.event(split_line(change.record, change.split, self._objectives))
+            return
+        style = ""
+        if change.record.state == "failed":
+            style = "red"
+        elif change.joins_front:
+            style = "green"
+        self.event(trial_line(change.record, self._objectives, on_front=change.joins_front), style)
 
     def event(self, line: str, style: str = "") -> None:
         """Write a line that stays."""

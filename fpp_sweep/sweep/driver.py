@@ -14,11 +14,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.messages import stage
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.display import Display, split_line, trial_line
+from fpp_sweep.sweep.display import Display
 from fpp_sweep.sweep.live_status import live_status
 from fpp_sweep.sweep.notify import Notifier
 from fpp_sweep.sweep.opening import OpenedSweep
@@ -45,9 +44,10 @@ class SweepDriver:
         self.shipper = BackgroundSync(folder, uri)
         self.display = Display(sys.stderr, objectives=space.objectives)
         self.reporter = Reporter(folder, self.shipper)
-        self.notifier = Notifier(space.search.notify, folder.path)
+        self.notifier = Notifier(space.search.notify, folder.path, space.objectives)
         self.poller = StatusPoller(opened.pool, self._show_status, self._note_restart, self._leave)
-        self.searcher = new_searcher(space, folder, opened, options, self.poller, self._on_change)
+        listeners = (self.reporter, self.recorder, self.notifier, self.display)
+        self.searcher = new_searcher(space, folder, opened, options, self.poller, listeners)
 
     def run(self) -> None:
         """Search to the end, or until an interrupt or a failure of the machine; report and deliver in any case."""
@@ -84,35 +84,9 @@ class SweepDriver:
     def _record_end(self, state: EndState) -> None:
         self.poller.poll()
         self.recorder.record_end(state, self.poller.status)
-        self.notifier.send(state, front=self._front_values())
+        self.notifier.send_end(state, self.searcher.front())
 
-    def _front_values(self) -> dict[str, dict[str, float]]:
-        metrics = [objective.metric for objective in self.space.objectives]
-        values = {}
-        for member in self.searcher.front():
-            values[member.name] = dict(zip(metrics, member.values or (), strict=True))
-        return values
-
-    # ------------------------------------------------------------ called by the searcher and the poller
-
-    def _on_change(self, record: TrialRecord, split: str) -> None:
-        """Report that the searcher has started or ended a trial or baseline on a split."""
-        self.reporter.nudge()
-        if record.name in self.searcher.progress.running:
-            return
-        if split != self.space.search.split:
-            self.display.event(split_line(record, split, self.space.objectives))
-            return
-        self.recorder.record_reference(self.searcher.records())
-        style = ""
-        joins_front = record.kind == "trial" and record.name in self._front_values()
-        if record.state == "failed":
-            style = "red"
-            self.notifier.send("trial failed", trial=record.name, reason=record.reason)
-        elif joins_front:
-            style = "green"
-            self.notifier.send("new front", trial=record.name, front=self._front_values())
-        self.display.event(trial_line(record, self.space.objectives, on_front=joins_front), style)
+    # ------------------------------------------------------------ called by the poller
 
     def _show_status(self, scheduler: SchedulerStatus) -> None:
         info = replace(self.folder.info(), spent=self.recorder.spent_before)

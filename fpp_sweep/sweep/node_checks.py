@@ -12,6 +12,7 @@ from fpp_sweep.checks.probes import Readings, node_readings
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
 from fpp_sweep.spec.specs import WorkerSpec
+from fpp_sweep.workers.session import on_every_node
 
 SHARED_ENVIRONMENT = ("OMP_WAIT_POLICY", "FPP_SWEEP_CACHE")  # variables that workers on other machines need, too
 NODE_SECONDS = 60.0  # for a node to answer
@@ -24,8 +25,6 @@ def shared_environment() -> dict[str, str]:
 
 def readings_of_nodes(probe: Callable[..., Readings], *arguments: Any, seconds: float) -> dict[str, Readings]:
     """Return what a function of `probes` reads on every node of the Ray cluster, by the node's address."""
-    from fpp_sweep.workers.nodes import on_every_node  # imports Ray, which `session` must import first
-
     return on_every_node(probe, *arguments, env=shared_environment(), seconds=seconds)
 
 

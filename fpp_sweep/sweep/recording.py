@@ -17,7 +17,7 @@ from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.sweep.api import InterruptedSweep
 
 if TYPE_CHECKING:  # imports Ray, which a sweep in one process does without
-    from fpp_sweep.search.searcher import SweepSearcher
+    from fpp_sweep.search.searcher import SweepSearcher, TrialChange
     from fpp_sweep.workers.status import SchedulerStatus
 
 EndState = Literal["finished", "failed", "interrupted"]
@@ -63,6 +63,10 @@ class SweepRecorder:
                 if record.state == "running":
                     reason = "the sweep was interrupted"
                     self.folder.write_trial(replace(record, state="interrupted", reason=reason, finished=time.time()))
+
+    def on_change(self, change: TrialChange) -> None:
+        if change.is_search and change.has_ended:
+            self.record_reference(change.records)
 
     def record_reference(self, records: Sequence[TrialRecord]) -> None:
         """Record the corner of the hypervolume once all baselines have ended."""

@@ -14,6 +14,7 @@ from fpp_sweep.tracking import BackgroundSync
 
 if TYPE_CHECKING:
     from fpp_sweep.records.answer import SweepStatistics
+    from fpp_sweep.search.searcher import TrialChange
 
 TABLE_INTERVAL, PAGE_INTERVAL = 2.0, 60.0  # seconds
 PAUSE_FACTOR = 20  # pause before the next page / time that the last page took
@@ -33,8 +34,7 @@ class Reporter:
     def start(self) -> None:
         self._thread.start()
 
-    def nudge(self) -> None:
-        """Say that a record has changed."""
+    def on_change(self, _change: TrialChange) -> None:
         self._changed.set()
 
     def close(self) -> None:

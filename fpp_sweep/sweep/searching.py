@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.records.steering import Queue
 from fpp_sweep.search.job import TrialContext
-from fpp_sweep.search.searcher import SweepSearcher, run_tune
+from fpp_sweep.search.searcher import ChangeListener, SweepSearcher, run_tune
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.api import Options
@@ -22,9 +21,9 @@ def new_searcher(
     opened: OpenedSweep,
     options: Options,
     poller: StatusPoller,
-    on_change: Callable[[TrialRecord, str], None],
+    listeners: Sequence[ChangeListener],
 ) -> SweepSearcher:
-    """Return the searcher of a sweep's study; it calls `on_change` when a trial starts or ends on a split."""
+    """Return the searcher of a sweep's study; its listeners are called when a trial starts or ends."""
     info = folder.info()
     study = SweepStudy(folder.study_file, info.name, space, Queue.of(folder, info), folder.trials())
     return SweepSearcher(
@@ -35,7 +34,7 @@ def new_searcher(
         final_plan=opened.final_plan,
         poller=poller,
         gpus_per_worker=opened.gpus_per_worker,
-        on_change=on_change,
+        listeners=listeners,
         continue_trials=options.continue_trials,
     )
 

@@ -7,13 +7,11 @@ filled with fixed random numbers. So texts of unknown words can be encoded, but 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
+from open_clip import CLIP
+from open_clip.model import CLIPTextCfg, CLIPVisionCfg
 from safetensors import safe_open
-
-if TYPE_CHECKING:
-    from open_clip import CLIP
 
 SHIPPED = Path(__file__).with_name("tiny.safetensors")
 FORMAT_VERSION = "1"
@@ -29,11 +27,9 @@ IDS, ROWS = "token_embedding.ids", "token_embedding.rows"  # the names under whi
 
 def build() -> CLIP:
     """Return a freshly initialised model; draws from torch's global random stream."""
-    import open_clip  # start-up time: takes ten seconds
-
-    vision = open_clip.model.CLIPVisionCfg(layers=(1, 2, 2, 1), width=16, head_width=32, image_size=IMAGE_SIZE)
-    text = open_clip.model.CLIPTextCfg(context_length=77, vocab_size=49_408, width=WIDTH, heads=4, layers=3)
-    return open_clip.CLIP(WIDTH, vision, text)
+    vision = CLIPVisionCfg(layers=(1, 2, 2, 1), width=16, head_width=32, image_size=IMAGE_SIZE)
+    text = CLIPTextCfg(context_length=77, vocab_size=49_408, width=WIDTH, heads=4, layers=3)
+    return CLIP(WIDTH, vision, text)
 
 
 def load(path: Path | None = None) -> tuple[CLIP, dict[str, str]]:

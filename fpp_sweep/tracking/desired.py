@@ -279,8 +279,7 @@ def _trial_tags(info: SweepInfo, record: TrialRecord, front: FrontDocument) -> d
 def _settings_shown(record: TrialRecord) -> dict[str, Any]:
     """Return the settings that the record's method and metrics read, and those that were searched."""
     config = record.config
-    is_known_method = str(config.get("method")) in catalogue.METHODS  # a plugin's method may not be loaded
-    settings = relevant(config) if is_known_method and "prompt" in config else dict(config)
+    settings = relevant(config)
     for metric in _measured_metrics(record):
         row = catalogue.METRICS.get(metric)
         for column in row.columns if row else ():

@@ -2,6 +2,7 @@
 
     prompts/<dataset>.seed<n>.safetensors              prompts that were pretrained
     <split>/<dataset>.seed<n>.predictions.parquet      a row for each sample, for pandas, DuckDB and the like
+    <split>/fitted_on/                                 the same of the split that post-hoc maps are fitted on
     <split>/block_stats.npz                            what intervals and comparisons need, by block of images
     <split>/block_stats@<map>.npz                      the same after a post-hoc map
     <split>/posthoc.json                               the temperatures of post-hoc maps, if there are any
@@ -13,6 +14,7 @@ pyarrow and matplotlib take a second to load, so they are imported when a trial 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,12 +28,14 @@ from fpp_sweep.spec.files import files_inside, open_inside, require_inside, writ
 from fpp_sweep.statistics.block_stats import BlockStats, to_bytes
 from fpp_sweep.trial.trial import DatasetResult
 
+FITTED_ON = "fitted_on"  # the folder in a split's folder
+
 
 def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, title: str) -> None:
     """Write all files of a trial on one split."""
     from fpp_sweep.trial.diagram import reliability_panels  # start-up time: loads matplotlib
 
-    for subfolder in (split, "prompts"):
+    for subfolder in (f"{split}/{FITTED_ON}", "prompts"):
         require_inside(folder, folder / subfolder)
     block_stats: dict[str, dict[tuple[str, int], BlockStats]] = {}  # by post-hoc map; empty: of the method itself
     first_seed = results[0].seed
@@ -40,6 +44,9 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
         dataset = result.dataset
         name = f"{dataset.name}.seed{result.seed}"
         write_predictions(result.predictions, dataset.classes, folder / split / f"{name}.predictions.parquet")
+        if result.fitted_on is not None:
+            fitted_on = folder / split / FITTED_ON / f"{name}.predictions.parquet"
+            write_predictions(result.fitted_on, dataset.classes, fitted_on)
         if result.prompt is not None:
             with written_whole(folder / "prompts" / f"{name}.safetensors") as partial:
                 partial.write_bytes(result.prompt)
@@ -118,7 +125,7 @@ def read_predictions(path: Path) -> dict[str, Any]:
 
 
 def write_predictions(predictions: Predictions, classes: Sequence[str], path: Path) -> None:
-    """Write one row for each sample; optional columns come last."""
+    """Write one row for each sample, and the names of all classes as metadata; optional columns come last."""
     import pyarrow.parquet  # start-up time
 
     columns: dict[str, Any] = {
@@ -138,4 +145,5 @@ def write_predictions(predictions: Predictions, classes: Sequence[str], path: Pa
         else:
             columns[name] = values
     with written_whole(path) as partial:
-        pyarrow.parquet.write_table(pyarrow.table(columns), partial)
+        table = pyarrow.table(columns).replace_schema_metadata({"classes": json.dumps(list(classes))})
+        pyarrow.parquet.write_table(table, partial)

@@ -184,6 +184,7 @@ class DatasetResult:
     costs: Mapping[str, float] = field(default_factory=dict)  # by stage, cached results included
     mapped: Mapping[str, Predictions] = field(default_factory=dict)  # by post-hoc map
     fits: tuple[Fit, ...] = ()  # fits of the post-hoc maps
+    fitted_on: Predictions | None = None  # of the validation split, if a post-hoc map was fitted on them
 
 
 def run_trial(
@@ -270,14 +271,22 @@ def _with_maps(
         zero_shot=_predictions_of(plan, split, further.zero_shot, done),
         released_temperature=plan.released_temperature,
     )
+    return with_maps(plan.posthoc, datasets, inputs)
+
+
+def with_maps(maps: Sequence[str], datasets: Sequence[DatasetResult], inputs: PosthocInputs) -> list[DatasetResult]:
+    """Return the results with their predictions after each post-hoc map, and with the maps' fits."""
     measured = {(result.dataset.name, result.seed): result.predictions for result in datasets}
-    mapped = apply_maps(plan.posthoc, measured, inputs)
+    mapped = apply_maps(maps, measured, inputs)
     results = []
     for result in datasets:
         run = (result.dataset.name, result.seed)
         of_run = {name: predictions[run] for name, predictions in mapped.by_map.items()}
         fits = tuple(fit for fit in mapped.fits if (fit.dataset, fit.seed) == run)
-        results.append(replace(result, mapped=of_run, fits=fits))
+        source = None
+        if inputs.fitted_on is not None:
+            source = inputs.fitted_on[run]
+        results.append(replace(result, mapped=of_run, fits=fits, fitted_on=source))
     return results
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -10,6 +12,8 @@ import ray
 from ray._private import ray_constants
 from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
+from ray.exceptions import RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fpp_sweep.spec.errors import InputError, MachineError
 
@@ -45,9 +49,8 @@ def start(folder: str, **options: Any) -> None:
 def join(address: str, **options: Any) -> None:
     """Join the cluster at an address; raise InputError if it cannot be reached or refuses the token."""
     try:
-        if address != "auto":  # a refusal comes at once; ray.init would retry for minutes
-            ensure_token_if_auth_enabled(create_token_if_missing=False)  # GcsClient ends the process without a token
-            GcsClient(address)
+        ensure_token_if_auth_enabled(create_token_if_missing=False)  # GcsClient ends the process without a token
+        GcsClient(address)  # a refusal comes at once; ray.init would retry for minutes
         ray.init(address=address, **options)
     except Exception as error:
         problem = f"{first_line(error)}; is it up?"
@@ -69,6 +72,36 @@ def kill_processes() -> None:
 
 def count_gpus() -> float:
     return float(ray.cluster_resources().get("GPU", 0.0))
+
+
+def on_every_node(
+    call: Callable[..., dict[str, Any]], *arguments: Any, env: Mapping[str, str], seconds: float
+) -> dict[str, dict[str, Any]]:
+    """Return what a function returns on each node, by the node's address; wait at most that many seconds.
+
+    The function returns its node's time as `clock`, which is replaced by the difference to the time here.
+    """
+    remote: Any = ray.remote(num_cpus=0, max_retries=0, max_calls=1, runtime_env={"env_vars": dict(env)})(call)
+    began = time.time()
+    calls = {}
+    for node in ray.nodes():
+        if node["Alive"]:
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            calls[node["NodeManagerAddress"]] = remote.options(scheduling_strategy=there).remote(*arguments)
+    ray.wait(list(calls.values()), num_returns=len(calls), timeout=seconds)
+    return {address: _answer(reference, began) for address, reference in sorted(calls.items())}
+
+
+def _answer(reference: Any, began: float) -> dict[str, Any]:
+    try:
+        readings: dict[str, Any] = ray.get(reference, timeout=0.0)
+    except RayTaskError as error:  # its own text is a traceback
+        return {"code": {"failed": first_line(error.cause)}}
+    except Exception as error:
+        return {"answer": {"failed": first_line(error)}}
+    # the function read the clock at some time between the call and now
+    time_here = min(max(readings["clock"], began), time.time())
+    return readings | {"clock": readings["clock"] - time_here}
 
 
 def first_line(error: BaseException) -> str:

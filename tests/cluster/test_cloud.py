@@ -9,9 +9,9 @@ import yaml
 
 from fpp_sweep.records.folder import SweepFolder
 from tests.cluster.nodes import alive
-from tests.hosts import hosts, why_not
+from tests.kit.hosts import hosts, why_not
 from tests.kit.processes import ROOT
-from tests.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 FAKE_HEAD = "f" * 51 + "00000"  # what Ray's fake provider calls the head
 INSTANCE = {"CPU": 8, "GPU": 1, "object_store_memory": 200_000_000}  # what Ray would look up for the instance type

@@ -10,9 +10,9 @@ import pytest
 
 from fpp_sweep.space.reading import load_space
 from tests.cluster.nodes import alive
-from tests.hosts import Machine, hosts, why_not
+from tests.kit.hosts import Machine, hosts, why_not
 from tests.kit.processes import ROOT, assert_same_as_in_one_process, only_sweep
-from tests.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 CUT = 90.0  # seconds without a cable: longer than Ray waits for a machine
 CHANGED = ("work.limit=24", "base.views.count=16", "search.concurrency=3")

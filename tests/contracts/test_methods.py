@@ -18,9 +18,9 @@ from fpp_sweep.spec.config import AdaptConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.trial.contract import check_method
 from tests.kit.models import random_clip
+from tests.kit.names import ASAM, CTPT, ENT_ENT, ENT_REG, OTPT, OTPT_SQUARED, PLAIN, REG_ENT, SAM, TPT
 from tests.kit.rows import RUNNING_MEAN, RunningMean, registered
 from tests.kit.texts import twins
-from tests.names import ASAM, CTPT, ENT_ENT, ENT_REG, OTPT, OTPT_SQUARED, PLAIN, REG_ENT, SAM, TPT
 from tests.reference import family, naive
 
 PAIR = twins()

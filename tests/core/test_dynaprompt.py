@@ -13,8 +13,8 @@ from tests.golden import load
 from tests.golden.streams import NEAR, streams, views
 from tests.golden.tower import text_model
 from tests.kit.long_forms import short_and_long
+from tests.kit.names import CTPT, DYNAPROMPT, OTPT, TPT
 from tests.kit.texts import twins
-from tests.names import CTPT, DYNAPROMPT, OTPT, TPT
 from tests.reference import naive
 from tests.reference.dynaprompt import NaiveBuffer, Trace, dynaprompt_one, naive_select_slots
 

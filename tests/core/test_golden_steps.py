@@ -13,7 +13,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import AdaptConfig, MeasureConfig
 from tests.golden import load, load_steps
 from tests.golden.tower import text_model
-from tests.names import ASAM, CTPT, ENT_ENT, ENT_REG, OTPT, REG_ENT, SAM, TPT
+from tests.kit.names import ASAM, CTPT, ENT_ENT, ENT_REG, OTPT, REG_ENT, SAM, TPT
 
 GOLDEN = load_steps()
 CONTEXT = GOLDEN["ctx0"]

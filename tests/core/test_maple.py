@@ -18,8 +18,8 @@ from fpp_sweep.spec.config import AdaptConfig
 from fpp_sweep.spec.errors import InputError
 from tests.golden import FOLDER, load
 from tests.kit.models import random_clip, save_maple, small_clip, small_vit
+from tests.kit.names import TPT
 from tests.kit.texts import MAPLE, twins
-from tests.names import TPT
 from tests.reference import naive
 
 GOLDEN = load("maple_small")

@@ -11,8 +11,8 @@ from fpp_sweep.core.methods.penalties import squared_orthogonality
 from fpp_sweep.core.optim import unit
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.spec.config import AdaptConfig
+from tests.kit.names import ASAM, CTPT, ENT_ENT, ENT_REG, OTPT, OTPT_SQUARED, REG_ENT, SAM, TPT
 from tests.kit.texts import twins
-from tests.names import ASAM, CTPT, ENT_ENT, ENT_REG, OTPT, OTPT_SQUARED, REG_ENT, SAM, TPT
 from tests.reference import naive
 
 PAIR = twins(width=48, heads=4, layers=3, embed_dim=24)

@@ -10,8 +10,8 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, BlockStats, metric_value, to_bytes
 from fpp_sweep.statistics.bootstrap import N_RESAMPLES, MetricSamples, RecordSamples, SplitSamples
+from tests.kit.names import PLAIN, TPT
 from tests.kit.records import baseline, sweep_info, trial
-from tests.names import PLAIN, TPT
 
 DATASETS = ("digits", "scenes")
 # trials of a world by name: their accuracy, and their confidence minus their accuracy

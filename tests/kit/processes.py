@@ -17,7 +17,7 @@ from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.trial.local_runner import LocalExecutor
 from fpp_sweep.trial.trial import run_trial
 from fpp_sweep.trial.worker import Worker
-from tests.names import named
+from tests.kit.names import named
 
 ROOT = Path(__file__).parent.parent.parent
 # two datasets would show no more here than one

@@ -12,7 +12,7 @@ from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, trial
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig
-from tests.names import CTPT, OTPT, PLAIN, TPT
+from tests.kit.names import CTPT, OTPT, PLAIN, TPT
 
 CREATED = 1_795_201_952.0  # seconds since 1970: 2026-11-20, so that numbers made from it can be recognised
 ACCURACY = Objective(metric="accuracy", goal="max")

@@ -5,8 +5,8 @@ from typing import Any
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.sweep.timing import Speed
+from tests.kit.names import named
 from tests.kit.tasks import dataset_info
-from tests.names import named
 
 SMALL_SPACE = "params: {fpp.gamma1: {low: 0.1, high: 10}}\nwork: {datasets: [scenes, digits], limit: 5}"
 TWO_DATASETS = named("""

@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Literal
 
-from tests.waiting import LONG, wait_for
+from tests.kit.waiting import LONG, wait_for
 
 
 def rows(database: Path, query: str, *values: object) -> list[tuple[object, ...]]:

@@ -21,7 +21,7 @@ from fpp_sweep.trial.store import TaskStore
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.trial.worker import Worker
 from fpp_sweep.workers.scheduler import TaskScheduler
-from tests.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import pytest
 from fpp_sweep.records.answer import sentence_of, statistics_of
 from fpp_sweep.records.records import FINAL
 from tests.kit.measured import World, write_measured_sweep
-from tests.names import PLAIN, TPT
+from tests.kit.names import PLAIN, TPT
 
 BETTER = {PLAIN: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.55, 0.3)}
 EQUAL = {PLAIN: (0.60, 0.15), TPT: (0.601, 0.15), "trial-0002": (0.602, 0.15), "trial-0003": (0.599, 0.15)}

@@ -10,7 +10,7 @@ import pytest
 
 from fpp_sweep.records.folder import FORMAT, SweepFolder
 from fpp_sweep.spec.errors import InputError
-from tests.disks import mounted
+from tests.kit.disks import mounted
 from tests.kit.records import sweep_info, trial
 
 

@@ -13,6 +13,7 @@ from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig
+from tests.kit.names import CTPT, OTPT, PLAIN, TPT
 from tests.kit.records import (
     ACCURACY,
     CREATED,
@@ -27,7 +28,6 @@ from tests.kit.records import (
     trial,
     write_sweep,
 )
-from tests.names import CTPT, OTPT, PLAIN, TPT
 
 
 def report(path, records, information=None):

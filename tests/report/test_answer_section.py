@@ -10,7 +10,7 @@ from fpp_sweep.report.html import blocks_to_html
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.report.text_layout import text_width
 from tests.kit.measured import World, write_measured_sweep
-from tests.names import PLAIN, TPT
+from tests.kit.names import PLAIN, TPT
 
 SIDES = {PLAIN: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.55, 0.01)}
 

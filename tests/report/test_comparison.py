@@ -25,8 +25,8 @@ from fpp_sweep.statistics.bootstrap import sample_split
 from fpp_sweep.statistics.paired import compare as compare_pairs
 from fpp_sweep.trial.artifacts import read_sums
 from tests.kit.measured import DATASETS, FAR_APART, World, write_measured_sweep
+from tests.kit.names import PLAIN, TPT
 from tests.kit.records import HOSTILE, baseline, failed, trial
-from tests.names import PLAIN, TPT
 
 SECONDS = Objective(metric="seconds", goal="min")
 BETTER = {PLAIN: (0.6, 0.2), "trial-0001": (0.69, 0.05), "trial-0002": (0.74, 0.2)}

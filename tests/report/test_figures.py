@@ -6,7 +6,7 @@ from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.report.figures import StaticFigure, draw_front, front_figures
 from fpp_sweep.report.plots import front_plots
 from tests.kit.measured import FAR_APART, World, write_measured_sweep
-from tests.names import PLAIN, TPT
+from tests.kit.names import PLAIN, TPT
 
 
 @pytest.fixture(scope="module")

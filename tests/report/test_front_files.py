@@ -11,8 +11,8 @@ from fpp_sweep.records.records import FINAL
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.tracking.desired import FrontDocument
 from tests.kit.measured import CLOSE_TOGETHER, FAR_APART, World, write_measured_sweep
+from tests.kit.names import PLAIN, TPT
 from tests.kit.records import sweep_info, trial
-from tests.names import PLAIN, TPT
 
 SIDES = {**FAR_APART, "trial-0004": (0.69, 0.11)}
 

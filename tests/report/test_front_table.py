@@ -11,8 +11,8 @@ from fpp_sweep.report.front_table import dataset_table, front_table, setting_cel
 from fpp_sweep.report.table import to_html, to_text
 from fpp_sweep.report.text_layout import text_width
 from tests.kit.measured import FAR_APART, World, write_measured_sweep
+from tests.kit.names import PLAIN, TPT
 from tests.kit.records import all_baselines, baseline, searched_trials, sweep_info, trial
-from tests.names import PLAIN, TPT
 
 
 @pytest.fixture(scope="module")

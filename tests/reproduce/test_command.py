@@ -11,7 +11,7 @@ import pytest
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
 from tests.kit.processes import environment
-from tests.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 SMALL = ("--datasets", "scenes", "digits", "--limit", "20", "--seed", "0", "1", "--workers", "2")
 FAST = ("--set", "base.fpp.steps=2", "base.views.count=8", "base.adapt.view_fraction=0.25")

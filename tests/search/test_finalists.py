@@ -12,8 +12,8 @@ from fpp_sweep.space.work import Finalists
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.trial.trial import Plan
 from tests.kit.measured import World, write_measured_sweep
+from tests.kit.names import PLAIN, TPT
 from tests.kit.tasks import dataset_info
-from tests.names import PLAIN, TPT
 
 SPACE = """
 question: what?

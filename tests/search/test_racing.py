@@ -41,10 +41,10 @@ from fpp_sweep.tracking.desired import trial_run
 from fpp_sweep.trial.trial import run_trial
 from fpp_sweep.tune import parse
 from tests.kit.measured import block_stats
+from tests.kit.names import PLAIN, named
 from tests.kit.records import sweep_info
 from tests.kit.tasks import dataset_info
 from tests.kit.workers import executing
-from tests.names import PLAIN, named
 
 OBJECTIVES = ("accuracy", "ece")
 Z = 2.3263  # at 0.99
@@ -355,7 +355,6 @@ class Sweep:
             plan=self.plan,
             poller=SimpleNamespace(status=SimpleNamespace(workers=1, fatal=None)),
             gpus_per_worker=0.0,
-            on_change=lambda record, split: None,
             continue_trials=continue_trials,
         )
         self.searcher.begin()

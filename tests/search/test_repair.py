@@ -20,8 +20,8 @@ from fpp_sweep.search.repair import repair_records
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
+from tests.kit.names import PLAIN, named
 from tests.kit.records import failed, sweep_info, trial
-from tests.names import PLAIN, named
 
 SPACE = named("""
 params:

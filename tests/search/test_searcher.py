@@ -20,9 +20,9 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.trial import Plan
+from tests.kit.names import PLAIN, TPT, named
 from tests.kit.records import split_result, sweep_info
 from tests.kit.tasks import dataset_info, predictions
-from tests.names import PLAIN, TPT, named
 
 SPACE = named("""
 params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}
@@ -48,11 +48,14 @@ class Sweep:
             plan=Plan(datasets={"val": (dataset_info("scenes"),)}, seeds=(0,)),
             poller=self.poller,
             gpus_per_worker=gpus,
-            on_change=lambda record, split: self.heard.append((record.name, record.state, split)),
+            listeners=[self],
         )
         self.searcher.begin()
         self.ran = []
         self.asked = 0
+
+    def on_change(self, change):
+        self.heard.append((change.record.name, change.record.state, change.split))
 
     def ask(self):
         self.asked += 1

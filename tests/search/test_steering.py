@@ -56,7 +56,6 @@ class Steered(Sweep):
             plan=Plan(datasets={"val": (dataset_info("scenes"),)}, seeds=(0,)),
             poller=self.poller,
             gpus_per_worker=0.0,
-            on_change=lambda record, split: None,
         )
         self.searcher.begin()
         return self

@@ -19,8 +19,8 @@ from fpp_sweep.search import study as module
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
 from tests.kit.long_forms import short_and_long
+from tests.kit.names import CTPT, OTPT, TPT, named
 from tests.kit.records import trial
-from tests.names import CTPT, OTPT, TPT, named
 
 SPACE = named("""
 params:

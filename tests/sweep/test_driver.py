@@ -58,7 +58,7 @@ def test_hypervolume_is_measured_from_the_worst_of_the_baselines_unless_the_spac
     for number, end in enumerate(ends):
         changes = {"state": end, "values": None} if isinstance(end, str) else {"values": end}
         folder.write_trial(replace(baseline(f"number_{number}", 53.0 + number, 11.5), **changes))
-    make_driver(folder, requested)._on_change(folder.trial("baseline-number_0"), "val")
+    make_driver(folder, requested).recorder.record_reference(folder.trials())
     assert folder.info().reference == reference
 
 

@@ -32,8 +32,8 @@ from fpp_sweep.sweep.plan import make_plan
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.trial.worker import Worker
+from tests.kit.names import OTPT, PLAIN, TPT, named
 from tests.kit.spaces import DATASET_INFOS, MODEL_INFO, ONE_DATASET, SPEED, TWO_DATASETS
-from tests.names import OTPT, PLAIN, TPT, named
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import pytest
 from fpp_sweep.records.answer import statistics_of_samples
 from fpp_sweep.records.front import front_of
 from fpp_sweep.sweep.final_table import final_table
+from tests.kit.names import CTPT, OTPT, PLAIN, TPT
 from tests.kit.records import (
     ACCURACY,
     ECE,
@@ -19,7 +20,6 @@ from tests.kit.records import (
     sweep_info,
     trial,
 )
-from tests.names import CTPT, OTPT, PLAIN, TPT
 
 
 def table_of(records, width=100, about=None):

@@ -12,7 +12,7 @@ from tests.kit.processes import SMALL_SPACE
 
 def test_the_command_gets_each_event_as_json_in_order(tmp_path):
     received = tmp_path / "received.jsonl"
-    notifier = Notifier(f"""sh -c 'cat >> "{received}"; echo >> "{received}"'""", tmp_path / "sweep")
+    notifier = Notifier(f"""sh -c 'cat >> "{received}"; echo >> "{received}"'""", tmp_path / "sweep", ())
     notifier.send("new front", trial="trial-0001", front={"trial-0001": {"accuracy": 60.0}})
     notifier.send("finished")
     notifier.close()
@@ -26,7 +26,7 @@ def test_the_command_gets_each_event_as_json_in_order(tmp_path):
 
 @pytest.mark.parametrize("command", [None, "false", "true"])  # `true` reads nothing
 def test_a_command_that_fails_or_reads_nothing_does_not_disturb_the_sweep(command, tmp_path, capsys):
-    notifier = Notifier(command, tmp_path)
+    notifier = Notifier(command, tmp_path, ())
     for _ in range(3):
         notifier.send("trial failed", reason="x" * 10**6)
     notifier.close()
@@ -35,7 +35,7 @@ def test_a_command_that_fails_or_reads_nothing_does_not_disturb_the_sweep(comman
 
 def test_a_command_that_hangs_is_ended_and_not_run_again(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(notify, "TIME_LIMIT", 0.1)
-    notifier = Notifier(f"sh -c 'echo >> {tmp_path}/begun; exec sleep 1000'", tmp_path)
+    notifier = Notifier(f"sh -c 'echo >> {tmp_path}/begun; exec sleep 1000'", tmp_path, ())
     for _ in range(3):
         notifier.send("new front")
     notifier.close()

@@ -7,9 +7,9 @@ import optuna
 import pytest
 
 from fpp_sweep.space.reading import parse_space
+from tests.kit.names import named
 from tests.kit.processes import assert_same_as_in_one_process, kill_tree, killed_at_end, only_sweep, start_tune
-from tests.names import named
-from tests.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 # beside the two points, steps of which most are so large that they spoil the prompt
 SPACE = named("""

@@ -10,8 +10,8 @@ from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.space.reading import read_config
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep.summary import failure_lines, front_notes, state_line, summary_lines, work_lines
+from tests.kit.names import PLAIN, TPT
 from tests.kit.records import baseline, failed, sweep_info, trial, write_sweep
-from tests.names import PLAIN, TPT
 
 WORK = {"model": "ViT-B-16/openai", "data_root": "my data", "limit": 10, "threads": None, "workers": 2, "seeds": [0, 1]}
 RAN = {"space": {"work": WORK}, "datasets": {"dtd": "1", "pets": "2"}, "plugins": {"mine": "0123"}}

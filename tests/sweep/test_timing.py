@@ -16,8 +16,8 @@ from fpp_sweep.sweep.plan import make_plan
 from fpp_sweep.sweep.timing import Speed, measure
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.trial.worker import Worker
+from tests.kit.names import PLAIN, TPT
 from tests.kit.spaces import DATASET_INFOS, TWO_DATASETS
-from tests.names import PLAIN, TPT
 
 
 @pytest.fixture(scope="module")

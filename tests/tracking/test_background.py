@@ -13,7 +13,7 @@ from fpp_sweep.tracking.sync import Backoff, _SweepRuns
 from fpp_sweep.tracking.uri import connect
 from tests.kit.records import build_sweep, trial
 from tests.kit.stores import free_port, rows
-from tests.waiting import LONG, wait_for
+from tests.kit.waiting import LONG, wait_for
 
 
 def statuses(database):

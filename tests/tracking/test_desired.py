@@ -32,8 +32,8 @@ from fpp_sweep.tracking.desired import (
     sweep_run,
     trial_run,
 )
+from tests.kit.names import PLAIN, SAM, TPT
 from tests.kit.records import CREATED, DATASETS, baseline, build_sweep, failed, running, split_result, sweep_info, trial
-from tests.names import PLAIN, SAM, TPT
 
 INFO = sweep_info(name="perturb-20261120-185232")
 DOCUMENT = {

@@ -15,7 +15,7 @@ from fpp_sweep.tracking import BackgroundSync, check_store, mlflow_links, sync_f
 from fpp_sweep.tracking.sync import STATE_FILE, _SweepRuns
 from tests.kit.records import build_sweep
 from tests.kit.stores import as_sets, contents, faulty_proxy, server
-from tests.waiting import LONG, wait_for
+from tests.kit.waiting import LONG, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -73,6 +73,7 @@ def undisturbed(folder, tmp_path, empty_database, **options):
     return as_sets(contents(other))
 
 
+@pytest.mark.nightly
 def test_a_sync_killed_at_many_steps_leaves_everything_once(tmp_path, database, uri, empty_database):
     check_store(uri)
     folder = build_sweep(tmp_path / "perturb-1", trials=20)
@@ -107,6 +108,7 @@ def test_a_server_down_for_the_whole_sweep_gets_everything_when_it_is_up(tmp_pat
         assert list((tmp_path / "server_artifacts").rglob("report/sweep.html"))
 
 
+@pytest.mark.nightly
 def test_a_server_killed_during_a_sync_is_brought_up_to_date_by_itself(tmp_path, empty_database, monkeypatch):
     set_status, calls = _SweepRuns.set_status, []
 

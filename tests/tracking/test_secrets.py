@@ -26,7 +26,7 @@ from fpp_sweep.tracking.uri import one_line, page_address, server_version, store
 from tests.kit.processes import environment, only_sweep, start_tune
 from tests.kit.records import build_sweep
 from tests.kit.stores import authenticating_proxy, contents, free_port, server
-from tests.waiting import LONG
+from tests.kit.waiting import LONG
 
 PASSWORDS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12).map(lambda text: f"S3{text}cret")
 SHAPES = st.sampled_from(

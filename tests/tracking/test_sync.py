@@ -18,9 +18,9 @@ from fpp_sweep.spec.files import written_whole
 from fpp_sweep.tracking import DEFAULT_URI, check_store, mlflow_links, sync_folder, trusted_uri, upload_group_files
 from fpp_sweep.tracking.sync import STATE_FILE, _SweepRuns, is_synced
 from fpp_sweep.tracking.uri import connect, ui_command
+from tests.kit.names import PLAIN
 from tests.kit.records import build_sweep, failed, running, split_result, trial
 from tests.kit.stores import as_sets, contents, rows
-from tests.names import PLAIN
 
 ROOT = Path(__file__).parent.parent.parent
 

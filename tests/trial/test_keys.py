@@ -15,9 +15,9 @@ from fpp_sweep.spec.config import TrialConfig, preset
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import FeatureKey, TaskKeys
 from fpp_sweep.spec.tasks import BATCH, SHARD, PretrainTask, cost
+from tests.kit.names import ASAM, CTPT, DYNAPROMPT, ENT_ENT, ENT_REG, OTPT, OTPT_SQUARED, PLAIN, REG_ENT, SAM, TPT
 from tests.kit.rows import RUNNING_MEAN, registered
 from tests.kit.tasks import KEYS, MODEL, dataset_info, evaluation, keys_of
-from tests.names import ASAM, CTPT, DYNAPROMPT, ENT_ENT, ENT_REG, OTPT, OTPT_SQUARED, PLAIN, REG_ENT, SAM, TPT
 
 WORDS, PRETRAINED = evaluation(), evaluation(prompt="fpp")
 PROMPT = PretrainTask(config=PRETRAINED.config, dataset="dtd", seed=0)

@@ -10,9 +10,9 @@ from fpp_sweep.core.prompt import from_bytes, open_prompt, origin_of
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import TaskKeys
 from tests.kit.models import save_maple, small_vit
+from tests.kit.names import PLAIN, TPT
 from tests.kit.tasks import evaluation
 from tests.kit.workers import inline, plan_of
-from tests.names import PLAIN, TPT
 
 FORMS = ("none", "text", "both")
 SETTINGS = {"views.count": 4, "adapt.view_fraction": 0.5, "fpp.steps": 4}

@@ -26,8 +26,8 @@ from fpp_sweep.statistics.posthoc_maps import (
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.posthoc import PosthocInputs, apply_maps, folds_of, needs_validation
 from fpp_sweep.trial.trial import measured_value, run_trial
+from tests.kit.names import PLAIN
 from tests.kit.workers import inline, plan_of
-from tests.names import PLAIN
 
 IMAGES = 60  # of a split
 MAPS = tuple(catalogue.POSTHOC)

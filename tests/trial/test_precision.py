@@ -24,8 +24,8 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.tasks import EvalTask
 from fpp_sweep.trial.results import TaskFailed
+from tests.kit.names import DYNAPROMPT, OTPT, PLAIN, REG_ENT, SAM, TPT
 from tests.kit.texts import twins
-from tests.names import DYNAPROMPT, OTPT, PLAIN, REG_ENT, SAM, TPT
 
 CPU = torch.device("cpu")
 TINY = preset("tiny").replace({"fpp.steps": 2, "views.count": 4, "adapt.view_fraction": 0.5})

@@ -7,8 +7,8 @@ import pytest
 from fpp_sweep.core.compute.random_streams import torch_generator
 from fpp_sweep.core.images.views import sample_rng
 from fpp_sweep.spec.tasks import PretrainTask
+from tests.kit.names import DYNAPROMPT, TPT
 from tests.kit.tasks import evaluation
-from tests.names import DYNAPROMPT, TPT
 
 SAMPLES = 5
 

@@ -15,7 +15,7 @@ from fpp_sweep.trial import worker_model
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore, file_of, folder_for, is_whole
 from fpp_sweep.trial.worker_model import made_with
-from tests.disks import mounted
+from tests.kit.disks import mounted
 from tests.kit.processes import SMALL_SPACE
 from tests.kit.tasks import MODEL
 

@@ -11,9 +11,9 @@ from fpp_sweep.tracking.desired import trial_run
 from fpp_sweep.trial import worker as worker_module
 from fpp_sweep.trial.trial import StoppingPolicy
 from fpp_sweep.workers.status import StatusPoller
+from tests.kit.names import named
 from tests.kit.records import sweep_info
 from tests.kit.workers import Gate, executing, plan_of
-from tests.names import named
 
 SPACE = named("""
 base: {method: tpt, prompt: a photo of a, views.count: 2}
@@ -53,9 +53,12 @@ class Sweep:
             plan=self.plan,
             poller=StatusPoller(None),
             gpus_per_worker=0.0,
-            on_change=lambda record, split: self.heard.append((record.name, record.state, split)),
+            listeners=[self],
         )
         self.searcher.begin()
+
+    def on_change(self, change):
+        self.heard.append((change.record.name, change.record.state, change.split))
 
     def run(self, executor, policy, *, reported=True):
         """The next job, to its end; Optuna may not hear of it."""

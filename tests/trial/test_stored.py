@@ -15,7 +15,7 @@ from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.trial.local_runner import LocalExecutor
 from fpp_sweep.trial.trial import Plan, run_trial
 from fpp_sweep.trial.worker import Worker
-from tests.names import ROLES
+from tests.kit.names import ROLES
 
 STORED = Path(__file__).parent.parent / "golden" / "one_path.json"
 PROMPTS = ("a photo of a", "fpp")

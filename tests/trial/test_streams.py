@@ -17,10 +17,10 @@ from fpp_sweep.trial.adapting import stream_of
 from fpp_sweep.trial.trial import StoppingPolicy, TrialStopped, run_trial
 from fpp_sweep.workers.scheduler import LostError
 from tests.kit.long_forms import short_and_long
+from tests.kit.names import DYNAPROMPT, TPT
 from tests.kit.rows import RUNNING_MEAN, registered
 from tests.kit.tasks import same_predictions
 from tests.kit.workers import Gate, executing, inline, plan_of
-from tests.names import DYNAPROMPT, TPT
 
 CONFIG = TrialConfig(method="running_mean", prompt="a photo of a")
 BUFFER = TrialConfig(prompt="a photo of a").replace(

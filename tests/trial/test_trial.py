@@ -31,10 +31,10 @@ from fpp_sweep.trial.trial import (
     run_trial,
     summary,
 )
+from tests.kit.names import CTPT, OTPT, PLAIN, TPT
 from tests.kit.rows import metric_row, registered
 from tests.kit.tasks import dataset_info, evaluation, predictions, same_predictions
 from tests.kit.workers import Gate, executing, inline, plan_of
-from tests.names import CTPT, OTPT, PLAIN, TPT
 
 IMAGES, SMALL = 150, 20  # of the two workers
 QUICK = {"views.count": 4, "fpp.steps": 2, "fpp.draws": 1}

@@ -23,10 +23,10 @@ from fpp_sweep.trial.trial import ImageRange, join_shards
 from fpp_sweep.trial.worker import Worker
 from tests.kit.datasets import jpeg, write_image
 from tests.kit.long_forms import short_and_long
+from tests.kit.names import DYNAPROMPT, PLAIN, TPT
 from tests.kit.rows import RUNNING_MEAN, registered
 from tests.kit.tasks import evaluation
 from tests.kit.workers import inline, plan_of
-from tests.names import DYNAPROMPT, PLAIN, TPT
 
 LISTING = [["1.jpg", 0, "cat"], ["2.jpg", 1, "dog"], ["3.jpg", 1, "dog"]]
 SPLITS = {"train": LISTING, "val": LISTING, "test": [["1.jpg", 0, "cat"], ["2.jpg", 0, "cat"], ["3.jpg", 1, "dog"]]}

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from fpp_sweep.trial.store import TaskStore
+from tests.kit.names import OTPT
 from tests.kit.scheduler import (
     USER_ERROR,
     die,
@@ -19,8 +20,7 @@ from tests.kit.scheduler import (
     until,
 )
 from tests.kit.tasks import KEYS, evaluation
-from tests.names import OTPT
-from tests.waiting import LONG
+from tests.kit.waiting import LONG
 
 
 async def execution_order(harness, *requests):

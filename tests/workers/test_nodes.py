@@ -30,7 +30,7 @@ from tests.kit.processes import (
     only_sweep,
     start_tune,
 )
-from tests.waiting import LONG, wait_for
+from tests.kit.waiting import LONG, wait_for
 
 pytestmark = [
     pytest.mark.slow,  # two or three nodes, a driver

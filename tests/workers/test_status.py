@@ -9,7 +9,7 @@ import pytest
 from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.workers import status as status_module
 from fpp_sweep.workers.status import SchedulerStatus, StatusPoller, WorkCounts
-from tests.waiting import LONG
+from tests.kit.waiting import LONG
 
 LOST = MachineError("Ray's raylet (process 7) died; go on with --resume")
 

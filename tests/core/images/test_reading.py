@@ -55,6 +55,7 @@ class Deadly(Painter):
         return Painter.image(self, sample_id)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_dead_reading_process_is_a_machine_error_and_the_run_can_be_repeated(tmp_path):
     deadly = dataclasses.replace(painted_dataset(70), source=Deadly())

@@ -1,4 +1,4 @@
-"""The built-in methods by their part in the tests, whatever the catalogue calls them: there alone a row is renamed."""
+"""Names of built-in methods by their role in the tests, so that only this file changes when a row is renamed."""
 
 import re
 

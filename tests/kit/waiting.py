@@ -1,4 +1,4 @@
-"""Waits for what will happen, however slow the machine."""
+"""Wait for an event, however slow the machine is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Disks that tests make: small enough to be full, or read-only."""
+"""Small disks that tests mount: full soon, or read-only."""
 
 import subprocess
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""SLURM of one's own on machines of one's own, from Debian's packages; nothing of it is outside a folder."""
+"""A SLURM cluster of simulated machines, from Debian packages; all its files are in one folder."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests import hosts
-from tests.hosts import Machine, Site
+from tests.kit import hosts
+from tests.kit.hosts import Machine, Site
 from tests.kit.processes import ROOT
-from tests.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 TOOLS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "curl")
 SHARED = "/var/tmp"  # what all machines see and may write: each has a /tmp of its own

@@ -1,4 +1,4 @@
-"""Machines of one's own on this one: namespaces with a network, a home, a /tmp and an sshd each, and no way out."""
+"""Simulated machines: namespaces with a network, a home, a /tmp and an sshd each, which reach nothing outside."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 HOME = Path("/root")  # sshd takes it from /etc/passwd
 TOOLS = ("sshd", "ssh", "ssh-keygen", "rsync", "ip", "unshare", "nsenter", "setpriv", "tmux")

@@ -1,0 +1,83 @@
+"""Results of imported predictions on each split, after the post-hoc maps of the sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fpp_sweep.core.metrics import Predictions
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import SweepInfo
+from fpp_sweep.space.validation import as_mapping
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.specs import DatasetInfo
+from fpp_sweep.statistics.posthoc_maps import released_temperature
+from fpp_sweep.sweep.measured_samples import MeasuredSamples, PredictionsByRun
+from fpp_sweep.trial.imported import ImportedRows, Run, checked_predictions, require_runs
+from fpp_sweep.trial.posthoc import FITTED_SPLIT, PosthocInputs, needs_validation
+from fpp_sweep.trial.trial import DatasetResult, with_maps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedResults:
+    """The results of a split, and a sentence for each post-hoc map that was left out."""
+
+    datasets: Sequence[DatasetResult]
+    notes: Sequence[str]
+
+
+def results_by_split(folder: SweepFolder, info: SweepInfo, rows: ImportedRows) -> dict[str, ImportedResults]:
+    """Return the results on each split on which the sweep has results; raise InputError if the file does not fit it."""
+    runs = rows.runs(_defaults(info, rows))
+    require_runs(runs, list(info.datasets), info.search_split, rows.file)
+    sources = MeasuredSamples(folder)
+    predictions: dict[str, dict[tuple[str, int], Predictions]] = {}
+    for (dataset, split, seed), of_run in sorted(runs.items()):
+        checked = checked_predictions(of_run, sources.samples(dataset, split), seed)
+        predictions.setdefault(split, {})[dataset, seed] = checked
+    results = {}
+    for split, of_split in predictions.items():
+        if split in sources.splits:
+            results[split] = _with_maps(info, sources, split, of_split, predictions.get(FITTED_SPLIT))
+    return results
+
+
+def _with_maps(
+    info: SweepInfo,
+    sources: MeasuredSamples,
+    split: str,
+    predictions: PredictionsByRun,
+    validation: PredictionsByRun | None,
+) -> ImportedResults:
+    """Return the results of a split after the post-hoc maps of the sweep, as far as the maps have their inputs."""
+    datasets = []
+    for (name, seed), of_run in predictions.items():
+        classes = sources.samples(name, split).classes
+        dataset = DatasetInfo(
+            name=name, split=split, group="custom", classes=classes, size=len(of_run), digest="", images=""
+        )
+        datasets.append(DatasetResult(dataset=dataset, seed=seed, predictions=of_run, prompt=None))
+    zero_shot = sources.zero_shot(split, list(predictions))
+    maps = []
+    notes = []
+    for name in as_mapping(info.space.get("work", {})).get("posthoc", ()):
+        if needs_validation([name], split) and validation is None:
+            notes.append(f"{name} on {split} is left out: the file has no predictions of split {FITTED_SPLIT}")
+        elif name == "sals" and zero_shot is None:
+            notes.append(f"sals on {split} is left out: the sweep has no zero-shot logits of these images")
+        else:
+            maps.append(name)
+    if not needs_validation(maps, split):
+        validation = None
+    temperature = released_temperature(info.model)
+    inputs = PosthocInputs(fitted_on=validation, zero_shot=zero_shot or {}, released_temperature=temperature)
+    return ImportedResults(datasets=with_maps(maps, datasets, inputs), notes=notes)
+
+
+def _defaults(info: SweepInfo, rows: ImportedRows) -> Run:
+    """Return dataset, split and seed of rows that do not say theirs; raise InputError if the dataset is not clear."""
+    datasets = list(info.datasets)
+    if "dataset" not in rows.columns and len(datasets) > 1:
+        names = ", ".join(datasets)
+        raise InputError(f"has no column `dataset`, and the sweep has {len(datasets)} ({names}); add it", rows.file)
+    return datasets[0], info.search_split, info.seeds[0]

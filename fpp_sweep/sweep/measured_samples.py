@@ -1,0 +1,61 @@
+"""The samples on which a sweep has results, and its zero-shot logits, from the predictions of its records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fpp_sweep.core.metrics import Predictions
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.trial.artifacts import FITTED_ON, prediction_files
+from fpp_sweep.trial.imported import Samples, read_logits, read_samples
+from fpp_sweep.trial.posthoc import FITTED_SPLIT
+
+PredictionsByRun = Mapping[tuple[str, int], Predictions]  # by dataset and seed
+
+
+class MeasuredSamples:
+    """Samples and zero-shot logits of a sweep, from the predictions of its records."""
+
+    def __init__(self, folder: SweepFolder) -> None:
+        self._folder = folder
+        self._records = [record for record in folder.trials() if record.state == "complete"]
+        self.splits = {split for record in self._records for split in record.results}
+
+    def samples(self, dataset: str, split: str) -> Samples:
+        """Return the samples of a dataset: of the record with the most of them, if images were skipped."""
+        candidates = self._files(dataset, split)
+        if not candidates and split == FITTED_SPLIT:
+            candidates = self._files(dataset, f"test/{FITTED_ON}")
+        if not candidates:
+            known = ", ".join(sorted(self.splits)) or "no split"
+            raise InputError(f"the sweep has no predictions of {dataset} on split {split} to compare with ({known})")
+        samples = [read_samples(file, dataset, split) for file in candidates]
+        return max(samples, key=lambda of_record: len(of_record.labels))
+
+    def zero_shot(self, split: str, runs: Sequence[tuple[str, int]]) -> PredictionsByRun | None:
+        """Return the logits of a zero-shot record, which do not depend on the seed; None if there are none."""
+        predictions = {}
+        for dataset, seed in runs:
+            of_dataset = self._zero_shot(dataset, split)
+            if of_dataset is None:
+                return None
+            predictions[dataset, seed] = of_dataset
+        return predictions
+
+    def _zero_shot(self, dataset: str, split: str) -> Predictions | None:
+        for record in self._records:
+            if record.config.get("method") != catalogue.PLAIN or record.config.get("prompt") == "fpp":
+                continue
+            for file in prediction_files(self._folder.artifacts(record.name), split, dataset):
+                return read_logits(file, read_samples(file, dataset, split))
+        return None
+
+    def _files(self, dataset: str, subfolder: str) -> list[Path]:
+        """Return a file of predictions of each record."""
+        files = []
+        for record in self._records:
+            files += prediction_files(self._folder.artifacts(record.name), subfolder, dataset)[:1]
+        return files

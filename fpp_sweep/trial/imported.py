@@ -1,0 +1,284 @@
+"""Predictions of other programs: the file that holds them, and its checks against the samples of a sweep.
+
+A file has a row for each sample: `id`, and `logits` or `probabilities` with a value for each class. The columns
+`dataset`, `split`, `seed` and `label` are optional. In csv files, and where a parquet file has no list column, classes
+are columns: `logits.0`, `logits.1`, ... In npz files each column is an array, and that of the classes has two axes.
+Further classes of a dataset with fewer classes than another one are empty, or NaN.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow.csv
+from numpy.typing import NDArray
+from pyarrow import parquet
+
+from fpp_sweep.core.metrics import Predictions
+from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.statistics.posthoc_maps import Integers, Numbers, softmax
+
+Kind = Literal["logits", "probabilities"]
+KINDS: tuple[Kind, ...] = ("logits", "probabilities")
+SUM_TOLERANCE = 1e-3  # of the sum of a row of probabilities; half precision is nearer to one
+LEAST_PROBABILITY = 1e-38  # under the logarithm that makes logits of probabilities
+Run = tuple[str, str, int]  # dataset, split and seed
+COLUMNS = ("dataset", "split", "seed", "label")  # optional ones
+FORMATS = (".csv", ".npz", ".parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Samples:
+    """The samples of one dataset and split on which a sweep has results."""
+
+    dataset: str
+    split: str
+    classes: tuple[str, ...]
+    labels: Mapping[str, int]  # by name of the sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ImportedRows:
+    """The content of a file, or its rows for one dataset, split and seed."""
+
+    file: str
+    ids: tuple[str, ...]
+    kind: Kind
+    values: Numbers  # (N, largest number of classes); NaN beyond the classes of a dataset
+    columns: Mapping[str, NDArray[Any]]  # those of COLUMNS that the file has
+
+    def take(self, rows: Integers) -> ImportedRows:
+        """Return some of the rows."""
+        return ImportedRows(
+            file=self.file,
+            ids=tuple(self.ids[row] for row in rows),
+            kind=self.kind,
+            values=self.values[rows],
+            columns={name: column[rows] for name, column in self.columns.items()},
+        )
+
+    def runs(self, defaults: Run) -> dict[Run, ImportedRows]:
+        """Return the rows by dataset, split and seed; the defaults stand for columns that the file lacks."""
+        positions: dict[Run, list[int]] = {}
+        dataset, split, seed = defaults
+        datasets = self._column("dataset", dataset)
+        splits = self._column("split", split)
+        seeds = self._column("seed", seed)
+        for row, run in enumerate(zip(datasets, splits, seeds, strict=True)):
+            positions.setdefault((str(run[0]), str(run[1]), int(run[2])), []).append(row)
+        return {run: self.take(np.array(rows)) for run, rows in positions.items()}
+
+    def _column(self, name: str, default: str | int) -> Sequence[Any]:
+        if name in self.columns:
+            return list(self.columns[name])
+        return [default] * len(self.ids)
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+def read_rows(path: Path) -> ImportedRows:
+    """Return the content of a file; raise InputError if it cannot be read or lacks a column."""
+    if path.suffix not in FORMATS:
+        raise InputError(f"{path}: must be one of {', '.join(FORMATS)} by its name ({path.suffix or 'no suffix'})")
+    try:
+        columns = _read_npz(path) if path.suffix == ".npz" else _read_table(path)
+    except InputError:
+        raise
+    except (OSError, ValueError, zipfile.BadZipFile) as error:  # pyarrow's errors are such
+        problem = " ".join(str(error).split())
+        raise InputError(f"{path}: not readable as {path.suffix[1:]} ({problem}); write it again") from error
+    return _checked_rows(path, columns)
+
+
+def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    with path.open("rb") as content, np.load(content, allow_pickle=False) as file:
+        return dict(file)
+
+
+def _read_table(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the columns of a csv or parquet file; columns of classes are joined into one array."""
+    if path.suffix == ".csv":
+        texts = {name: pyarrow.string() for name in ("id", "dataset", "split")}
+        table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=texts))
+    else:
+        table = parquet.read_table(path)
+    columns: dict[str, NDArray[Any]] = {}
+    for name in ("id", *COLUMNS):
+        if name in table.column_names:
+            columns[name] = np.array(table[name].to_pylist())
+    for kind in KINDS:
+        names = [name for name in table.column_names if name.startswith(f"{kind}.")]
+        if kind in table.column_names:
+            columns[kind] = _padded(table[kind].to_pylist())
+        elif names:
+            columns[kind] = _joined(path, table, kind, names)
+    return columns
+
+
+def _padded(lists: Sequence[Sequence[float]]) -> Numbers:
+    """Return lists as rows, with NaN behind short ones."""
+    widths = [len(values) for values in lists]
+    rows = np.full((len(lists), max(widths, default=0)), np.nan)
+    for row, values in enumerate(lists):
+        rows[row, : len(values)] = values
+    return rows
+
+
+def _joined(path: Path, table: Any, kind: str, names: Sequence[str]) -> Numbers:
+    """Return the columns `logits.0`, `logits.1`, ... as one array; raise InputError if one is missing."""
+    columns = []
+    for index in range(len(names)):
+        name = f"{kind}.{index}"
+        if name not in names:
+            raise InputError(f"{path}: has {len(names)} columns of {kind}, but no {name}; number them from 0 on")
+        columns.append(np.array(table[name].to_pylist(), dtype=object))
+    try:
+        return np.stack(columns, axis=1).astype(np.float64)  # an empty cell is None, which becomes NaN
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{path}: columns of {kind} must hold numbers ({error})") from error
+
+
+def _checked_rows(path: Path, columns: dict[str, NDArray[Any]]) -> ImportedRows:
+    kinds = [kind for kind in KINDS if kind in columns]
+    if len(kinds) != 1:
+        found = " and ".join(kinds) or "neither"
+        raise InputError(
+            f"{path}: must have either logits or probabilities ({found}); docs/import.md shows the columns"
+        )
+    if "id" not in columns:
+        raise InputError(f"{path}: has no column `id`, the names of samples; docs/import.md shows where to find them")
+    values = np.asarray(columns[kinds[0]], np.float64)
+    if values.ndim != 2 or not values.size:
+        raise InputError(f"{path}: {kinds[0]} must be samples times classes (shape {values.shape})")
+    optional = {}
+    for name in COLUMNS:
+        if name in columns:
+            optional[name] = columns[name]
+    for name, column in {"id": columns["id"], **optional}.items():
+        if column.shape != (len(values),):
+            raise InputError(f"{path}: `{name}` must have one value for each of {len(values)} rows ({column.shape})")
+        if name in ("seed", "label") and column.dtype.kind not in "iu":
+            raise InputError(f"{path}: `{name}` must hold whole numbers ({column.dtype})")
+    ids = tuple(str(name) for name in columns["id"])
+    return ImportedRows(file=str(path), ids=ids, kind=kinds[0], values=values, columns=optional)
+
+
+def read_samples(path: Path, dataset: str, split: str) -> Samples:
+    """Return the samples of a file that `artifacts.write_predictions` wrote."""
+    table = parquet.read_table(path, columns=["id", "label"])
+    classes = json.loads((table.schema.metadata or {}).get(b"classes", b"null"))
+    if classes is None:
+        raise InputError(f"{path}: does not name its classes; evaluate again with this version")
+    labels = dict(zip(table["id"].to_pylist(), table["label"].to_pylist(), strict=True))
+    return Samples(dataset=dataset, split=split, classes=tuple(classes), labels=labels)
+
+
+def read_logits(path: Path, samples: Samples) -> Predictions | None:
+    """Return the predictions of such a file with their logits; None if it has no logits."""
+    if "logits" not in parquet.read_schema(path).names:
+        return None
+    table = parquet.read_table(path, columns=["id", "logits"])
+    logits = np.array(table["logits"].to_pylist(), np.float64)
+    return _predictions(table["id"].to_pylist(), samples, softmax(logits), logits)
+
+
+# --- checks -----------------------------------------------------------------------------------------
+
+
+def checked_predictions(rows: ImportedRows, samples: Samples, seed: int) -> Predictions:
+    """Return the predictions of one dataset, split and seed, with their logits.
+
+    Raise InputError for the first difference from the sweep's samples and classes, and for values that are no
+    predictions.
+    """
+    where = f"{rows.file}: {samples.dataset}, split {samples.split}, seed {seed}"
+    for problem in chain(_sample_problems(rows, samples), _value_problems(rows, samples)):
+        raise InputError(problem, where)  # the first one
+    values = rows.values[:, : len(samples.classes)]
+    if rows.kind == "logits":
+        return _predictions(rows.ids, samples, softmax(values), values)
+    return _predictions(rows.ids, samples, values, np.log(np.maximum(values, LEAST_PROBABILITY)))
+
+
+def _predictions(ids: Sequence[str], samples: Samples, probabilities: Numbers, logits: Numbers) -> Predictions:
+    labels = np.array([samples.labels[name] for name in ids], np.int64)
+    clipped = np.clip(probabilities, 0, 1).astype(np.float32)  # rounding may lead beyond 1
+    return Predictions.of(ids, labels, clipped, {"logits": logits.astype(np.float32)})
+
+
+def _sample_problems(rows: ImportedRows, samples: Samples) -> Iterator[str]:
+    """Yield how the samples differ from those of the sweep."""
+    seen = set()
+    for name in rows.ids:
+        if name in seen:
+            yield f"sample {name!r} appears more than once; keep one of its rows"
+        if name not in samples.labels:
+            yield f"unknown sample {name!r}; the sweep has {_some(samples.labels)}"
+        seen.add(name)
+    missing = [name for name in sorted(samples.labels) if name not in seen]
+    if missing:
+        yield f"lacks {len(missing)} of {len(samples.labels)} samples, first {missing[0]!r}; add them"
+    for name, label in zip(rows.ids, rows.columns.get("label", ()), strict=False):
+        own = samples.labels[name]
+        if label != own:
+            yield (
+                f"sample {name!r} has label {label}, in the sweep {own} ({samples.classes[own]}); number classes as "
+                "the sweep does"
+            )
+
+
+def _some(labels: Mapping[str, int]) -> str:
+    """Return the number of samples and an example."""
+    return f"{len(labels)} samples, such as {min(labels)!r}"
+
+
+def _value_problems(rows: ImportedRows, samples: Samples) -> Iterator[str]:
+    """Yield why the values are no logits or probabilities of the sweep's classes."""
+    classes = len(samples.classes)
+    filled = np.flatnonzero(~np.isnan(rows.values).all(axis=0))
+    width = int(filled.max(initial=-1)) + 1
+    if width != classes:
+        yield f"has {width} classes, the sweep has {classes}, from {samples.classes[0]!r} to {samples.classes[-1]!r}"
+    bad = np.argwhere(~np.isfinite(rows.values[:, :classes]))
+    if bad.size:
+        row, column = bad[0]
+        yield f"sample {rows.ids[row]!r}: {rows.kind} of class {column} is {rows.values[row, column]}, must be finite"
+    if rows.kind == "logits":
+        return
+    values = rows.values[:, :classes]
+    outside = np.argwhere((values < 0) | (values > 1 + SUM_TOLERANCE))
+    if outside.size:
+        row, column = outside[0]
+        yield (
+            f"sample {rows.ids[row]!r}: the probability of class {column} is {values[row, column]:g}, must lie in "
+            "0..1; name the values logits if they are"
+        )
+    sums = values.sum(axis=1)
+    off = np.flatnonzero(np.abs(sums - 1) > SUM_TOLERANCE)
+    if off.size:
+        sample = rows.ids[off[0]]
+        yield f"sample {sample!r}: probabilities sum to {sums[off[0]]:g}, must sum to 1; apply a softmax first"
+
+
+def require_runs(rows: Mapping[Run, ImportedRows], datasets: Sequence[str], split: str, file: str) -> None:
+    """Raise InputError unless a file has the split, and on each of its splits all datasets and seeds."""
+    splits = sorted({run[1] for run in rows})
+    seeds = sorted({run[2] for run in rows})
+    for dataset, _, _ in rows:
+        if dataset not in datasets:
+            raise InputError(unknown("dataset", dataset, datasets).problem, file)
+    if split not in splits:
+        raise InputError(f"lacks split {split}, on which the sweep was searched; it has {', '.join(splits)}", file)
+    for name in splits:
+        for dataset in datasets:
+            for seed in seeds:
+                if (dataset, name, seed) not in rows:
+                    raise InputError(f"lacks dataset {dataset} of split {name}, seed {seed}; add its rows", file)

@@ -1,0 +1,371 @@
+"""`import`: predictions from a file become a baseline that is measured like all others, or one line says why not."""
+
+import csv
+import re
+from dataclasses import replace
+from importlib import import_module
+
+import numpy as np
+import pandas  # type: ignore[import-untyped]
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from fpp_sweep.core.metrics import Predictions
+from fpp_sweep.records.answer import statistics_of
+from fpp_sweep.records.front import front_of
+from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.report.repeat import repeat_command
+from fpp_sweep.search.repair import repair_records
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.specs import DatasetInfo
+from fpp_sweep.statistics.paired import compare
+from fpp_sweep.statistics.posthoc_maps import softmax
+from fpp_sweep.sweep.api import Trial
+from fpp_sweep.trial.artifacts import write_artifacts
+from fpp_sweep.trial.posthoc import PosthocInputs
+from fpp_sweep.trial.trial import DatasetResult, summary, with_maps
+from tests.kit.names import PLAIN, TPT
+from tests.kit.processes import ROOT
+from tests.kit.records import RANGES, sweep_info, write_sweep
+from tests.kit.spaces import small_space
+
+MAPS = ("temperature_val", "temperature_transfer", "sals", "isotonic")
+CLASSES = {"digits": ("zero", "one", "two"), "scenes": ("a beach", "a street", "a forest", "a field", "a lake")}
+IMAGES = {"test": 120, "val": 90}
+ERROR_OF_FILES = 1e-5  # predictions are float32, and logits in files too
+
+
+def predictions(dataset, split, seed):
+    """Predictions of made-up logits, which favour the label."""
+    generator = np.random.default_rng([seed, len(dataset), IMAGES[split]])
+    size, classes = IMAGES[split], len(CLASSES[dataset])
+    labels = np.random.default_rng([len(dataset), IMAGES[split]]).integers(0, classes, size)
+    logits = generator.normal(size=(size, classes)).astype(np.float32)
+    logits[np.arange(size), labels] += 1.5
+    ids = [f"{split}/{dataset}-{index:03d}.jpg" for index in range(size)]
+    probabilities = softmax(logits.astype(np.float64)).astype(np.float32)
+    return Predictions.of(ids, labels, probabilities, {"logits": logits})
+
+
+def record_of(folder, name, method, seed):
+    """Write a trial on the test split with the sweep's post-hoc maps, and return its record."""
+    results = []
+    for dataset, classes in CLASSES.items():
+        info = DatasetInfo(
+            name=dataset, split="test", group="custom", classes=classes, size=IMAGES["test"], digest="", images=""
+        )
+        measured = predictions(dataset, "test", seed)
+        results.append(DatasetResult(dataset=info, seed=0, predictions=measured, prompt=None))
+    inputs = PosthocInputs(
+        fitted_on={(dataset, 0): predictions(dataset, "val", seed) for dataset in CLASSES},
+        zero_shot={(dataset, 0): predictions(dataset, "test", 1) for dataset in CLASSES},
+    )
+    results = with_maps(MAPS, results, inputs)
+    write_artifacts(folder.artifacts(name), results, "test", name)
+    result = summary(results, [])
+    config = TrialConfig(method=method, prompt="a photo of a").flat()
+    values = [result.average["accuracy"], result.average["ece@temperature_val"]]
+    return TrialRecord(
+        name=name, kind="trial", state="complete", number=int(name[-1]), config=config,
+        results={"test": result}, values=values, finished=1.0,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def sweep(tmp_path, monkeypatch):
+    """A finished sweep in `sweeps/ev`, with a zero-shot trial and one of TPT, in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    info = sweep_info(
+        name="ev",
+        space={"params": RANGES, "search": {"evaluate_only": True}, "work": {"seeds": [0], "posthoc": list(MAPS)}},
+        search_split="test",
+        datasets=dict.fromkeys(CLASSES, "digest"),
+        reference=None,
+    )
+    ece_after_map = replace(info.objectives[1], metric="ece@temperature_val")
+    folder = write_sweep(tmp_path / "sweeps", replace(info, objectives=(info.objectives[0], ece_after_map)), [])
+    for name, method, seed in (("trial-0000", PLAIN, 1), ("trial-0001", TPT, 2)):
+        folder.write_trial(record_of(folder, name, method, seed))
+    return folder
+
+
+def columns_of(seed=2, splits=("test", "val")):
+    """The columns of a file that holds the predictions of trial-0001."""
+    columns = {name: [] for name in ("id", "dataset", "split", "label", "logits")}
+    for split in splits:
+        for dataset in CLASSES:
+            of_dataset = predictions(dataset, split, seed)
+            columns["id"] += of_dataset.ids
+            columns["dataset"] += [dataset] * len(of_dataset)
+            columns["split"] += [split] * len(of_dataset)
+            columns["label"] += of_dataset.labels.tolist()
+            columns["logits"] += of_dataset.columns["logits"].tolist()
+    return columns
+
+
+def padded(rows):
+    width = max(len(row) for row in rows)
+    return np.array([[*row, *[np.nan] * (width - len(row))] for row in rows])
+
+
+def write_npz(path, columns):
+    arrays = {name: np.array(values) for name, values in columns.items() if name not in ("logits", "probabilities")}
+    for name in {"logits", "probabilities"} & set(columns):
+        arrays[name] = padded(columns[name])
+    np.savez(path, **arrays)
+
+
+def write_parquet(path, columns):
+    parquet.write_table(pa.table(columns), path)
+
+
+def write_csv(path, columns):
+    values = padded(columns["logits"])
+    names = [name for name in columns if name != "logits"]
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*names, *[f"logits.{index}" for index in range(values.shape[1])]])
+        for row, logits in enumerate(values):
+            cells = ["" if np.isnan(value) else repr(float(value)) for value in logits]
+            writer.writerow([*[columns[name][row] for name in names], *cells])
+
+
+def run_import(file, name="theirs"):
+    import_module("fpp_sweep.import").main([str(file), "--as", name, "--into", "ev"])
+
+
+# --- files that fit ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("write", [write_npz, write_parquet, write_csv], ids=lambda write: write.__name__)
+def test_the_same_predictions_have_the_same_numbers_after_every_map_and_no_difference(sweep, tmp_path, write, capsys):
+    file = tmp_path / f"theirs.{write.__name__.removeprefix('write_')}"
+    write(file, columns_of())
+    run_import(file)
+    assert "imported    baseline-theirs: 240 images of test" in capsys.readouterr().out
+    theirs, own = sweep.trial("baseline-theirs"), sweep.trial("trial-0001")
+    assert set(theirs.results["test"].average) == set(own.results["test"].average)
+    for metric, value in own.results["test"].average.items():
+        assert theirs.results["test"].average[metric] == pytest.approx(value, abs=ERROR_OF_FILES), metric
+    samples = statistics_of(sweep, sweep.info(), sweep.trials()).splits["test"].samples
+    for difference in compare(samples, [("trial-0001", "baseline-theirs")], ["accuracy", "ece@temperature_val"]):
+        assert difference.value == pytest.approx(0, abs=ERROR_OF_FILES)
+    to_own, to_theirs = compare(
+        samples, [("trial-0000", "trial-0001"), ("trial-0000", "baseline-theirs")], ["accuracy"]
+    )
+    assert to_theirs.value == to_own.value != 0
+    assert to_theirs.standard_error == to_own.standard_error
+
+
+def test_probabilities_are_measured_as_they_are(sweep, tmp_path):
+    columns = columns_of()
+    columns["probabilities"] = [softmax(np.array([row]))[0].tolist() for row in columns.pop("logits")]
+    write_parquet(tmp_path / "theirs.parquet", columns)
+    run_import(tmp_path / "theirs.parquet")
+    theirs, own = (sweep.trial(name).results["test"].average for name in ("baseline-theirs", "trial-0001"))
+    for metric in ("accuracy", "ece", "nll", "ece@temperature_val"):  # dividing log p by T is dividing the logits
+        assert theirs[metric] == pytest.approx(own[metric], abs=ERROR_OF_FILES)
+
+
+def test_an_import_is_a_row_of_tables_the_page_and_show(sweep, tmp_path, capsys):
+    write_npz(tmp_path / "theirs.npz", columns_of())
+    run_import(tmp_path / "theirs.npz")
+    assert "theirs" in (sweep.report / "front.csv").read_text()
+    assert "baseline-theirs" in (sweep.report / "sweep.html").read_text()
+    assert [record.label for record in front_of(sweep.info(), sweep.trials()).baselines] == ["theirs"]
+    capsys.readouterr()
+    import_module("fpp_sweep.show").main(["ev", "baseline-theirs"])
+    shown = capsys.readouterr().out
+    assert f"file = {tmp_path / 'theirs.npz'}" in shown
+    assert "imported" in shown
+    command = repeat_command(sweep, sweep.info(), sweep.trial("baseline-theirs"))
+    assert f"import {tmp_path / 'theirs.npz'} --as theirs --into {sweep.path}" in command
+
+
+def test_a_resumed_sweep_keeps_an_import(sweep, tmp_path):
+    write_npz(tmp_path / "theirs.npz", columns_of())
+    run_import(tmp_path / "theirs.npz")
+    before = sweep.trial("baseline-theirs")
+    list(repair_records(sweep, sweep.info(), small_space()))
+    assert sweep.trial("baseline-theirs") == before
+
+
+def test_an_import_has_no_configuration(sweep, tmp_path):
+    write_npz(tmp_path / "theirs.npz", columns_of())
+    run_import(tmp_path / "theirs.npz")
+    with pytest.raises(InputError, match="baseline-theirs: its predictions were imported"):
+        _ = Trial(sweep, "baseline-theirs").config
+
+
+def test_one_dataset_and_split_need_no_columns_for_them(sweep, tmp_path):
+    allow_objectives(sweep, 1)
+    sweep.write_info(replace(sweep.info(), datasets={"digits": "digest"}))
+    of_digits = predictions("digits", "test", 2)
+    np.savez(tmp_path / "theirs.npz", id=np.array(of_digits.ids), logits=of_digits.columns["logits"])
+    run_import(tmp_path / "theirs.npz")
+    result = sweep.trial("baseline-theirs").results["test"]
+    assert result.average["accuracy"] == sweep.trial("trial-0001").results["test"].datasets["digits"]["accuracy"]
+    assert "ece@sals" in result.average
+    assert result.notes == [
+        f"{name} on test is left out: the file has no predictions of split val"
+        for name in ("temperature_val", "temperature_transfer", "isotonic")
+    ]
+
+
+def test_the_recipes_of_the_page_write_files_that_are_imported(sweep, tmp_path, monkeypatch):
+    page = (ROOT / "docs/import.md").read_text()
+    names, one, several, table = re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S)
+    path = sweep.artifacts("trial-0001") / "test/digits.seed0.predictions.parquet"
+    known = {}
+    exec(names.replace("sweeps/NAME/artifacts/TRIAL/test/dtd.seed0.predictions.parquet", str(path)), known)
+    assert known["classes"] == list(CLASSES["digits"])
+    tests = {dataset: predictions(dataset, "test", 2) for dataset in CLASSES}
+    vals = {dataset: predictions(dataset, "val", 2) for dataset in CLASSES}
+    assert sorted(known["names"]) == sorted(tests["digits"].ids)
+
+    paths = [f"DATA/dtd/images/{name}" for part in tests.values() for name in part.ids]
+    parts = {dataset: part.columns["logits"] for dataset, part in tests.items()}
+    recipe = {"paths": paths, "logits": [part.columns["logits"] for part in tests.values()][:1], "parts": parts}
+    exec(one, recipe)
+    assert np.load("theirs.npz")["id"][0] == tests["digits"].ids[0]
+    exec(several, recipe)
+    allow_objectives(sweep, 1)
+    run_import("theirs.npz", "arrays")
+
+    frames = {}
+    for split, of_split in (("test", tests), ("val", vals)):
+        frames[split] = pandas.concat([frame_of(dataset, part) for dataset, part in of_split.items()])
+    exec(table, frames)
+    run_import("theirs.csv", "table")
+    for name in ("baseline-arrays", "baseline-table"):
+        average = sweep.trial(name).results["test"].average
+        assert average["accuracy"] == sweep.trial("trial-0001").results["test"].average["accuracy"]
+    assert "ece@temperature_val" in average
+
+
+def frame_of(dataset, part):
+    probabilities = softmax(part.columns["logits"].astype(float))
+    columns = {f"p{index}": probabilities[:, index] for index in range(probabilities.shape[1])}
+    return pandas.DataFrame({"id": part.ids, "dataset": dataset, **columns})
+
+
+def allow_objectives(sweep, count):
+    """Leave a sweep its first objectives."""
+    sweep.write_info(replace(sweep.info(), objectives=sweep.info().objectives[:count]))
+    for number in (0, 1):
+        record = sweep.trial(f"trial-000{number}")
+        sweep.write_trial(replace(record, values=record.values[:count]))
+
+
+# --- files that do not fit --------------------------------------------------------------------------
+
+
+def changed(name, row, value):
+    def change(columns):
+        columns[name][row] = value
+
+    return change
+
+
+def repeated(columns):
+    for values in columns.values():
+        values.append(values[0])
+
+
+def shortened(columns):
+    for values in columns.values():
+        del values[3]
+
+
+def without(name):
+    def change(columns):
+        del columns[name]
+
+    return change
+
+
+def as_probabilities(columns):
+    columns["probabilities"] = columns.pop("logits")
+
+
+def scaled(columns):
+    columns["probabilities"] = [[1.01 / len(row)] * len(row) for row in columns.pop("logits")]
+
+
+def with_a_class_less(columns):
+    columns["logits"] = [row[:-1] for row in columns["logits"]]
+
+
+def keep_test(columns):
+    rows = [row for row, split in enumerate(columns["split"]) if split == "test"]
+    for name, values in columns.items():
+        columns[name] = [values[row] for row in rows]
+
+
+WRONG = {
+    "duplicate": (repeated, "digits, split test, seed 0: sample 'test/digits-000.jpg' appears more than once"),
+    "unknown": (changed("id", 0, "cat.jpg"), "unknown sample 'cat.jpg'; the sweep has 120 samples, such as 'test/dig"),
+    "missing": (shortened, "lacks 1 of 120 samples, first 'test/digits-003.jpg'; add them"),
+    "label": (changed("label", 0, 7), "sample 'test/digits-000.jpg' has label 7, in the sweep [012] "),
+    "nan": (changed("logits", 1, [0.0, np.nan, 1.0]), "sample 'test/digits-001.jpg': logits of class 1 is nan, must"),
+    "infinite": (changed("logits", 1, [0.0, -np.inf, 1.0]), "logits of class 1 is -inf, must be finite"),
+    "classes": (with_a_class_less, "digits, split test, seed 0: has 2 classes, the sweep has 3, from 'zero' to 'two'"),
+    "range": (as_probabilities, "the probability of class . is .*, must lie in 0..1; name the values logits"),
+    "sum": (scaled, "sample 'test/digits-000.jpg': probabilities sum to 1.01, must sum to 1"),
+    "dataset": (changed("dataset", 0, "digit"), "unknown dataset 'digit', did you mean 'digits'?"),
+    "no dataset": (without("dataset"), r"no column `dataset`, and the sweep has 2 \(digits, scenes\); add it"),
+    "no id": (without("id"), "has no column `id`"),
+    "no values": (without("logits"), r"must have either logits or probabilities \(neither\)"),
+    "split": (changed("split", 0, "train"), "lacks dataset scenes of split train, seed 0; add its rows"),
+    "objective": (keep_test, "objective 'ece@temperature_val': was not measured"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_file_that_does_not_fit_is_refused_and_changes_nothing(sweep, tmp_path, kind):
+    change, message = WRONG[kind]
+    columns = columns_of()
+    change(columns)
+    write_parquet(tmp_path / "theirs.parquet", columns)
+    before = sorted(sweep.path.rglob("*"))
+    with pytest.raises(InputError, match=message):
+        run_import(tmp_path / "theirs.parquet")
+    assert [path for path in sorted(sweep.path.rglob("*")) if path.name != "lock"] == before
+
+
+def test_names_that_the_sweep_has_are_refused(sweep, tmp_path):
+    write_npz(tmp_path / "theirs.npz", columns_of())
+    run_import(tmp_path / "theirs.npz")
+    for name, message in (
+        ("theirs", "the sweep has a record of that name"),
+        (TPT, "tpt: is a method of this package"),
+        ("../theirs", "must consist of letters"),
+    ):
+        with pytest.raises(InputError, match=message):
+            run_import(tmp_path / "theirs.npz", name)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"", r"must be one of .csv, .npz, .parquet by its name \(.txt\)"),
+        ("a.npz", b"PK\x03\x04", "not readable as npz"),
+        ("a.parquet", b"PAR1", "not readable as parquet"),
+        ("a.csv", b"id,logits.1\nx,2\n", "has 1 columns of logits, but no logits.0; number them from 0 on"),
+        ("a.csv", b"id,logits.0\nx,many\n", "columns of logits must hold numbers"),
+    ],
+)
+def test_files_that_cannot_be_read_are_refused(sweep, tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        run_import(tmp_path / name)
+    with pytest.raises(InputError, match="not readable as npz"):
+        run_import(tmp_path / "missing.npz")
+
+
+def test_an_import_waits_for_no_driver(sweep, tmp_path):
+    write_npz(tmp_path / "theirs.npz", columns_of())
+    with sweep.locked(), pytest.raises(InputError, match="sweep ev is being run by"):
+        run_import(tmp_path / "theirs.npz")
