@@ -113,6 +113,13 @@ def test_the_tables_of_the_readme_name_every_method_and_metric():
     assert {*catalogue.METHODS, *catalogue.METRICS} <= named
 
 
+@pytest.mark.parametrize("name", ["sweep.html", "reproduction.html", "sweep.txt"])
+def test_a_demonstration_is_small_and_names_no_folder_of_the_machine_that_made_it(name):
+    text = (ROOT / "docs/demo" / name).read_text()
+    assert len(text) < 4_000_000
+    assert not re.findall(r"/(?:tmp|root|home|work)/", text)
+
+
 def test_the_documentation_is_short():
     assert sum(words_of_page(path) for path in pages()) <= MAX_WORDS
     assert readme_words(ROOT / "README.md") <= MAX_README_WORDS

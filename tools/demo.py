@@ -48,7 +48,7 @@ def store(page: Path, folder: Path, name: str) -> None:
 
 def without_folder(text: str, folder: Path) -> str:
     """Write paths relative to the folder that the commands ran in."""
-    return text.replace(f"{folder}/", "").replace(str(folder), ".")
+    return text.replace(f"file://{folder}/", "").replace(f"{folder}/", "").replace(str(folder), ".")
 
 
 if __name__ == "__main__":
