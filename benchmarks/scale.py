@@ -149,6 +149,7 @@ def start_light_pool(tasks: Path, workers: int, args: argparse.Namespace) -> Any
     import ray
 
     from fpp_sweep.workers.actors import Pool, RayWorker, SchedulerActor
+    from fpp_sweep.workers.assignment import Unavailable
     from fpp_sweep.workers.resources import WorkerNeeds
 
     processes, logs = min(workers, args.processes), tasks.with_name("logs")
@@ -168,9 +169,9 @@ def start_light_pool(tasks: Path, workers: int, args: argparse.Namespace) -> Any
             return LightWorker(host, await host.model_info.remote(), self._needs, logs)
 
     class LightWorker(RayWorker):
-        async def wait_until_lost(self) -> bool:
+        async def wait_until_unavailable(self) -> Unavailable:
             await self.actor.wait_until_draining.remote()
-            return False
+            return "dead"
 
         def kill(self) -> None:
             """Others live in the same process."""
