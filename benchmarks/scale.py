@@ -200,7 +200,7 @@ class Book:
 
     def idle_share(self, workers: int, trials: int) -> float:
         """Return the share of workers without a task, from the first task until the last trial has begun."""
-        idle = []
+        idle: list[float] = []
         for begun, running in self.busy:
             if begun < trials and (running or idle):
                 idle.append(1 - min(running, workers) / workers)
