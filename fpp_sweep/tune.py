@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     files = plugins.read(args.plugin)
     plugins.load(files)
     with flags_in_errors(args):
-        space = request.space_to_tune(args.space, overrides(args), config=args.config, points_from=args.points_from)
+        space = request.space_to_tune(args.space, overrides(args), config=args.config)
     if args.dry_run:
         from fpp_sweep.sweep.estimate import dry_run  # loads torch
 
@@ -59,8 +59,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     space.add_argument("--list-spaces", action="store_true", help="list the shipped spaces with their questions")
     config = "settings of all trials; its values of searched settings are the first point"
     space.add_argument("--config", type=Path, metavar="YAML", help=config)
-    points = "try the fronts of other sweeps of these settings and objectives first; unfinished ones, too"
-    space.add_argument("--points-from", nargs="+", default=[], metavar="SWEEP", help=points)
     add_flags(options, "--trials", *RUN_FLAGS)
     resuming = options.add_argument_group("resuming")
     resume = "continue the last sweep of this space, or the one of --name"

@@ -79,7 +79,7 @@ def test_ages_and_sizes_of_the_cache_have_their_form(capsys, tmp_path, value):
         ("tune", ["--plugin", HOSTILE]),
         ("tune", ["--config", HOSTILE]),
         ("tune", ["--datasets", HOSTILE]),
-        ("tune", ["--points-from", HOSTILE]),
+        ("tune", ["--set", f"search.from={json.dumps(HOSTILE)}"]),
         ("evaluate", ["--data-root", HOSTILE, "--datasets", "dtd"]),
         ("evaluate", ["--method", HOSTILE]),
         ("evaluate", ["--prompt", f"{HOSTILE}/x.pt".replace(" ", "")]),

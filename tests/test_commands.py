@@ -213,7 +213,7 @@ def shell_folder(tmp_path_factory):
         (["st"], ["steer"]),
         (["tune", "--space", "per"], ["perturb", "perturb_grid"]),
         (["tune", "--list"], ["--list-spaces"]),
-        (["tune", "--points-from", "s"], ["second"]),
+        (["steer", "se"], ["second"]),
         (["show", ""], ["--help", "--version", "--page", "--plugin", "first", "second", "main"]),
         (["cache", "pr"], ["prune"]),
         (["evaluate", "--prompt", "x"], [""]),  # the shell completes files

@@ -306,9 +306,12 @@ search: {sampler: mine}
     ("broken", "complaint"),
     [
         ("99.0 if name == 'fpp.gamma1' else value", "sampler mine: draws fpp.gamma1: 99 is outside 0.1..10"),
-        ("float('nan') if name == 'fpp.gamma1' else value", "sampler mine: ValueError: `nan` is invalid value."),
-        ("1 / 0", "sampler mine (mine.py:13): ZeroDivisionError: division by zero"),
-        ("study.best_trial.params[name]", "sampler mine (mine.py:13): RuntimeError: "),
+        (
+            "float('nan') if name == 'fpp.gamma1' else value",
+            "sampler mine: fpp.gamma1: ValueError: `nan` is invalid value.",
+        ),
+        ("1 / 0", "sampler mine (mine.py:13): fpp.gamma1: ZeroDivisionError: division by zero"),
+        ("study.best_trial.params[name]", "sampler mine (mine.py:13): fpp.gamma1: RuntimeError: "),
         (
             "random.uniform(1, 2) if name == 'fpp.gamma1' else value",
             "sampler mine: draws another point after a kill; it must depend on its seed and the study's trials alone",

@@ -12,10 +12,12 @@ import pytest
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
+from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.yamlfile import dump
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.steer import main
+from fpp_sweep.sweep.lent_points import with_lent_points
 from fpp_sweep.sweep.request import space_to_tune
 from tests.kit.processes import SMALL_SPACE, environment, kill_tree, killed_at_end, only_sweep, start_tune
 from tests.kit.records import CREATED, build_sweep
@@ -99,9 +101,9 @@ def test_hours_are_said_as_in_a_space_file(folder):
     assert folder.commands()[0].values == {"wall_clock": 5400.0}
 
 
-def requested(tmp_path, space=SMALL_SPACE, **points):
+def requested(tmp_path, *overrides, space=SMALL_SPACE, **points):
     (tmp_path / "small.yaml").write_text(space)
-    return space_to_tune(tmp_path / "small.yaml", [], **points)
+    return space_to_tune(tmp_path / "small.yaml", overrides, **points)
 
 
 def test_a_config_is_the_first_point_as_far_as_it_is_searched(tmp_path, capsys):
@@ -123,7 +125,7 @@ BOTH = "{fpp.gamma2: {low: 0.1, high: 15}, fpp.class_var: {low: 0.001, high: 0.0
 
 def test_the_front_of_another_sweep_is_tried_first(tmp_path):
     folder = build_sweep(tmp_path / "made", report=False)
-    space = requested(tmp_path, points_from=[str(folder.path)], space=FOR_MADE.replace("\n  PARAMS", f" {BOTH}"))
+    space = requested(tmp_path, f"search.from={folder.path}", space=FOR_MADE.replace("\n  PARAMS", f" {BOTH}"))
     members = [record for record in folder.trials() if record.name == "trial-0005"]  # it is alone on the front
     assert [values for origin, values in space.queue() if origin == "point"] == [dict(members[0].params)]
 
@@ -131,15 +133,15 @@ def test_the_front_of_another_sweep_is_tried_first(tmp_path):
 @pytest.mark.parametrize(
     ("params", "complaint"),
     [
-        ("{fpp.gamma1: {low: 0.1, high: 10}}", "it searched fpp.class_var, fpp.gamma2, which small does not; give a"),
-        (BOTH.replace("0.02", "0.002"), "trial-0005: fpp.class_var: 0.006 is outside 0.001..0.002"),
+        ("{fpp.gamma1: {low: 0.1, high: 10}}", " searched fpp.class_var, fpp.gamma2, which small does not; give a"),
+        (BOTH.replace("0.02", "0.002"), ": trial-0005: fpp.class_var: 0.006 is outside 0.001..0.002"),
     ],
 )
 def test_points_of_other_parameters_are_refused(tmp_path, params, complaint):
     folder = build_sweep(tmp_path / "made", report=False)
     with pytest.raises(InputError) as refused:
-        requested(tmp_path, points_from=[str(folder.path)], space=FOR_MADE.replace("\n  PARAMS", f" {params}"))
-    assert str(refused.value).startswith(f"--points-from {folder.path}: {complaint}")
+        requested(tmp_path, f"search.from={folder.path}", space=FOR_MADE.replace("\n  PARAMS", f" {params}"))
+    assert str(refused.value).startswith(f"search.from: {folder.path}{complaint}")
 
 
 def test_the_fronts_of_several_sweeps_are_tried_in_their_order(tmp_path):
@@ -148,24 +150,46 @@ def test_the_fronts_of_several_sweeps_are_tried_in_their_order(tmp_path):
     for sweep in (made, other):
         fronts += [dict(member.params) for member in front_of(sweep.info(), sweep.trials()).members]
     assert len(fronts) >= 2
-    names = [str(made.path), str(other.path)]
-    space = requested(tmp_path, points_from=names, space=FOR_MADE.replace("\n  PARAMS", f" {BOTH}"))
+    space = requested(
+        tmp_path, f"search.from=[{made.path}, {other.path}]", space=FOR_MADE.replace("\n  PARAMS", f" {BOTH}")
+    )
     assert list(space.points) == fronts
+
+
+def test_of_an_unfinished_sweep_the_finished_trials_are_lent(tmp_path):
+    made = build_sweep(tmp_path / "made", failed_trials=(3,), running_trials=(4, 5), state="running", report=False)
+    space = requested(tmp_path, f"search.from={made.path}", space=FOR_MADE.replace("\n  PARAMS", f" {BOTH}"))
+    finished = {record.name: dict(record.params) for record in made.trials() if record.state == "complete"}
+    assert list(space.points) == [finished["trial-0002"]]  # the best of those that finished
+
+
+def test_a_space_in_python_gets_its_lent_points_once(tmp_path):
+    made = build_sweep(tmp_path / "made", report=False)
+    text = FOR_MADE.replace("\n  PARAMS", f" {BOTH}")
+    space = parse_space(text, "small.yaml")
+    space = replace(space, search=replace(space.search, from_=(str(made.path),)))
+    lent = with_lent_points(space)
+    assert len(lent.points) == 1
+    assert with_lent_points(lent) == lent
+    assert lent.plain()["search"]["from"] == [str(made.path)]
+    assert lent.difference(parse_space(text, "small.yaml")) == [
+        'points: [{"fpp.gamma2": 1.419857, "fpp.class_var": 0.006}] -> none'
+    ]
 
 
 def test_a_sweep_of_other_objectives_is_refused(tmp_path):
     made = build_sweep(tmp_path / "made", report=False)
     text = FOR_MADE.replace("\n  PARAMS", f" {BOTH}") + "objectives: [accuracy, nll]\n"
     with pytest.raises(InputError) as refused:
-        requested(tmp_path, points_from=[str(made.path)], space=text)
-    problem = "its objectives are accuracy (max), ece (min), those of small are accuracy (max), nll (min)"
-    assert str(refused.value) == f"--points-from {made.path}: {problem}; give a sweep of the same objectives"
+        requested(tmp_path, f"search.from={made.path}", space=text)
+    problem = "has the objectives accuracy (max), ece (min), and small has accuracy (max), nll (min)"
+    assert str(refused.value) == f"search.from: {made.path} {problem}; give a sweep of the same objectives"
 
 
 def test_a_sweep_without_a_front_has_no_points(tmp_path):
     folder = build_sweep(tmp_path / "made", trials=0)
-    with pytest.raises(InputError, match="it has no front yet"):
-        requested(tmp_path, points_from=[str(folder.path)])
+    with pytest.raises(InputError, match="has no front yet"):
+        requested(tmp_path, f"search.from={folder.path}")
 
 
 def steer(sweep, *words):

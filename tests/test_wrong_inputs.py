@@ -35,6 +35,7 @@ def build_folder(folder):
     outside = "from optuna.samplers import RandomSampler\n\nfrom fpp_sweep import sampler\n\n\n@sampler()\n"
     outside += "class outside(RandomSampler):\n    def sample_independent(self, study, trial, name, distribution):\n"
     (folder / "outside.py").write_text(outside + "        return 2 * distribution.high\n")
+    (folder / "nan.py").write_text(outside.replace("outside", "nan") + "        return float('nan')\n")
     (folder / "photos/cat").mkdir(parents=True)
     (folder / "made").mkdir()
     (folder / "made/space.yaml").touch()

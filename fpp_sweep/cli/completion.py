@@ -28,8 +28,6 @@ _fpp_sweep() {
         words="COMMANDS"
     elif [ "$previous" = --space ]; then
         words="SPACES"
-    elif [ "$previous" = --points-from ]; then
-        words="$sweeps"
     else
         case "$command" in
 FLAGS

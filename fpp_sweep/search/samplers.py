@@ -73,8 +73,11 @@ def _of_plugin(name: str, seed: int) -> BaseSampler:
 
 
 @contextmanager
-def naming_plugin(name: str) -> Iterator[None]:
-    """Turn an exception of a plugin's sampler into one line that names the sampler and, where known, its line."""
+def naming_plugin(name: str, key: str = "") -> Iterator[None]:
+    """Turn an exception of a plugin's sampler into one line.
+
+    The line names the sampler, the line of its code where that is known, and the `key` of the parameter that it draws.
+    """
     try:
         yield
     except Exception as error:
@@ -82,6 +85,8 @@ def naming_plugin(name: str) -> Iterator[None]:
             raise
         line = plugins.line_of(error)
         where = f"sampler {name} ({line})" if line else f"sampler {name}"
+        if key:
+            where = f"{where}: {key}"
         cause = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(f"{where}: {cause}") from error
 

@@ -116,7 +116,8 @@ class SweepStudy:
     def _suggest_value(self, trial: Trial, param: Param) -> Any:
         search = self._space.search
         self._study.sampler = build_sampler(search, f"{trial.number}/{param.key}")
-        value = suggest(trial, param)
+        with naming_plugin(search.sampler, param.key):
+            value = suggest(trial, param)
         require_possible(search.sampler, param, value)
         return value
 

@@ -20,7 +20,7 @@ from fpp_sweep.space.objectives import (
 from fpp_sweep.space.params import Param, check_params, check_points
 from fpp_sweep.space.published import baseline_configs, preset_for, published_points
 from fpp_sweep.space.settings import check_settings
-from fpp_sweep.space.validation import Convert, at_key, check_fields, keys, known_name, require, set_field, word
+from fpp_sweep.space.validation import Convert, at_key, check_fields, key_of, keys, known_name, require, set_field, word
 from fpp_sweep.space.work import Sampler, Search, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import PRESETS, TrialConfig, dotted, preset
@@ -36,6 +36,7 @@ CHANGEABLE_ON_RESUME = {
     "name",
     "question",
     "search.trials",
+    "search.from",
     "search.wall_clock",
     "search.concurrency",
     "search.gpu_hours",
@@ -114,6 +115,7 @@ class Space:
         set_field(self, "constraints", tuple(self.constraints))
         check_constraints(self.constraints, self.work.baselines)
         self._check_split()
+        self._check_lent_points()
         self._check_shards()
         self._add_maps()
         self._check_race()
@@ -203,6 +205,11 @@ class Space:
         if self.search.split == "train":
             problem = f"can only be evaluated ({self.search.split}); search on val or test"
             require(self.search.evaluate_only, problem, "search.split")
+
+    def _check_lent_points(self) -> None:
+        """An evaluation searches nothing, so that points of other sweeps would not be compared with anything."""
+        problem = "is for a search, and evaluate searches nothing; leave it out"
+        require(not (self.search.from_ and self.search.evaluate_only), problem, "search.from")
 
     def _check_patience(self) -> None:
         """Patience needs a hypervolume, which is measured from a corner."""
@@ -375,6 +382,7 @@ class Space:
         document = asdict(self)
         document["params"] = {param.key: param.plain() for param in self.params}
         del document["search"]["notify"]
+        document["search"] = {key_of(name): value for name, value in document["search"].items()}
         for part in ("objectives", "constraints"):
             document[part] = [_without_none(goal) for goal in document[part]]
         for key in list(document):

@@ -120,6 +120,18 @@ def _seconds_schema() -> dict[str, Any]:
     return {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": pattern}]}
 
 
+def _to_list(value: Any) -> Any:
+    """Return one name as a list."""
+    if isinstance(value, str):
+        return [value]
+    return value
+
+
+def _sweeps_schema() -> dict[str, Any]:
+    name = {"type": "string", "pattern": r"\S"}
+    return {"anyOf": [name, {"type": "array", "items": name, "uniqueItems": True}]}
+
+
 def _fraction_schema() -> dict[str, Any]:
     return {"anyOf": [{"type": "number"}, {"type": "string", "pattern": f"^{_FRACTION}$"}]}
 
@@ -127,6 +139,7 @@ def _fraction_schema() -> dict[str, Any]:
 Sampler = Annotated[str, Convert(_check_sampler, lambda: {"enum": list(catalogue.BUILT_IN_SAMPLERS)})]
 Split = Literal["train", "val", "test"]
 Text = Annotated[str, Convert(_check_text, lambda: {"type": "string", "pattern": r"\S"})]
+Sweeps = Annotated[tuple[Text, ...], Items(), Convert(_to_list, _sweeps_schema)]
 Positive = Annotated[int, Limits(ge=1, le=MAX_WHOLE)]
 Seed = Annotated[int, Limits(ge=0, le=MAX_WHOLE)]
 Processes = Annotated[int, Limits(ge=1, le=MAX_PROCESSES)]
@@ -180,6 +193,7 @@ class Search:
     split: Split = "val"  # that the objectives are measured on
     evaluate_only: bool = False  # report every trial on `split`; choose none, run none on the test split
     include_published: bool = True  # whether the code's and the paper's settings are tried first
+    from_: Sweeps = ()  # sweeps whose fronts are tried first
     max_failures: Positive | None = 5  # failed trials in a row that stop the sweep; none: never
     patience: Positive | None = None  # finished trials in which hypervolume must grow by 1 %, after as many
     race: Race | None = None  # none: every trial runs to its end

@@ -12,21 +12,22 @@ from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.config import require_prompt
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
-from fpp_sweep.spec.specs import StagePrecision
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.notify import command_words
 from fpp_sweep.sweep.plan import prompts_of, require_measured, splits_of
-from fpp_sweep.sweep.worker_spec import cache_folder, precisions
+from fpp_sweep.sweep.worker_spec import cache_folder, require_precisions
+from fpp_sweep.workers.addresses import require_reachable
 
 
 def check_before_start(space: Space, options: Options) -> None:
-    """Raise InputError if something that the space names cannot be used.
+    """Raise InputError if the cluster cannot be reached, or something that the space names cannot be used.
 
-    On a cluster only the first worker can tell: it may see other files than the driver.
+    On a cluster only the first worker can tell about files: it may see others than the driver.
     """
     _check_notify(space)
     _check_sampler(space)
-    if options.on_cluster:
+    if options.address is not None and options.on_cluster:
+        require_reachable(options.address)
         return
     require_model(space.work.model)
     datasets = require_known(space.work.datasets, space.work.data_root, space.work.dataset_file)
@@ -34,8 +35,7 @@ def check_before_start(space: Space, options: Options) -> None:
     _require_own_splits(space, datasets)
     for prompt, _ in sorted(prompts_of(space)):
         require_prompt(prompt)
-    if precisions(space) != ["float32"]:
-        _require_precisions(space, precisions(space))
+    require_precisions(space)
     _require_writable_cache(space)
 
 
@@ -69,16 +69,6 @@ def _require_own_splits(space: Space, datasets: Sequence[str]) -> None:
             continue
         for split in splits_of(space):
             list_split(name, custom[name], split, None)
-
-
-def _require_precisions(space: Space, wanted: Sequence[StagePrecision]) -> None:
-    """Raise InputError if the CPU cannot compute in one of these; GPUs are asked by the first worker."""
-    from fpp_sweep.core.compute import devices, precision  # start-up time: load torch
-
-    device = "cpu" if space.work.gpus_per_worker == 0 else devices.choose_device(space.work.device)
-    if device == "cpu":
-        for wanted_precision in wanted:
-            precision.require_precision_support(wanted_precision, device)
 
 
 def _require_writable_cache(space: Space) -> None:

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fpp_sweep.cli.names import find_sweep
-from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import front_of
-from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.reading import load_space, read_config, space_from
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.yamlfile import Node, of_plain
@@ -19,6 +14,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
+from fpp_sweep.sweep.lent_points import with_first_point, with_lent_points
 
 EVALUATION = {  # the keys of a space that only evaluates
     "search": {"split": "test", "include_published": False, "evaluate_only": True},
@@ -31,20 +27,16 @@ FLAGS_OF_TRIALS = {
 }  # of `evaluate`, by setting
 
 
-def space_to_tune(
-    path: Path, overrides: Sequence[str], *, config: Path | None = None, points_from: Sequence[str] = ()
-) -> Space:
-    """Return the space of a file, changed by the overrides; points of a config or of other sweeps come first.
+def space_to_tune(path: Path, overrides: Sequence[str], *, config: Path | None = None) -> Space:
+    """Return the space of a file, changed by the overrides; points of other sweeps and of a config come first.
 
-    `config` is a file with settings that trials start from. `points_from` are sweeps whose fronts are tried.
+    `config` is a file with settings that trials start from.
     """
     if config is None:
         space = load_space(path, overrides)
     else:
         space = _space_with_config(path, overrides, config)
-    for sweep in reversed(points_from):
-        space = _with_front_of(sweep, space)
-    return space
+    return with_lent_points(space)
 
 
 def _space_with_config(path: Path, overrides: Sequence[str], config: Path) -> Space:
@@ -57,7 +49,7 @@ def _space_with_config(path: Path, overrides: Sequence[str], config: Path) -> Sp
             base.append(f"base.{key}={_as_yaml(value)}")
     space = load_space(path, [*base, *overrides])
     try:
-        return _with_first_point(space, _searched_values(space, settings))
+        return with_first_point(space, _searched_values(space, settings))
     except InputError as error:
         note(f"{config}: its point is not tried first: {error.problem}")
         return space
@@ -77,45 +69,6 @@ def _searched_values(space: Space, settings: Mapping[str, Any]) -> dict[str, Any
         if param.key in settings and param.exists(point):
             point[param.key] = settings[param.key]
     return point
-
-
-def _with_first_point(space: Space, point: Mapping[str, Any]) -> Space:
-    if not point or point in space.points:
-        return space
-    return replace(space, points=(point, *space.points))
-
-
-def _with_front_of(name: str, space: Space) -> Space:
-    """Return the space with the front of another sweep as its first points."""
-    folder = SweepFolder(find_sweep(name))
-    info = folder.info()
-    front = front_of(info, folder.trials()).members
-    where = f"--points-from {name}"
-    theirs, ours = _goals(info.objectives), _goals(space.objectives)
-    if theirs != ours:
-        problem = f"its objectives are {', '.join(theirs)}, those of {space.name} are {', '.join(ours)}"
-        raise InputError(f"{where}: {problem}; give a sweep of the same objectives")
-    unknown_keys: set[str] = set()
-    for member in front:
-        unknown_keys |= set(member.params)
-    unknown_keys -= {param.key for param in space.searched()}
-    if unknown_keys:
-        problem = f"it searched {', '.join(sorted(unknown_keys))}, which {space.name} does not"
-        raise InputError(f"{where}: {problem}; give a sweep of the same parameters")
-    if not front:
-        raise InputError(f"{where}: it has no front yet; give a sweep with a trial that finished")
-    for member in reversed(front):
-        try:
-            space = _with_first_point(space, dict(member.params))
-        except InputError as error:
-            key = error.key.removeprefix("points.0.")
-            raise InputError(f"{where}: {member.name}: {key}: {error.problem}") from None
-    return space
-
-
-def _goals(objectives: Sequence[Objective]) -> list[str]:
-    """Return metrics with their goals, in an order of their names."""
-    return sorted(f"{objective.metric} ({objective.goal})" for objective in objectives)
 
 
 def space_to_evaluate(

@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError, MachineError
@@ -17,6 +16,7 @@ from fpp_sweep.spec.messages import stage
 from fpp_sweep.spec.process import set_thread_defaults, terminable
 from fpp_sweep.sweep.api import InterruptedSweep, Options, Sweep
 from fpp_sweep.sweep.folders import sweep_folder
+from fpp_sweep.sweep.lent_points import with_lent_points
 from fpp_sweep.sweep.opening import OpenedSweep, open_sweep
 from fpp_sweep.sweep.preflight import check_before_start
 from fpp_sweep.sweep.resume import undo_if_refused
@@ -25,6 +25,7 @@ from fpp_sweep.sweep.worker_pool import Workers, ray_session, require_kind_of_de
 from fpp_sweep.tracking import check_address, check_store
 
 if TYPE_CHECKING:
+    from fpp_sweep.records.folder import SweepFolder
     from fpp_sweep.sweep.driver import SweepDriver
 
 
@@ -36,6 +37,7 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
     """
     options = options or Options()
     plugins.load(options.plugins)
+    space = with_lent_points(space)
     if workers is None:
         require_kind_of_device(space.work)
         check_before_start(space, options)

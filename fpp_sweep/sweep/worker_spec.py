@@ -50,6 +50,19 @@ def precisions(space: Space) -> list[StagePrecision]:
     return sorted(stages)
 
 
+def require_precisions(space: Space) -> None:
+    """Raise InputError if the CPU cannot compute in a precision of the space; GPUs are asked by the first worker."""
+    wanted = precisions(space)
+    if wanted == ["float32"]:
+        return
+    from fpp_sweep.core.compute import devices, precision  # start-up time: load torch
+
+    device = "cpu" if space.work.gpus_per_worker == 0 else devices.choose_device(space.work.device)
+    if device == "cpu":
+        for wanted_precision in wanted:
+            precision.require_precision_support(wanted_precision, device)
+
+
 def shared_results(space: Space) -> Path | None:
     """Return the folder of the results that all sweeps on this machine share; None if this sweep shares none.
 

@@ -49,9 +49,8 @@ def start(folder: str, **options: Any) -> None:
 def join(address: str, **options: Any) -> None:
     """Join the cluster at an address; raise InputError if it cannot be reached or refuses the token."""
     try:
-        if address != "auto":  # a refusal comes at once; ray.init would retry for minutes
-            ensure_token_if_auth_enabled(create_token_if_missing=False)  # GcsClient ends the process without a token
-            GcsClient(address)
+        ensure_token_if_auth_enabled(create_token_if_missing=False)  # GcsClient ends the process without a token
+        GcsClient(address)  # a refusal comes at once; ray.init would retry for minutes
         ray.init(address=address, **options)
     except Exception as error:
         problem = f"{first_line(error)}; is it up?"

@@ -9,7 +9,6 @@ import logging
 import os
 import secrets
 import signal
-import socket
 import sys
 import threading
 import warnings
@@ -22,9 +21,9 @@ from typing import Any, NoReturn
 
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
+from fpp_sweep.workers.addresses import require_reachable
 
-CONNECT_TIMEOUT = 5.0  # seconds to reach a cluster
-JOIN_TIMEOUT = 60.0  # seconds to join it: a machine with too few free cores takes 20
+JOIN_TIMEOUT = 30.0  # seconds to join a cluster: a machine with too few free cores takes 20
 MAX_TEMP_PATH = 24  # characters: the name of a socket below it has at most 107 bytes
 # read by Ray when it is imported
 ENVIRONMENT = {
@@ -55,12 +54,12 @@ def session(address: str | None, *, cpus: int, verbose: bool) -> Iterator[None]:
                 _protect_token()
                 ray_session.start(opened.enter_context(_session_folder()), num_cpus=cpus, **options)
             else:
-                _require_reachable(address)
+                found_address = require_reachable(address)
                 with ExitStack() as while_joining:
                     if not verbose:
                         while_joining.enter_context(_silence_stderr())
-                    while_joining.enter_context(time_limit(JOIN_TIMEOUT, address))
-                    ray_session.join(address, **options)
+                    while_joining.enter_context(time_limit(JOIN_TIMEOUT, found_address))
+                    ray_session.join(found_address, **options)
         opened.callback(ray_session.end)
         yield
 
@@ -136,27 +135,12 @@ def time_limit(seconds: float, address: str) -> Iterator[None]:
         yield
     except _TimeUp:
         raise InputError(
-            f"--address {address}: the cluster has not answered within {seconds:g} s; see with `ray status` whether it "
-            "is up, and give HOST:PORT if this machine knows several clusters"
+            f"--address {address}: something listens there, but this process has not joined a cluster within "
+            f"{seconds:g} s; see with `ray status --address {address}` whether one is up, or give another HOST:PORT"
         ) from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def _require_reachable(address: str) -> None:
-    """Raise InputError if no cluster answers within seconds; Ray would retry for minutes."""
-    if address.startswith("ray://"):
-        raise InputError(f"--address {address}: run the command on the cluster's head node, with --address auto")
-    if address == "auto":
-        return
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal():
-        raise InputError(f"--address {address!r}: expected auto, local or HOST:PORT")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
-    except OSError as error:
-        raise InputError(f"--address {address}: cannot be reached ({error}); is the cluster up?") from error
 
 
 def gpus_here() -> float:

@@ -1,6 +1,7 @@
 """Checks that end before Ray starts: each names the key or flag, the value, and what to do."""
 
 import json
+import socket
 import subprocess
 import sys
 
@@ -12,12 +13,17 @@ from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.notify import Notifier
 from fpp_sweep.sweep.preflight import check_before_start
 from fpp_sweep.tracking import check_address
+from fpp_sweep.workers.addresses import require_reachable
 from tests.kit.datasets import build_folders
 from tests.kit.disks import mounted
 from tests.kit.spaces import small_space
 from tests.kit.stores import free_port
 
-ON_CLUSTER = Options(address="auto")
+
+@pytest.fixture(scope="module")
+def on_cluster():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield Options(address=f"127.0.0.1:{server.getsockname()[1]}")
 
 
 @pytest.mark.parametrize(
@@ -37,11 +43,11 @@ ON_CLUSTER = Options(address="auto")
         (["params.precision=[float32, tf32]", "work.gpus_per_worker=0"], "precision tf32: needs a GPU"),
     ],
 )
-def test_a_space_that_cannot_run_here_is_refused_and_left_to_the_workers_on_a_cluster(overrides, complaint):
+def test_a_space_that_cannot_run_here_is_refused_and_left_to_the_workers_on_a_cluster(overrides, complaint, on_cluster):
     with pytest.raises(InputError) as refusal:
         check_before_start(small_space(*overrides), Options())
     assert complaint in str(refusal.value)
-    check_before_start(small_space(*overrides), ON_CLUSTER)
+    check_before_start(small_space(*overrides), on_cluster)
 
 
 def test_a_folder_of_images_that_lacks_a_split_is_refused_before_ray_starts(tmp_path):
@@ -116,3 +122,41 @@ def test_a_notify_command_that_cannot_be_run_is_noted_and_harms_nothing(command,
     notifier = Notifier(command, tmp_path, ())
     notifier.send("finished")
     notifier.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "complaint"),
+    [
+        (
+            "127.0.0.1:UNUSED",
+            "--address 127.0.0.1:UNUSED: cannot be reached ([Errno 111] Connection refused); see with",
+        ),
+        ("127.0.0.1:99999", "--address 127.0.0.1:99999: cannot be reached ("),
+        ("somewhere", "--address somewhere: expected auto, local or HOST:PORT"),
+        ("ray://head:10001", "--address ray://head:10001: run the command on the cluster's head node"),
+    ],
+)
+def test_an_address_where_no_process_listens_is_refused_before_ray_starts(address, complaint):
+    port = str(free_port())
+    with pytest.raises(InputError) as refusal:
+        check_before_start(small_space(), Options(address=address.replace("UNUSED", port)))
+    assert str(refusal.value).startswith(complaint.replace("UNUSED", port))
+
+
+def test_auto_is_the_cluster_of_the_environment_or_of_ray_start(tmp_path, monkeypatch, on_cluster):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(InputError, match=f"^--address auto: no cluster was started on this machine .*{tmp_path}/ray/"):
+        require_reachable("auto")
+    record = tmp_path / "ray/ray_current_cluster"
+    record.parent.mkdir()
+    record.write_text(f"127.0.0.1:{free_port()}")
+    with pytest.raises(InputError, match=r"^--address auto: 127.0.0.1:\d+, which `ray start` has left in .*refused"):
+        require_reachable("auto")
+    record.write_text(f"{on_cluster.address}\n")
+    assert require_reachable("auto") == on_cluster.address
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
+    with pytest.raises(InputError, match=r"^--address auto: RAY_ADDRESS=127.0.0.1:\d+: cannot be reached"):
+        require_reachable("auto")
+    monkeypatch.setenv("RAY_ADDRESS", on_cluster.address)
+    assert require_reachable("auto") == on_cluster.address

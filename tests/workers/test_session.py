@@ -156,7 +156,7 @@ def wait_for_a_cluster(limit):
 
 def test_a_cluster_that_never_answers_is_given_up_with_what_to_do():
     before = signal.getsignal(signal.SIGALRM)
-    with pytest.raises(InputError, match=r"--address auto: the cluster has not answered within 0.05 s; see with"):
+    with pytest.raises(InputError, match=r"--address auto: something listens there.* within 0.05 s; see with"):
         wait_for_a_cluster(0.05)
     assert signal.getsignal(signal.SIGALRM) == before
     with time_limit(60, "auto"):

@@ -159,12 +159,12 @@ def tags_in_source(text: str) -> dict[str, list[str]]:
         raise _OtherForm
     found: dict[str, list[str]] = {}
     for key, value in zip(table.keys, table.values, strict=True):
-        if not isinstance(key, ast.Constant):
+        if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
             raise _OtherForm
         if isinstance(value, ast.Name):
             value = assigned.get(value.id, value)
         settings_of_tags = _keywords(value)
-        architecture = str(key.value)
+        architecture = key.value
         found[architecture] = list(settings_of_tags)
         quick_tags = [tag for tag, settings in settings_of_tags.items() if _has_quick_gelu(settings)]
         if quick_tags:

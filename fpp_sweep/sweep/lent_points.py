@@ -1,0 +1,67 @@
+"""The fronts of other sweeps, which `search.from` names, as the first points of a space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fpp_sweep.cli.names import find_sweep
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import front_of
+from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.space.objectives import Objective
+from fpp_sweep.space.space import Space
+from fpp_sweep.space.validation import at_key, require
+from fpp_sweep.spec.errors import InputError
+
+
+def with_lent_points(space: Space) -> Space:
+    """Return the space with the fronts of the sweeps that it names before its own points.
+
+    Of a sweep that has not ended, the trials that have finished count. A space that has these points is not changed.
+    """
+    with at_key("search.from"):
+        for name in reversed(space.search.from_):
+            space = _with_front_of(name, space)
+    return space
+
+
+def with_first_point(space: Space, point: Mapping[str, Any]) -> Space:
+    """Return the space with a point before the others, unless it has that point."""
+    if not point or point in space.points:
+        return space
+    return replace(space, points=(point, *space.points))
+
+
+def _with_front_of(name: str, space: Space) -> Space:
+    folder = SweepFolder(find_sweep(name))
+    info = folder.info()
+    front = front_of(info, folder.trials()).members
+    _require_same_search(name, info, front, space)
+    require(front, f"{name} has no front yet; give a sweep with a trial that finished")
+    for member in reversed(front):
+        try:
+            space = with_first_point(space, dict(member.params))
+        except InputError as error:
+            key = error.key.removeprefix("points.0.")
+            raise InputError(f"{name}: {member.name}: {key}: {error.problem}") from None
+    return space
+
+
+def _require_same_search(name: str, info: SweepInfo, front: Sequence[TrialRecord], space: Space) -> None:
+    """Raise InputError if a sweep had other objectives or parameters than the space."""
+    theirs, ours = _goals(info.objectives), _goals(space.objectives)
+    problem = f"{name} has the objectives {', '.join(theirs)}, and {space.name} has {', '.join(ours)}"
+    require(theirs == ours, f"{problem}; give a sweep of the same objectives")
+    unknown_keys: set[str] = set()
+    for member in front:
+        unknown_keys |= set(member.params)
+    unknown_keys -= {param.key for param in space.searched()}
+    problem = f"{name} searched {', '.join(sorted(unknown_keys))}, which {space.name} does not"
+    require(not unknown_keys, f"{problem}; give a sweep of the same parameters")
+
+
+def _goals(objectives: Sequence[Objective]) -> list[str]:
+    """Return metrics with their goals, in an order of their names."""
+    return sorted(f"{objective.metric} ({objective.goal})" for objective in objectives)
