@@ -29,7 +29,7 @@ MIN_IMAGES = 30  # images that the smallest dataset needs for any interval
 # below it, intervals cover too rarely (benchmarks/answer.py)
 MIN_CALIBRATION_RATIO = 1.5
 # metrics whose bootstrap intervals contain the truth in less than 90 % of samples (benchmarks/answer.py, `metrics`)
-BAD_COVERAGE = ("sce", "aece", "mce")
+BAD_COVERAGE = ("sce", "aece", "mce", "nll_calibration", "brier_calibration")
 
 
 @dataclass(frozen=True, slots=True)
