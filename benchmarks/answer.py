@@ -43,8 +43,8 @@ from fpp_sweep.statistics.block_stats import (
     risk_coverage_contributions,
     to_bytes,
 )
-from fpp_sweep.statistics.bootstrap import SplitSamples, sample_split
-from fpp_sweep.statistics.paired import compare
+from fpp_sweep.statistics.bootstrap import SplitSamples, sample_record, sample_split
+from fpp_sweep.statistics.paired import LEVEL, compare, t_quantile
 from fpp_sweep.statistics.verdicts import DEFAULT_MARGINS, Answer, margin_of
 
 METRICS = ("accuracy", "ece")
@@ -468,7 +468,30 @@ def run_metrics(sweeps: int, images: int) -> None:
         print(f"| one dataset, labels at temperature {temperature} | {' | '.join(cells)} |", flush=True)
 
 
+FROM_BLOCKS = ("nll_calibration", "nll_refinement", "brier_calibration", "brier_refinement", "auroc", "fpr95")
+FROM_BLOCKS += ("accuracy_at_80", "accuracy_at_90")
+
+
+def run_blocks(sweeps: int, images: int) -> None:
+    """Print how often bootstrap intervals of metrics from block statistics contain the truth."""
+    for temperature in (1.67, 1.11):
+        population = predictions_of(*draw_images(np.random.default_rng(9), POPULATION, temperature))
+        whole = BlockStats.of_predictions("one", population)
+        covered = {metric: Count() for metric in FROM_BLOCKS}
+        for seed in range(sweeps):
+            drawn = predictions_of(*draw_images(np.random.default_rng([seed, 8]), images, temperature))
+            table = {("one", 0): BlockStats.of_predictions("one", drawn)}
+            record = sample_record("one", table, "test", FROM_BLOCKS, deterministic=True)
+            for metric in FROM_BLOCKS:
+                measured = record.metrics[metric]
+                half_width = t_quantile(1 - LEVEL / 2, measured.blocks - 1.0) * float(measured.draws.std())
+                covered[metric].add(abs(measured.value - metric_value(metric, whole)) <= half_width)
+        cells = [f"{metric}: {count}" for metric, count in covered.items()]
+        print(f"| {images} images, labels at temperature {temperature} | {' | '.join(cells)} |", flush=True)
+
+
 PARTS: dict[str, Callable[[int, int], None]] = {
+    "blocks": run_blocks,
     "null": run_null,
     "search": run_search,
     "gain": run_gain,

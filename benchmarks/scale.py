@@ -149,6 +149,7 @@ def start_light_pool(tasks: Path, workers: int, args: argparse.Namespace) -> Any
     import ray
 
     from fpp_sweep.workers.actors import Pool, RayWorker, SchedulerActor
+    from fpp_sweep.workers.assignment import Unavailable
     from fpp_sweep.workers.resources import WorkerNeeds
 
     processes, logs = min(workers, args.processes), tasks.with_name("logs")
@@ -168,9 +169,9 @@ def start_light_pool(tasks: Path, workers: int, args: argparse.Namespace) -> Any
             return LightWorker(host, await host.model_info.remote(), self._needs, logs)
 
     class LightWorker(RayWorker):
-        async def wait_until_lost(self) -> bool:
+        async def wait_until_unavailable(self) -> Unavailable:
             await self.actor.wait_until_draining.remote()
-            return False
+            return "dead"
 
         def kill(self) -> None:
             """Others live in the same process."""
@@ -189,11 +190,21 @@ class Book:
     pid: int
     spent: dict[tuple[int, str], float] = field(default_factory=dict)  # CPU seconds by process and role
     rows: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # trials that have ended, MiB by role
+    busy: list[tuple[int, int]] = field(default_factory=list)  # trials that have begun, tasks that run
     over: threading.Event = field(default_factory=threading.Event)
 
-    def keep(self, ended: Callable[[], int]) -> None:
+    def keep(self, ended: Callable[[], int], begun: Callable[[], int], running: Callable[[], int]) -> None:
         while not self.over.wait(1.0):
             self.look(ended())
+            self.busy.append((begun(), running()))
+
+    def idle_share(self, workers: int, trials: int) -> float:
+        """Return the share of workers without a task, from the first task until the last trial has begun."""
+        idle: list[float] = []
+        for begun, running in self.busy:
+            if begun < trials and (running or idle):
+                idle.append(1 - min(running, workers) / workers)
+        return statistics.fmean(idle or [0.0])
 
     def look(self, ended: int) -> None:
         row: dict[str, float] = {}
@@ -253,7 +264,12 @@ def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
         book.look(0)
         before, began = book.cpu(), time.monotonic()
         sweep = SweepDriver(space, folder, OpenedSweep(pool, plan, None, 0.0), Options(), uri)
-        watcher = threading.Thread(target=book.keep, args=(lambda: sweep.searcher.progress.finished,), daemon=True)
+        looks = (
+            lambda: sweep.searcher.progress.finished,
+            lambda: len(sweep.searcher.records()),
+            lambda: pool.status().running,
+        )
+        watcher = threading.Thread(target=book.keep, args=looks, daemon=True)
         watcher.start()
         try:
             sweep.search()
@@ -283,6 +299,7 @@ def tell(args: Any, workers: int, wall: float, spent: dict[str, float], status: 
     )
     print("  CPU ms a task: " + ", ".join(f"{role} {1000 * s / tasks:.2f}" for role, s in sorted(spent.items())))
     if args.seconds:
+        print(f"  workers idle until the last trial has begun: {book.idle_share(workers, args.trials):.1%}")
         print(f"  workers idle: {1 - tasks * args.seconds / (workers * wall):.0%} of the time")
     for trials in (args.trials // 10, args.trials):
         row = book.at(trials)

@@ -38,6 +38,7 @@ from fpp_sweep.space.work import Search
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 
+ASKS = 3  # that are timed
 DEVIATIONS = "deviations"  # attribute of a trial: the standard deviations of its noise
 MIN_TRIALS = 20  # of a cloud, for a surrogate
 SMOOTH = "smooth"
@@ -73,6 +74,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     warnings.filterwarnings("ignore")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     space = load_space(find_space("perturb"))
+    if args.ask_after:
+        print(table([ask_seconds(sampler, space, args.ask_after) for sampler in args.samplers]))
+        return
     outcomes = []
     for case, response in cases(args, space):
         outcome = search(case, response, space, args.budgets)
@@ -94,6 +98,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--budgets", type=int, nargs="+", default=[16], metavar="N", help="trials after which the front is chosen")
     add("--noise", type=float, nargs="+", default=[1.0], metavar="X", help="times the measured noise")
     add("--at-once", type=int, nargs="+", default=[1], metavar="N", help="running trials")
+    add(
+        "--ask-after",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="instead: CPU seconds for the settings of one trial after N",
+    )
     add("--long", action="store_true", help="all responses, budgets and numbers of running trials; an hour")
     add("--out", type=Path, metavar="FILE", help="append a line of JSON for each search")
     args = options.parse_args(argv)
@@ -195,6 +206,33 @@ def ask(case: Case, study: optuna.Study, space: Space) -> tuple[optuna.Trial, np
         study.sampler = sampler_of(case, f"{trial.number}/{param.key}")
         point.append(share_of_range(suggest(trial, param), *param.bounds))
     return trial, np.array(point)
+
+
+def ask_seconds(sampler: str, space: Space, counts: Sequence[int]) -> dict[str, object]:
+    """Return the CPU seconds that a sampler takes for the settings of a trial, after each number of random trials."""
+    case = Case(SMOOTH, 0, sampler, 1.0, 1)
+    row: dict[str, object] = {"sampler": sampler}
+    for count in counts:
+        study = optuna.create_study(directions=["maximize", "minimize"])
+        add_random_trials(study, space, count)
+        seconds = []
+        for _ in range(ASKS + 1):  # the first one loads libraries
+            began = time.process_time()
+            trial, _point = ask(case, study, space)
+            seconds.append(time.process_time() - began)
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        row[f"after {count}"] = ", ".join(f"{value:.2f}" for value in seconds[1:])
+    return row
+
+
+def add_random_trials(study: optuna.Study, space: Space, count: int) -> None:
+    response = SmoothResponse(0, len(space.params), 1.0)
+    rng = np.random.default_rng(0)
+    random = Case(SMOOTH, 0, "random", 1.0, 1)
+    for _ in range(count):
+        trial, point = ask(random, study, space)
+        value = response.true_values(point[None])[0] + response.noise(point, rng)
+        study.tell(trial, value.tolist())
 
 
 def share_of_range(value: float, low: float, high: float) -> float:

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.page:
         print(f"page: {showing.write_sweep_page(path).resolve().as_uri()}")
     elif args.trial is not None:
-        print(showing.trial_text(path, args.trial))
+        print(showing.trial_text(path, args.trial, every_metric=args.all_metrics))
     else:
         print(showing.folder_text(path))
 
@@ -44,10 +44,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("sweep", nargs="?", metavar="SWEEP", help=sweep)
     options.add_argument("trial", nargs="?", metavar="TRIAL", help="such as trial-0007 or baseline-tpt")
     options.add_argument("--page", action="store_true", help="write the page with its tables and configs")
+    every = "of a trial, all metrics: also those that tables leave out (docs/methods.md)"
+    options.add_argument("--all-metrics", action="store_true", help=every)
     add_flags(options, "--plugin")
     args = options.parse_intermixed_args(argv)  # a trial may stand behind an option
     if args.page and (args.sweep is None or args.trial is not None):
         raise InputError("--page: needs a sweep or a reproduction, without a trial")
+    if args.all_metrics and args.trial is None:
+        raise InputError("--all-metrics: needs a trial, such as `show SWEEP trial-0007 --all-metrics`")
     return args
 
 

@@ -124,7 +124,7 @@ def resume(sweep):
         space = space_of(folder.info().space, "space")
         load_for_resume(space, Options(), folder)
         merge_resume_request(space, folder.info(), folder)
-        folder.has_applied(folder.ask("budget", {"trials": 30}))
+        folder.record_applied(folder.ask("budget", {"trials": 30}))
         TaskStore(folder.tasks).get("abcd")
         write_line(folder.artifacts("trial-0002") / "log.txt", "trial-0002 begins on val")
 

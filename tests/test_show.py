@@ -55,12 +55,20 @@ def test_a_trial_is_shown_with_settings_numbers_files_and_the_command_to_repeat_
     assert "\n    fpp.class_var = 0.006\n" in text
     assert f"\nprompt      {folder.artifacts('trial-0005')}/prompts/shapes-0.safetensors\n" in text
     rows = [line.split() for line in text.splitlines()]
-    assert ["val", "acc", "ECE", "NLL", "SCE", "Brier"] in rows
-    assert ["textures", "58.00", "8.00", "0.6600", "2.0000", "0.4000"] in rows
-    assert ["average", "58.00", "8.00", "0.6600", "2.0000", "0.4000"] in rows
-    assert ["test", "acc", "ECE", "NLL", "SCE", "Brier"] in rows
+    assert ["val", "acc", "ECE", "NLL"] in rows
+    assert ["textures", "58.00", "8.00", "0.6600"] in rows
+    assert ["average", "58.00", "8.00", "0.6600"] in rows
+    assert ["test", "acc", "ECE", "NLL"] in rows
     command = runnable(f"fpp-sweep evaluate --config {folder.path}/trials/trial-0005.json --model tiny ")
     assert text.splitlines()[-1].startswith(f"repeat      {command}")
+
+
+def test_all_metrics_of_a_trial_are_shown_on_request(capsys, folder):
+    rows = [line.split() for line in shown(capsys, folder.path, "trial-0005", "--all-metrics").splitlines()]
+    assert ["val", "acc", "ECE", "NLL", "SCE", "Brier"] in rows
+    assert ["average", "58.00", "8.00", "0.6600", "2.0000", "0.4000"] in rows
+    with pytest.raises(InputError, match="--all-metrics: needs a trial"):
+        shown(capsys, folder.path, "--all-metrics")
 
 
 def test_a_trial_that_failed_is_shown_with_its_reason_and_the_end_of_its_log(capsys, folder):

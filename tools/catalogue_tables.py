@@ -41,9 +41,10 @@ def _pattern(key: str) -> str:
 
 
 def _metric_lines() -> list[str]:
-    lines = ["| metric | what it is | goal | over datasets |", "|---|---|---|---|"]
+    lines = ["| metric | what it is | goal | over datasets | in tables |", "|---|---|---|---|---|"]
     for row in catalogue.METRICS.values():
-        lines.append(f"| `{row.name}` | {row.title} | {row.goal} | {row.merges} |")
+        shown = "by default" if row.shown else "on request"
+        lines.append(f"| `{row.name}` | {row.title} | {row.goal} | {row.merges} | {shown} |")
     return lines
 
 

@@ -27,7 +27,7 @@ from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.search.job import TrialContext
-from fpp_sweep.search.searcher import SweepSearcher, run_tune
+from fpp_sweep.search.searcher import SweepSearcher, TrialChange, run_tune
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
@@ -38,6 +38,7 @@ from fpp_sweep.sweep.sweep_info import new_info
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.actors import Pool, SchedulerActor
+from fpp_sweep.workers.assignment import Unavailable
 from fpp_sweep.workers.resources import WorkerNeeds
 from fpp_sweep.workers.session import session
 from fpp_sweep.workers.status import StatusPoller
@@ -52,6 +53,17 @@ search: {trials: TRIALS, split: test, concurrency: 1, max_failures: 1}
 work: {baselines: [], datasets: [scenes]}
 """
 SAMPLES, CLASSES = 10, 3
+
+
+class EndTimes:
+    """Keeps the times at which trials were completed."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def on_change(self, change: TrialChange) -> None:
+        if change.has_ended and change.record.state == "complete":
+            self.ends.append(time.monotonic())
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -121,8 +133,9 @@ def print_overhead(trials: int) -> None:
             labels = np.arange(SAMPLES) % CLASSES
             return TaskResult(predictions=Predictions.of([str(i) for i in range(SAMPLES)], labels, probabilities))
 
-        async def wait_until_lost(self) -> bool:
-            return await asyncio.Event().wait()
+        async def wait_until_unavailable(self) -> Unavailable:
+            await asyncio.Event().wait()
+            return "dead"
 
         def kill(self) -> None:
             pass
@@ -148,31 +161,26 @@ def print_overhead(trials: int) -> None:
         folder.write_info(new_info(space, Options(), folder, ""))
         pool = Pool(actor.options(num_cpus=0, max_concurrency=1000).remote(folder.tasks))
         pool.open()
-        ends: list[float] = []
-
-        def changed(record: TrialRecord, split: str) -> None:
-            if record.state == "complete":
-                ends.append(time.monotonic())
-
+        listener = EndTimes()
         plan = Plan(datasets={"test": (data,)}, seeds=(0,))
         pool.begin(TaskKeys(model, plan.datasets_by_key()))
-        conductor = SweepSearcher(
+        searcher = SweepSearcher(
             space,
             folder,
             SweepStudy(folder.study_file, "driver", space),
             plan=plan,
-            watch=StatusPoller(pool),
+            poller=StatusPoller(pool),
             gpus_per_worker=0.0,
-            on_change=changed,
+            listeners=[listener],
         )
-        conductor.begin()
-        brief = TrialContext(
+        searcher.prepare_jobs()
+        context = TrialContext(
             folder=folder, executor=pool, plan=plan, objectives=space.objectives, constraints=(), search_split="test"
         )
-        run_tune(conductor, brief, scratch)
-    gaps = [later - earlier for earlier, later in pairwise(ends)]
+        run_tune(searcher, context, scratch)
+    gaps = [later - earlier for earlier, later in pairwise(listener.ends)]
     cores, load = os.cpu_count(), os.getloadavg()[0]
-    print(f"{len(ends)} of {trials} trials that do nothing, {cores} cores, load {load:.1f}:")
+    print(f"{len(listener.ends)} of {trials} trials that do nothing, {cores} cores, load {load:.1f}:")
     for label, part in (("all", gaps), ("the last fifty", gaps[-50:])):
         print(f"  {label}: {1000 * statistics.median(part):.0f} ms a trial (median), at most {1000 * max(part):.0f}")
 

@@ -238,7 +238,7 @@ class SweepFolder:
         self._write_command(command)
         return command
 
-    def has_applied(self, command: Command, outcome: str = "", number: int | None = None) -> None:
+    def record_applied(self, command: Command, outcome: str = "", number: int | None = None) -> None:
         self._write_command(replace(command, applied=time.time(), outcome=outcome, number=number))
 
     def _write_command(self, command: Command) -> None:

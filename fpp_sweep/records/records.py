@@ -23,6 +23,7 @@ State = Literal["waiting", "running", "stopped", "complete", "failed", "interrup
 ENDED: tuple[State, ...] = ("complete", "failed", "stopped")  # not begun again
 Kind = Literal["trial", "baseline"]
 IMPORTED = "imported"
+REQUESTED_ORIGINS = ("point", "added", "code", "paper")  # of trials whose settings the user or the paper gave
 FINAL = "final"  # among a trial's splits: the final stage, with more seeds and fresh images
 SEARCHED_ON_TEST = "hyperparameters were searched on the test split, as the paper's were"
 

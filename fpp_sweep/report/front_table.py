@@ -14,7 +14,7 @@ from fpp_sweep.records.front import (
     splits_of,
     values_by_setting,
 )
-from fpp_sweep.records.records import IMPORTED, SweepInfo, TrialRecord
+from fpp_sweep.records.records import IMPORTED, REQUESTED_ORIGINS, SweepInfo, TrialRecord
 from fpp_sweep.report.formatting import format_interval
 from fpp_sweep.report.table import Cell, Column, Row, RowStyle, Table, columns_of
 from fpp_sweep.spec import catalogue
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 SETTING_DIGITS = 4  # the configs in best/ have all
 SETTING_LENGTH = 60  # characters of a setting's value
-# origins of trials whose settings the user or the paper gave, and of predictions of other programs
-NAMED_ORIGINS = ("code", "paper", "point", "added", IMPORTED)
 
 
 def front_table(
@@ -38,7 +36,7 @@ def front_table(
     settings: bool = True,
     title: str = "",
 ) -> Table:
-    """Return a row for each member of the front and each baseline.
+    """Return a row for each record of `front.compared`: front members, other finalists and baselines.
 
     Columns are the metrics on each split with their intervals, the support for being on the front, remarks such as
     `knee`, and the searched settings, which a narrow terminal leaves out.
@@ -79,7 +77,8 @@ def _columns(
         columns.append(Column("support", is_text=True))
     columns.append(Column("remarks", is_text=True))
     for key, values in searched.items():
-        has_text = not all(is_number(value) for value in values)
+        # None: a condition of the space leaves the setting out
+        has_text = any(value is not None and not is_number(value) for value in values)
         columns.append(Column(key, is_text=has_text, drop_rank=1))
     return columns
 
@@ -134,7 +133,7 @@ def support_text(statistics: SweepStatistics, name: str) -> str:
 
 def remarks(front: Front, record: TrialRecord) -> str:
     texts = front.remarks(record)
-    if record.origin in NAMED_ORIGINS:
+    if record.origin in (*REQUESTED_ORIGINS, IMPORTED):
         texts.append(record.origin)
     return ", ".join(texts)
 

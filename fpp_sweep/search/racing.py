@@ -27,7 +27,7 @@ import numpy as np
 from fpp_sweep.core.metrics import concatenate
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric
-from fpp_sweep.records.records import SplitResult, TrialRecord
+from fpp_sweep.records.records import REQUESTED_ORIGINS, SplitResult, TrialRecord
 from fpp_sweep.space.objectives import Constraint, Objective, goals_of, metrics_of
 from fpp_sweep.space.work import Race
 from fpp_sweep.spec import catalogue
@@ -50,7 +50,6 @@ from fpp_sweep.trial.trial import Plan, StoppingPolicy, measured_value
 
 MIN_SD = 1e-6  # points
 N_NEIGHBOURS = 3  # finished trials that a prediction rests on; more or fewer saved less (benchmarks/RESULTS.md, Racing)
-NEVER_STOPPED = ("point", "added", "code", "paper")  # origins of trials that the user asked for by their values
 
 
 # --- rungs ------------------------------------------------------------------------------------------
@@ -346,7 +345,7 @@ class RacePolicy(StoppingPolicy):
         if self._rung <= len(self._decisions):
             return self._decisions[self._rung - 1]
         decision = RungDecision(share=share)
-        asked_for = self._record.kind != "trial" or self._record.origin in NEVER_STOPPED
+        asked_for = self._record.kind != "trial" or self._record.origin in REQUESTED_ORIGINS
         if table is not None and not asked_for:
             decision = self._decide(share)
         self._decisions.append(decision)

@@ -1,8 +1,8 @@
-"""The order of a sweep's jobs under Ray Tune: baselines, then the search, then the front on the test split.
+"""The order of a sweep's jobs under Ray Tune: baselines, search, final stage, test split.
 
-Tune asks the searcher for the next job, a trial on one split, and reports when a job has ended. By then the trial's own
-process has written its results to the sweep's folder. So a driver that dies between any two steps leaves a folder from
-which the next driver continues.
+Tune asks the searcher for the next job, which is a trial on one split, and reports when a job has ended. By then the
+trial's own process has written its results to the sweep's folder. So a driver that dies between any two steps leaves a
+folder from which the next driver continues.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ray.tune import RunConfig, TuneConfig, Tuner
 from ray.tune.search import Searcher
 from sqlalchemy.exc import OperationalError
 
+from fpp_sweep.records import pareto
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import MIN_GROWTH, front_of
-from fpp_sweep.records.pareto import front
 from fpp_sweep.records.records import ENDED, FINAL, Command, TrialRecord, trial_name, waiting_record
 from fpp_sweep.records.steering import budget_in_force
-from fpp_sweep.search.finalists import FinalJobs
+from fpp_sweep.search.finalists import FinalJobs, Job
 from fpp_sweep.search.job import TrialContext, ended
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.search.trial_runner import ABORT_REASON, TrialRunner
@@ -115,27 +115,27 @@ class SweepSearcher(Searcher):
         self._began = time.monotonic() - folder.info().spent  # earlier drivers' time counts, too
         self._gpus = gpus_per_worker
         self._listeners = listeners
-        self._running: dict[str, tuple[str, str]] = {}  # id of Tune's trial -> name and split
+        self._running: dict[str, Job] = {}  # by the id of Tune's trial
         self._started: dict[str, float] = {}  # id of Tune's trial -> time of its start
         self._processes: set[int] = set()  # that have run a job
         self._order = 0
-        self._lost_processes: Counter[tuple[str, str]] = Counter()  # by job
-        self._retries: list[tuple[str, str]] = []
+        self._lost_processes: Counter[Job] = Counter()
+        self._retries: list[Job] = []
         self._unfinished: list[int] = []  # trials that an earlier driver began
         self._baselines: list[str] = []
         self._trials_to_continue = list(continue_trials)
         self._final_jobs = FinalJobs(space, folder, has_final_stage=final_plan is not None)
         self._failures = 0  # in a row
         self._records = {record.name: record for record in folder.trials()}
-        self._count_trials([])
+        self._update_total([])
 
     @property
     def search(self) -> Search:
         """The settings of the search, some of which may change while it runs."""
         return self._space.search
 
-    def begin(self) -> None:
-        """Find the jobs that earlier drivers have left."""
+    def prepare_jobs(self) -> None:
+        """Find the jobs that earlier drivers have left, and write a record for each baseline that has to run."""
         self._unfinished = self._study.unfinished()
         for baseline, config in self._space.baselines().items():
             name = f"baseline-{baseline}"
@@ -163,7 +163,10 @@ class SweepSearcher(Searcher):
         return self._plan.concurrent_trials(self.search, self._poller.status.workers)
 
     def _must_wait_for_start(self) -> bool:
-        """Return True if the running trials may end before one more process for trials has started."""
+        """Return True if Tune has to start a process and the oldest running trial has only just begun.
+
+        Tune drops a process that is still starting when another trial ends.
+        """
         if not self._running or len(self._running) < len(self._processes):
             return False
         return time.monotonic() - min(self._started.values()) < START_SECONDS
@@ -171,9 +174,9 @@ class SweepSearcher(Searcher):
     # ------------------------------------------------------------ commands of `steer`
 
     def _apply_commands(self) -> None:
-        """Apply new commands, apart from two kinds.
+        """Apply new budgets, and close commands to stop a trial that is missing or has ended.
 
-        A trial's own process follows the command to stop it, and a point waits until it is the next trial.
+        A running trial obeys `stop` in its own process, and `_queue_added_point` applies `add`.
         """
         commands = self._folder.commands()
         waiting = [command for command in commands if command.applied is None]
@@ -201,10 +204,10 @@ class SweepSearcher(Searcher):
             self._space = replace(self._space, search=search)
             space = {**info.space, "search": self._space.plain()["search"]}
             self._folder.write_info(replace(info, space=space, begun=info.begun or info.space))
-        self._count_trials(commands)
+        self._update_total(commands)
 
     def _record_applied(self, command: Command, outcome: str = "", number: int | None = None) -> None:
-        self._folder.has_applied(command, outcome, number)
+        self._folder.record_applied(command, outcome, number)
         steered = [command.words for command in self._folder.commands()]
         self._folder.write_info(replace(self._folder.info(), steered=steered))
 
@@ -219,7 +222,7 @@ class SweepSearcher(Searcher):
                 added[number] = dict(command.values)
                 return
 
-    def _count_trials(self, commands: Sequence[Command]) -> None:
+    def _update_total(self, commands: Sequence[Command]) -> None:
         self.progress.total = self.search.trials
         if self.search.sampler == "grid":
             points = len(self._study.queue)
@@ -246,7 +249,9 @@ class SweepSearcher(Searcher):
         name, split = job
         record = self._records[name]
         if split == self._space.search.split:
-            attempt = record.attempt + (record.started > 0)
+            attempt = record.attempt
+            if record.started:
+                attempt += 1
             begun = replace(record, state="running", started=time.time(), attempt=attempt)
             self._write(replace(begun, reason=None, details=None))
         self._running[trial_id] = job
@@ -282,7 +287,7 @@ class SweepSearcher(Searcher):
         self._records[name] = record
         if is_search and record.kind == "trial":
             self._study.tell(record)
-            self._count(record)
+            self._count_ended(record)
         self._announce(record, split, has_ended=True)
 
     def _announce(self, record: TrialRecord, split: str, *, has_ended: bool) -> None:
@@ -304,8 +309,8 @@ class SweepSearcher(Searcher):
 
     # ------------------------------------------------------------ the next job
 
-    def _next(self) -> tuple[str, str] | None:
-        """Return the next job's name and split; None if there is none now."""
+    def _next(self) -> Job | None:
+        """Return the next job; None if there is none now."""
         if self._retries:
             return self._retries.pop(0)
         split = self._space.search.split
@@ -316,30 +321,31 @@ class SweepSearcher(Searcher):
             return None
         if self._trials_to_continue:
             return self._trials_to_continue.pop(0), split
-        if not self._is_search_over():
+        if self._has_more_trials():
             self.progress.phase = "search"
-            return self._begin_trial(), split
+            return self._next_trial(), split
         return self._next_final_job()
 
     def _waits_for_baselines(self) -> bool:
-        """Return True while baselines run to which constraints are relative."""
-        baselines = [constraint.baseline for constraint in self._space.constraints if constraint.baseline]
-        if not baselines:
+        """Return True if a constraint is relative to a baseline, and any baseline is running."""
+        if not any(constraint.baseline for constraint in self._space.constraints):
             return False
         for name, _ in self._running.values():
             if self._records[name].kind == "baseline":
                 return True
         return False
 
-    def _is_search_over(self) -> bool:
-        """Return True once a budget is used up; trials that were begun before are finished all the same."""
+    def _has_more_trials(self) -> bool:
+        """Return True until the search stops; trials that an earlier driver began are finished all the same."""
         fatal = self._poller.status.fatal
         if self.why_stopped is None:
-            self.why_stopped = fatal or self._used_up_budget()
-        has_unfinished = bool(self._unfinished) and fatal is None
-        return self.why_stopped is not None and not has_unfinished
+            self.why_stopped = fatal or self._reason_to_stop()
+        if self.why_stopped is None:
+            return True
+        return bool(self._unfinished) and fatal is None
 
-    def _used_up_budget(self) -> str | None:
+    def _reason_to_stop(self) -> str | None:
+        """Return why no further trial begins: a used-up budget, patience, or failures in a row."""
         search = self._space.search
         begun = self._study.count() - len(self._unfinished)
         if self.progress.total is not None and begun >= self.progress.total:
@@ -362,8 +368,8 @@ class SweepSearcher(Searcher):
             held_seconds += record.held + sum(device_seconds)
         return held_seconds * (self._gpus or 1) / 3600
 
-    def _begin_trial(self) -> str:
-        """Return the name of the next trial, which is on record then."""
+    def _next_trial(self) -> str:
+        """Return the name of the next trial; its record is written if it has none."""
         if self._unfinished:
             number = self._unfinished.pop(0)
             if trial_name(number) in self._records:
@@ -379,7 +385,7 @@ class SweepSearcher(Searcher):
         self._write(record)
         return record.name
 
-    def _next_final_job(self) -> tuple[str, str] | None:
+    def _next_final_job(self) -> Job | None:
         """Return the next job of the final stage or the test split; None if there is none now."""
         if self._poller.status.fatal or self._space.search.evaluate_only:
             return None
@@ -399,9 +405,9 @@ class SweepSearcher(Searcher):
                 points.append(list(record.values or ()))
         if not points:
             return []
-        return [feasible[index] for index in front(points, goals_of(self._space.objectives))]
+        return [feasible[index] for index in pareto.front(points, goals_of(self._space.objectives))]
 
-    def _count(self, record: TrialRecord) -> None:
+    def _count_ended(self, record: TrialRecord) -> None:
         if record.state == "complete":
             self.progress.finished += 1
             self._failures = 0

@@ -78,6 +78,7 @@ class MetricRow:
     compute: Code | None = None
     merges: Literal["mean", "sum"] = "mean"  # over datasets and seeds
     columns: tuple[str, ...] = ()  # optional columns of the predictions that it needs
+    shown: bool = False  # in tables of a trial by default; the others on request
     on_request: bool = False  # computed only if its columns are requested, because they cost much
     digest: str = ""  # digest of the plugin that defines the row; empty: built in
 
@@ -357,11 +358,29 @@ _BLOCK_STATS = "fpp_sweep.statistics.block_stats"
 
 
 def _metric(
-    name: str, goal: Goal, heading: str, decimals: int, function: str, title: str, *, module: str = _METRICS
+    name: str,
+    goal: Goal,
+    heading: str,
+    decimals: int,
+    function: str,
+    title: str,
+    *,
+    module: str = _METRICS,
+    shown: bool = False,
 ) -> MetricRow:
     """Return the row of a metric that every trial has for each of its datasets."""
     code = f"{module}:{function}"
-    return MetricRow(name=name, title=title, goal=goal, heading=heading, decimals=decimals, compute=code)
+    return MetricRow(name=name, title=title, goal=goal, heading=heading, decimals=decimals, compute=code, shown=shown)
+
+
+def _split(name: str, heading: str, title: str, *, shown: bool = False) -> MetricRow:
+    """Return the row of a part of a loss: calibration or refinement."""
+    return _metric(name, "min", heading, 4, name, title, module=_BLOCK_STATS, shown=shown)
+
+
+def _ranked(name: str, goal: Goal, heading: str, decimals: int, title: str, *, shown: bool = False) -> MetricRow:
+    """Return the row of a metric of the images' ranking by confidence."""
+    return _metric(name, goal, heading, decimals, name, title, module="fpp_sweep.statistics.ranking", shown=shown)
 
 
 def _on_request(name: str, heading: str, column: str, title: str) -> MetricRow:
@@ -384,10 +403,18 @@ def _cost(name: str, heading: str, title: str) -> MetricRow:
 
 
 _METRIC_ROWS = (
-    _metric("accuracy", "max", "acc", 2, "accuracy", "samples whose most probable class is the label, percent"),
+    _metric(
+        "accuracy", "max", "acc", 2, "accuracy", "samples whose most probable class is the label, percent", shown=True
+    ),
     _metric("accuracy_top5", "max", "top-5", 2, "accuracy_top5", "the same for the five most probable classes"),
     _metric(
-        "ece", "min", "ECE", 2, "expected_calibration_error", "expected calibration error over 20 equal bins, percent"
+        "ece",
+        "min",
+        "ECE",
+        2,
+        "expected_calibration_error",
+        "expected calibration error over 20 equal bins, percent",
+        shown=True,
     ),
     _metric(
         "smooth_ece",
@@ -418,8 +445,16 @@ _METRIC_ROWS = (
     _metric("aece", "min", "AECE", 2, "adaptive_calibration_error", "ECE over bins of equally many samples, percent"),
     _metric("mce", "min", "MCE", 2, "maximum_calibration_error", "the largest gap of ECE's bins, percent"),
     _metric("aurc", "min", "AURC", 4, "area_under_risk_coverage", "area under the risk-coverage curve"),
-    _metric("nll", "min", "NLL", 4, "log_loss", "negative log-likelihood of the labels, nats"),
+    _metric("nll", "min", "NLL", 4, "log_loss", "negative log-likelihood of the labels, nats", shown=True),
+    _split("nll_refinement", "refine", "NLL after the best confidence for each of ECE's bins, nats", shown=True),
+    _split("nll_calibration", "NLL cal", "the rest of the NLL, which calibration would save, nats"),
     _metric("brier", "min", "Brier", 4, "brier_score", "squared distance of the probabilities from the label"),
+    _split("brier_refinement", "Brier ref", "the Brier score less what a shift of each bin's confidences would save"),
+    _split("brier_calibration", "Brier cal", "squared gap of accuracy and mean confidence, over ECE's bins"),
+    _ranked("auroc", "max", "AUROC", 4, "how often a right answer has more confidence than a wrong one", shown=True),
+    _ranked("fpr95", "min", "FPR95", 2, "wrong answers as confident as 95 % of the right ones, percent"),
+    _ranked("accuracy_at_80", "max", "acc@80", 2, "accuracy of the 80 % of samples with the most confidence, percent"),
+    _ranked("accuracy_at_90", "max", "acc@90", 2, "the same for 90 %"),
     _on_request("sharpness", "sharp", "sharpness", "rise of the entropy to the worst point nearby"),
     _on_request("fisher_rao", "F-R", "product", "mean square of <prompt, gradient of the entropy>"),
     _on_request("fisher_rao_root", "F-R root", "product", "the root of `fisher_rao`"),

@@ -17,15 +17,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.core.metrics import BINS, EDGES, Confidences, Predictions, bin_indices, round_to_grid, sum_by_cell
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.statistics import ranking
 
 MIN_BLOCKS = 64  # blocks of a dataset that has at least as many images; from fewer, a standard deviation is too rough
 CELLS = 10  # cells in each bin of ECE; smooth ECE is computed from the residuals of cells
 KERNEL_POINTS = 40  # confidences at which the smoothed residual is evaluated
 KERNEL_WIDTH = 0.1  # standard deviation of smooth ECE's Gaussian kernel, in units of confidence
+SMALLEST = float(np.finfo(np.float32).tiny)  # under the logarithm of a probability of 0, as in the NLL
 _LOSS_STEP = 2.0**-30  # losses are rounded to multiples, so that 2^16 and more of them add exactly
 # How much chance adds to an absolute value: the mean of |x| minus m, where x is normal with mean m and variance 1.
 # Beyond m = 6 it is taken as zero.
@@ -58,7 +61,12 @@ class BlockStats:
     residuals: Numbers  # (blocks, BINS * CELLS): sums of correct minus confidence
     nll: Numbers
     brier: Numbers
+    top_nll: Numbers  # -ln of the confidence that is given to the answer's being right, or wrong, as it is
     aurc: Numbers  # contributions to the area under the risk-coverage curve
+    auroc: Numbers  # contributions to the metrics of `statistics.ranking`
+    fpr95: Numbers
+    accuracy_at_80: Numbers
+    accuracy_at_90: Numbers
 
     @classmethod
     def of(
@@ -77,6 +85,10 @@ class BlockStats:
         bin_index = (block_of_image * BINS + bins)[has_bin]  # flat index into (blocks, BINS)
         cell_index = (block_of_image * BINS * CELLS + _cell_of(confidence, bins))[has_bin]
         residual = (correct - round_to_grid(confidence))[has_bin]
+
+        def by_block(losses: Numbers) -> Numbers:
+            return sum_by_cell(block_of_image, _rounded_loss(losses), blocks)
+
         return cls(
             size=size,
             digests=np.add.reduceat(digests, np.arange(0, len(order), size)),
@@ -85,9 +97,14 @@ class BlockStats:
             counts=_count(bin_index, blocks, BINS),
             hits=_count(bin_index[correct[has_bin]], blocks, BINS),
             residuals=sum_by_cell(cell_index, residual, blocks * BINS * CELLS).reshape(blocks, BINS * CELLS),
-            nll=sum_by_cell(block_of_image, _rounded_loss(nll[order]), blocks),
-            brier=sum_by_cell(block_of_image, _rounded_loss(brier[order]), blocks),
-            aurc=sum_by_cell(block_of_image, _rounded_loss(risk_coverage_contributions(confidence, correct)), blocks),
+            nll=by_block(nll[order]),
+            brier=by_block(brier[order]),
+            top_nll=by_block(_loss_of_top(confidence, correct)),
+            aurc=by_block(risk_coverage_contributions(confidence, correct)),
+            auroc=by_block(ranking.auroc_contributions(confidence, correct)),
+            fpr95=by_block(ranking.fpr95_contributions(confidence, correct)),
+            accuracy_at_80=by_block(ranking.coverage_contributions(confidence, correct, 0.8)),
+            accuracy_at_90=by_block(ranking.coverage_contributions(confidence, correct, 0.9)),
         )
 
     @classmethod
@@ -146,6 +163,13 @@ def _count(index: Integers, blocks: int, width: int) -> Integers:
 
 def _rounded_loss(loss: Numbers) -> Numbers:
     return np.asarray(np.rint(loss / _LOSS_STEP) * _LOSS_STEP)
+
+
+def _loss_of_top(confidence: NDArray[np.float32], correct: NDArray[np.bool_]) -> Numbers:
+    """Return -ln(confidence) of right answers and -ln(1 - confidence) of wrong ones, with the floor of the NLL."""
+    exact = confidence.astype(np.float64)
+    losses = -np.log(np.maximum(np.where(correct, exact, 1 - exact), SMALLEST))
+    return np.where(confidence > 0, losses, 0.0)  # a confidence of exactly 0 has no bin, and nothing to calibrate
 
 
 def risk_coverage_contributions(confidence: NDArray[np.float32], correct: NDArray[np.bool_]) -> Numbers:
@@ -256,6 +280,67 @@ def _sum_of_debiased_absolute(totals: Numbers) -> Numbers:
     return np.asarray(np.maximum(0.0, (magnitudes - excess).sum(axis=-1)))
 
 
+def _bin_counts_hits_and_losses(stats: BlockStats) -> Numbers:
+    """(blocks, 2 + 2 * BINS): NLL, NLL of the top class, counts and hits of bins, side by side."""
+    losses = np.stack([stats.nll, stats.top_nll], axis=1)
+    return np.concatenate([losses, stats.counts, stats.hits], axis=1, dtype=np.float64)
+
+
+def _nll_calibration(totals: Numbers) -> Numbers:
+    """Sum over images: what the best confidence for each bin, its accuracy, saves of the NLL.
+
+    The other classes keep their ratios, and share what the top class leaves.
+    """
+    counts, hits = np.split(totals[..., 2:], 2, axis=-1)
+    rates = hits / np.maximum(counts, 1)
+    entropies = special.entr(rates) + special.entr(1 - rates)
+    return np.asarray(totals[..., 1] - (counts * entropies).sum(axis=-1))
+
+
+def _nll_refinement(totals: Numbers) -> Numbers:
+    """Sum over images: the NLL after that."""
+    return np.asarray(totals[..., 0] - _nll_calibration(totals))
+
+
+def _residuals_counts_and_brier(stats: BlockStats) -> Numbers:
+    """(blocks, 1 + 2 * BINS): Brier score, residuals and counts of bins, side by side."""
+    return np.concatenate([stats.brier[:, None], _bin_residuals(stats), stats.counts], axis=1, dtype=np.float64)
+
+
+def _brier_calibration(totals: Numbers) -> Numbers:
+    """Sum over images: what a shift of each bin's confidences to its accuracy saves of the top class's square."""
+    residuals, counts = np.split(totals[..., 1:], 2, axis=-1)
+    return np.asarray((residuals**2 / np.maximum(counts, 1)).sum(axis=-1))
+
+
+def _brier_refinement(totals: Numbers) -> Numbers:
+    """Sum over images: the Brier score without that."""
+    return np.asarray(totals[..., 0] - _brier_calibration(totals))
+
+
+def _nll_calibration_of_blocks(stats: BlockStats) -> Numbers:
+    """(blocks,): contributions to the sum, with the rates of all images; the sum's derivative by them is zero."""
+    counts, hits = stats.counts.astype(np.float64), stats.hits.astype(np.float64)
+    rates = hits.sum(axis=0) / np.maximum(counts.sum(axis=0), 1)
+    log_likelihoods = special.xlogy(hits, rates) + special.xlogy(counts - hits, 1 - rates)
+    return np.asarray(stats.top_nll + log_likelihoods.sum(axis=1))
+
+
+def _brier_calibration_of_blocks(stats: BlockStats) -> Numbers:
+    """(blocks,): contributions to the sum of squares over counts, linear in the block's own sums."""
+    residuals = _bin_residuals(stats)
+    gaps = residuals.sum(axis=0) / np.maximum(stats.counts.sum(axis=0), 1)
+    return np.asarray((2 * residuals * gaps - stats.counts * gaps**2).sum(axis=1))
+
+
+_SPLIT_CONTRIBUTIONS: Mapping[str, Callable[[BlockStats], Numbers]] = {
+    "nll_calibration": _nll_calibration_of_blocks,
+    "nll_refinement": lambda stats: stats.nll - _nll_calibration_of_blocks(stats),
+    "brier_calibration": _brier_calibration_of_blocks,
+    "brier_refinement": lambda stats: stats.brier - _brier_calibration_of_blocks(stats),
+}
+
+
 def _only_column(totals: Numbers) -> Numbers:
     return np.asarray(totals[..., 0])
 
@@ -278,7 +363,15 @@ BLOCKWISE_METRICS: Mapping[str, BlockwiseMetric] = {
     "smooth_ece": BlockwiseMetric(_smoothed_residuals, _sum_of_absolute, biased=True),
     "nll": BlockwiseMetric(_column("nll"), _only_column, scale=1.0, largest=math.inf),
     "brier": BlockwiseMetric(_column("brier"), _only_column, scale=1.0, largest=2.0),
+    "nll_calibration": BlockwiseMetric(_bin_counts_hits_and_losses, _nll_calibration, scale=1.0, largest=math.inf),
+    "nll_refinement": BlockwiseMetric(_bin_counts_hits_and_losses, _nll_refinement, scale=1.0, largest=math.inf),
+    "brier_calibration": BlockwiseMetric(_residuals_counts_and_brier, _brier_calibration, scale=1.0, largest=1.0),
+    "brier_refinement": BlockwiseMetric(_residuals_counts_and_brier, _brier_refinement, scale=1.0, largest=2.0),
     "aurc": BlockwiseMetric(_column("aurc"), _only_column, scale=1.0, largest=1.0),
+    "auroc": BlockwiseMetric(_column("auroc"), _only_column, scale=1.0, largest=1.0),
+    "fpr95": BlockwiseMetric(_column("fpr95"), _only_column),
+    "accuracy_at_80": BlockwiseMetric(_column("accuracy_at_80"), _only_column),
+    "accuracy_at_90": BlockwiseMetric(_column("accuracy_at_90"), _only_column),
 }
 
 
@@ -289,7 +382,7 @@ def metric_value(metric: str, stats: BlockStats) -> float:
     return float(row.scale * row.value(totals) / stats.total)
 
 
-# `spec.catalogue` names the next two functions as the code of the metrics `debiased_ece` and `smooth_ece`.
+# `spec.catalogue` names the next functions as the code of metrics.
 
 
 def debiased_error(predictions: Predictions) -> float:
@@ -300,6 +393,22 @@ def debiased_error(predictions: Predictions) -> float:
 def smooth_error(predictions: Predictions) -> float:
     """Return smooth ECE: the mean of |residual|, smoothed over confidences instead of binned."""
     return metric_value("smooth_ece", BlockStats.of_predictions("", predictions))
+
+
+def nll_calibration(predictions: Predictions) -> float:
+    return metric_value("nll_calibration", BlockStats.of_predictions("", predictions))
+
+
+def nll_refinement(predictions: Predictions) -> float:
+    return metric_value("nll_refinement", BlockStats.of_predictions("", predictions))
+
+
+def brier_calibration(predictions: Predictions) -> float:
+    return metric_value("brier_calibration", BlockStats.of_predictions("", predictions))
+
+
+def brier_refinement(predictions: Predictions) -> float:
+    return metric_value("brier_refinement", BlockStats.of_predictions("", predictions))
 
 
 def calibrated_bias(metric: str, stats: BlockStats) -> float:
@@ -328,7 +437,9 @@ def block_contributions(metric: str, stats: BlockStats) -> Numbers:
     trials' contributions gives the standard error of the trials' difference without resampling.
     """
     row = BLOCKWISE_METRICS[metric]
-    if not row.biased:
+    if metric in _SPLIT_CONTRIBUTIONS:
+        columns = _SPLIT_CONTRIBUTIONS[metric](stats)
+    elif not row.biased:
         columns = row.columns(stats)[:, 0]
     else:
         if metric == "smooth_ece":

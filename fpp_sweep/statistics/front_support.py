@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fpp_sweep.spec import catalogue
 from fpp_sweep.statistics.block_stats import Numbers
 from fpp_sweep.statistics.bootstrap import RecordSamples, SplitSamples
-from fpp_sweep.statistics.paired import SeedVariances, goal_of, standard_errors
+from fpp_sweep.statistics.paired import SeedVariances, goal_of, pairwise_differences
 
 LIKELY = 0.8  # share of resamples in which a trial is on the front
 CLEARLY_AHEAD = 2.33  # standard deviations, in every objective: 99 % one-sided
@@ -114,7 +114,7 @@ def clearly_ahead(
     """(trials, trials): True where the row's trial is clearly ahead of the column's in every metric."""
     ahead = ~np.eye(len(names), dtype=np.bool_)
     for metric in metrics:
-        values, errors = standard_errors(samples, names, metric, seeds[metric])
+        values, errors = pairwise_differences(samples, names, metric, seeds[metric])
         gains = values * catalogue.sign(goal_of(metric))
         ahead &= gains > CLEARLY_AHEAD * np.maximum(errors, 1e-9)
     return ahead

@@ -29,7 +29,7 @@ MIN_IMAGES = 30  # images that the smallest dataset needs for any interval
 # below it, intervals cover too rarely (benchmarks/answer.py)
 MIN_CALIBRATION_RATIO = 1.5
 # metrics whose bootstrap intervals contain the truth in less than 90 % of samples (benchmarks/answer.py, `metrics`)
-BAD_COVERAGE = ("sce", "aece", "mce")
+BAD_COVERAGE = ("sce", "aece", "mce", "nll_calibration", "brier_calibration")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Difference:
 
     @property
     def gain(self) -> float:
-        """The value with the sign that makes more better."""
+        """The value, negated where less is better."""
         return self.value * catalogue.sign(goal_of(self.metric))
 
     @property
@@ -96,7 +96,7 @@ class Difference:
         return "-"
 
     def excludes_loss_beyond(self, margin: float) -> bool:
-        """Return True if the interval excludes that the first is worse by more than `margin`."""
+        """Return True if the interval rules out a loss of more than `margin`."""
         return self.gain - self.half_width > -margin
 
 
@@ -186,14 +186,14 @@ def _unbiased_log(spread: float, degrees_of_freedom: int) -> float:
 def satterthwaite(variances: Sequence[Variance]) -> Variance:
     """Return the sum of independent variances with its effective degrees of freedom."""
     total = 0.0
-    spread = 0.0
+    weighted_squares = 0.0
     for variance in variances:
         total += variance.value
         if variance.value > 0:
-            spread += variance.value**2 / variance.degrees_of_freedom
+            weighted_squares += variance.value**2 / variance.degrees_of_freedom
     degrees_of_freedom = math.inf
-    if spread > 0:
-        degrees_of_freedom = total**2 / spread
+    if weighted_squares > 0:
+        degrees_of_freedom = total**2 / weighted_squares
     return Variance(total, degrees_of_freedom)
 
 
@@ -212,7 +212,7 @@ def metric_interval(
     samples: SplitSamples, name: str, metric: str, seeds: SeedVariances | None = None
 ) -> Interval | str:
     """Return the interval of a record's metric, or the reason for which it has none."""
-    stem, _, dataset = catalogue.parts_of(metric)
+    stem = catalogue.parts_of(metric).stem
     if stem in BAD_COVERAGE:
         return f"no interval: bootstrap intervals of {stem} contain the truth too rarely"
     if stem not in BLOCKWISE_METRICS:
@@ -220,7 +220,7 @@ def metric_interval(
     measured = samples.metric(name, metric)
     if measured is None:
         return "no interval: no block statistics of these images"
-    if min(samples.images.values()) < MIN_IMAGES or samples.images.get(dataset, MIN_IMAGES) < MIN_IMAGES:
+    if min(samples.images.values()) < MIN_IMAGES:
         return f"no interval: fewer than {MIN_IMAGES} images"
     row = BLOCKWISE_METRICS[stem]
     bias = 0.0
@@ -231,7 +231,9 @@ def metric_interval(
             return f"no interval: too near to {floor:.1f}, which a calibrated model shows on as many images"
     if seeds is None:
         seeds = SeedVariances.of(samples.records.values(), metric)
-    images = Variance(float(measured.draws.var()) + measured.extra_variance + (bias / 2) ** 2, measured.blocks - 1.0)
+    # half of the bias is the error that the correction may have: it is itself estimated
+    image_variance = float(measured.draws.var()) + measured.extra_variance + (bias / 2) ** 2
+    images = Variance(image_variance, measured.blocks - 1.0)
     variance = satterthwaite([images, seeds.of_mean(samples.records[name])])
     half_width = t_quantile(1 - LEVEL / 2, variance.degrees_of_freedom) * math.sqrt(variance.value)
     centre = measured.value - bias
@@ -252,6 +254,7 @@ def difference(
     if seeds is None:
         seeds = SeedVariances.of(samples.records.values(), metric)
     value = minuend.value - subtrahend.value
+    # the extra variance belongs to the images, which both records share, so it counts once
     image_variance = float((minuend.draws - subtrahend.draws).var()) + minuend.extra_variance
     is_identical = value == 0 and bool(np.array_equal(minuend.by_seed, subtrahend.by_seed))
     variance = satterthwaite(
@@ -338,7 +341,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def standard_errors(
+def pairwise_differences(
     samples: SplitSamples, names: Sequence[str], metric: str, seeds: SeedVariances
 ) -> tuple[Numbers, Numbers]:
     """Return paired differences between all records: (records, records) values and standard errors."""

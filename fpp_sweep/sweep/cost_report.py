@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fpp_sweep.search.racing import NEVER_STOPPED
+from fpp_sweep.records.records import REQUESTED_ORIGINS
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.config import TrialConfig, relevant
 from fpp_sweep.sweep.costs import Costs, Range, task_seconds
@@ -128,7 +128,7 @@ def race_lines(sweep: ExpectedSweep, costs: Costs, speeds: Mapping[str, Speed]) 
     race = sweep.space.search.race
     if race is None:
         return
-    listed = sum(origin in NEVER_STOPPED for origin, _ in sweep.space.queue())
+    listed = sum(origin in REQUESTED_ORIGINS for origin, _ in sweep.space.queue())
     first = max(race.reserve, listed)
     seconds = 0.0
     for config in sweep.trial_configs()[first:]:

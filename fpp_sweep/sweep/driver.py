@@ -63,7 +63,7 @@ class SweepDriver:
 
     def search(self) -> None:
         """Run all trials, and record how the sweep ended."""
-        self.searcher.begin()
+        self.searcher.prepare_jobs()
         self.shipper.start()
         self.reporter.start()
         self.poller.start()

@@ -29,8 +29,8 @@ def folder_text(path: Path) -> str:
     return sweep_table(folders)
 
 
-def trial_text(path: Path, name: str) -> str:
-    return "\n".join(trial_lines(SweepFolder.open(path), name))
+def trial_text(path: Path, name: str, *, every_metric: bool = False) -> str:
+    return "\n".join(trial_lines(SweepFolder.open(path), name, every_metric=every_metric))
 
 
 def write_sweep_page(path: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from fpp_sweep.cli.terminal import terminal_width
@@ -14,7 +15,7 @@ from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.records.skipped_images import skipped_lines
 from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.report.table import Table, to_text
-from fpp_sweep.space.objectives import Objective
+from fpp_sweep.space.objectives import Objective, metrics_of
 from fpp_sweep.space.work import NO_MAP
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import escaped
@@ -26,14 +27,17 @@ LOG_LINES = 5  # last lines of a trial's log
 EUROSAT = "eurosat"  # dominates averages of the ten fine-grained datasets, so there is one without it as well
 
 
-def trial_lines(folder: SweepFolder, name: str) -> Iterator[str]:
-    """Yield all that the sweep's folder says of a trial."""
+def trial_lines(folder: SweepFolder, name: str, *, every_metric: bool = False) -> Iterator[str]:
+    """Yield all that the sweep's folder says of a trial; of its metrics those that tables show, or every one."""
     record = folder.known_trial(name)
+    shown = None
+    if not every_metric:
+        shown = metrics_of(folder.info().objectives)
     for line in (*_state_lines(record), *_file_lines(folder, record)):
         yield printable(line)
     for split in record.results:
         yield ""
-        yield split_text(record, split)
+        yield split_text(record, split, shown)
         for line in skipped_lines(folder.artifacts(name) / split):
             yield printable(line)
     yield printable(f"repeat      {repeat_command(folder, folder.info(), record)}")
@@ -43,7 +47,7 @@ def print_trial(objectives: Sequence[Objective], folder: SweepFolder, record: Tr
     """Print a line about an ended trial, and its table by dataset if it has numbers."""
     Screen(sys.stderr).draw([trial_line(record, objectives)])
     for split in record.results:
-        lines = [f"{record.name}: {_settings_line(record)}", split_text(record, split)]
+        lines = [f"{record.name}: {_settings_line(record)}", split_text(record, split, metrics_of(objectives))]
         lines += [printable(line) for line in skipped_lines(folder.artifacts(record.name) / split)]
         print("\n".join(["", *lines]), flush=True)
 
@@ -84,14 +88,31 @@ def _file_lines(folder: SweepFolder, record: TrialRecord) -> Iterator[str]:
         yield f"    {line}"
 
 
-def split_text(record: TrialRecord, split: str) -> str:
-    """Return a trial's numbers on a split, those after post-hoc maps, and notes on orders and maps."""
+def split_text(record: TrialRecord, split: str, shown: Sequence[str] | None = None) -> str:
+    """Return a trial's numbers on a split, those after post-hoc maps, and notes on orders and maps.
+
+    With `shown`, the tables have these metrics, those that the catalogue shows, and those that were requested.
+    """
     result = record.results[split]
+    if shown is not None:
+        result = replace(result, average=_shown(result.average, shown))
     parts = [split_table(split, result), *(f"note: {remark}" for remark in orders_remark(record, split))]
     mapped = posthoc_table(result)
     if mapped:
         parts += ["", mapped, *(f"note: {printable(sentence)}" for sentence in result.notes)]
     return "\n".join(parts)
+
+
+def _shown(average: Mapping[str, float], objectives: Sequence[str]) -> dict[str, float]:
+    """Return the metrics that a table shows; those of plugins and optional columns were asked for."""
+    stems = {catalogue.parts_of(metric).stem for metric in objectives}
+    values = {}
+    for metric, value in average.items():
+        stem = catalogue.parts_of(metric).stem
+        row = catalogue.METRICS.get(stem)
+        if row is None or row.shown or row.digest or row.on_request or stem in stems:
+            values[metric] = value
+    return values
 
 
 def split_table(split: str, result: SplitResult) -> str:

@@ -33,6 +33,7 @@ from fpp_sweep.workers.status import SchedulerStatus
 
 if TYPE_CHECKING:
     from fpp_sweep.trial.worker import Worker
+    from fpp_sweep.workers.assignment import Unavailable
 
 MAX_CALLS = 1_000_000  # calls that the scheduler may have open: one for each running trial, and requests for the status
 SCHEDULER_RESTARTS = 3
@@ -166,17 +167,19 @@ class RayWorker:
             write_line(self._log, f"{label}: {result.held:.3f} s")
         return result
 
-    async def wait_until_lost(self) -> bool:
+    async def wait_until_unavailable(self) -> Unavailable:
         progress = asyncio.create_task(self._follow_progress())
         try:
-            return bool(await self.actor.wait_until_draining.options(concurrency_group="draining").remote())
-        except Exception:  # the process is dead
-            return False
+            await self.actor.wait_until_draining.options(concurrency_group="draining").remote()
+        except Exception:
+            return "dead"
+        else:
+            return "draining"
         finally:
             progress.cancel()
 
     async def _follow_progress(self) -> None:
-        with suppress(Exception):  # the process is dead, which `wait_until_lost` reports
+        with suppress(Exception):  # the process is dead, which `wait_until_unavailable` reports
             while True:
                 self.doing = await self.actor.doing.options(concurrency_group="progress").remote()
                 await asyncio.sleep(PROGRESS_INTERVAL)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.spec.tasks import Task
@@ -20,6 +20,7 @@ from fpp_sweep.trial.results import TaskFailed, TaskResult
 MAX_SLOT_FAILURES = 3  # tasks in a row that fail on a slot and succeed elsewhere; then the slot gets no more tasks
 
 ImageSet = tuple[object, ...]  # names the image features that a task reads
+Unavailable = Literal["dead", "draining"]  # why a worker takes no more tasks: its machine may be about to leave
 
 
 class WorkerHandle(Protocol):
@@ -33,8 +34,8 @@ class WorkerHandle(Protocol):
         """Compute a task; raise LostError if the worker is gone."""
         ...
 
-    async def wait_until_lost(self) -> bool:
-        """Return when the worker can take no more tasks: False if it is dead, True if its machine is draining."""
+    async def wait_until_unavailable(self) -> Unavailable:
+        """Return when the worker can take no more tasks, and why."""
         ...
 
     def kill(self) -> None: ...

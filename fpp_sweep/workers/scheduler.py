@@ -29,7 +29,7 @@ from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.spec.tasks import EvalTask, Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.store import Store, find_cached
-from fpp_sweep.workers.assignment import Assignment, PendingTask, WorkerHandle
+from fpp_sweep.workers.assignment import Assignment, PendingTask, Unavailable, WorkerHandle
 from fpp_sweep.workers.status import SchedulerStatus, WorkCounts
 
 START_INTERVAL = 1.0  # seconds between two checks for missing workers
@@ -74,7 +74,10 @@ class TaskScheduler:
     _arrivals: int = 0  # requests so far
 
     def begin(self, keys: TaskKeys) -> None:
-        """Begin a run, whose tasks have these keys. Work is counted by run; workers start before the first one."""
+        """Take the keys of a driver's tasks, and count work anew unless this is the first driver.
+
+        The work of starting workers, before the first driver's first task, counts as that driver's.
+        """
         if self.keys is not None:
             self._counts = WorkCounts()
         self.keys = keys
@@ -151,7 +154,7 @@ class TaskScheduler:
             for needed in task.needs:
                 inputs.append(asyncio.ensure_future(self._result(needed, pending.order, pending.arrival)))
             if inputs:
-                await asyncio.sleep(0)  # lets the lookups of the inputs begin; from then on these block the trial
+                await asyncio.sleep(0)  # lets the lookups of the inputs begin: they hold back the trial's tasks now
                 self._finish_lookup(pending)
             pending.inputs = tuple(await asyncio.gather(*inputs))
             self._enqueue(pending)
@@ -274,11 +277,10 @@ class TaskScheduler:
     async def _serve(self, worker: WorkerHandle) -> None:
         """Give a worker tasks until it is lost or has to leave."""
         self._assignment.add(worker)
-        # ends when the worker can take no more tasks: True if its machine is draining, False if the worker is dead
-        unavailable = asyncio.create_task(worker.wait_until_lost())
+        unavailable = asyncio.create_task(worker.wait_until_unavailable())
 
-        def on_unavailable(ended: asyncio.Task[bool]) -> None:
-            if not ended.cancelled() and ended.result():
+        def on_unavailable(ended: asyncio.Task[Unavailable]) -> None:
+            if not ended.cancelled() and ended.result() == "draining":
                 self._assignment.mark_draining(worker)
 
         unavailable.add_done_callback(on_unavailable)
@@ -293,7 +295,7 @@ class TaskScheduler:
             self._assignment.remove(worker)
             self._dispatch()  # other workers may have skipped tasks whose adapter this worker held
 
-    async def _next_task(self, worker: WorkerHandle, unavailable: asyncio.Task[bool]) -> PendingTask | None:
+    async def _next_task(self, worker: WorkerHandle, unavailable: asyncio.Task[Unavailable]) -> PendingTask | None:
         """Return the worker's next task, or None if the worker has to leave; raise LostError if it died while idle."""
         next_task = self._assignment.wait_for_task(worker)
         self._dispatch()
@@ -306,8 +308,7 @@ class TaskScheduler:
             return next_task.result()
         if next_task.done() and not self._fatal:  # the task came at the same moment: another worker has to take it
             self._enqueue(next_task.result())
-        is_draining = unavailable.result()
-        if is_draining:
+        if unavailable.result() == "draining":
             return None
         raise LostError
 

@@ -162,6 +162,86 @@ def naive_brier(labels: Labels, probabilities: Probabilities) -> float:
     return total / len(labels)
 
 
+def naive_bins(labels: Labels, probabilities: Probabilities) -> list[list[tuple[float, bool]]]:
+    """The confidences and hits of ECE's bins."""
+    bins: list[list[tuple[float, bool]]] = [[] for _ in range(BINS)]
+    for confidence, hit in top_pairs(labels, probabilities):
+        for index in range(BINS):
+            if EDGES[index] < confidence <= EDGES[index + 1]:
+                bins[index].append((confidence, hit))
+    return bins
+
+
+def naive_nll_calibration(labels: Labels, probabilities: Probabilities) -> float:
+    """The NLL of right or wrong, less that of the best constant in each bin."""
+    tiny, saved = 2.0**-126, 0.0
+    for inside in naive_bins(labels, probabilities):
+        rate = sum(hit for _, hit in inside) / max(len(inside), 1)
+        for confidence, hit in inside:
+            saved -= math.log(max(confidence if hit else 1 - confidence, tiny))
+            saved += math.log(rate if hit else 1 - rate)
+    return saved / len(labels)
+
+
+def naive_nll_refinement(labels: Labels, probabilities: Probabilities) -> float:
+    """The NLL of probabilities whose top is the accuracy of its bin, and whose others share the remainder."""
+    total = 0.0
+    rates = [sum(hit for _, hit in inside) / max(len(inside), 1) for inside in naive_bins(labels, probabilities)]
+    for row, label, (confidence, hit) in zip(probabilities, labels, top_pairs(labels, probabilities), strict=True):
+        if confidence == 0:  # in no bin
+            total += naive_nll(np.array([label]), row[None])
+            continue
+        index = next(index for index in range(BINS) if EDGES[index] < confidence <= EDGES[index + 1])
+        of_label = max(float(row[label]), 2.0**-126)
+        rest = max(1 - confidence, 2.0**-126)
+        total -= math.log(rates[index] if hit else (1 - rates[index]) * of_label / rest)
+    return total / len(labels)
+
+
+def naive_brier_calibration(labels: Labels, probabilities: Probabilities) -> float:
+    """What a shift of the confidences of each bin by one value saves of their squares."""
+    saved = 0.0
+    for inside in naive_bins(labels, probabilities):
+        shift = sum(hit - confidence for confidence, hit in inside) / max(len(inside), 1)
+        for confidence, hit in inside:
+            saved += (confidence - hit) ** 2 - (confidence + shift - hit) ** 2
+    return saved / len(labels)
+
+
+def naive_auroc(labels: Labels, probabilities: Probabilities) -> float:
+    pairs = top_pairs(labels, probabilities)
+    right = [confidence for confidence, hit in pairs if hit]
+    wrong = [confidence for confidence, hit in pairs if not hit]
+    if not right or not wrong:
+        return 0.5
+    wins = sum((r > w) + 0.5 * (r == w) for r in right for w in wrong)
+    return wins / len(right) / len(wrong)
+
+
+def naive_fpr95(labels: Labels, probabilities: Probabilities) -> float:
+    """The least share of wrong answers that any threshold keeps which keeps 95 % of the right ones."""
+    pairs = top_pairs(labels, probabilities)
+    right = [confidence for confidence, hit in pairs if hit]
+    wrong = [confidence for confidence, hit in pairs if not hit]
+    if not wrong or not right:
+        return 0.0 if not wrong else 100.0
+    shares = []
+    for threshold in right:
+        if sum(confidence >= threshold for confidence in right) >= 0.95 * len(right):
+            shares.append(sum(confidence >= threshold for confidence in wrong) / len(wrong))
+    return 100 * min(shares)
+
+
+def naive_accuracy_at(labels: Labels, probabilities: Probabilities, coverage: float) -> float:
+    """The mean over all orders of tied images; images of the last tie count in equal parts."""
+    pairs = sorted(top_pairs(labels, probabilities), key=lambda pair: -pair[0])
+    count = math.ceil(coverage * len(pairs))
+    last = pairs[count - 1][0]
+    kept = [hit for confidence, hit in pairs if confidence > last]
+    tied = [hit for confidence, hit in pairs if confidence == last]
+    return 100 * (sum(kept) + (count - len(kept)) * sum(tied) / len(tied)) / count
+
+
 NAIVE: dict[str, Callable[[Labels, Probabilities], float]] = {
     "accuracy": naive_accuracy,
     "accuracy_top5": naive_top5,
@@ -172,6 +252,14 @@ NAIVE: dict[str, Callable[[Labels, Probabilities], float]] = {
     "aurc": naive_aurc,
     "nll": naive_nll,
     "brier": naive_brier,
+    "nll_calibration": naive_nll_calibration,
+    "nll_refinement": naive_nll_refinement,
+    "brier_calibration": naive_brier_calibration,
+    "brier_refinement": lambda labels, rows: naive_brier(labels, rows) - naive_brier_calibration(labels, rows),
+    "auroc": naive_auroc,
+    "fpr95": naive_fpr95,
+    "accuracy_at_80": lambda labels, rows: naive_accuracy_at(labels, rows, 0.8),
+    "accuracy_at_90": lambda labels, rows: naive_accuracy_at(labels, rows, 0.9),
 }
 FROM_SUMS = {"smooth_ece", "debiased_ece"}  # tests/statistics/test_block_stats.py has their definitions
 

@@ -55,9 +55,11 @@ class FakeWorker:
             self.adapters.append(adapter_key)
         return await self.harness.behaviour(self, task)
 
-    async def wait_until_lost(self) -> bool:
+    async def wait_until_unavailable(self):
         await self.lost.wait()
-        return self.is_draining
+        if self.is_draining:
+            return "draining"
+        return "dead"
 
     def kill(self) -> None:
         self.lost.set()

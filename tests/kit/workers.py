@@ -79,8 +79,8 @@ class InProcess:
             await self.around(task, "ends")
         return result
 
-    async def wait_until_lost(self) -> bool:
-        return await asyncio.Event().wait()
+    async def wait_until_unavailable(self):
+        await asyncio.Event().wait()
 
     def kill(self) -> None:
         """Do nothing: the worker runs in the process of the test."""

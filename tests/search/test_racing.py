@@ -357,7 +357,7 @@ class Sweep:
             gpus_per_worker=0.0,
             continue_trials=continue_trials,
         )
-        self.searcher.begin()
+        self.searcher.prepare_jobs()
 
     def run(self, *, stop_at=None, left=0):
         """To the end of the search; or until that trial has begun, which then is cut off after a block."""

@@ -50,7 +50,7 @@ class Sweep:
             gpus_per_worker=gpus,
             listeners=[self],
         )
-        self.searcher.begin()
+        self.searcher.prepare_jobs()
         self.ran = []
         self.asked = 0
 

@@ -57,7 +57,7 @@ class Steered(Sweep):
             poller=self.poller,
             gpus_per_worker=0.0,
         )
-        self.searcher.begin()
+        self.searcher.prepare_jobs()
         return self
 
     def one(self):
@@ -134,7 +134,7 @@ def test_of_two_points_none_is_lost_where_a_driver_was_killed_between_folder_and
         sweep.one()
     first = sweep.folder.ask("add", POINT)
     sweep.folder.ask("add", {"fpp.gamma1": 4.0})
-    sweep.folder.has_applied(first, "trial-0002", 2)
+    sweep.folder.record_applied(first, "trial-0002", 2)
     sweep.resumed().run()
     assert sweep.points() == {2: POINT, 3: {"fpp.gamma1": 4.0}}
     assert len(sweep.trials()) == 6

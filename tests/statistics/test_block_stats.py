@@ -1,6 +1,7 @@
 """Block statistics: metrics computed from them equal metrics of single images."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from fpp_sweep.statistics.block_stats import (
     KERNEL_POINTS,
     KERNEL_WIDTH,
     BlockStats,
+    block_contributions,
     block_size,
     from_bytes,
     metric_value,
@@ -22,8 +24,16 @@ from fpp_sweep.statistics.block_stats import (
     risk_coverage_contributions,
     to_bytes,
 )
+from fpp_sweep.statistics.ranking import (
+    accuracy_of_most_confident,
+    auroc_contributions,
+    coverage_contributions,
+    fpr95_contributions,
+    right_above_wrong,
+    wrong_above_threshold,
+)
 
-ARRAYS = ("digests", "images", "correct", "counts", "hits", "residuals", "nll", "brier")
+ARRAYS = ("digests", "images", "correct", "counts", "hits", "residuals", "nll", "brier", "top_nll")
 
 
 def confidences(generator, images, shift=0.0):
@@ -106,6 +116,34 @@ def test_contributions_to_aurc_have_aurc_as_their_mean_and_its_derivatives():
         twice = np.append(np.arange(200), image)
         moved = risk_coverage_contributions(given.confidence[twice], given.correct[twice]).mean()
         assert moved - value == pytest.approx((contributions[image] - value) / 201, abs=3e-4)
+
+
+@pytest.mark.parametrize(
+    ("contributions", "value"),
+    [
+        (auroc_contributions, right_above_wrong),
+        (fpr95_contributions, wrong_above_threshold),
+        (partial(coverage_contributions, coverage=0.8), partial(accuracy_of_most_confident, coverage=0.8)),
+    ],
+)
+def test_contributions_to_rankings_have_the_metric_as_their_mean_and_its_spread(contributions, value):
+    generator = np.random.default_rng(4)
+    given = confidences(generator, 2_000, 0.1)
+    parts = contributions(given.confidence, given.correct)
+    assert parts.mean() == pytest.approx(value(given.confidence, given.correct), rel=1e-12)
+    drawn, resampled = [], []
+    for _ in range(200):
+        images = generator.integers(0, 2_000, 2_000)
+        drawn.append(value(given.confidence[images], given.correct[images]))
+        resampled.append(parts[images].mean())
+    assert np.std(resampled) == pytest.approx(np.std(drawn), rel=0.15)
+    assert np.corrcoef(drawn, resampled)[0, 1] > 0.85
+
+
+@pytest.mark.parametrize("metric", ["nll_calibration", "nll_refinement", "brier_calibration", "brier_refinement"])
+def test_contributions_of_blocks_to_a_split_loss_add_up_to_it(metric):
+    stats = made(300, 5, size=8)
+    assert block_contributions(metric, stats).sum() == pytest.approx(metric_value(metric, stats), rel=1e-9)
 
 
 def test_smooth_ece_equals_its_definition():

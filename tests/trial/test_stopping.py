@@ -55,7 +55,7 @@ class Sweep:
             gpus_per_worker=0.0,
             listeners=[self],
         )
-        self.searcher.begin()
+        self.searcher.prepare_jobs()
 
     def on_change(self, change):
         self.changes.append((change.record.name, change.record.state, change.split))

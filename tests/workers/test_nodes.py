@@ -190,7 +190,7 @@ def test_a_stopped_workers_resources_are_free_before_the_next_start(tmp_path):
         worker = await RayWorker.start(WorkerSpec(model="tiny", cache=str(tmp_path), device="cpu"), needs, tmp_path)
         os.kill(worker.info.pid, signal.SIGSTOP)
         worker.kill()
-        assert not await worker.wait_until_lost()  # Ray says that it is dead
+        assert await worker.wait_until_unavailable() == "dead"  # Ray says so
         taken = ray.available_resources().get("CPU", 0.0)
         await worker.wait_resources_released()
         return taken, ray.available_resources().get("CPU")

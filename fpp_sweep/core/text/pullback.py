@@ -42,7 +42,10 @@ class SavedNorm:
         return SavedNorm(self.out[:count].clone(), self.factor[:count].clone())
 
     def backward(self, gradient: Tensor, rows: Tensor | slice = ALL) -> Tensor:
-        """Gradients (B, ..., W) with respect to the output, or to some of its rows -> with respect to the input."""
+        """Return gradients (B, ..., W) of the input from those of the output, or of some of its rows.
+
+        gradient of the input = factor * (gradient - mean(gradient) - out * mean(gradient * out))
+        """
         out, factor, gradient = self.out[:, rows], self.factor[:, rows], upcast(gradient)
         along = (gradient * out).mean(-1, keepdim=True)
         return torch.addcmul(gradient - gradient.mean(-1, keepdim=True), out, along, value=-1).mul_(factor)
@@ -69,15 +72,15 @@ class SavedAttention:
         return (self.weights @ self.value).flatten(0, 1)
 
     def backward(self, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients (B, groups, heads, slots, d) with respect to the output -> to queries, keys and values.
+        """Return gradients of queries, keys and values from those of the output (B, groups, heads, slots, d).
 
         Each of the J prompts has B / J gradients.
         """
         samples, length = len(gradient) // len(self.query), gradient.shape[-2]  # samples of a prompt
         by_prompt = gradient.unflatten(0, (-1, samples))
         # a prompt's samples become rows, so that the constant factor is one matrix and not a copy for each sample
-        rows = by_prompt.permute(0, 2, 3, 1, 4, 5).flatten(3, 4)
-        of_weights = (rows @ self.value.transpose(-1, -2)).unflatten(3, (samples, length))
+        query_rows = by_prompt.permute(0, 2, 3, 1, 4, 5).flatten(3, 4)
+        of_weights = (query_rows @ self.value.transpose(-1, -2)).unflatten(3, (samples, length))
         weights = self.weights[:, :, :, None]
         of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True))
         of_query = (of_scores.flatten(3, 4) @ self.key).unflatten(3, (samples, length))
@@ -89,7 +92,7 @@ class SavedAttention:
 
 
 def _samples_first(gradient: Tensor) -> Tensor:
-    """(J, groups, heads, B / J, slots, d) -> (B, groups, heads, slots, d)."""
+    """Return a gradient (J, groups, heads, B / J, slots, d) as (B, groups, heads, slots, d)."""
     return gradient.permute(0, 3, 1, 2, 4, 5).flatten(0, 1)
 
 
@@ -104,8 +107,8 @@ class SavedBlock:
     slope: Tensor  # slope of the activation
     replaced: Tensor | None  # (R, 1) rows of the output that a deep prompt replaces at the next block
 
-    def mlp_backward(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients (B, ..., W) of the block's output -> of its residual stream and of its attention's output."""
+    def backward_to_attention(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Return gradients of the residual stream and of the attention's output from those of the block's output."""
         if self.replaced is not None:
             gradient = gradient.masked_fill(self.replaced, 0)
         hidden = (gradient @ self.block.proj[0]).mul_(self.slope)
@@ -136,9 +139,9 @@ class Pullback:
         self.tower, self.packing, self.mask = tower, packing, mask or packing.attention_mask(prefix.shape[1])
         self._keep = keep
         self._blocks: list[SavedBlock] = []
-        self._prefix = prefix.shape[1]
+        self._prefix_length = prefix.shape[1]
         states = tower.embed(prefix, nodes, packing)
-        self._rows = states.shape[1]
+        self._row_count = states.shape[1]
         for block in tower.blocks[:-1]:
             states = self._forward(block, states)
         pooled = self._last_forward(tower.blocks[-1], states)
@@ -155,14 +158,14 @@ class Pullback:
         heads = self.tower.split_heads(slots, self.mask)
         attention, attended = self._attend(heads, self.mask.masked, len(states))
         states = add_linear(states, self.mask.to_rows(attended), block.out)
-        return self._mlp(block, states, normed, attention)
+        return self._finish_block(block, states, normed, attention)
 
     def _last_forward(self, block: Block, states: Tensor) -> Tensor:
         """Return the last block's output at the EOTs."""
         normed, mask = SavedNorm.at(states), self.mask
         attention, attended = self._attend(self.tower.last_qkv(block, normed.out, mask), mask.end_masked, len(states))
         states = add_linear(states[:, mask.ends], attended[:, mask.end_query_of], block.out)
-        return self._mlp(block, states, normed, attention)
+        return self._finish_block(block, states, normed, attention)
 
     def _attend(self, heads: tuple[Tensor, ...], masked: Tensor, prompts: int) -> tuple[SavedAttention, Tensor]:
         """Return the attention of the first prompts, saved, and the output of attention for all prompts."""
@@ -175,11 +178,14 @@ class Pullback:
             attended = torch.cat([attended, self.tower.attend(tuple(rest), masked)])
         return attention, self.tower.merge_heads(attended, prompts)
 
-    def _mlp(self, block: Block, states: Tensor, before_attention: SavedNorm, attention: SavedAttention) -> Tensor:
+    def _finish_block(
+        self, block: Block, states: Tensor, before_attention: SavedNorm, attention: SavedAttention
+    ) -> Tensor:
+        """Return the states after the block's MLP and the next block's deep prompt; save the block."""
         normed = SavedNorm.at(states)
         hidden = F.linear(normed.out, *block.fc)
         slope = _slope(upcast(hidden[: self._keep]), quick=self.tower.activation == "quick_gelu")
-        deep = self.tower.deep_prompt(len(self._blocks) + 1, self._prefix, self.packing)  # the next block's
+        deep = self.tower.deep_prompt(len(self._blocks) + 1, self._prefix_length, self.packing)  # the next block's
         replaced = None
         if deep is not None:
             replaced = deep[0]
@@ -191,7 +197,7 @@ class Pullback:
         return states
 
     def __call__(self, gradients: Tensor, rows: Tensor) -> Tensor:
-        """Gradients (B, K, D) of the features -> gradients (B, rows, W) of some rows of the prefix and the nodes.
+        """Return gradients (B, rows, W) of some rows of the prefix and the nodes from those of the features (B, K, D).
 
         B is any number if one prompt was kept, else the number of prompts that were kept.
         """
@@ -205,26 +211,27 @@ class Pullback:
         states = self._last_backward(last, pooled, ALL)
         for saved in reversed(middle[1:]):
             states = self._backward(saved, states, ALL)
+        # of the first block's input only the requested rows are needed
         return self._backward(middle[0], states, rows) / scale
 
     def _backward(self, saved: SavedBlock, states: Tensor, rows: Tensor | slice) -> Tensor:
-        stream, attended = saved.mlp_backward(states)
+        stream, attended = saved.backward_to_attention(states)
         parts = saved.attention.backward(self._split_heads(self.mask.to_rows_backward(attended)))
         merged = [self._merge_heads(part) for part in parts]
-        qkv = self.mask.to_slots_backward(torch.cat(merged, dim=-1), self._rows)
+        qkv = self.mask.to_slots_backward(torch.cat(merged, dim=-1), self._row_count)
         return stream[:, rows] + saved.before_attention.backward(qkv[:, rows] @ saved.block.qkv[0], rows)
 
     def _last_backward(self, saved: SavedBlock, pooled: Tensor, rows: Tensor | slice) -> Tensor:
         weight, width, mask = saved.block.qkv[0], self.tower.width, self.mask
-        stream, attended = saved.mlp_backward(pooled)
+        stream, attended = saved.backward_to_attention(pooled)
         query, key, value = saved.attention.backward(self._split_heads(mask.ends_backward(attended)))
         key_value = torch.cat([self._merge_heads(key), self._merge_heads(value)], dim=-1)
-        normed = mask.to_slots_backward(key_value, self._rows) @ weight[width:]
-        normed.index_add_(1, mask.ends, self._merge_heads(query)[:, mask.end_query_of] @ weight[:width])
-        return saved.before_attention.backward(normed).index_add_(1, mask.ends, stream)[:, rows]
+        of_normed = mask.to_slots_backward(key_value, self._row_count) @ weight[width:]
+        of_normed.index_add_(1, mask.ends, self._merge_heads(query)[:, mask.end_query_of] @ weight[:width])
+        return saved.before_attention.backward(of_normed).index_add_(1, mask.ends, stream)[:, rows]
 
     def _split_heads(self, slots: Tensor) -> Tensor:
-        """(B, groups * S, W) -> (B, groups, heads, S, d)."""
+        """Return slots (B, groups * S, W) as heads (B, groups, heads, S, d)."""
         heads: Tensor = self.tower.split_heads(slots, self.mask)[0]
         return heads.view(len(slots), self.mask.groups, *heads.shape[1:])
 
