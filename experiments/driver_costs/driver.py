@@ -25,6 +25,7 @@ import ray
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.search.job import TrialContext
 from fpp_sweep.search.searcher import SweepSearcher, TrialChange, run_tune
 from fpp_sweep.search.study import SweepStudy

@@ -21,7 +21,8 @@ def budget_in_force(info: SweepInfo, search: Search, commands: Sequence[Command]
 
     A point that is added is one trial more.
     """
-    begun = Search(**as_mapping((info.begun or info.space).get("search", {})))
+    at_start = as_mapping((info.begun or info.space).get("search", {}))
+    begun = Search(**{key: value for key, value in at_start.items() if key in STEERED})
     values = {key: getattr(begun, key) for key in STEERED}
     for command in commands:
         if command.kind == "add" and values["trials"] is not None:

@@ -308,8 +308,7 @@ class TaskScheduler:
             return next_task.result()
         if next_task.done() and not self._fatal:  # the task came at the same moment: another worker has to take it
             self._enqueue(next_task.result())
-        is_draining = unavailable.result()
-        if is_draining:
+        if unavailable.result() == "draining":
             return None
         raise LostError
 

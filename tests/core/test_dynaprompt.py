@@ -99,7 +99,8 @@ def test_a_stream_equals_the_naive_one(name, rule, slots):
     ]
     torch.testing.assert_close(logits.softmax(-1), torch.stack(expected).softmax(-1), atol=1e-4, rtol=0)
     assert (list(state.order), list(state.use)) == (buffer.order, buffer.use)
-    assert ((state.offsets - buffer.offsets).abs() > 1e-5).float().mean() < 1e-3
+    # AdamW's first step is the sign of a gradient: where that is zero up to rounding, processors differ
+    assert ((state.offsets - buffer.offsets).abs() > 1e-5).float().mean() < 5e-3
 
 
 @pytest.mark.parametrize("rule", ["released", "corrected", "described"])
