@@ -468,7 +468,14 @@ def run_metrics(sweeps: int, images: int) -> None:
         print(f"| one dataset, labels at temperature {temperature} | {' | '.join(cells)} |", flush=True)
 
 
-FROM_BLOCKS = ("nll_calibration", "nll_refinement", "brier_calibration", "brier_refinement", "auroc", "fpr95")
+FROM_BLOCKS: tuple[str, ...] = (
+    "nll_calibration",
+    "nll_refinement",
+    "brier_calibration",
+    "brier_refinement",
+    "auroc",
+    "fpr95",
+)
 FROM_BLOCKS += ("accuracy_at_80", "accuracy_at_90")
 
 

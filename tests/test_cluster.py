@@ -19,7 +19,7 @@ COMMANDS = (
     "head_start_ray_commands",
     "worker_start_ray_commands",
 )
-# what nobody else can know: where, what machines, how many, whose key
+# settings that only the user knows: region, type and number of machines, key
 OWN_VALUES = {
     CLOUD: ["max_workers", "region", "availability_zone", "ImageId", "InstanceType: g", "VolumeSize"],
     ONPREM: ["head_ip: ", "worker_ips", "ssh_user", "ssh_private_key"],
@@ -143,9 +143,9 @@ def test_nothing_listens_to_the_world(path):
 def test_what_is_the_users_is_marked(path):
     lines = path.read_text().splitlines()
     for value in OWN_VALUES[path]:
-        places = [number for number, line in enumerate(lines) if re.match(rf"[^#]*\b{value}", line)]
-        assert places, value
-        for number in places:
+        numbers = [number for number, line in enumerate(lines) if re.match(rf"[^#]*\b{value}", line)]
+        assert numbers, value
+        for number in numbers:
             block = [lines[number]]  # the line itself, and comment lines right above
             while lines[number - 1].lstrip().startswith("#"):
                 number -= 1

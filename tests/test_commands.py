@@ -1,4 +1,4 @@
-"""What all commands share: names, help texts, versions, exit statuses, and printed commands that can be run."""
+"""Properties of all commands: names, help texts, versions, exit statuses, and printed commands that can be run."""
 
 import os
 import re

@@ -237,12 +237,12 @@ def test_planted_faults_of_a_node_are_found_and_no_others(tmp_path, monkeypatch)
         before = ["unshare", "--mount", "sh", "-c", mounts, "sh"]
         there.enter_context(node(scratch / "third", "127.0.0.4", join, env=faulty, before=before))
         wait_for(lambda: room(address) == 3)
-        nobody = there.enter_context(socket.socket())
-        nobody.bind(("127.0.0.1", 0))
+        silent = there.enter_context(socket.socket())
+        silent.bind(("127.0.0.1", 0))
         own_addresses = ONPREM.read_text().replace("192.0.2.10", "127.0.0.2").replace("192.0.2.11", "127.0.0.3")
         (tmp_path / "cluster.yaml").write_text(own_addresses.replace("192.0.2.12", "127.0.0.9"))
         words = "--address", address, "--cluster-file", "cluster.yaml"
-        words += "--tracking-uri", f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        words += "--tracking-uri", f"http://127.0.0.1:{silent.getsockname()[1]}"
         status, found, output = doctor(tmp_path, *words, "--datasets", "zoo", "shuffled", "hidden")
         assert status == 1
         third = {

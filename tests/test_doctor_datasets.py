@@ -37,7 +37,7 @@ def rows(text: str) -> dict[str, list[str]]:
 
 
 def notes(text: str, name: str) -> str:
-    """What stands below a dataset's row."""
+    """Return the indented lines below a dataset's row."""
     lines = text.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith(f"{name} ")) + 1
     below = lines[start:]

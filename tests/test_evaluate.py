@@ -51,7 +51,7 @@ def configs_of(*words):
 
 
 def started(folder, *words):
-    """The command in a process of its own, in a folder whose `sweeps` it writes to."""
+    """Start the command in a new process, in a folder to whose `sweeps` it writes."""
     return subprocess.Popen(
         [sys.executable, "-m", "fpp_sweep.evaluate", *map(str, words)],
         cwd=folder,

@@ -1,4 +1,4 @@
-"""A sweep's folder that somebody else sent may hold links: no command follows one out of the folder."""
+"""A sweep's folder from another person may hold links: no command follows a link out of the folder."""
 
 import ast
 import subprocess
@@ -24,7 +24,7 @@ def sweep(tmp_path):
 
 
 def link_out(path, target):
-    """Replace a file or folder by a link to another place."""
+    """Replace a file or folder by a link to a path outside the sweep."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         path.rename(f"{path}.before")

@@ -1,4 +1,4 @@
-"""A sweep's folder that somebody else made: each file and folder in it in turn is what no sweep would leave there.
+"""A sweep's folder from another person: each file and folder in turn is replaced by one that no sweep writes.
 
 Every command either does its work or refuses in one line; none reads, writes or deletes anything outside the folder,
 none waits for ever, none reads a file of terabytes. `python -m tests.test_hostile_folder` prints the whole table.
@@ -73,7 +73,7 @@ def elements(root):
 
 
 def plant(path, kind, outside):
-    """Put something in the place of a file or folder; return False if the kind does not apply to it."""
+    """Replace a file or folder by another object; return False if the kind does not apply to it."""
     is_folder = path.is_dir()
     if kind == "unreadable":
         path.chmod(0)
@@ -184,7 +184,7 @@ def outcome(command):
     return "works" if code == 0 else f"refuses: {lines[0][:150]}"
 
 
-class Place:
+class Workspace:
     """A folder with the sweeps `sent` and `other`, made again for each thing that is planted."""
 
     def __init__(self, root, commands):
@@ -198,13 +198,13 @@ class Place:
 
     def outcomes(self, element, kind):
         """Return how each command ends where one element of the folder is of a kind; None if it cannot be so."""
-        place = Path(tempfile.mkdtemp(dir=self.root))
-        outside, sent = place / "outside", place / "work/sweeps/sent"
+        folder = Path(tempfile.mkdtemp(dir=self.root))
+        outside, sent = folder / "outside", folder / "work/sweeps/sent"
         outside.mkdir()
         shutil.copytree(self.template, sent)
         (sent.parent / "other").symlink_to(self.template)
         if self.empty.is_file():
-            shutil.copyfile(self.empty, place / "work/mlflow.db")
+            shutil.copyfile(self.empty, folder / "work/mlflow.db")
         if kind in CONTRADICTIONS:
             contradict(sent, kind)
         elif not plant(sent / element, kind, outside):
@@ -212,7 +212,7 @@ class Place:
         if (outside / "taken").is_file():
             (outside / "taken").write_text(SECRET)
         before = snapshot(outside)
-        os.chdir(place / "work")
+        os.chdir(folder / "work")
         ended = {}
         for name, command in self.commands.items():
             with like_any_user():
@@ -293,35 +293,35 @@ COMBINATIONS = [  # those that waited for ever, followed a link or failed with a
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return Place(tmp_path_factory.mktemp("hostile"), GENTLE)
+def workspace(tmp_path_factory):
+    return Workspace(tmp_path_factory.mktemp("hostile"), GENTLE)
 
 
 def wrong(outcomes):
     return {name: ended for name, ended in outcomes.items() if not ended.startswith(("works", "refuses"))}
 
 
-def test_the_folder_itself_is_accepted(place, monkeypatch):
-    monkeypatch.chdir(place.root)
-    (place.root / "sweeps").mkdir()
-    shutil.copytree(place.template, place.root / "sweeps/sent")
-    (place.root / "sweeps/other").symlink_to(place.template)
+def test_the_folder_itself_is_accepted(workspace, monkeypatch):
+    monkeypatch.chdir(workspace.root)
+    (workspace.root / "sweeps").mkdir()
+    shutil.copytree(workspace.template, workspace.root / "sweeps/sent")
+    (workspace.root / "sweeps/other").symlink_to(workspace.template)
     ended = {name: outcome(command) for name, command in FAST.items()}
     assert ended.pop("steer stop").startswith("refuses: error: trial-0002 is complete")
     assert set(ended.values()) == {"works"}
 
 
 @pytest.mark.parametrize(("element", "kind"), COMBINATIONS, ids=lambda value: value.replace(" ", "-"))
-def test_a_command_works_or_refuses_in_one_line(place, monkeypatch, element, kind):
-    monkeypatch.chdir(place.root)
-    assert wrong(place.outcomes(element, kind)) == {}
+def test_a_command_works_or_refuses_in_one_line(workspace, monkeypatch, element, kind):
+    monkeypatch.chdir(workspace.root)
+    assert wrong(workspace.outcomes(element, kind)) == {}
 
 
 @pytest.mark.parametrize("kind", ["a dataset without numbers", "another metric as objective", "an empty space"])
-def test_records_that_contradict_each_other_give_one_line(place, monkeypatch, kind):
-    monkeypatch.chdir(place.root)
-    both = Place.__new__(Place)
-    vars(both).update(vars(place), commands={**GENTLE, "compare sweeps": FAST["compare sweeps"]})
+def test_records_that_contradict_each_other_give_one_line(workspace, monkeypatch, kind):
+    monkeypatch.chdir(workspace.root)
+    both = Workspace.__new__(Workspace)
+    vars(both).update(vars(workspace), commands={**GENTLE, "compare sweeps": FAST["compare sweeps"]})
     assert wrong(both.outcomes("", kind)) == {}
 
 
@@ -329,18 +329,18 @@ def test_records_that_contradict_each_other_give_one_line(place, monkeypatch, ki
 @pytest.mark.slow  # every command, for everything in the folder
 def test_every_command_survives_every_hostile_element(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    counts, faults = table(Place(tmp_path, FAST | SLOW))
+    counts, faults = table(Workspace(tmp_path, FAST | SLOW))
     assert faults == []
     assert sum(count["works"] + count["refuses"] for count in counts.values()) > 1000
 
 
-def table(place):
+def table(workspace):
     """Return how often each command ended how, by kind, and all outcomes that are neither work nor a refusal."""
     counts, faults = {}, []
-    cases = [(element, kind) for element in elements(place.template) for kind in KINDS]
+    cases = [(element, kind) for element in elements(workspace.template) for kind in KINDS]
     for element, kind in [*cases, *(("", name) for name in CONTRADICTIONS)]:
         column = kind if kind in KINDS else "contradiction"
-        for name, ended in place.outcomes(element, kind).items():
+        for name, ended in workspace.outcomes(element, kind).items():
             counts.setdefault((name, column), Counter())[ended.partition(":")[0]] += 1
             if wrong({name: ended}):
                 faults.append(f"{name}, {element}, {kind}: {ended}")
@@ -348,7 +348,7 @@ def table(place):
 
 
 def print_table(root, commands):
-    counts, faults = table(Place(root, commands))
+    counts, faults = table(Workspace(root, commands))
     for (name, kind), words in counts.items():
         print(f"{name:22} {kind:13} {dict(words)}")
     print("\n".join(faults))

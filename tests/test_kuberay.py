@@ -13,7 +13,7 @@ from fpp_sweep import tune
 from tests.kit.processes import ROOT
 
 FILE = ROOT / "cluster/kuberay.yaml"
-# KubeRay 1.6's fields at each place where the file has some: a key that it does not know is dropped without a word
+# KubeRay 1.6's fields in each section of the file: KubeRay drops an unknown key without a message
 KNOWN = {
     "job": "backoffLimit entrypoint submissionMode shutdownAfterJobFinishes rayClusterSpec",
     "cluster": "rayVersion authOptions enableInTreeAutoscaling autoscalerOptions headGroupSpec workerGroupSpecs",
@@ -61,13 +61,13 @@ def test_rays_autoscaler_starts_gpu_workers_when_asked_and_ends_them_when_idle(c
 
 def test_every_key_is_one_that_kuberay_knows(job, cluster):
     (workers,) = cluster["workerGroupSpecs"]
-    for place, keys in {
+    for section, keys in {
         "job": job["spec"],
         "cluster": cluster,
         "head": cluster["headGroupSpec"],
         "workers": workers,
     }.items():
-        assert set(keys) <= set(KNOWN[place].split()), place
+        assert set(keys) <= set(KNOWN[section].split()), section
     assert cluster["authOptions"] == {"mode": "token"}
     assert set(cluster["autoscalerOptions"]) <= {"version", "idleTimeoutSeconds"}
 

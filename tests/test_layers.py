@@ -105,7 +105,7 @@ def test_every_module_is_in_a_package_of_a_layer():
     assert not strays
 
 
-def test_no_module_imports_from_a_higher_layer_or_from_another_package_of_its_own():
+def test_no_module_imports_from_a_higher_layer_or_from_another_package_of_its_layer():
     wrong = []
     for importer, imported in sorted(EDGES):
         if not importer.startswith("fpp_sweep") or package_of(importer) == package_of(imported):
@@ -170,10 +170,10 @@ def test_a_module_imports_few_modules_of_our_own():
 
 
 def test_imports_inside_functions_are_few_and_say_why():
-    places = code_metrics.imports_in_functions(MODULES)
-    print(f"{len(places)} imports inside functions")
-    assert len(places) <= MOST_IMPORTS_IN_FUNCTIONS
-    assert not [place for place, has_reason in places if not has_reason]
+    imports = code_metrics.imports_in_functions(MODULES)
+    print(f"{len(imports)} imports inside functions")
+    assert len(imports) <= MOST_IMPORTS_IN_FUNCTIONS
+    assert not [location for location, has_reason in imports if not has_reason]
 
 
 def test_the_measure_of_density_counts_what_it_says(tmp_path, monkeypatch):
@@ -234,7 +234,7 @@ ONE = "from fpp_sweep.__main__ import main\ntry: main(['tune', '--help'])\nexcep
 
 @pytest.fixture(scope="module")
 def loaded():
-    """What is loaded after some imports, and what each command's help prints; a process for each, all at once."""
+    """Run some imports and each command's help in concurrent processes; return their output and loaded packages."""
     imported = {
         "a trial's process": "import fpp_sweep.trial.trial, fpp_sweep.trial.artifacts, fpp_sweep.records.folder",
         "the scheduler": "import fpp_sweep.workers.scheduler",

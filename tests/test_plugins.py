@@ -78,7 +78,7 @@ def test_the_recipes_run_as_they_are_printed_and_stand_in_the_tables(tmp_path, m
     assert numbers["vote"]["nll"] != numbers[catalogue.PLAIN]["nll"] != numbers["angular"]["nll"]
 
 
-def test_an_edited_plugin_takes_its_own_place_and_never_meets_its_old_results(tmp_path):
+def test_an_edited_plugin_replaces_the_old_one_and_never_gets_its_results(tmp_path):
     here = {"device": "cpu", "arithmetic": "", "node": "here", "pid": 1, "seconds": 0.0}
     model = ModelInfo(name="none", digest="weights", embedding_scale=1.0, **here)
     data = DatasetInfo(name="dtd", split="val", group="custom", classes=("a", "b"), size=64, digest="", images="")

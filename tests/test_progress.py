@@ -31,7 +31,7 @@ def run(stream, steps, seconds, **options):
 
 
 def states(text):
-    """What stood on the terminal, one after the other."""
+    """Return the successive contents of the terminal."""
     return [state for state in re.split(r"\r\033\[J|\033\[1F\033\[J", text) if state]
 
 
@@ -91,7 +91,7 @@ def test_without_work_nothing_is_known_and_nothing_shown():
     bar.close()
 
 
-def test_a_note_stands_on_a_line_of_its_own_above_the_bar():
+def test_a_note_is_on_a_separate_line_above_the_bar():
     stream = Terminal()
     clock = Clock()
     bar = Bar("features", 10, stream=stream, clock=clock)

@@ -14,7 +14,7 @@ from tests.kit.records import build_sweep
 
 @pytest.fixture
 def folder(tmp_path):
-    """Of a sweep that ran elsewhere."""
+    """Build the folder of a sweep that ran under another path."""
     folder = build_sweep(tmp_path / "there" / "perturb-1", trials=6, failed_trials=(3,))
     (folder.artifacts("trial-0003") / "log.txt").parent.mkdir(parents=True, exist_ok=True)
     (folder.artifacts("trial-0003") / "log.txt").write_text("".join(f"line {number}\n" for number in range(9)))

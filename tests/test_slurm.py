@@ -112,7 +112,7 @@ def test_a_sweep_goes_on_where_it_was_whenever_its_machines_are_taken_away(there
 
 
 def assert_guarded(there):
-    """Only the owner can read the token, nobody sees it pass, and every port wants it."""
+    """Check that only the owner can read the token, that no process shows it, and that every port asks for it."""
     (token,) = there.home.glob("sweeps/.*/token")
     assert (token.stat().st_mode & 0o777, token.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     secret = token.read_text().strip()

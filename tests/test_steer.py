@@ -193,7 +193,7 @@ def test_a_sweep_without_a_front_has_no_points(tmp_path):
 
 
 def steer(sweep, *words):
-    """As its users do, in a process of its own."""
+    """Run the command `steer` in a new process, as a user does, and return its output."""
     command = [sys.executable, "-m", "fpp_sweep", "steer", str(sweep.path), *words]
     done = subprocess.run(command, env=environment(sweep.path), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -203,9 +203,9 @@ def steer(sweep, *words):
 @pytest.mark.slow  # two drivers
 def test_a_real_sweep_is_steered_while_it_runs_and_before_it_goes_on(tmp_path):
     """A point, a stopped trial and a budget; SIGKILL; another point, a wider range, another budget; to the end."""
-    heard = tmp_path / "heard.jsonl"
-    (tmp_path / "hear.sh").write_text(f'cat >> "{heard}"; echo >> "{heard}"')
-    space = SMALL_SPACE.replace("trials: 4", f"trials: 1000, sampler: random, notify: sh {tmp_path}/hear.sh")
+    events_file = tmp_path / "events.jsonl"
+    (tmp_path / "notify.sh").write_text(f'cat >> "{events_file}"; echo >> "{events_file}"')
+    space = SMALL_SPACE.replace("trials: 4", f"trials: 1000, sampler: random, notify: sh {tmp_path}/notify.sh")
     with killed_at_end(start_tune(tmp_path, space=space)) as driver:
         wait_for(lambda: list((tmp_path / "sweeps").glob("*/trials/trial-0002.json")))
         sweep = only_sweep(tmp_path)
@@ -234,7 +234,7 @@ def test_a_real_sweep_is_steered_while_it_runs_and_before_it_goes_on(tmp_path):
     assert "add fpp.gamma1=5" in "; ".join(sweep.info().steered)
     page = (sweep.report / "sweep.html").read_text()
     assert "add fpp.gamma1=5" in page
-    events = [json.loads(line) for line in heard.read_text().splitlines()]
+    events = [json.loads(line) for line in events_file.read_text().splitlines()]
     assert events[-1]["event"] == "finished"
     assert "new front" in {one["event"] for one in events}
     members = {record.name for record in sweep.trials() if record.name in events[-1]["front"]}

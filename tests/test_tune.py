@@ -123,7 +123,7 @@ def assert_logged(sweep, record):
 
 @pytest.mark.slow  # several drivers in a row
 def test_killed_drivers_change_nothing_but_the_time():
-    """The same as `python -m benchmarks.resume` with more kills and trials."""
+    """Run `python -m benchmarks.resume` with few kills and trials."""
     words = [sys.executable, "-m", "benchmarks.resume", "--kills", "2", "--trials", "4"]
     done = subprocess.run(words, cwd=ROOT, env=environment(ROOT), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

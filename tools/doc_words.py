@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-GENERATED = {"conformance.md", "findings.md"}  # `python -m tools.conformance` and `tools.findings` write them
+GENERATED = {"conformance.md", "findings.md", "printed.md"}  # `python -m tools.conformance`, `findings`, `printed`
 MAX_WORDS = 20_000  # of docs/, generated pages not counted
 MAX_README_WORDS = 1_200
 MAX_PARAGRAPH_WORDS = 100

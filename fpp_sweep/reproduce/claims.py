@@ -15,7 +15,7 @@ from fpp_sweep.reproduce.cells import values_by_seed
 from fpp_sweep.reproduce.experiments import Claim, Column
 from fpp_sweep.reproduce.printed import AVERAGE
 from fpp_sweep.reproduce.tables import SPLIT, Table
-from fpp_sweep.spec.catalogue import sign
+from fpp_sweep.spec.catalogue import parts_of, sign
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
 from fpp_sweep.statistics.paired import Difference, compare, correct, difference_over_seeds
 
@@ -82,7 +82,7 @@ def _difference(table: Table, pair: Pair) -> Difference | None:
         return None
     column = table.experiment.column(pair.column)
     samples = table.samples[pair.scope]
-    is_resampled = column.metric in BLOCKWISE_METRICS and column.of == "mean"
+    is_resampled = parts_of(column.metric).stem in BLOCKWISE_METRICS and column.of == "mean"
     if is_resampled and {first.name, second.name} <= samples.records.keys():
         differences = compare(samples, [(first.name, second.name)], [column.metric])
         return next(iter(differences), None)

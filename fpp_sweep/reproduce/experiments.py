@@ -39,7 +39,9 @@ def _check_score(value: Any) -> Any:
     metrics = [row.name for row in catalogue.METRICS.values() if row.of_dataset]
     names = [*metrics, *STAGES]
     require(isinstance(value, str), "must be the name of a metric")
-    if value not in names:
+    parts = catalogue.parts_of(value)
+    is_mapped = parts.posthoc in catalogue.POSTHOC and parts.stem in metrics and not parts.dataset
+    if value not in names and not is_mapped:
         raise unknown("metric", value, names)
     return value
 
@@ -62,10 +64,13 @@ class Column:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        row = catalogue.METRICS.get(self.metric)
+        parts = catalogue.parts_of(self.metric)
+        row = catalogue.METRICS.get(parts.stem)
         heading, decimals = "", 1
         if row is not None:
             heading, decimals = row.heading, row.decimals
+        if parts.posthoc:
+            heading = f"{heading} {parts.posthoc}"
         set_field(self, "name", self.name or self.metric)
         set_field(self, "heading", self.heading or heading or STAGES[self.metric])
         if self.decimals is None:
@@ -75,7 +80,7 @@ class Column:
     def goal(self) -> catalogue.Goal:
         if self.metric in STAGES or self.of == "deviation":
             return "min"
-        return catalogue.METRICS[self.metric].goal
+        return catalogue.metric(self.metric).goal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,8 +197,8 @@ class Experiment:
         fixed = {**FIXED, "name": self.name}
         columns: set[str] = set()  # optional columns of the predictions
         for column in self.columns:
-            if column.metric in catalogue.METRICS:
-                columns.update(catalogue.METRICS[column.metric].columns)
+            if column.metric not in STAGES:
+                columns.update(catalogue.metric(column.metric).columns)
         if columns:
             fixed["work.columns"] = f"[{', '.join(sorted(columns))}]"
         if self.alone:

@@ -131,7 +131,10 @@ def meaning_of(column: Column) -> str:
     """Return what a column's numbers are."""
     if column.metric in STAGES:
         return f"seconds of {STAGES[column.metric]}, when it was computed"
-    title = catalogue.METRICS[column.metric].title
+    title = catalogue.metric(column.metric).title
+    posthoc = catalogue.parts_of(column.metric).posthoc
+    if posthoc:
+        title += f", after {posthoc}"
     if column.of == "mean":
         return title
     return f"standard deviation over seeds, averaged over datasets, of: {title}"

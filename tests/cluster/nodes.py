@@ -1,4 +1,4 @@
-"""What a client of a cluster sees of its machines."""
+"""Lists the live nodes of a cluster, as a shell on one of its machines sees them."""
 
 import json
 

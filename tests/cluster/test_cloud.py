@@ -46,7 +46,7 @@ def launched(config):
 
 
 class Head:
-    """The head, on a machine of its own, with which all others end."""
+    """The head node on a separate machine; all other nodes end with it."""
 
     def __init__(self, machine):
         self.machine = machine
@@ -67,7 +67,7 @@ class Head:
         self.machine.run(f"export {assignments}; {command}")
 
     def workers(self):
-        """Names of the nodes that have a GPU; nothing while there is nobody to ask."""
+        """Return the IDs of the nodes that have a GPU, or None while no node answers."""
         nodes = alive(self.machine)
         assert len(nodes) - 1 <= self.config["max_workers"]
         return {node["NodeID"] for node in nodes if node["Resources"].get("GPU")} if nodes else None

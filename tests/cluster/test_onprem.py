@@ -42,7 +42,7 @@ def filled_in(head, workers):
 
 @dataclass
 class Cluster:
-    """What its owner sees, from a desk of his own."""
+    """The head, the workers, and the desk from which their owner uses them."""
 
     desk: Machine
     head: Machine
@@ -181,7 +181,7 @@ def test_machines_come_go_and_come_back_under_a_sweep_and_nothing_is_left(tmp_pa
 
 
 def refuse_strangers(cluster):
-    """Who comes without the token, from another machine or from a shell that does not read it."""
+    """Check that Ray refuses clients without the token: on another machine, or in a shell that does not read it."""
     address = f"{cluster.head.address}:6379"
     for machine in (cluster.desk, cluster.head):
         stranger = machine.try_(f"export HOME=/tmp; {sys.prefix}/bin/ray status --address {address}")
@@ -199,7 +199,7 @@ def end_and_resume(cluster):
 
 
 def compare(cluster, wall, folder):
-    """What came home is whole, and the bits of trials during which machines were lost are those of this process."""
+    """Check that the synced sweep is complete; a trial that lost machines has the bits of a run in this process."""
     sweep = only_sweep(cluster.desk.home / "clone")
     records = sweep.trials()
     assert {record.state for record in records} == {"complete"}

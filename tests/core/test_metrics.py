@@ -199,7 +199,7 @@ def naive_nll_refinement(labels: Labels, probabilities: Probabilities) -> float:
 
 
 def naive_brier_calibration(labels: Labels, probabilities: Probabilities) -> float:
-    """What a shift of the confidences of each bin by one value saves of their squares."""
+    """Return the reduction of the mean squared error if the confidences of each bin are shifted by one value."""
     saved = 0.0
     for inside in naive_bins(labels, probabilities):
         shift = sum(hit - confidence for confidence, hit in inside) / max(len(inside), 1)

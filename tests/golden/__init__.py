@@ -42,7 +42,7 @@ def read(name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 @cache
 def load(name: str = "tta_fpp_small") -> Golden:
-    """All golden numbers of a pair of files with a tower of their own."""
+    """Load all golden numbers of a pair of files that includes a tower."""
     arrays, settings = read(name)
     prefix = "weights/"
     weights = {
@@ -59,6 +59,6 @@ def load(name: str = "tta_fpp_small") -> Golden:
 
 @cache
 def load_steps() -> Golden:
-    """Those of two steps, sharpness-aware steps and sharpness, on the same tower and class names."""
+    """Load the numbers of two steps, sharpness-aware steps and sharpness, on the same tower and class names."""
     arrays, settings = read("two_step_sam_small")
     return Golden(settings, arrays, load().weights)

@@ -14,7 +14,7 @@ from tests.golden import HEADS, Golden, load
 
 
 class StoredTokens:
-    """Yields the stored token ids of the class texts, in order, in place of a tokenizer."""
+    """A tokenizer that returns the stored token ids of the class texts in order, instead of encoding the texts."""
 
     sos, eot = 49406, 49407
 

@@ -85,7 +85,7 @@ def hosts(count: int, folder: Path, *, networks: int = 1, shared: Sequence[str |
 
 @dataclass
 class Site:
-    """Machines on the same networks, 10.77.1.0 and so on, that let in whoever has the key."""
+    """Machines on the same networks, 10.77.1.0 and so on, that admit everyone who has the key."""
 
     folder: Path
     switch: int  # the process whose network all cables lead to
@@ -98,10 +98,10 @@ class Site:
         return self.folder / "ssh/user"
 
     def add(self) -> Machine:
-        """One more, which is up."""
+        """Start one more machine and return it."""
         number = len(self.machines) + 1
         machine = Machine(
-            self, f"m{number}", tuple(f"10.77.{place + 1}.{number + 1}" for place in range(self.networks))
+            self, f"m{number}", tuple(f"10.77.{network + 1}.{number + 1}" for network in range(self.networks))
         )
         self.machines.append(machine)
         machine.start()
@@ -157,8 +157,8 @@ class Machine:
             env=CLEAN,
         )
         self.pid = wait_for(self._first_process)
-        for place in range(len(self.addresses)):
-            self._plug(place)
+        for network in range(len(self.addresses)):
+            self._plug(network)
         assert self.process.stdin
         self.process.stdin.write("go\n")
         self.process.stdin.close()
@@ -172,21 +172,21 @@ class Machine:
         self.process.wait()
         self.process = None
         wait_for(lambda: not Path(f"/proc/{self.pid}").exists())
-        for place in range(len(self.addresses)):
-            _ip(self.site.switch, "link", "del", self._cable(place), check=False)  # the kernel may have been quicker
+        for network in range(len(self.addresses)):
+            _ip(self.site.switch, "link", "del", self._cable(network), check=False)  # the kernel may have been quicker
 
-    def unplug(self, place: int = 0) -> None:
-        _ip(self.site.switch, "link", "set", self._cable(place), "down")
+    def unplug(self, network: int = 0) -> None:
+        _ip(self.site.switch, "link", "set", self._cable(network), "down")
 
-    def plug(self, place: int = 0) -> None:
-        _ip(self.site.switch, "link", "set", self._cable(place), "up")
+    def plug(self, network: int = 0) -> None:
+        _ip(self.site.switch, "link", "set", self._cable(network), "up")
 
     def try_(self, command: str) -> subprocess.CompletedProcess[str]:
         """A command in a shell on it, well or not."""
         return subprocess.run(self.words(command), capture_output=True, text=True, check=False, env=CLEAN)
 
     def run(self, command: str) -> str:
-        """What a command on it prints; it must end well."""
+        """Run a command on the machine, which must succeed, and return its output."""
         done = self.try_(command)
         assert done.returncode == 0, f"{self.name}: {command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
         return done.stdout
@@ -201,7 +201,7 @@ class Machine:
         return [*inside, "bash", "-c", f"cd ~; {command}"]
 
     def processes(self) -> dict[int, str]:
-        """Command lines of what runs on it, but for its sshd and whoever looks."""
+        """Return the command lines of the machine's processes, except sshd and the process that lists them."""
         here = self.run(
             "for each in /proc/[0-9]*; do echo ${each#/proc/} $(tr '\\0' ' ' < $each/cmdline); done 2>/dev/null"
         )
@@ -232,16 +232,16 @@ class Machine:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         return int(children[0]) if children else 0
 
-    def _cable(self, place: int) -> str:
-        return f"{self.name}-{place}"
+    def _cable(self, network: int) -> str:
+        return f"{self.name}-{network}"
 
-    def _plug(self, place: int) -> None:
+    def _plug(self, network: int) -> None:
         """No default route, as in a network of one's own."""
-        inside, plug = f"eth{place}", self._cable(place)
+        inside, plug = f"eth{network}", self._cable(network)
         switch = self.site.switch
         _ip(switch, "link", "add", plug, "type", "veth", "peer", "name", inside, "netns", str(self.pid))
-        _ip(switch, "link", "set", plug, "master", f"switch{place}", "up")
-        _ip(self.pid, "addr", "add", f"{self.addresses[place]}/24", "dev", inside)
+        _ip(switch, "link", "set", plug, "master", f"switch{network}", "up")
+        _ip(self.pid, "addr", "add", f"{self.addresses[network]}/24", "dev", inside)
         _ip(self.pid, "link", "set", inside, "up")
         _ip(self.pid, "link", "set", "lo", "up")
 
@@ -254,10 +254,10 @@ def _switch(networks: int) -> Iterator[int]:
         try:
             here, there = Path("/proc/self/ns/net"), Path(f"/proc/{holder.pid}/ns/net")
             wait_for(lambda: here.readlink() != there.readlink())
-            for place in range(networks):
-                _ip(holder.pid, "link", "add", f"switch{place}", "type", "bridge")
-                _ip(holder.pid, "addr", "add", f"10.77.{place + 1}.1/24", "dev", f"switch{place}")
-                _ip(holder.pid, "link", "set", f"switch{place}", "up")
+            for network in range(networks):
+                _ip(holder.pid, "link", "add", f"switch{network}", "type", "bridge")
+                _ip(holder.pid, "addr", "add", f"10.77.{network + 1}.1/24", "dev", f"switch{network}")
+                _ip(holder.pid, "link", "set", f"switch{network}", "up")
             yield holder.pid
         finally:
             holder.kill()

@@ -14,5 +14,5 @@ ROLES = {name: role for role, name in NAMES.items()}
 
 
 def named(text: str) -> str:
-    """A text with the catalogue's names in place of the roles."""
+    """Return a text with each role replaced by the name in the catalogue."""
     return re.sub(rf"\b({'|'.join(NAMES)})\b", lambda role: NAMES[role[0]], text)

@@ -17,7 +17,7 @@ from tests.kit.processes import ROOT
 from tests.kit.waiting import wait_for
 
 TOOLS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "curl")
-SHARED = "/var/tmp"  # what all machines see and may write: each has a /tmp of its own
+SHARED = "/var/tmp"  # all machines can read and write it; their /tmp folders are separate
 CONF = """
 ClusterName=tests
 SlurmctldHost={controller.name}({controller.address})
@@ -65,13 +65,13 @@ class Slurm:
         return self.folder / "home"
 
     def run(self, command: str) -> str:
-        """What a command prints that is typed there."""
+        """Run a command on the controller and return its output."""
         return (
             self.site.machines[0].run(f"export SLURM_CONF={self.folder}/slurm.conf; cd {self.home}; {command}").strip()
         )
 
     def job(self, number: str) -> dict[str, str]:
-        """What SLURM knows of a job."""
+        """Return the fields that SLURM shows of a job."""
         return dict(word.split("=", 1) for word in self.run(f"scontrol show job {number}").split() if "=" in word)
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""The same class texts for the naive reference (77 padded ids) and for the engine."""
+"""Class texts in two forms: for the naive reference (77 padded ids) and for the engine."""
 
 from __future__ import annotations
 

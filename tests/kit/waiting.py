@@ -12,7 +12,7 @@ LONG = 300.0  # seconds: the end of a test that hangs, and of no other
 
 
 def wait_for(condition: Callable[[], Found]) -> Found:
-    """What the condition finds, as soon as it finds anything."""
+    """Call the condition until its result is true, and return that result."""
     end = time.monotonic() + LONG
     while not (found := condition()):
         assert time.monotonic() < end, "it did not happen"

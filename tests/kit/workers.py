@@ -83,7 +83,7 @@ class InProcess:
         await asyncio.Event().wait()
 
     def kill(self) -> None:
-        """Do nothing: the worker has no process of its own."""
+        """Do nothing: the worker runs in the process of the test."""
 
     async def wait_resources_released(self) -> None:
         """Do nothing: the worker takes no resources."""

@@ -1,4 +1,4 @@
-"""What a sweep leaves on disk has one writer, and is there whole, plain and of this version, or refused."""
+"""Files of a sweep's folder: they have one writer, and a file that is incomplete or of another version is refused."""
 
 import json
 import math

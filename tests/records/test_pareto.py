@@ -42,8 +42,8 @@ def random_set(number):
 def test_no_member_is_dominated_and_everything_else_is(problem):
     points, goals = problem
     members = set(front(points, goals))
-    for place, point in enumerate(points):
-        assert any(dominates(other, point, goals) for other in points) == (place not in members)
+    for index, point in enumerate(points):
+        assert any(dominates(other, point, goals) for other in points) == (index not in members)
 
 
 @given(problems(), st.randoms(use_true_random=False))
@@ -51,8 +51,8 @@ def test_the_order_of_the_points_does_not_matter(problem, shuffle):
     points, goals = problem
     order = list(range(len(points)))
     shuffle.shuffle(order)
-    shuffled = [points[place] for place in order]
-    assert sorted(order[place] for place in front(shuffled, goals)) == front(points, goals)
+    shuffled = [points[index] for index in order]
+    assert sorted(order[index] for index in front(shuffled, goals)) == front(points, goals)
     reference = [-5.0 if goal == "max" else 5.0 for goal in goals]
     assert hypervolume(shuffled, goals, reference) == pytest.approx(hypervolume(points, goals, reference))
 
@@ -78,7 +78,7 @@ def test_front_and_hypervolume_are_those_of_moocore(number):
         assert (front(points, goals), hypervolume(points, goals, reference)) == ([], 0.0)
         return
     expected = moocore.is_nondominated(points, maximise=upwards, keep_weakly=True)
-    assert front(points, goals) == [place for place, kept in enumerate(expected) if kept]
+    assert front(points, goals) == [index for index, is_member in enumerate(expected) if is_member]
     volume = moocore.hypervolume(points, ref=reference, maximise=upwards)
     assert hypervolume(points, goals, reference) == pytest.approx(volume, rel=1e-12)
 

@@ -251,13 +251,13 @@ def test_a_comparison_is_written_as_text_page_picture_markdown_and_latex(capsys,
     assert re.search(r"\nbetter +2 +1:30 +[\d.]+ +1:30, 2 trials\n", text)
     assert re.search(r"\nfar +2 +1:30 +[\d.]+ +never\n", text)
     assert re.search(r"\nsearch\.seed +- +3\n", text)
-    place = tmp_path / "comparisons" / "far-better"
-    Image.open(place / "comparison.png").verify()
-    page = (place / "comparison.html").read_text()
+    folder = tmp_path / "comparisons" / "far-better"
+    Image.open(folder / "comparison.png").verify()
+    page = (folder / "comparison.html").read_text()
     assert page.count("<svg") == 1
     assert ">better/trial-0002</th>" in page
     for name in ("comparison.md", "comparison.tex"):
-        assert "better/trial-0002" in (place / name).read_text()
+        assert "better/trial-0002" in (folder / name).read_text()
 
 
 def test_a_trial_that_two_sweeps_have_is_listed_once(capsys, sweeps, tmp_path):
@@ -321,9 +321,9 @@ def test_trials_are_compared_on_average_and_by_dataset_in_two_families(capsys, s
     joined = " ".join(text.split())
     assert "the 6 tests of averages in this comparison" in joined
     assert "the 12 tests of single datasets in this comparison" in joined
-    place = tmp_path / "comparisons" / "far-trial-0002-trial-0003-tpt"
-    assert f"| trial-0002 minus {TPT} |" in (place / "comparison.md").read_text()
-    latex = (place / "comparison.tex").read_text()
+    folder = tmp_path / "comparisons" / "far-trial-0002-trial-0003-tpt"
+    assert f"| trial-0002 minus {TPT} |" in (folder / "comparison.md").read_text()
+    latex = (folder / "comparison.tex").read_text()
     assert latex.count(r"\begin{tabular}{lrrr}") == latex.count(r"\bottomrule") == 4
     assert f"{difference.value:+.1f}* {bounds}".replace("-", "$-$") in latex
     assert "$<$0.001" in latex

@@ -115,8 +115,8 @@ def test_every_sweep_has_a_picture_and_a_page_whose_plots_plotly_accepts(tmp_pat
     graph_objects = pytest.importorskip("plotly.graph_objects")
     folder = report(tmp_path, name)
     Image.open(folder / "front.png").verify()
-    places = set(re.findall(r'class="plot"[^>]*? id="([\w-]+)"', (folder / "sweep.html").read_text()))
-    assert set(plots(folder)) == places
+    plot_ids = set(re.findall(r'class="plot"[^>]*? id="([\w-]+)"', (folder / "sweep.html").read_text()))
+    assert set(plots(folder)) == plot_ids
     for plot in plots(folder).values():
         for traces, layout in drawn(plot):
             graph_objects.Figure(data=traces, layout=layout)  # raises for an unknown or bad property

@@ -30,13 +30,13 @@ EVERY_FIGURE = ["flatness_ece", "sharpness_groups", "reliability", "lambda", "va
 def made(path, name, rows=("tpt", "fpp"), **changes):
     """An experiment's folder and table, with samples of two seeds."""
 
-    def metrics(place):
-        return lambda name, seed: {"accuracy": 50.0 + place, "ece": 8.0 - place + seed, "sharpness": 1.0 + place + seed,
+    def metrics(index):
+        return lambda name, seed: {"accuracy": 50.0 + index, "ece": 8.0 - index + seed, "sharpness": 1.0 + index + seed,
                                    "sce": 1.0, **changes}  # fmt: skip
 
     experiment = find(name)
     table = write_experiment(
-        path, experiment, SETS, {row: two_seed_result(SETS, metrics(place)) for place, row in enumerate(rows)}
+        path, experiment, SETS, {row: two_seed_result(SETS, metrics(index)) for index, row in enumerate(rows)}
     )
     folder = SweepFolder(path)
     for number in range(len(rows)):
@@ -119,8 +119,8 @@ def test_a_scatter_has_a_point_for_each_row_and_dataset_and_their_mean(tmp_path)
     write_figure(folder, table)
     points = {(line["row"], line["dataset"]): (float(line["sharpness"]), float(line["ece"])) for line in lines(folder)}
     assert points == {
-        **{("tpt", place): (1.5, 8.5) for place in (*SETS, "mean")},
-        **{("fpp", place): (2.5, 7.5) for place in (*SETS, "mean")},
+        **{("tpt", column): (1.5, 8.5) for column in (*SETS, "mean")},
+        **{("fpp", column): (2.5, 7.5) for column in (*SETS, "mean")},
     }
     assert (
         "Over all 4 points, ECE: Pearson r -1.00, Spearman rho -1.00." in next(figures_of_page(folder, table)).caption

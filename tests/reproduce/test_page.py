@@ -22,7 +22,7 @@ SETS = ("dtd", "eurosat", "pets")
 
 
 def reproduction(path, *, model="ViT-B-16/openai", title=""):
-    """Of three tables: the main one with samples, a row that failed, one of the user's own; `title` is in it."""
+    """Write a reproduction of three tables: the main one with samples and a failed row, costs, and a user's own."""
     (path / "reproduction.json").write_text(json.dumps({"name": path.name, "created": 1.0}))
     numbers = {"zero_shot": (44.3, 8.5), "tpt": (46.65, 30.0), "otpt": None, "fpp": (47.0, 7.0)}
 
@@ -36,8 +36,8 @@ def reproduction(path, *, model="ViT-B-16/openai", title=""):
     write_experiment(path / "main", find("main"), SETS, results, model=model)
     save_experiment(SweepFolder(path / "main"), find("main"), {}, ["PARTIAL: without food101, which are not there"])
     for number in (0, 1, 3):
-        for place, samples in (("dtd", DTD), ("eurosat", PETS), ("pets", PETS)):
-            write_predictions(SweepFolder(path / "main"), f"trial-{number:04d}", place, 0, **samples)
+        for dataset, samples in (("dtd", DTD), ("eurosat", PETS), ("pets", PETS)):
+            write_predictions(SweepFolder(path / "main"), f"trial-{number:04d}", dataset, 0, **samples)
     write_experiment(path / "costs", find("costs"), SETS[:1], {}, model=model)
     mine = path / "mine.yaml"
     mine.write_text(

@@ -180,7 +180,7 @@ def test_nothing_is_chosen_while_a_trial_of_the_search_runs(searched):
     assert jobs.next() is not None
 
 
-def test_nobody_is_tested_while_a_finalist_runs(searched):
+def test_no_trial_is_tested_while_a_finalist_runs(searched):
     jobs = Jobs(searched)
     started = [jobs.next() for _ in range(4)]
     assert jobs.next(running=started[2:]) is None

@@ -68,7 +68,7 @@ def image_sets(generator, count):
 
 
 def trial_on(images, generator, worse=0.0):
-    """A trial of its own, over-confident by 8 points; it takes every tenth image otherwise than the others do."""
+    """Return a random trial, over-confident by 8 points, that differs from other trials on about every tenth image."""
     shared = {name: np.random.default_rng(7).random(len(likely)) for name, likely in images.items()}
     right = {}
     for name, likely in images.items():
@@ -318,7 +318,7 @@ def test_finishing_needs_a_sweep_to_go_on_with():
 
 # ------------------------------------------------------------ trials that race
 
-# two trials that are as good as TPT gets, and four whose steps are so large that they spoil the prompt
+# two trials that are as good as TPT gets, and four whose steps are so large that they ruin the prompt
 SPACE = named("""
 base: {method: tpt, prompt: a photo of a, views.count: 4, adapt.view_fraction: 0.5}
 params: {adapt.lr: {low: 0.0001, high: 2.0}}
@@ -337,10 +337,10 @@ def worker(make_worker):
 class Sweep:
     """A searcher, and Tune and the trials in this process."""
 
-    def __init__(self, path, worker, *overrides, continue_trials=(), mended=False):
+    def __init__(self, path, worker, *overrides, continue_trials=(), repaired=False):
         self.space = parse_space(SPACE, "space.yaml", overrides)
         self.folder = SweepFolder(path)
-        if mended:
+        if repaired:
             list(repair_records(self.folder, self.folder.info(), self.space))
         if not self.folder.info_file.exists():
             info = sweep_info(name="sweep", state="running")
@@ -486,7 +486,7 @@ def test_several_seeds_race_together(worker, tmp_path):
 
 
 def predictions(raced, worker, record):
-    """Of a trial, computed to its end."""
+    """Return the predictions of a trial on all its images."""
     with executing("inline", worker, raced.plan, raced.folder.tasks) as executor:
         return run_trial(raced.plan, TrialConfig().replace(record.config), "val", executor)[1]
 
@@ -538,7 +538,7 @@ def test_the_benchmark_of_racing_decides_as_the_race_did(raced, worker):
 
 
 def decided(raced, name="trial-0003", *, changes=None, **rules):
-    """What a trial decides after its first block, among records that are changed and by other rules."""
+    """Return a trial's decision after its first block, with some records changed and under other rules."""
     folder = SweepFolder(raced.folder.path)
     defaults = {"race": Race(reserve=2), "objectives": raced.space.objectives, "constraints": (), "split": "val"}
     before = {changed: folder.trial(changed) for changed in changes or ()}
@@ -553,7 +553,7 @@ def decided(raced, name="trial-0003", *, changes=None, **rules):
             folder.write_trial(record)
 
 
-def test_nobody_is_stopped_before_so_many_have_finished(raced):
+def test_no_trial_is_stopped_before_the_reserve_has_finished(raced):
     assert decided(raced, race=Race(reserve=3)).rival == "trial-0001"
     assert decided(raced, race=Race(reserve=4)).reason is None
 
@@ -567,7 +567,7 @@ def test_only_trials_that_have_finished_are_compared_with(raced, change):
     assert second.rival in ("trial-0000", "trial-0002")
 
 
-def test_what_breaks_a_constraint_beats_nobody_but_says_what_to_expect(raced):
+def test_a_trial_that_breaks_a_constraint_beats_no_trial_but_counts_in_the_estimate(raced):
     broken = {"constraints": {"one": 0.1}}
     decision = decided(raced, changes={f"trial-{number:04d}": broken for number in (0, 1, 2)}, race=Race(reserve=1))
     assert (decision.rival, decision.reason) == ("", None)
@@ -620,7 +620,7 @@ def test_what_was_decided_is_not_decided_again(raced, worker, tmp_path):
     file.write_text(json.dumps(document))
     folder.write_trial(replace(folder.trial("trial-0005"), state="interrupted", estimate=None, fidelity=1.0))
     (path / "study.db").unlink()
-    later = Sweep(path, worker, mended=True).run()
+    later = Sweep(path, worker, repaired=True).run()
     record = folder.trial("trial-0005")
     assert (record.state, record.reason, record.estimate) == ("stopped", "as it was decided then", [1.0, 2.0])
     assert later.study_trials()[5][1:3] == ([1.0, 2.0], "0.3333")
@@ -640,7 +640,7 @@ def test_what_another_trial_decided_or_cannot_be_read_is_decided_anew(raced, wor
     record = replace(folder.trial("trial-0005"), state="interrupted", estimate=None, fidelity=1.0)
     folder.write_trial(record)
     folder.study_file.unlink()
-    later = Sweep(folder.path, worker, mended=True).run()
+    later = Sweep(folder.path, worker, repaired=True).run()
     assert later.decisions() == raced.decisions()
     assert not (file.parent / "block-2.npz").exists()
 

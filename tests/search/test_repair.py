@@ -113,7 +113,7 @@ def scribble(file, seed=0):
 
 
 def an_index(file):
-    """Which is used only when a trial ends."""
+    """Overwrite a page of an index that the study uses only when a trial ends."""
     with closing(sqlite3.connect(file)) as study:
         (size,) = study.execute("PRAGMA page_size").fetchone()
         (page,) = study.execute(

@@ -1,4 +1,4 @@
-"""What is run next, and when it is enough: the searcher as Tune calls it, with trials that end as the test says."""
+"""The searcher as Tune calls it: the choice of the next trial and the end of the search; trials end as tests say."""
 
 import math
 from dataclasses import replace
@@ -38,7 +38,7 @@ class Sweep:
         self.space = parse_space(SPACE, "space.yaml", overrides)
         self.folder = SweepFolder(path)
         self.folder.write_info(sweep_info(name=path.name, spent=spent, reference=[0.0, 100.0]))
-        self.heard = []
+        self.changes = []
         self.workers = SimpleNamespace(workers=1, fatal=fatal)
         self.poller = SimpleNamespace(status=self.workers)
         self.searcher = SweepSearcher(
@@ -55,14 +55,14 @@ class Sweep:
         self.asked = 0
 
     def on_change(self, change):
-        self.heard.append((change.record.name, change.record.state, change.split))
+        self.changes.append((change.record.name, change.record.state, change.split))
 
     def ask(self):
         self.asked += 1
         return self.searcher.suggest(f"t{self.asked}"), f"t{self.asked}"
 
     def end(self, trial, job, accuracy=50.0, ece=10.0, reason=None, error=False, pid=1):
-        """What a trial's process writes, and what Tune then says."""
+        """Write the record that a trial's process writes, and report its end to the searcher as Tune does."""
         record = self.folder.trial(job["name"])
         if reason:
             self.folder.write_trial(replace(record, state="failed", reason=reason, finished=record.started + 1))
@@ -325,10 +325,10 @@ def test_what_has_been_on_the_test_split_is_not_sent_there_again(tmp_path):
     assert Sweep(tmp_path / "sweep", "search.trials=1").run() == []
 
 
-def test_whoever_shows_progress_hears_of_beginnings_and_ends(tmp_path):
+def test_a_listener_gets_the_start_and_the_end_of_each_trial(tmp_path):
     sweep = Sweep(tmp_path / "sweep", "search.trials=1", "work.baselines=[]")
     sweep.run()
-    assert sweep.heard == [
+    assert sweep.changes == [
         ("trial-0000", "running", "val"),
         ("trial-0000", "complete", "val"),
         ("trial-0000", "complete", "test"),
@@ -374,7 +374,7 @@ def test_results_on_the_test_split_stand_beside_what_was_searched_and_change_not
 
 
 def patient(path, accuracies, patience=2, trials=9):
-    """How many trials were run, and why that was enough."""
+    """Run a search whose trials have these accuracies; return the number of trials and the reason for its end."""
     sweep = Sweep(path, f"search.patience={patience}", f"search.trials={trials}", "search.concurrency=1")
     while (jobs := sweep.ask())[0] != Searcher.FINISHED and jobs[0]["split"] == "val":
         job, tune_trial = jobs

@@ -71,7 +71,7 @@ class Steered(Sweep):
         return [record for record in self.folder.trials() if record.kind == "trial"]
 
     def points(self):
-        """Trials by the number that they have, of values that somebody gave."""
+        """Return the values of the added trials by the number of the trial."""
         return {record.number: record.params for record in self.trials() if record.origin == "added"}
 
 
@@ -91,7 +91,7 @@ def test_a_point_that_is_added_is_the_next_trial_and_one_trial_more(tmp_path):
     assert list(sweep.points()) == [2]
 
 
-def test_a_point_among_those_that_are_known_takes_the_place_of_none(tmp_path):
+def test_an_added_point_does_not_replace_the_equal_point_of_the_grid(tmp_path):
     grid = SPACE.replace("{low: 0.1, high: 10, log: true}", "[1, 2, 3]").replace("sampler: random", "sampler: grid")
     sweep = Steered(tmp_path / "sweep")
     sweep.space = parse_space(grid, "space.yaml", ["search.trials=null", "search.include_published=false"])
@@ -185,7 +185,7 @@ def test_a_trial_that_waits_for_the_next_driver_is_stopped_before_it_begins(tmp_
 
 
 def brief(sweep):
-    """What a trial's process is given; with no executor, as none is asked."""
+    """Return the context of a trial's process, without an executor: no test computes with it."""
     return TrialContext(
         folder=sweep.folder,
         executor=None,
@@ -233,7 +233,7 @@ def test_what_may_not_change_is_refused_with_the_difference(tmp_path, old, new, 
     assert not sweep.folder.commands()
 
 
-def test_a_damaged_command_is_set_aside_and_reported_and_harms_nobody(tmp_path, capsys):
+def test_a_damaged_command_is_set_aside_and_reported_and_does_no_harm(tmp_path, capsys):
     sweep = Steered(tmp_path / "sweep")
     sweep.folder.ask("add", POINT)
     (file,) = sweep.folder.command_files()
@@ -272,7 +272,7 @@ def test_each_command_is_applied_once_wherever_the_driver_is_killed(tmp_path):
 
 
 def killed_at(moment, sweep):
-    """Go on in a process of its own, which ends before its n-th write; whether it came to that."""
+    """Run the sweep in a forked process that is killed before its n-th write; return whether it was killed."""
     sweep.searcher._study._study._storage.remove_session()
     sweep.searcher._study._study._storage._backend.engine.dispose()
     pid = os.fork()

@@ -189,7 +189,7 @@ def test_optuna_knows_every_range_as_the_space_has_it(tmp_path):
 
 
 def favoured(folder, sampler, good, *, by_constraint):
-    """How often C-TPT is sampled, where trials with the good method have better values, or alone are feasible."""
+    """Count samples with C-TPT if the good method has better values, or if only the good method is feasible."""
     folder.mkdir()
     study = opened(folder, space_of(FEW, sampler))
     tried = []
@@ -448,7 +448,7 @@ def test_optunas_own_front_is_ours(tmp_path_factory, seed, limited):
         if state == "complete" and violation <= 0:
             able.append((number, point))
     goals = [objective.goal for objective in space.objectives]
-    ours = [able[place][0] for place in front([point for _, point in able], goals)]
+    ours = [able[index][0] for index in front([point for _, point in able], goals)]
     assert sorted(trial.number for trial in stored(folder).best_trials) == ours
 
 

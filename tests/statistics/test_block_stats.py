@@ -168,7 +168,7 @@ def test_smooth_ece_is_the_excess_of_a_confidence_that_is_too_high_everywhere():
 
 
 def test_debiased_ece_equals_its_definition():
-    """Of each bin |residual|, less how much larger the mean of |N(residual, its variance)| is."""
+    """The sum over bins of |residual| minus its bias, which is the mean of |N(residual, variance)| minus |residual|."""
     outcomes = confidences(np.random.default_rng(6), 150, 0.05)
     total = 0.0
     for index in range(len(EDGES) - 1):
@@ -202,7 +202,7 @@ def test_there_are_enough_blocks_and_they_fit_into_batches():
 
 
 def test_blocks_that_two_limits_share_are_matched_at_any_block_size():
-    """Of 1000 images a block has 8, of 200 it has 2; the first 200 in the fixed order are the same."""
+    """Blocks have 8 of 1000 images, or 2 of 200; the first 200 images in the fixed order are the same."""
     order, _ = fair_order("dtd", names(1000))
     generator = np.random.default_rng(5)
     outcomes = confidences(generator, 1000)

@@ -68,7 +68,7 @@ def test_a_few_images_that_only_one_record_gets_right_prove_nothing(images, is_s
 
 @pytest.mark.parametrize("wrong", [0, 100])
 def test_an_accuracy_of_0_or_100_has_an_interval_of_some_width(wrong):
-    """Of 100 images three may well be wrong although all that were measured are right."""
+    """If 100 of 100 images are right, the error rate may still be 3 % (rule of three)."""
     samples = sample_split("val", {"trial": {("dtd", 0): block_stats(np.arange(100) >= wrong)}}, ["accuracy"])
     interval = metric_interval(samples, "trial", "accuracy")
     assert interval.value == 100 - wrong

@@ -11,7 +11,7 @@ from tests.kit.names import named
 from tests.kit.processes import assert_same_as_in_one_process, kill_tree, killed_at_end, only_sweep, start_tune
 from tests.kit.waiting import wait_for
 
-# beside the two points, steps of which most are so large that they spoil the prompt
+# beside the two points, steps of which most are so large that they ruin the prompt
 SPACE = named("""
 base: {method: tpt, prompt: a photo of a, views.count: 2, adapt.view_fraction: 0.5}
 params: {adapt.lr: {low: 0.0001, high: 2.0}}

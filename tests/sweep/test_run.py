@@ -1,4 +1,4 @@
-"""How a sweep starts, is refused, resumed and interrupted; without Ray, with which tests/test_tune.py runs."""
+"""Start, refusal, resuming and interruption of a sweep, without Ray; tests/test_tune.py runs with Ray."""
 
 import signal
 from contextlib import contextmanager

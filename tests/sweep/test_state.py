@@ -1,4 +1,4 @@
-"""Whether a sweep runs: by its record and by the lock that a living driver holds."""
+"""The state of a sweep, from its record and from the lock that a living driver holds."""
 
 import os
 import time

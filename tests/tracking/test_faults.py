@@ -65,7 +65,7 @@ def syncs(folder, uri):
 
 
 def undisturbed(folder, tmp_path, empty_database, **options):
-    """What a sync without faults leaves."""
+    """Return the contents of a database after a sync without faults."""
     other = tmp_path / "undisturbed.db"
     other.write_bytes(empty_database.read_bytes())
     copy = build_sweep(tmp_path / "copy" / folder.path.name, **options)

@@ -1,4 +1,4 @@
-"""What `sync_folder` writes: every run, param, metric, tag and artifact of a sweep, once."""
+"""`sync_folder` writes every run, param, metric, tag and artifact of a sweep once."""
 
 import errno
 import os

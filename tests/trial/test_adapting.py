@@ -54,7 +54,7 @@ def test_any_sharding_gives_the_same_bits(features, shards):
     assert score(joined) == score(whole)
 
 
-def test_a_shard_needs_the_features_of_its_own_samples_only(features, tmp_path):
+def test_a_shard_needs_only_the_features_of_its_samples(features, tmp_path):
     part = TASK.shards(3)[1]
     cache = FeatureCache(tmp_path)
     own = cache.features(CLIP, DIGITS, CONFIG.views, 0, samples=range(part.start, part.stop))

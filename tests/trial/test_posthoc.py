@@ -84,7 +84,7 @@ def test_folds_follow_from_the_names_of_images():
     assert folds_of("dtd", [ids[index] for index in order]).tolist() == folds[order].tolist()
 
 
-def test_a_transferred_temperature_sees_no_label_of_its_own_dataset():
+def test_a_transferred_temperature_uses_no_label_of_the_dataset_that_it_scales():
     datasets = {("dtd", 0): made(seed=1), ("pets", 0): made(seed=2, classes=7), ("dtd", 1): made(seed=3)}
     datasets["pets", 1] = made(seed=4, classes=7)
     mapped = apply_maps(["temperature_transfer"], datasets, PosthocInputs())

@@ -76,7 +76,7 @@ def raised(error):
         (KeyError(), "", "KeyError: no message"),
     ],
 )
-def test_a_failure_names_place_and_cause_in_one_line_and_keeps_the_traceback(error, where, reason):
+def test_a_failure_names_location_and_cause_in_one_line_and_keeps_the_traceback(error, where, reason):
     failure = TaskFailed.of(raised(error), where)
     assert str(failure) == failure.reason == reason
     assert failure.details.startswith("Traceback")
@@ -134,11 +134,11 @@ def kept(tmp_path_factory):
 
 
 @settings(deadline=None, max_examples=60)
-@given(place=st.integers(0, 10**6), flip=st.integers(1, 255))
-def test_a_file_with_a_damaged_byte_is_ignored(kept, place, flip):
+@given(position=st.integers(0, 10**6), flip=st.integers(1, 255))
+def test_a_file_with_a_damaged_byte_is_ignored(kept, position, flip):
     store, path, content = kept
-    place %= len(content)
-    path.write_bytes(content[:place] + bytes([content[place] ^ flip]) + content[place + 1 :])
+    position %= len(content)
+    path.write_bytes(content[:position] + bytes([content[position] ^ flip]) + content[position + 1 :])
     assert store.get("ab12") is None
     path.write_bytes(content)
     assert store.get("ab12") is not None
@@ -165,7 +165,7 @@ def test_a_file_under_another_key_is_ignored(tmp_path, prompt):
     assert store.get("ab99") is None
 
 
-def test_a_folder_in_place_of_a_file_is_ignored(kept):
+def test_a_folder_with_the_name_of_a_file_is_ignored(kept):
     store, path, _ = kept
     path.with_name(path.name.replace("ab12", "ab34")).mkdir()
     assert store.get("ab34") is None

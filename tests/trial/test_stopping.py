@@ -45,7 +45,7 @@ class Sweep:
             self.folder.write_info(sweep_info(name="sweep", state="running"))
         self.plan = plan_of(worker, seeds=(0, 1), splits=("val", "test"), shards=3)
         self.study = SweepStudy(self.folder.study_file, "sweep", self.space, records=self.folder.trials())
-        self.heard = []
+        self.changes = []
         self.searcher = SweepSearcher(
             self.space,
             self.folder,
@@ -58,10 +58,10 @@ class Sweep:
         self.searcher.prepare_jobs()
 
     def on_change(self, change):
-        self.heard.append((change.record.name, change.record.state, change.split))
+        self.changes.append((change.record.name, change.record.state, change.split))
 
     def run(self, executor, policy, *, reported=True):
-        """The next job, to its end; Optuna may not hear of it."""
+        """Run the next job to its end; with `reported=False`, Optuna gets no result."""
         job = self.searcher.suggest("t")
         brief = TrialContext(
             folder=self.folder,
@@ -117,7 +117,7 @@ def test_a_stopped_trial_is_not_a_failed_one(worker, tmp_path):
         sweep.run(executor, Stops("val"))
     progress = sweep.searcher.progress
     assert (progress.stopped, progress.failed, progress.finished, sweep.searcher._failures) == (1, 0, 0, 0)
-    assert sweep.heard == [("trial-0000", "running", "val"), ("trial-0000", "stopped", "val")]
+    assert sweep.changes == [("trial-0000", "running", "val"), ("trial-0000", "stopped", "val")]
 
 
 def test_a_trial_stopped_on_the_test_split_keeps_its_validation_results(worker, tmp_path):

@@ -46,7 +46,7 @@ def plan(worker):
 
 @pytest.fixture(scope="module")
 def whole(worker, tmp_path_factory):
-    """The same streams, each in one pass."""
+    """Run the same streams, each in one pass."""
     plan = plan_of(worker, datasets=("digits", "scenes"), seeds=(0, 1), columns=("logits",))
     with registered(RUNNING_MEAN):
         assert [len(shards) for shards in plan.tasks(CONFIG, "val").values()] == [1] * CHAINS

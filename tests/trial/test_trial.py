@@ -121,7 +121,7 @@ def test_the_scheduler_and_one_worker_give_equal_results(worker, tmp_path, confi
 
 
 @both_executors
-def test_a_failure_names_place_and_cause_in_one_line(small, tmp_path, kind):
+def test_a_failure_names_location_and_cause_in_one_line(small, tmp_path, kind):
     plan, where = plan_of(small), f"digits, val samples 0..{SMALL}, seed 0, {small.model_info().where}"
     config = WORDS.replace({"prompt": str(tmp_path / "none.safetensors")})
     with executing(kind, small, plan, tmp_path) as executor, pytest.raises(TaskFailed) as failure:

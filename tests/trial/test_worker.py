@@ -78,7 +78,7 @@ def test_zero_shot_computes_one_view_of_each_image(mine, monkeypatch):
 
     monkeypatch.setattr(Clip, "image_features", counted)
     settings = {"views.count": 4, "adapt.view_fraction": 0.5}
-    for seed, method in enumerate([PLAIN, TPT]):  # another seed has views of its own
+    for seed, method in enumerate([PLAIN, TPT]):  # another seed has other views
         mine.run(evaluation(dataset="pets_of_mine", split="test", seed=seed, stop=3, method=method, **settings), [])
     one, all_views = computed
     assert all_views == 4 * one

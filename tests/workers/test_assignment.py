@@ -1,4 +1,4 @@
-"""Which worker gets which task, and in which order: by trial and arrival, by adapters and features, and in streams."""
+"""Assignment of tasks to workers and their order: by trial and arrival, by adapters and features, and in streams."""
 
 import asyncio
 import threading

@@ -364,7 +364,7 @@ async def test_the_first_failure_of_a_trial_cancels_its_other_tasks(start):
     harness = start(behave)
     assert await outcome(harness.results(shards(9))) == USER_ERROR
     await asyncio.sleep(150 * WORK)
-    assert len(harness.ran) <= 2  # one may have been begun before anybody heard
+    assert len(harness.ran) <= 2  # one may have been started before the failure was reported
     assert (harness.status.queued, harness.scheduler._pending) == (0, {})
 
 

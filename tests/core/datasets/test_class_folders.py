@@ -107,7 +107,7 @@ def test_a_link_out_of_the_image_folder_is_refused(tmp_path: Path, link: str) ->
         LAYOUT.read(tmp_path, "test")
 
 
-def test_a_missing_image_folder_and_a_file_with_its_name_are_told_apart(tmp_path: Path) -> None:
+def test_a_missing_image_folder_and_a_file_with_its_name_give_different_errors(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"image folder .*/images is not there"):
         LAYOUT.read(tmp_path, "test")
     (tmp_path / "images").touch()

@@ -234,7 +234,7 @@ def test_a_limit_on_file_sizes_is_reported_like_a_full_disk(tmp_path):
 
 
 def test_two_concurrent_runs_share_the_work_and_both_get_all_features(tmp_path):
-    """Threads: locks are between open files, so that they are told apart like processes."""
+    """Two threads stand for two processes: the locks are between open files."""
     dataset, together = painted_dataset(6 * CHUNK), threading.Barrier(2)
 
     def both(_):

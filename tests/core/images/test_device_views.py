@@ -54,7 +54,7 @@ def test_whole_views_of_several_images_are_equal_to_the_last_bit(device_name):
 @DEVICES
 @pytest.mark.parametrize("augmixed", [True, False])
 def test_rows_are_filled_with_the_same_bits_by_both_renderers(device_name, augmixed):
-    """From pinned memory on a stream of its own, where there is one; a group while the one before may be under way."""
+    """On CUDA, images are copied from pinned memory on a separate stream, while the last group may still render."""
     rng, preprocess = np.random.default_rng(7), Preprocess(size=33)
     config, renderer = ViewConfig(count=4), ViewRenderer(preprocess, torch.device(device_name))
     pixels = torch.zeros(2, 4, 3, 33, 33, device=device_name)

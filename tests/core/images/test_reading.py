@@ -68,7 +68,7 @@ def test_a_dead_reading_process_is_a_machine_error_and_the_run_can_be_repeated(t
 
 
 def test_a_dead_pinning_thread_is_a_machine_error():
-    """What torch says then: the thread that pins memory dies of it; without a GPU there is none."""
+    """Without a GPU no thread pins memory, so the test raises the message of torch itself."""
     shut_down = []
     views = SimpleNamespace(_shutdown_workers=lambda: shut_down.append(True))
     line = r"^a process that reads images has died \(Pin memory thread exited unexpectedly\); "

@@ -36,7 +36,7 @@ class Touch:
 
 
 class Unusual(nn.Module):
-    """A module with attributes of every kind that a TorchScript archive stores in a way of its own."""
+    """A module with one attribute of every kind for which a TorchScript archive has a separate format."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -86,7 +86,7 @@ def test_the_short_last_block_does_not_change_the_image_digest():
 
 
 def test_features_of_the_whole_block_have_another_key(tmp_path):
-    """Whoever has them from before keeps them under their name, and they are in nobody's way."""
+    """Features that were cached with the whole block keep their key, so that both kinds can be in one cache."""
     short, views = small_vit(), ViewConfig(count=3)
     whole = replace(
         short, visual=small_clip(vision_cfg={**SMALL_SETTINGS["vision_cfg"], "layers": 3}, quick_gelu=True).visual

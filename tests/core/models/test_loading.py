@@ -96,7 +96,7 @@ def tags(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     described = {
         "openai": {**RECIPE, "file": str(quick), "quick_gelu": True},
         "laion": {**RECIPE, "file": str(plain)},
-        "elsewhere": {**RECIPE, "hf_hub": "nobody/nothing/"},
+        "elsewhere": {**RECIPE, "hf_hub": "no-user/nothing/"},
         "squashed": {**RECIPE, "resize_mode": "squash"},
         "smooth": {**RECIPE, "interpolation": "bilinear"},
     }
@@ -221,7 +221,7 @@ def test_loading_does_not_touch_the_random_stream_or_print(tmp_path: Path, capfd
 
 @pytest.fixture(scope="module")
 def openai_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The same weights in each form that shows whose they are."""
+    """Write the same weights in each file format that identifies them as OpenAI's."""
     folder = tmp_path_factory.mktemp("openai")
     reference = half_precision_clip(seed=4)
     save_openai_archive(folder / "archive.pt", seed=4)

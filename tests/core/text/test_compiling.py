@@ -166,7 +166,7 @@ def test_compilations_stop_at_torchs_limit_of_shapes(device):
 
 
 @DEVICES
-def test_each_precision_counts_as_a_shape_of_its_own_as_in_torch(device, monkeypatch):
+def test_each_precision_counts_as_a_separate_shape_as_in_torch(device, monkeypatch):
     monkeypatch.setattr("fpp_sweep.core.compute.precision.require_precision_support", lambda *arguments: None)
     compiler = Compiler(torch.device(device), frozen=[], constant_types=(), eager_calls=0)
     counters.clear()
