@@ -36,7 +36,11 @@ def trial_text(path: Path, name: str, *, every_metric: bool = False) -> str:
 def write_sweep_page(path: Path) -> Path:
     """Write a sweep's page, with the tables and configs beside it, and return the page's path."""
     folder = SweepFolder.open(path)
-    write_report(folder, pages=True)
+    try:
+        write_report(folder, pages=True)
+    except OSError as error:
+        problem = f"{folder.report}: cannot be written ({error.strerror or error})"
+        raise InputError(f"{problem}; copy the sweep to a folder that can be written, and name the copy") from error
     return folder.report / "sweep.html"
 
 

@@ -1,5 +1,6 @@
 """The summary at the end of a sweep, and in `show`."""
 
+import errno
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,9 @@ from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import WorkTotals
 from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.space.reading import read_config
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
+from fpp_sweep.sweep import showing
 from fpp_sweep.sweep.summary import failure_lines, front_notes, state_line, summary_lines, work_lines
 from tests.kit.names import PLAIN, TPT
 from tests.kit.records import baseline, failed, running, sweep_info, trial, write_sweep
@@ -150,3 +153,14 @@ def test_trials_that_run_are_named_and_marked_if_steer_added_them(tmp_path):
     assert line not in list(summary_lines(folder, 100))  # no driver holds the lock
     with folder.locked():
         assert line in list(summary_lines(folder, 100))
+
+
+def test_a_page_in_a_folder_that_cannot_be_written_is_refused_with_what_to_do(tmp_path, monkeypatch):
+    folder = write_sweep(tmp_path, sweep_info(), [trial(0)])
+
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(showing, "write_report", refuse)
+    with pytest.raises(InputError, match=rf"{folder.report}: cannot be written \(Read-only file system\); copy the"):
+        showing.write_sweep_page(folder.path)
