@@ -6,12 +6,11 @@ To import it takes seconds and loads Ray, which reads its environment when it is
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
-import tempfile
 from contextlib import suppress
 from dataclasses import replace
+from tempfile import gettempdir
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
@@ -26,6 +25,7 @@ from fpp_sweep.sweep.reporter import Reporter
 from fpp_sweep.sweep.searching import new_searcher, run_search
 from fpp_sweep.tracking import BackgroundSync
 from fpp_sweep.workers.session import kill_session
+from fpp_sweep.workers.session_folders import TUNE_PREFIX, new_folder
 from fpp_sweep.workers.status import SchedulerStatus, StatusPoller
 
 DELIVERY_SECONDS = 60.0  # for MLflow at the end of a sweep
@@ -39,7 +39,6 @@ class SweepDriver:
     def __init__(self, space: Space, folder: SweepFolder, opened: OpenedSweep, options: Options, uri: str) -> None:
         self.space, self.folder, self.opened, self.options = space, folder, opened, options
         self.delivery_seconds = DELIVERY_SECONDS
-        self.tune_folder = ""
         self.recorder = SweepRecorder(folder, folder.info())
         self.shipper = BackgroundSync(folder, uri)
         self.display = Display(sys.stderr, objectives=space.objectives)
@@ -67,8 +66,8 @@ class SweepDriver:
         self.shipper.start()
         self.reporter.start()
         self.poller.start()
-        self.tune_folder = tempfile.mkdtemp(prefix="fpp_sweep-")
-        run_search(self.searcher, self.space, self.folder, self.opened, self.options, self.tune_folder)
+        with new_folder(TUNE_PREFIX, gettempdir()) as tune_folder:
+            run_search(self.searcher, self.space, self.folder, self.opened, self.options, tune_folder)
         self.recorder.record_outcome(self.searcher, self.space)
         states = {record.state for record in self.folder.trials() if record.kind == "trial"}
         self._record_end("finished" if "complete" in states else "failed")
@@ -108,8 +107,6 @@ class SweepDriver:
             stage("interrupted: leaving without the report, closing MLflow's run")
             self._deliver(HURRIED_DELIVERY_SECONDS)
             raise
-        finally:
-            shutil.rmtree(self.tune_folder, ignore_errors=True)
 
     def _report_and_deliver(self) -> None:
         self.poller.close()

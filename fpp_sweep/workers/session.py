@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
 from fpp_sweep.workers.addresses import require_reachable
+from fpp_sweep.workers.session_folders import SESSION_PREFIX, cleaner, new_folder, remove_abandoned_folders
 
 JOIN_TIMEOUT = 30.0  # seconds to join a cluster: a machine with too few free cores takes 20
 MAX_TEMP_PATH = 24  # characters: the name of a socket below it has at most 107 bytes
@@ -52,7 +53,9 @@ def session(address: str | None, *, cpus: int, verbose: bool) -> Iterator[None]:
             options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": level, "configure_logging": True}
             if address is None or address == "local":
                 _protect_token()
-                ray_session.start(opened.enter_context(_session_folder()), num_cpus=cpus, **options)
+                folder = opened.enter_context(_session_folder())
+                opened.enter_context(cleaner(folder))
+                ray_session.start(folder, num_cpus=cpus, **options)
             else:
                 found_address = require_reachable(address)
                 with ExitStack() as while_joining:
@@ -65,11 +68,13 @@ def session(address: str | None, *, cpus: int, verbose: bool) -> Iterator[None]:
 
 
 def _session_folder() -> TemporaryDirectory[str]:
-    """Create a folder for a session's sockets, logs and spilled objects."""
+    """Create a folder for a session's sockets, logs and spilled objects; remove those of dead drivers."""
     parent = os.environ.get("RAY_TMPDIR", gettempdir())
     if len(parent) >= MAX_TEMP_PATH:
         parent = "/tmp"
-    folder = TemporaryDirectory(prefix="ray-", dir=parent, ignore_cleanup_errors=True)
+    for temporary in {parent, gettempdir()}:
+        remove_abandoned_folders(temporary)
+    folder = new_folder(SESSION_PREFIX, parent)
     _own_folders.append(folder)
     return folder
 

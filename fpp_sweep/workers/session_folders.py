@@ -1,0 +1,117 @@
+"""Temporary folders of drivers, and the end of a Ray session whose driver was killed.
+
+A driver's folder has a file that names its machine and process, so that the next driver can remove what a dead driver
+left. Ray notices a dead driver only after up to a minute. Therefore each session has a cleaner: a small process, this
+file run as a script, that reads from a pipe of the driver. The pipe ends with the driver. Unless the driver has said
+before that it closed the session itself, the cleaner kills the session's processes and removes its folder.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+
+OWNER_FILE = "owner"  # in a folder: name of the machine and id of the driver's process
+PREFIXES = SESSION_PREFIX, TUNE_PREFIX = "ray-", "fpp_sweep-"
+CLOSED = b"closed"  # what a driver sends to the cleaner after it has closed its session
+KILL_ROUNDS = 2  # the second one for processes that Ray started during the first one
+KILL_SECONDS = 10.0  # for killed processes to disappear
+
+
+def new_folder(prefix: str, parent: str) -> TemporaryDirectory[str]:
+    """Create a temporary folder of this driver."""
+    folder = TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True)
+    (Path(folder.name) / OWNER_FILE).write_text(_owner(os.getpid()))
+    return folder
+
+
+def remove_abandoned_folders(parent: str) -> None:
+    """Remove folders of dead drivers of this machine and user that no process of Ray uses."""
+    for prefix in PREFIXES:
+        for folder in Path(parent).glob(f"{prefix}*"):
+            with suppress(OSError, ValueError):  # not a driver's folder, or that of another user
+                if _is_abandoned(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _owner(process_id: int) -> str:
+    return f"{platform.node()} {process_id}"
+
+
+def _is_abandoned(folder: Path) -> bool:
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        return False
+    owner = (folder / OWNER_FILE).read_text()
+    process_id = int(owner.rpartition(" ")[2])
+    if owner != _owner(process_id) or psutil.pid_exists(process_id):
+        return False
+    return not session_processes(folder)
+
+
+@contextmanager
+def cleaner(folder: str) -> Iterator[None]:
+    """Run the cleaner of a session in this folder until the session is closed."""
+    words = [sys.executable, __file__, folder]
+    # another session of processes: Ctrl-C in a terminal, or a kill of the driver's group, must not reach the cleaner
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # the cleaner is dead
+            process.communicate(CLOSED)
+
+
+def clean_after_driver(folder: Path) -> None:
+    """Wait for the end of the driver; remove its session if it was not closed."""
+    if sys.stdin.buffer.read() != CLOSED:
+        remove_session(folder)
+
+
+def remove_session(folder: Path) -> None:
+    """Kill the processes of a session, and remove its folder."""
+    for _ in range(KILL_ROUNDS):
+        processes = session_processes(folder)
+        for process in processes:
+            with suppress(psutil.Error):  # ended meanwhile
+                process.kill()
+        psutil.wait_procs(processes, timeout=KILL_SECONDS)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def session_processes(folder: Path) -> list[psutil.Process]:
+    """Return Ray's processes that use the folder, with all of their descendants."""
+    processes: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # ended meanwhile, or of another user
+            if _is_of_ray(process) and _uses(process, folder):
+                for member in (process, *process.children(recursive=True)):
+                    processes[member.pid] = member
+    return list(processes.values())
+
+
+def _is_of_ray(process: psutil.Process) -> bool:
+    words = process.cmdline()
+    return bool(words) and (words[0].startswith("ray::") or any("/ray/" in word for word in words))
+
+
+def _uses(process: psutil.Process, folder: Path) -> bool:
+    """Return True for a process that names the folder, or has a file in it open.
+
+    The command line of a worker is a title that names no folder, but its output goes to a log there.
+    """
+    if any(f"{folder}/" in word for word in process.cmdline()):
+        return True
+    return any(Path(file.path).is_relative_to(folder) for file in process.open_files())
+
+
+if __name__ == "__main__":
+    clean_after_driver(Path(sys.argv[1]))

@@ -1,0 +1,186 @@
+"""Folders and processes of drivers that were killed; real processes, without Ray except for one session."""
+
+import os
+import platform
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fpp_sweep.workers import session_folders
+from fpp_sweep.workers.session_folders import (
+    CLOSED,
+    OWNER_FILE,
+    SESSION_PREFIX,
+    new_folder,
+    remove_abandoned_folders,
+    session_processes,
+)
+from tests.kit.waiting import LONG, wait_for
+
+SCRIPT = Path(session_folders.__file__)
+# a process that names files of the session, as Ray's raylet does, with a child that names nothing
+RAYLET = "import subprocess, sys; subprocess.Popen(['sleep', '1000']).wait()"
+
+
+def raylet(folder, package="/site-packages/ray/core"):
+    words = [sys.executable, "-c", RAYLET, f"{package}/raylet", f"--session={folder}/r/session"]
+    return subprocess.Popen(words)
+
+
+def processes_of(folder, count):
+    """Return the session's processes once there are that many."""
+
+    def found():
+        processes = session_processes(folder)
+        return processes if len(processes) == count else None
+
+    return wait_for(found)
+
+
+def alive(processes):
+    """Return the processes that have not ended; an ended one may stay as a zombie until its parent looks at it."""
+    running = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                running.append(process)
+    return running
+
+
+def end(processes):
+    for process in processes:
+        process.kill()
+    psutil.wait_procs(processes, timeout=LONG)
+
+
+@pytest.fixture
+def session_folder(tmp_path):
+    folder = tmp_path / f"{SESSION_PREFIX}abcd"
+    (folder / "r").mkdir(parents=True)
+    return folder
+
+
+def test_the_cleaner_kills_the_session_of_a_driver_that_ended_without_closing_it(session_folder):
+    leader = raylet(session_folder)
+    processes = processes_of(session_folder, 2)
+    cleaner = subprocess.Popen([sys.executable, SCRIPT, session_folder], stdin=subprocess.PIPE)
+    assert alive(processes) == processes
+    cleaner.communicate(b"", timeout=LONG)
+    assert leader.wait(timeout=LONG) == -signal.SIGKILL
+    assert alive(processes) == []
+    assert not session_folder.exists()
+
+
+def test_the_cleaner_leaves_a_session_alone_that_its_driver_has_closed(session_folder):
+    leader = raylet(session_folder)
+    processes = processes_of(session_folder, 2)
+    try:
+        cleaner = subprocess.Popen([sys.executable, SCRIPT, session_folder], stdin=subprocess.PIPE)
+        cleaner.communicate(CLOSED, timeout=LONG)
+        assert cleaner.returncode == 0
+        assert alive(processes) == processes
+        assert session_folder.exists()
+    finally:
+        end(processes)
+        leader.wait()
+
+
+def test_a_user_who_reads_a_log_of_the_session_is_not_killed(session_folder):
+    log = session_folder / "r" / "raylet.out"
+    log.touch()
+    with subprocess.Popen(["tail", "-f", log]) as reader:
+        assert session_processes(session_folder) == []
+        reader.kill()
+
+
+def ended_process_id():
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.parametrize(
+    ("owner", "is_removed"),
+    [
+        ("{machine} {dead}", True),
+        ("{machine} {alive}", False),
+        ("another-machine {dead}", False),
+        ("no process", False),
+        (None, False),
+    ],
+)
+def test_only_folders_of_dead_drivers_of_this_machine_are_removed(tmp_path, owner, is_removed):
+    for prefix in session_folders.PREFIXES:
+        folder = tmp_path / f"{prefix}abcd"
+        folder.mkdir()
+        if owner is not None:
+            text = owner.format(machine=platform.node(), dead=ended_process_id(), alive=os.getpid())
+            (folder / OWNER_FILE).write_text(text)
+    remove_abandoned_folders(str(tmp_path))
+    for prefix in session_folders.PREFIXES:
+        assert (tmp_path / f"{prefix}abcd").exists() != is_removed
+
+
+def test_a_folder_that_a_process_of_ray_uses_is_not_removed(session_folder):
+    (session_folder / OWNER_FILE).write_text(f"{platform.node()} {ended_process_id()}")
+    leader = raylet(session_folder)
+    processes = processes_of(session_folder, 2)
+    try:
+        remove_abandoned_folders(str(session_folder.parent))
+        assert session_folder.exists()
+    finally:
+        end(processes)
+        leader.wait()
+    remove_abandoned_folders(str(session_folder.parent))
+    assert not session_folder.exists()
+
+
+def test_a_link_in_the_way_of_a_folder_is_left_alone(tmp_path):
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / OWNER_FILE).write_text(f"{platform.node()} {ended_process_id()}")
+    (tmp_path / f"{SESSION_PREFIX}link").symlink_to(target)
+    remove_abandoned_folders(str(tmp_path))
+    assert (target / OWNER_FILE).exists()
+
+
+def test_a_folder_names_its_driver_and_goes_with_it(tmp_path):
+    with new_folder(SESSION_PREFIX, str(tmp_path)) as folder:
+        assert (Path(folder) / OWNER_FILE).read_text() == f"{platform.node()} {os.getpid()}"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow  # Ray
+@pytest.mark.skipif(sys.platform != "linux", reason="Ray's processes are found by their command lines")
+def test_after_a_kill_of_the_driver_its_cleaner_ends_the_real_session(tmp_path):
+    program = (
+        "import ray, sys, time\n"
+        "from fpp_sweep.workers.session import session\n"
+        "with session(None, cpus=1, verbose=False):\n"
+        "    print(ray._private.worker._global_node.get_session_dir_path(), flush=True)\n"
+        "    @ray.remote\n"
+        "    def wait(): time.sleep(1000)\n"
+        "    ray.get(wait.remote())\n"
+    )
+    driver = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    folder = Path(driver.stdout.readline().strip()).parent.parent
+
+    def worker_runs():
+        processes = session_processes(folder)
+        titles = [" ".join(process.cmdline()) for process in processes]
+        return processes if any("ray::wait" in title for title in titles) else None
+
+    processes = wait_for(worker_runs)
+    (cleaner,) = [child for child in psutil.Process(driver.pid).children() if str(SCRIPT) in child.cmdline()]
+    driver.kill()
+    driver.communicate()
+    psutil.wait_procs([cleaner], timeout=LONG)
+    assert alive([cleaner]) == []
+    # when the cleaner has ended, nothing is left that would have to notice the driver's end by itself
+    assert alive(processes) == []
+    assert not folder.exists()
