@@ -185,9 +185,15 @@ class Space:
         maps.pop("", None)
         set_field(self, "work", replace(self.work, posthoc=tuple(maps)))
         images = self.search.finalists.images
-        if maps and images is not None:
+        if images is None:
+            return
+        is_enough = images >= MIN_MAPPED_IMAGES
+        if maps:
             problem = f"post-hoc maps need {MIN_MAPPED_IMAGES} images ({images}); raise it, or leave the maps out"
-            require(images >= MIN_MAPPED_IMAGES, problem, "search.finalists.images")
+            require(is_enough, problem, "search.finalists.images")
+        if not catalogue.CONFORMAL.keys().isdisjoint(self.columns()):
+            problem = f"conformal sets need {MIN_MAPPED_IMAGES} images ({images}); raise it, or leave the sets out"
+            require(is_enough, problem, "search.finalists.images")
 
     def _check_race(self) -> None:
         """Early stopping judges a trial by a part of its images."""

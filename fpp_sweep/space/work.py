@@ -84,7 +84,11 @@ def _check_baseline(value: Any) -> Any:
 
 
 def _check_column(value: Any) -> Any:
-    return known_name("column", value, catalogue.COLUMNS)
+    return known_name("column", value, _column_names())
+
+
+def _column_names() -> list[str]:
+    return [*catalogue.COLUMNS, *catalogue.CONFORMAL]
 
 
 def _check_posthoc(value: Any) -> Any:
@@ -149,7 +153,7 @@ ImageFraction = Annotated[float, Convert(_to_fraction, _fraction_schema)]
 Device = Annotated[str, Convert(_check_device, lambda: {"type": "string", "pattern": f"^{_DEVICE}$"})]
 Baseline = Annotated[str, Convert(_check_baseline, lambda: {"enum": _baseline_names(catalogue.METHODS)})]
 Posthoc = Annotated[str, Convert(_check_posthoc, lambda: {"enum": _posthoc_names()})]
-Column = Annotated[str, Convert(_check_column, lambda: {"enum": list(catalogue.COLUMNS)})]
+Column = Annotated[str, Convert(_check_column, lambda: {"enum": _column_names()})]
 
 # ------------------------------------------------------------ search
 

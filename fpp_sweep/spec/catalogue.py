@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 from fpp_sweep.spec.errors import InputError, unknown
 
 Goal = Literal["max", "min"]
+ConformalForm = Literal["lac", "aps"]
 ViewKind = Literal["augmix", "crops", "plain"]  # random crops with AugMix, random crops alone, the plain view alone
 Code = str | Callable[..., Any]
 
@@ -109,6 +110,14 @@ class PosthocRow:
     name: str
     title: str
     fitted_on: Literal["nothing", "val", "val of other datasets", "the measured labels"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConformalRow:
+    """Conformal sets, made of all probabilities of a trial's predictions; statistics/conformal.py computes them."""
+
+    form: ConformalForm  # the score of a class
+    percent: int  # of images whose label is meant to be in the set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -397,6 +406,31 @@ def _on_request(name: str, heading: str, column: str, title: str) -> MetricRow:
     )
 
 
+def _conformal(form: ConformalForm, percent: int) -> tuple[MetricRow, MetricRow]:
+    """Return the rows of the size and the coverage of conformal sets."""
+    column = f"{form}_{percent}"
+    code = f"fpp_sweep.statistics.conformal:{column}"
+    size = MetricRow(
+        name=f"{column}_size",
+        title=f"classes in a conformal set ({form.upper()}) that is meant to hold {percent} % of labels",
+        goal="min",
+        heading=f"{form.upper()}{percent} size",
+        decimals=2,
+        compute=f"{code}_size",
+        columns=(column,),
+        on_request=True,
+    )
+    coverage = replace(
+        size,
+        name=f"{column}_coverage",
+        title="labels in these sets, percent",
+        goal="max",
+        heading=f"{form.upper()}{percent} cov",
+        compute=f"{code}_coverage",
+    )
+    return size, coverage
+
+
 def _cost(name: str, heading: str, title: str) -> MetricRow:
     """Return the row of a cost, which belongs to a whole trial."""
     return MetricRow(name=name, title=title, goal="min", heading=heading, decimals=1, merges="sum")
@@ -458,6 +492,10 @@ _METRIC_ROWS = (
     _on_request("sharpness", "sharp", "sharpness", "rise of the entropy to the worst point nearby"),
     _on_request("fisher_rao", "F-R", "product", "mean square of <prompt, gradient of the entropy>"),
     _on_request("fisher_rao_root", "F-R root", "product", "the root of `fisher_rao`"),
+    *_conformal("lac", 90),
+    *_conformal("lac", 95),
+    *_conformal("aps", 90),
+    *_conformal("aps", 95),
     _cost("seconds", "seconds", "seconds of work that a trial took, over all workers"),
     _cost("device_seconds", "device s", "seconds that workers were held for a trial"),
 )
@@ -503,6 +541,12 @@ COLUMNS = {  # optional columns of the predictions, stored if they are requested
     "logits": "the logits of all classes for the plain view",
     "sharpness": "rise of the entropy from the adapted prompt to the worst point nearby (measure.*)",
     "product": "inner product of the adapted prompt and the gradient of the entropy there (measure.views)",
+}
+CONFORMAL = {  # further columns, made of `logits` after a trial's tasks
+    "lac_90": ConformalRow(form="lac", percent=90),
+    "lac_95": ConformalRow(form="lac", percent=95),
+    "aps_90": ConformalRow(form="aps", percent=90),
+    "aps_95": ConformalRow(form="aps", percent=95),
 }
 SETTINGS_OF_COLUMN = {  # the settings that a column depends on, beside those of the method
     "sharpness": ("measure.", "adapt.view_fraction"),

@@ -215,6 +215,8 @@ def metric_interval(
     stem = catalogue.parts_of(metric).stem
     if stem in BAD_COVERAGE:
         return f"no interval: bootstrap intervals of {stem} contain the truth too rarely"
+    if not catalogue.CONFORMAL.keys().isdisjoint(catalogue.metric(metric).columns):
+        return f"no interval: the threshold of {stem} is fitted on other images, which no resample of these varies"
     if stem not in BLOCKWISE_METRICS:
         return f"no interval: {stem} cannot be computed from block statistics"
     measured = samples.metric(name, metric)

@@ -31,6 +31,18 @@ NO_SIGNAL = "labels have no larger logits than other classes on average, so that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FittedUse:
+    """A use of images to fit something, as a message names it, and what else a user can do."""
+
+    name: str
+    remedy: str
+
+
+POSTHOC_MAP = FittedUse(name="a post-hoc map", remedy="leave the map out of work.posthoc")
+CONFORMAL_SETS = FittedUse(name="a conformal threshold", remedy="leave the conformal sets out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TemperatureFit:
     """The temperature of least negative log-likelihood; 1 with the reason if there is none."""
 
@@ -59,11 +71,11 @@ def require_fittable(where: str, labels: Integers) -> None:
         raise InputError(f"{where}: its images have one class, and a post-hoc map needs two; leave the dataset out")
 
 
-def require_images(where: str, images: int) -> None:
-    """Raise InputError if there are too few images to fit a map."""
+def require_images(where: str, images: int, use: FittedUse = POSTHOC_MAP) -> None:
+    """Raise InputError if there are too few images to fit a map, or what else is fitted."""
     if images < MIN_MAPPED_IMAGES:
-        problem = f"{images} images are too few for a post-hoc map, which needs {MIN_MAPPED_IMAGES}"
-        raise InputError(f"{where}: {problem}; raise work.limit, or leave the map out of work.posthoc")
+        problem = f"{images} images are too few for {use.name}, which needs {MIN_MAPPED_IMAGES}"
+        raise InputError(f"{where}: {problem}; raise work.limit, or {use.remedy}")
 
 
 def released_temperature(model: str) -> float:

@@ -9,6 +9,7 @@ from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.space.validation import as_mapping
+from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.statistics.posthoc_maps import released_temperature
@@ -20,7 +21,7 @@ from fpp_sweep.trial.trial import DatasetResult, with_maps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedResults:
-    """The results of a split, and a sentence for each post-hoc map that was left out."""
+    """The results of a split, and a sentence for each post-hoc map or kind of conformal set that was left out."""
 
     datasets: Sequence[DatasetResult]
     notes: Sequence[str]
@@ -49,7 +50,7 @@ def _with_maps(
     predictions: PredictionsByRun,
     validation: PredictionsByRun | None,
 ) -> ImportedResults:
-    """Return the results of a split after the post-hoc maps of the sweep, as far as the maps have their inputs."""
+    """Return the results of a split with the sweep's post-hoc maps and conformal sets, as far as they have inputs."""
     datasets = []
     for (name, seed), of_run in predictions.items():
         classes = sources.samples(name, split).classes
@@ -59,19 +60,30 @@ def _with_maps(
         datasets.append(DatasetResult(dataset=dataset, seed=seed, predictions=of_run, prompt=None))
     zero_shot = sources.zero_shot(split, list(predictions))
     maps = []
+    conformal = []
     notes = []
-    for name in as_mapping(info.space.get("work", {})).get("posthoc", ()):
+    for name in [*as_mapping(info.space.get("work", {})).get("posthoc", ()), *_conformal_sets(info)]:
         if needs_validation([name], split) and validation is None:
             notes.append(f"{name} on {split} is left out: the file has no predictions of split {FITTED_SPLIT}")
         elif name == "sals" and zero_shot is None:
             notes.append(f"sals on {split} is left out: the sweep has no zero-shot logits of these images")
+        elif name in catalogue.CONFORMAL:
+            conformal.append(name)
         else:
             maps.append(name)
-    if not needs_validation(maps, split):
+    if not needs_validation([*maps, *conformal], split):
         validation = None
     temperature = released_temperature(info.model)
     inputs = PosthocInputs(fitted_on=validation, zero_shot=zero_shot or {}, released_temperature=temperature)
-    return ImportedResults(datasets=with_maps(maps, datasets, inputs), notes=notes)
+    return ImportedResults(datasets=with_maps(maps, conformal, datasets, inputs), notes=notes)
+
+
+def _conformal_sets(info: SweepInfo) -> list[str]:
+    """Return the columns of conformal sets that the sweep keeps or has objectives of."""
+    columns = {*as_mapping(info.space.get("work", {})).get("columns", ())}
+    for objective in info.objectives:
+        columns.update(catalogue.metric(objective.metric).columns)
+    return [name for name in catalogue.CONFORMAL if name in columns]
 
 
 def _defaults(info: SweepInfo, rows: ImportedRows) -> Run:

@@ -68,7 +68,8 @@ def _require_objectives_of_predictions(info: SweepInfo) -> None:
     """Raise InputError if an objective cannot be computed from predictions alone."""
     for metric in metrics_of(info.objectives):
         row = catalogue.metric(metric)
-        if not row.of_dataset or row.on_request:
+        is_measured_by_model = row.on_request and catalogue.CONFORMAL.keys().isdisjoint(row.columns)
+        if not row.of_dataset or is_measured_by_model:
             raise InputError(f"objective {metric}: cannot be computed from predictions; import into another sweep")
 
 

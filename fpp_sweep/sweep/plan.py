@@ -12,9 +12,9 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.specs import DatasetInfo, Validation
-from fpp_sweep.statistics.posthoc_maps import released_temperature, require_images
+from fpp_sweep.statistics.posthoc_maps import CONFORMAL_SETS, released_temperature, require_images
 from fpp_sweep.sweep.worker_spec import metrics_of
-from fpp_sweep.trial.posthoc import FITTED_SPLIT, needs_validation
+from fpp_sweep.trial.posthoc import FITTED_SPLIT, is_fitted, needs_validation
 from fpp_sweep.trial.trial import Plan
 
 STARTS = ("prompt", "anchor_prompt", "deep_prompts")  # the settings that say where adaptation starts
@@ -41,8 +41,7 @@ def make_plan(space: Space, inspector: Inspector) -> Plan:
     if space.search.race:
         require_blockwise(space.objectives, space.constraints)
         ends = rung_ends(space.search.race, searched)
-    require_mappable(space.work.posthoc, datasets)
-    return Plan(
+    plan = Plan(
         datasets=datasets,
         seeds=space.work.seeds,
         shards=space.work.shards,
@@ -51,6 +50,9 @@ def make_plan(space: Space, inspector: Inspector) -> Plan:
         posthoc=space.work.posthoc,
         released_temperature=released_temperature(space.work.model),
     )
+    require_mappable(plan.posthoc, datasets)
+    require_conformal(plan.conformal, datasets)
+    return plan
 
 
 def splits_of(space: Space) -> list[str]:
@@ -58,19 +60,17 @@ def splits_of(space: Space) -> list[str]:
     splits: list[str] = [space.search.split]
     if space.search.split != "test" and not space.search.evaluate_only:
         splits.append("test")
-    if needs_validation(space.work.posthoc, splits[-1]) and FITTED_SPLIT not in splits:
+    conformal = [column for column in space.columns() if column in catalogue.CONFORMAL]
+    if needs_validation([*space.work.posthoc, *conformal], splits[-1]) and FITTED_SPLIT not in splits:
         splits.append(FITTED_SPLIT)
     return splits
 
 
 def require_mappable(maps: Sequence[str], datasets: Mapping[str, Sequence[DatasetInfo]]) -> None:
     """Raise InputError unless the maps can be fitted: on enough images of two classes, for a transfer of others."""
-    fitted = [name for name in maps if catalogue.POSTHOC[name].fitted_on.startswith("val")]
-    if not fitted:
+    if not any(is_fitted(name) for name in maps):
         return
-    split = FITTED_SPLIT
-    if split not in datasets:
-        (split,) = datasets
+    split = _fitted_split(datasets)
     for dataset in datasets[split]:
         where = f"{dataset.name}, split {split}"
         require_images(where, dataset.size)
@@ -78,6 +78,23 @@ def require_mappable(maps: Sequence[str], datasets: Mapping[str, Sequence[Datase
             raise InputError(f"{where}: has one class, and post-hoc maps need two; leave the dataset out")
     if "temperature_transfer" in maps and len(datasets[split]) < 2:
         raise InputError("temperature_transfer needs the logits of another dataset; add one", "work.posthoc")
+
+
+def require_conformal(names: Sequence[str], datasets: Mapping[str, Sequence[DatasetInfo]]) -> None:
+    """Raise InputError unless there are enough images for the thresholds of conformal sets."""
+    if not names:
+        return
+    split = _fitted_split(datasets)
+    for dataset in datasets[split]:
+        require_images(f"{dataset.name}, split {split}", dataset.size, CONFORMAL_SETS)
+
+
+def _fitted_split(datasets: Mapping[str, Sequence[DatasetInfo]]) -> str:
+    """Return the split that maps and thresholds are fitted on: validation, or the only one."""
+    if FITTED_SPLIT in datasets:
+        return FITTED_SPLIT
+    (split,) = datasets
+    return split
 
 
 def require_measured(space: Space, datasets: Sequence[str]) -> None:

@@ -71,9 +71,14 @@ class MappedPredictions:
     fits: Sequence[Fit]
 
 
-def needs_validation(maps: Sequence[str], split: str) -> bool:
-    """Return True if maps of a split are fitted on the validation split, and not on the split itself."""
-    return split == "test" and any(catalogue.POSTHOC[name].fitted_on.startswith("val") for name in maps)
+def needs_validation(names: Sequence[str], split: str) -> bool:
+    """Return True if maps or conformal sets of a split are fitted on validation, and not on the split itself."""
+    return split == "test" and any(is_fitted(name) for name in names)
+
+
+def is_fitted(name: str) -> bool:
+    """Return True if a map or a threshold of conformal sets is fitted on the validation split, or over folds."""
+    return name in catalogue.CONFORMAL or catalogue.POSTHOC[name].fitted_on.startswith("val")
 
 
 def apply_maps(maps: Sequence[str], measured: PredictionsByRun, inputs: PosthocInputs) -> MappedPredictions:
@@ -91,7 +96,7 @@ def apply_maps(maps: Sequence[str], measured: PredictionsByRun, inputs: PosthocI
 def _map_run(name: str, run: Run, measured: PredictionsByRun, inputs: PosthocInputs, fits: list[Fit]) -> Predictions:
     """Return one dataset's predictions after a map; add the temperatures to `fits`."""
     raw = measured[run]
-    logits = _logits_of(raw)
+    logits = logits_of(raw)
     if name == "sals":
         probabilities = with_zero_shot_range(logits, _logits_in_order(inputs.zero_shot[run], raw.ids))
     elif name == "temperature_released":
@@ -124,7 +129,7 @@ def _fit_and_map(name: str, source: LabelledLogits, logits: Numbers) -> tuple[Nu
 def _map_by_folds(name: str, run: Run, raw: Predictions, fits: list[Fit]) -> Numbers:
     """Return probabilities (N, K), those of each fold by a fit on the other folds."""
     require_fittable(run[0], raw.labels)
-    logits = _logits_of(raw)
+    logits = logits_of(raw)
     folds = folds_of(run[0], raw.ids)
     probabilities = np.empty(logits.shape)
     temperatures = []
@@ -152,7 +157,7 @@ def _map_by_transfer(run: Run, measured: PredictionsByRun, inputs: PosthocInputs
             images += len(predictions)
     fit = fit_temperature(others)
     fits.append(_record("temperature_transfer", run, images, [fit]))
-    return with_temperature(_logits_of(measured[run]), fit.temperature)
+    return with_temperature(logits_of(measured[run]), fit.temperature)
 
 
 def folds_of(dataset: str, ids: Sequence[str]) -> Integers:
@@ -177,15 +182,16 @@ def _record(name: str, run: Run, images: int, fits: Sequence[TemperatureFit]) ->
 
 
 def _labelled(predictions: Predictions) -> LabelledLogits:
-    return LabelledLogits(logits=_logits_of(predictions), labels=predictions.labels)
+    return LabelledLogits(logits=logits_of(predictions), labels=predictions.labels)
 
 
 def _logits_in_order(predictions: Predictions, ids: Sequence[str]) -> Numbers:
     """Return logits (N, K) of samples in another order: a stream's may differ from that of the dataset."""
     positions = {sample_id: position for position, sample_id in enumerate(predictions.ids)}
-    return _logits_of(predictions)[[positions[sample_id] for sample_id in ids]]
+    return logits_of(predictions)[[positions[sample_id] for sample_id in ids]]
 
 
-def _logits_of(predictions: Predictions) -> Numbers:
+def logits_of(predictions: Predictions) -> Numbers:
+    """Return the logits (N, K) of predictions that have that column."""
     logits: Any = predictions.columns[LOGITS]
     return np.asarray(logits, np.float64)

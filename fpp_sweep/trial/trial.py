@@ -23,7 +23,8 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.spec.tasks import EvalTask, Task, cost
-from fpp_sweep.trial.posthoc import FITTED_SPLIT, Fit, PosthocInputs, apply_maps, needs_validation
+from fpp_sweep.trial.conformal import with_conformal_sets
+from fpp_sweep.trial.posthoc import FITTED_SPLIT, LOGITS, Fit, PosthocInputs, apply_maps, needs_validation
 from fpp_sweep.trial.results import TaskResult
 
 DatasetKey = tuple[str, str]  # name and split of a dataset
@@ -87,6 +88,11 @@ class Plan:
     posthoc: tuple[str, ...] = ()  # maps of calibration after the fact
     released_temperature: float = 1.0  # temperature of the map `temperature_released`
 
+    @property
+    def conformal(self) -> list[str]:
+        """The requested columns of conformal sets, which are made after the tasks."""
+        return [name for name in catalogue.CONFORMAL if name in self.columns]
+
     def datasets_by_key(self) -> dict[DatasetKey, DatasetInfo]:
         """Return the datasets of all splits by name and split."""
         by_key = {}
@@ -117,7 +123,9 @@ class Plan:
 
     def tasks(self, config: TrialConfig, split: str) -> ShardsByRun:
         """Return the shards of every dataset and seed."""
-        columns = {*self.columns}
+        columns = {*self.columns}.difference(self.conformal)
+        if self.conformal:
+            columns.add(LOGITS)
         for metric in catalogue.dataset_metrics():
             columns.update(metric.columns)
         tasks = {}
@@ -129,7 +137,7 @@ class Plan:
     def posthoc_tasks(self, config: TrialConfig, split: str) -> PosthocTasks:
         """Return the further tasks that post-hoc maps of a trial need on a split."""
         validation: ShardsByRun | None = None
-        if needs_validation(self.posthoc, split):
+        if needs_validation([*self.posthoc, *self.conformal], split):
             validation = self.tasks(config, FITTED_SPLIT)
         zero_shot: ShardsByRun = {}
         if "sals" in self.posthoc:
@@ -211,8 +219,8 @@ def run_trial(
         for dataset in plan.datasets[split]:
             images = plan.range_of(dataset)
             datasets.append(_dataset_result(dataset, seed, shards[dataset.name, seed], done, images))
-    if plan.posthoc:
-        datasets = _with_maps(plan, split, datasets, further, done)
+    if plan.posthoc or plan.conformal:
+        datasets = _with_fits(plan, split, datasets, further, done)
     return summary(datasets, list(done.values())), datasets
 
 
@@ -259,10 +267,10 @@ def _run_further(
         return dict(results)
 
 
-def _with_maps(
+def _with_fits(
     plan: Plan, split: str, datasets: Sequence[DatasetResult], further: PosthocTasks, done: Mapping[Task, TaskResult]
 ) -> list[DatasetResult]:
-    """Return the results with their predictions after each post-hoc map."""
+    """Return the results with conformal sets, and with their predictions after each post-hoc map."""
     fitted_on = None
     if further.validation is not None:
         fitted_on = _predictions_of(plan, FITTED_SPLIT, further.validation, done)
@@ -271,13 +279,16 @@ def _with_maps(
         zero_shot=_predictions_of(plan, split, further.zero_shot, done),
         released_temperature=plan.released_temperature,
     )
-    return with_maps(plan.posthoc, datasets, inputs)
+    return with_maps(plan.posthoc, plan.conformal, datasets, inputs)
 
 
-def with_maps(maps: Sequence[str], datasets: Sequence[DatasetResult], inputs: PosthocInputs) -> list[DatasetResult]:
-    """Return the results with their predictions after each post-hoc map, and with the maps' fits."""
+def with_maps(
+    maps: Sequence[str], conformal: Sequence[str], datasets: Sequence[DatasetResult], inputs: PosthocInputs
+) -> list[DatasetResult]:
+    """Return the results with conformal sets, with their predictions after each post-hoc map, and the maps' fits."""
     measured = {(result.dataset.name, result.seed): result.predictions for result in datasets}
     mapped = apply_maps(maps, measured, inputs)
+    with_sets = with_conformal_sets(conformal, measured, inputs.fitted_on)
     results = []
     for result in datasets:
         run = (result.dataset.name, result.seed)
@@ -286,7 +297,8 @@ def with_maps(maps: Sequence[str], datasets: Sequence[DatasetResult], inputs: Po
         source = None
         if inputs.fitted_on is not None:
             source = inputs.fitted_on[run]
-        results.append(replace(result, mapped=of_run, fits=fits, fitted_on=source))
+        predictions = with_sets[run]
+        results.append(replace(result, predictions=predictions, mapped=of_run, fits=fits, fitted_on=source))
     return results
 
 

@@ -1,0 +1,104 @@
+"""Conformal sets: the classes that a set must hold so that it holds the label of 90 or 95 % of images.
+
+A threshold is fitted on the scores of the labels of some images (split-conformal prediction); the set of another image
+holds the classes whose scores are at most the threshold. Two scores are known:
+
+- LAC (Sadinle et al., 2019): one minus the probability of the class. A set may be empty.
+- APS (Romano et al., 2020): the probability of all classes that rank above the class. It is deterministic: no part of
+  the class's own probability is added at random. The most probable class is in every set.
+
+Among equal probabilities the earlier class ranks first. Shapes: N samples, K classes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpp_sweep.spec.catalogue import ConformalForm
+
+if TYPE_CHECKING:
+    from fpp_sweep.core.metrics import Predictions
+
+Numbers = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+COVERED = "_covered"  # ends the name of the column that says whether a set holds the label
+
+
+def class_scores(form: ConformalForm, probabilities: Numbers) -> Numbers:
+    """Return the scores (N, K) of all classes; likely classes have low ones."""
+    if form == "lac":
+        return np.asarray(1 - probabilities)
+    order = np.argsort(-probabilities, axis=1, kind="stable")
+    ranked = np.take_along_axis(probabilities, order, axis=1)
+    up_to = np.cumsum(ranked, axis=1)
+    above = np.concatenate([np.zeros((len(ranked), 1)), up_to[:, :-1]], axis=1)
+    scores = np.empty(probabilities.shape)
+    np.put_along_axis(scores, order, above, axis=1)
+    return scores
+
+
+def fit_threshold(label_scores: Numbers, percent: int) -> float:
+    """Return the score that `percent` of n + 1 labels keep: n fitted ones, and the one to come.
+
+    It is infinite, so that sets hold all classes, where n is too small for that.
+
+    >>> fit_threshold(np.arange(1.0, 100.0), 90), fit_threshold(np.arange(8.0), 90)
+    (90.0, inf)
+    """
+    rank = -(-(len(label_scores) + 1) * percent // 100)  # rounded up, in whole numbers
+    if rank > len(label_scores):
+        return math.inf
+    return float(np.sort(label_scores)[rank - 1])
+
+
+def scores_of_labels(scores: Numbers, labels: Integers) -> Numbers:
+    """Return the score (N,) of each label."""
+    return np.asarray(scores[np.arange(len(labels)), labels])
+
+
+# `spec.catalogue` names the next functions as the code of metrics
+
+
+def _mean_size(predictions: Predictions, column: str) -> float:
+    return float(np.mean(predictions.columns[column], dtype=np.float64))
+
+
+def _coverage(predictions: Predictions, column: str) -> float:
+    return 100 * float(np.mean(predictions.columns[column + COVERED], dtype=np.float64))
+
+
+def lac_90_size(predictions: Predictions) -> float:
+    return _mean_size(predictions, "lac_90")
+
+
+def lac_90_coverage(predictions: Predictions) -> float:
+    return _coverage(predictions, "lac_90")
+
+
+def lac_95_size(predictions: Predictions) -> float:
+    return _mean_size(predictions, "lac_95")
+
+
+def lac_95_coverage(predictions: Predictions) -> float:
+    return _coverage(predictions, "lac_95")
+
+
+def aps_90_size(predictions: Predictions) -> float:
+    return _mean_size(predictions, "aps_90")
+
+
+def aps_90_coverage(predictions: Predictions) -> float:
+    return _coverage(predictions, "aps_90")
+
+
+def aps_95_size(predictions: Predictions) -> float:
+    return _mean_size(predictions, "aps_95")
+
+
+def aps_95_coverage(predictions: Predictions) -> float:
+    return _coverage(predictions, "aps_95")
