@@ -412,7 +412,7 @@ def _conformal(form: ConformalForm, percent: int) -> tuple[MetricRow, MetricRow]
     code = f"fpp_sweep.statistics.conformal:{column}"
     size = MetricRow(
         name=f"{column}_size",
-        title=f"classes in a conformal set ({form.upper()}) that is meant to hold {percent} % of labels",
+        title=f"mean number of classes in {form.upper()}'s conformal sets at {percent} %",
         goal="min",
         heading=f"{form.upper()}{percent} size",
         decimals=2,
@@ -423,7 +423,7 @@ def _conformal(form: ConformalForm, percent: int) -> tuple[MetricRow, MetricRow]
     coverage = replace(
         size,
         name=f"{column}_coverage",
-        title="labels in these sets, percent",
+        title="labels that these sets hold, percent",
         goal="max",
         heading=f"{form.upper()}{percent} cov",
         compute=f"{code}_coverage",

@@ -32,6 +32,7 @@ from tests.kit.records import RANGES, sweep_info, write_sweep
 from tests.kit.spaces import small_space
 
 MAPS = ("temperature_val", "temperature_transfer", "sals", "isotonic")
+SETS = ["lac_90", "aps_95"]
 CLASSES = {"digits": ("zero", "one", "two"), "scenes": ("a beach", "a street", "a forest", "a field", "a lake")}
 IMAGES = {"test": 120, "val": 90}
 ERROR_OF_FILES = 1e-5  # predictions are float32, and logits in files too
@@ -62,7 +63,7 @@ def record_of(folder, name, method, seed):
         fitted_on={(dataset, 0): predictions(dataset, "val", seed) for dataset in CLASSES},
         zero_shot={(dataset, 0): predictions(dataset, "test", 1) for dataset in CLASSES},
     )
-    results = with_maps(MAPS, results, inputs)
+    results = with_maps(MAPS, SETS, results, inputs)
     write_artifacts(folder.artifacts(name), results, "test", name)
     result = summary(results, [])
     config = TrialConfig(method=method, prompt="a photo of a").flat()
@@ -77,9 +78,10 @@ def record_of(folder, name, method, seed):
 def sweep(tmp_path, monkeypatch):
     """A finished sweep in `sweeps/ev`, with a zero-shot trial and one of TPT, in the working folder."""
     monkeypatch.chdir(tmp_path)
+    work = {"seeds": [0], "posthoc": list(MAPS), "columns": SETS}
     info = sweep_info(
         name="ev",
-        space={"params": RANGES, "search": {"evaluate_only": True}, "work": {"seeds": [0], "posthoc": list(MAPS)}},
+        space={"params": RANGES, "search": {"evaluate_only": True}, "work": work},
         search_split="test",
         datasets=dict.fromkeys(CLASSES, "digest"),
         reference=None,
@@ -147,6 +149,7 @@ def test_the_same_predictions_have_the_same_numbers_after_every_map_and_no_diffe
     assert "imported    baseline-theirs: 240 images of test" in capsys.readouterr().out
     theirs, own = sweep.trial("baseline-theirs"), sweep.trial("trial-0001")
     assert set(theirs.results["test"].average) == set(own.results["test"].average)
+    assert "lac_90_size" in own.results["test"].average
     for metric, value in own.results["test"].average.items():
         assert theirs.results["test"].average[metric] == pytest.approx(value, abs=ERROR_OF_FILES), metric
     samples = statistics_of(sweep, sweep.info(), sweep.trials()).splits["test"].samples
@@ -210,7 +213,7 @@ def test_one_dataset_and_split_need_no_columns_for_them(sweep, tmp_path):
     assert "ece@sals" in result.average
     assert result.notes == [
         f"{name} on test is left out: the file has no predictions of split val"
-        for name in ("temperature_val", "temperature_transfer", "isotonic")
+        for name in ("temperature_val", "temperature_transfer", "isotonic", *SETS)
     ]
 
 

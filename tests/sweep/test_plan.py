@@ -70,6 +70,20 @@ def test_an_objective_after_a_map_computes_the_map_and_keeps_the_logits():
     assert [objective.goal for objective in requested.objectives] == ["max", "min"]
 
 
+def test_an_objective_of_conformal_sets_opens_the_validation_split_and_needs_images(worker):
+    requested = small_space("search.split=test", "objectives=[accuracy, lac_90_size]")
+    assert requested.columns() == ("lac_90",)
+    assert [objective.goal for objective in requested.objectives] == ["max", "min"]
+    line = "scenes, split val: 5 images are too few for a conformal threshold, which needs 50"
+    with pytest.raises(InputError, match=line):
+        make_plan(requested, worker)
+    kept = small_space("search.split=test", "work.columns=[aps_95]", "work.datasets=[scenes]", "work.limit=50")
+    plan = make_plan(kept, Worker(worker_spec(kept, gpus=0.0)))
+    assert (list(plan.datasets), plan.conformal) == (["test", "val"], ["aps_95"])
+    (shards,) = plan.tasks(kept.start(), "test").values()
+    assert {task.columns for task in shards} == {("logits",)}
+
+
 def test_a_transfer_needs_another_dataset(tmp_path):
     requested = small_space("work.posthoc=[temperature_transfer]", "work.datasets=[scenes]", "work.limit=50")
     line = "work.posthoc: temperature_transfer needs the logits of another dataset; add one"

@@ -64,7 +64,7 @@ def test_on_validation_the_label_of_an_image_has_no_part_in_its_own_threshold():
 
 @pytest.mark.parametrize("source", [{RUN: made(4, 49)}, None])
 def test_too_few_images_are_refused(source):
-    with pytest.raises(InputError, match="dtd.*: 49 images are too few for a conformal threshold, which needs 50"):
+    with pytest.raises(InputError, match=r"dtd.*: 49 images are too few for a conformal threshold, which needs 50"):
         with_conformal_sets(["lac_90"], {RUN: made(5, 49)}, source)
 
 
