@@ -11,14 +11,18 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from fpp_sweep.checks.checks import CHECKS, REQUIRED, findings
 from fpp_sweep.checks.cluster_file import SHIPPED, missing_nodes, open_values
 from fpp_sweep.checks.finding_table import finding_table
-from fpp_sweep.checks.probes import run_probes
+from fpp_sweep.checks.guessing import images_needed, looks_like_guessing
+from fpp_sweep.checks.probes import data_readings, node_readings, run_probes
 from fpp_sweep.core.datasets import open_dataset
+from fpp_sweep.spec.specs import WorkerSpec
 from tests.kit.processes import ROOT, environment, killed_at_end, start_tune
 from tests.kit.waiting import LONG, wait_for
 from tests.workers.test_nodes import HEAD, node, room
@@ -74,12 +78,107 @@ def test_gpus_that_torch_does_not_see_are_wrong_and_different_ones_a_note():
     (15, 64, 100, "ok"),  # a hard dataset of a real model
     (1, 64, 100, "wrong"),
     (6, 10, 10, "ok"),
-    (2, 10, 10, "wrong"),
-    (30, 64, 2, "wrong"),
+    (2, 10, 10, "note"),  # ten images could not show that a model fits
+    (30, 64, 2, "note"),
+    (100, 200, 2, "wrong"),
+    (2, 4, 2, "note"),  # --limit 4
     (64, 64, 1, "ok"),  # one class: nothing to guess
 ])  # fmt: skip
-def test_accuracy_that_guessing_reaches_is_wrong(correct, images, classes, state):
+def test_accuracy_that_guessing_reaches_is_wrong_only_if_the_images_suffice(correct, images, classes, state):
     assert states("accuracy on pets", {"correct": correct, "images": images, "classes": classes}) == [state]
+
+
+def test_a_note_on_accuracy_says_how_many_images_would_tell():
+    (note,) = findings({"here": {"accuracy on pets": {"correct": 2, "images": 10, "classes": 10}}})
+    assert note.text == f"2 of 10 images classified correctly, 1 by guessing; {images_needed(10)} images would tell"
+
+
+@pytest.mark.parametrize("classes", [2, 10, 100])
+def test_the_needed_images_tell_a_model_that_fits_from_guessing(classes):
+    """Draw hits of a model that guesses and of one that is right on a third of the way more."""
+    images, draws = images_needed(classes), np.random.default_rng(0)
+    share = 1 / classes
+    guessed = draws.binomial(images, share, 20_000)
+    fitting = draws.binomial(images, share + (1 - share) / 3, 20_000)
+    assert np.mean([looks_like_guessing(int(hits), images, classes) for hits in fitting]) <= 0.05
+    assert np.mean([looks_like_guessing(int(hits), images, classes) for hits in guessed]) >= 0.998
+
+
+def test_classes_without_images_are_a_note_and_files_that_cannot_be_read_an_error():
+    counts = {"opened": 32, "images": 400, "problems": []}
+    bad = counts | {"problems": ["cat/1.jpg: not an image", "cat/2.jpg: not an image"]}
+    assert states("classes of pets, test", {"classes": 2, "empty": []}, {"classes": 2, "empty": ["cat"]}) == [
+        "ok",
+        "note",
+    ]
+    (finding,) = findings({"here": {"files of pets, test": bad}})
+    assert finding.state == "wrong"
+    assert finding.text == "32 of 400 images opened, 2 cannot be read: cat/1.jpg: not an image"
+    assert "--verify" in finding.remedy
+
+
+def test_remedies_on_a_single_machine_speak_of_no_other_node():
+    missing = {"dataset pets, test": {"failed": "no folder pets"}, "weights": {"failed": "no such file"}}
+    for finding in findings({"here": missing}):
+        assert "node" not in finding.remedy
+    for finding in findings({"n1": missing, "n2": missing}):
+        assert "every node" in finding.remedy
+
+
+def test_the_environment_is_read_for_ray_threads_and_proxies(tmp_path, monkeypatch):
+    long_folder = tmp_path / ("x" * 40)
+    monkeypatch.setenv("RAY_TMPDIR", str(long_folder))
+    monkeypatch.setenv("HOME", str(tmp_path / "missing"))
+    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+    monkeypatch.delenv("no_proxy", raising=False)
+    readings = node_readings(WorkerSpec(model="tiny", cache=str(tmp_path), threads=4096), None)
+    judged = {finding.subject: finding for finding in findings({"here": readings})}
+    assert judged["Ray's files"].state == "note"
+    assert "RAY_TMPDIR" in judged["Ray's files"].remedy
+    assert judged["home folder"].state == "wrong"
+    assert str(tmp_path / "missing") in judged["home folder"].text
+    assert judged["threads"].state == "note"
+    assert judged["proxy"].state == "note"
+    assert "http://proxy:3128" in judged["proxy"].text
+    monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
+    monkeypatch.setenv("RAY_TMPDIR", "/tmp")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    readings = node_readings(WorkerSpec(model="tiny", cache=str(tmp_path), threads=1), None)
+    judged = {finding.subject: finding.state for finding in findings({"here": readings})}
+    for subject in ("home folder", "threads", "proxy"):
+        assert judged[subject] == "ok"
+    assert judged["Ray's files"] in ("ok", "note")  # a disk may be slow
+
+
+def test_every_split_that_a_sweep_reads_is_looked_at_and_faults_of_the_test_split_are_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    draws = np.random.default_rng(0)
+    for split in ("val", "test"):
+        for name in ("cat", "dog"):
+            folder = tmp_path / "animals" / split / name
+            folder.mkdir(parents=True)
+            for number in range(4):
+                pixels = draws.integers(0, 255, (40, 40, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    (tmp_path / "animals.yaml").write_text("animals: {layout: folders, images: animals}\n")
+    spec = WorkerSpec(
+        model="tiny", dataset_file=str(tmp_path / "animals.yaml"), cache=str(tmp_path / "cache"), threads=1
+    )
+    sound = findings({"here": data_readings(spec, ["animals"], ["val", "test"])})
+    assert not [finding for finding in sound if finding.state == "wrong"], sound
+    subjects = {finding.subject for finding in sound}
+    assert {
+        "files of animals, val",
+        "files of animals, test",
+        "classes of animals, test",
+        "accuracy on animals",
+    } <= subjects
+    (tmp_path / "animals" / "test" / "cat" / "2.png").write_bytes(b"no image")
+    faulty = findings({"here": data_readings(spec, ["animals"], ["val", "test"])})
+    assert [finding.subject for finding in faulty if finding.state == "wrong"] == ["files of animals, test"]
+    shutil.rmtree(tmp_path / "animals" / "test")
+    missing = findings({"here": data_readings(spec, ["animals"], ["val", "test"])})
+    assert [finding.subject for finding in missing if finding.state == "wrong"] == ["dataset animals, test"]
 
 
 def test_a_probe_that_fails_is_a_finding_with_its_reason_and_remedy():
@@ -247,7 +346,7 @@ def test_planted_faults_of_a_node_are_found_and_no_others(tmp_path, monkeypatch)
         assert status == 1
         third = {
             ("127.0.0.4", what)
-            for what in ("code", "clock", "cache", "memory", "open files", "token", "dataset hidden")
+            for what in ("code", "clock", "cache", "memory", "open files", "token", "dataset hidden, test")
         }
         assert found == third | {
             ("127.0.0.2, 127.0.0.3, 127.0.0.4", "accuracy on shuffled"),

@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import comb
 from typing import Any, Literal, NamedTuple
 
+from fpp_sweep.checks.guessing import images_needed, looks_like_guessing
 from fpp_sweep.checks.probes import Readings
 from fpp_sweep.checks.versions import LIBRARIES
 from fpp_sweep.core.images.cache import readable_size
 
 State = Literal["ok", "note", "wrong"]
 
-GUESSING_PROBABILITY = 0.001  # an accuracy that guessing reaches more rarely is not called guessing
 MIN_DISK, GOOD_DISK = 1e8, 2e9  # free bytes
 MIN_DISK_SPEED = 1e6  # bytes a second; a worker on a CPU writes features at about this rate
 MIN_MEMORY, GOOD_MEMORY = 1.5e9, 4e9  # free bytes
 MIN_OPEN_FILES, GOOD_OPEN_FILES = 1024, 4096
+NAMES_SHOWN = 3  # of classes without images
 NOTED_CLOCK_OFFSET, MAX_CLOCK_OFFSET = 2.0, 60.0  # seconds
 
 
@@ -42,6 +42,7 @@ class Check:
 
     rule: Rule
     remedy: str
+    remedy_alone: str = ""  # on a single machine; empty: the same
 
 
 class Finding(NamedTuple):
@@ -59,16 +60,19 @@ def findings(nodes: Mapping[str, Readings]) -> list[Finding]:
     judged = []
     for subject in dict.fromkeys(subject for readings in nodes.values() for subject in readings):
         check = CHECKS[subject.partition(" ")[0]]
+        remedy = check.remedy
+        if len(nodes) == 1 and check.remedy_alone:
+            remedy = check.remedy_alone
         readable = {}
         for node, readings in nodes.items():
             reading = readings.get(subject)
             if isinstance(reading, dict) and "failed" in reading:
-                judged.append(Finding(node, subject, "wrong", reading["failed"], check.remedy))
+                judged.append(Finding(node, subject, "wrong", reading["failed"], remedy))
             elif subject in readings:
                 readable[node] = reading
         for node, reading in readable.items():
             verdict = check.rule(reading, list(readable.values()))
-            judged.append(Finding(node, subject, verdict.state, verdict.text, verdict.remedy or check.remedy))
+            judged.append(Finding(node, subject, verdict.state, verdict.text, verdict.remedy or remedy))
     return judged
 
 
@@ -150,18 +154,60 @@ def check_gpus(value: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) ->
 
 
 def check_accuracy(value: Mapping[str, int], _: Sequence[Any]) -> Verdict:
-    """Require more correct predictions than guessing gives but rarely."""
+    """Require more correct predictions than guessing gives but rarely, if there are enough images to tell."""
     images, classes = value["images"], value["classes"]
     text = f"{value['correct']} of {images} images classified correctly, {images / classes:.0f} by guessing"
-    if classes > 1 and _probability_of_guessing(value["correct"], images, classes) > GUESSING_PROBABILITY:
+    if classes < 2 or not looks_like_guessing(value["correct"], images, classes):
+        return Verdict("ok", text)
+    needed = images_needed(classes)
+    if images >= needed:
         return Verdict("wrong", text)
-    return Verdict("ok", text)
+    remedy = "compare the order of class names and labels by eye, or take more images of each dataset"
+    return Verdict("note", f"{text}; {needed} images would tell", remedy)
 
 
-def _probability_of_guessing(correct: int, images: int, classes: int) -> float:
-    """Return how probable this many correct predictions, or more, are by guessing."""
-    share = 1 / classes
-    return sum(comb(images, hits) * share**hits * (1 - share) ** (images - hits) for hits in range(correct, images + 1))
+def check_classes(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
+    """Note classes without images: accuracy and calibration are then those of the other classes."""
+    empty = value["empty"]
+    if not empty:
+        return Verdict("ok", f"{value['classes']}, each with images")
+    shown = ", ".join(empty[:NAMES_SHOWN])
+    if len(empty) > NAMES_SHOWN:
+        shown += ", ..."
+    return Verdict("note", f"{len(empty)} of {value['classes']} without images: {shown}")
+
+
+def check_files(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
+    text = f"{value['opened']} of {value['images']} images opened"
+    problems = value["problems"]
+    if not problems:
+        return Verdict("ok", text)
+    return Verdict("wrong", f"{text}, {len(problems)} cannot be read: {problems[0]}")
+
+
+def check_ray_files(value: Mapping[str, Any], others: Sequence[Any]) -> Verdict:
+    if value["too_long"]:
+        text = f"{value['folder']}: too long for the names of sockets, so a sweep's session is in /tmp"
+        return Verdict("note", text, "name a folder with a shorter path with RAY_TMPDIR")
+    return check_disk(value, others)
+
+
+def check_home(folder: str, _: Sequence[Any]) -> Verdict:
+    return Verdict("ok", folder)
+
+
+def check_threads(value: Mapping[str, int], _: Sequence[Any]) -> Verdict:
+    count, n_cores = value["threads"], value["cores"]
+    if count > n_cores:
+        return Verdict("note", f"{count} for a worker on {n_cores} cores: they wait for each other")
+    return Verdict("ok", f"{count} of {n_cores} cores")
+
+
+def check_proxy(proxies: Sequence[str], _: Sequence[Any]) -> Verdict:
+    """Note proxies for loopback addresses: an MLflow server on this machine could not be reached."""
+    if proxies:
+        return Verdict("note", f"{', '.join(proxies)} also for this machine's own addresses")
+    return Verdict("ok", "none for this machine's own addresses")
 
 
 def check_mlflow(value: tuple[str, str], _: Sequence[Any]) -> Verdict:
@@ -199,14 +245,28 @@ CHECKS: dict[str, Check] = {  # by the first word of the subject
     "answer": Check(check_equal, "see with `ray status` whether the node is up"),
     "cache": Check(check_disk, "make room, or name another folder with work.cache or FPP_SWEEP_CACHE"),
     "temporary": Check(check_disk, "make room, or name another folder with TMPDIR"),
+    "Ray's": Check(check_ray_files, "make room, or name another folder with RAY_TMPDIR"),
+    "home": Check(check_home, "set HOME to a folder that can be written: Ray keeps its token there"),
+    "threads": Check(check_threads, "set work.threads to the number of cores at most"),
+    "proxy": Check(check_proxy, "add 127.0.0.1 and localhost to no_proxy"),
     "memory": Check(check_memory, "free memory, or raise the limit of the user, job or container"),
     "open": Check(check_open_files, "ulimit -n 65536, before `ray start`"),
     "clock": Check(check_clock, "set the clock, with a service such as chrony"),
     "token": Check(check_token, "chmod 600 of the token's file: a user who can read the token can run code"),
     "same": Check(check_equal, "copy one token to every node, and start Ray there again"),
     "GPUs": Check(check_gpus, "install a driver for torch's CUDA, or torch for the driver's CUDA"),
-    "weights": Check(check_equal, "put the same file where work.model names it, on every node"),
-    "dataset": Check(check_equal, "copy the same dataset to the same folder on every node"),
+    "weights": Check(
+        check_equal,
+        "put the same file where work.model names it, on every node",
+        "name weights that can be read with --model",
+    ),
+    "dataset": Check(
+        check_equal,
+        "copy the same dataset to the same folder on every node",
+        "put the missing files there, or leave the dataset out; doctor --datasets lists what each split lacks",
+    ),
+    "classes": Check(check_classes, "add images of these classes, or take their names out of the list of classes"),
+    "files": Check(check_files, "replace these files; doctor --verify lists all damaged ones"),
     "images": Check(check_equal_images, "copy files with their times (rsync -a): only then machines share features"),
     "accuracy": Check(check_accuracy, "check that class names and labels have the same order, and the model fits"),
     "MLflow": Check(check_mlflow, "start the server, or name another one with --tracking-uri"),

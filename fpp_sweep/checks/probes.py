@@ -11,25 +11,29 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fpp_sweep.checks.guessing import images_needed
 from fpp_sweep.checks.versions import versions
-from fpp_sweep.core.datasets import custom_datasets, expand
+from fpp_sweep.core.datasets import BadImageError, Dataset, custom_datasets, expand, open_dataset
 from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.space.published import preset_for
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import preset
-from fpp_sweep.spec.process import memory
+from fpp_sweep.spec.process import cores, memory
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.spec.tasks import BATCH, EvalTask
+from fpp_sweep.workers.session import MAX_TEMP_PATH
 
 if TYPE_CHECKING:
     from fpp_sweep.trial.worker import Worker
 
 Readings = dict[str, Any]  # by subject; where a probe fails, the reading is {"failed": the reason}
+SAMPLED_IMAGES = 32  # of each split, spread over its list
 SAMPLE_BYTES = 4 * 2**20  # written to a disk to see whether and how fast it takes them
 COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
 LIST_GPUS = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
@@ -45,6 +49,10 @@ def node_readings(spec: WorkerSpec, token_key: str | None) -> Readings:
     probes: dict[str, Callable[[], Any]] = {
         "cache": lambda: disk(cache_folder(spec)),
         "temporary files": lambda: disk(Path(tempfile.gettempdir())),
+        "Ray's files": ray_files,
+        "home folder": home_folder,
+        "threads": lambda: {"threads": spec.threads, "cores": cores()},
+        "proxy": proxies_of_loopback,
         "memory": free_memory,
         "open files": open_files,
     }
@@ -55,12 +63,12 @@ def node_readings(spec: WorkerSpec, token_key: str | None) -> Readings:
     return {**versions(), "code": package_digest(), **run_probes(probes)}
 
 
-def all_readings(spec: WorkerSpec, token_key: str | None, datasets: Sequence[str], split: str) -> Readings:
+def all_readings(spec: WorkerSpec, token_key: str | None, datasets: Sequence[str], splits: Sequence[str]) -> Readings:
     """Return all readings of this machine, and of the model and its predictions if datasets are given."""
     readings = node_readings(spec, token_key)
     readings |= run_probes({"GPUs": gpus})
     if datasets:
-        readings |= data_readings(spec, datasets, split)
+        readings |= data_readings(spec, datasets, splits)
     return readings
 
 
@@ -106,6 +114,30 @@ def disk(folder: Path) -> dict[str, Any]:
     return {"folder": str(folder), "free": shutil.disk_usage(folder).free, "speed": speed}
 
 
+def ray_files() -> dict[str, Any]:
+    """Return the reading of the disk on which Ray keeps its session, and whether the folder's path is too long."""
+    folder = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
+    return disk(folder) | {"too_long": len(str(folder)) >= MAX_TEMP_PATH}
+
+
+def home_folder() -> str:
+    """Return the home folder after writing to it, as Ray does with its token."""
+    home = Path.home()
+    try:
+        with tempfile.TemporaryFile(dir=home):
+            return str(home)
+    except OSError as error:
+        raise OSError(f"{home}: {error.strerror}") from error
+
+
+def proxies_of_loopback() -> list[str]:
+    """Return the proxies that requests to this machine itself would go through."""
+    if urllib.request.proxy_bypass("127.0.0.1") and urllib.request.proxy_bypass("localhost"):
+        return []
+    proxies = urllib.request.getproxies()
+    return sorted({proxies[scheme] for scheme in ("http", "https") if scheme in proxies})
+
+
 def free_memory() -> int:
     return memory()[0]
 
@@ -146,36 +178,76 @@ def gpus() -> dict[str, Any]:
     return {"listed": outputs[0].splitlines(), "torch": int(outputs[1])}
 
 
-def data_readings(spec: WorkerSpec, datasets: Sequence[str], split: str) -> Readings:
-    """Return digests of the weights and of each dataset, and how many of its first images are classified correctly."""
+def data_readings(spec: WorkerSpec, datasets: Sequence[str], splits: Sequence[str]) -> Readings:
+    """Return digests of the weights and of each split of each dataset, and what is wrong with their images.
+
+    On the first split, zero-shot shows whether class names and labels belong together.
+    """
     from fpp_sweep.trial.worker import Worker  # loads torch
 
+    try:
+        names = expand(datasets, custom_datasets(datasets, spec.dataset_file))
+    except Exception as error:
+        return {"dataset file": {"failed": str(error)}}
     with tempfile.TemporaryDirectory() as scratch:
         try:
             worker = Worker(replace(spec, cache=scratch, device="cpu", compile=False))
             readings: Readings = {"weights": worker.model_info().digest[:12]}
         except Exception as error:
             return {"weights": {"failed": str(error)}}
-        custom = custom_datasets(datasets, spec.dataset_file)
-        for name in expand(datasets, custom):
-            try:
-                readings |= _dataset_readings(worker, name, split)
-            except Exception as error:
-                readings[f"dataset {name}"] = {"failed": str(error)}
+        for name in names:
+            for split in splits:
+                try:
+                    readings |= _split_readings(worker, name, split)
+                    if split == splits[0]:
+                        readings[f"accuracy on {name}"] = _zero_shot(worker, name, split)
+                except Exception as error:
+                    readings[f"dataset {name}, {split}"] = {"failed": str(error)}
     return readings
 
 
-def _dataset_readings(worker: Worker, name: str, split: str) -> Readings:
-    (dataset,) = worker.describe([name], split)
+def _split_readings(worker: Worker, name: str, split: str) -> Readings:
+    (info,) = worker.describe([name], split)
+    root = None
+    if worker.spec.data_root:
+        root = Path(worker.spec.data_root)
+    custom = custom_datasets([name], worker.spec.dataset_file)
+    dataset = open_dataset(name, split.partition(":")[0], root, custom)
+    return {
+        f"dataset {name}, {split}": keys.digest(info.digest, info.classes, length=12),
+        f"images of {name}, {split}": info.images,
+        f"classes of {name}, {split}": classes_without_images(dataset),
+        f"files of {name}, {split}": unreadable_sample(dataset),
+    }
+
+
+def classes_without_images(dataset: Dataset) -> dict[str, Any]:
+    present = set(dataset.labels.tolist())
+    empty = [name for label, name in enumerate(dataset.classes) if label not in present]
+    return {"classes": len(dataset.classes), "empty": empty}
+
+
+def unreadable_sample(dataset: Dataset) -> dict[str, Any]:
+    """Open images that are spread over the list; return how many, and the problems."""
+    count = min(SAMPLED_IMAGES, len(dataset.ids))
+    problems = []
+    for number in range(count):
+        sample = dataset.ids[number * len(dataset.ids) // count]
+        try:
+            dataset.source.image(sample)
+        except (BadImageError, OSError) as error:
+            problems.append(" ".join(str(error).split()))
+    return {"opened": count, "images": len(dataset.ids), "problems": problems}
+
+
+def _zero_shot(worker: Worker, name: str, split: str) -> dict[str, int]:
+    """Return how many of the first images zero-shot classifies correctly."""
+    (info,) = worker.describe([name], split)
     config = preset(preset_for("auto", worker.spec.model)).replace({"method": "zero_shot", "prompt": "a photo of a"})
-    count = min(BATCH, dataset.size)
+    count = min(info.size, max(BATCH, images_needed(len(info.classes))))
     task = EvalTask(config=config, dataset=name, split=split, seed=0, start=0, stop=count)
     predictions = worker.run(task, []).predictions
     correct = 0
     if predictions is not None:
         correct = int((predictions.predicted == predictions.labels).sum())
-    return {
-        f"dataset {name}": keys.digest(dataset.digest, dataset.classes, length=12),
-        f"images of {name}": dataset.images,
-        f"accuracy on {name}": {"correct": correct, "images": count, "classes": len(dataset.classes)},
-    }
+    return {"correct": correct, "images": count, "classes": len(info.classes)}

@@ -21,6 +21,7 @@ from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.specs import PluginFile, WorkerSpec
 from fpp_sweep.sweep.node_checks import readings_of_nodes
+from fpp_sweep.sweep.plan import splits_of
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.tracking import check_store
 from fpp_sweep.tracking.uri import is_server, server_version
@@ -44,7 +45,7 @@ class Target:
 
     worker: WorkerSpec
     datasets: tuple[str, ...] = ()
-    split: str = ""
+    splits: tuple[str, ...] = ()  # that the sweep reads, the one that is searched first
     named_datasets: NamedDatasets | None = None
     tracking_uri: str | None = None
 
@@ -60,7 +61,7 @@ def target_of(
     return Target(
         worker=replace(worker_spec(space, gpus=0.0), plugins=tuple(files)),
         datasets=work.datasets or ("custom",),
-        split=space.search.split,
+        splits=tuple(splits_of(space)),
         named_datasets=NamedDatasets(work.datasets, work.data_root, work.dataset_file),
         tracking_uri=tracking_uri or work.tracking_uri,
     )
@@ -92,11 +93,11 @@ def look_everywhere(target: Target, address: str | None, cluster_file: Path | No
     """Return the readings of this machine, or of the driver and every node of a cluster."""
     cluster_text = "" if cluster_file is None else cluster_file.read_text()
     if address is None:
-        readings = all_readings(target.worker, None, target.datasets, target.split)
+        readings = all_readings(target.worker, None, target.datasets, target.splits)
         return {"here": readings | _tracking_readings(target) | _open_values(cluster_text)}
     token_key = secrets.token_hex()
     nodes = _readings_of_nodes(target, address, token_key)
-    driver = all_readings(target.worker, token_key, (), "") | {"clock": 0.0}
+    driver = all_readings(target.worker, token_key, (), ()) | {"clock": 0.0}
     driver |= _tracking_readings(target) | _open_values(cluster_text)
     if cluster_text:
         cluster = yaml.safe_load(cluster_text)
@@ -106,7 +107,7 @@ def look_everywhere(target: Target, address: str | None, cluster_file: Path | No
 
 def _readings_of_nodes(target: Target, address: str, token_key: str) -> dict[str, Readings]:
     with session(address, cpus=1, verbose=False):
-        arguments = (target.worker, token_key, target.datasets, target.split)
+        arguments = (target.worker, token_key, target.datasets, target.splits)
         return readings_of_nodes(all_readings, *arguments, seconds=NODE_SECONDS)
 
 
