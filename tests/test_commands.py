@@ -214,7 +214,7 @@ def shell_folder(tmp_path_factory):
         (["tune", "--space", "per"], ["perturb", "perturb_grid"]),
         (["tune", "--list"], ["--list-spaces"]),
         (["steer", "se"], ["second"]),
-        (["show", ""], ["--help", "--version", "--page", "--plugin", "first", "second", "main"]),
+        (["show", ""], ["--help", "--version", "--page", "--all-metrics", "--plugin", "first", "second", "main"]),
         (["cache", "pr"], ["prune"]),
         (["evaluate", "--prompt", "x"], [""]),  # the shell completes files
     ],

@@ -158,7 +158,7 @@ def test_an_interval_contains_images_and_seeds():
     ("metric", "reason"),
     [
         ("mce", "bootstrap intervals of mce contain the truth too rarely"),
-        ("top5_accuracy", "cannot be computed from block statistics"),
+        ("accuracy_top5", "cannot be computed from block statistics"),
         ("nll", "no block statistics of these images"),
     ],
 )
