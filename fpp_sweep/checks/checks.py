@@ -21,7 +21,7 @@ MIN_DISK, GOOD_DISK = 1e8, 2e9  # free bytes
 MIN_DISK_SPEED = 1e6  # bytes a second; a worker on a CPU writes features at about this rate
 MIN_MEMORY, GOOD_MEMORY = 1.5e9, 4e9  # free bytes
 MIN_OPEN_FILES, GOOD_OPEN_FILES = 1024, 4096
-NAMES_SHOWN = 3  # of classes without images
+NAMES_SHOWN = 3  # names of classes without images in a finding
 NOTED_CLOCK_OFFSET, MAX_CLOCK_OFFSET = 2.0, 60.0  # seconds
 
 

@@ -14,12 +14,13 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.checks.guessing import images_needed
 from fpp_sweep.checks.versions import versions
-from fpp_sweep.core.datasets import BadImageError, Dataset, custom_datasets, expand, open_dataset
+from fpp_sweep.core.datasets import BadImageError, Dataset, custom_datasets, expand
 from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.space.published import preset_for
 from fpp_sweep.spec import keys
@@ -27,13 +28,13 @@ from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.process import cores, memory
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.spec.tasks import BATCH, EvalTask
-from fpp_sweep.workers.session import MAX_TEMP_PATH
+from fpp_sweep.workers.session_folders import is_too_long, ray_temp_folder
 
 if TYPE_CHECKING:
     from fpp_sweep.trial.worker import Worker
 
 Readings = dict[str, Any]  # by subject; where a probe fails, the reading is {"failed": the reason}
-SAMPLED_IMAGES = 32  # of each split, spread over its list
+SAMPLED_IMAGES = 32  # opened images of each split, spread over its list
 SAMPLE_BYTES = 4 * 2**20  # written to a disk to see whether and how fast it takes them
 COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
 LIST_GPUS = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
@@ -46,10 +47,12 @@ def node_readings(spec: WorkerSpec, token_key: str | None) -> Readings:
     """
     if spec.folder and Path(spec.folder).is_dir():
         os.chdir(spec.folder)
+    disk_once = cache(disk)  # Ray's files are often in the folder of the other temporary files
+    ray_folder = ray_temp_folder()
     probes: dict[str, Callable[[], Any]] = {
-        "cache": lambda: disk(cache_folder(spec)),
-        "temporary files": lambda: disk(Path(tempfile.gettempdir())),
-        "Ray's files": ray_files,
+        "cache": lambda: disk_once(cache_folder(spec)),
+        "temporary files": lambda: disk_once(Path(tempfile.gettempdir())),
+        "Ray's files": lambda: disk_once(ray_folder) | {"too_long": is_too_long(ray_folder)},
         "home folder": home_folder,
         "threads": lambda: {"threads": spec.threads, "cores": cores()},
         "proxy": proxies_of_loopback,
@@ -112,12 +115,6 @@ def disk(folder: Path) -> dict[str, Any]:
         raise OSError(f"{folder}: {error.strerror}") from error
     speed = SAMPLE_BYTES / (time.perf_counter() - began)
     return {"folder": str(folder), "free": shutil.disk_usage(folder).free, "speed": speed}
-
-
-def ray_files() -> dict[str, Any]:
-    """Return the reading of the disk on which Ray keeps its session, and whether the folder's path is too long."""
-    folder = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
-    return disk(folder) | {"too_long": len(str(folder)) >= MAX_TEMP_PATH}
 
 
 def home_folder() -> str:
@@ -208,11 +205,7 @@ def data_readings(spec: WorkerSpec, datasets: Sequence[str], splits: Sequence[st
 
 def _split_readings(worker: Worker, name: str, split: str) -> Readings:
     (info,) = worker.describe([name], split)
-    root = None
-    if worker.spec.data_root:
-        root = Path(worker.spec.data_root)
-    custom = custom_datasets([name], worker.spec.dataset_file)
-    dataset = open_dataset(name, split.partition(":")[0], root, custom)
+    dataset = worker.datasets.whole(name, split)  # with --limit most classes would be without images
     return {
         f"dataset {name}, {split}": keys.digest(info.digest, info.classes, length=12),
         f"images of {name}, {split}": info.images,

@@ -24,7 +24,7 @@ ENDED: tuple[State, ...] = ("complete", "failed", "stopped")  # not begun again
 Kind = Literal["trial", "baseline"]
 IMPORTED = "imported"
 ADDED = "added"  # origin of trials that `steer` adds
-REQUESTED_ORIGINS = ("point", ADDED, "code", "paper")  # of trials whose settings the user or the paper gave
+REQUESTED_ORIGINS = ("point", ADDED, "code", "paper")  # origins of trials whose settings the user or the paper gave
 FINAL = "final"  # among a trial's splits: the final stage, with more seeds and fresh images
 SEARCHED_ON_TEST = "hyperparameters were searched on the test split, as the paper's were"
 

@@ -61,11 +61,11 @@ class TrialChange:
     is_search: bool  # the split is the one that is searched
     has_ended: bool
     records: Sequence[TrialRecord]  # all records of the sweep
-    front: Sequence[TrialRecord]  # with this trial, if it has ended there
+    front: Sequence[TrialRecord]  # computed only where a trial has ended on the split that is searched
 
     @property
     def joins_front(self) -> bool:
-        return self.has_ended and self.record.name in [member.name for member in self.front]
+        return self.record.name in [member.name for member in self.front]
 
 
 class ChangeListener(Protocol):
@@ -293,7 +293,10 @@ class SweepSearcher(Searcher):
     def _announce(self, record: TrialRecord, split: str, *, has_ended: bool) -> None:
         """Call the listeners with a trial that has started or ended on a split."""
         is_search = split == self._space.search.split
-        change = TrialChange(record, split, is_search, has_ended, self.records(), self.front())
+        front = []
+        if is_search and has_ended:
+            front = self.front()
+        change = TrialChange(record, split, is_search, has_ended, self.records(), front)
         for listener in self._listeners:
             listener.on_change(change)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from fpp_sweep.spec.errors import InputError, unknown
@@ -117,7 +118,7 @@ class ConformalRow:
     """Conformal sets, made of all probabilities of a trial's predictions; statistics/conformal.py computes them."""
 
     form: ConformalForm  # the score of a class
-    percent: int  # of images whose label is meant to be in the set
+    percent: int  # share of images whose label is meant to be in the set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,6 +363,12 @@ _METHOD_ROWS = (
 
 # ------------------------------------------------------------ metrics
 
+CONFORMAL = {  # conformal sets by the column of predictions that they make of `logits`, after a trial's tasks
+    "lac_90": ConformalRow(form="lac", percent=90),
+    "lac_95": ConformalRow(form="lac", percent=95),
+    "aps_90": ConformalRow(form="aps", percent=90),
+    "aps_95": ConformalRow(form="aps", percent=95),
+}
 _METRICS = "fpp_sweep.core.metrics"
 _BLOCK_STATS = "fpp_sweep.statistics.block_stats"
 
@@ -406,15 +413,16 @@ def _on_request(name: str, heading: str, column: str, title: str) -> MetricRow:
     )
 
 
-def _conformal(form: ConformalForm, percent: int) -> tuple[MetricRow, MetricRow]:
+def _conformal(column: str) -> tuple[MetricRow, MetricRow]:
     """Return the rows of the size and the coverage of conformal sets."""
-    column = f"{form}_{percent}"
+    sets = CONFORMAL[column]
+    form, percent = sets.form.upper(), sets.percent
     code = f"fpp_sweep.statistics.conformal:{column}"
     size = MetricRow(
         name=f"{column}_size",
-        title=f"mean number of classes in {form.upper()}'s conformal sets at {percent} %",
+        title=f"mean number of classes in {form}'s conformal sets at {percent} %",
         goal="min",
-        heading=f"{form.upper()}{percent} size",
+        heading=f"{form}{percent} size",
         decimals=2,
         compute=f"{code}_size",
         columns=(column,),
@@ -425,7 +433,7 @@ def _conformal(form: ConformalForm, percent: int) -> tuple[MetricRow, MetricRow]
         name=f"{column}_coverage",
         title="labels that these sets hold, percent",
         goal="max",
-        heading=f"{form.upper()}{percent} cov",
+        heading=f"{form}{percent} cov",
         compute=f"{code}_coverage",
     )
     return size, coverage
@@ -492,10 +500,7 @@ _METRIC_ROWS = (
     _on_request("sharpness", "sharp", "sharpness", "rise of the entropy to the worst point nearby"),
     _on_request("fisher_rao", "F-R", "product", "mean square of <prompt, gradient of the entropy>"),
     _on_request("fisher_rao_root", "F-R root", "product", "the root of `fisher_rao`"),
-    *_conformal("lac", 90),
-    *_conformal("lac", 95),
-    *_conformal("aps", 90),
-    *_conformal("aps", 95),
+    *chain.from_iterable(_conformal(column) for column in CONFORMAL),
     _cost("seconds", "seconds", "seconds of work that a trial took, over all workers"),
     _cost("device_seconds", "device s", "seconds that workers were held for a trial"),
 )
@@ -541,12 +546,6 @@ COLUMNS = {  # optional columns of the predictions, stored if they are requested
     "logits": "the logits of all classes for the plain view",
     "sharpness": "rise of the entropy from the adapted prompt to the worst point nearby (measure.*)",
     "product": "inner product of the adapted prompt and the gradient of the entropy there (measure.views)",
-}
-CONFORMAL = {  # further columns, made of `logits` after a trial's tasks
-    "lac_90": ConformalRow(form="lac", percent=90),
-    "lac_95": ConformalRow(form="lac", percent=95),
-    "aps_90": ConformalRow(form="aps", percent=90),
-    "aps_95": ConformalRow(form="aps", percent=95),
 }
 SETTINGS_OF_COLUMN = {  # the settings that a column depends on, beside those of the method
     "sharpness": ("measure.", "adapt.view_fraction"),

@@ -13,6 +13,7 @@ Among equal probabilities the earlier class ranks first. Shapes: N samples, K cl
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,44 +62,20 @@ def scores_of_labels(scores: Numbers, labels: Integers) -> Numbers:
     return np.asarray(scores[np.arange(len(labels)), labels])
 
 
-# `spec.catalogue` names the next functions as the code of metrics
-
-
-def _mean_size(predictions: Predictions, column: str) -> float:
+def _mean_size(column: str, predictions: Predictions) -> float:
     return float(np.mean(predictions.columns[column], dtype=np.float64))
 
 
-def _coverage(predictions: Predictions, column: str) -> float:
+def _coverage(column: str, predictions: Predictions) -> float:
     return 100 * float(np.mean(predictions.columns[column + COVERED], dtype=np.float64))
 
 
-def lac_90_size(predictions: Predictions) -> float:
-    return _mean_size(predictions, "lac_90")
-
-
-def lac_90_coverage(predictions: Predictions) -> float:
-    return _coverage(predictions, "lac_90")
-
-
-def lac_95_size(predictions: Predictions) -> float:
-    return _mean_size(predictions, "lac_95")
-
-
-def lac_95_coverage(predictions: Predictions) -> float:
-    return _coverage(predictions, "lac_95")
-
-
-def aps_90_size(predictions: Predictions) -> float:
-    return _mean_size(predictions, "aps_90")
-
-
-def aps_90_coverage(predictions: Predictions) -> float:
-    return _coverage(predictions, "aps_90")
-
-
-def aps_95_size(predictions: Predictions) -> float:
-    return _mean_size(predictions, "aps_95")
-
-
-def aps_95_coverage(predictions: Predictions) -> float:
-    return _coverage(predictions, "aps_95")
+# `spec.catalogue` names these functions as the code of metrics
+lac_90_size = partial(_mean_size, "lac_90")
+lac_90_coverage = partial(_coverage, "lac_90")
+lac_95_size = partial(_mean_size, "lac_95")
+lac_95_coverage = partial(_coverage, "lac_95")
+aps_90_size = partial(_mean_size, "aps_90")
+aps_90_coverage = partial(_coverage, "aps_90")
+aps_95_size = partial(_mean_size, "aps_95")
+aps_95_coverage = partial(_coverage, "aps_95")

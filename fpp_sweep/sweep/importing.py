@@ -23,7 +23,7 @@ from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.imported import ImportedRows, read_rows
 from fpp_sweep.trial.trial import measured_value, summary
 
-DIGITS = 16  # of the digest of a file
+DIGITS = 16  # length of a file's digest
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 

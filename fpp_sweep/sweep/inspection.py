@@ -45,7 +45,7 @@ class Target:
 
     worker: WorkerSpec
     datasets: tuple[str, ...] = ()
-    splits: tuple[str, ...] = ()  # that the sweep reads, the one that is searched first
+    splits: tuple[str, ...] = ()  # splits that the sweep reads; the first one is searched
     named_datasets: NamedDatasets | None = None
     tracking_uri: str | None = None
 

@@ -27,7 +27,7 @@ from fpp_sweep.statistics.posthoc_maps import Integers, Numbers, softmax
 
 Kind = Literal["logits", "probabilities"]
 KINDS: tuple[Kind, ...] = ("logits", "probabilities")
-SUM_TOLERANCE = 1e-3  # of the sum of a row of probabilities; half precision is nearer to one
+SUM_TOLERANCE = 1e-3  # largest distance of a row's sum from one; half precision is nearer
 LEAST_PROBABILITY = 1e-38  # under the logarithm that makes logits of probabilities
 Run = tuple[str, str, int]  # dataset, split and seed
 COLUMNS = ("dataset", "split", "seed", "label")  # optional ones
@@ -52,7 +52,7 @@ class ImportedRows:
     ids: tuple[str, ...]
     kind: Kind
     values: Numbers  # (N, largest number of classes); NaN beyond the classes of a dataset
-    columns: Mapping[str, NDArray[Any]]  # those of COLUMNS that the file has
+    columns: Mapping[str, NDArray[Any]]  # the optional columns (COLUMNS) that the file has
 
     def take(self, rows: Integers) -> ImportedRows:
         """Return some of the rows."""

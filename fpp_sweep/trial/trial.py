@@ -192,7 +192,7 @@ class DatasetResult:
     costs: Mapping[str, float] = field(default_factory=dict)  # by stage, cached results included
     mapped: Mapping[str, Predictions] = field(default_factory=dict)  # by post-hoc map
     fits: tuple[Fit, ...] = ()  # fits of the post-hoc maps
-    fitted_on: Predictions | None = None  # of the validation split, if a post-hoc map was fitted on them
+    fitted_on: Predictions | None = None  # predictions of the validation split, if a post-hoc map was fitted on them
 
 
 def run_trial(

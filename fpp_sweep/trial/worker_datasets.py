@@ -29,14 +29,18 @@ class WorkerDatasets:
         return self._opened[name, split]
 
     def _open(self, name: str, split: str) -> Dataset:
-        split_name, _, count = split.partition(":")
+        count = split.partition(":")[2]
         limit = self._limit
         if count:
             limit = int(count)
-        dataset = open_dataset(name, split_name, self._root, self._custom).limited(limit)
+        dataset = self.whole(name, split).limited(limit)
         if not len(dataset):
             raise InputError(f"{name}: its {split} split has no images")
         return dataset
+
+    def whole(self, name: str, split: str) -> Dataset:
+        """Return a split with all of its samples."""
+        return open_dataset(name, split.partition(":")[0], self._root, self._custom)
 
     def open_any_split(self, name: str) -> Dataset:
         """Return a dataset of which only the classes matter: a split that is open, or else the test split."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-import tempfile
 from pathlib import Path
 
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.workers.session_folders import ray_temp_folder
 
 CONNECT_TIMEOUT = 5.0  # seconds
 
@@ -35,7 +35,7 @@ def require_reachable(given: str) -> str:
 
 def _record_of_ray_start() -> Path:
     """Return the file in which `ray start` leaves the address of this machine's cluster."""
-    return Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir())) / "ray" / "ray_current_cluster"
+    return ray_temp_folder() / "ray" / "ray_current_cluster"
 
 
 def _require_listener(address: str, where: str) -> None:

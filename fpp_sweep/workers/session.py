@@ -22,10 +22,16 @@ from typing import Any, NoReturn
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
 from fpp_sweep.workers.addresses import require_reachable
-from fpp_sweep.workers.session_folders import SESSION_PREFIX, cleaner, new_folder, remove_abandoned_folders
+from fpp_sweep.workers.session_folders import (
+    SESSION_PREFIX,
+    cleaner,
+    is_too_long,
+    new_folder,
+    ray_temp_folder,
+    remove_abandoned_folders,
+)
 
 JOIN_TIMEOUT = 30.0  # seconds to join a cluster: a machine with too few free cores takes 20
-MAX_TEMP_PATH = 24  # characters: the name of a socket below it has at most 107 bytes
 # read by Ray when it is imported
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -36,7 +42,7 @@ ENVIRONMENT = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # the driver has its own handler
     "TUNE_WARN_SLOW_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "3600",
 }
-Readings = dict[str, dict[str, Any]]  # what a function returned, by the node's address
+ReadingsOfNodes = dict[str, dict[str, Any]]  # returned values of a function, by the node's address
 _own_folders: list[TemporaryDirectory[str]] = []  # folders of the sessions that this process started
 
 
@@ -69,8 +75,9 @@ def session(address: str | None, *, cpus: int, verbose: bool) -> Iterator[None]:
 
 def _session_folder() -> TemporaryDirectory[str]:
     """Create a folder for a session's sockets, logs and spilled objects; remove those of dead drivers."""
-    parent = os.environ.get("RAY_TMPDIR", gettempdir())
-    if len(parent) >= MAX_TEMP_PATH:
+    requested = ray_temp_folder()
+    parent = str(requested)
+    if is_too_long(requested):
         parent = "/tmp"
     for temporary in {parent, gettempdir()}:
         remove_abandoned_folders(temporary)
@@ -154,9 +161,11 @@ def gpus_here() -> float:
     return count
 
 
-def on_every_node(call: Callable[..., Readings], *arguments: Any, env: Mapping[str, str], seconds: float) -> Readings:
+def on_every_node(
+    call: Callable[..., dict[str, Any]], *arguments: Any, env: Mapping[str, str], seconds: float
+) -> ReadingsOfNodes:
     """Return what a function returns on each node; see ray_session."""
-    readings: Readings = _import_ray_session().on_every_node(call, *arguments, env=env, seconds=seconds)
+    readings: ReadingsOfNodes = _import_ray_session().on_every_node(call, *arguments, env=env, seconds=seconds)
     return readings
 
 

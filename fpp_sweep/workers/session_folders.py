@@ -16,15 +16,26 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 
 import psutil
 
 OWNER_FILE = "owner"  # in a folder: name of the machine and id of the driver's process
 PREFIXES = SESSION_PREFIX, TUNE_PREFIX = "ray-", "fpp_sweep-"
-CLOSED = b"closed"  # what a driver sends to the cleaner after it has closed its session
+CLOSED = b"closed"  # sent by a driver to the cleaner after it has closed its session
+MAX_TEMP_PATH = 24  # characters: the name of a socket below it has at most 107 bytes
 KILL_ROUNDS = 2  # the second one for processes that Ray started during the first one
 KILL_SECONDS = 10.0  # for killed processes to disappear
+
+
+def ray_temp_folder() -> Path:
+    """Return the folder that the user names for Ray's temporary files, or that of all programs."""
+    return Path(os.environ.get("RAY_TMPDIR") or gettempdir())
+
+
+def is_too_long(folder: Path) -> bool:
+    """Return True if the sockets of a session below the folder would have names that are too long."""
+    return len(str(folder)) >= MAX_TEMP_PATH
 
 
 def new_folder(prefix: str, parent: str) -> TemporaryDirectory[str]:

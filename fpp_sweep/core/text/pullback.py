@@ -211,7 +211,7 @@ class Pullback:
         states = self._last_backward(last, pooled, ALL)
         for saved in reversed(middle[1:]):
             states = self._backward(saved, states, ALL)
-        # of the first block's input only the requested rows are needed
+        # only the requested rows of the first block's input are needed
         return self._backward(middle[0], states, rows) / scale
 
     def _backward(self, saved: SavedBlock, states: Tensor, rows: Tensor | slice) -> Tensor:
