@@ -8,8 +8,6 @@ has the shape of ViT-B-16, with random weights, on a few of the embedded images.
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -17,8 +15,7 @@ from pathlib import Path
 
 from benchmarks.harness import Spread
 from fpp_sweep.cli.command import parser, run
-from fpp_sweep.spec.errors import InputError
-from tests.kit.processes import environment
+from tests.kit.processes import run_command
 
 SPACES = Path(__file__).parent.parent / "search_spaces"
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -50,9 +47,9 @@ def compared(name: str, folder: Path) -> tuple[float, float, float]:
     """Return the lower and the upper end of the estimate, and the time that the sweep took, in seconds."""
     folder.mkdir()
     space = checkpointed(folder) if name == "vit" else SPACES / f"{name}.yaml"
-    low, high = estimated(tune(folder, "--space", str(space), "--dry-run"))
+    low, high = estimated(run_command(folder, "tune", "--space", str(space), "--dry-run"))
     began = time.perf_counter()
-    tune(folder, "--space", str(space))
+    run_command(folder, "tune", "--space", str(space))
     return low, high, time.perf_counter() - began
 
 
@@ -71,15 +68,6 @@ def estimated(text: str) -> tuple[float, float]:
     if low is None:
         return most, most
     return float(low) * UNITS[low_unit or unit], most
-
-
-def tune(folder: Path, *words: str) -> str:
-    command = [sys.executable, "-m", "fpp_sweep.tune", *words]
-    env = environment(folder)
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
-    if done.returncode:
-        raise InputError(done.stderr.strip())
-    return done.stdout
 
 
 def checkpointed(folder: Path) -> Path:

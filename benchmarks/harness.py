@@ -183,6 +183,18 @@ def _plain(value: object) -> object:
     return asdict(value)  # type: ignore[call-overload]  # Spent, Spread, Ratio
 
 
+def read_lines(file: Path) -> list[dict[str, Any]]:
+    """Return the results that an earlier run kept, one JSON document in a line; none without a file."""
+    if not file.exists():
+        return []
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def append_line(file: Path, row: Mapping[str, Any]) -> None:
+    with file.open("a") as stream:
+        stream.write(json.dumps(row) + "\n")
+
+
 def equal(
     found: torch.Tensor, expected: torch.Tensor, what: str, tolerance: float = 1e-4, *, predictions: bool = False
 ) -> None:

@@ -9,20 +9,17 @@ recommendation. `--out` keeps a line for each sweep; a second run goes on where 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import append_line, read_lines
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.spec.errors import InputError
 from fpp_sweep.statistics.verdicts import margin_of
-from tests.kit.processes import environment
+from tests.kit.processes import run_command
 
 FIRST_FRESH_SEED = 1000
 ZERO_SHOT = "baseline-zero_shot"
@@ -30,13 +27,12 @@ ZERO_SHOT = "baseline-zero_shot"
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    rows = finished(args.out)
+    rows = {row["seed"]: row for row in read_lines(args.out)}
     with tempfile.TemporaryDirectory(prefix="recommended-") as folder:
         for seed in range(args.sweeps):
             if seed not in rows:
                 rows[seed] = measured(args, Path(folder), seed)
-                with args.out.open("a") as stream:
-                    stream.write(json.dumps({"seed": seed, **rows[seed]}) + "\n")
+                append_line(args.out, {"seed": seed, **rows[seed]})
     print_table([rows[seed] for seed in range(args.sweeps)])
 
 
@@ -51,20 +47,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return options.parse_args(argv)
 
 
-def finished(file: Path) -> dict[int, dict[str, Any]]:
-    rows = {}
-    if file.exists():
-        for line in file.read_text().splitlines():
-            row = json.loads(line)
-            rows[row["seed"]] = row
-    return rows
-
-
 def measured(args: argparse.Namespace, folder: Path, seed: int) -> dict[str, Any]:
     """Run a sweep and its recommended config with fresh seeds, and return what came out."""
     name = f"sweep-{seed}"
     settings = [f"search.seed={seed}", *args.set]
-    command(folder, "tune", "--space", args.space, "--name", name, "--set", *settings)
+    run_command(folder, "tune", "--space", args.space, "--name", name, "--set", *settings)
     sweep = SweepFolder.open(folder / "sweeps" / name)
     info, records = sweep.info(), sweep.trials()
     answer = statistics_of(sweep, info, records).answer
@@ -79,7 +66,7 @@ def measured(args: argparse.Namespace, folder: Path, seed: int) -> dict[str, Any
     words = ["--config", str(config), "--prompt", "fpp", "--name", f"fresh-{seed}", "--seed", *seeds]
     if work:
         words += ["--set", *work]
-    command(folder, "evaluate", *words)
+    run_command(folder, "evaluate", *words)
     (fresh,) = SweepFolder.open(folder / "sweeps" / f"fresh-{seed}").trials()
     for objective in info.objectives:
         metric = objective.metric
@@ -97,14 +84,6 @@ def measured(args: argparse.Namespace, folder: Path, seed: int) -> dict[str, Any
 def mean_over_datasets(datasets: Mapping[str, Mapping[str, float]], metric: str) -> float:
     values = [by_metric[metric] for by_metric in datasets.values()]
     return sum(values) / len(values)
-
-
-def command(folder: Path, name: str, *words: str) -> None:
-    """Run a command of the package as a user types it; raise InputError if it fails."""
-    line = [sys.executable, "-m", f"fpp_sweep.{name}", *words]
-    done = subprocess.run(line, cwd=folder, env=environment(folder), capture_output=True, text=True)
-    if done.returncode:
-        raise InputError(f"{' '.join(line)}: {done.stderr}")
 
 
 def print_table(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -12,7 +12,6 @@ Samplers: those of `search.sampler`, and `gpN`, Optuna's own GPSampler after N t
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 import time
@@ -26,7 +25,7 @@ import optuna
 from optuna.samplers import BaseSampler, GPSampler
 
 from benchmarks.clouds import Cloud, read_clouds
-from benchmarks.harness import table
+from benchmarks.harness import append_line, table
 from benchmarks.responses import Response, SmoothResponse, SurrogateResponse, posterior_means
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.search.samplers import build_sampler, stream_seed
@@ -82,8 +81,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         outcome = search(case, response, space, args.budgets)
         outcomes.append(outcome)
         if args.out:
-            with args.out.open("a") as stream:
-                stream.write(json.dumps(asdict(outcome)) + "\n")
+            append_line(args.out, asdict(outcome))
     print_tables(outcomes, args.budgets)
 
 

@@ -9,7 +9,6 @@ goes on where the first ended.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import tempfile
 import warnings
@@ -21,6 +20,7 @@ import numpy as np
 import optuna
 
 from benchmarks.clouds import METRICS, SPLIT
+from benchmarks.harness import append_line, read_lines
 from benchmarks.search import Case, sampler_of
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.records.pareto import front, hypervolume
@@ -49,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             for sampler in args.samplers:
                 if (sampler, seed) not in results:
                     results[sampler, seed] = search(args, space, trials, sampler, seed)
-                    write(args.out, sampler, seed, results[sampler, seed])
+                    row = {"sampler": sampler, "seed": seed, "result": results[sampler, seed]}
+                    append_line(args.out, row)
     print_table(args, results)
 
 
@@ -126,16 +127,9 @@ def search(args: argparse.Namespace, space: Space, trials: Trials, sampler: str,
 
 def finished(file: Path) -> dict[tuple[str, int], dict[str, Any]]:
     results = {}
-    if file.exists():
-        for line in file.read_text().splitlines():
-            row = json.loads(line)
-            results[row["sampler"], row["seed"]] = row["result"]
+    for row in read_lines(file):
+        results[row["sampler"], row["seed"]] = row["result"]
     return results
-
-
-def write(file: Path, sampler: str, seed: int, result: Mapping[str, Any]) -> None:
-    with file.open("a") as stream:
-        stream.write(json.dumps({"sampler": sampler, "seed": seed, "result": result}) + "\n")
 
 
 def print_table(args: argparse.Namespace, results: Mapping[tuple[str, int], Mapping[str, Any]]) -> None:

@@ -150,16 +150,31 @@ def test_the_environment_is_read_for_ray_threads_and_proxies(tmp_path, monkeypat
     assert judged["Ray's files"] in ("ok", "note")  # a disk may be slow
 
 
-def test_every_split_that_a_sweep_reads_is_looked_at_and_faults_of_the_test_split_are_found(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def draw_animals(folder):
+    """Write four images of each of two classes, for both splits that a sweep reads."""
     draws = np.random.default_rng(0)
     for split in ("val", "test"):
         for name in ("cat", "dog"):
-            folder = tmp_path / "animals" / split / name
-            folder.mkdir(parents=True)
+            (folder / split / name).mkdir(parents=True)
             for number in range(4):
                 pixels = draws.integers(0, 255, (40, 40, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / f"{number}.png")
+                Image.fromarray(pixels).save(folder / split / name / f"{number}.png")
+
+
+def test_a_folder_that_is_given_as_a_dataset_is_looked_at(tmp_path):
+    draw_animals(tmp_path / "photos")
+    datasets = [f"mine={tmp_path / 'photos'}"]
+    spec = WorkerSpec(model="tiny", datasets=tuple(datasets), cache=str(tmp_path / "cache"), threads=1)
+    judged = {
+        finding.subject: finding for finding in findings({"here": data_readings(spec, datasets, ["val", "test"])})
+    }
+    assert judged["files of mine, test"].text == "8 of 8 images opened"
+    assert not [finding for finding in judged.values() if finding.state == "wrong"]
+
+
+def test_every_split_that_a_sweep_reads_is_looked_at_and_faults_of_the_test_split_are_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    draw_animals(tmp_path / "animals")
     (tmp_path / "animals.yaml").write_text("animals: {layout: folders, images: animals}\n")
     spec = WorkerSpec(
         model="tiny", dataset_file=str(tmp_path / "animals.yaml"), cache=str(tmp_path / "cache"), threads=1

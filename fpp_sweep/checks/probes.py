@@ -28,7 +28,8 @@ from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.process import cores, memory
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.spec.tasks import BATCH, EvalTask
-from fpp_sweep.workers.session_folders import is_too_long, ray_temp_folder
+from fpp_sweep.workers.addresses import ray_temp_folder
+from fpp_sweep.workers.session_folders import is_too_long
 
 if TYPE_CHECKING:
     from fpp_sweep.trial.worker import Worker

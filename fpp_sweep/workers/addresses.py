@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from pathlib import Path
 
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.workers.session_folders import ray_temp_folder
 
 CONNECT_TIMEOUT = 5.0  # seconds
 
@@ -31,6 +31,11 @@ def require_reachable(given: str) -> str:
         ) from error
     _require_listener(address, f"--address auto: {address}, which `ray start` has left in {record}")
     return address
+
+
+def ray_temp_folder() -> Path:
+    """Return the folder that the user names for Ray's temporary files, or that of all programs."""
+    return Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
 
 
 def _record_of_ray_start() -> Path:

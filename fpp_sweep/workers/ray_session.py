@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 import ray
@@ -61,13 +60,6 @@ def join(address: str, **options: Any) -> None:
 
 def end() -> None:
     ray.shutdown()
-
-
-def kill_processes() -> None:
-    """Kill all processes of this process's own session."""
-    node: Any = ray._private.worker._global_node
-    with suppress(Exception):  # some processes of the session are dead
-        node.kill_all_processes(check_alive=False, wait=True)
 
 
 def count_gpus() -> float:

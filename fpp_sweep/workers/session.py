@@ -21,14 +21,14 @@ from typing import Any, NoReturn
 
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
-from fpp_sweep.workers.addresses import require_reachable
+from fpp_sweep.workers.addresses import ray_temp_folder, require_reachable
 from fpp_sweep.workers.session_folders import (
     SESSION_PREFIX,
     cleaner,
     is_too_long,
     new_folder,
-    ray_temp_folder,
     remove_abandoned_folders,
+    remove_session,
 )
 
 JOIN_TIMEOUT = 30.0  # seconds to join a cluster: a machine with too few free cores takes 20
@@ -88,9 +88,8 @@ def _session_folder() -> TemporaryDirectory[str]:
 
 def kill_session() -> None:
     """Kill the processes of this process's session and remove its folder, when the session cannot be closed."""
-    _import_ray_session().kill_processes()
     for folder in _own_folders:
-        folder.cleanup()
+        remove_session(Path(folder.name))
 
 
 def _protect_token() -> None:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import TemporaryDirectory
 
 import psutil
 
@@ -26,11 +26,6 @@ CLOSED = b"closed"  # sent by a driver to the cleaner after it has closed its se
 MAX_TEMP_PATH = 24  # characters: the name of a socket below it has at most 107 bytes
 KILL_ROUNDS = 2  # the second one for processes that Ray started during the first one
 KILL_SECONDS = 10.0  # for killed processes to disappear
-
-
-def ray_temp_folder() -> Path:
-    """Return the folder that the user names for Ray's temporary files, or that of all programs."""
-    return Path(os.environ.get("RAY_TMPDIR") or gettempdir())
 
 
 def is_too_long(folder: Path) -> bool:
@@ -102,6 +97,8 @@ def session_processes(folder: Path) -> list[psutil.Process]:
     """Return Ray's processes that use the folder, with all of their descendants."""
     processes: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
+        if process.pid == os.getpid():  # a driver that gives up its own session
+            continue
         with suppress(psutil.Error):  # ended meanwhile, or of another user
             if _is_of_ray(process) and _uses(process, folder):
                 for member in (process, *process.children(recursive=True)):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.sweep.plan import make_plan
 from fpp_sweep.sweep.worker_spec import worker_spec
@@ -40,6 +41,15 @@ def environment(folder: Path) -> dict[str, str]:
     """Return the variables of a command: a cache in the folder, and this checkout's package."""
     path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     return os.environ | {"FPP_SWEEP_CACHE": str(folder / "cache"), "PYTHONPATH": path}
+
+
+def run_command(folder: Path, name: str, *words: str) -> str:
+    """Run a command of the package in a folder; return what it prints, or raise InputError if it fails."""
+    line = [sys.executable, "-m", f"fpp_sweep.{name}", *words]
+    done = subprocess.run(line, cwd=folder, env=environment(folder), capture_output=True, text=True)
+    if done.returncode:
+        raise InputError(f"{' '.join(line)}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def error_lines(err):
