@@ -101,12 +101,14 @@ def knee_order(points: Sequence[Values], goals: Sequence[Goal], corner: Values) 
     >>> knee_order([(72.0, 9.0), (71.5, 4.5), (20.0, 1.0)], ["max", "min"], corner=(66.0, 13.0))
     [1, 0, 2]
     """
+    if not points:  # where no trial has finished there is no corner either
+        return []
     minimized = [_minimize(point, goals) for point in points]
     limits = _minimize(corner, goals)
     objectives = range(len(goals))
     scales = []
     for objective in objectives:
-        best = min((point[objective] for point in minimized), default=limits[objective])
+        best = min(point[objective] for point in minimized)
         scales.append(max(limits[objective] - best, 1e-12))
 
     def rank(index: int) -> tuple[float, float, float]:

@@ -140,6 +140,10 @@ def test_equal_trade_offs_are_ordered_by_the_first_objective():
     assert knee_order([(1.0, 0.0), (2.0, 1.0)], ["max", "min"], (0.0, 2.0)) == [1, 0]
 
 
+def test_without_points_there_is_no_knee_and_no_corner_is_needed():
+    assert knee_order([], ["max", "min"], []) == []
+
+
 def test_the_worst_values_form_the_corner():
     assert worst([(70.0, 4.0), (65.0, 9.0), (71.0, 5.0)], ["max", "min"]) == [65.0, 9.0]
 
