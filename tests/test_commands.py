@@ -123,19 +123,22 @@ def test_tune_runs_as_the_readme_writes_it(tmp_path):
 
 
 def test_a_printed_command_runs_in_the_shell_that_it_is_printed_in(tmp_path):
-    """Without `fpp-sweep` on the PATH the interpreter is named; with it, the script."""
+    """Without `fpp-sweep` or `mlflow` on the PATH the interpreter is named; with it, the script."""
     code = (
-        "from fpp_sweep.spec.messages import command_line, runnable; print(runnable(command_line('cache', ['list'])))"
+        "from fpp_sweep.spec.messages import command_line, runnable; "
+        "print(runnable(command_line('cache', ['list']))); print(runnable('mlflow --version'))"
     )
     scripts = os.path.dirname(sys.executable)
     for path in ("/usr/bin:/bin", f"{scripts}:/usr/bin:/bin"):
         env = environment(tmp_path) | {"PATH": path}
         (tmp_path / "cache").mkdir(exist_ok=True)
-        line = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
-        assert line.startswith("fpp-sweep " if scripts in path else sys.executable)
-        done = subprocess.run(line, shell=True, env=env, capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert "0 entries" in done.stdout
+        printed = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+        expected = {"fpp-sweep": "0 entries", "mlflow": "mlflow, version"}
+        for (script, output), line in zip(expected.items(), printed.stdout.splitlines(), strict=True):
+            assert line.startswith(f"{script} " if scripts in path else sys.executable)
+            done = subprocess.run(line, shell=True, env=env, capture_output=True, text=True)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert output in done.stdout
 
 
 def test_a_recorded_command_names_no_interpreter_and_no_secret():

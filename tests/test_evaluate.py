@@ -24,6 +24,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.local_run import run_locally
 from fpp_sweep.sweep.local_worker import local_worker_spec
@@ -221,7 +222,7 @@ def test_an_evaluation_is_delivered_to_mlflow_when_asked_for_and_by_sync(evaluat
     assert done.stdout.startswith("four: 5 runs brought up to date, 5 of them new\n")
     words = ["--datasets", "scenes", "--limit", "5", "--method", PLAIN, "--prompt", "a", "--name", "delivered"]
     out, _ = finished(root, *words, "--tracking-uri", "sqlite:///own.db")
-    assert f"\nMLflow      mlflow ui --backend-store-uri sqlite:///{root}/own.db" in out
+    assert f"\nMLflow      {runnable(f'mlflow ui --backend-store-uri sqlite:///{root}/own.db')}" in out
     with closing(sqlite3.connect(root / "own.db")) as store:
         assert store.execute("SELECT count(*) FROM runs WHERE status = 'FINISHED'").fetchone() == (1 + 1,)
 

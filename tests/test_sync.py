@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sync import main
 from fpp_sweep.tracking.sync import STATE_FILE
 from fpp_sweep.tracking.uri import connect
@@ -68,7 +69,7 @@ def test_the_command_writes_quietly_and_prints_where_to_look(tmp_path):
     )
     ((run,),) = rows(tmp_path / "mlflow.db", "select run_uuid from runs where name = 'perturb-1'")
     where = [
-        f"see them: mlflow ui --backend-store-uri sqlite:///{tmp_path}/mlflow.db",
+        f"see them: {runnable(f'mlflow ui --backend-store-uri sqlite:///{tmp_path}/mlflow.db')}",
         f"          http://127.0.0.1:5000/#/experiments/1/runs/{run}",
     ]
     assert first.stdout.splitlines() == ["perturb-1: 5 runs brought up to date, 5 of them new", *where]

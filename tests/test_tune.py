@@ -105,7 +105,8 @@ def assert_reported_from_the_first_second_to_the_last(done, sweep):
         "\npage        file://",
         f"\nuse it      {runnable('fpp-sweep evaluate ')}",
     ]
-    parts += [f"\nMLflow      mlflow ui --backend-store-uri sqlite:///{sweep.path.parent.parent}/mlflow.db"]
+    store = f"sqlite:///{sweep.path.parent.parent}/mlflow.db"
+    parts += [f"\nMLflow      {runnable(f'mlflow ui --backend-store-uri {store}')}"]
     assert sorted(parts, key=done.stdout.index) == parts
     assert "/#/experiments/1/runs/" in done.stdout
 

@@ -16,6 +16,7 @@ from typing import Any
 from fpp_sweep.spec.errors import escaped
 
 SCRIPT = "fpp-sweep"  # the console script of pyproject.toml
+MODULES = {SCRIPT: "fpp_sweep", "mlflow": "mlflow"}  # console scripts of an environment, and the modules that they run
 NOTIFY = "search.notify="  # the beginning of an override that may hold a secret
 
 SECRET_NAMES = ("PASSWORD", "TOKEN", "SECRET", "SECRET_ACCESS_KEY")  # ends of the names of environment variables
@@ -69,12 +70,13 @@ def command_line(command: str, words: Iterable[str]) -> str:
 
 
 def runnable(recorded: str) -> str:
-    """Return a recorded command as this shell can run it: without `fpp-sweep` on the PATH, by this interpreter."""
-    script = shutil.which(SCRIPT)
+    """Return a recorded command as this shell can run it: without its script on the PATH, by this interpreter."""
+    name, _, words = recorded.partition(" ")
+    script = shutil.which(name)
     own_scripts = os.path.realpath(os.path.dirname(sys.executable))
     if script is not None and os.path.realpath(os.path.dirname(script)) == own_scripts:
         return recorded
-    return f"{shlex.quote(sys.executable)} -m fpp_sweep{recorded.removeprefix(SCRIPT)}"
+    return f"{shlex.quote(sys.executable)} -m {MODULES[name]} {words}"
 
 
 def plural(count: int, noun: str) -> str:

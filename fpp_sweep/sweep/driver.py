@@ -14,7 +14,7 @@ from tempfile import gettempdir
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec.messages import stage
+from fpp_sweep.spec.messages import command_line, runnable, stage
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.display import Display
 from fpp_sweep.sweep.live_status import live_status
@@ -121,7 +121,7 @@ class SweepDriver:
         if left:
             error = self.shipper.status().error or "it was too slow"
             print(f"MLflow lacks {left} records ({error}); deliver them later with:", file=sys.stderr)
-            print(f"    python -m fpp_sweep.sync {self.folder.path}", file=sys.stderr)
+            print(f"    {runnable(command_line('sync', [str(self.folder.path)]))}", file=sys.stderr)
 
     def _leave(self) -> None:
         """End the process on behalf of the main thread, which Ray blocks for a minute once its head is lost."""

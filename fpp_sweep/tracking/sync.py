@@ -21,7 +21,6 @@ import importlib
 import json
 import os
 import posixpath
-import shlex
 import shutil
 import tempfile
 import threading
@@ -36,7 +35,7 @@ from urllib.parse import unquote, urlsplit
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import LockHeldError, exclusive_lock, stamp_of, written_whole
-from fpp_sweep.spec.messages import masked
+from fpp_sweep.spec.messages import command_line, masked, runnable
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.version import VERSION
 from fpp_sweep.tracking.desired import (
@@ -279,7 +278,7 @@ def mlflow_links(folder: SweepFolder, uri: str) -> list[str]:
     state = _State.read(folder)
     path = sqlite_file(uri)
     if path is not None and state.runs and not path.is_file():
-        command = f"python -m fpp_sweep.sync {shlex.quote(str(folder.path))} --into {DEFAULT_URI}"
+        command = runnable(command_line("sync", [str(folder.path), "--into", DEFAULT_URI]))
         return [f"{path} does not exist; this copies the sweep to a database of yours:", command]
     address = page_address(uri)
     sweep = state.runs.get(SWEEP_KEY)

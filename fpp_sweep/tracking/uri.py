@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import exclusive_lock, written_whole
-from fpp_sweep.spec.messages import masked, printable
+from fpp_sweep.spec.messages import masked, printable, runnable
 from fpp_sweep.tracking.desired import shortened
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def is_server(uri: str) -> bool:
 
 def ui_command(uri: str) -> str:
     """Return the command that serves MLflow's page for a database."""
-    return f"mlflow ui --backend-store-uri {shlex.quote(masked(absolute(uri)))}"
+    return runnable(f"mlflow ui --backend-store-uri {shlex.quote(masked(absolute(uri)))}")
 
 
 def page_address(uri: str) -> str:
@@ -233,9 +233,9 @@ def experiment_id(client: MlflowClient, uri: str) -> str:
                 raise
     if experiment.lifecycle_stage != "active":
         address = shlex.quote(masked(absolute(uri)))
+        restore = runnable(f"mlflow experiments restore --experiment-id {experiment.experiment_id}")
         raise InputError(
-            f"MLflow's experiment {EXPERIMENT!r} was deleted; bring it back: mlflow experiments restore "
-            f"--experiment-id {experiment.experiment_id} (with MLFLOW_TRACKING_URI={address})"
+            f"MLflow's experiment {EXPERIMENT!r} was deleted; bring it back: MLFLOW_TRACKING_URI={address} {restore}"
         )
     return str(experiment.experiment_id)
 

@@ -15,6 +15,7 @@ import pytest
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import written_whole
+from fpp_sweep.spec.messages import runnable
 from fpp_sweep.tracking import DEFAULT_URI, check_store, mlflow_links, sync_folder, trusted_uri, upload_group_files
 from fpp_sweep.tracking.sync import STATE_FILE, _SweepRuns, is_synced
 from fpp_sweep.tracking.uri import connect, ui_command
@@ -573,7 +574,7 @@ def test_links_lead_to_the_sweeps_run_where_it_was_written(tmp_path, uri):
     ((run,),) = rows(tmp_path / "mlflow.db", "select run_uuid from runs where name = 'perturb-1'")
     assert mlflow_links(folder, uri) == [ui_command(uri), f"http://127.0.0.1:5000/#/experiments/1/runs/{run}"]
     assert mlflow_links(folder, server) == [server]  # its runs are in another store
-    command = f"python -m fpp_sweep.sync {folder.path} --into sqlite:///mlflow.db"
+    command = runnable(f"fpp-sweep sync {folder.path} --into sqlite:///mlflow.db")
     assert mlflow_links(folder, "sqlite:////home/sender/mlflow.db")[1] == command
 
 

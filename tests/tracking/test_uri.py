@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import runnable
 from fpp_sweep.tracking import DEFAULT_URI, check_store, uri
 from fpp_sweep.tracking.uri import check_address, connect, is_permanent, one_line, store_identity, ui_command
 from tests.kit.stores import free_port, rows
@@ -176,8 +177,9 @@ def test_after_a_kill_during_the_creation_of_tables_the_next_start_creates_them(
 
 def test_the_command_that_serves_the_page_works_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert ui_command(DEFAULT_URI) == f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/mlflow.db"
-    assert ui_command("sqlite:////data/my runs.db") == "mlflow ui --backend-store-uri 'sqlite:////data/my runs.db'"
+    assert ui_command(DEFAULT_URI) == runnable(f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/mlflow.db")
+    command = runnable("mlflow ui --backend-store-uri 'sqlite:////data/my runs.db'")
+    assert ui_command("sqlite:////data/my runs.db") == command
 
 
 def test_environment_variables_that_the_user_set_stay(monkeypatch):

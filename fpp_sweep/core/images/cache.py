@@ -132,9 +132,7 @@ def unwritable(path: Path, error: OSError, *, chunk: int = 0, chunks: int = 0) -
         needed = ""
         if chunk:
             needed = f", {readable_size(chunk)} are needed now and about {readable_size(chunk * chunks)} in all"
-        advice = (
-            "free some with `python -m fpp_sweep.cache prune`, or keep the cache elsewhere with --set work.cache=DIR"
-        )
+        advice = "free some with `fpp-sweep cache prune`, or keep the cache elsewhere with --set work.cache=DIR"
         return InputError(f"{path}: no space left for features{needed}; {advice}")
     reason = error.strerror or str(error)
     return InputError(
