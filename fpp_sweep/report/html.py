@@ -169,7 +169,8 @@ def _plot_to_html(plot: Plot) -> str:
     controls = "" if plot.group else _controls([plot])
     size = f"min-width:{plot.min_width}px;min-height:{plot.layout.get('height', 0)}px"
     return (
-        f'<div class="chart">{controls}<div class="wide"><div class="plot" role="img" '
+        f'<div class="chart">{controls}<div class="wide" tabindex="0" role="region" aria-label="chart {safe(plot.name)}">'
+        f'<div class="plot" role="img" '
         f'aria-label="{safe(plot.description or plot.name)}" id="{plot.name}" style="{size}"></div></div></div>'
     )
 

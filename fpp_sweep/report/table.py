@@ -360,7 +360,7 @@ def _html_group_line(table: Table) -> str:
         if group:
             cells.append(f'<th class="group" colspan="{stop - start}">{html.escape(group)}</th>')
         else:
-            cells.append("<th></th>")
+            cells.append("<td></td>")  # a screen reader would announce an empty heading
     return f"<tr>{''.join(cells)}</tr>"
 
 
