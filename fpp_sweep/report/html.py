@@ -168,9 +168,9 @@ def _plot_to_html(plot: Plot) -> str:
         return text_to_html(Text(plot.placeholder, "faint"))
     controls = "" if plot.group else _controls([plot])
     size = f"min-width:{plot.min_width}px;min-height:{plot.layout.get('height', 0)}px"
+    region = f'class="wide" tabindex="0" role="region" aria-label="chart {safe(plot.name)}"'
     return (
-        f'<div class="chart">{controls}<div class="wide" tabindex="0" role="region" aria-label="chart {safe(plot.name)}">'
-        f'<div class="plot" role="img" '
+        f'<div class="chart">{controls}<div {region}><div class="plot" role="img" '
         f'aria-label="{safe(plot.description or plot.name)}" id="{plot.name}" style="{size}"></div></div></div>'
     )
 
