@@ -144,7 +144,7 @@ def _rates(status: Status) -> list[str]:
     if status.images_per_second is not None:
         rates = [f"{status.images_per_second:.3g} images/s on {rates[0]}"]
     if status.seconds_left is not None:
-        rates.append(f"{duration(status.seconds_left)} left")
+        rates.append(f"{duration(status.seconds_left)} of search left")
     return rates
 
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from fpp_sweep.workers.status import SchedulerStatus
 
 
+SEARCH_PHASES = ("starting", "baselines", "search")  # those before the final stage and test, which have no estimate
+
+
 @dataclass(frozen=True)
 class Status:
     """Progress, rates, front and troubles of a running sweep."""
@@ -28,7 +31,7 @@ class Status:
     images_per_second: float | None
     front: Sequence[Sequence[float]]  # values of its members
     hypervolume: float | None
-    seconds_left: float | None
+    seconds_left: float | None  # of search
     workers: int
     note: str | None  # such as MLflow's delay
     stopped: int = 0
@@ -76,10 +79,12 @@ def _hypervolume(front: Sequence[Sequence[float]], info: SweepInfo) -> float | N
 
 
 def seconds_left(progress: Progress, search: Search, *, spent: float) -> float | None:
-    """Return the time that the budget and the remaining trials leave, or None if neither is known.
+    """Return the time of search that the budget and the remaining trials leave; None if neither is known, or after it.
 
     `spent` are the seconds that all drivers have worked on the sweep.
     """
+    if progress.phase not in SEARCH_PHASES:
+        return None
     limits = []
     if search.wall_clock is not None:
         limits.append(search.wall_clock - spent)

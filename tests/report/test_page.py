@@ -241,9 +241,10 @@ def test_the_heat_map_shows_gains_over_the_datasets_median(tmp_path):
     assert trace["text"][0] == ["73.00", "74.00", "75.00"]
 
 
-def test_each_trial_has_a_section_with_its_settings_numbers_diagrams_log_and_files(tmp_path):
+def write_measured_sweep(path):
+    """A trial with everything that its section shows, beside two baselines, a trial without files and a failed one."""
     measured = trial(0, 69.0, 5.0, params={"fpp.gamma2": 0.15}, test=True)
-    written = write_sweep(tmp_path, sweep_info(), [*all_baselines()[:2], measured, trial(1), failed(2)])
+    written = write_sweep(path, sweep_info(), [*all_baselines()[:2], measured, trial(1), failed(2)])
     folder = written.artifacts("trial-0000")
     (folder / "prompts").mkdir(parents=True)
     (folder / "prompts" / "digits.seed0.safetensors").write_bytes(b"prompt")
@@ -253,6 +254,11 @@ def test_each_trial_has_a_section_with_its_settings_numbers_diagrams_log_and_fil
     (folder / "test").mkdir()
     (folder / "test" / "block_stats.npz").write_bytes(to_bytes({("digits", 0): stats, ("digits", 1): stats}))
     write_report(written, pages=True)
+    return written
+
+
+def test_each_trial_has_a_section_with_its_settings_numbers_diagrams_log_and_files(tmp_path):
+    written = write_measured_sweep(tmp_path)
     page = (written.report / "sweep.html").read_text()
     trials = page_data(written.report)["trials"]
     assert [name for name in trials if f'<section class="trial" id="{name}"' in page] == list(trials)
@@ -428,6 +434,25 @@ def test_the_page_comes_alive_in_a_sandboxed_frame_of_a_browser(tmp_path, scheme
         inside.wait_for_function(title, timeout=20_000)
         assert (errors, [url for url in requests if url.startswith("http")]) == ([], [])
         browser.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+def test_a_diagram_names_the_numbers_of_the_table_above_it(tmp_path):
+    """Its bins hold all seeds together, whose ECE is another number than the mean over seeds."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    written = write_measured_sweep(tmp_path)
+    rows = page_data(written.report)["trials"]["trial-0000"]["numbers"]["test"]
+    numbers = {dataset: f"accuracy {accuracy}, ece {ece}" for dataset, accuracy, ece, *_ in rows}
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        window = browser.new_page()
+        window.goto(f"{(written.report / 'sweep.html').as_uri()}#trial-0000")
+        diagrams = window.locator("#trial-0000 .diagrams svg")
+        diagrams.first.wait_for(timeout=60_000)
+        labels = diagrams.evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
+        browser.close()
+    assert labels == [f"trial-0000 on all datasets: {numbers['average']}", f"trial-0000 on digits: {numbers['digits']}"]
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ STATUS = Status(
     note="MLflow is 12 records behind",
 )
 LINE = (
-    "search: 13/40 trials, 1 failed, 2 running; 41.3 images/s on 2 workers; 3:13 left; "
+    "search: 13/40 trials, 1 failed, 2 running; 41.3 images/s on 2 workers; 3:13 of search left; "
     "front of 2, best accuracy 71.00, ece 4.00; hypervolume 123.4; MLflow is 12 records behind"
 )
 
@@ -105,7 +105,7 @@ def test_a_terminal_has_one_block_that_is_redrawn(terminal):
         display.update(replace(STATUS, finished=finished))
     assert screen.screen() == [
         "search    ━━━━━━╸━━━━━━━━━━━━━ 13/40 trials, 1 failed, 2 running",
-        "          41.3 images/s on 2 workers, 3:13 left",
+        "          41.3 images/s on 2 workers, 3:13 of search left",
         "          front of 2, best accuracy 71.00, ece 4.00",
         "          hypervolume 123.4",
         "          MLflow is 12 records behind",
@@ -170,7 +170,7 @@ def test_a_log_gets_every_event_and_a_status_every_half_minute():
         LINE,
         "trial-0001  accuracy 70.00",
         LINE,
-        LINE.replace("search", "test"),
+        LINE.replace("search:", "test:"),
     ]
 
 

@@ -87,6 +87,8 @@ def test_the_time_left_is_the_smaller_of_budget_and_remaining_trials(wall_clock,
     )
     search = small_space(f"search.wall_clock={wall_clock}").search
     assert seconds_left(progress, search, spent=150.0) == left
+    progress.phase = "final stage"
+    assert seconds_left(progress, search, spent=150.0) is None
 
 
 def test_the_work_and_the_time_of_a_second_driver_are_added_to_those_of_the_first(tmp_path, make_driver):

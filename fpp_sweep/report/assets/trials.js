@@ -118,7 +118,7 @@ function diagramsOf(name, trial) {
   show();
   const choice = rivals.length ? [make("p", {className: "tools"}, make("label", {}, "beside ", select))] : [];
   return [heading(`Reliability on ${split}`), ...choice, make("p", {className: "faint"}, "Bars: accuracy by confidence, both from 0 to 1. " +
-    "Outlines: the gap to the mean confidence. Grey: the share of images."), grid];
+    "Outlines: the gap to the mean confidence. Grey: the share of images. A diagram holds all seeds together."), grid];
 }
 
 // Yields a figure for all datasets, and one for each, with the diagrams of both trials.
@@ -126,14 +126,19 @@ function* diagramRows(name, rival, split) {
   const names = rival ? [name, rival] : [name];
   const datasets = Object.keys(trials[name].diagrams[split]);
   const total = other => addBins(datasets.map(dataset => binsOf(trials[other].diagrams[split][dataset])));
-  yield diagramRow("all datasets", names, names.map(total));
+  const row = (title, dataset, binsOfTrial) => make("figure", {}, make("figcaption", {}, title),
+    ...names.map(other => diagram(other, title, numbersOf(other, split, dataset), binsOfTrial(other))));
+  yield row("all datasets", "average", total);
   for (const dataset of datasets)
-    yield diagramRow(dataset, names, names.map(other => binsOf(trials[other].diagrams[split][dataset])));
+    yield row(dataset, dataset, other => binsOf(trials[other].diagrams[split][dataset]));
 }
 
-function diagramRow(dataset, names, allBins) {
-  const caption = make("figcaption", {}, dataset);
-  return make("figure", {}, caption, ...names.map((name, index) => diagram(name, dataset, allBins[index])));
+// Returns accuracy and ECE as the table of the trial has them: means over seeds. The bins hold all seeds together.
+function numbersOf(name, split, dataset) {
+  const [heads, ...rows] = trials[name].numbers[split];
+  const values = rows.find(([label]) => label === dataset) ?? [];
+  const metrics = ["accuracy", "ece"].filter(metric => values[heads.indexOf(metric)]);
+  return metrics.map(metric => `${metric} ${values[heads.indexOf(metric)]}`).join(", ");
 }
 
 function binsOf(numbers = []) {
@@ -153,12 +158,8 @@ function addBins(allBins) {
   })));
 }
 
-function diagram(name, dataset, bins) {
-  const images = bins.reduce((sum, bin) => sum + bin.images, 0) || 1;
+function diagram(name, dataset, words, bins) {
   const most = Math.max(...bins.map(bin => bin.images), 1);
-  const accuracy = 100 * bins.reduce((sum, bin) => sum + bin.correct, 0) / images;
-  const error = 100 * bins.reduce((sum, bin) => sum + Math.abs(bin.correct - bin.confidence), 0) / images;
-  const words = `accuracy ${accuracy.toFixed(1)}, ECE ${error.toFixed(1)}`;
   const label = `${name.replace("baseline-", "")} on ${dataset}: ${words}`;
   const svg = shape("svg", {viewBox: "-1 -1 102 116", role: "img", "aria-label": label});
   const width = SIDE / N_BINS;
