@@ -12,6 +12,8 @@ from typing import Any, Literal, get_args
 from fpp_sweep.spec.config import AdaptConfig
 
 FILE = Path(__file__).with_name("released_settings.toml")
+TEMPLATES_FILE = Path(__file__).with_name("released_templates.toml")
+OTHER_TEMPLATES = "simple"  # of datasets without released templates; ours, as on ImageNet
 
 Chosen = Literal["fixed", "not said", "tuned on test", "unpublished"]
 OPEN = (None, "auto")  # values of a setting that a released value replaces
@@ -90,3 +92,20 @@ def keys_without_released_value(method: str, dataset: str) -> list[str]:
         if setting.chosen != "fixed" and setting.default is not None and dataset not in setting.datasets:
             missing.append(setting.key)
     return missing
+
+
+@cache
+def released_templates() -> dict[str, str | list[str]]:
+    """Return the released templates by dataset: a list of them, or the name of a list of open_clip."""
+    return tomllib.loads(TEMPLATES_FILE.read_text())
+
+
+def resolved_templates(templates: str, dataset: str) -> str | list[str]:
+    """Return the templates that `adapt.templates` stands for on a dataset.
+
+    >>> resolved_templates("released", "dtd"), resolved_templates("released", "cars"), resolved_templates("openai", "dtd")
+    (['{} texture.'], 'simple', 'openai')
+    """
+    if templates != "released":
+        return templates
+    return released_templates().get(dataset, OTHER_TEMPLATES)
