@@ -15,6 +15,7 @@ from fpp_sweep.records.front import (
     values_by_setting,
 )
 from fpp_sweep.records.records import IMPORTED, REQUESTED_ORIGINS, SweepInfo, TrialRecord
+from fpp_sweep.records.released_marks import released_mark, released_notes
 from fpp_sweep.report.formatting import format_interval
 from fpp_sweep.report.table import Cell, Column, Row, RowStyle, Table, columns_of
 from fpp_sweep.spec import catalogue
@@ -55,7 +56,7 @@ def front_table(
     has_support = statistics is not None and bool(statistics.support.trials)
     rows: list[Row] = []
     for record in front.compared:
-        cells = [Cell(record.label)]
+        cells = [Cell(record.label, mark=released_mark(record))]
         for split in splits:
             for metric in metrics_shown(info):
                 cells.append(metric_cell(record, split, metric, statistics))
@@ -64,7 +65,8 @@ def front_table(
         cells.append(Cell(remarks(front, record)))
         cells += setting_cells(record, searched)
         rows.append(_row(front, record, cells, rows))
-    return Table(title=title, columns=_columns(info, splits, searched, has_support=has_support), rows=rows)
+    columns = _columns(info, splits, searched, has_support=has_support)
+    return Table(title=title, columns=columns, rows=rows, notes=released_notes(front.compared))
 
 
 def _columns(
@@ -96,12 +98,14 @@ def dataset_table(info: SweepInfo, front: Front, statistics: SweepStatistics | N
         columns += columns_of(headings, group=dataset)
     rows: list[Row] = []
     for record in records:
-        cells = [Cell(record.label)]
+        cells = [Cell(record.label, mark=released_mark(record))]
         for dataset in datasets:
             for metric in metrics:
                 cells.append(metric_cell(record, split, f"{metric}/{dataset}", statistics))
         rows.append(_row(front, record, cells, rows))
-    return Table(title=f"{split} split", columns=columns, rows=rows if datasets else [])
+    if not datasets:
+        return Table(title=f"{split} split", columns=columns)
+    return Table(title=f"{split} split", columns=columns, rows=rows, notes=released_notes(records))
 
 
 def metric_cell(record: TrialRecord, split: str, metric: str, statistics: SweepStatistics | None) -> Cell:

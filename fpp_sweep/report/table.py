@@ -37,7 +37,16 @@ CellStyle = Literal["", "good", "bad", "faint"]
 RowStyle = Literal["", "best", "baseline"]
 
 _ANSI = {"": "", "good": "\x1b[32m", "bad": "\x1b[31m", "faint": "\x1b[2m"}
-_TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": "$<$", "±": r"$\pm$"}
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    "±": r"$\pm$",
+    "†": r"\dag{}",
+    "‡": r"\ddag{}",
+    "§": r"\S{}",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,7 +547,7 @@ def tex(text: str) -> str:
     def replacement(match: re.Match[str]) -> str:
         return _TEX.get(match[0], f"\\{match[0]}")
 
-    literal = re.sub(r"[\\~^<±]|[&%$#_{}]", replacement, escaped(text))
+    literal = re.sub(r"[\\~^<±†‡§]|[&%$#_{}]", replacement, escaped(text))
     return re.sub(r"(?<![\w-])-(?=\d)", "$-$", literal)
 
 

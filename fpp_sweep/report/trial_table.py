@@ -16,6 +16,7 @@ from fpp_sweep.records.front import (
     values_by_setting,
 )
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.released_marks import released_mark, released_notes
 from fpp_sweep.report.front_table import remarks, setting_cells, support_text
 from fpp_sweep.report.table import Cell, Column, Row, RowStyle, Table, cells_of, columns_of
 
@@ -39,13 +40,13 @@ def trial_table(info: SweepInfo, records: Sequence[TrialRecord], statistics: Swe
     columns.append(Column("reason", is_text=True))
     rows = []
     for record in by_merit(front, records):
-        cells = [Cell(record.label), *setting_cells(record, keys)]
+        cells = [Cell(record.label, mark=released_mark(record)), *setting_cells(record, keys)]
         for split, metric in shown:
             cells.append(Cell(format_result(metric, record.results.get(split), deviation=False)))
         cells += cells_of([remarks(front, record), support_text(statistics, record.name)])
         cells += cells_of([record.state, _minutes(record), format_setting(record.reason or "")[:REASON_LENGTH]])
         rows.append(Row(cells, style=_style(front, record), trial=record.name))
-    return Table(columns=columns, rows=rows, name="all-trials")
+    return Table(columns=columns, rows=rows, name="all-trials", notes=released_notes(records))
 
 
 def by_merit(front: Front, records: Sequence[TrialRecord]) -> list[TrialRecord]:

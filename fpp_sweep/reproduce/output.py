@@ -7,13 +7,14 @@ import io
 from pathlib import Path
 
 from fpp_sweep.records.front import orders_remark
+from fpp_sweep.records.released_marks import released_mark, released_notes
 from fpp_sweep.report import table as report_table
 from fpp_sweep.report.document import Document, Section, Text, document_to_latex, document_to_markdown, paragraphs
 from fpp_sweep.report.document import document_to_text as to_text
 from fpp_sweep.report.text_layout import DEFAULT_WIDTH
 from fpp_sweep.reproduce.cells import Cell
 from fpp_sweep.reproduce.claims import DOES_NOT_HOLD, HOLDS, judge_claims
-from fpp_sweep.reproduce.experiments import STAGES, Column
+from fpp_sweep.reproduce.experiments import STAGES, Column, Row
 from fpp_sweep.reproduce.printed import PAPERS_MODEL, PAPERS_TAG
 from fpp_sweep.reproduce.tables import SPLIT, Table, is_average
 from fpp_sweep.spec import catalogue
@@ -53,7 +54,8 @@ def table_document(table: Table) -> Document:
     ]
     if table.experiment.claims:
         sections.append(claims_section(table))
-    sections.append(Section("How to read the numbers", paragraphs(NOTES)))
+    notes = [*NOTES, *released_notes(table.records.values())]
+    sections.append(Section("How to read the numbers", paragraphs(notes)))
     return Document(table.experiment.title, sections)
 
 
@@ -85,11 +87,19 @@ def column_table(table: Table, column: Column) -> report_table.Table:
         columns.append(report_table.Column(SHORT_NAMES.get(scope, scope), group=group))
     rows = []
     for row in table.rows:
-        cells = [report_table.Cell(row.title)]
+        cells = [report_table.Cell(row.title, mark=_mark_of(table, row))]
         for scope in table.scopes:
             cells.append(_cell(table.cell(row, column, scope), column))
         rows.append(report_table.Row(cells))
     return report_table.Table(columns=columns, rows=rows)
+
+
+def _mark_of(table: Table, row: Row) -> str:
+    """Return the mark of a row whose settings are those of a released program."""
+    for (name, _), record in table.records.items():
+        if name == row.name:
+            return released_mark(record)
+    return ""
 
 
 def _cell(cell: Cell, column: Column) -> report_table.Cell:

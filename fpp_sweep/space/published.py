@@ -42,11 +42,12 @@ def baseline_configs(names: Iterable[str], start: TrialConfig, preset: str) -> d
     for key, value in start.flat().items():
         if key.startswith(("adapt.", "views.", "anchor_prompt", "deep_prompts", "precision")):
             shared[key] = value
-    configs = {}
+    settings_of = {}
     for origin in PUBLISHED:
-        published = TrialConfig().replace(published_points(preset)[origin])
-        configs[f"fpp_{origin}"] = published.replace(shared)
+        settings_of[f"fpp_{origin}"] = {**published_points(preset)[origin], **shared}
     for method in catalogue.METHODS:
-        settings = {**shared, "method": method, "prompt": start.anchor_prompt}
-        configs[method] = TrialConfig().replace(settings)
-    return {name: configs[name] for name in names}
+        settings_of[method] = {**shared, "method": method, "prompt": start.anchor_prompt}
+    configs = {}
+    for name in names:
+        configs[name] = TrialConfig().replace(settings_of[name])
+    return configs

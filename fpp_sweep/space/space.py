@@ -248,8 +248,14 @@ class Space:
         return preset_for(self.preset, self.work.model)
 
     def resolve(self, values: Mapping[str, Any]) -> TrialConfig:
-        """Return the config of a trial with these values of the parameters."""
-        return self.start().replace(values)
+        """Return the config of a trial with these values of the parameters.
+
+        Where templates take the place of the prompt, all trials have the same prompt, which none of them uses.
+        """
+        config = self.start().replace(values)
+        if config.templates:
+            return config.replace({"prompt": config.anchor_prompt})
+        return config
 
     def baselines(self) -> dict[str, TrialConfig]:
         """Return the configs that trials are compared with, by name."""
@@ -298,18 +304,19 @@ class Space:
             if self.search.sampler != "grid":
                 return []
             return list(combinations(self.params))
-        start = self.start()
         configs: dict[TrialConfig, None] = {}  # in order
         searched: dict[str, None] = {}
         for block in self.grid:
             for names in block:
                 searched.update(dict.fromkeys(split_keys(names)))
             for point in block_points(block):
-                configs[start.replace(point)] = None
+                configs[self.resolve(point)] = None
         points = []
         for config in configs:
             flat = config.flat()
-            points.append({key: flat[key] for key in searched})
+            if config.templates:
+                del flat["prompt"]
+            points.append({key: flat[key] for key in searched if key in flat})
         return points
 
     def first_points(self) -> list[tuple[str, dict[str, Any]]]:

@@ -59,6 +59,7 @@ class MethodRow:
     baseline: bool = False  # whether a sweep compares its trials with it by default
     protocol: ViewProtocol | None = None  # the released views; none: those of the dataset
     released: str = ""  # its table in released_settings.toml; empty: no setting depends on the dataset
+    templates: str = ""  # the templates that it uses unless `adapt.templates` says otherwise; empty: the prompt
     listed: bool = True  # whether help texts and lists name it; a row that is not listed is reachable by its name
     digest: str = ""  # digest of the plugin that defines the row; empty: built in
 
@@ -66,6 +67,12 @@ class MethodRow:
     def ordered(self) -> bool:
         """True if the stream may come in any order of `adapt.order`; other streams come in the dataset's order."""
         return self.stateful and "adapt.order".startswith(self.reads)
+
+    def templates_of(self, setting: str | None) -> str:
+        """Return the templates that a value of `adapt.templates` stands for; empty if the method uses the prompt."""
+        if "adapt.templates" not in self.reads:
+            return ""
+        return setting or self.templates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +247,7 @@ def _of_features(
         name=name,
         title=title,
         build=f"fpp_sweep.core.methods.{build}",
-        reads=(*reads, "views."),
+        reads=(*reads, "adapt.templates", "views."),
         protocol=protocol,
         released=name,
         learns=False,
@@ -359,6 +366,15 @@ _METHOD_ROWS = (
         protocol=_AUGMIX_AND_CROPS,
     ),
     _method("soc", "TPT with SoC's Huber penalty on cosines", _SOC, (*_TPT_READS, "adapt.huber_delta"), _SOC_PENALTY),
+    MethodRow(
+        name="zero_shot_ensemble",
+        title="zero-shot by an ensemble of templates in place of the prompt",
+        build="fpp_sweep.core.methods.zero_shot:ZeroShot",
+        reads=("adapt.templates",),
+        views=1,
+        learns=False,
+        templates="openai",
+    ),
 )
 
 # ------------------------------------------------------------ metrics
@@ -553,6 +569,7 @@ SETTINGS_OF_COLUMN = {  # the settings that a column depends on, beside those of
 }
 BUILT_IN = tuple(METHODS)
 PLAIN = "zero_shot"  # the prompt as it is
+PLAIN_ENSEMBLE = "zero_shot_ensemble"  # templates as they are
 DEFAULT = "tpt"
 COMPARED = tuple(row.name for row in METHODS.values() if row.baseline)
 # the two that every reader asks for, whatever was searched

@@ -29,6 +29,8 @@ from fpp_sweep.spec.specs import Precision
 EMBEDDED_LIMIT = 200  # images of each embedded dataset by default: its images are drawn by a program, without end
 
 PROMPT_FILES = (".safetensors", ".pt", ".pth", ".bin")
+TEMPLATES = ("released", "simple", "openai")  # those of each dataset as released, and two lists of open_clip
+TEMPLATE_FILE = ".json"
 
 Distance = Literal["squared_l2", "l2", "cosine"]
 TermDistance = Literal["squared_l2", "l2", "cosine", "none"]  # none: the term is left out of the loss
@@ -134,6 +136,9 @@ class AdaptConfig:
     shift_form: Literal["class", "shared"] = "class"  # one shift for each class, or one for all
     # SoC
     huber_delta: float = 0.5  # cosine above which the penalty is linear; unpublished, the value is ours
+    # methods that need image features alone: an ensemble of templates in place of the prompt: released, simple, openai
+    # or a JSON file (docs/family.md); none: the prompt, in zero_shot_ensemble openai
+    templates: str | None = None
 
     def __post_init__(self) -> None:
         _check_types(self, "adapt")
@@ -151,6 +156,9 @@ class AdaptConfig:
             _require(value is None or value >= 0, f"adapt.{name}", ">= 0", value)
         _require(self.shift_lr >= 0, "adapt.shift_lr", ">= 0", self.shift_lr)
         _require(self.huber_delta > 0, "adapt.huber_delta", "> 0", self.huber_delta)
+        if self.templates is not None and not is_template_file(self.templates) and self.templates not in TEMPLATES:
+            problem = unknown("templates", self.templates, TEMPLATES).problem
+            raise InputError(f"{problem}; a file needs a name that ends with {TEMPLATE_FILE}", "adapt.templates")
 
     def scaled(self, unit: float) -> AdaptConfig:
         """Return the same settings in the lengths of a model whose embeddings are `unit` times ViT-B/16's."""
@@ -212,6 +220,21 @@ class TrialConfig:
 
     def __post_init__(self) -> None:
         _check_types(self, "")
+        if self.templates and self.deep_prompts != "none":
+            problem = "must be none with deep_prompts, which needs the prompt whose place templates take"
+            raise InputError(f"{problem} ({self.templates})", "adapt.templates")
+
+    @property
+    def templates(self) -> str:
+        """The templates whose ensemble takes the place of the prompt; empty: the prompt."""
+        if self.method not in catalogue.METHODS:
+            return ""
+        return catalogue.method(self.method).templates_of(self.adapt.templates)
+
+    @property
+    def pretrains(self) -> bool:
+        """True if FPP learns the prompt."""
+        return self.prompt == "fpp" and not self.templates
 
     @property
     def source(self) -> str:
@@ -258,10 +281,21 @@ def is_file_name(prompt: str) -> bool:
     return ("/" in prompt and " " not in prompt) or ".pth.tar" in prompt or prompt.endswith(PROMPT_FILES)
 
 
+def is_template_file(templates: str) -> bool:
+    """Return whether templates are in a file rather than one of the lists that come with the package."""
+    return templates.endswith(TEMPLATE_FILE)
+
+
 def require_prompt(prompt: str) -> None:
     """Raise InputError if a prompt's file is missing; its content is checked when a model is loaded."""
     if is_file_name(prompt) and not Path(prompt).is_file():
         raise InputError(f"prompt file {prompt} does not exist")
+
+
+def require_templates(templates: str) -> None:
+    """Raise InputError if a file of templates is missing; its content is checked when datasets are opened."""
+    if is_template_file(templates) and not Path(templates).is_file():
+        raise InputError(f"template file {templates} does not exist", "adapt.templates")
 
 
 # ------------------------------------------------------------ presets
@@ -424,9 +458,12 @@ def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:
     """
     if flat.get("method") not in catalogue.METHODS or "prompt" not in flat:
         return dict(flat)
-    read = ["method", "prompt", "deep_prompts", "precision", *catalogue.method(flat["method"]).reads]
-    if flat["prompt"] == "fpp":
-        read += ["fpp.", "anchor_prompt"]
+    row = catalogue.method(flat["method"])
+    read = ["method", "precision", *row.reads]
+    if not row.templates_of(flat.get("adapt.templates")):
+        read += ["prompt", "deep_prompts"]
+        if flat["prompt"] == "fpp":
+            read += ["fpp.", "anchor_prompt"]
     return {key: value for key, value in flat.items() if key.startswith(tuple(read))}
 
 

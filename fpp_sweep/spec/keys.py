@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
-from fpp_sweep.spec.released import fill_released
+from fpp_sweep.spec.released import fill_released, resolved_templates
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, adaptation_precision, pretraining_precision
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task
 
@@ -80,7 +80,7 @@ def _precision_of(task: Task) -> str:
     precision = task.config.precision
     if isinstance(task, PretrainTask):
         return pretraining_precision(precision)
-    if task.config.prompt == "fpp":  # the bits of the pretrained prompt depend on it
+    if task.config.pretrains:  # the bits of the pretrained prompt depend on it
         return precision
     return adaptation_precision(precision)
 
@@ -91,7 +91,7 @@ class TaskKeys:
 
     model: ModelInfo
     datasets: Mapping[tuple[str, str], DatasetInfo]  # by name and split
-    prompts: Mapping[str, str] = field(default_factory=dict)  # digests of prompts that are files
+    prompts: Mapping[str, str] = field(default_factory=dict)  # digests of files of prompts and templates
     _texts: dict[Any, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def of(self, task: Task) -> str:
@@ -141,8 +141,11 @@ class TaskKeys:
     def _prompt(self, task: Task) -> list[Any]:
         """Return what decides the prompt that a task makes or starts from."""
         config = task.config
+        if config.templates:
+            templates = resolved_templates(config.templates, task.dataset)
+            return ["templates", self.prompts.get(config.templates, templates)]
         prompt = self.prompts.get(config.prompt, config.prompt)
-        if config.prompt != "fpp":
+        if not config.pretrains:
             return [prompt, config.deep_prompts]
         anchor = self.prompts.get(config.anchor_prompt, config.anchor_prompt)
         return [prompt, anchor, config.deep_prompts, asdict(config.fpp), task.dataset, task.prompt_seed]
@@ -171,6 +174,7 @@ class TaskKeys:
             read += catalogue.SETTINGS_OF_COLUMN.get(column, ())
         flat = task.config.flat()
         settings = {key: value for key, value in flat.items() if key.startswith(tuple(read))}
+        settings.pop("adapt.templates", None)  # `_prompt` has them
         return row, fill_released(row.released, task.dataset, settings)
 
     def _classes(self, dataset: str) -> list[Any]:

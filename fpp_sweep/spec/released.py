@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from fpp_sweep.spec.config import AdaptConfig
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import AdaptConfig, TrialConfig
 
 FILE = Path(__file__).with_name("released_settings.toml")
+TEMPLATES_FILE = Path(__file__).with_name("released_templates.toml")
+OTHER_TEMPLATES = "simple"  # of datasets without released templates; ours, as on ImageNet
 
 Chosen = Literal["fixed", "not said", "tuned on test", "unpublished"]
 OPEN = (None, "auto")  # values of a setting that a released value replaces
@@ -90,3 +93,49 @@ def keys_without_released_value(method: str, dataset: str) -> list[str]:
         if setting.chosen != "fixed" and setting.default is not None and dataset not in setting.datasets:
             missing.append(setting.key)
     return missing
+
+
+@cache
+def released_templates() -> dict[str, str | list[str]]:
+    """Return the released templates by dataset: a list of them, or the name of a list of open_clip."""
+    return tomllib.loads(TEMPLATES_FILE.read_text())
+
+
+def resolved_templates(templates: str, dataset: str) -> str | list[str]:
+    """Return the templates that `adapt.templates` stands for on a dataset.
+
+    >>> resolved_templates("released", "dtd"), resolved_templates("released", "cars"), resolved_templates("openai", "dtd")
+    (['{} texture.'], 'simple', 'openai')
+    """
+    if templates != "released":
+        return templates
+    return released_templates().get(dataset, OTHER_TEMPLATES)
+
+
+def settings_in_use(config: Mapping[str, Any], datasets: Collection[str]) -> dict[Chosen, list[str]]:
+    """Return the settings that a config leaves at the values of the released program, by how these were chosen.
+
+    Where a program has a value for each dataset and none for these datasets, the value is ours: `unpublished`.
+
+    >>> settings_in_use({"method": "tda", "adapt.cache_alpha": None, "adapt.cache_beta": 3.0}, ["dtd"])
+    {'not said': ['adapt.cache_alpha']}
+    """
+    row = catalogue.METHODS.get(str(config.get("method")))  # a plugin's method may not be loaded
+    in_use: dict[Chosen, list[str]] = {}
+    if row is None:
+        return in_use
+    defaults = TrialConfig().flat()
+    for setting in released_settings().get(row.released, []):
+        if setting.key in config and config[setting.key] in (*OPEN, defaults[setting.key]):
+            in_use.setdefault(_chosen_on(setting.chosen, setting.datasets, datasets), []).append(setting.key)
+    if row.templates_of(config.get("adapt.templates")) == "released":
+        chosen = _chosen_on("not said", released_templates(), datasets)
+        in_use.setdefault(chosen, []).append("adapt.templates")
+    return in_use
+
+
+def _chosen_on(chosen: Chosen, released: Collection[str], datasets: Collection[str]) -> Chosen:
+    """Return how a value was chosen that is released for some datasets; for none of these datasets, it is ours."""
+    if chosen == "not said" and len(released) > 1 and not set(released).intersection(datasets):
+        return "unpublished"
+    return chosen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 OnBadImage = Literal["fail", "skip"]
 StagePrecision = Literal["float32", "tf32", "fp16"]  # precision of one stage's matrix products
@@ -93,12 +93,20 @@ class DatasetInfo:
     file_order_digest: str = ""  # digest of the samples' order in the split file or folder listing
 
 
+class TextSource(NamedTuple):
+    """Where a trial's text features come from: a prompt, or templates."""
+
+    prompt: str  # words or a file; empty: templates
+    deep_prompts: str = "none"  # the setting of that name
+    templates: str = ""  # the setting `adapt.templates`; empty: a prompt
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
     """The outcome of checking methods, prompts and datasets of a run in a worker."""
 
     notes: tuple[str, ...] = ()
-    prompts: Mapping[str, str] = field(default_factory=dict)  # digests of prompts that are files
+    prompts: Mapping[str, str] = field(default_factory=dict)  # digests of files of prompts and templates
 
 
 def worker_at(node: str, pid: int) -> str:

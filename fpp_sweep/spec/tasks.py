@@ -62,7 +62,7 @@ class EvalTask:
     @property
     def pretrain(self) -> PretrainTask | None:
         """The task that learns its prompt, if the prompt is pretrained."""
-        if self.config.prompt != "fpp":
+        if not self.config.pretrains:
             return None
         return PretrainTask(config=self.config, dataset=self.dataset, seed=self.prompt_seed)
 

@@ -10,7 +10,7 @@ from fpp_sweep.core.images.chunks import CHUNK
 from fpp_sweep.core.images.features import images_per_batch
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.keys import TaskKeys
-from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task, effort
+from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task, effort, views_for
 from fpp_sweep.sweep.expected import ExpectedSweep, Phase
 from fpp_sweep.sweep.timing import Speed
 
@@ -48,7 +48,7 @@ class Costs:
             for trial in phase.trials:
                 requested.update(dict.fromkeys(trial))
         key_of, tasks = _computed_tasks(requested, keys)
-        feature_seconds, views = _feature_seconds(requested, key_of, speeds)
+        feature_seconds, views = _feature_seconds(requested, key_of, speeds, keys)
         return cls(
             phases=phases,
             key_of=key_of,
@@ -159,7 +159,7 @@ def _computed_tasks(requested: Iterable[Task], keys: TaskKeys) -> tuple[dict[Tas
 
 
 def _feature_seconds(
-    requested: Iterable[Task], key_of: Mapping[Task, str], speeds: Mapping[str, Speed]
+    requested: Iterable[Task], key_of: Mapping[Task, str], speeds: Mapping[str, Speed], keys: TaskKeys
 ) -> tuple[dict[str, float], int]:
     """Return by key the seconds for the features of images that a task reads first, and the number of views."""
     seconds: dict[str, float] = {}
@@ -167,15 +167,16 @@ def _feature_seconds(
     for task in requested:
         if not isinstance(task, EvalTask):
             continue
-        config = task.config.views
-        views = catalogue.method(task.config.method).views or config.count
-        images = (task.dataset, task.split, task.seed, task.start, views, config)
+        group = keys.datasets[task.dataset, task.split].group
+        config = views_for(task.config, group)
+        views = config.count
+        images = (task.dataset, task.split, task.seed, task.start, config)
         if images in views_of:
             continue
         count = task.stop - task.start
         views_of[images] = count * views
         key, speed = key_of[task], speeds[task.dataset]
-        drawing = count * views * speed.draw / config.count
+        drawing = count * views * speed.draw / task.config.views.count
         tower = views_in_tower(count, views) * speed.tower
         seconds[key] = seconds.get(key, 0.0) + drawing + tower
     return seconds, sum(views_of.values())

@@ -70,6 +70,7 @@ class ExpectedSweep:
             evaluations: list[EvalTask] = []
             for shards in plan.tasks(config, split).values():
                 evaluations += shards
+            evaluations += plan.posthoc_tasks(config, split).evaluations
             trials.append(with_pretrainings(evaluations))
         return Phase(self, split, trials)
 

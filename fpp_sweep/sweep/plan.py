@@ -11,15 +11,14 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError, unknown
-from fpp_sweep.spec.specs import DatasetInfo, Validation
+from fpp_sweep.spec.specs import DatasetInfo, TextSource, Validation
 from fpp_sweep.statistics.posthoc_maps import CONFORMAL_SETS, released_temperature, require_images
 from fpp_sweep.sweep.worker_spec import metrics_of
 from fpp_sweep.trial.posthoc import FITTED_SPLIT, is_fitted, needs_validation
 from fpp_sweep.trial.trial import Plan
 
-STARTS = ("prompt", "anchor_prompt", "deep_prompts")  # the settings that say where adaptation starts
-
-Prompt = tuple[str, str]  # source of a prompt and its setting of `deep_prompts`
+# the settings that say where adaptation starts; some methods start from templates
+STARTS = ("prompt", "anchor_prompt", "deep_prompts", "method", "adapt.templates")
 
 
 class Inspector(Protocol):
@@ -28,7 +27,7 @@ class Inspector(Protocol):
     def describe(self, names: Sequence[str], split: str) -> list[DatasetInfo]: ...
 
     def check(
-        self, methods: Sequence[str], prompts: Sequence[Prompt], datasets: Sequence[DatasetInfo]
+        self, methods: Sequence[str], prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo]
     ) -> Validation: ...
 
 
@@ -112,13 +111,18 @@ def validate(space: Space, inspector: Inspector, plan: Plan) -> Validation:
         if param.key == "method":
             methods.update(param.choices)
     datasets = [dataset for split in plan.datasets.values() for dataset in split]
-    return inspector.check(sorted(methods), sorted(prompts_of(space)), datasets)
+    return inspector.check(sorted(methods), sorted(sources_of(space)), datasets)
 
 
-def prompts_of(space: Space) -> set[Prompt]:
-    """Return the prompts that trials and baselines may start from, each with its setting of `deep_prompts`."""
-    configs = [*space.baselines().values(), *_possible_starts(space)]
-    return {(config.source, config.deep_prompts) for config in configs}
+def sources_of(space: Space) -> set[TextSource]:
+    """Return the prompts and templates that trials and baselines may start from."""
+    sources = set()
+    for config in [*space.baselines().values(), *_possible_starts(space)]:
+        if config.templates:
+            sources.add(TextSource(prompt="", templates=config.templates))
+        else:
+            sources.add(TextSource(prompt=config.source, deep_prompts=config.deep_prompts))
+    return sources
 
 
 def _possible_starts(space: Space) -> list[TrialConfig]:

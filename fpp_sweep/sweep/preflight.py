@@ -9,12 +9,12 @@ from fpp_sweep.core.datasets import custom_datasets, list_split, require_known
 from fpp_sweep.core.models.model_names import require_model
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import catalogue, plugins
-from fpp_sweep.spec.config import require_prompt
+from fpp_sweep.spec.config import require_prompt, require_templates
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.notify import command_words
-from fpp_sweep.sweep.plan import prompts_of, require_measured, splits_of
+from fpp_sweep.sweep.plan import require_measured, sources_of, splits_of
 from fpp_sweep.sweep.worker_spec import cache_folder, require_precisions
 from fpp_sweep.workers.addresses import require_reachable
 
@@ -33,8 +33,9 @@ def check_before_start(space: Space, options: Options) -> None:
     datasets = require_known(space.work.datasets, space.work.data_root, space.work.dataset_file)
     require_measured(space, datasets)
     _require_own_splits(space, datasets)
-    for prompt, _ in sorted(prompts_of(space)):
-        require_prompt(prompt)
+    for source in sorted(sources_of(space)):
+        require_prompt(source.prompt)
+        require_templates(source.templates)
     require_precisions(space)
     _require_writable_cache(space)
 

@@ -12,6 +12,7 @@ from fpp_sweep.cli.terminal import terminal_width
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric, format_setting, orders_remark
 from fpp_sweep.records.records import SplitResult, TrialRecord
+from fpp_sweep.records.released_marks import released_notes
 from fpp_sweep.records.skipped_images import skipped_lines
 from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.report.table import Table, to_text
@@ -89,14 +90,15 @@ def _file_lines(folder: SweepFolder, record: TrialRecord) -> Iterator[str]:
 
 
 def split_text(record: TrialRecord, split: str, shown: Sequence[str] | None = None) -> str:
-    """Return a trial's numbers on a split, those after post-hoc maps, and notes on orders and maps.
+    """Return a trial's numbers on a split, those after post-hoc maps, and notes on orders, released settings and maps.
 
     With `shown`, the tables have these metrics, those that the catalogue shows, and those that were requested.
     """
     result = record.results[split]
     if shown is not None:
         result = replace(result, average=_shown(result.average, shown))
-    parts = [split_table(split, result), *(f"note: {remark}" for remark in orders_remark(record, split))]
+    remarks = [*orders_remark(record, split), *released_notes([record])]
+    parts = [split_table(split, result), *(f"note: {remark}" for remark in remarks)]
     mapped = posthoc_table(result)
     if mapped:
         parts += ["", mapped, *(f"note: {printable(sentence)}" for sentence in result.notes)]

@@ -107,7 +107,7 @@ class Plan:
 
     def for_config(self, config: TrialConfig, search_seeds: tuple[int, ...]) -> Plan:
         """Return the plan of one trial: without a pretrained prompt, seeds that draw the pretraining change nothing."""
-        if config.prompt == "fpp":
+        if config.pretrains:
             return self
         return replace(self, seeds=search_seeds)
 
@@ -175,7 +175,9 @@ class PosthocTasks:
 
 
 def zero_shot_of(config: TrialConfig) -> TrialConfig:
-    """Return the zero-shot trial of the words or file that a trial starts from."""
+    """Return the zero-shot trial of the templates, words or file that a trial starts from."""
+    if config.templates:
+        return config.replace({"method": catalogue.PLAIN_ENSEMBLE, "adapt.templates": config.templates})
     return config.replace({"method": catalogue.PLAIN, "prompt": config.source})
 
 

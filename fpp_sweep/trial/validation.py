@@ -6,20 +6,18 @@ from collections.abc import Iterable, Sequence
 
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.config import is_file_name
-from fpp_sweep.spec.specs import DatasetInfo, Validation
+from fpp_sweep.spec.config import is_file_name, is_template_file
+from fpp_sweep.spec.specs import DatasetInfo, TextSource, Validation
 from fpp_sweep.trial.contract import check_method
 from fpp_sweep.trial.global_state import PluginGuard
 from fpp_sweep.trial.prompts import fit_prompt
+from fpp_sweep.trial.templates import file_digest, fit_templates
 
 
 def validate(
-    clip: Clip, methods: Iterable[str], prompts: Iterable[tuple[str, str]], datasets: Sequence[DatasetInfo]
+    clip: Clip, methods: Iterable[str], prompts: Iterable[TextSource], datasets: Sequence[DatasetInfo]
 ) -> Validation:
-    """Raise InputError for a method that breaks its contract or a prompt that does not fit the model or the classes.
-
-    Each prompt comes with its setting `deep_prompts`.
-    """
+    """Raise InputError for a method that breaks its contract, or texts that do not fit the model or the classes."""
     notes: list[str] = []
     guard = PluginGuard(notes.append)
     for name in methods:
@@ -28,12 +26,18 @@ def validate(
     class_names = [dataset.classes for dataset in datasets]
     words: set[str] = set().union(*class_names)
     digests = {}
-    for name, deep_prompts in prompts:
-        prompt = fit_prompt(clip, name, deep_prompts, class_names)
-        if is_file_name(name):
-            digests[name] = prompt.digest
+    for source in prompts:
+        if source.templates:
+            for text in fit_templates(clip, source.templates, datasets):
+                words.add(text)
+            if is_template_file(source.templates):
+                digests[source.templates] = file_digest(source.templates)
+            continue
+        prompt = fit_prompt(clip, source.prompt, source.deep_prompts, class_names)
+        if is_file_name(source.prompt):
+            digests[source.prompt] = prompt.digest
         else:
-            words.add(name)
+            words.add(source.prompt)
     return Validation(notes=(*notes, *_untrained_note(clip, sorted(words))), prompts=digests)
 
 

@@ -26,6 +26,7 @@ from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import (
     DatasetInfo,
     ModelInfo,
+    TextSource,
     Validation,
     WorkerSpec,
     adaptation_precision,
@@ -76,7 +77,7 @@ class Worker:
         return self.datasets.describe(names, split)
 
     def check(
-        self, methods: Iterable[str], prompts: Iterable[tuple[str, str]], datasets: Sequence[DatasetInfo]
+        self, methods: Iterable[str], prompts: Iterable[TextSource], datasets: Sequence[DatasetInfo]
     ) -> Validation:
         """See validation.validate."""
         return validate(self.clip, methods, prompts, datasets)
@@ -165,14 +166,17 @@ class Worker:
                 progress=bar,
             )
 
-    def _prompt(self, task: EvalTask, inputs: dict[Task, TaskResult]) -> Prompt:
+    def _prompt(self, task: EvalTask, inputs: dict[Task, TaskResult]) -> Prompt | None:
+        """Return the prompt that a task starts from; None if templates take its place."""
+        if task.config.templates:
+            return None
         if task.pretrain is None:
             return open_prompt(self.clip, task.config.prompt)
         data = inputs[task.pretrain].prompt
         assert data is not None, "a pretraining gives a prompt"
         return from_bytes(self.clip, data)
 
-    def adapter(self, task: EvalTask, prompt: Prompt, key: str = "") -> Adapter:
+    def adapter(self, task: EvalTask, prompt: Prompt | None, key: str = "") -> Adapter:
         """Return the task's method, set up for its prompt and dataset; recent ones are kept while memory suffices."""
         if key in self._adapters:
             self._adapters.move_to_end(key)

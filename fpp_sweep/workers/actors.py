@@ -22,7 +22,7 @@ from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.spec.keys import TaskKeys, of_config
 from fpp_sweep.spec.progress import Bar
-from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, Validation, WorkerSpec
+from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, TextSource, Validation, WorkerSpec
 from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.store import TaskStore, folder_for
@@ -88,7 +88,7 @@ class WorkerActor:
 
     @_returning_failures
     def check(
-        self, methods: Sequence[str], prompts: Sequence[tuple[str, str]], datasets: Sequence[DatasetInfo]
+        self, methods: Sequence[str], prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo]
     ) -> Validation:
         return self._worker.check(methods, prompts, datasets)
 
@@ -248,7 +248,7 @@ class SchedulerActor:
         return await self._ask(worker, worker.actor.describe.remote(names, split))  # type: ignore[no-any-return]
 
     async def check(
-        self, methods: Sequence[str], prompts: Sequence[tuple[str, str]], datasets: Sequence[DatasetInfo]
+        self, methods: Sequence[str], prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo]
     ) -> Validation | TaskFailed:
         worker = await self._any_worker()
         if isinstance(worker, TaskFailed):
@@ -344,7 +344,7 @@ class Pool:
         return self._ask(self.scheduler.describe.remote(list(names), split))  # type: ignore[no-any-return]
 
     def check(
-        self, methods: Sequence[str], prompts: Sequence[tuple[str, str]], datasets: Sequence[DatasetInfo]
+        self, methods: Sequence[str], prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo]
     ) -> Validation:
         return self._ask(self.scheduler.check.remote(list(methods), list(prompts), list(datasets)))  # type: ignore[no-any-return]
 

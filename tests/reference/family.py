@@ -28,6 +28,20 @@ def order_of_entropy(views: Tensor, text: Tensor, scale: float) -> list[int]:
     return sorted(range(len(views)), key=entropies.__getitem__)
 
 
+# template ensembles
+
+
+def ensemble(text: NaiveText, token_ids_by_class: list[Tensor]) -> Tensor:
+    """Return the class vectors (K, D): the mean of the unit features of a class's texts, with unit norm again."""
+    vectors = []
+    for token_ids in token_ids_by_class:
+        features = []
+        for ids in token_ids:
+            features.append(text.features(text.embed(ids[None]), ids[None])[0])
+        vectors.append(unit(sum(features) / len(features)))
+    return torch.stack(vectors)
+
+
 # ZERO
 
 

@@ -11,7 +11,7 @@ import pytest
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.search.finalists import final_plan
 from fpp_sweep.space.reading import parse_space
-from fpp_sweep.spec.config import relevant
+from fpp_sweep.spec.config import preset, relevant
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask
 from fpp_sweep.sweep import estimate, timing
@@ -287,3 +287,38 @@ def test_a_machine_is_expected_to_run_as_many_workers_as_its_gpus_hold(monkeypat
     text = dry_run([parse_space(TWO_DATASETS, "space.yaml", overrides)])
     assert shares == [share]
     assert words in text
+
+
+COUNT = preset("tiny").views.count
+
+
+def views_of(method, *overrides):
+    """Return the number of views whose features a grid of one method needs on validation."""
+    text = f"grid: [{{method: [{method}], prompt: [a photo of a]}}]\nsearch: {{sampler: grid, evaluate_only: true}}"
+    space = parse_space(f"{text}\nwork: {{baselines: []}}", "space.yaml", overrides)
+    plan = Plan(datasets=DATASET_INFOS, seeds=(0,))
+    sweep = ExpectedSweep(space, plan, expected_configs(space))
+    return Costs.of([sweep], {"dtd": SPEED}, TaskKeys(MODEL_INFO, plan.datasets_by_key())).views
+
+
+def test_views_are_those_of_the_methods_protocol():
+    images = DATASET_INFOS["val"][0].size
+    assert views_of(TPT) == COUNT * images
+    assert views_of("tda") == images  # the plain view alone
+    assert views_of("tda, zero_shot") == images
+    assert views_of("zero, zero_shot") == (COUNT + 1) * images
+
+
+def test_two_rows_share_the_features_of_one_protocol_and_no_others():
+    images = DATASET_INFOS["val"][0].size
+    assert views_of("zero, mta, zero_mean") == COUNT * images
+    assert views_of(f"{TPT}, zero") == 2 * COUNT * images
+
+
+def test_the_validation_images_of_post_hoc_maps_are_counted():
+    overrides = ["search.evaluate_only=true", "search.split=test"]
+    plan = Plan(datasets=DATASET_INFOS, seeds=(0,))
+    _, without = lean_sweep(*overrides, plan=plan)
+    _, costs = lean_sweep(*overrides, plan=replace(plan, posthoc=("temperature_val",)))
+    assert {task.split for task in without.evaluations} == {"test"}
+    assert len(costs.evaluations) == 2 * len(without.evaluations)

@@ -7,7 +7,7 @@ import pytest
 from fpp_sweep.core.prompt import open_prompt, save_prompt
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.specs import Validation
+from fpp_sweep.spec.specs import TextSource, Validation
 from fpp_sweep.sweep.plan import make_plan, validate
 from fpp_sweep.sweep.sweep_info import image_changes, with_inputs
 from fpp_sweep.sweep.worker_spec import worker_spec
@@ -142,7 +142,7 @@ class RecordingInspector:
         return Validation()
 
 
-WORDS = ("a photo of a", "none")  # of the baselines
+WORDS = TextSource("a photo of a")  # of the baselines
 LINKED = "prompt, anchor_prompt, deep_prompts: [[fpp, m.pth, text], [fpp, a photo, none], [m.pth, x, both]]"
 
 
@@ -150,18 +150,24 @@ LINKED = "prompt, anchor_prompt, deep_prompts: [[fpp, m.pth, text], [fpp, a phot
     ("searched", "expected"),
     [
         ("params: {fpp.gamma1: {low: 0.1, high: 10}}", {WORDS}),
-        ("params: {fpp.gamma1: [1, 2]}\nbase: {anchor_prompt: m.pth, deep_prompts: text}", {("m.pth", "text")}),
-        ("params: {prompt: [fpp, x.pt]}", {WORDS, ("x.pt", "none")}),
+        ("params: {fpp.gamma1: [1, 2]}\nbase: {anchor_prompt: m.pth, deep_prompts: text}", {TextSource("m.pth", "text")}),
+        ("params: {prompt: [fpp, x.pt]}", {WORDS, TextSource("x.pt")}),
         (
             "params: {anchor_prompt: [m.pth, a photo],"
             " deep_prompts: {choices: [text, both], when: {anchor_prompt: m.pth}}}",
-            {WORDS, ("m.pth", "text"), ("m.pth", "both"), ("a photo", "none")},
+            {WORDS, TextSource("m.pth", "text"), TextSource("m.pth", "both"), TextSource("a photo")},
         ),
         (
             "params: {method: [tpt, otpt], deep_prompts: {choices: [text], when: {method: otpt}}}",
-            {WORDS, ("a photo of a", "text")},
+            {WORDS, TextSource("a photo of a", "text")},
         ),
-        (f"grid:\n- {LINKED}", {WORDS, ("m.pth", "text"), ("a photo", "none"), ("m.pth", "both")}),
+        ("params: {method: [tpt, zero]}", {WORDS}),
+        (
+            "params: {method: [tpt, zero], adapt.templates: [none, t.json]}",
+            {WORDS, TextSource("", templates="t.json")},
+        ),
+        ("grid: [{method: [zero_shot_ensemble]}]", {WORDS, TextSource("", templates="openai")}),
+        (f"grid:\n- {LINKED}", {WORDS, TextSource("m.pth", "text"), TextSource("a photo"), TextSource("m.pth", "both")}),
     ],
 )
 def test_every_prompt_that_a_trial_may_start_from_is_checked(worker, searched, expected):

@@ -26,8 +26,9 @@ STEP = {f"adapt.{name}" for name in ("steps", "lr", "weight_decay", "optimizer",
 ONCE, PENALTY = STEP - {"adapt.steps"} | {"adapt.keep_optimizer"}, {"adapt.penalty_weight"}
 STREAM = STEP - {"adapt.steps", "adapt.optimizer"} | {"adapt.slots", "adapt.slot_rule", "adapt.order"}
 SHARP = STEP | {"adapt.reselect"}
-VOTES = VIEWS | {"adapt.vote_fraction"}
-CACHES = VIEWS | {f"adapt.{name}" for name in ("cache_alpha", "cache_beta", "view_fraction", "order")}
+TEMPLATES = {"adapt.templates"}
+VOTES = VIEWS | TEMPLATES | {"adapt.vote_fraction"}
+CACHES = VIEWS | TEMPLATES | {f"adapt.{name}" for name in ("cache_alpha", "cache_beta", "view_fraction", "order")}
 WEIGHED = {TPT: set(), CTPT: PENALTY, OTPT: PENALTY}
 READS = {
     PLAIN: set(),
@@ -38,12 +39,13 @@ READS = {
     **{DYNAPROMPT[name]: STREAM | weight for name, weight in WEIGHED.items()},
     OTPT_SQUARED: STEP | PENALTY,
     **{name: ONCE | PENALTY for name in ENT_REG.values()},
+    "zero_shot_ensemble": TEMPLATES,
     "zero": VOTES | {"adapt.vote_form"},
     "zero_mean": VOTES,
-    "mta": VIEWS,
+    "mta": VIEWS | TEMPLATES,
     "tda": CACHES,
     "boostadapter": CACHES | {"adapt.boost_delta", "adapt.boost_query"},
-    "tps": VIEWS | {"adapt.shift_lr", "adapt.shift_form", "adapt.view_fraction"},
+    "tps": VIEWS | TEMPLATES | {"adapt.shift_lr", "adapt.shift_form", "adapt.view_fraction"},
     "atpt": STEP | PENALTY,
     "atpt_released": STEP | PENALTY,
     "rtpt": STEP,
@@ -65,6 +67,8 @@ def another(key, value):
             return choice
     if isinstance(value, str):
         return f"{value} small"
+    if value is None and config.setting(key).kind == "text":
+        return "simple"
     if isinstance(value, bool):
         return not value
     if value is None and config.setting(key).kind == "integer":
@@ -75,6 +79,11 @@ def another(key, value):
 def changing(task):
     """Return the settings that change a task's key."""
     settings = {key: another(key, value) for key, value in task.config.flat().items() if key != "method"}
+    if task.config.templates:
+        del settings["deep_prompts"]  # is refused with templates
+        settings["adapt.templates"] = "simple"
+    if isinstance(task, PretrainTask):
+        del settings["adapt.templates"]  # with which there is no pretraining
     changed = {key: replace(task, config=task.config.replace({key: value})) for key, value in settings.items()}
     return {key for key, other in changed.items() if KEYS.of(other) != KEYS.of(task)}
 
@@ -82,6 +91,8 @@ def changing(task):
 @pytest.mark.parametrize("method", READS)
 def test_only_settings_that_a_method_reads_change_the_key(method):
     assert set(READS) == set(catalogue.METHODS)
+    if catalogue.METHODS[method].templates:
+        return  # has no prompt
     assert changing(evaluation(method=method)) == READS[method] | START
     assert changing(evaluation(method=method, prompt="fpp")) == READS[method] | PRETRAINING | START
     assert changing(evaluation(method=method, prompt="fpp").pretrain) == PRETRAINING | START
@@ -98,6 +109,26 @@ def test_only_settings_that_a_method_reads_change_the_key(method):
 )
 def test_settings_of_sharpness_change_the_key_only_if_it_is_measured(columns, read):
     assert changing(evaluation(columns=columns)) == STEP | START | read
+
+
+@pytest.mark.parametrize("prompt", ["a photo of a", "fpp"])
+def test_templates_take_the_place_of_the_prompt_in_keys(prompt):
+    ensemble = evaluation(method="zero_shot_ensemble", prompt=prompt)
+    assert ensemble.pretrain is None
+    assert changing(ensemble) == TEMPLATES | {"precision"}
+    voting = evaluation(method="zero", prompt=prompt, **{"adapt.templates": "openai"})
+    assert changing(voting) == READS["zero"] | {"precision"}
+    assert voting.pretrain is None
+
+
+def test_keys_of_templates_are_those_of_the_texts_that_they_stand_for():
+    def key(templates, dataset="dtd", digests=None):
+        task = evaluation(dataset=dataset, method="zero_shot_ensemble", **{"adapt.templates": templates})
+        return replace(KEYS, prompts=digests or {}).of(task)
+
+    assert key(None) == key("openai")
+    assert key("released") not in (key("simple"), key("openai"))  # dtd has its own template
+    assert key("t.json", digests={"t.json": "1"}) != key("t.json", digests={"t.json": "2"})
 
 
 def test_released_settings_of_a_dataset_are_part_of_the_key():
@@ -125,7 +156,7 @@ def test_keys_change_only_on_purpose():
         task = evaluation(method=method, prompt="fpp")
         assert (KEYS.of(task), KEYS.of_adapter(task)) == known
     assert KEYS.of(PROMPT) == "f52998eb95ac2557a4fef973"
-    assert [keys.of_config(each) for each in (TrialConfig(), preset("tiny"))] == ["c9507f16b74d", "948ca8c3e665"]
+    assert [keys.of_config(each) for each in (TrialConfig(), preset("tiny"))] == ["0ca4bdc6c424", "ed677f3fd66a"]
     features = FeatureKey(**FEATURES, image_digest="d", flip=True, seed=0, dtype="float16", compute="float32")
     assert features.name() == "6bc20fd0c5124369"
 

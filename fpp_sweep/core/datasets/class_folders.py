@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,6 +11,7 @@ from pathlib import Path
 from fpp_sweep.core.datasets.dataset import SPLITS
 from fpp_sweep.core.datasets.files import FileImages, folders_in, images_in, require_folder
 from fpp_sweep.core.datasets.layout import Layout, Listing, Renaming, rename
+from fpp_sweep.core.datasets.open_clip_lists import installed_file, openai_names
 from fpp_sweep.spec.errors import InputError
 
 VAL_PER_CLASS = 50  # ImageNet has no labelled second test set: as many training images as its validation set has
@@ -168,13 +168,13 @@ def _images_of_split(images: list[str], split: str) -> list[str]:
 @cache
 def imagenet_classes() -> dict[str, str]:
     """Return the name that OpenAI's prompts use for each WordNet id, in the order of labels."""
-    return dict(zip(_timm_lines("imagenet_synsets"), _openai_names(), strict=True))
+    return dict(zip(_timm_lines("imagenet_synsets"), openai_names(), strict=True))
 
 
 @cache
 def imagenet_v2_classes() -> dict[str, str]:
     """Return names by folder of ImageNet-V2: labels in decimal, sorted as text (0, 1, 10, 100, 101, ...)."""
-    names = _openai_names()
+    names = openai_names()
     folders = sorted(str(label) for label in range(len(names)))
     return {folder: names[int(folder)] for folder in folders}
 
@@ -197,24 +197,4 @@ def _subset(indices: str) -> dict[str, str]:
 
 
 def _timm_lines(name: str) -> list[str]:
-    return _installed("timm", f"data/_info/{name}.txt").read_text(encoding="utf-8").split()
-
-
-@cache
-def _openai_names() -> tuple[str, ...]:
-    """Return open_clip's list, from its file loaded as a single module: importing the package takes seconds."""
-    path = _installed("open_clip", "zero_shot_metadata.py")
-    spec = importlib.util.spec_from_file_location("open_clip_zero_shot_metadata", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return tuple(module.IMAGENET_CLASSNAMES)
-
-
-def _installed(package: str, path: str) -> Path:
-    """Return a file inside an installed package, without importing the package."""
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        raise InputError(f"ImageNet's class names need the package {package}, which is not installed")
-    return Path(spec.origin).parent / path
+    return installed_file("timm", f"data/_info/{name}.txt").read_text(encoding="utf-8").split()

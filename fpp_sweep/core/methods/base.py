@@ -42,6 +42,7 @@ class TextModel:
 
     texts: ClassTexts
     logit_scale: float
+    ensemble: Tensor | None = None  # (K, D) unit class vectors of templates, which take the place of any context
 
     def features(self, context: Tensor) -> Tensor:
         """Return text features (*B, K, D) of contexts (*B, n, W)."""
@@ -53,8 +54,11 @@ class TextModel:
         return cosine_logits(views, features, self.logit_scale)
 
     def classifier(self, context: Tensor) -> Classifier:
-        """Return the classifier of a context (n, W)."""
-        return Classifier(features=self.texts.features(context), logit_scale=self.logit_scale)
+        """Return the classifier of a context (n, W), or of the ensemble if there is one."""
+        features = self.ensemble
+        if features is None:
+            features = self.texts.features(context)
+        return Classifier(features=features, logit_scale=self.logit_scale)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

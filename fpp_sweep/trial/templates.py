@@ -1,0 +1,107 @@
+"""Templates: the texts of each class whose ensemble takes the place of a prompt.
+
+A template is a text with `{}` for the class name. A JSON file has a list of templates, or an object with a list of
+texts for each class, such as descriptions by a language model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fpp_sweep.core.datasets.open_clip_lists import templates as open_clip_templates
+from fpp_sweep.core.models.clip import Clip
+from fpp_sweep.core.text.ensemble import require_room
+from fpp_sweep.spec.config import is_template_file
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.released import OTHER_TEMPLATES, released_templates, resolved_templates
+from fpp_sweep.spec.specs import DatasetInfo
+
+_log = logging.getLogger(__name__)
+
+
+def texts_by_class(templates: str, dataset: str, classes: Sequence[str]) -> list[list[str]]:
+    """Return the texts of each class for a value of `adapt.templates`; underscores of names become spaces."""
+    names = [name.replace("_", " ") for name in classes]
+    if is_template_file(templates):
+        content = _read(Path(templates))
+        if isinstance(content, dict):
+            return _texts_of_classes(content, templates, dataset, names)
+        return _filled(content, names)
+    if templates == "released" and dataset not in released_templates():
+        _warn_once(f"{dataset}: no templates are released for this dataset; uses those of {OTHER_TEMPLATES}")
+    resolved = resolved_templates(templates, dataset)
+    if isinstance(resolved, str):
+        resolved = open_clip_templates(resolved)
+    return _filled(resolved, names)
+
+
+def fit_templates(clip: Clip, templates: str, datasets: Iterable[DatasetInfo]) -> set[str]:
+    """Return the texts of all classes without duplicates; raise InputError unless they fit the model."""
+    distinct: set[str] = set()
+    for dataset in datasets:
+        for texts in texts_by_class(templates, dataset.name, dataset.classes):
+            distinct.update(texts)
+    for text in distinct:
+        require_room(clip.text, clip.tokenizer.encode(text), text)
+    return distinct
+
+
+def file_digest(templates: str) -> str:
+    """Return a hash of the contents of a template file."""
+    return hashlib.sha256(Path(templates).read_bytes()).hexdigest()[:16]
+
+
+def _filled(templates: Sequence[str], names: Sequence[str]) -> list[list[str]]:
+    by_class = []
+    for name in names:
+        by_class.append([template.replace("{}", name) for template in templates])
+    return by_class
+
+
+def _texts_of_classes(content: dict[str, Any], path: str, dataset: str, names: Sequence[str]) -> list[list[str]]:
+    """Return the texts of a file by class; raise InputError if a class of the dataset has none."""
+    texts_of = {key.replace("_", " "): texts for key, texts in content.items()}
+    by_class = []
+    for name in names:
+        if name not in texts_of:
+            raise InputError(f"{path}: has no texts for class {name!r} of {dataset}; add them")
+        texts = _require_texts(texts_of[name], f"{path}: class {name!r}")
+        by_class.append([text.replace("{}", name) for text in texts])
+    return by_class
+
+
+def _read(path: Path) -> dict[str, Any] | list[str]:
+    """Return a file's list of templates, or its object with lists of texts by class."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not a readable JSON file ({error})", "adapt.templates") from error
+    if isinstance(content, dict):
+        return content
+    templates = _require_texts(content, str(path))
+    for template in templates:
+        if template.count("{}") != 1:
+            raise InputError(f"{path}: a template needs {{}} once, in place of the class name ({template!r})")
+    return templates
+
+
+def _require_texts(value: Any, where: str) -> list[str]:
+    """Return a list of texts; raise InputError for anything else."""
+    if not isinstance(value, list) or not value:
+        raise InputError(f'{where}: must be a list of texts, such as ["a photo of a {{}}."]')
+    for text in value:
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(f"{where}: has an entry that is not a text ({text!r}); take it out")
+    return value
+
+
+@cache
+def _warn_once(message: str) -> None:
+    """Log a warning, once in a process, whatever the number of trials and shards."""
+    _log.warning(message)

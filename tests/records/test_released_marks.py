@@ -1,0 +1,67 @@
+"""Tables mark trials that use settings of a released program, by how these were chosen, and say what the marks mean."""
+
+from dataclasses import replace
+
+import pytest
+
+from fpp_sweep.records.front import front_of
+from fpp_sweep.records.released_marks import released_mark, released_notes
+from fpp_sweep.report.front_table import dataset_table, front_table
+from fpp_sweep.report.table import to_html, to_latex, to_text
+from fpp_sweep.spec.released import released_settings
+from tests.kit.records import sweep_info, trial
+
+PAPERS, OWN = ("dtd", "pets"), ("shapes", "digits")
+
+
+def record(method, datasets=PAPERS, number=0, **settings):
+    return trial(number, params={"method": method, **settings}, datasets=datasets)
+
+
+def test_a_mark_says_how_the_settings_in_use_were_chosen():
+    assert released_mark(record("tpt")) == ""
+    assert released_mark(record("zero")) == ""  # fixed
+    assert released_mark(record("tda")) == "†"
+    assert released_mark(record("soc")) == "§"
+    assert released_mark(record("tda", OWN)) == "§"  # nothing is released for these datasets
+    assert released_mark(record("atpt", OWN)) == "†"  # one value for all datasets
+    assert released_mark(record("zero", **{"adapt.templates": "released"})) == "†"
+    assert released_mark(record("zero", OWN, **{"adapt.templates": "released"})) == "§"
+    assert released_mark(record("zero", **{"adapt.templates": "simple"})) == ""
+
+
+def test_settings_of_the_user_have_no_mark():
+    own = {"adapt.cache_alpha": 3.0, "adapt.cache_beta": 4.0}
+    assert released_mark(record("tda", **own)) == ""
+    assert released_mark(record("tps", **{"adapt.shift_lr": 0.1})) == ""
+    assert released_mark(record("tps")) == "†"
+
+
+def test_a_setting_that_was_tuned_on_test_images_has_a_mark_of_its_own(monkeypatch):
+    settings = released_settings()
+    tuned = [replace(each, chosen="tuned on test") for each in settings["tda"]]
+    monkeypatch.setitem(settings, "tda", tuned)
+    assert released_mark(record("tda")) == "‡"
+    assert released_notes([record("tda")]) == [
+        "‡ as released; tuned on the test images: tda adapt.cache_alpha, tda adapt.cache_beta"
+    ]
+
+
+def test_notes_name_each_setting_once():
+    records = [record("tda"), record("tda", number=1), record("soc", number=2), record("tpt", number=3)]
+    assert released_notes(records) == [
+        "† as released; how they were chosen is not said: tda adapt.cache_alpha, tda adapt.cache_beta",
+        "§ ours; none are released for these datasets: soc adapt.penalty_weight, soc adapt.huber_delta",
+    ]
+    assert released_notes([record("tpt")]) == []
+
+
+@pytest.mark.parametrize(
+    ("render", "name"), [(to_text, "trial-0000†"), (to_html, "trial-0000†"), (to_latex, r"trial-0000\dag{}")]
+)
+def test_tables_of_a_terminal_a_page_and_a_paper_show_marks_and_notes(render, name):
+    front = front_of(sweep_info(), [record("tda")])
+    for table in (front_table(sweep_info(), front), dataset_table(sweep_info(), front, None, "val")):
+        text = " ".join(render(table).split())
+        assert name in text
+        assert "how they were chosen is not said: tda adapt.cache" in text
