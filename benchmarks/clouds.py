@@ -33,6 +33,7 @@ METRICS = ("accuracy", "smooth_ece")
 GROUPS = (("scenes", "digits", "colours"), ("letters", "textures"), ("objects", "compositions"))  # the cheapest first
 DATASETS = tuple(itertools.chain.from_iterable(GROUPS))
 POINTS_SEED = 20  # of the random points
+MIN_TRIALS = 60  # of a cloud that benchmarks use; a run that was stopped leaves shorter ones
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,7 +128,7 @@ def _done(file: Path) -> set[tuple[int, int, str]]:
 
 
 def read_clouds(file: Path = FILE) -> dict[str, Cloud]:
-    """Return the clouds by dataset; a trial that lacks a seed is left out, and a dataset without trials, too."""
+    """Return the clouds by dataset; a trial that lacks a seed is left out, and a dataset with few trials, too."""
     with file.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     keys = tuple(key for key in rows[0] if key not in ("trial", "seed", "dataset", *METRICS))
@@ -139,7 +140,7 @@ def read_clouds(file: Path = FILE) -> dict[str, Cloud]:
             if row["dataset"] == name:
                 trials.setdefault(int(row["trial"]), {})[int(row["seed"])] = row
         whole = [trial for _, trial in sorted(trials.items()) if len(trial) == len(seeds)]
-        if not whole:
+        if len(whole) < MIN_TRIALS:
             continue
         points = [[float(trial[seeds[0]][key]) for key in keys] for trial in whole]
         values = [[[float(trial[seed][metric]) for metric in METRICS] for seed in seeds] for trial in whole]

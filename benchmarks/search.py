@@ -39,7 +39,6 @@ from fpp_sweep.spec.errors import InputError
 
 ASKS = 3  # that are timed
 DEVIATIONS = "deviations"  # attribute of a trial: the standard deviations of its noise
-MIN_TRIALS = 20  # of a cloud, for a surrogate
 SMOOTH = "smooth"
 KINDS = (SMOOTH, "forest", "process")
 SAMPLERS = [name for name in catalogue.BUILT_IN_SAMPLERS if name not in ("auto", "grid")]
@@ -135,7 +134,7 @@ def surrogates_of(args: argparse.Namespace, noise: float, space: Space) -> dict[
     if set(args.responses) == {SMOOTH}:
         return surrogates
     for cloud in read_clouds().values():
-        if len(cloud.points) < MIN_TRIALS or (args.datasets and cloud.dataset not in args.datasets):
+        if args.datasets and cloud.dataset not in args.datasets:
             continue
         points = unit_points(cloud, space)
         for kind in args.responses:

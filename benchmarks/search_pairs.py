@@ -2,8 +2,9 @@
 
 A search runs trials of perturb.yaml on validation images with one seed. The front that it chooses is run again with
 fresh seeds, and counts by the means over these: their hypervolume beyond a fixed corner, in squared points. Searches
-of a pair share their seed, and all searches share finished tasks. `--out` keeps a line for each search; a second run
-goes on where the first ended.
+of a pair share their seed, and all searches share finished tasks. A second table has the trials of each search until it
+had SHARE of the hypervolume that the second sampler's search of the same seed ended with, by the values seen.
+`--out` keeps a line for each search; a second run goes on where the first ended.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from benchmarks.clouds import METRICS, SPLIT
 from benchmarks.harness import append_line, read_lines
 from benchmarks.search import Case, sampler_of
 from fpp_sweep.cli.command import parser, run
-from fpp_sweep.records.pareto import front, hypervolume
+from fpp_sweep.records.pareto import front, hypervolume, hypervolume_over_time
 from fpp_sweep.search.study import suggest
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.space.shipped import find_space
@@ -35,6 +36,7 @@ from fpp_sweep.spec.specs import WorkerSpec
 CORNER = (60.0, 20.0)  # accuracy and smooth ECE: a trial beyond it gains nothing
 GOALS: tuple[Goal, Goal] = ("max", "min")
 FIRST_FRESH_SEED = 1000
+SHARE = 0.95
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -52,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                     row = {"sampler": sampler, "seed": seed, "result": results[sampler, seed]}
                     append_line(args.out, row)
     print_table(args, results)
+    print_trials_needed(args, results)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -79,6 +82,7 @@ class Trials:
         self._worker = Worker(WorkerSpec(model="tiny", device="cpu", threads=1, limit=args.images, cache=cache))
         self._datasets = tuple(self._worker.describe(args.datasets, SPLIT))
         self._store = MemoryStore()
+        self.seconds: list[float] = []  # that each trial held this process; tasks of earlier trials cost nothing
 
     def run(self, point: Mapping[str, Any], seed: int) -> list[float]:
         from fpp_sweep.trial.local_runner import LocalExecutor  # as above
@@ -89,6 +93,7 @@ class Trials:
         keys = TaskKeys(self._worker.model_info(), plan.datasets_by_key())
         executor = LocalExecutor(self._worker, keys, self._store)
         result, _ = run_trial(plan, self._space.resolve(point), SPLIT, executor)
+        self.seconds.append(result.device_seconds)
         return [result.average[metric] for metric in METRICS]
 
 
@@ -112,6 +117,7 @@ def search(args: argparse.Namespace, space: Space, trials: Trials, sampler: str,
         values.append(trials.run(point, seed))
         study.tell(trial, values[-1])
     chosen = list(front(values, GOALS))
+    seconds = trials.seconds[-args.trials :]
     fresh = []
     for index in chosen:
         by_seed = [trials.run(points[index], FIRST_FRESH_SEED + number) for number in range(args.fresh)]
@@ -120,6 +126,8 @@ def search(args: argparse.Namespace, space: Space, trials: Trials, sampler: str,
         "seen": hypervolume([values[index] for index in chosen], GOALS, CORNER),
         "fresh": hypervolume(fresh, GOALS, CORNER),
         "chosen": len(chosen),
+        "values": values,
+        "seconds": max(seconds),  # of a trial none of whose tasks another search had run
         "accuracy": max(value[0] for value in fresh),
         "smooth_ece": min(value[1] for value in fresh),
     }
@@ -144,6 +152,31 @@ def print_table(args: argparse.Namespace, results: Mapping[tuple[str, int], Mapp
     error = np.std(differences, ddof=1) / math.sqrt(len(differences))
     mean = f"{np.mean(differences):+.1f} +- {error:.1f}"
     print(f"\n{first} minus {second}: {mean} squared points, {len(differences)} pairs")
+
+
+def print_trials_needed(args: argparse.Namespace, results: Mapping[tuple[str, int], Mapping[str, Any]]) -> None:
+    """Print by pair after how many trials each search had SHARE of the hypervolume that the second one ended with."""
+    first, second = args.samplers
+    print(f"\n| seed | {first}, trials | {second}, trials |\n|---|---|---|")
+    differences = []
+    for seed in range(args.pairs):
+        goal = SHARE * results[second, seed]["seen"]
+        ours, theirs = (trials_until(goal, results[sampler, seed]["values"]) for sampler in (first, second))
+        differences.append(ours - theirs)
+        print(f"| {seed} | {ours} | {theirs} |")
+    error = np.std(differences, ddof=1) / math.sqrt(len(differences))
+    seconds = np.median([result["seconds"] for result in results.values()])
+    mean = f"{np.mean(differences):+.1f} +- {error:.1f}"
+    print(f"\n{first} minus {second}: {mean} trials, each of {seconds:.1f} device seconds")
+
+
+def trials_until(goal: float, values: Sequence[Sequence[float]]) -> int:
+    """Return after how many trials the hypervolume of the values reaches a goal; one more than all if it never does."""
+    volumes = hypervolume_over_time(values, GOALS, CORNER)
+    for count, volume in enumerate(volumes, start=1):
+        if volume >= goal:
+            return count
+    return len(values) + 1
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from fpp_sweep.spec.tasks import EvalTask
 from fpp_sweep.trial.global_state import CHANGED_BY_IMPORTS, SETTINGS
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.worker import Worker
+from tests.kit.long_forms import short_and_long
 
 PAGE = Path(__file__).parent.parent / "docs" / "plugins.md"
 RECIPES = {name: text for name, text in re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE.read_text(), re.DOTALL)}
@@ -341,6 +342,13 @@ def test_a_function_that_builds_no_sampler_is_refused(tmp_path):
 def test_the_sampler_of_a_plugin_needs_the_plugin():
     with pytest.raises(InputError, match=r"unknown sampler 'mine'; .* the sampler of a plugin needs --plugin FILE"):
         space_with_sampler()
+
+
+@pytest.mark.parametrize("sampler", short_and_long(["gp", "nsga2", "random", "tpe"], lambda sampler: sampler == "gp"))
+def test_built_in_samplers_keep_the_contract(sampler):
+    """They take failed, stopped and running trials and broken constraints, and draw the same after a kill."""
+    fixed = "{fpp.gamma1: {low: 0.1, high: 10, log: true}, method: [tpt, ctpt]}"
+    check_sampler(parse_space(f"params: {fixed}\nsearch: {{sampler: {sampler}}}\n", "space.yaml"))
 
 
 def test_the_recipe_of_a_sampler_keeps_the_contract(tmp_path):

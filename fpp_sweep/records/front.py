@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -80,18 +81,23 @@ class Front:
         times = [record.finished or 0.0 for record in self.trials]
         return list(zip(times, volumes, strict=True))
 
-    def stagnant(self, patience: int) -> bool:
-        """Return True if the last `patience` finished trials have hardly moved the front."""
+    def growth(self, patience: int) -> float | None:
+        """Return the share by which hypervolume grew in the last `patience` finished trials.
+
+        It is None until as many trials have finished before them, and infinite if these had no volume.
+        """
         ended = sorted(record.finished or 0.0 for record in self.finished)
         if len(ended) < 2 * patience or not self.hypervolume:
-            return False
+            return None
         start = ended[-patience - 1]
         volume_before = 0.0
         for time, volume in self.hypervolume:
             if time <= start:
                 volume_before = volume
         _, volume_now = self.hypervolume[-1]
-        return volume_now <= (1 + MIN_GROWTH) * volume_before
+        if not volume_before:
+            return math.inf if volume_now else 0.0
+        return volume_now / volume_before - 1
 
     def layers(self, most: int) -> list[TrialRecord]:
         """Return the front, the front of the remaining trials, and so on, until there are `most` trials."""
@@ -309,6 +315,17 @@ def format_values(objectives: Sequence[Objective], values: Sequence[float]) -> s
     for metric, value in zip(metrics_of(objectives), values, strict=True):
         texts.append(f"{metric} {format_metric(metric, value)}")
     return ", ".join(texts)
+
+
+def growth_text(growth: float, patience: int) -> str:
+    """Return the growth of hypervolume as text.
+
+    >>> growth_text(0.004, 20), growth_text(math.inf, 20)
+    ('grew by 0.4% in the last 20 finished trials', 'was 0 before the last 20 finished trials')
+    """
+    if math.isinf(growth):
+        return f"was 0 before the last {patience} finished trials"
+    return f"grew by {growth:.1%} in the last {patience} finished trials"
 
 
 def format_setting(value: Any, digits: int = 6) -> str:

@@ -14,7 +14,10 @@ MAX_WITHOUT_VALUES = 8  # trials without values that the model keeps away from: 
 
 
 class GaussianProcessSampler(GPSampler):
-    """Optuna's GPSampler with two additions.
+    """Optuna's GPSampler with three additions.
+
+    While more trials run than have finished, settings are random: the model of so few is worse than chance where seeds
+    differ as much as settings (benchmarks/RESULTS.md, Search).
 
     A trial that failed, or that a command has stopped, has settings but no values. It counts as running: Optuna then
     looks for settings that gain most beside it, and does not propose the same settings again.
@@ -29,6 +32,8 @@ class GaussianProcessSampler(GPSampler):
         running_trials: list[FrozenTrial],
         search_space: dict[str, BaseDistribution],
     ) -> dict[str, Any]:
+        if len(completed_trials) < len(running_trials):
+            return {}
         without_values = []
         for trial in study.get_trials(deepcopy=False, states=(TrialState.FAIL, TrialState.PRUNED)):
             if search_space.keys() <= trial.params.keys():

@@ -54,7 +54,9 @@ def build_sampler(search: Search, stream: str) -> BaseSampler:
         case "nsga2":
             return NSGAIISampler(seed=seed, population_size=POPULATION_SIZE)
         case "gp":
-            return GaussianProcessSampler(seed=seed, n_startup_trials=GP_STARTUP_TRIALS)
+            return GaussianProcessSampler(
+                seed=seed, n_startup_trials=GP_STARTUP_TRIALS, warn_independent_sampling=False
+            )
         case "random" | "grid":
             return samplers.RandomSampler(seed=seed)
     raise AssertionError(search.sampler)

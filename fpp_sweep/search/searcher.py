@@ -22,7 +22,7 @@ from sqlalchemy.exc import OperationalError
 
 from fpp_sweep.records import pareto
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import MIN_GROWTH, front_of
+from fpp_sweep.records.front import MIN_GROWTH, front_of, growth_text
 from fpp_sweep.records.records import ENDED, FINAL, Command, TrialRecord, trial_name, waiting_record
 from fpp_sweep.records.steering import budget_in_force
 from fpp_sweep.search.finalists import FinalJobs, Job
@@ -357,8 +357,10 @@ class SweepSearcher(Searcher):
             return f"wall clock of {search.wall_clock:g} s used up"
         if search.gpu_hours is not None and self.gpu_hours() >= search.gpu_hours:
             return f"{search.gpu_hours:g} GPU-hours used up"
-        if search.patience and front_of(self._folder.info(), self.records()).stagnant(search.patience):
-            return f"hypervolume grew by less than {MIN_GROWTH:.0%} in the last {search.patience} finished trials"
+        if search.patience:
+            growth = front_of(self._folder.info(), self.records()).growth(search.patience)
+            if growth is not None and growth <= MIN_GROWTH:
+                return f"hypervolume {growth_text(growth, search.patience)}, no more than {MIN_GROWTH:.0%}"
         if search.max_failures is not None and self._failures >= search.max_failures:
             return f"{self._failures} trials in a row failed"
         return None

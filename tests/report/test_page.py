@@ -570,3 +570,20 @@ def test_axe_finds_nothing_on_a_page_with_an_open_trial(tmp_path, scheme, width)
         violations = window.evaluate("axe.run().then(result => result.violations)")
         browser.close()
     assert [(violation["id"], violation["nodes"][0]["html"]) for violation in violations] == []
+
+
+@pytest.mark.parametrize(
+    ("patience", "state"),
+    [
+        (10, "it grew by 6.4% in the last 10 finished trials."),
+        (19, "38 trials have to finish first."),
+        (None, None),
+    ],
+)
+def test_the_page_says_how_far_patience_has_gone(tmp_path, patience, state):
+    space = {"search": {"trials": 40, "patience": patience}}
+    folder = write_sweep(tmp_path, sweep_info(ranges=SEARCHED_RANGES, space=space), searched_trials())
+    write_report(folder, pages=True)
+    page = (folder.report / "sweep.html").read_text()
+    rule = f"The search ends if hypervolume grows by no more than 1% in {patience} trials: "
+    assert (f"{rule}{state}" in page) == (patience is not None)

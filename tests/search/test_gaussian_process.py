@@ -61,3 +61,14 @@ def test_the_model_is_fitted_to_a_limited_number_of_trials_and_always_to_the_fro
     assert len(first) == 9
     assert {trial.number for trial in study.best_trials} < set(first)
     assert set(first) != set(range(30 - 9, 30))
+
+
+@pytest.mark.parametrize(("running", "is_random"), [(5, False), (6, True)])
+def test_settings_are_random_while_more_trials_run_than_have_finished(running, is_random):
+    study = study_of(5)
+    for number in range(running):
+        study.enqueue_trial({"x": number / running, "y": 0.5})
+        study.ask(RANGES)
+    proposed = ask(study, GaussianProcessSampler)
+    study.sampler = optuna.samplers.RandomSampler(seed=1)
+    assert (proposed.params == study.ask(RANGES).params) == is_random
