@@ -1,0 +1,70 @@
+"""Record which functions of fpp_sweep each test calls, in every Python process: Python imports this module at its start.
+
+`tools.mutate` puts this folder on PYTHONPATH and names a folder in MUTATE_HITS. Each process appends lines of a test and
+a function to a file of that folder. The test is the one that ran when the process was started.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import os
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType
+
+FOLDER = os.environ.get("MUTATE_HITS", "")
+TEST = "MUTATE_TEST"  # the variable that names the running test
+
+_seen: set[str] = set()
+
+
+def hit(function: str) -> None:
+    """Record that a function was called, once for each test."""
+    if function in _seen:
+        return
+    _seen.add(function)
+    with open(Path(FOLDER, f"{os.getpid()}.hits"), "a") as file:
+        file.write(f"{os.environ.get(TEST, '')}\t{function}\n")
+
+
+def begin_test(name: str) -> None:
+    """Attribute what follows to a test."""
+    os.environ[TEST] = name
+    _seen.clear()
+
+
+class _Loader(SourceFileLoader):
+    def get_code(self, fullname: str) -> CodeType:
+        tree = ast.parse(Path(self.path).read_text())
+        instrument(tree, fullname)
+        return compile(ast.fix_missing_locations(tree), self.path, "exec")
+
+
+def instrument(tree: ast.AST, scope: str) -> None:
+    """Insert a call of `hit` at the beginning of every function."""
+    for node in ast.iter_child_nodes(tree):
+        inner = scope
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            inner = f"{scope}.{node.name}"
+        instrument(node, inner)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            call = ast.parse(f"__mutate_hit__({inner!r})").body[0]
+            node.body.insert(1 if ast.get_docstring(node) is not None else 0, call)
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(self, fullname, path, target=None) -> ModuleSpec | None:  # type: ignore[no-untyped-def]
+        if fullname.partition(".")[0] != "fpp_sweep":
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _Loader(fullname, spec.loader.path)
+        return spec
+
+
+if FOLDER:
+    builtins.__mutate_hit__ = hit  # type: ignore[attr-defined]
+    sys.meta_path.insert(0, _Finder())
