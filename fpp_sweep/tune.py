@@ -41,9 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with flags_in_errors(args):
         space = request.space_to_tune(args.space, overrides(args), config=args.config)
     if args.dry_run:
-        from fpp_sweep.sweep.estimate import dry_run  # loads torch
-
-        print(dry_run([space], args.worker_counts))
+        launch.print_dry_run([space], args.worker_counts)
         return
     options = replace(launch.options_of(args, files), continue_trials=tuple(args.continue_trials))
     folder = launch.launch(space, options, command="tune", words=words)

@@ -25,7 +25,8 @@ from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.space.published import preset_for
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import preset
-from fpp_sweep.spec.process import cores, memory
+from fpp_sweep.spec.memory import memory
+from fpp_sweep.spec.process import cores
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.spec.tasks import BATCH, EvalTask
 from fpp_sweep.workers.addresses import ray_temp_folder

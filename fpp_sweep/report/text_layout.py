@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
+from rich.cells import cell_len
+
 DEFAULT_WIDTH = 100  # columns of an output that is not a terminal
 GAP = 2  # spaces between two columns
 WRAPPED_WIDTH = 20  # text columns shrink to this width before anything is left out
@@ -194,8 +196,6 @@ def text_width(text: str) -> int:
     >>> text_width("a"), text_width("字"), text_width("e\\u0301")
     (1, 2, 1)
     """
-    from rich.cells import cell_len  # start-up time: `--help` loads this module
-
     return cell_len(text)
 
 

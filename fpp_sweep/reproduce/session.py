@@ -14,6 +14,7 @@ from fpp_sweep.reproduce.selection import Selection
 from fpp_sweep.reproduce.tables import Table
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.spec.specs import PluginFile
+from fpp_sweep.sweep import launch
 from fpp_sweep.sweep.api import InterruptedSweep, Options
 
 
@@ -30,9 +31,7 @@ def options_of(args: argparse.Namespace, *, command: str, files: Sequence[Plugin
 
 def print_dry_run(selection: Selection) -> None:
     if selection.sweeps:
-        from fpp_sweep.sweep.estimate import dry_run  # start-up time: loads torch
-
-        print(dry_run([selection.spaces[name] for name in selection.sweeps]))
+        launch.print_dry_run([selection.spaces[name] for name in selection.sweeps])
 
 
 def run_selection(selection: Selection, out: Path, options: Options) -> bool:

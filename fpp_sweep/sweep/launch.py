@@ -79,6 +79,12 @@ def announced_folder(space: Space, options: Options) -> SweepFolder:
     return folder
 
 
+def print_dry_run(spaces: Sequence[Space], worker_counts: Sequence[int] = ()) -> None:
+    from fpp_sweep.sweep.estimate import dry_run  # loads torch
+
+    print(dry_run(spaces, worker_counts))
+
+
 def run_on_ray(space: Space, options: Options) -> None:
     from fpp_sweep.sweep.run import run_sweep  # loads Ray and numpy, after the sweep is announced
 

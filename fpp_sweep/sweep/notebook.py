@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas  # type: ignore[import-untyped]
 
 from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.folder import SweepFolder
@@ -16,9 +18,6 @@ from fpp_sweep.report.table import Table, to_html
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.summary import front_notes, state_line
 from fpp_sweep.trial.artifacts import prediction_files
-
-if TYPE_CHECKING:
-    from pandas import DataFrame  # type: ignore[import-untyped]
 
 COPIED = ("name", "kind", "state", "origin", "reason")  # fields of a record that a row has
 
@@ -66,10 +65,8 @@ def _numbers(info: SweepInfo, record: TrialRecord, split: str, statistics: Sweep
     return numbers
 
 
-def predictions(folder: SweepFolder, name: str, split: str) -> DataFrame:
+def predictions(folder: SweepFolder, name: str, split: str) -> pandas.DataFrame:
     """Return the predictions of a trial for all datasets and seeds of a split, one below the other."""
-    import pandas  # takes seconds
-
     files = prediction_files(folder.artifacts(name), split)
     if not files:
         state = folder.trial(name).state

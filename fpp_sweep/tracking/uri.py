@@ -25,6 +25,7 @@ from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.spec.errors import InputError
@@ -198,22 +199,20 @@ def _phrase(status: int) -> str:
 # Clients.
 
 
-def load() -> None:
-    """Import MLflow, with our settings where the user has set none."""
+def load() -> ModuleType:
+    """Import MLflow, with our settings where the user has set none, and return the module of its clients."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     logging.getLogger("alembic").setLevel(os.environ["MLFLOW_LOGGING_LEVEL"])
     with warnings.catch_warnings():  # warnings of the libraries that MLflow imports
         warnings.simplefilter("ignore", DeprecationWarning)
-        importlib.import_module("mlflow.tracking")
         importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
+        return importlib.import_module("mlflow.tracking")
 
 
 def connect(uri: str) -> MlflowClient:
-    load()
-    from mlflow.tracking import MlflowClient  # not at the top: the import takes seconds
-
-    return MlflowClient(tracking_uri=absolute(uri), registry_uri=absolute(uri))
+    client: MlflowClient = load().MlflowClient(tracking_uri=absolute(uri), registry_uri=absolute(uri))
+    return client
 
 
 def experiment_id(client: MlflowClient, uri: str) -> str:

@@ -9,7 +9,7 @@
     <split>/reliability.png                            of the first seed
     <split>/skipped.json                               images that were left out, if there were any
 
-pyarrow and matplotlib take a second to load, so they are imported when a trial writes its files.
+matplotlib takes half a second to load, so it is imported when a trial writes its files.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import pyarrow
+from pyarrow import parquet
 
 from fpp_sweep.core.metrics import Confidences, Predictions
 from fpp_sweep.records.measurements import block_stats_file, read_block_stats
@@ -118,16 +121,12 @@ def _from_predictions(folder: Path, split: str) -> Iterator[tuple[tuple[str, int
 
 def read_predictions(path: Path) -> dict[str, Any]:
     """Return the columns that `write_predictions` wrote, without logits, with samples in the order of their names."""
-    from pyarrow import parquet  # start-up time
-
     table = parquet.read_table(path).sort_by("id")
     return {name: table[name].to_numpy() for name in table.column_names if name != "logits"}
 
 
 def write_predictions(predictions: Predictions, classes: Sequence[str], path: Path) -> None:
     """Write one row for each sample, and the names of all classes as metadata; optional columns come last."""
-    import pyarrow.parquet  # start-up time
-
     columns: dict[str, Any] = {
         "id": list(predictions.ids),
         "label": predictions.labels,
@@ -146,4 +145,4 @@ def write_predictions(predictions: Predictions, classes: Sequence[str], path: Pa
             columns[name] = values
     with written_whole(path) as partial:
         table = pyarrow.table(columns).replace_schema_metadata({"classes": json.dumps(list(classes))})
-        pyarrow.parquet.write_table(table, partial)
+        parquet.write_table(table, partial)

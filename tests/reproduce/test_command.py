@@ -87,7 +87,7 @@ def test_a_row_by_name_is_run_in_every_precision(monkeypatch):
     from fpp_sweep.reproduce.__main__ import main
 
     planned = []
-    monkeypatch.setattr("fpp_sweep.sweep.estimate.dry_run", planned.extend)
+    monkeypatch.setattr("fpp_sweep.sweep.launch.print_dry_run", planned.extend)
     main(["--table", "main", "--precision", "fp16", "float32", "--methods", "tpt", "--dry-run"])
     points = [(point["method"], point["precision"]) for space in planned for point in space.grid_points()]
     assert points == [("tpt", "fp16"), ("tpt", "float32")]
@@ -129,9 +129,7 @@ def test_tables_are_run_once_shared_and_gone_on_with(tmp_path):
     page = whole / "reproduction.html"
     assert f"page: {page.resolve().as_uri()}" in done.stdout
     assert page.read_text().index('id="main"') < page.read_text().index('id="flatness"')
-    again = run(tmp_path, *words)
-    assert again.returncode == 0, again.stderr
-    assert sorted(again.stdout.splitlines()) == sorted(done.stdout.splitlines())
+    # a finished reproduction whose files are damaged runs again: it repairs them and prints the same
     (whole / "main" / "sweep.json").write_text("{")
     (whole / "flatness" / "trials" / "trial-0001.json").write_text("{")
     repaired = run(tmp_path, *words)

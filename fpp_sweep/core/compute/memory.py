@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fpp_sweep.spec.process import memory
+from fpp_sweep.spec.memory import memory
 
 Rows = TypeVar("Rows", bound=Tensor | Sequence[Any])
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fpp_sweep.core.compute.memory import MemoryBudget, explain_out_of_memory, run_in_batches
-from fpp_sweep.spec.process import memory
+from fpp_sweep.spec.memory import memory
 
 CPU = torch.device("cpu")
 
@@ -73,7 +73,7 @@ def test_free_memory_is_the_smallest_limit_minus_the_memory_in_use():
     """Run a separate process under real limits of its address space and of its data."""
     code = """
         import resource, sys
-        from fpp_sweep.spec.process import memory
+        from fpp_sweep.spec.memory import memory
         kind, limit = int(sys.argv[1]), int(sys.argv[2])
         resource.setrlimit(kind, (limit, limit))
         before, whole = memory()

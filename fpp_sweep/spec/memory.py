@@ -1,0 +1,70 @@
+"""The memory that the process may use, under the limits of the machine, of the process and of its container."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+
+class MemoryLimit(NamedTuple):
+    """Bytes that one limit leaves to this process."""
+
+    free: int  # that the process may still take
+    total: int  # that it may ever have
+
+
+def memory() -> tuple[int, int]:
+    """Return the bytes that this process may still take, and those that it may ever have.
+
+    These are the machine's, unless a limit of the process or of its container is nearer.
+    """
+    machine = psutil.virtual_memory()
+    limits = [MemoryLimit(machine.available, machine.total)]
+    limits += _process_limits(psutil.Process().memory_info())
+    limits += _container_limits()
+    free = min(limit.free for limit in limits)
+    total = min(limit.total for limit in limits)
+    return max(0, free), total
+
+
+def _process_limits(used: Any) -> Iterator[MemoryLimit]:
+    """Yield the limits that `ulimit -v` and `ulimit -d` set, given what psutil says that the process uses."""
+    for kind, field in ((resource.RLIMIT_AS, "vms"), (resource.RLIMIT_DATA, "data")):
+        limit, _ = resource.getrlimit(kind)
+        if limit != resource.RLIM_INFINITY and hasattr(used, field):
+            yield MemoryLimit(limit - getattr(used, field), limit)
+
+
+def _container_limits() -> Iterator[MemoryLimit]:
+    """Yield the limits of the control groups of a container or a batch job, which psutil does not know."""
+    groups = Path("/proc/self/cgroup")  # lines such as `0::/user.slice/job_17`
+    if not groups.is_file():
+        return
+    for line in groups.read_text().splitlines():
+        group = line.split(":", 2)[2].strip("/")
+        yield from _group_limits(Path("/sys/fs/cgroup"), group, "memory.max", "memory.current")
+        yield from _group_limits(Path("/sys/fs/cgroup/memory"), group, "memory.limit_in_bytes", "memory.usage_in_bytes")
+
+
+def _group_limits(root: Path, group: str, limit_name: str, usage_name: str) -> Iterator[MemoryLimit]:
+    """Yield the limits of a control group and of those around it (version 2 and 1 differ in folder and file names)."""
+    folder = root / group
+    for ancestor in (folder, *folder.parents):
+        with suppress(OSError, ValueError):  # no such group, or `max` instead of a number
+            total = int((ancestor / limit_name).read_text())
+            used = int((ancestor / usage_name).read_text())
+            yield MemoryLimit(total - used + _reclaimable(ancestor / "memory.stat"), total)
+
+
+def _reclaimable(statistics: Path) -> int:
+    """Return the bytes of cached files, which the kernel counts as used and frees when they are needed."""
+    for line in statistics.read_text().splitlines():
+        name, _, value = line.partition(" ")
+        if name == "inactive_file":
+            return int(value)
+    return 0
