@@ -45,7 +45,7 @@ from fpp_sweep.statistics.block_stats import (
 )
 from fpp_sweep.statistics.bootstrap import SplitSamples, sample_record, sample_split
 from fpp_sweep.statistics.paired import LEVEL, compare, t_quantile
-from fpp_sweep.statistics.verdicts import DEFAULT_MARGINS, Answer, margin_of
+from fpp_sweep.statistics.verdicts import Answer, margin_of
 
 METRICS = ("accuracy", "ece")
 OWN_DRAW = 0.12  # share of images whose outcome a record draws on its own; gives paired differences of 0.4 points
@@ -274,7 +274,7 @@ class Count:
 def is_truly_worse(truth: Truth, zero_shot: Truth) -> bool:
     """Return True if a trial is truly worse than zero-shot by more than the margin."""
     own, reference = TRUE.of(truth), TRUE.of(zero_shot)
-    lost_accuracy = reference["accuracy"] - own["accuracy"] > DEFAULT_MARGINS["accuracy"]
+    lost_accuracy = reference["accuracy"] - own["accuracy"] > margin_of("accuracy", {})
     lost_calibration = own["ece"] - reference["ece"] > margin_of("ece", {})
     return lost_accuracy or lost_calibration
 
