@@ -155,11 +155,12 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
                 name = f"{name} ({text_of(row['baseline'])})"
         cells = [name, row["fresh"] or "none", text_of(row.get("sweep", {})), text_of(row.get("differences", {}))]
         print(f"| {number} | {' | '.join(cells)} | {'yes' if is_worse else 'no'} |")
-    recommended, other = cases[True], cases[False]
-    print(
-        f"\nrecommended trials that are worse than zero-shot beyond the margin: {sum(recommended)} of {len(recommended)}"
-    )
-    print(f"best finalists that were not recommended, and are worse: {sum(other)} of {len(other)}")
+    print(f"\nrecommended trials that are worse than zero-shot beyond the margin: {share_text(cases[True])}")
+    print(f"best finalists that were not recommended, and are worse: {share_text(cases[False])}")
+
+
+def share_text(cases: Sequence[bool]) -> str:
+    return f"{sum(cases)} of {len(cases)}"
 
 
 def text_of(rows: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from fpp_sweep.records.answer import MAX_COMPARED
+from fpp_sweep.records.answer import MAX_COMPARED, references_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of
 from fpp_sweep.records.measurements import measure, resampled_metrics
@@ -26,7 +26,8 @@ from fpp_sweep.spec.config import EMBEDDED_LIMIT
 from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.spec.tasks import BATCH
 from fpp_sweep.statistics.front_support import FrontSupport, front_support
-from fpp_sweep.statistics.paired import seed_variances
+from fpp_sweep.statistics.paired import difference, seed_variances
+from fpp_sweep.statistics.verdicts import margin_of
 from fpp_sweep.trial.trial import ImageRange, Plan
 
 MAX_TESTED = 3  # finalists on the test split: with more of them, Holm's correction would hide more differences
@@ -146,20 +147,58 @@ def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[Tria
 
 
 def choose_tested(folder: SweepFolder, front: Front, finalists: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the finalists that go to the test split: at most MAX_TESTED, those most often on the front come first.
+    """Return the finalists that go to the test split, at most MAX_TESTED.
 
-    A finalist is left out if another finalist is clearly ahead. A finalist without support comes last.
+    A finalist is left out if another finalist is clearly ahead. First come those that the final stage shows to lose no
+    more than the margin against zero-shot, as a recommended trial must; then those nearest to that. A trial whose seeds
+    disagree is far from it, however good its mean. Ties are decided by how often a finalist is on the front; a finalist
+    without support comes last.
     """
     support_by_name = support_of(folder, front, finalists, FINAL).trials
+    shortfalls = shortfalls_of(folder, front, finalists)
     ranked = []
     for position, record in enumerate(finalists):
         support = support_by_name.get(record.name)
-        if support is None:
-            ranked.append((0.0, position, record))
-        elif support.word != UNLIKELY:
-            ranked.append((-support.share, position, record))
-    ranked.sort(key=lambda row: row[:2])
-    return [record for _, _, record in ranked[:MAX_TESTED]]
+        share = 0.0
+        if support is not None:
+            share = support.share
+            if support.word == UNLIKELY:
+                continue
+        ranked.append((shortfalls.get(record.name, 0.0), -share, position, record))
+    ranked.sort(key=lambda row: row[:3])
+    return [record for _, _, _, record in ranked[:MAX_TESTED]]
+
+
+def reference_of(baselines: Sequence[TrialRecord]) -> TrialRecord | None:
+    """Return the baseline that finalists are measured against in the final stage: zero-shot, else the first one."""
+    references = references_of(baselines)
+    if not references:
+        return None
+    return references[0]
+
+
+def shortfalls_of(folder: SweepFolder, front: Front, finalists: Sequence[TrialRecord]) -> dict[str, float]:
+    """Return by how many margins a finalist misses the proof that it is not worse than the reference.
+
+    It is 0 for a finalist whose loss is within the margin in every objective, and the largest miss otherwise.
+    Finalists that cannot be paired with the reference in the final stage are left out.
+    """
+    reference = reference_of(front.baselines)
+    if reference is None:
+        return {}
+    metrics = resampled_metrics(metrics_of(front.objectives))
+    margins = folder.info().space.get("search", {}).get("margin", {})
+    samples = measure(folder, [reference, *finalists], FINAL, metrics).samples
+    variances = seed_variances(samples, metrics)
+    shortfalls: dict[str, float] = {}
+    for record in finalists:
+        for metric in metrics:
+            paired = difference(samples, record.name, reference.name, metric, variances[metric])
+            if paired is None:
+                continue
+            miss = -paired.least_gain / margin_of(metric, margins) - 1
+            shortfalls[record.name] = max(shortfalls.get(record.name, 0.0), miss)
+    return shortfalls
 
 
 def support_of(folder: SweepFolder, front: Front, records: Sequence[TrialRecord], split: str) -> FrontSupport:
@@ -199,7 +238,7 @@ class FinalJobs:
             if split in running_splits:
                 return None
             self._finalists = self._choose(records)
-        jobs = self._jobs_of_baselines(split) + self._jobs_of_finalists()
+        jobs = self._jobs_of_baselines(split) + self._jobs_of_finalists(records)
         if self._tested is None and FINAL not in running_splits and not self._final_stage_waits(jobs, records):
             self._tested = self._choose_tested(records)
         for record in self._tested or ():
@@ -258,10 +297,15 @@ class FinalJobs:
             split = FINAL
         return [(f"baseline-{name}", split) for name in self._space.baselines()]
 
-    def _jobs_of_finalists(self) -> list[Job]:
-        if not self._has_final_stage:
+    def _jobs_of_finalists(self, records: Mapping[str, TrialRecord]) -> list[Job]:
+        """Return the jobs of the final stage: the baseline that finalists are measured against, and the finalists."""
+        if not self._has_final_stage or not self._finalists:
             return []
-        return [(record.name, FINAL) for record in self._finalists or ()]
+        jobs = [(record.name, FINAL) for record in self._finalists]
+        reference = reference_of(self._front(records).baselines)
+        if reference is not None:
+            jobs.insert(0, (reference.name, FINAL))
+        return jobs
 
     def _must_begin(self, job: Job, records: Mapping[str, TrialRecord]) -> bool:
         """Return False for a job that has a result, has begun, or belongs to a trial that failed or was stopped."""

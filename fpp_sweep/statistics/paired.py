@@ -95,9 +95,14 @@ class Difference:
             return "+"
         return "-"
 
+    @property
+    def least_gain(self) -> float:
+        """The one-sided 95 % bound: the true gain is smaller in 5 % of cases at most."""
+        return self.gain - t_quantile(1 - LEVEL, self.degrees_of_freedom) * self.standard_error
+
     def excludes_loss_beyond(self, margin: float) -> bool:
-        """Return True if the interval rules out a loss of more than `margin`."""
-        return self.gain - self.half_width > -margin
+        """Return True if a loss of more than `margin` is ruled out at one-sided 5 %."""
+        return self.least_gain > -margin
 
 
 def goal_of(metric: str) -> catalogue.Goal:

@@ -11,6 +11,7 @@ from typing import Any
 from fpp_sweep.records.records import FINAL, trial_name
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
+from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.tasks import EvalTask, Task
 from fpp_sweep.trial.trial import Plan, with_pretrainings
@@ -50,10 +51,21 @@ class ExpectedSweep:
         finalists = self.trial_configs()[: self.finalists()]
         phases = [self._phase(list(self.configs.values()), split)]
         if self.final_plan is not None:
-            phases.append(self._phase([*baselines, *finalists] if split == "test" else finalists, FINAL))
+            references = baselines
+            if split != "test":
+                references = self._reference_configs()
+            phases.append(self._phase([*references, *finalists], FINAL))
         if split != "test" and not self.space.search.evaluate_only:
             phases.append(self._phase([*baselines, *finalists], "test"))
         return phases
+
+    def _reference_configs(self) -> list[TrialConfig]:
+        """Return the config of the baseline that finalists are measured against: zero-shot, else the first one."""
+        names = [name for name in self.configs if name.startswith("baseline")]
+        plain = f"baseline-{catalogue.PLAIN}"
+        if plain in names:
+            names = [plain]
+        return [self.configs[name] for name in names[:1]]
 
     def finalists(self) -> int:
         """Return how many trials run again after the search."""

@@ -48,12 +48,13 @@ class World:
         self.images, self.datasets = images, datasets
         self.difficulty = self.generator.random((len(datasets), images))
 
-    def block_stats(self, accuracy, overconfidence, limit=None, seeds=(0,)):
-        """Return a trial's block statistics by dataset and seed."""
+    def block_stats(self, accuracy, overconfidence, limit=None, seeds=(0,), shifts=()):
+        """Return a trial's block statistics by dataset and seed; `shifts` are added to the accuracy of each seed."""
         table = {}
-        for seed in seeds:
+        for position, seed in enumerate(seeds):
+            shifted = accuracy + (shifts[position] if shifts else 0.0)
             for dataset, difficulty in zip(self.datasets, self.difficulty, strict=True):
-                table[dataset, seed] = self._of_dataset(dataset, difficulty, accuracy, overconfidence, limit)
+                table[dataset, seed] = self._of_dataset(dataset, difficulty, shifted, overconfidence, limit)
         return table
 
     def _of_dataset(self, dataset, difficulty, accuracy, overconfidence, limit):
@@ -65,12 +66,15 @@ class World:
         return block_stats(correct[first], confidence[first], dataset=dataset, ids=[ids[index] for index in first])
 
 
-def write_measured_sweep(path, world, sides, splits=("val",), *, limit=None, seeds=(0,), **changes):
-    """Write a sweep of trials and baselines, by name their (accuracy, over-confidence); `changes` replace its info."""
+def write_measured_sweep(path, world, sides, splits=("val",), *, limit=None, seeds=(0,), shifts=None, **changes):
+    """Write a sweep of trials and baselines, by name their (accuracy, over-confidence); `changes` replace its info.
+
+    `shifts` has the shifts of accuracy by seed of the trials whose seeds differ.
+    """
     folder = SweepFolder(path)
     folder.write_info(replace(sweep_info(), name=path.name, **changes))
     for number, (name, side) in enumerate(sides.items()):
-        table = world.block_stats(*side, limit, seeds)
+        table = world.block_stats(*side, limit, seeds, (shifts or {}).get(name, ()))
         record = _measured_record(number, name, table)
         folder.write_trial(replace(record, key=name, results=dict.fromkeys(splits, record.results["val"])))
         for split in splits:

@@ -45,6 +45,8 @@ GAIN = ("trial-0001", "baseline-zero_shot", "ece"), (-3.0, 0.5, 0.001)
         # a loss beyond the margin is not excluded
         (dict([GAIN, LOSS]), {}, None),
         (dict([GAIN, LOSS]), {"accuracy": 2.0}, "trial-0001"),
+        # the loss is excluded at one-sided 5 %, though the two-sided interval contains it
+        (dict([GAIN, (LOSS[0], (-0.2, 0.45, 0.9))]), {}, "trial-0001"),
         # a baseline beats it
         (dict([GAIN, (("trial-0001", "baseline-fpp_code", "accuracy"), (-1.0, 0.1, 0.001))]), {}, None),
         # nothing is shown
@@ -73,12 +75,27 @@ def test_nothing_is_recommended_without_something_to_test(baselines, metrics, re
 
 def test_the_reason_names_the_gains():
     _, reason = recommended(dict([GAIN]))
-    assert reason == "better in ece than zero_shot, not worse than zero_shot by more than the margin"
+    assert reason == "better in ece than zero_shot, not worse than zero_shot by more than 1 point"
+
+
+def test_the_reason_says_what_is_missing():
+    assert recommended(dict([GAIN, LOSS]))[1] == "every finalist may be worse than zero_shot by more than 1 point"
+    assert recommended(dict([GAIN, LOSS]), margins={"ece": 0.5})[1].endswith("by more than 1 of accuracy or 0.5 of ece")
+    beaten = dict([GAIN, (("trial-0001", "baseline-fpp_code", "accuracy"), (-1.0, 0.1, 0.001))])
+    assert recommended(beaten)[1].endswith("is beaten by a baseline")
 
 
 @pytest.mark.parametrize(
     ("metric", "margin"),
-    [("accuracy", 1.0), ("ece", 0.5), ("smooth_ece", 0.5), ("ece/dtd", 0.5), ("nll", 0.02), ("aurc", 0.5)],
+    [
+        ("accuracy", 1.0),
+        ("ece", 1.0),
+        ("ece/dtd", 1.0),
+        ("ece@sals", 1.0),
+        ("nll", 0.02),
+        ("brier", 0.01),
+        ("aurc", 0.01),
+    ],
 )
 def test_margins_have_defaults(metric, margin):
     assert margin_of(metric, {}) == margin

@@ -1,0 +1,82 @@
+"""A pair has one verdict, wherever it is shown: in a sweep's answer, its table, `compare`, and a claim of the paper."""
+
+from dataclasses import replace
+
+import pytest
+
+from fpp_sweep.records.answer import statistics_of
+from fpp_sweep.records.measurements import read_block_stats
+from fpp_sweep.records.records import FINAL
+from fpp_sweep.report.answer_section import difference_table
+from fpp_sweep.report.trial_comparison import compare_trials
+from fpp_sweep.reproduce.claims import judge_claims
+from fpp_sweep.reproduce.experiment_files import find
+from fpp_sweep.reproduce.experiments import Claim
+from tests.kit.experiments import result_from_stats, write_experiment
+from tests.kit.measured import World, write_measured_sweep
+from tests.kit.names import PLAIN, TPT
+
+SETS = ("dtd", "pets")
+METRICS = ("accuracy", "ece")
+SIDES = {PLAIN: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.58, 0.15)}
+ROWS = {PLAIN: "zero_shot", TPT: "tpt", "trial-0002": "ctpt", "trial-0003": "otpt"}  # of the paper's table
+VERDICTS = {"+": "holds", "-": "does not hold", "": "undecided"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    splits = ("val", FINAL, "test")
+    return write_measured_sweep(tmp_path / "sweep", World(1000, datasets=SETS), SIDES, splits, seeds=(0, 1))
+
+
+def answer_of(folder):
+    return statistics_of(folder, folder.info(), folder.trials()).answer
+
+
+def marks_of(folder):
+    """Return the marks of the answer by finalist, baseline and metric."""
+    return {pair: difference.mark for pair, difference in answer_of(folder).differences.items()}
+
+
+def test_a_pair_has_the_same_verdict_in_the_table_of_the_answer(folder):
+    answer = answer_of(folder)
+    table = difference_table(answer)
+    rows = iter(table.rows)
+    styles = {"+": "good", "-": "bad", "": ""}
+    for finalist in answer.finalists:
+        for metric in METRICS:
+            cells = next(rows).cells[2:]
+            for baseline, cell in zip(answer.baselines, cells, strict=False):
+                mark = answer.differences[finalist, baseline, metric].mark
+                assert (cell.mark, cell.style) == ("*" if mark else "", styles[mark])
+
+
+def test_a_pair_has_the_same_verdict_in_a_comparison(folder):
+    for (finalist, baseline, metric), mark in marks_of(folder).items():
+        label = baseline.removeprefix("baseline-")
+        compared = compare_trials(folder, [finalist, label]).differences[finalist, label, metric]
+        assert compared.mark == mark
+
+
+def test_a_pair_has_the_same_verdict_as_a_claim_of_the_paper(folder, tmp_path):
+    marks = marks_of(folder)
+    assert set(marks.values()) == set(VERDICTS)
+    claims = []
+    for finalist, baseline, metric in marks:
+        rival = ROWS[baseline.removeprefix("baseline-")]
+        claims.append(Claim(says="better", row=ROWS[finalist], than=[rival], column=metric))
+    stats = {}
+    for name, row in ROWS.items():
+        record = name if name.startswith("trial") else f"baseline-{name}"
+        stats[row] = read_block_stats(folder.artifacts(record), "test")
+    results = {row: result_from_stats(table, sce=1.0) for row, table in stats.items()}
+    experiment = replace(find("main"), claims=tuple(claims))
+    table = write_experiment(tmp_path / "experiment", experiment, SETS, results, stats=stats)
+    assert [claim.verdict for claim in judge_claims(table)] == [VERDICTS[mark] for mark in marks.values()]
+
+
+def test_what_is_recommended_follows_from_the_same_verdicts(folder):
+    marks = marks_of(folder)
+    assert answer_of(folder).recommended == "trial-0002"
+    assert marks["trial-0002", f"baseline-{PLAIN}", "accuracy"] == "+"
+    assert "-" not in [mark for (finalist, _, _), mark in marks.items() if finalist == "trial-0002"]
