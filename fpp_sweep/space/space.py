@@ -250,7 +250,7 @@ class Space:
     def resolve(self, values: Mapping[str, Any]) -> TrialConfig:
         """Return the config of a trial with these values of the parameters.
 
-        Where templates take the place of the prompt, all trials have the same prompt, which none of them uses.
+        Trials with templates use no prompt; all of them get the same one.
         """
         config = self.start().replace(values)
         if config.templates:

@@ -368,7 +368,7 @@ _METHOD_ROWS = (
     _method("soc", "TPT with SoC's Huber penalty on cosines", _SOC, (*_TPT_READS, "adapt.huber_delta"), _SOC_PENALTY),
     MethodRow(
         name="zero_shot_ensemble",
-        title="zero-shot by an ensemble of templates in place of the prompt",
+        title="zero-shot by an ensemble of templates instead of a prompt",
         build="fpp_sweep.core.methods.zero_shot:ZeroShot",
         reads=("adapt.templates",),
         views=1,

@@ -136,7 +136,7 @@ class AdaptConfig:
     shift_form: Literal["class", "shared"] = "class"  # one shift for each class, or one for all
     # SoC
     huber_delta: float = 0.5  # cosine above which the penalty is linear; unpublished, the value is ours
-    # methods that need image features alone: an ensemble of templates in place of the prompt: released, simple, openai
+    # methods that need image features alone: an ensemble of templates instead of the prompt: released, simple, openai
     # or a JSON file (docs/family.md); none: the prompt, in zero_shot_ensemble openai
     templates: str | None = None
 
@@ -221,12 +221,12 @@ class TrialConfig:
     def __post_init__(self) -> None:
         _check_types(self, "")
         if self.templates and self.deep_prompts != "none":
-            problem = "must be none with deep_prompts, which needs the prompt whose place templates take"
+            problem = "must be none with deep_prompts, which needs a prompt"
             raise InputError(f"{problem} ({self.templates})", "adapt.templates")
 
     @property
     def templates(self) -> str:
-        """The templates whose ensemble takes the place of the prompt; empty: the prompt."""
+        """The templates whose ensemble replaces the prompt; empty: the prompt is used."""
         if self.method not in catalogue.METHODS:
             return ""
         return catalogue.method(self.method).templates_of(self.adapt.templates)

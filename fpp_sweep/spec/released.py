@@ -104,8 +104,8 @@ def released_templates() -> dict[str, str | list[str]]:
 def resolved_templates(templates: str, dataset: str) -> str | list[str]:
     """Return the templates that `adapt.templates` stands for on a dataset.
 
-    >>> resolved_templates("released", "dtd"), resolved_templates("released", "cars"), resolved_templates("openai", "dtd")
-    (['{} texture.'], 'simple', 'openai')
+    >>> resolved_templates("released", "dtd"), resolved_templates("released", "cars")
+    (['{} texture.'], 'simple')
     """
     if templates != "released":
         return templates

@@ -26,14 +26,12 @@ from fpp_sweep.core.methods.measures import measure_sharpness
 from fpp_sweep.core.metrics import Predictions, concatenate
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import Prompt
-from fpp_sweep.core.text.ensemble import ensemble_features
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import MethodRow
 from fpp_sweep.spec.config import FIXED_ORDERS, TrialConfig
 from fpp_sweep.spec.specs import adaptation_precision
 from fpp_sweep.spec.tasks import BATCH, EvalTask
-from fpp_sweep.trial.prompts import class_texts
-from fpp_sweep.trial.templates import texts_by_class
+from fpp_sweep.trial.prompts import ensemble_model, prompt_model
 
 WAVES = 0.1  # concentration of the Dirichlet distribution of the order `dirichlet:0.1`
 
@@ -63,14 +61,10 @@ def make_adapter(clip: Clip, config: TrialConfig, dataset: Dataset, prompt: Prom
     """Set a config's method up for all of a dataset; without a prompt, for the ensemble of the config's templates."""
     if prompt is None:
         context = clip.text.token_embedding[:0]
-        texts = class_texts(clip, dataset.classes, 0)
-        of_classes = texts_by_class(config.templates, dataset.name, dataset.classes)
-        ensemble = ensemble_features(clip.text, clip.tokenizer, of_classes)
-        model = TextModel(texts=texts, logit_scale=clip.logit_scale, ensemble=ensemble)
+        model = ensemble_model(clip, config.templates, dataset)
     else:
         context = prompt.context
-        texts = class_texts(clip, dataset.classes, len(context), prompt.after)
-        model = TextModel(texts=texts, logit_scale=clip.logit_scale)
+        model = prompt_model(clip, prompt, dataset)
     adapt = config.adapt.scaled(clip.embedding_scale)
     method = build_method(config.method, adapt, dataset.group, dataset.name)
     # the number of samples decides the form of the gradient, and forms differ in the last bits: every shard must use

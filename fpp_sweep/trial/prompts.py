@@ -1,4 +1,4 @@
-"""Prompts of a trial: opened from words or a file and checked to fit, or pretrained by FPP.
+"""Prompts of a trial: opened from words or a file and checked to fit, or pretrained by FPP; and classifiers of texts.
 
 Pretraining is a pure function of its task, the model and the data.
 """
@@ -11,11 +11,14 @@ from time import perf_counter
 from fpp_sweep.core.compute.random_streams import torch_generator
 from fpp_sweep.core.datasets import Dataset, imagenet_classes
 from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
+from fpp_sweep.core.methods import TextModel
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import Prompt, open_prompt, with_deep_prompts
 from fpp_sweep.core.text.classes import ClassTexts
+from fpp_sweep.core.text.ensemble import ensemble_features
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.tasks import PretrainTask
+from fpp_sweep.trial.templates import texts_by_class
 
 
 def class_texts(clip: Clip, classes: Sequence[str], context_tokens: int, after: str = "") -> ClassTexts:
@@ -26,6 +29,20 @@ def class_texts(clip: Clip, classes: Sequence[str], context_tokens: int, after: 
     texts = ClassTexts.of_names(clip.text, clip.tokenizer, classes, after=after)
     texts.require_room(context_tokens, classes)
     return texts
+
+
+def prompt_model(clip: Clip, prompt: Prompt, dataset: Dataset) -> TextModel:
+    """Return the classifier of a dataset's classes for contexts as long as a prompt's."""
+    texts = class_texts(clip, dataset.classes, len(prompt.context), prompt.after)
+    return TextModel(texts=texts, logit_scale=clip.logit_scale)
+
+
+def ensemble_model(clip: Clip, templates: str, dataset: Dataset) -> TextModel:
+    """Return the classifier of a dataset's classes by an ensemble of templates."""
+    of_classes = texts_by_class(templates, dataset.name, dataset.classes)
+    ensemble = ensemble_features(clip.text, clip.tokenizer, of_classes)
+    texts = class_texts(clip, dataset.classes, 0)
+    return TextModel(texts=texts, logit_scale=clip.logit_scale, ensemble=ensemble)
 
 
 def fit_prompt(clip: Clip, name: str, deep_prompts: str, datasets: Iterable[Sequence[str]]) -> Prompt:

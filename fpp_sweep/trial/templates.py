@@ -1,4 +1,4 @@
-"""Templates: the texts of each class whose ensemble takes the place of a prompt.
+"""Templates: the texts of each class whose ensemble replaces a prompt.
 
 A template is a text with `{}` for the class name. A JSON file has a list of templates, or an object with a list of
 texts for each class, such as descriptions by a language model.
@@ -87,7 +87,7 @@ def _read(path: Path) -> dict[str, Any] | list[str]:
     templates = _require_texts(content, str(path))
     for template in templates:
         if template.count("{}") != 1:
-            raise InputError(f"{path}: a template needs {{}} once, in place of the class name ({template!r})")
+            raise InputError(f"{path}: a template needs {{}} once, for the class name ({template!r})")
     return templates
 
 

@@ -167,7 +167,7 @@ class Worker:
             )
 
     def _prompt(self, task: EvalTask, inputs: dict[Task, TaskResult]) -> Prompt | None:
-        """Return the prompt that a task starts from; None if templates take its place."""
+        """Return the prompt that a task starts from; None if templates replace it."""
         if task.config.templates:
             return None
         if task.pretrain is None:

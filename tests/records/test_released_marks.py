@@ -37,7 +37,7 @@ def test_settings_of_the_user_have_no_mark():
     assert released_mark(record("tps")) == "†"
 
 
-def test_a_setting_that_was_tuned_on_test_images_has_a_mark_of_its_own(monkeypatch):
+def test_a_setting_that_was_tuned_on_test_images_has_another_mark(monkeypatch):
     settings = released_settings()
     tuned = [replace(each, chosen="tuned on test") for each in settings["tda"]]
     monkeypatch.setitem(settings, "tda", tuned)

@@ -150,7 +150,10 @@ LINKED = "prompt, anchor_prompt, deep_prompts: [[fpp, m.pth, text], [fpp, a phot
     ("searched", "expected"),
     [
         ("params: {fpp.gamma1: {low: 0.1, high: 10}}", {WORDS}),
-        ("params: {fpp.gamma1: [1, 2]}\nbase: {anchor_prompt: m.pth, deep_prompts: text}", {TextSource("m.pth", "text")}),
+        (
+            "params: {fpp.gamma1: [1, 2]}\nbase: {anchor_prompt: m.pth, deep_prompts: text}",
+            {TextSource("m.pth", "text")},
+        ),
         ("params: {prompt: [fpp, x.pt]}", {WORDS, TextSource("x.pt")}),
         (
             "params: {anchor_prompt: [m.pth, a photo],"
@@ -162,12 +165,12 @@ LINKED = "prompt, anchor_prompt, deep_prompts: [[fpp, m.pth, text], [fpp, a phot
             {WORDS, TextSource("a photo of a", "text")},
         ),
         ("params: {method: [tpt, zero]}", {WORDS}),
-        (
-            "params: {method: [tpt, zero], adapt.templates: [none, t.json]}",
-            {WORDS, TextSource("", templates="t.json")},
-        ),
+        ("params: {method: [tpt, zero], adapt.templates: [none, t.json]}", {WORDS, TextSource("", templates="t.json")}),
         ("grid: [{method: [zero_shot_ensemble]}]", {WORDS, TextSource("", templates="openai")}),
-        (f"grid:\n- {LINKED}", {WORDS, TextSource("m.pth", "text"), TextSource("a photo"), TextSource("m.pth", "both")}),
+        (
+            f"grid:\n- {LINKED}",
+            {WORDS, TextSource("m.pth", "text"), TextSource("a photo"), TextSource("m.pth", "both")},
+        ),
     ],
 )
 def test_every_prompt_that_a_trial_may_start_from_is_checked(worker, searched, expected):

@@ -112,7 +112,7 @@ def test_settings_of_sharpness_change_the_key_only_if_it_is_measured(columns, re
 
 
 @pytest.mark.parametrize("prompt", ["a photo of a", "fpp"])
-def test_templates_take_the_place_of_the_prompt_in_keys(prompt):
+def test_templates_replace_the_prompt_in_keys(prompt):
     ensemble = evaluation(method="zero_shot_ensemble", prompt=prompt)
     assert ensemble.pretrain is None
     assert changing(ensemble) == TEMPLATES | {"precision"}

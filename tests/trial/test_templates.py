@@ -41,7 +41,9 @@ def test_every_dataset_of_the_papers_has_released_templates():
     fine_grained = {name for name in DATASETS if DATASETS[name].group == "fine_grained"}
     assert set(released_templates()) == fine_grained | SHIFTS
     assert texts_by_class("released", "dtd", ["striped"]) == [["striped texture."]]
-    assert texts_by_class("released", "ucf101", ["Apply_Eye_Makeup"]) == [["a photo of a person doing Apply Eye Makeup."]]
+    assert texts_by_class("released", "ucf101", ["Apply_Eye_Makeup"]) == [
+        ["a photo of a person doing Apply Eye Makeup."]
+    ]
     assert texts_by_class("released", "cars", ["BMW"]) == texts_by_class("simple", "cars", ["BMW"])
     assert texts_by_class("released", "imagenet_r", ["goldfish"]) == texts_by_class("openai", "dtd", ["goldfish"])
 
@@ -66,7 +68,7 @@ WRONG = {
     "{": "not a readable JSON file",
     '"a photo of a {}."': r'must be a list of texts, such as \["a photo of a {}."\]',
     "[]": "must be a list of texts",
-    '["a photo"]': r"a template needs {} once, in place of the class name \('a photo'\)",
+    '["a photo"]': r"a template needs {} once, for the class name \('a photo'\)",
     '["{} and {}"]': "a template needs {} once",
     '["a {}", 3]': r"has an entry that is not a text \(3\); take it out",
     '{"dog": ["a pet"]}': "has no texts for class 'cat' of x; add them",

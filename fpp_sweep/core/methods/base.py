@@ -42,7 +42,7 @@ class TextModel:
 
     texts: ClassTexts
     logit_scale: float
-    ensemble: Tensor | None = None  # (K, D) unit class vectors of templates, which take the place of any context
+    ensemble: Tensor | None = None  # (K, D) unit class vectors of templates, used whatever the context is
 
     def features(self, context: Tensor) -> Tensor:
         """Return text features (*B, K, D) of contexts (*B, n, W)."""

@@ -51,5 +51,5 @@ def test_a_text_that_does_not_fit_the_model_is_refused():
     weights = random_weights(width=32, layers=1, embed_dim=16, vocabulary=tokenizer.vocabulary, seed=0)
     tower = TextTower.from_state(weights, heads=2, activation="quick_gelu")
     text = " ".join(["dog"] * 76)
-    with pytest.raises(InputError, match="text 'dog dog.*' needs 154 tokens, but the model has 77; shorten it"):
+    with pytest.raises(InputError, match=r"text 'dog dog.*' needs 154 tokens, but the model has 77; shorten it"):
         ensemble_features(tower, tokenizer, [[text]])
