@@ -12,7 +12,6 @@ from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.progress import duration
 
-
 SUBJECT_COLUMNS = 10
 
 
