@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -219,6 +220,19 @@ def wrap_words(text: str, width: int, indent: int = 0) -> list[str]:
         line = cut(" " * indent * bool(lines) + word, width)
     if line.strip() or not lines:
         lines.append(line)
+    return lines
+
+
+def labelled_lines(label: str, text: str, width: int, *, indent: int) -> list[str]:
+    """Return a text beside its label, as lines broken between words; a word that is longer than a line is not cut.
+
+    >>> labelled_lines("question", "How much noise is best?", 26, indent=10)
+    ['question  How much noise', '          is best?']
+    """
+    parts = textwrap.wrap(text, max(1, width - indent), break_long_words=False, break_on_hyphens=False)
+    lines = [f"{label:<{indent}}{''.join(parts[:1])}"]
+    for part in parts[1:]:
+        lines.append(" " * indent + part)
     return lines
 
 

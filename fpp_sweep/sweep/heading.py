@@ -7,14 +7,22 @@ from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import MIN_GROWTH
+from fpp_sweep.report.text_layout import labelled_lines
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.progress import duration
 
+SUBJECT_COLUMNS = 10
 
-def heading(folder: SweepFolder, space: Mapping[str, Any], objectives: Sequence[Objective], split: str) -> list[str]:
-    """Return lines that begin with their subject; `space` has plain values, as it is recorded."""
+
+def heading(
+    folder: SweepFolder, space: Mapping[str, Any], objectives: Sequence[Objective], split: str, *, width: int
+) -> list[str]:
+    """Return lines that begin with their subject, wrapped to a number of columns.
+
+    `space` has plain values, as it is recorded.
+    """
     work, search = as_mapping(space.get("work", {})), as_mapping(space.get("search", {}))
     goals = " and ".join(f"{objective.metric} ({objective.goal})" for objective in objectives)
     datasets = ", ".join(work.get("datasets", ())) or work.get("dataset_file", "")
@@ -29,7 +37,11 @@ def heading(folder: SweepFolder, space: Mapping[str, Any], objectives: Sequence[
         "folder": str(folder.path),
         "page": (folder.report / "sweep.html").as_uri(),
     }
-    return [escaped(f"{subject:<9} {text}") for subject, text in rows.items() if text]
+    lines = []
+    for subject, text in rows.items():
+        if text:
+            lines += labelled_lines(subject, escaped(text), width, indent=SUBJECT_COLUMNS)
+    return lines
 
 
 def _budgets(search: Mapping[str, Any]) -> list[str]:

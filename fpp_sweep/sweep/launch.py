@@ -75,7 +75,9 @@ def announced_folder(space: Space, options: Options) -> SweepFolder:
             info = folder.info()
     if info is not None:
         require_same(info, space, options, folder)
-    Screen(sys.stderr).draw(heading(folder, space.plain(), space.objectives, space.search.split))
+    screen = Screen(sys.stderr)
+    split = space.search.split
+    screen.draw(heading(folder, space.plain(), space.objectives, split, width=screen.columns()))
     return folder
 
 

@@ -13,7 +13,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_values, values_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.report.repeat import repeat_command, use_command
-from fpp_sweep.report.text_layout import terminal_width
+from fpp_sweep.report.text_layout import labelled_lines, terminal_width, wrap_words
 from fpp_sweep.spec.messages import command_line, plural, printable, runnable
 from fpp_sweep.spec.progress import time_shares
 from fpp_sweep.sweep.final_table import final_table
@@ -22,6 +22,8 @@ from fpp_sweep.tracking import mlflow_links
 from fpp_sweep.trial.trial import sum_by_stage
 
 FAILURES_SHOWN = 3
+LABEL_COLUMNS = 12  # of a line's label, such as `work`
+INDENT = 2  # of the second line of a sentence
 
 
 def summary_lines(folder: SweepFolder, width: int | None = None, *, resume: bool = True) -> Iterator[str]:
@@ -33,19 +35,22 @@ def summary_lines(folder: SweepFolder, width: int | None = None, *, resume: bool
         width = terminal_width()
     info, records = folder.info(), folder.trials()
     statistics = statistics_of(folder, info, records)
-    yield printable(state_line(folder, info, records))
+    yield from wrap_words(printable(state_line(folder, info, records)), width, INDENT)
     running = [record.name_and_origin for record in records if record.state == "running"]
     if running and state_text(folder, info) == "running":
         yield printable(f"running     {', '.join(running)}")
     for line in front_notes(info, statistics.front):
-        yield printable(line)
+        yield from wrap_words(printable(line), width, INDENT)
     if records:
         yield f"{final_table(info, records, statistics, width)}\n"
     for line in failure_lines(folder, info, records):
         yield printable(line)
     for command in folder.commands():
         yield printable(f"steered     {command.words}")
-    for line in (*work_lines(info, records), *next_lines(folder, info)):
+    for line in work_lines(info, records):
+        text = printable(line)
+        yield from labelled_lines(text[:LABEL_COLUMNS].rstrip(), text[LABEL_COLUMNS:], width, indent=LABEL_COLUMNS)
+    for line in next_lines(folder, info):
         yield printable(line)
     continuation = resume_command(folder, info)
     if continuation and resume:
@@ -126,7 +131,7 @@ def next_lines(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
         yield f"MLflow      {runnable(command_line('sync', [str(folder.path)]))}"
         return
     for label, line in zip(("MLflow", ""), mlflow_links(folder, info.tracking_uri), strict=False):
-        yield f"{label:12}{line}"
+        yield f"{label:{LABEL_COLUMNS}}{line}"
 
 
 def _config_to_use(folder: SweepFolder) -> Path | None:
