@@ -28,7 +28,7 @@ class Inspector(Protocol):
     def describe(self, names: Sequence[str], split: str) -> list[DatasetInfo]: ...
 
     def check(
-        self, methods: Sequence[str], prompts: Sequence[Prompt], datasets: Sequence[DatasetInfo]
+        self, methods: Sequence[str], prompts: Sequence[Prompt], datasets: Sequence[DatasetInfo], seconds: float
     ) -> Validation: ...
 
 
@@ -112,7 +112,7 @@ def validate(space: Space, inspector: Inspector, plan: Plan) -> Validation:
         if param.key == "method":
             methods.update(param.choices)
     datasets = [dataset for split in plan.datasets.values() for dataset in split]
-    return inspector.check(sorted(methods), sorted(prompts_of(space)), datasets)
+    return inspector.check(sorted(methods), sorted(prompts_of(space)), datasets, space.work.task_timeout)
 
 
 def prompts_of(space: Space) -> set[Prompt]:

@@ -7,24 +7,27 @@ from collections.abc import Iterable, Sequence
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import is_file_name
+from fpp_sweep.spec.plugin_guard import PluginGuard
 from fpp_sweep.spec.specs import DatasetInfo, Validation
 from fpp_sweep.trial.contract import check_method
-from fpp_sweep.trial.global_state import PluginGuard
 from fpp_sweep.trial.prompts import fit_prompt
 
 
 def validate(
-    clip: Clip, methods: Iterable[str], prompts: Iterable[tuple[str, str]], datasets: Sequence[DatasetInfo]
+    clip: Clip,
+    methods: Iterable[str],
+    prompts: Iterable[tuple[str, str]],
+    datasets: Sequence[DatasetInfo],
+    seconds: float,
 ) -> Validation:
     """Raise InputError for a method that breaks its contract or a prompt that does not fit the model or the classes.
 
-    Each prompt comes with its setting `deep_prompts`.
+    Each prompt comes with its setting `deep_prompts`. The check of a method may take some seconds at most.
     """
     notes: list[str] = []
     guard = PluginGuard(notes.append)
     for name in methods:
-        with guard.around(name):
-            check_method(clip, catalogue.method(name))
+        check_method(clip, catalogue.method(name), guard, seconds)
     class_names = [dataset.classes for dataset in datasets]
     words: set[str] = set().union(*class_names)
     digests = {}

@@ -12,6 +12,7 @@ from fpp_sweep.spec.keys import TaskKeys
 from tests.kit.models import save_maple, small_vit
 from tests.kit.names import PLAIN, TPT
 from tests.kit.tasks import evaluation
+from tests.kit.waiting import LONG
 from tests.kit.workers import inline, plan_of
 
 FORMS = ("none", "text", "both")
@@ -82,7 +83,7 @@ def test_fpp_starts_from_a_checkpoint_and_its_prompt_can_be_reused(vit, maple, t
         with pytest.raises(
             InputError, match=f"was learned with deep_prompts={deep}, not {other}; set deep_prompts={deep}"
         ):
-            vit.check([], [(str(file), other)], [])
+            vit.check([], [(str(file), other)], [], LONG)
 
 
 @pytest.mark.parametrize("source", ["gaussian", "imagenet"])
@@ -100,7 +101,7 @@ def test_a_checkpoints_content_and_use_are_part_of_keys(vit, tmp_path):
 
     def keys(**changes):
         save_maple(tmp_path / "model.pth.tar-2", **changes)
-        found = TaskKeys(vit.model_info(), known, vit.check([], [(file, deep) for deep in FORMS], []).prompts)
+        found = TaskKeys(vit.model_info(), known, vit.check([], [(file, deep) for deep in FORMS], [], LONG).prompts)
         return {found.of(part) for task in tasks for part in (task, task.pretrain) if part}
 
     first = keys()
@@ -118,6 +119,6 @@ def test_a_checkpoints_content_and_use_are_part_of_keys(vit, tmp_path):
 def test_an_image_tower_without_prompts_is_refused_before_any_work(small, tmp_path):
     width = small.clip.text.width
     file = str(save_maple(tmp_path / "model.pth.tar-2", width=width))
-    small.check([], [(file, "none"), (file, "text")], [])
+    small.check([], [(file, "none"), (file, "text")], [], LONG)
     with pytest.raises(InputError, match="the image tower of tiny is not CLIP's ViT, which deep_prompts=both needs"):
-        small.check([], [(file, "both")], [])
+        small.check([], [(file, "both")], [], LONG)
