@@ -20,7 +20,7 @@ LAYERS = (
     ("core.text",),
     ("core.models",),
     ("core.datasets",),
-    ("core.images", "core.methods", "core.prompt", "core.fpp"),
+    ("core.images", "core.methods", "core.prompt", "core.fpp", "core.metric_contract"),
     ("statistics",),
     ("records",),
     ("trial",),

@@ -17,10 +17,10 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, WorkerSpec
 from fpp_sweep.spec.tasks import EvalTask
-from fpp_sweep.trial.global_state import CHANGED_BY_IMPORTS, SETTINGS
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.worker import Worker
 from tests.kit.long_forms import short_and_long
+from tests.kit.waiting import LONG
 
 PAGE = Path(__file__).parent.parent / "docs" / "plugins.md"
 RECIPES = {name: text for name, text in re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE.read_text(), re.DOTALL)}
@@ -182,82 +182,16 @@ def worker(tmp_path_factory):
     return Worker(WorkerSpec(model="tiny", cache=str(tmp_path_factory.mktemp("cache"))))
 
 
-@pytest.mark.parametrize(
-    ("logits", "complaint"),
-    [
-        ("logits - logits.mean(0)", r"method mine \(mine\.py:\d+\): results change with the composition of batches"),
-        ("logits[:1]", r"method mine \(mine\.py:\d+\): logits have shape \(1, 3\), must be \(4, 3\)"),
-        ("logits / 0", r"method mine \(mine\.py:\d+\): logits are not finite"),
-        ("logits + torch.randn(1)", r"method mine \(mine\.py:\d+\): the same call gives other bits"),
-        ("undefined", r"method mine \(mine\.py:16\): fails on made-up samples: NameError: name 'undefined'"),
-    ],
-)
-def test_a_method_that_breaks_its_contract_is_refused_before_the_first_trial(tmp_path, worker, logits, complaint):
-    load(tmp_path, mine=METHOD.replace("LOGITS", logits))
-    with pytest.raises(InputError, match=complaint):
-        worker.check(["mine"], [], [])
-
-
-@pytest.mark.parametrize("change", ["views.mul_(2)", "views[:1].zero_()"])
-def test_a_method_that_changes_what_it_is_given_is_refused(tmp_path, worker, change):
-    load(tmp_path, mine=METHOD.replace("return LOGITS, text", f"{change}\n        return logits, text"))
-    with pytest.raises(InputError, match=r"method mine \(mine\.py:\d+\): changes the features or the context"):
-        worker.check(["mine"], [], [])
-
-
-CHANGES = {
-    "torch.set_default_dtype(torch.float64)": "torch's default type",
-    "torch.set_default_device('meta')": "torch's default device",
-    "torch.set_num_threads(torch.get_num_threads() + 1)": "torch's number of threads",
-    "torch.set_grad_enabled(False)": "torch's gradients (set_grad_enabled)",
-    "torch.use_deterministic_algorithms(True, warn_only=True)": "torch's deterministic algorithms",
-    "torch.backends.cudnn.benchmark = True": "cuDNN's settings",
-    "torch.manual_seed(5)": "torch's random state",
-    "numpy.random.seed(5)": "NumPy's random state",
-    "numpy.seterr(all='ignore')": "NumPy's handling of errors (seterr)",
-    "random.seed(5)": "Python's random state",
-    "os.chdir('/')": "the working folder",
-    "os.environ['LEFT_BY_PLUGIN'] = '1'": "the environment",
-    "warnings.simplefilter('error')": "the filters of warnings",
-}
-
-
-def task_of(method, index=0):
-    config = TrialConfig(method=method, prompt="a photo of a")
-    return EvalTask(config=config, dataset="digits", split="val", seed=0, start=4 * index, stop=4 * index + 4)
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_what_a_method_changes_in_the_process_is_restored_and_said_once(tmp_path, worker, change, capsys):
-    code = f"import numpy, os, random, warnings\n        {change}\n        return logits.float(), text"
-    undecorated = METHOD.replace("    @torch.no_grad()\n    def predict", "    def predict")
-    load(tmp_path, mine=undecorated.replace("return LOGITS, text", code))
-    before = {name: read() for name, (read, _) in SETTINGS.items()}
-    worker.run(task_of("mine"), [])
-    worker.run(task_of("mine", 1), [])
-    assert {name: read() for name, (read, _) in SETTINGS.items()} == before
-    note = f"note: plugin mine.py: method mine changes {CHANGES[change]}, which is restored after each task"
-    expected = [] if CHANGES[change] in CHANGED_BY_IMPORTS else [note]
-    assert capsys.readouterr().err.splitlines() == expected
-
-
-def test_the_check_before_the_first_trial_says_what_a_method_changes(tmp_path, worker):
-    code = "torch.set_default_dtype(torch.float64)\n        return logits.float(), text"
-    load(tmp_path, mine=METHOD.replace("return LOGITS, text", code))
-    notes = worker.check(["mine"], [], []).notes
-    assert notes == ("plugin mine.py: method mine changes torch's default type, which is restored after each task",)
-
-
 def test_a_method_whose_samples_depend_on_those_before_must_say_so(tmp_path, worker):
     text = METHOD.replace("return LOGITS, text", "return logits + text[:1, 0] * 50, text * 0.5")
     load(tmp_path, mine=text)
     with pytest.raises(InputError, match=r"composition of batches|depend on the samples before"):
-        worker.check(["mine"], [], [])
+        worker.check(["mine"], [], [], LONG)
 
 
 def test_a_method_that_keeps_its_contract_is_taken(tmp_path, worker):
     load(tmp_path, mine=METHOD.replace("LOGITS", "logits"))
-    worker.check(["mine"], [], [])
+    worker.check(["mine"], [], [], LONG)
 
 
 def test_an_error_in_a_method_names_the_samples_the_worker_the_method_and_the_line(tmp_path, worker):
@@ -265,7 +199,7 @@ def test_an_error_in_a_method_names_the_samples_the_worker_the_method_and_the_li
     text = METHOD.replace("LOGITS", "logits if len(text) == 3 else [][0]")
     line = next(number for number, code in enumerate(text.splitlines(), start=1) if "[][0]" in code)
     load(tmp_path, mine=text)
-    worker.check(["mine"], [], [])
+    worker.check(["mine"], [], [], LONG)
     config = TrialConfig(method="mine", prompt="a photo of a").replace({"views.count": 2})
     task = EvalTask(config=config, dataset="digits", split="val", seed=0, start=0, stop=5)
     with pytest.raises(TaskFailed) as failure:

@@ -11,14 +11,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fpp_sweep.spec import catalogue, plugins
+from fpp_sweep.spec.catalogue import MetricRow
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.plugin_guard import PluginGuard
 
 BINS = 20  # as in the released code of FPP, C-TPT and O-TPT
 TOP = 5
@@ -33,6 +36,7 @@ _DTYPES = {
     "labels": np.int64, "predicted": np.int64, "confidence": np.float32,
     "in_top5": np.bool_, "nll": np.float64, "brier": np.float64,
 }  # fmt: skip
+_guard = PluginGuard()  # of this process: a change of its settings is noted once
 
 
 def _edges() -> NDArray[np.float32]:
@@ -268,16 +272,38 @@ def score(predictions: Predictions) -> dict[str, float]:
     """
     numbers = {}
     for row in catalogue.dataset_metrics(predictions.columns):
-        assert row.compute is not None
-        try:
+        if row.digest:
+            with _guard.around(row):
+                numbers[row.name] = plugin_metric(row, predictions)
+        else:
+            assert row.compute is not None
             numbers[row.name] = float(catalogue.code_of(row.compute)(predictions))
-        except Exception as error:
-            if not row.digest:  # not a plugin's
-                raise
-            raise plugins.metric_error(row.name, error) from error
         if not math.isfinite(numbers[row.name]):
             raise FloatingPointError(f"metric {row.name} is {numbers[row.name]}")
     return numbers
+
+
+def plugin_metric(row: MetricRow, predictions: Predictions) -> float:
+    """Return a plugin's metric; raise InputError with the plugin's line if it fails or writes to the predictions."""
+    assert row.compute is not None
+    try:
+        return float(catalogue.code_of(row.compute)(_read_only(predictions)))
+    except (Exception, SystemExit) as error:
+        raise plugins.metric_error(row.name, error) from error
+
+
+def _read_only(predictions: Predictions) -> Predictions:
+    """Return predictions whose arrays cannot be written to: other metrics are computed from them, too."""
+    arrays = {name: _locked(getattr(predictions, name)) for name in _DTYPES}
+    bins = {field.name: _locked(getattr(predictions.class_bins, field.name)) for field in fields(ClassBins)}
+    columns = {name: _locked(values) for name, values in predictions.columns.items()}
+    return replace(predictions, class_bins=ClassBins(**bins), columns=MappingProxyType(columns), **arrays)
+
+
+def _locked(values: NDArray[Any]) -> NDArray[Any]:
+    view = values.view()
+    view.flags.writeable = False
+    return view
 
 
 def accuracy(predictions: Predictions | Confidences) -> float:

@@ -61,6 +61,8 @@ class LoggingExecutor:
                 if result.held:
                     origin = f"{result.held:.3f} s, {result.worker}"
                 write_line(self.log, f"{task.title}: {origin}")
+                for text in result.notes:
+                    write_line(self.log, f"note: {text}")
                 self._raise_if_stopped()
                 yield task, result
 

@@ -7,12 +7,15 @@ the user's flag loads a plugin: a sweep's folder or a space from elsewhere runs 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import inspect
 import linecache
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from threading import Thread
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -20,16 +23,24 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal, MethodRow, MetricRow, SamplerRow
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.files import read_at_most
+from fpp_sweep.spec.global_state import CHANGED_BY_IMPORTS, restored
+from fpp_sweep.spec.messages import note
 from fpp_sweep.spec.specs import PluginFile
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 SOURCE_PREFIX = "<plugin "  # prefix of a plugin's name in tracebacks, because a plugin is executed from its text
 
 DIGEST_LENGTH = 16
+GUARDED_LIBRARIES = ("numpy", "torch")  # whose settings a plugin may change
 _EVERYTHING = ("adapt.", "views.")  # the settings that a plugin's method reads unless it says otherwise
 
 _loaded: dict[str, PluginFile] = {}  # by name
 _executing: list[PluginFile] = []  # the file whose rows are being registered
+
+
+class ContractError(InputError):
+    """A plugin that breaks the contract of its kind, whatever the data."""
+
 
 # ------------------------------------------------------------ reading and loading
 
@@ -85,11 +96,15 @@ def file_of(row: MethodRow | MetricRow) -> str | None:
     return None
 
 
-def origin_of(row: MethodRow) -> str:
-    """Return the file and the line at which a plugin's method or penalty begins, such as `mine.py:12`."""
-    code = row.penalty or row.build
+def origin_of(row: MethodRow | MetricRow) -> str:
+    """Return the file and the line at which a plugin's method, penalty or metric begins, such as `mine.py:12`."""
+    code: Any
+    if isinstance(row, MetricRow):
+        code = row.compute
+    else:
+        code = row.penalty or row.build
     lines = []
-    for function in (code, *vars(code).values()):  # a class: its functions
+    for function in (code, *getattr(code, "__dict__", {}).values()):  # a class: its functions
         if inspect.isfunction(function):
             lines.append(function.__code__.co_firstlineno)
     return f"{file_of(row) or 'plugin'}:{min(lines, default=1)}"
@@ -97,20 +112,32 @@ def origin_of(row: MethodRow) -> str:
 
 def line_of(error: BaseException) -> str:
     """Return the innermost line of a plugin in a traceback, such as `mine.py:12`; empty if there is none."""
+    return _innermost_line(traceback.extract_tb(error.__traceback__))
+
+
+def line_in_thread(thread: Thread) -> str:
+    """Return the line of a plugin at which a thread is now; empty if it is in no plugin."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return _innermost_line(traceback.extract_stack(frame))
+
+
+def _innermost_line(stack: Iterable[traceback.FrameSummary]) -> str:
     line = ""
-    for frame in traceback.extract_tb(error.__traceback__):
+    for frame in stack:
         if frame.filename.startswith(SOURCE_PREFIX):
             line = f"{frame.filename.removeprefix(SOURCE_PREFIX).rstrip('>')}:{frame.lineno}"
     return line
 
 
-def metric_error(name: str, error: Exception) -> InputError:
+def metric_error(name: str, error: BaseException) -> InputError:
     """Describe an exception in a plugin's metric: `metric mine (mine.py:12): division by zero`."""
     message = " ".join(str(error).split())
-    if not message or isinstance(error, KeyError):  # whose message is the key only
+    if not message or isinstance(error, KeyError | SystemExit):  # whose message is the key or the status only
         message = f"{type(error).__name__}: {message}".rstrip(": ")
     line = line_of(error)
     where = f"metric {name} ({line})" if line else f"metric {name}"
+    if "read-only" in message:  # NumPy's, and that of a mapping
+        return ContractError(f"{where}: changes the predictions that it is given; it must work on copies")
     return InputError(f"{where}: {message}")
 
 
@@ -122,9 +149,15 @@ def _execute(file: PluginFile) -> None:
     linecache.cache[source] = (len(file.text), None, file.text.splitlines(keepends=True), source)
     sys.modules[module.__name__] = module  # dataclasses and pickles of the plugin look their module up
     rows_before = len(catalogue.rows())
+    changed_settings: list[str] = []
     _executing.append(file)
     try:
-        exec(compile(file.text, source, "exec"), module.__dict__)
+        for library in GUARDED_LIBRARIES:
+            # the plugin would load it, too; but settings can be read only from a library that is loaded
+            if re.search(rf"^\s*(import|from) {library}\b", file.text, re.MULTILINE):
+                importlib.import_module(library)
+        with restored(changed_settings.append, kept=CHANGED_BY_IMPORTS):
+            exec(compile(file.text, source, "exec"), module.__dict__)
     except KeyboardInterrupt:
         unload(file)
         raise
@@ -135,6 +168,8 @@ def _execute(file: PluginFile) -> None:
         _executing.pop()
     if len(catalogue.rows()) == rows_before:
         raise InputError(f"plugin {file.name}.py: registers nothing; see docs/plugins.md")
+    for setting in changed_settings:
+        note(f"plugin {file.name}.py: changes {setting} when it is loaded, which is restored")
 
 
 def _execution_error(file: PluginFile, source: str, error: BaseException) -> InputError:

@@ -27,7 +27,7 @@ class Inspector(Protocol):
     def describe(self, names: Sequence[str], split: str) -> list[DatasetInfo]: ...
 
     def check(
-        self, methods: Sequence[str], prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo]
+        self, methods: Sequence[str], prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo], seconds: float
     ) -> Validation: ...
 
 
@@ -111,7 +111,7 @@ def validate(space: Space, inspector: Inspector, plan: Plan) -> Validation:
         if param.key == "method":
             methods.update(param.choices)
     datasets = [dataset for split in plan.datasets.values() for dataset in split]
-    return inspector.check(sorted(methods), sorted(sources_of(space)), datasets)
+    return inspector.check(sorted(methods), sorted(sources_of(space)), datasets, space.work.task_timeout)
 
 
 def sources_of(space: Space) -> set[TextSource]:

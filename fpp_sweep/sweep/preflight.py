@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 
 from fpp_sweep.core.datasets import custom_datasets, list_split, require_known
+from fpp_sweep.core.metric_contract import check_metric
 from fpp_sweep.core.models.model_names import require_model
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import catalogue, plugins
@@ -26,6 +27,7 @@ def check_before_start(space: Space, options: Options) -> None:
     """
     _check_notify(space)
     _check_sampler(space)
+    _check_metrics(space)
     if options.address is not None and options.on_cluster:
         require_reachable(options.address)
         return
@@ -60,6 +62,13 @@ def _check_sampler(space: Space) -> None:
     if space.search.sampler in catalogue.SAMPLERS:
         check = catalogue.code_of("fpp_sweep.search.sampler_contract:check_sampler")  # loads Optuna, now only
         check(space)
+
+
+def _check_metrics(space: Space) -> None:
+    """Raise InputError if a plugin's metric breaks its contract."""
+    for row in catalogue.METRICS.values():
+        if row.digest:
+            check_metric(row, space.work.task_timeout)
 
 
 def _require_own_splits(space: Space, datasets: Sequence[str]) -> None:

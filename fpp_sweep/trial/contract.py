@@ -11,33 +11,46 @@ from torch import Tensor
 from fpp_sweep.core.methods import TextModel, build_method
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import open_prompt
-from fpp_sweep.spec import plugins
+from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.catalogue import MethodRow
 from fpp_sweep.spec.config import AdaptConfig
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.plugin_guard import PluginGuard, call_in_time
+from fpp_sweep.spec.plugins import ContractError
 from fpp_sweep.trial.prompts import class_texts
+from fpp_sweep.trial.write_guard import WriteGuard
 
 CLASSES = ("cat", "dog", "bird")
 SAMPLES, VIEWS = 4, 8
 TOLERANCE = 1e-2  # tolerance of a probability: AdamW's first step has the sign of a gradient, which rounding may turn
 
 
-def check_method(clip: Clip, row: MethodRow) -> None:
+def check_method(clip: Clip, row: MethodRow, guard: PluginGuard, seconds: float) -> None:
     """Raise InputError if a plugin's method breaks the contract; tests check the methods that are built in."""
     if not row.digest:
         return
+
+    def find_problem() -> str | None:
+        with guard.around(row):  # in this thread: some of torch's settings belong to a thread
+            check = _MethodCheck.of(clip, row)
+            logits = check.predict_all()
+        with guard.around(row) as changed:  # with libraries loaded, a change of the environment is the plugin's
+            problem = check.find_problem(logits)
+        if problem and changed:
+            problem = f"{problem}; it changes {', '.join(changed)}"
+        return problem
+
     try:
-        check = _MethodCheck.of(clip, row)
-        problem = check.find_problem()
+        problem = call_in_time(find_problem, seconds, f"method {row.name}")
     except InputError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         line = plugins.line_of(error)
         where = f"method {row.name} ({line})" if line else f"method {row.name}"
         cause = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(f"{where}: fails on made-up samples: {cause}") from error
     if problem:
-        raise InputError(f"method {row.name} ({plugins.origin_of(row)}): {problem}")
+        raise ContractError(f"method {row.name} ({plugins.origin_of(row)}): {problem}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +62,8 @@ class _MethodCheck:
     model: TextModel
     context: Tensor
     views: Tensor  # (samples, views, width), unit norm
+    guarded_samples: WriteGuard
+    guarded_model: WriteGuard
 
     @classmethod
     def of(cls, clip: Clip, row: MethodRow) -> _MethodCheck:
@@ -59,17 +74,30 @@ class _MethodCheck:
         width = len(clip.text.projection[0])
         views = torch.randn(SAMPLES, row.views or VIEWS, width, generator=generator)
         views = torch.nn.functional.normalize(views, dim=-1).to(clip.device)
-        return cls(row=row, method=method, model=model, context=context, views=views)
+        return cls(
+            row=row,
+            method=method,
+            model=model,
+            context=context,
+            views=views,
+            guarded_samples=WriteGuard(views, context),
+            guarded_model=WriteGuard(clip, model),
+        )
 
-    def find_problem(self) -> str | None:
-        """Return the first broken promise, or None."""
-        views, context = self.views.clone(), self.context.clone()
-        state = self._start()
-        logits, _ = self._predict(state, self.views)
-        if not torch.equal(views, self.views) or not torch.equal(context, self.context):
+    def predict_all(self) -> Tensor:
+        """Return the logits of all samples, from a new state."""
+        logits, _ = self._predict(self._start(), self.views)
+        return logits
+
+    def find_problem(self, logits: Tensor) -> str | None:
+        """Return the first broken promise of a method that has predicted these logits, or None."""
+        if self.guarded_samples.has_change():
             return "changes the features or the context that it is given; it must work on copies"
+        if self.guarded_model.has_change():
+            return "changes the model or the class texts that it is given; it must work on copies"
         problem = self._problem_of_logits(logits)
-        problem = problem or self._problem_of_repeats(state, logits)
+        problem = problem or self._problem_of_repeats(logits)
+        problem = problem or self._problem_of_penalty()
         return problem or self._problem_of_order(logits)
 
     def _problem_of_logits(self, logits: Tensor) -> str | None:
@@ -82,17 +110,36 @@ class _MethodCheck:
             return "its logits need gradients; predict under torch.no_grad()"
         return None
 
-    def _problem_of_repeats(self, state: Any, logits: Tensor) -> str | None:
-        """Look for differences when the same samples are predicted again, from a new state and from the first one."""
-        repeated, _ = self._predict(self._start(), self.views)
-        if not torch.equal(logits, repeated):
-            return "the same call gives other bits; a method must not draw random numbers"
+    def _problem_of_repeats(self, logits: Tensor) -> str | None:
+        """Look for differences when the same samples are predicted again, from new states and from a used one."""
+        state = self._start()
+        repeated, _ = self._predict(state, self.views)
+        # random states were restored after the first call: only a third one shows random numbers
+        if not (torch.equal(logits, repeated) and torch.equal(logits, self.predict_all())):
+            return "the same call gives other bits; a method draws no random numbers and keeps nothing in itself"
         from_first_state, _ = self._predict(state, self.views)
         if not torch.equal(logits, from_first_state):
             return "changes the state that it is given; it must return a new one"
         one_by_one, _ = self._predict(self._start(), *self.views.split(1))
         if not _are_close(logits, one_by_one):
             return "results change with the composition of batches"
+        return None
+
+    def _problem_of_penalty(self) -> str | None:
+        """Look for a penalty of a wrong shape, or that writes to the text features or draws random numbers."""
+        if self.row.penalty is None:
+            return None
+        penalty = catalogue.code_of(self.row.penalty)
+        features = self.model.features(self.context)
+        text = torch.stack([features, features.flip(0)])
+        guard = WriteGuard(text)
+        value, repeated = penalty(text), penalty(text)
+        if guard.has_change():
+            return "changes the text features that it is given; it must work on copies"
+        if value.shape != text.shape[:1]:
+            return f"values for two prompts have shape {tuple(value.shape)}, must be (2,)"
+        if not torch.equal(value, repeated):
+            return "the same call gives other bits; a penalty draws no random numbers and keeps nothing in itself"
         return None
 
     def _problem_of_order(self, logits: Tensor) -> str | None:

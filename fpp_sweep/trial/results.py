@@ -35,6 +35,7 @@ class TaskResult:
     held: float = 0.0  # seconds of worker time
     worker: str = ""  # that computed the result in this run
     adapters: tuple[str, ...] = ()  # keys of the adapters that the worker holds afterwards
+    notes: tuple[str, ...] = ()  # on the plugin that computed the result
 
     def from_cache(self, columns: tuple[str, ...]) -> TaskResult:
         """Return a result that took no time, with only these optional columns of the predictions."""

@@ -7,22 +7,24 @@ from collections.abc import Iterable, Sequence
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import is_file_name, is_template_file
+from fpp_sweep.spec.plugin_guard import PluginGuard
 from fpp_sweep.spec.specs import DatasetInfo, TextSource, Validation
 from fpp_sweep.trial.contract import check_method
-from fpp_sweep.trial.global_state import PluginGuard
 from fpp_sweep.trial.prompts import fit_prompt
 from fpp_sweep.trial.templates import file_digest, fit_templates
 
 
 def validate(
-    clip: Clip, methods: Iterable[str], prompts: Iterable[TextSource], datasets: Sequence[DatasetInfo]
+    clip: Clip, methods: Iterable[str], prompts: Iterable[TextSource], datasets: Sequence[DatasetInfo], seconds: float
 ) -> Validation:
-    """Raise InputError for a method that breaks its contract, or texts that do not fit the model or the classes."""
+    """Raise InputError for a method that breaks its contract, or texts that do not fit the model or the classes.
+
+    The check of a method may take some seconds at most.
+    """
     notes: list[str] = []
     guard = PluginGuard(notes.append)
     for name in methods:
-        with guard.around(name):
-            check_method(clip, catalogue.method(name))
+        check_method(clip, catalogue.method(name), guard, seconds)
     class_names = [dataset.classes for dataset in datasets]
     words: set[str] = set().union(*class_names)
     digests = {}

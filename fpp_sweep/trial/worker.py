@@ -21,7 +21,6 @@ from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.core.images.features import FeatureCache, Features
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import Prompt, from_bytes, open_prompt, prompt_bytes
-from fpp_sweep.spec import plugins
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import (
     DatasetInfo,
@@ -35,7 +34,7 @@ from fpp_sweep.spec.specs import (
 )
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task, views_for
 from fpp_sweep.trial.adapting import Adapter, evaluate, make_adapter, pack_state, stream_of, with_state
-from fpp_sweep.trial.global_state import PluginGuard
+from fpp_sweep.trial.plugin_tasks import ContractError, PluginTasks
 from fpp_sweep.trial.prompts import make_prompt
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.validation import validate
@@ -55,14 +54,13 @@ class Worker:
     """Computes tasks. The result of a task does not depend on the tasks before."""
 
     def __init__(self, spec: WorkerSpec, show: ShowProgress = show_nothing) -> None:
-        plugins.load(spec.plugins)
+        self._plugins = PluginTasks(spec.plugins)
         torch.set_num_threads(spec.threads)
         self.spec = spec
         self.model = WorkerModel(spec)
         self.datasets = WorkerDatasets(spec)
         self.cache = FeatureCache(Path(spec.cache) if spec.cache else default_cache(), exact=spec.float32_cache)
         self._show = show
-        self._guard = PluginGuard()
         self._adapters: OrderedDict[str, Adapter] = OrderedDict()  # the most recently used last
 
     @property
@@ -77,10 +75,19 @@ class Worker:
         return self.datasets.describe(names, split)
 
     def check(
-        self, methods: Iterable[str], prompts: Iterable[TextSource], datasets: Sequence[DatasetInfo]
+        self, methods: Iterable[str], prompts: Iterable[TextSource], datasets: Sequence[DatasetInfo], seconds: float
     ) -> Validation:
         """See validation.validate."""
-        return validate(self.clip, methods, prompts, datasets)
+        try:
+            return validate(self.clip, methods, prompts, datasets, seconds)
+        except ContractError:
+            self._forget_model()
+            raise
+
+    def _forget_model(self) -> None:
+        """Load the model again when it is next used: a plugin may have written to its weights."""
+        self.model = WorkerModel(self.spec)
+        self._adapters.clear()
 
     def run(self, task: Task, inputs: Sequence[TaskResult], adapter_key: str = "") -> TaskResult:
         """Compute a task; `inputs` are the results of `task.needs`. The adapter is kept under its key.
@@ -90,15 +97,16 @@ class Worker:
         began = perf_counter()
         worker = worker_at(platform.node(), os.getpid())
         try:
-            with self._guard.around(task.config.method):
+            with self._plugins.restoring_settings(task.config.method):
                 if isinstance(task, PretrainTask):
                     result = self._pretrain(task)
                 else:
                     result = self._evaluate(task, dict(zip(task.needs, inputs, strict=True)), adapter_key)
-        except Exception as error:
-            where = f"{task.title}, {worker}"
-            if line := plugins.line_of(error):
-                where = f"{where}, method {task.config.method} ({line})"
+        except (Exception, SystemExit) as error:
+            self._plugins.take_notes()
+            if isinstance(error, ContractError):
+                self._forget_model()
+            where = f"{task.title}, {worker}{self._plugins.where(error, task.config.method)}"
             raise TaskFailed.of(self.model.explain(error), where) from error
         return replace(
             result,
@@ -107,6 +115,7 @@ class Worker:
             held=perf_counter() - began,
             worker=worker,
             adapters=tuple(self._adapters),
+            notes=self._plugins.take_notes(),
         )
 
     def _pretrain(self, task: PretrainTask) -> TaskResult:
@@ -132,14 +141,15 @@ class Worker:
             state = inputs[task.previous].state
         readable = int(np.isin(stream, features.sample_indices).sum())
         if readable:
-            adapter = self.adapter(task, self._prompt(task, inputs), adapter_key)
-            if state is not None:  # None: no earlier image of the stream could be read
-                adapter = with_state(adapter, state)
             progress = self._show(f"{task.dataset}: {task.config.method}", readable, "images")
-            precision = adaptation_precision(task.config.precision)
-            with self.model.computing(precision), progress as bar:
-                predictions, adapter = evaluate(self.clip, task, dataset, features, adapter, bar.advance)
-            state = pack_state(adapter)
+            with self._plugins.refusing_writes(task.config.method, self.clip) as refuse_writes_to, progress as bar:
+                adapter = self.adapter(task, self._prompt(task, inputs), adapter_key)
+                if state is not None:  # None: no earlier image of the stream could be read
+                    adapter = with_state(adapter, state)
+                refuse_writes_to(adapter)
+                with self.model.computing(adaptation_precision(task.config.precision)):
+                    predictions, adapter = evaluate(self.clip, task, dataset, features, adapter, bar.advance)
+                state = pack_state(adapter)
         own_samples = {dataset.ids[index] for index in stream}
         return TaskResult(
             predictions=predictions,

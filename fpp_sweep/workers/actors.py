@@ -41,6 +41,7 @@ LIVENESS_INTERVAL = 1.0  # seconds between two checks whether the process that s
 DRAINING_INTERVAL = 1.0  # seconds between two checks for draining nodes
 PROGRESS_INTERVAL = 1.0  # seconds between two requests for a worker's progress
 PROGRESS_DELAY = 2.0  # seconds after which the progress of a step is shown
+ANSWER_DELAY = 30.0  # seconds beyond a limit that a worker keeps itself, and then names the plugin's line
 REQUEST_EXPIRY = 120.0  # seconds; a trial that has not collected results for that long is taken as dead
 
 
@@ -87,10 +88,9 @@ class WorkerActor:
         return self._worker.describe(names, split)
 
     @_returning_failures
-    def check(
-        self, methods: Sequence[str], prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo]
-    ) -> Validation:
-        return self._worker.check(methods, prompts, datasets)
+    def check(self, *request: Any) -> Validation:
+        """See Worker.check."""
+        return self._worker.check(*request)
 
     @_returning_failures
     def run(self, task: Task, inputs: Sequence[TaskResult], adapter_key: str) -> TaskResult:
@@ -247,13 +247,11 @@ class SchedulerActor:
             return worker
         return await self._ask(worker, worker.actor.describe.remote(names, split))  # type: ignore[no-any-return]
 
-    async def check(
-        self, methods: Sequence[str], prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo]
-    ) -> Validation | TaskFailed:
+    async def check(self, *request: Any) -> Validation | TaskFailed:
         worker = await self._any_worker()
         if isinstance(worker, TaskFailed):
             return worker
-        return await self._ask(worker, worker.actor.check.remote(methods, prompts, datasets))  # type: ignore[no-any-return]
+        return await self._ask(worker, worker.actor.check.remote(*request))  # type: ignore[no-any-return]
 
     async def _any_worker(self) -> RayWorker | TaskFailed:
         first = await self.open()
@@ -263,10 +261,13 @@ class SchedulerActor:
         assert isinstance(worker, RayWorker)
         return worker
 
-    @staticmethod
-    async def _ask(worker: RayWorker, call: Any) -> Any:
+    async def _ask(self, worker: RayWorker, call: Any) -> Any:
+        """Return the worker's answer, or a failure if the worker dies or takes longer than a task may."""
+        seconds = self._scheduler.timeout
         try:
-            return await _answer(call)
+            return await asyncio.wait_for(_answer(call), seconds + ANSWER_DELAY)
+        except TimeoutError:
+            return TaskFailed(f"{worker.info.where}: no answer after {seconds:g} s (work.task_timeout)")
         except LostError as error:
             return TaskFailed(f"{worker.info.where}: died ({error})")
 
@@ -344,9 +345,11 @@ class Pool:
         return self._ask(self.scheduler.describe.remote(list(names), split))  # type: ignore[no-any-return]
 
     def check(
-        self, methods: Sequence[str], prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo]
+        self, methods: Sequence[str], prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo], seconds: float
     ) -> Validation:
-        return self._ask(self.scheduler.check.remote(list(methods), list(prompts), list(datasets)))  # type: ignore[no-any-return]
+        """See Worker.check."""
+        request = list(methods), list(prompts), list(datasets), seconds
+        return self._ask(self.scheduler.check.remote(*request))  # type: ignore[no-any-return]
 
     def begin(self, keys: TaskKeys) -> None:
         """Begin a run; see TaskScheduler.begin."""

@@ -16,11 +16,13 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import METHODS, MethodRow
 from fpp_sweep.spec.config import AdaptConfig
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.plugin_guard import PluginGuard
 from fpp_sweep.trial.contract import check_method
 from tests.kit.models import random_clip
 from tests.kit.names import ASAM, CTPT, ENT_ENT, ENT_REG, OTPT, OTPT_SQUARED, PLAIN, REG_ENT, SAM, TPT
 from tests.kit.rows import RUNNING_MEAN, RunningMean, registered
 from tests.kit.texts import twins
+from tests.kit.waiting import LONG
 from tests.reference import family, naive
 
 PAIR = twins()
@@ -332,7 +334,7 @@ def plugin(kind, **changes):
 
 def checked(row):
     with registered(row):
-        check_method(CLIP, row)
+        check_method(CLIP, row, PluginGuard(), LONG)
 
 
 @pytest.mark.parametrize("kind", BAD.values(), ids=BAD)

@@ -137,7 +137,7 @@ def test_an_unknown_or_missing_prompt_or_method_is_refused_by_name(worker, overr
 class RecordingInspector:
     """Notes which prompts are to be checked, each with its setting of `deep_prompts`."""
 
-    def check(self, methods, prompts, datasets):
+    def check(self, methods, prompts, datasets, seconds):
         self.prompts = prompts
         return Validation()
 
