@@ -113,17 +113,21 @@ class FrontDocument:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Self:
-        members = list(document.get("members", ()))
-        hypervolume = tuple((float(finished), float(value)) for finished, value in document.get("hypervolume", ()))
-        if not all(math.isfinite(finished) and math.isfinite(value) for finished, value in hypervolume):
-            raise ValueError("hypervolume: not finite")
+        """Return what a document says; raise ValueError, TypeError, KeyError or AttributeError if it is damaged."""
+        names = frozenset(str(member["name"]) for member in document.get("members", ()))
+        support = {}
+        for name, label in document.get("support", {}).items():
+            support[str(name)] = str(label)
+        hypervolume = []
+        for finished, value in document.get("hypervolume", ()):
+            point = (float(finished), float(value))
+            if not (math.isfinite(point[0]) and math.isfinite(point[1])):
+                raise ValueError("hypervolume: not finite")
+            hypervolume.append(point)
         recommended = document.get("recommended")
-        return cls(
-            members=frozenset(str(member["name"]) for member in members),
-            recommended=None if recommended is None else str(recommended),
-            support={str(name): str(label) for name, label in document.get("support", {}).items()},
-            hypervolume=hypervolume,
-        )
+        if recommended is not None:
+            recommended = str(recommended)
+        return cls(members=names, recommended=recommended, support=support, hypervolume=tuple(hypervolume))
 
     def tags_of(self, name: str) -> dict[str, str]:
         """Return the tags that say what the front says about a record."""

@@ -390,33 +390,30 @@ def _start_of(shard: tuple[EvalTask, TaskResult]) -> int:
 def summary(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> SplitResult:
     """Return a trial's scores, their averages and its costs; `done` are the results of all its tasks."""
     scores: dict[int, dict[str, Numbers]] = {}  # by seed and dataset
-    scores_by_dataset: dict[str, list[Numbers]] = {}  # scores of each seed
     costs: dict[str, list[Mapping[str, float]]] = {}  # by dataset, of each seed
-    samples: dict[int, int] = {}  # by seed
+    samples = 0  # of one seed: all have the same images
     for result in datasets:
         name = result.dataset.name
-        numbers = scores_of(result)
-        scores.setdefault(result.seed, {})[name] = numbers
-        scores_by_dataset.setdefault(name, []).append(numbers)
+        scores.setdefault(result.seed, {})[name] = scores_of(result)
         costs.setdefault(name, []).append(result.costs)
-        samples[result.seed] = samples.get(result.seed, 0) + len(result.predictions)
-    averages = [mean(list(by_dataset.values())) for by_dataset in scores.values()]
-    by_seed = {str(seed): by_dataset for seed, by_dataset in scores.items()}
+        if result.seed == datasets[0].seed:
+            samples += len(result.predictions)
+    averages = [mean(list(of_seed.values())) for of_seed in scores.values()]
     deviation: Numbers = {}
+    by_seed = {}
     if len(scores) > 1:
         deviation = _deviations(averages)
-    else:
-        by_seed = {}
+        by_seed = {str(seed): of_seed for seed, of_seed in scores.items()}
     mean_scores = {}
     mean_costs = {}
-    for name, of_seeds in scores_by_dataset.items():
-        mean_scores[name] = mean(of_seeds)
-        mean_costs[name] = _cost_per_seed(costs[name])
+    for name, of_seeds in costs.items():
+        mean_scores[name] = mean([of_seed[name] for of_seed in scores.values()])
+        mean_costs[name] = _cost_per_seed(of_seeds)
     return SplitResult(
         average=mean(averages),
         datasets=mean_scores,
         deviation=deviation,
-        samples=samples[datasets[0].seed],
+        samples=samples,
         seconds=sum_by_stage([result.seconds for result in done]),
         device_seconds=math.fsum(result.held for result in done),
         features=sum_by_stage([result.features for result in done]),

@@ -2,17 +2,9 @@
 
 import pytest
 
-from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.report.figures import StaticFigure, draw_front, front_figures
 from fpp_sweep.report.plots import front_plots
-from tests.kit.measured import FAR_APART, World, write_measured_sweep
 from tests.kit.names import PLAIN, TPT
-
-
-@pytest.fixture(scope="module")
-def far(tmp_path_factory):
-    folder = write_measured_sweep(tmp_path_factory.mktemp("sweeps") / "far", World(1000), FAR_APART, ("val", "test"))
-    return folder.info(), statistics_of(folder, folder.info(), folder.trials())
 
 
 def test_the_figure_has_points_intervals_the_staircase_and_the_region_of_resampled_fronts(far):

@@ -4,21 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.front import front_of
 from fpp_sweep.report.formatting import format_interval
 from fpp_sweep.report.front_table import dataset_table, front_table, setting_cells
 from fpp_sweep.report.table import to_html, to_text
 from fpp_sweep.report.text_layout import text_width
-from tests.kit.measured import FAR_APART, World, write_measured_sweep
 from tests.kit.names import PLAIN, TPT
 from tests.kit.records import all_baselines, baseline, searched_trials, sweep_info, trial
-
-
-@pytest.fixture(scope="module")
-def far(tmp_path_factory):
-    folder = write_measured_sweep(tmp_path_factory.mktemp("sweeps") / "far", World(1000), FAR_APART, ("val", "test"))
-    return folder.info(), statistics_of(folder, folder.info(), folder.trials())
 
 
 def test_members_come_first_then_baselines_with_intervals_support_and_remarks(far):

@@ -31,19 +31,8 @@ from fpp_sweep.sweep.expected import ExpectedSweep, expected_configs, sample_poi
 from fpp_sweep.sweep.plan import make_plan
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.trial.trial import Plan
-from fpp_sweep.trial.worker import Worker
 from tests.kit.names import OTPT, PLAIN, TPT, named
 from tests.kit.spaces import DATASET_INFOS, MODEL_INFO, ONE_DATASET, SPEED, TWO_DATASETS
-
-
-@pytest.fixture(scope="module")
-def space(tmp_path_factory):
-    return parse_space(TWO_DATASETS, "space.yaml", [f"work.cache={tmp_path_factory.mktemp('cache')}"])
-
-
-@pytest.fixture(scope="module")
-def worker(space):
-    return Worker(worker_spec(space, gpus=0.0))
 
 
 def lean_sweep(*overrides, plan=None):

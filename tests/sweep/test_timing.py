@@ -8,26 +8,13 @@ import pytest
 import torch
 
 from fpp_sweep.core.images.reading import Reader
-from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.tasks import EvalTask
 from fpp_sweep.sweep import timing
 from fpp_sweep.sweep.plan import make_plan
 from fpp_sweep.sweep.timing import Speed, measure
-from fpp_sweep.sweep.worker_spec import worker_spec
-from fpp_sweep.trial.worker import Worker
 from tests.kit.names import PLAIN, TPT
-from tests.kit.spaces import DATASET_INFOS, TWO_DATASETS
-
-
-@pytest.fixture(scope="module")
-def space(tmp_path_factory):
-    return parse_space(TWO_DATASETS, "space.yaml", [f"work.cache={tmp_path_factory.mktemp('cache')}"])
-
-
-@pytest.fixture(scope="module")
-def worker(space):
-    return Worker(worker_spec(space, gpus=0.0))
+from tests.kit.spaces import DATASET_INFOS
 
 
 class Clock:
