@@ -1,8 +1,10 @@
-"""Trials that the front of another sweep saves: `python -m benchmarks.warm_start`.
+"""Trials that another sweep saves, by its front or by its response surface: `python -m benchmarks.warm_start`.
 
 Searches on surrogates of the clouds of embedded datasets (benchmarks/clouds.py): Gaussian processes on the means over
-seeds, with the noise of the nearest trials' seeds. A sweep on one dataset lends its front to a search on another. The
-front is chosen by observed values and measured by true ones; hypervolume is in % of that of random points.
+seeds, with the noise of the nearest trials' seeds. A sweep on one dataset lends its front to a search on another, which
+tries it first. Or it lends its surface, a Gaussian process on its trials: random search then stays in the half of the
+space that the surface has as more accurate. The front is chosen by observed values and measured by true ones;
+hypervolume is in % of that of random points.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from fpp_sweep.statistics.block_stats import Numbers
 
 GOALS: tuple[Goal, ...] = ("max", "min")
 ARMS = ("cold", "front first", "misleading front first")
+SURFACE_ARMS = ("surface", "misleading surface")  # of random search
 NEIGHBOURS = 5  # trials whose seeds give the noise at a point
 SETTINGS = 4
 N_RANDOM = 2000
@@ -49,11 +52,7 @@ class Surrogate:
         means = cloud.values.mean(axis=1)
         models = []
         for metric in range(means.shape[1]):
-            kernel = ConstantKernel() * Matern([0.5] * SETTINGS, (0.1, 10), nu=2.5) + WhiteKernel(0.1, (1e-3, 1))
-            model = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about scales at their bounds
-                models.append(model.fit(points, means[:, metric]))
+            models.append(fitted_process(points, means[:, metric]))
         return cls(points, cloud.values.std(axis=1, ddof=1), tuple(models))
 
     def true(self, points: Numbers) -> Numbers:
@@ -68,6 +67,14 @@ class Surrogate:
         return noisy
 
 
+def fitted_process(points: Numbers, values: Numbers) -> GaussianProcessRegressor:
+    kernel = ConstantKernel() * Matern([0.5] * SETTINGS, (0.1, 10), nu=2.5) + WhiteKernel(0.1, (1e-3, 1))
+    model = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about scales at their bounds
+        return model.fit(points, values)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     options = parser("benchmarks.warm_start", __doc__ or "")
     options.add_argument("--seeds", type=int, default=20, metavar="N")
@@ -80,10 +87,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = []
     for sampler, target in itertools.product(args.samplers, surrogates):
         sources = [name for name in surrogates if name != target]
-        curves: dict[str, list[Numbers]] = {arm: [] for arm in ARMS}
+        arms = [*ARMS, *SURFACE_ARMS] if sampler == "random" else ARMS
+        curves: dict[str, list[Numbers]] = {arm: [] for arm in arms}
         for seed in range(args.seeds):
             source = surrogates[sources[seed % len(sources)]]
-            for arm in ARMS:
+            for arm in arms:
                 curves[arm].append(search(surrogates[target], source, arm, sampler, args.trials, seed))
         for row in compared(sampler, target, curves):
             rows.append(row)
@@ -94,7 +102,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 def search(target: Surrogate, source: Surrogate, arm: str, sampler: str, trials: int, seed: int) -> Numbers:
     """Return the hypervolume after each trial, in % of that of random points."""
     lent: list[Numbers] = []
-    if arm != "cold":
+    if arm in SURFACE_ARMS:
+        lent = better_half(source, seed, trials, sign=1 if arm == "surface" else -1)
+    elif arm != "cold":
         goals: tuple[Goal, ...] = GOALS if arm == "front first" else ("min", "max")
         points, observed = optimized(source, sampler, trials // 2, seed + 1000, [], goals)
         lent = [points[index] for index in front(observed.tolist(), goals)]
@@ -108,6 +118,17 @@ def search(target: Surrogate, source: Surrogate, arm: str, sampler: str, trials:
         chosen = front(observed[:count].tolist(), GOALS)
         volumes.append(100 * hypervolume(true[chosen].tolist(), GOALS, corner) / best)
     return np.array(volumes)
+
+
+def better_half(source: Surrogate, seed: int, count: int, *, sign: int) -> list[Numbers]:
+    """Return random points at which the surface of a sweep on the source is above its median; below it for sign -1."""
+    rng = np.random.default_rng(seed + 2000)
+    points = rng.random((count // 2, SETTINGS))
+    accuracies = [source.observed(point, rng)[0] for point in points]
+    surface = fitted_process(points, np.array(accuracies))
+    candidates = rng.random((4 * count, SETTINGS))
+    predicted = sign * surface.predict(candidates)
+    return list(candidates[predicted >= np.median(predicted)][:count])
 
 
 def optimized(

@@ -16,7 +16,7 @@ MAX_WITHOUT_VALUES = 8  # trials without values that the model keeps away from: 
 class GaussianProcessSampler(GPSampler):
     """Optuna's GPSampler with three additions.
 
-    While more trials run than have finished, settings are random: the model of so few is worse than chance where seeds
+    Settings are random until more trials have finished than run: the model of so few is worse than chance where seeds
     differ as much as settings (benchmarks/RESULTS.md, Search).
 
     A trial that failed, or that a command has stopped, has settings but no values. It counts as running: Optuna then
@@ -32,7 +32,7 @@ class GaussianProcessSampler(GPSampler):
         running_trials: list[FrozenTrial],
         search_space: dict[str, BaseDistribution],
     ) -> dict[str, Any]:
-        if len(completed_trials) < len(running_trials):
+        if len(completed_trials) <= len(running_trials):
             return {}
         without_values = []
         for trial in study.get_trials(deepcopy=False, states=(TrialState.FAIL, TrialState.PRUNED)):
