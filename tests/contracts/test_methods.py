@@ -27,6 +27,7 @@ from tests.reference import family, naive
 
 PAIR = twins()
 CLIP = random_clip()
+ENSEMBLE = PAIR.model.features(PAIR.context.flip(0))  # stands for class vectors of templates
 CPU = torch.device("cpu")
 PENALTIES = {CTPT: naive.dispersion, OTPT: naive.householder}  # methods that are TPT and a penalty
 ROWS = [*METHODS.values(), RUNNING_MEAN]
@@ -69,12 +70,15 @@ def _stateful():
 
 
 def predict(name, *batches, group="fine_grained", **settings):
-    """Return the logits of a stream that comes in these batches."""
+    """Return the logits of a stream that comes in these batches; with templates, the model has other class vectors."""
     method = build_method(name, AdaptConfig(**settings), group)
-    state = method.start(PAIR.model, PAIR.context, sum(map(len, batches)))
+    model = PAIR.model
+    if METHODS[name].templates_of(settings.get("templates")) and "templates" in settings:
+        model = replace(model, ensemble=ENSEMBLE)
+    state = method.start(model, PAIR.context, sum(map(len, batches)))
     logits = []
     for views in batches:
-        actual, state = method.predict(PAIR.model, state, views)
+        actual, state = method.predict(model, state, views)
         logits.append(actual)
     return torch.cat(logits)
 
@@ -148,6 +152,7 @@ OTHER = {
     "slots": [3], "slot_rule": ["corrected", "described"], "order": ["file"],
     "vote_form": ["released"], "vote_fraction": [0.6], "cache_alpha": [9.0], "cache_beta": [9.0],
     "boost_delta": [0, 9], "boost_query": ["views"], "shift_lr": [0.5], "shift_form": ["shared"], "huber_delta": [0.05],
+    "templates": ["simple"],
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.released import keys_without_released_value, released_settings, with_released
 from fpp_sweep.spec.tasks import EvalTask, views_for
 from fpp_sweep.trial.adapting import make_adapter
+from tests.kit.tasks import evaluation
 
 CROPS, AUGMIX, PLAIN, DATASETS_OWN = ("off", 64), ("on", 64), ("auto", 1), ("auto", 64)
 PROTOCOLS = {  # fine-grained, ImageNet, shifts, and a user's own dataset
@@ -106,6 +107,20 @@ def test_a_worker_loads_the_views_of_the_datasets_group(small, monkeypatch):
         small._features(task)
     (views,) = requested.value.args
     assert (views.augmix, views.count) == AUGMIX
+
+
+def test_features_are_computed_once_for_each_protocol(make_worker, tmp_path):
+    worker = make_worker(limit=8, cache=str(tmp_path))
+    computed = {}
+    for method in ("zero", "mta", "zero_mean", "tda", "zero_shot", "boostadapter", "tpt"):
+        augmix = "on" if method == "tpt" else "auto"
+        settings = {"views.count": 4, "views.augmix": augmix}
+        result = worker.run(evaluation(dataset="digits", method=method, stop=8, **settings), [])
+        computed[method] = int(result.features.get("images", 0))
+    crops, plain, augmix = 8, 8, 8  # images, when a protocol is first needed
+    assert computed == {
+        "zero": crops, "mta": 0, "zero_mean": 0, "tda": plain, "zero_shot": 0, "boostadapter": 0, "tpt": augmix
+    }  # fmt: skip
 
 
 def test_an_adapter_has_the_released_settings_of_its_dataset(small):
