@@ -6,11 +6,16 @@ activated environment.
 
 from __future__ import annotations
 
+import base64
+import gzip
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from fpp_sweep.report.html import pack
 
 DEMO = Path(__file__).parents[1] / "docs" / "demo"
 SWEEP = ("tune", "--space", "perturb", "--name", "perturb")
@@ -43,7 +48,17 @@ def run(words: tuple[str, ...], folder: Path) -> str:
 
 
 def store(page: Path, folder: Path, name: str) -> None:
-    (DEMO / name).write_text(without_folder(page.read_text("utf-8"), folder), "utf-8")
+    (DEMO / name).write_text(page_without_folder(page.read_text("utf-8"), folder), "utf-8")
+
+
+def page_without_folder(text: str, folder: Path) -> str:
+    """Write paths relative to the folder, in the text of a page and in the packed data of its trials."""
+
+    def repack(match: re.Match[str]) -> str:
+        data = gzip.decompress(base64.b64decode(match[2])).decode()
+        return match[1] + pack(without_folder(data, folder))
+
+    return re.sub(r'(id="page-data">)([^<]*)', repack, without_folder(text, folder))
 
 
 def without_folder(text: str, folder: Path) -> str:

@@ -20,11 +20,16 @@ def final_table(
     if not front.evaluate_only:
         sections.append(answer_section(info, statistics))
     count = sum(record.kind == "trial" for record in records)
-    title = f"front of {info.name}: {len(front.members)} of {count} trials, by {info.goals} on {info.search_split}"
+    goals = f"by {info.goals} on {info.search_split}"
+    title = f"front of {info.name}: {len(front.members)} of {count} trials, {goals}"
+    settings_title = "Settings of the front"
+    if len(front.chosen) > len(front.members):
+        title = f"front of {info.name}: {len(front.members)} of {count} trials, {goals}; then other finalists"
+        settings_title = "Settings of the front and other finalists"
     if front.evaluate_only:
         title = f"trials of {info.name} on {info.search_split}"
     blocks: list[Block] = [front_table(info, front, statistics, settings=False, title=title)]
-    settings = settings_table(front.chosen, "Settings of the front")
+    settings = settings_table(front.chosen, settings_title)
     if not statistics.answer.finalists and len(settings.columns) > 1:
         blocks.append(settings)
     sections.append(Section("", blocks))

@@ -7,6 +7,7 @@ import pytest
 
 from fpp_sweep.records.answer import statistics_of_samples
 from fpp_sweep.records.front import front_of
+from fpp_sweep.records.records import FINAL
 from fpp_sweep.sweep.final_table import final_table
 from tests.kit.names import CTPT, OTPT, PLAIN, TPT
 from tests.kit.records import (
@@ -51,6 +52,17 @@ def test_the_table_has_the_front_and_the_baselines_on_every_split():
     assert [line.split()[0] for line in lines[6:12]] == [PLAIN, TPT, CTPT, OTPT, "fpp_paper", "fpp_code"]
     assert lines[-3:] == ["trial       fpp.gamma2", "trial-0001        0.15", "trial-0000        0.15"]
     assert "trial-0002" not in "\n".join(lines)
+
+
+def test_finalists_that_are_not_on_the_front_are_named_in_the_title():
+    finalist = trial(1, 70.0, 6.0)
+    finalist = replace(finalist, results={**finalist.results, FINAL: finalist.results["val"]})
+    records = [*all_baselines(), trial(0, 72.0, 4.0), finalist, trial(2, 60, 9)]
+    lines = table_of(records, width=140).splitlines()
+    (title,) = [line for line in lines if line.startswith("front of")]
+    assert title.startswith("front of perturb-20261120-185232: 1 of 3 trials, ")
+    assert title.endswith(" on val; then other finalists")
+    assert [line.split()[0] for line in lines if line.startswith("trial-")][:2] == ["trial-0000", "trial-0001"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
