@@ -14,6 +14,7 @@ from fpp_sweep.checks.guessing import images_needed, looks_like_guessing
 from fpp_sweep.checks.probes import Readings
 from fpp_sweep.checks.versions import LIBRARIES
 from fpp_sweep.core.images.cache import readable_size
+from fpp_sweep.spec.messages import plural
 
 State = Literal["ok", "note", "wrong"]
 
@@ -186,10 +187,27 @@ def check_files(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
 
 
 def check_ray_files(value: Mapping[str, Any], others: Sequence[Any]) -> Verdict:
-    if value["too_long"]:
-        text = f"{value['folder']}: too long for the names of sockets, so a sweep's session is in /tmp"
-        return Verdict("note", text, "name a folder with a shorter path with RAY_TMPDIR")
-    return check_disk(value, others)
+    verdict = check_disk(value, others)
+    if verdict.state == "wrong" or not value["too_long"]:
+        return verdict
+    text = f"{value['too_long']}: too long for the names of sockets, so a sweep's session is in {value['folder']}"
+    return Verdict("note", text, "name a folder with a shorter path with RAY_TMPDIR")
+
+
+def check_killed_drivers(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
+    """Note processes that drivers left: they take memory and cores; the next sweep removes folders without users."""
+    if value["processes"]:
+        numbers = " ".join(str(process) for process in value["processes"])
+        return Verdict("note", f"{len(value['processes'])} of their processes still run", f"kill {numbers}")
+    if value["folders"]:
+        return Verdict("ok", f"{value['folders']} of their folders, which the next sweep removes")
+    return Verdict("ok", "left nothing")
+
+
+def check_choices(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
+    if value["notes"]:
+        return Verdict("note", "; ".join(value["notes"]))
+    return Verdict("ok", f"{plural(value['methods'], 'method')} and {plural(value['prompts'], 'prompt')} can be used")
 
 
 def check_home(folder: str, _: Sequence[Any]) -> Verdict:
@@ -246,6 +264,7 @@ CHECKS: dict[str, Check] = {  # by the first word of the subject
     "cache": Check(check_disk, "make room, or name another folder with work.cache or FPP_SWEEP_CACHE"),
     "temporary": Check(check_disk, "make room, or name another folder with TMPDIR"),
     "Ray's": Check(check_ray_files, "make room, or name another folder with RAY_TMPDIR"),
+    "killed": Check(check_killed_drivers, "end the processes that killed drivers have left"),
     "home": Check(check_home, "set HOME to a folder that can be written: Ray keeps its token there"),
     "threads": Check(check_threads, "set work.threads to the number of cores at most"),
     "proxy": Check(check_proxy, "add 127.0.0.1 and localhost to no_proxy"),
@@ -263,12 +282,13 @@ CHECKS: dict[str, Check] = {  # by the first word of the subject
     "dataset": Check(
         check_equal,
         "copy the same dataset to the same folder on every node",
-        "put the missing files there, or leave the dataset out; doctor --datasets lists what each split lacks",
+        "correct the dataset's name, folder or split file, or leave it out; doctor --datasets lists what splits lack",
     ),
     "classes": Check(check_classes, "add images of these classes, or take their names out of the list of classes"),
     "files": Check(check_files, "replace these files; doctor --verify lists all damaged ones"),
     "images": Check(check_equal_images, "copy files with their times (rsync -a): only then machines share features"),
     "accuracy": Check(check_accuracy, "check that class names and labels have the same order, and the model fits"),
+    "methods": Check(check_choices, "correct the method, prompt, metric or plugin that is named there"),
     "MLflow": Check(check_mlflow, "start the server, or name another one with --tracking-uri"),
     "joined": Check(check_joined, "see logs/monitor.* of Ray's session on the head, and start the node"),
     "CHANGE": Check(check_open_value, "put your own value into this line of the cluster file"),

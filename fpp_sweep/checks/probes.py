@@ -16,21 +16,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fpp_sweep.checks.guessing import images_needed
 from fpp_sweep.checks.versions import versions
 from fpp_sweep.core.datasets import BadImageError, Dataset, custom_datasets, expand
 from fpp_sweep.core.images.cache import default_cache
+from fpp_sweep.core.metric_contract import check_metric
 from fpp_sweep.space.published import preset_for
-from fpp_sweep.spec import keys
+from fpp_sweep.spec import catalogue, keys
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.memory import memory
 from fpp_sweep.spec.process import cores
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.spec.tasks import BATCH, EvalTask
 from fpp_sweep.workers.addresses import ray_temp_folder
-from fpp_sweep.workers.session_folders import is_too_long
+from fpp_sweep.workers.session_folders import SHORT_FOLDER, folders_of_dead_drivers, is_too_long
 
 if TYPE_CHECKING:
     from fpp_sweep.trial.worker import Worker
@@ -50,11 +51,11 @@ def node_readings(spec: WorkerSpec, token_key: str | None) -> Readings:
     if spec.folder and Path(spec.folder).is_dir():
         os.chdir(spec.folder)
     disk_once = cache(disk)  # Ray's files are often in the folder of the other temporary files
-    ray_folder = ray_temp_folder()
     probes: dict[str, Callable[[], Any]] = {
         "cache": lambda: disk_once(cache_folder(spec)),
         "temporary files": lambda: disk_once(Path(tempfile.gettempdir())),
-        "Ray's files": lambda: disk_once(ray_folder) | {"too_long": is_too_long(ray_folder)},
+        "Ray's files": lambda: ray_disk(disk_once),
+        "killed drivers": processes_of_dead_drivers,
         "home folder": home_folder,
         "threads": lambda: {"threads": spec.threads, "cores": cores()},
         "proxy": proxies_of_loopback,
@@ -68,12 +69,25 @@ def node_readings(spec: WorkerSpec, token_key: str | None) -> Readings:
     return {**versions(), "code": package_digest(), **run_probes(probes)}
 
 
-def all_readings(spec: WorkerSpec, token_key: str | None, datasets: Sequence[str], splits: Sequence[str]) -> Readings:
+class Choices(NamedTuple):
+    """The methods and prompts that the trials of a sweep may use; a prompt comes with its `deep_prompts`."""
+
+    methods: tuple[str, ...]
+    prompts: tuple[tuple[str, str], ...]
+    seconds: float  # for the check of a plugin
+
+
+NO_CHOICES = Choices((), (), 0.0)
+
+
+def all_readings(
+    spec: WorkerSpec, token_key: str | None, datasets: Sequence[str], splits: Sequence[str], choices: Choices
+) -> Readings:
     """Return all readings of this machine, and of the model and its predictions if datasets are given."""
     readings = node_readings(spec, token_key)
     readings |= run_probes({"GPUs": gpus})
     if datasets:
-        readings |= data_readings(spec, datasets, splits)
+        readings |= data_readings(spec, datasets, splits, choices)
     return readings
 
 
@@ -117,6 +131,25 @@ def disk(folder: Path) -> dict[str, Any]:
         raise OSError(f"{folder}: {error.strerror}") from error
     speed = SAMPLE_BYTES / (time.perf_counter() - began)
     return {"folder": str(folder), "free": shutil.disk_usage(folder).free, "speed": speed}
+
+
+def ray_disk(read: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    """Return the reading of the disk that a session's files will be on, and the requested folder if it is too long."""
+    requested = ray_temp_folder()
+    if is_too_long(requested):
+        return read(SHORT_FOLDER) | {"too_long": str(requested)}
+    return read(requested) | {"too_long": ""}
+
+
+def processes_of_dead_drivers() -> dict[str, Any]:
+    """Return how many folders dead drivers have left, and the processes that still use them."""
+    n_folders = 0
+    processes: list[int] = []
+    for parent in sorted({str(ray_temp_folder()), str(SHORT_FOLDER), tempfile.gettempdir()}):
+        for _, users in folders_of_dead_drivers(parent):
+            n_folders += 1
+            processes += [process.pid for process in users]
+    return {"folders": n_folders, "processes": processes}
 
 
 def home_folder() -> str:
@@ -177,8 +210,12 @@ def gpus() -> dict[str, Any]:
     return {"listed": outputs[0].splitlines(), "torch": int(outputs[1])}
 
 
-def data_readings(spec: WorkerSpec, datasets: Sequence[str], splits: Sequence[str]) -> Readings:
+def data_readings(
+    spec: WorkerSpec, datasets: Sequence[str], splits: Sequence[str], choices: Choices = NO_CHOICES
+) -> Readings:
     """Return digests of the weights and of each split of each dataset, and what is wrong with their images.
+
+    The methods, prompts and plugins of the sweep are tried on the model.
 
     On the first split, zero-shot shows whether class names and labels belong together.
     """
@@ -202,7 +239,18 @@ def data_readings(spec: WorkerSpec, datasets: Sequence[str], splits: Sequence[st
                         readings[f"accuracy on {name}"] = _zero_shot(worker, name, split)
                 except Exception as error:
                     readings[f"dataset {name}, {split}"] = {"failed": str(error)}
+        if choices.methods:
+            readings |= run_probes({"methods and prompts": lambda: check_choices(worker, choices)})
     return readings
+
+
+def check_choices(worker: Worker, choices: Choices) -> dict[str, Any]:
+    """Try methods, prompts and plugins on made-up samples; raise InputError for the first that cannot be used."""
+    for row in catalogue.METRICS.values():
+        if row.digest:
+            check_metric(row, choices.seconds)
+    notes = worker.check(choices.methods, choices.prompts, (), choices.seconds).notes
+    return {"methods": len(choices.methods), "prompts": len(choices.prompts), "notes": list(notes)}
 
 
 def _split_readings(worker: Worker, name: str, split: str) -> Readings:

@@ -16,12 +16,12 @@ from fpp_sweep.checks import checks
 from fpp_sweep.checks.cluster_file import missing_nodes, open_values
 from fpp_sweep.checks.datasets import dataset_table, survey_datasets, unreadable_images
 from fpp_sweep.checks.finding_table import finding_table
-from fpp_sweep.checks.probes import Readings, all_readings, run_probes
+from fpp_sweep.checks.probes import NO_CHOICES, Choices, Readings, all_readings, run_probes
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.specs import PluginFile, WorkerSpec
 from fpp_sweep.sweep.node_checks import readings_of_nodes
-from fpp_sweep.sweep.plan import splits_of
+from fpp_sweep.sweep.plan import methods_of, prompts_of, splits_of
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.tracking import check_store
 from fpp_sweep.tracking.uri import is_server, server_version
@@ -46,6 +46,7 @@ class Target:
     worker: WorkerSpec
     datasets: tuple[str, ...] = ()
     splits: tuple[str, ...] = ()  # splits that the sweep reads; the first one is searched
+    choices: Choices = NO_CHOICES
     named_datasets: NamedDatasets | None = None
     tracking_uri: str | None = None
 
@@ -62,6 +63,7 @@ def target_of(
         worker=replace(worker_spec(space, gpus=0.0), plugins=tuple(files)),
         datasets=work.datasets or ("custom",),
         splits=tuple(splits_of(space)),
+        choices=Choices(tuple(methods_of(space)), tuple(sorted(prompts_of(space))), work.task_timeout),
         named_datasets=NamedDatasets(work.datasets, work.data_root, work.dataset_file),
         tracking_uri=tracking_uri or work.tracking_uri,
     )
@@ -93,11 +95,11 @@ def look_everywhere(target: Target, address: str | None, cluster_file: Path | No
     """Return the readings of this machine, or of the driver and every node of a cluster."""
     cluster_text = "" if cluster_file is None else cluster_file.read_text()
     if address is None:
-        readings = all_readings(target.worker, None, target.datasets, target.splits)
+        readings = all_readings(target.worker, None, target.datasets, target.splits, target.choices)
         return {"here": readings | _tracking_readings(target) | _open_values(cluster_text)}
     token_key = secrets.token_hex()
     nodes = _readings_of_nodes(target, address, token_key)
-    driver = all_readings(target.worker, token_key, (), ()) | {"clock": 0.0}
+    driver = all_readings(target.worker, token_key, (), (), NO_CHOICES) | {"clock": 0.0}
     driver |= _tracking_readings(target) | _open_values(cluster_text)
     if cluster_text:
         cluster = yaml.safe_load(cluster_text)
@@ -107,7 +109,7 @@ def look_everywhere(target: Target, address: str | None, cluster_file: Path | No
 
 def _readings_of_nodes(target: Target, address: str, token_key: str) -> dict[str, Readings]:
     with session(address, cpus=1, verbose=False):
-        arguments = (target.worker, token_key, target.datasets, target.splits)
+        arguments = (target.worker, token_key, target.datasets, target.splits, target.choices)
         return readings_of_nodes(all_readings, *arguments, seconds=NODE_SECONDS)
 
 

@@ -106,12 +106,17 @@ def require_measured(space: Space, datasets: Sequence[str]) -> None:
 
 def validate(space: Space, inspector: Inspector, plan: Plan) -> Validation:
     """Check every method and prompt that trials may use against the model and the class names."""
+    datasets = [dataset for split in plan.datasets.values() for dataset in split]
+    return inspector.check(methods_of(space), sorted(prompts_of(space)), datasets, space.work.task_timeout)
+
+
+def methods_of(space: Space) -> list[str]:
+    """Return the methods that trials and baselines may use."""
     methods = {config.method for config in [*space.baselines().values(), space.start()]}
     for param in space.searched():
         if param.key == "method":
             methods.update(param.choices)
-    datasets = [dataset for split in plan.datasets.values() for dataset in split]
-    return inspector.check(sorted(methods), sorted(sources_of(space)), datasets, space.work.task_timeout)
+    return sorted(methods)
 
 
 def sources_of(space: Space) -> set[TextSource]:

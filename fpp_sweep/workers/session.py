@@ -24,6 +24,7 @@ from fpp_sweep.spec.messages import note
 from fpp_sweep.workers.addresses import ray_temp_folder, require_reachable
 from fpp_sweep.workers.session_folders import (
     SESSION_PREFIX,
+    SHORT_FOLDER,
     cleaner,
     is_too_long,
     new_folder,
@@ -78,7 +79,7 @@ def _session_folder() -> TemporaryDirectory[str]:
     requested = ray_temp_folder()
     parent = str(requested)
     if is_too_long(requested):
-        parent = "/tmp"
+        parent = str(SHORT_FOLDER)
     for temporary in {parent, gettempdir()}:
         remove_abandoned_folders(temporary)
     folder = new_folder(SESSION_PREFIX, parent)

@@ -23,6 +23,7 @@ import psutil
 OWNER_FILE = "owner"  # in a folder: name of the machine and id of the driver's process
 PREFIXES = SESSION_PREFIX, TUNE_PREFIX = "ray-", "fpp_sweep-"
 CLOSED = b"closed"  # sent by a driver to the cleaner after it has closed its session
+SHORT_FOLDER = Path("/tmp")  # for a session if the requested folder's path is too long
 MAX_TEMP_PATH = 24  # characters: the name of a socket below it has at most 107 bytes
 KILL_ROUNDS = 2  # the second one for processes that Ray started during the first one
 KILL_SECONDS = 10.0  # for killed processes to disappear
@@ -42,25 +43,30 @@ def new_folder(prefix: str, parent: str) -> TemporaryDirectory[str]:
 
 def remove_abandoned_folders(parent: str) -> None:
     """Remove folders of dead drivers of this machine and user that no process of Ray uses."""
+    for folder, processes in folders_of_dead_drivers(parent):
+        if not processes:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def folders_of_dead_drivers(parent: str) -> Iterator[tuple[Path, list[psutil.Process]]]:
+    """Yield folders that dead drivers of this machine and user have left, with the processes that still use them."""
     for prefix in PREFIXES:
         for folder in Path(parent).glob(f"{prefix}*"):
             with suppress(OSError, ValueError):  # not a driver's folder, or that of another user
-                if _is_abandoned(folder):
-                    shutil.rmtree(folder, ignore_errors=True)
+                if _is_of_dead_driver(folder):
+                    yield folder, session_processes(folder)
 
 
 def _owner(process_id: int) -> str:
     return f"{platform.node()} {process_id}"
 
 
-def _is_abandoned(folder: Path) -> bool:
+def _is_of_dead_driver(folder: Path) -> bool:
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         return False
     owner = (folder / OWNER_FILE).read_text()
     process_id = int(owner.rpartition(" ")[2])
-    if owner != _owner(process_id) or psutil.pid_exists(process_id):
-        return False
-    return not session_processes(folder)
+    return owner == _owner(process_id) and not psutil.pid_exists(process_id)
 
 
 @contextmanager
