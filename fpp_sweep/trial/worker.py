@@ -78,8 +78,9 @@ class Worker:
     def check(
         self, methods: Iterable[str], prompts: Iterable[tuple[str, str]], datasets: Sequence[DatasetInfo]
     ) -> Validation:
-        """See validation.validate."""
-        return validate(self.clip, methods, prompts, datasets)
+        """See validation.validate; notes on the device come first."""
+        validation = validate(self.clip, methods, prompts, datasets)
+        return replace(validation, notes=(*self.model.notes, *validation.notes))
 
     def run(self, task: Task, inputs: Sequence[TaskResult], adapter_key: str = "") -> TaskResult:
         """Compute a task; `inputs` are the results of `task.needs`. The adapter is kept under its key.
@@ -146,6 +147,7 @@ class Worker:
             skipped=tuple(sample for sample in features.skipped if sample.sample_id in own_samples),
             seconds={"features": features_done - began, "adapt": perf_counter() - features_done},
             features=features.cost,
+            notes=features.notes,
         )
 
     def _features(self, task: EvalTask) -> Features:
