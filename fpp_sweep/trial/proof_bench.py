@@ -1,4 +1,4 @@
-"""What the checks of a device compute: the embedded model on the device and on the CPU, with a few images."""
+"""The embedded model on a device and on the CPU, with a few images: the parts of which the checks are made."""
 
 from __future__ import annotations
 
