@@ -1,32 +1,38 @@
 """Fault after fault while a sweep runs: `python -m benchmarks.chaos --rounds 100 --seed 0`.
 
-A sweep is left alone once. Then the same sweep runs again and again, with random faults at random moments (see
-`benchmarks.faults`), and is resumed whenever it has ended early, until there were as many faults as asked for. At the
-end of each sweep every trial must stand exactly once in folder, Optuna's study and MLflow, every sample once in each
-trial's predictions, and every value must be the undisturbed one's; nothing may be left running, and the terminal may
-have shown no traceback.
+A sweep is left alone once. Then the same sweep runs again and again, with random faults, up to three at once (see
+`benchmarks.faults`), and is resumed whenever it has ended early, until there were as many faults as asked for. Faults
+and moments follow from the seed and the sweep's number: a moment is a number of trials ended, tasks begun or requests
+sent. `--sweep N` repeats one sweep. Whenever a driver or scheduler was killed, every result that a trial's log has
+acknowledged must be on disk. At the end of each sweep every trial must stand exactly once in folder, Optuna's study
+and MLflow, every sample once in each trial's predictions, and every value must be the undisturbed one's; nothing may
+be left running, and the terminal may have shown no traceback.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import re
 import statistics
+import subprocess
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults import AT_REST, RUNNING, Victim, small_disk
+from benchmarks.chaos_plan import Moment, SweepPlan, plan_of
+from benchmarks.faults import AT_REST, RUNNING, Link, Victim, small_disk
 from benchmarks.resume import DRIVER, compare, start, state
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.spec.errors import InputError
-from tests.kit.processes import descendants
+from tests.kit.processes import descendants, environment
 from tests.kit.stores import Server
 
 SPACE = """
@@ -39,25 +45,33 @@ work: {datasets: [scenes], limit: 130, shards: 2, baselines: [zero_shot], worker
        reuse_results: false}
 """
 SAMPLES = 130
-PATIENCE = 120.0  # seconds without any trial's end after which the next fault comes all the same
 LEFT = 90.0  # seconds within which nothing of a driver that has ended may be left
+PLANTED = Path(__file__).with_name("planted_bug.py")
+CLOCK = Path(__file__).with_name("moved_clock")
+TIME_COLUMNS = 20  # of a line's date and time
+ACKNOWLEDGED = re.compile(r": (cached|[0-9.]+ s, .*)$")  # the end of the line of a result in a trial's log
 HANGS = 900.0  # seconds without a record's change after which a sweep is said to hang
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    draw = random.Random(args.seed)
     book = Book()
     with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
         root = Path(scratch)
         (root / "space.yaml").write_text(SPACE.replace("TRIALS", str(args.trials)))
         with small_disk(root / "sweeps"):
             expected = undisturbed(root)
-            sweep = 0
+            number = args.sweep or 1
             while book.count < args.rounds:
-                sweep += 1
-                disturbed(root, f"struck{sweep}", expected, book, args, draw)
-                print(f"sweep {sweep}: {book.count} faults so far, all as undisturbed", flush=True)
+                try:
+                    disturbed(root, expected, book, args, plan_for(args, number))
+                except InputError as error:
+                    words = f"--seed {args.seed} --trials {args.trials} --most {args.most}"
+                    raise InputError(f"{error}\nsweep {number}; repeat it with {words} --sweep {number}") from error
+                print(f"sweep {number}: {book.count} faults so far, all as undisturbed", flush=True)
+                if args.sweep:
+                    break
+                number += 1
     book.tell()
 
 
@@ -69,6 +83,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--most", type=int, default=8, metavar="N", help="faults in one sweep")
     add("--kinds", nargs="+", metavar="NAME", choices=[*RUNNING, *AT_REST], help="these alone")
     add("--seed", type=int, default=0, metavar="N", help="of faults and moments")
+    add("--sweep", type=int, default=0, metavar="N", help="the sweep of that number alone")
+    add("--plant", action="store_true", help="plant a bug, which must be found: results are written too late")
     add("--keep", metavar="FOLDER", help="where the terminal's text is kept")
     return options.parse_args(argv)
 
@@ -84,11 +100,6 @@ class Book:
     def count(self) -> int:
         return sum(map(len, self.seconds.values()))
 
-    def least(self, kinds: Sequence[str]) -> list[str]:
-        """The kinds that came least often so far."""
-        fewest = min(len(self.seconds[kind]) for kind in kinds)
-        return [kind for kind in kinds if len(self.seconds[kind]) == fewest]
-
     def tell(self) -> None:
         kinds = sum(map(bool, self.seconds.values()))
         print(f"{self.count} faults of {kinds} kinds, {self.resumed} drivers after the first of a sweep")
@@ -98,6 +109,13 @@ class Book:
             print(
                 f"{kind:28} {len(seconds):6}  {statistics.median(seconds):.0f}, {max(seconds):.0f}" if seconds else kind
             )
+
+
+def plan_for(args: argparse.Namespace, number: int) -> SweepPlan:
+    kinds = args.kinds or [*RUNNING, *AT_REST]
+    running = [kind for kind in RUNNING if kind in kinds]
+    rest = [kind for kind in AT_REST if kind in kinds]
+    return plan_of(args.seed, number, trials=args.trials, most=args.most, running=running, rest=rest)
 
 
 def undisturbed(root: Path) -> dict[str, Any]:
@@ -119,37 +137,64 @@ def store(root: Path, name: str) -> Server:
     return server
 
 
-def disturbed(
-    root: Path, name: str, expected: dict[str, Any], book: Book, args: argparse.Namespace, draw: random.Random
-) -> None:
-    victim = Victim(root, name, store(root, name), draw)
-    kinds = args.kinds or [*RUNNING, *AT_REST]
-    left = min(args.most, args.rounds - book.count)
+def disturbed(root: Path, expected: dict[str, Any], book: Book, args: argparse.Namespace, plan: SweepPlan) -> None:
+    name = f"struck{plan.number}"
+    server = store(root, name)
+    link = Link(server.port)
+    victim = Victim(root, name, server, random.Random(), link)
+    moments = list(plan.moments)
+    drivers = 0
     try:
         while True:
-            victim.driver = start(root, name, resume=(victim.folder / "sweep.json").is_file(), uri=victim.server.uri)
-            left = besiege(victim, book, kinds, left)
+            victim.driver = start_driver(victim, plant=args.plant)
+            besiege(victim, book, moments, args.seed, plan)
+            require_results(victim)
             if ended(victim):
                 break
-            book.resumed += 1
             victim.repair(all_of_them=True)
-            left -= strike(victim, book, [kind for kind in kinds if kind in AT_REST], left)
+            book.resumed += 1
+            victim.environment.clear()
+            strike_at_rest(victim, book, args.seed, plan, drivers)
+            drivers += 1
         victim.repair(all_of_them=True)
         check(victim, expected)
     finally:
+        if victim.running:
+            victim.driver.kill()
         victim.repair(all_of_them=True)
         if args.keep:
             Path(args.keep).mkdir(parents=True, exist_ok=True)
             (Path(args.keep) / f"{name}.log").write_text((root / f"{name}.log").read_text())
+        link.close()
         victim.server.kill()
 
 
-def besiege(victim: Victim, book: Book, kinds: Sequence[str], left: int) -> int:
-    """Strike until the driver has ended; how many faults are left then."""
+def start_driver(victim: Victim, *, plant: bool) -> subprocess.Popen[str]:
+    words = ["--plugin", str(PLANTED)] if plant else []
+    variables = dict(victim.environment)
+    if variables:
+        variables["PYTHONPATH"] = os.pathsep.join([str(CLOCK), environment(victim.root)["PYTHONPATH"]])
+    resume = (victim.folder / "sweep.json").is_file()
+    assert victim.link is not None
+    return start(victim.root, victim.name, resume=resume, uri=victim.link.uri, words=words, variables=variables)
+
+
+def counts(victim: Victim) -> dict[str, int]:
+    """Return how many events of each kind there were since the sweep began."""
+    begun = 0
+    for path in (victim.folder / "logs").glob("*.log"):
+        with suppress(OSError):
+            begun += path.read_text(errors="replace").count(": begins\n")
+    assert victim.link is not None
+    return {"records": len(progress(victim)), "tasks": begun, "requests": victim.link.requests}
+
+
+def besiege(victim: Victim, book: Book, moments: list[Moment], seed: int, plan: SweepPlan) -> None:
+    """Strike until the driver has ended; moments that have come are taken out."""
     assert victim.driver is not None
     pids: set[int] = set()
     open_since: dict[str, float] = {}  # faults after which no trial has ended yet
-    before, changed, moment = progress(victim), time.monotonic(), first_moment(victim)
+    before, changed = progress(victim), time.monotonic()
     while victim.running:
         time.sleep(0.05)
         victim.repair()
@@ -161,35 +206,52 @@ def besiege(victim: Victim, book: Book, kinds: Sequence[str], left: int) -> int:
             before, changed = seen, now
             for kind, began in open_since.items():
                 book.seconds[kind].append(now - began)
-            if open_since:
-                moment, open_since = now + victim.draw.uniform(0, 4), {}
-        if left and now > moment and (not open_since or now - changed > PATIENCE):
-            kind = victim.draw.choice(book.least([kind for kind in kinds if kind in RUNNING]))
-            if RUNNING[kind](victim):
-                print(f"  {kind}, after {len(before)} trials", flush=True)
-                open_since[kind], left = now, left - 1
-            moment = now + victim.draw.uniform(0, 4)
+            open_since = {}
+        if moments and counts(victim)[moments[0].event] >= moments[0].count and victim.running:
+            for kind in strike(victim, moments.pop(0), seed, plan):
+                open_since[kind] = now
     for kind, began in open_since.items():
         book.seconds[kind].append(time.monotonic() - began)
     gone(pids)
-    return left
 
 
-def first_moment(victim: Victim) -> float:
-    """One time in four while the driver starts, else once it is at work."""
-    return time.monotonic() + (victim.draw.uniform(0, 15) if victim.draw.random() < 0.25 else 20)
+def strike(victim: Victim, moment: Moment, seed: int, plan: SweepPlan) -> list[str]:
+    """Strike with all faults of a moment; return those that found something to strike at."""
+    print(f"  {moment}", flush=True)
+    struck = []
+    for kind in moment.kinds:
+        victim.draw = plan.stream(seed, moment, kind)
+        if RUNNING[kind](victim):
+            struck.append(kind)
+    if "scheduler killed" in struck:
+        require_results(victim)
+    return struck
 
 
-def strike(victim: Victim, book: Book, kinds: Sequence[str], left: int) -> int:
-    """Between two drivers, one time in two."""
-    if not left or not kinds or victim.draw.random() < 0.5:
-        return 0
-    kind = victim.draw.choice(book.least(kinds))
-    if not AT_REST[kind](victim):
-        return 0
-    print(f"  {kind}", flush=True)
-    book.seconds[kind].append(0.0)
-    return 1
+def strike_at_rest(victim: Victim, book: Book, seed: int, plan: SweepPlan, drivers: int) -> None:
+    """Strike between two drivers, if the plan says so."""
+    if not plan.at_rest:
+        return
+    kind = plan.at_rest[drivers % len(plan.at_rest)]
+    victim.draw = plan.stream(seed, "rest", drivers)
+    if kind and AT_REST[kind](victim):
+        print(f"  {kind}, after driver {drivers + 1}", flush=True)
+        book.seconds[kind].append(0.0)
+
+
+def require_results(victim: Victim) -> None:
+    """Raise InputError if a trial's log has acknowledged more results than are on disk.
+
+    Call it while no scheduler writes. Every trial has other settings, so that no two of them share a result.
+    """
+    acknowledged = set()
+    for path in (victim.folder / "artifacts").glob("*/log.txt"):
+        for line in path.read_text(errors="replace").splitlines():
+            if ACKNOWLEDGED.search(line):
+                acknowledged.add((path.parent.name, ACKNOWLEDGED.split(line[TIME_COLUMNS:])[0]))
+    on_disk = len(list((victim.folder / "tasks").glob("*/*.task")))
+    if len(acknowledged) > on_disk + victim.lost:
+        raise InputError(f"{len(acknowledged)} results were acknowledged, {on_disk} are on disk")
 
 
 def progress(victim: Victim) -> set[str]:

@@ -7,7 +7,9 @@ import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +22,7 @@ from tests.kit.processes import descendants
 from tests.kit.stores import Server
 
 DAY = 24 * 3600
+MOVED_CLOCK = "CHAOS_CLOCK"  # see moved_clock/sitecustomize.py
 DISK = "96m"  # of the disk that holds the sweep
 
 
@@ -31,6 +34,9 @@ class Victim:
     name: str
     server: Server
     draw: random.Random
+    link: Link | None = None  # between driver and server
+    environment: dict[str, str] = field(default_factory=dict)  # of the next driver
+    lost: int = 0  # results that faults have taken away
     driver: subprocess.Popen[str] | None = None
     repairs: list[tuple[float, Callable[[], object]]] = field(default_factory=list)  # when, and what ends a fault
 
@@ -63,6 +69,60 @@ class Victim:
         """One of the files that match, at random."""
         found = sorted(path for path in self.root.glob(pattern) if path.is_file() and not path.name.startswith("."))
         return self.draw.choice(found) if found else None
+
+
+class Link:
+    """A link between driver and server: it counts requests, and can be cut, when nothing comes through any more."""
+
+    def __init__(self, port: int) -> None:
+        self.requests = 0
+        self._target = port
+        self._up = threading.Event()
+        self._up.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.uri = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def is_up(self) -> bool:
+        return self._up.is_set()
+
+    def cut(self) -> None:
+        self._up.clear()
+
+    def mend(self) -> None:
+        self._up.set()
+
+    def close(self) -> None:
+        self.mend()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                threading.Thread(target=self._join, args=(near,), daemon=True).start()
+
+    def _join(self, near: socket.socket) -> None:
+        self._up.wait()
+        try:
+            far = socket.create_connection(("127.0.0.1", self._target))
+        except OSError:  # the server is down
+            near.close()
+            return
+        threading.Thread(target=self._pump, args=(far, near), daemon=True).start()
+        self._pump(near, far, counts=True)
+
+    def _pump(self, source: socket.socket, target: socket.socket, *, counts: bool = False) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                self._up.wait()
+                if counts and data.startswith((b"GET ", b"POST ", b"PUT ", b"PATCH ", b"DELETE ")):
+                    self.requests += 1
+                target.sendall(data)
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
 
 
 Strike = Callable[[Victim], bool]  # whether there was something to strike at
@@ -106,6 +166,21 @@ def store_down(victim: Victim) -> bool:
     return True
 
 
+def link_cut(victim: Victim) -> bool:
+    """Cut the link to MLflow, and mend it some seconds later."""
+    if victim.link is None or not victim.link.is_up:
+        return False
+    victim.link.cut()
+    victim.later(2, 10, victim.link.mend)
+    return True
+
+
+def clock_moved(victim: Victim) -> bool:
+    """Set the clock that Python code of the next driver sees back or forward by a day."""
+    victim.environment[MOVED_CLOCK] = str(victim.draw.choice((-DAY, DAY)))
+    return True
+
+
 def disk_full(victim: Victim) -> bool:
     """Filled to the last byte, and freed some seconds later."""
     filler = victim.root / "sweeps/filler"
@@ -132,6 +207,7 @@ def damaged(pattern: str) -> Strike:
             for _ in range(20):
                 data[victim.draw.randrange(len(data))] = victim.draw.randrange(256)
         path.write_bytes(data)
+        victim.lost += path.suffix == ".task"
         return True
 
     return strike
@@ -142,6 +218,7 @@ def deleted(pattern: str) -> Strike:
         path = victim.file(pattern)
         if path is not None:
             path.unlink(missing_ok=True)
+            victim.lost += path.suffix == ".task"
         return path is not None
 
     return strike
@@ -172,6 +249,7 @@ RUNNING: dict[str, Strike] = {
     "driver killed": driver_killed,
     "driver terminated": driver_terminated,
     "MLflow down": store_down,
+    "link to MLflow cut": link_cut,
     "disk full": disk_full,
     "task damaged": damaged(f"{SWEEP}/tasks/*/*.task"),
     "task deleted": deleted(f"{SWEEP}/tasks/*/*.task"),
@@ -180,6 +258,7 @@ RUNNING: dict[str, Strike] = {
 }
 # between two drivers
 AT_REST: dict[str, Strike] = {
+    "clock moved": clock_moved,
     "record damaged": damaged(f"{SWEEP}/trials/*.json"),
     "record deleted": deleted(f"{SWEEP}/trials/*.json"),
     "study damaged": damaged(f"{SWEEP}/study.db"),

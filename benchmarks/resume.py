@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,14 +87,26 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return options.parse_args(argv)
 
 
-def start(root: Path, name: str, *, resume: bool, uri: str = "", settings: Sequence[str] = ()) -> subprocess.Popen[str]:
+def start(
+    root: Path,
+    name: str,
+    *,
+    resume: bool,
+    uri: str = "",
+    settings: Sequence[str] = (),
+    words: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "fpp_sweep.tune", "--space", "space.yaml", "--name", name]
     command += ["--tracking-uri", uri or f"sqlite:///{root / name}.db", *(["--resume"] if resume else [])]
     command += ["--set", *settings] if settings else []
+    command += words
     with (root / f"{name}.log").open("a") as log:
         log.write(f"{DRIVER}\n")
         log.flush()
-        return subprocess.Popen(command, cwd=root, env=environment(root), stdout=log, stderr=log, text=True)
+        return subprocess.Popen(
+            command, cwd=root, env=environment(root) | (variables or {}), stdout=log, stderr=log, text=True
+        )
 
 
 def undisturbed(root: Path) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -26,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.page import made
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
@@ -64,6 +67,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     scratch = Path(args.keep or tempfile.mkdtemp(prefix="scale-"))
     scratch.mkdir(parents=True, exist_ok=True)
     try:
+        if args.made_up:
+            cost_of_commands(scratch, args.trials, args.datasets)
+            return
         for workers in args.workers:
             root = scratch / f"{workers}"
             root.mkdir()
@@ -84,6 +90,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--seconds", type=float, default=0.0, metavar="S", help="that a task takes")
     add("--sampler", default="random")
     add("--commands", action="store_true", help="time the commands that read the folder, too")
+    add("--made-up", action="store_true", help="run no sweep: CPU of the commands on a made-up folder")
     add("--keep", metavar="FOLDER", help="where the sweep stays")
     return options.parse_args(argv)
 
@@ -342,6 +349,32 @@ def commands(root: Path, folder: SweepFolder, uri: str) -> None:
     result = sync_folder(folder, fresh)
     print(f"  everything delivered to a new MLflow: {1000 * (time.monotonic() - began) / result.updated:.0f} ms a run")
     runs_page(root, timed)
+
+
+def cost_of_commands(root: Path, trials: int, datasets: int) -> None:
+    """Print the CPU seconds of commands on a folder of made-up trials, 1,000 images of each dataset, and its size."""
+    if not (root / "large").exists():
+        made(root, trials, datasets, 1000)
+    store = f"sqlite:///{root}/mlflow.db"
+    lines: dict[str, tuple[str, ...]] = {
+        "show FOLDER": ("show", str(root)),
+        "show SWEEP": ("show", str(root / "large")),
+        "show SWEEP TRIAL": ("show", str(root / "large"), "trial-0007"),
+        "show SWEEP --page": ("show", str(root / "large"), "--page"),
+        "sync, everything": ("sync", str(root / "large"), "--into", store),
+        "sync, nothing to do": ("sync", str(root / "large"), "--into", store),
+    }
+    for name, (command, *words) in lines.items():
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        line = [sys.executable, "-X", "importtime", "-m", f"fpp_sweep.{command}", *words]
+        done = subprocess.run(line, check=True, capture_output=True, text=True, cwd=root, env=environment(root))
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        loaded = [
+            each for each in ("mlflow", "optuna", "torch") if re.search(rf"\| +{each}$", done.stderr, re.MULTILINE)
+        ]
+        print(f"  {name}: {cpu:.1f} CPU s, loads {', '.join(loaded) or 'no large library'}", flush=True)
+    sizes(root, SweepFolder(root / "large"))
 
 
 def runs_page(root: Path, timed: Any) -> None:

@@ -3,10 +3,11 @@
 Checks this machine, or with --address every node of a Ray cluster: versions and code, GPUs, memory and limits, disks,
 clocks, and the cluster's token. --space adds the model and the datasets of a sweep; --cluster-file adds undecided
 values of that file and nodes that have not joined. --data-root, --dataset-file, --datasets or --verify list datasets
-and their missing files.
+and their missing files. --device compares what a GPU computes with the CPU, and measures its speed.
 
     python -m fpp_sweep.doctor --space search_spaces/perturb.yaml
     python -m fpp_sweep.doctor --data-root DATA
+    python -m fpp_sweep.doctor --device cuda
     python -m fpp_sweep.doctor --address auto --space search_spaces/perturb.yaml --cluster-file cluster.yaml
 """
 
@@ -19,18 +20,24 @@ from pathlib import Path
 
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.cli.flags import add_flags, flags_in_errors, overrides
-from fpp_sweep.spec import plugins
+from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.errors import InputError
 
 EXIT_STATUS = """\
-exit status: 0 if all is well; 1 if a finding is wrong, a requested dataset has no test split, or an image cannot be
-read; 2 for bad input. Requested are the datasets of --datasets, --dataset-file and --space."""
+exit status: 0 if all is well; 1 if a finding is wrong, a check of a device fails, a requested dataset has no test
+split, or an image cannot be read; 2 for bad input. Requested are the datasets of --datasets, --dataset-file and
+--space."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     files = plugins.read(args.plugin)
     plugins.load(files)
+    if args.device is not None:
+        print_proof = catalogue.code_of("fpp_sweep.sweep.device_report:print_proof")  # loads torch, now only
+        if not print_proof(args.device):
+            sys.exit(1)
+        return
     from fpp_sweep.sweep import inspection  # loads numpy, which --help does without
 
     with flags_in_errors(args):
@@ -51,10 +58,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--space", type=Path, metavar="YAML", help=space)
     add_flags(options, "--model", "--data-root", "--dataset-file", "--datasets", "--limit", "--set", "--plugin")
     options.add_argument("--verify", action="store_true", help="open every image and list damaged ones")
+    device = "prove a device: compare its results with the CPU's, and write a report"
+    options.add_argument("--device", choices=("cuda", "cpu"), help=device)
     add_flags(options, "--address", "--tracking-uri")
     cluster_file = "cluster file of Ray's launcher: list its undecided values and missing nodes"
     options.add_argument("--cluster-file", type=Path, metavar="YAML", help=cluster_file)
     args = options.parse_args(argv)
+    if args.device is not None and (args.space or args.data_root or args.datasets or args.verify or args.address):
+        raise InputError("--device: checks the device alone; run doctor again for what else is to be checked")
     if args.space is None and (args.model or args.limit or args.set):
         raise InputError("--model, --limit and --set: need --space, whose keys they change")
     return args

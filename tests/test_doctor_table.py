@@ -33,7 +33,7 @@ from fpp_sweep.checks.cluster_file import missing_nodes, open_values
 from fpp_sweep.checks.probes import Choices, data_readings, node_readings, run_probes, token_mode
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.spec import plugins
-from fpp_sweep.spec.specs import WorkerSpec
+from fpp_sweep.spec.specs import TextSource, WorkerSpec
 from fpp_sweep.sweep.inspection import mlflow_versions
 from fpp_sweep.trial import worker_model
 from fpp_sweep.workers.session_folders import OWNER_FILE, SESSION_PREFIX, session_processes
@@ -69,7 +69,7 @@ class Setup:
         self.datasets = [f"animals={self.animals}"]
         self.splits = ["val", "test"]
         self.spec = WorkerSpec(model="tiny", cache=str(folder / "cache"), threads=1, device="cpu")
-        self.choices = Choices(("tpt",), (("a photo of a", "none"),), 60.0)
+        self.choices = Choices(("tpt",), (TextSource("a photo of a"),), 60.0)
 
     def node(self) -> dict[str, Any]:
         return {"here": node_readings(self.spec, None)}
@@ -494,7 +494,7 @@ def random_metric(setup):
 @fault("methods and prompts", "wrong", "nowhere.safetensors", "correct the method, prompt")
 def missing_prompt(setup):
     """a prompt's file that does not exist"""
-    setup.choices = setup.choices._replace(prompts=(("nowhere.safetensors", "none"),))
+    setup.choices = setup.choices._replace(prompts=(TextSource("nowhere.safetensors"),))
     return setup.data()
 
 

@@ -28,7 +28,7 @@ from fpp_sweep.spec import catalogue, keys
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.memory import memory
 from fpp_sweep.spec.process import cores
-from fpp_sweep.spec.specs import WorkerSpec
+from fpp_sweep.spec.specs import TextSource, WorkerSpec
 from fpp_sweep.spec.tasks import BATCH, EvalTask
 from fpp_sweep.workers.addresses import ray_temp_folder
 from fpp_sweep.workers.session_folders import SHORT_FOLDER, folders_of_dead_drivers, is_too_long
@@ -70,10 +70,10 @@ def node_readings(spec: WorkerSpec, token_key: str | None) -> Readings:
 
 
 class Choices(NamedTuple):
-    """The methods and prompts that the trials of a sweep may use; a prompt comes with its `deep_prompts`."""
+    """The methods, prompts and templates that the trials of a sweep may use."""
 
     methods: tuple[str, ...]
-    prompts: tuple[tuple[str, str], ...]
+    prompts: tuple[TextSource, ...]
     seconds: float  # for the check of a plugin
 
 

@@ -72,6 +72,8 @@ class ModelInfo:
     node: str
     pid: int
     seconds: float  # to load it
+    kind: str = ""  # of device, as tables of costs name it
+    notes: tuple[str, ...] = ()  # on what the device is not used for
     made_with: str = ""  # code, libraries and hardware, which move last bits as well; one sweep may see several
 
     @property

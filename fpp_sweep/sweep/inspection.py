@@ -21,7 +21,7 @@ from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.specs import PluginFile, WorkerSpec
 from fpp_sweep.sweep.node_checks import readings_of_nodes
-from fpp_sweep.sweep.plan import methods_of, prompts_of, splits_of
+from fpp_sweep.sweep.plan import methods_of, sources_of, splits_of
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.tracking import check_store
 from fpp_sweep.tracking.uri import is_server, server_version
@@ -63,7 +63,7 @@ def target_of(
         worker=replace(worker_spec(space, gpus=0.0), plugins=tuple(files)),
         datasets=work.datasets or ("custom",),
         splits=tuple(splits_of(space)),
-        choices=Choices(tuple(methods_of(space)), tuple(sorted(prompts_of(space))), work.task_timeout),
+        choices=Choices(tuple(methods_of(space)), tuple(sorted(sources_of(space))), work.task_timeout),
         named_datasets=NamedDatasets(work.datasets, work.data_root, work.dataset_file),
         tracking_uri=tracking_uri or work.tracking_uri,
     )

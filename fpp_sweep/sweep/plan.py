@@ -107,7 +107,7 @@ def require_measured(space: Space, datasets: Sequence[str]) -> None:
 def validate(space: Space, inspector: Inspector, plan: Plan) -> Validation:
     """Check every method and prompt that trials may use against the model and the class names."""
     datasets = [dataset for split in plan.datasets.values() for dataset in split]
-    return inspector.check(methods_of(space), sorted(prompts_of(space)), datasets, space.work.task_timeout)
+    return inspector.check(methods_of(space), sorted(sources_of(space)), datasets, space.work.task_timeout)
 
 
 def methods_of(space: Space) -> list[str]:

@@ -35,7 +35,7 @@ class TaskResult:
     held: float = 0.0  # seconds of worker time
     worker: str = ""  # that computed the result in this run
     adapters: tuple[str, ...] = ()  # keys of the adapters that the worker holds afterwards
-    notes: tuple[str, ...] = ()  # on the plugin that computed the result
+    notes: tuple[str, ...] = ()  # of the worker, for the user
 
     def from_cache(self, columns: tuple[str, ...]) -> TaskResult:
         """Return a result that took no time, with only these optional columns of the predictions."""
@@ -45,7 +45,7 @@ class TaskResult:
             for name in columns:
                 kept_columns[name] = predictions.columns[name]
             predictions = replace(predictions, columns=kept_columns)
-        return replace(self, predictions=predictions, seconds={}, features={}, held=0.0)
+        return replace(self, predictions=predictions, seconds={}, features={}, held=0.0, notes=())
 
 
 class TaskFailed(Exception):

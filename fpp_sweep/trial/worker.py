@@ -77,12 +77,13 @@ class Worker:
     def check(
         self, methods: Iterable[str], prompts: Iterable[TextSource], datasets: Sequence[DatasetInfo], seconds: float
     ) -> Validation:
-        """See validation.validate."""
+        """See validation.validate; notes on the device come first."""
         try:
-            return validate(self.clip, methods, prompts, datasets, seconds)
+            validation = validate(self.clip, methods, prompts, datasets, seconds)
         except ContractError:
             self._forget_model()
             raise
+        return replace(validation, notes=(*self.model.notes, *validation.notes))
 
     def _forget_model(self) -> None:
         """Load the model again when it is next used: a plugin may have written to its weights."""
@@ -115,7 +116,7 @@ class Worker:
             held=perf_counter() - began,
             worker=worker,
             adapters=tuple(self._adapters),
-            notes=self._plugins.take_notes(),
+            notes=(*result.notes, *self._plugins.take_notes()),
         )
 
     def _pretrain(self, task: PretrainTask) -> TaskResult:
@@ -157,6 +158,7 @@ class Worker:
             skipped=tuple(sample for sample in features.skipped if sample.sample_id in own_samples),
             seconds={"features": features_done - began, "adapt": perf_counter() - features_done},
             features=features.cost,
+            notes=features.notes,
         )
 
     def _features(self, task: EvalTask) -> Features:

@@ -19,6 +19,7 @@ import torch
 from fpp_sweep.core.compute.devices import choose_device
 from fpp_sweep.core.compute.memory import MemoryBudget, explain_out_of_memory
 from fpp_sweep.core.compute.precision import computing, require_precision_support
+from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.prompt import open_prompt, with_deep_prompts
@@ -26,6 +27,8 @@ from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.process import readers
 from fpp_sweep.spec.specs import ModelInfo, StagePrecision, WorkerSpec
+from fpp_sweep.trial.proof import COMPILED_TOWERS, Proof
+from fpp_sweep.trial.proving import proof_folder, prove_once, require_proven
 
 # code of the package that can change the bits of a result
 CODE_FOLDERS = "core", "tiny", "trial"
@@ -44,18 +47,40 @@ class WorkerModel:
     def device(self) -> torch.device:
         return torch.device(choose_device(self._spec.device))
 
+    @property
+    def needs_proof(self) -> bool:
+        return self.device.type != "cpu"
+
+    @cached_property
+    def proof(self) -> Proof | None:
+        """The proof of this worker's GPU; None on a CPU, whose results GPUs are compared with.
+
+        The first worker on a kind of GPU runs the checks, before it loads the model.
+        """
+        if not self.needs_proof:
+            return None
+        cache = Path(self._spec.cache) if self._spec.cache else default_cache()
+        precisions = ("float32", *self._spec.precisions)
+        folder = proof_folder(cache)
+        proof = prove_once(self.device, folder, precisions, compiled=self._spec.compile)
+        require_proven(proof, precisions, folder)
+        return proof
+
     @cached_property
     def clip(self) -> Clip:
         began = perf_counter()
         for precision in self._spec.precisions:
             require_precision_support(precision, self.device)
+        proof = self.proof
         try:
             clip = load(self._spec.model, str(self.device))
         except RuntimeError as error:
             raise explain_out_of_memory(error, self.device) from error
         memory = MemoryBudget.available(self.device, self._spec.share)
         clip = replace(clip, text=replace(clip.text, memory=memory))
-        if self._spec.compile:
+        if proof is not None:
+            clip = replace(clip, device_views=proof.device_views)
+        if self._spec.compile and (proof is None or proof.has_passed(COMPILED_TOWERS)):
             clip = clip.compiled()
         self._load_seconds = perf_counter() - began
         return clip
@@ -77,6 +102,13 @@ class WorkerModel:
             return 0
         return readers(self._spec.share)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines for the user: what the device is not used for, because a check has failed."""
+        if self.proof is None:
+            return ()
+        return tuple(self.proof.notes())
+
     def info(self) -> ModelInfo:
         features = "float32" if self._spec.float32_cache else "float16"
         gpu = "no GPU"
@@ -91,6 +123,8 @@ class WorkerModel:
             node=platform.node(),
             pid=os.getpid(),
             seconds=self._load_seconds,
+            kind=self.device_name,
+            notes=self.notes,
             made_with=f"{made_with()}, {gpu}",
         )
 

@@ -42,6 +42,8 @@ DRAINING_INTERVAL = 1.0  # seconds between two checks for draining nodes
 PROGRESS_INTERVAL = 1.0  # seconds between two requests for a worker's progress
 PROGRESS_DELAY = 2.0  # seconds after which the progress of a step is shown
 ANSWER_DELAY = 30.0  # seconds beyond a limit that a worker keeps itself, and then names the plugin's line
+# threads for other calls; Ray runs tasks one after another in one thread, to which torch's CUDA graphs belong
+CONCURRENCY_GROUPS = {"draining": 1, "progress": 1}
 REQUEST_EXPIRY = 120.0  # seconds; a trial that has not collected results for that long is taken as dead
 
 
@@ -139,7 +141,7 @@ class RayWorker:
         if needs.env:
             options["runtime_env"] = {"env_vars": needs.env}
         # the scheduler retries lost tasks and replaces lost workers
-        options |= {"max_restarts": 0, "max_task_retries": 0, "concurrency_groups": {"draining": 1, "progress": 1}}
+        options |= {"max_restarts": 0, "max_task_retries": 0, "concurrency_groups": CONCURRENCY_GROUPS}
         remote: Any = ray.remote
         actor = remote(**options)(WorkerActor).remote(spec)
         info = await _answer(actor.model_info.remote())

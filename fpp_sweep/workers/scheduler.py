@@ -69,6 +69,8 @@ class TaskScheduler:
     _model_digest: str = ""  # digest of the first worker's model
     _failed_rounds: int = 0  # starts that failed in a row without any worker; simultaneous starts count once
     _failed_starts: list[str] = field(default_factory=list)  # reasons of starts that failed in a row while others work
+    _worker_notes: dict[str, None] = field(default_factory=dict)  # of all workers so far, each once
+    _kinds: dict[str, None] = field(default_factory=dict)  # kinds of devices of all workers so far
     _counts: WorkCounts = field(default_factory=WorkCounts)
     _running: int = 0  # tasks that workers compute
     _arrivals: int = 0  # requests so far
@@ -96,7 +98,7 @@ class TaskScheduler:
             running=self._running,
             counts=replace(self._counts),
             fatal=self._fatal.reason if self._fatal else None,
-            notes=(*self._assignment.notes(), *self._start_notes()),
+            notes=(*self._assignment.notes(), *self._start_notes(), *self._device_notes()),
             doing=tuple(worker.doing for worker in workers if worker.doing),
         )
 
@@ -277,6 +279,8 @@ class TaskScheduler:
     async def _serve(self, worker: WorkerHandle) -> None:
         """Give a worker tasks until it is lost or has to leave."""
         self._assignment.add(worker)
+        self._kinds[worker.info.kind] = None
+        self._worker_notes.update(dict.fromkeys(worker.info.notes))
         unavailable = asyncio.create_task(worker.wait_until_unavailable())
 
         def on_unavailable(ended: asyncio.Task[Unavailable]) -> None:
@@ -332,6 +336,14 @@ class TaskScheduler:
             return []
         return [f"{failed} starts of workers in a row failed while others work; the last: {self._failed_starts[-1]}"]
 
+    def _device_notes(self) -> list[str]:
+        """Return the workers' notes on their devices, and a note if devices are of several kinds."""
+        notes = list(self._worker_notes)
+        if len(self._kinds) > 1:
+            kinds = ", ".join(self._kinds)
+            notes.append(f"workers compute on several kinds of devices ({kinds}), whose results differ in last bits")
+        return notes
+
     # ------------------------------------------------------------ tasks
 
     async def _run_task(self, worker: WorkerHandle, pending: PendingTask) -> None:
@@ -363,6 +375,7 @@ class TaskScheduler:
     async def _store_result(self, worker: WorkerHandle, pending: PendingTask, result: TaskResult) -> None:
         """Write a result to disk, count the work, and settle the task."""
         self._counts.held += result.held
+        self._worker_notes.update(dict.fromkeys(result.notes))
         await asyncio.to_thread(self.store.put, pending.key, result)
         self._assignment.record_success(worker, pending, result.adapters)
         self._counts.done += 1

@@ -1,1 +1,1 @@
-"""Break the package at random places, and list the breaks that no test notices: `python -m tools.mutate`."""
+"""Break random lines of the package, and list the breaks that no test notices: `python -m tools.mutate`."""

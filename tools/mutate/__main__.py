@@ -1,4 +1,4 @@
-"""Break the package at random places, run the tests that call the broken function, and list what no test notices.
+"""Break random lines of the package, run the tests that call the broken function, and list what no test notices.
 
     python -m tools.mutate --breaks 200                  # 200 random breaks; minutes for the tests' reach, once
     python -m tools.mutate --again nightly/mutate/breaks.jsonl   # the survivors of an earlier run, after new tests

@@ -1,7 +1,7 @@
-"""Record which functions of fpp_sweep each test calls, in every Python process: Python imports this module at its start.
+"""Record which functions of fpp_sweep each test calls, in every process: Python imports this module at its start.
 
-`tools.mutate` puts this folder on PYTHONPATH and names a folder in MUTATE_HITS. Each process appends lines of a test and
-a function to a file of that folder. The test is the one that ran when the process was started.
+`tools.mutate` puts this folder on PYTHONPATH and names a folder in MUTATE_HITS. Each process appends lines of a test
+and a function to a file of that folder. The test is the one that ran when the process was started.
 """
 
 from __future__ import annotations

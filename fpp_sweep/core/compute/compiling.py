@@ -6,6 +6,7 @@ all kernels of a call as one graph.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import fields, is_dataclass
@@ -61,6 +62,7 @@ class Compiler:
         self._mode: str | None = None
         if graphs and device.type == "cuda":
             self._mode = "reduce-overhead"
+        self._thread = threading.get_ident() if self._mode else None
         self._calls: Counter[Hashable] = Counter()
         self._compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._shapes: dict[Callable[..., Any], set[Hashable]] = defaultdict(set)
@@ -82,10 +84,19 @@ class Compiler:
         shapes = modes, self._signature(arguments), self._signature(named)
         if not self._should_compile(function, shapes):
             return function(*arguments, **named)
+        self._require_same_thread()
         if function not in self._compiled:
             self._compiled[function] = self._compile(function)
         result: T = _clone(self._compiled[function](*arguments, **named))
         return result
+
+    def _require_same_thread(self) -> None:
+        """Raise RuntimeError in another thread than the one that built the runner: torch keeps CUDA graphs by thread.
+
+        There torch would record all graphs anew, or replay one whose memory another thread uses.
+        """
+        if self._thread is not None and threading.get_ident() != self._thread:
+            raise RuntimeError("CUDA graphs must be built and replayed in the thread that made their compiler")
 
     def _should_compile(self, function: Callable[..., Any], shapes: Hashable) -> bool:
         chosen = self._shapes[function]

@@ -23,7 +23,7 @@ def choose_renderer(
 ) -> Renderer:
     """Return the faster of Pillow and a GPU, measured with the first readable image from `index` on.
 
-    On a CPU Pillow is many times as fast, so nothing is measured.
+    On a CPU Pillow is many times as fast, so nothing is measured. Call this only if the GPU's views are proven.
     """
     if renderer.device.type != "cuda":
         return "pillow"

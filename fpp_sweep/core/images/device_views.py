@@ -1,7 +1,7 @@
 """The views of several images rendered at once on the model's device, from decoded bytes and plans.
 
-The pixels are those of `views.make_views` to the last bit on every device where that was tested, so that features of
-both may be in one cache file.
+The pixels are those of `views.make_views` to the last bit. A GPU renders views only after its proof has shown that
+(trial/proof_checks.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fpp_sweep.core.compute.compiling import Runner, eagerly
 from fpp_sweep.core.compute.memory import run_in_batches
 from fpp_sweep.core.images.augmix import MixingPlan
 from fpp_sweep.core.images.distorting import apply_chains, mix
-from fpp_sweep.core.images.fused_kernels import fused_runner
+from fpp_sweep.core.images.fused_kernels import FusedRunner, fused_runner
 from fpp_sweep.core.images.resampling import Crops, pack, resize, unpack
 from fpp_sweep.core.images.views import ViewPlan, as_tower_input, centre_crop, normalize
 from fpp_sweep.core.models.clip import Preprocess
@@ -46,11 +46,15 @@ class PlannedImage:
 
 
 class ViewRenderer:
-    """A renderer that turns what readers give into normalised views on the model's device."""
+    """A renderer that turns what readers give into normalised views on the model's device.
 
-    def __init__(self, preprocess: Preprocess, device: torch.device) -> None:
+    Compiled kernels are used only where `compiles` says that their bytes are proven to be Pillow's on this device.
+    """
+
+    def __init__(self, preprocess: Preprocess, device: torch.device, *, compiles: bool = False) -> None:
         self.preprocess = preprocess
         self.device = device
+        self._compiles = compiles
         self._rendered = 0
         self._run: Runner = eagerly
         self._copy_stream: torch.cuda.Stream | None = None
@@ -83,8 +87,15 @@ class ViewRenderer:
     def _compile_once_it_pays(self, images: int) -> None:
         before = self._rendered
         self._rendered += images
-        if self._copy_stream is not None and before < EAGER_IMAGES <= self._rendered:
+        if self._compiles and before < EAGER_IMAGES <= self._rendered:
             self._run = fused_runner(self.device)
+
+    @property
+    def failure(self) -> str:
+        """Return why compiled kernels are no longer used; an empty text if none has failed."""
+        if isinstance(self._run, FusedRunner):
+            return self._run.failure
+        return ""
 
     def _to_device(self, data: Tensor) -> Tensor:
         """Copy to a GPU while it still computes the group before; on a CPU return the data."""

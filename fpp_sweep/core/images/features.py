@@ -63,9 +63,17 @@ _log = logging.getLogger(__name__)
 class Features:
     """The features of a dataset's views, mapped from disk; only the requested part is in memory."""
 
-    def __init__(self, chunks: Mapping[int, Chunk], *, exact: bool, cost: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        chunks: Mapping[int, Chunk],
+        *,
+        exact: bool,
+        cost: Mapping[str, float] | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> None:
         """Take chunks by number, in order, and the cost of those that were computed: images, and seconds by stage."""
         self.cost = cost or {}
+        self.notes = notes  # on how they were computed, for the user
         self._chunks = chunks
         self._exact = exact
         parts = [number * CHUNK + np.flatnonzero(chunk.readable) for number, chunk in chunks.items()]
@@ -147,7 +155,8 @@ class FeatureCache:
                 on_bad_image=on_bad_image,
                 progress=progress,
             )
-            return Features(filling.run(), exact=self.exact, cost=filling.cost())
+            chunks = filling.run()
+            return Features(chunks, exact=self.exact, cost=filling.cost(), notes=filling.renderer_notes())
 
     def _key(self, clip: Clip, reader: Reader, precision: StagePrecision) -> FeatureKey:
         dtype = "float16"
@@ -170,7 +179,8 @@ class FeatureCache:
     def _view_renderer(self, clip: Clip) -> ViewRenderer:
         key = clip.preprocess, str(clip.device)
         if key not in self._view_renderers:
-            self._view_renderers[key] = ViewRenderer(clip.preprocess, clip.device)
+            compiles = clip.device_views == "compiled"
+            self._view_renderers[key] = ViewRenderer(clip.preprocess, clip.device, compiles=compiles)
         return self._view_renderers[key]
 
 
@@ -200,16 +210,8 @@ def view_bytes(clip: Clip) -> float:
 
 
 def arithmetic_label(precision: StagePrecision, device: torch.device) -> str:
-    """Return how a feature key names the image tower's arithmetic.
-
-    float32 and tf32 have one name for all devices; half precision is named by kind of device. To keep the features of
-    CPUs and GPUs apart, add `device.type` here.
-    """
-    if precision != "fp16":
-        return precision
-    if device.type == "cuda":
-        return "float16"
-    return f"float16 on {device.type}"
+    """Return how a feature key names the image tower's arithmetic: devices of several kinds give other last bits."""
+    return f"{precision} on {device.type}"
 
 
 def _samples_of_chunk(number: int) -> slice:
@@ -298,6 +300,12 @@ class _Filling:
             return {}
         return {"images": float(self.images_computed), **self.seconds}
 
+    def renderer_notes(self) -> tuple[str, ...]:
+        """Return a note if a compiled kernel has failed, after which the GPU renders views eagerly."""
+        if not self.view_renderer.failure:
+            return ()
+        return (f"views are rendered without compiled kernels: {self.view_renderer.failure}",)
+
     def _find(self, number: int) -> bool:
         """Take a chunk from disk, unless it lacks an image that can be read by now."""
         digests = self.digests[number]
@@ -367,6 +375,8 @@ class _Filling:
 
     def _choose_renderer(self, index: int) -> Renderer:
         """Return the renderer that was faster when it was measured, once for a kind of views."""
+        if self.tower.clip.device_views == "off":
+            return "pillow"
         key = self.reader.config.count, self.reader.augmix, self.workers
         if key not in self.renderer_choices:
             self.renderer_choices[key] = choose_renderer(

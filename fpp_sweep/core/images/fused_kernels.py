@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.compute.compiling import P, Runner, T, eagerly
+from fpp_sweep.core.compute.compiling import P, T
 
 # without it a compiler for GPUs rounds a product and the sum that follows only once
 ROUND_EACH_STEP = {"emulate_precision_casts": True}
@@ -23,18 +23,15 @@ PROBES = 4096  # random products and sums; some in ten differ where they are fus
 _log = logging.getLogger(__name__)
 
 
-def fused_runner(device: torch.device) -> Runner:
-    """Return a runner that compiles functions; the eager runner where compiling fails or would change bits."""
+def fused_runner(device: torch.device) -> FusedRunner:
+    """Return a runner that compiles functions; it runs eagerly, and says why, if compiling fails or changes bits."""
     runner = FusedRunner()
     generator = torch.Generator().manual_seed(0)
     numbers = torch.rand(3, PROBES, dtype=torch.float64, generator=generator).to(device)
     for operands in (numbers, numbers.float()):
         fused = runner(_product_and_sum, *operands)
         if not torch.equal(fused, _product_and_sum(*operands)):
-            _log.warning("torch.compile rounds a product and a sum together on %s; views are rendered eagerly", device)
-            return eagerly
-    if runner.failure:
-        return eagerly
+            runner.fail(f"torch.compile rounds a product and a sum together on {device}")
     return runner
 
 
@@ -46,7 +43,7 @@ class FusedRunner:
     """A runner that compiles a function at its first call, for any number of rows; after a failure it runs eagerly."""
 
     def __init__(self) -> None:
-        self.failure = ""  # the first line of the error
+        self.failure = ""  # why functions run eagerly
         self._compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
 
     def __call__(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
@@ -63,7 +60,11 @@ class FusedRunner:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # no compiler, a GPU that is too old, too many shapes
-            self.failure = str(error).partition("\n")[0] or type(error).__name__
-            _log.warning("torch.compile failed, views are rendered eagerly from now on: %s", self.failure)
+            self.fail(f"torch.compile failed ({str(error).partition(chr(10))[0] or type(error).__name__})")
             return function(*arguments, **named)
         return result
+
+    def fail(self, reason: str) -> None:
+        """Run eagerly from now on."""
+        self.failure = reason
+        _log.warning("views are rendered eagerly from now on: %s", reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,8 @@ from fpp_sweep.core.compute.precision import upcast
 from fpp_sweep.core.models.image_tower import has_short_last_block, with_visual_prompts
 from fpp_sweep.core.models.maple import DeepPrompts, digest_with
 from fpp_sweep.core.text.tower import TextTower, Tokenizer
+
+DeviceViews = Literal["off", "eager", "compiled"]  # how a GPU may render views, as far as that is proven
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,7 @@ class Clip:
     digest: str  # digest of all weights, without prompts
     trained_tokens: frozenset[int] | None = None  # None: all tokens
     image_run: Runner = eagerly  # for batches of the image tower that all have one shape
+    device_views: DeviceViews = "off"  # off: Pillow renders all views
 
     @property
     def device(self) -> torch.device:

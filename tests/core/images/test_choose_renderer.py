@@ -57,7 +57,7 @@ def test_a_timed_image_goes_through_the_tower_in_parts_where_memory_is_short(tmp
         return "pillow"
 
     monkeypatch.setattr("fpp_sweep.core.images.features.choose_renderer", measure)
-    fill(tmp_path, painted_dataset(3), clip=dataclasses.replace(CLIP, visual=tower))
+    fill(tmp_path, painted_dataset(3), clip=dataclasses.replace(CLIP, visual=tower, device_views="eager"))
     assert len(seconds) == 1
 
 
@@ -74,7 +74,8 @@ def test_features_are_the_same_bits_with_either_renderer(tmp_path, monkeypatch, 
 
     monkeypatch.setattr(device_views, "render", counting)
     monkeypatch.setattr("fpp_sweep.core.images.features.choose_renderer", lambda *_: "device")
-    by_device, _ = fill(tmp_path / "device", dataset, exact=True, on_bad_image="skip", workers=workers)
+    clip = dataclasses.replace(CLIP, device_views="eager")
+    by_device, _ = fill(tmp_path / "device", dataset, clip=clip, exact=True, on_bad_image="skip", workers=workers)
     assert sum(group_sizes) == 68
     assert by_device.sample_indices.tolist() == by_pillow.sample_indices.tolist()
     assert torch.equal(everything(by_device), everything(by_pillow))

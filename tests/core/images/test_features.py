@@ -11,13 +11,14 @@ import torch
 from fpp_sweep.core.images import device_views
 from fpp_sweep.core.images.chunks import CHUNK, Chunk
 from fpp_sweep.core.images.device_views import ViewRenderer
-from fpp_sweep.core.images.features import arithmetic_label
+from fpp_sweep.core.images.features import FeatureCache, arithmetic_label
+from fpp_sweep.core.images.reading import Reader
 from fpp_sweep.core.images.views import make_views, sample_rng
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import FeatureKey
-from fpp_sweep.spec.specs import Precision
+from fpp_sweep.spec.specs import Precision, StagePrecision
 from tests.core.images.caches import (
     BAD,
     CLIP,
@@ -118,14 +119,31 @@ def test_a_new_version_of_views_computes_features_anew(tmp_path, monkeypatch):
     assert fill(tmp_path, painted_dataset(3))[1].computed == 3
 
 
-@pytest.mark.parametrize("exact", [False, True])
-def test_float32_features_of_a_gpu_and_a_cpu_share_an_entry(tmp_path, exact, monkeypatch):
-    monkeypatch.setattr(
-        "fpp_sweep.core.images.features.ViewRenderer", lambda preprocess, device: ViewRenderer(preprocess, CLIP.device)
-    )
-    monkeypatch.setattr("fpp_sweep.core.images.features.choose_renderer", lambda *_: "pillow")
-    fill(tmp_path, painted_dataset(3), exact=exact)
-    assert fill(tmp_path, painted_dataset(3), clip=OnGpu(), exact=exact)[1].cached == 3
+@pytest.mark.parametrize("precision", get_args(StagePrecision))
+def test_features_of_a_gpu_and_a_cpu_have_entries_of_their_own(tmp_path, precision):
+    """Their last bits differ, so that a shared entry would make a result depend on who computed first."""
+    cache, reader = FeatureCache(tmp_path), Reader.of(painted_dataset(3), VIEWS, CLIP.preprocess, 0)
+    assert cache._key(CLIP, reader, precision) != cache._key(OnGpu(), reader, precision)
+
+
+def test_views_are_rendered_by_pillow_unless_the_device_is_proven(tmp_path, monkeypatch):
+    asked = []
+
+    def choose(*arguments):
+        asked.append(arguments)
+        return "device"
+
+    monkeypatch.setattr("fpp_sweep.core.images.features.choose_renderer", choose)
+    for use, times in (("off", 0), ("eager", 1), ("compiled", 2)):
+        clip = dataclasses.replace(CLIP, device_views=use)
+        fill(tmp_path / use, painted_dataset(3), clip=clip)
+        assert len(asked) == times
+
+
+def test_a_compiled_kernel_that_fails_is_noted_with_the_features(tmp_path, monkeypatch):
+    monkeypatch.setattr(ViewRenderer, "failure", "out of registers")
+    features, _ = fill(tmp_path, painted_dataset(3))
+    assert features.notes == ("views are rendered without compiled kernels: out of registers",)
 
 
 def test_features_of_different_precisions_have_different_entries(tmp_path):
@@ -136,9 +154,8 @@ def test_features_of_different_precisions_have_different_entries(tmp_path):
     assert again == [0, 0]
     kinds = [torch.device(kind) for kind in ("cpu", "cuda", "cuda:1")]
     labels = {precision: [arithmetic_label(precision, kind) for kind in kinds] for precision in get_args(Precision)}
-    assert labels["float32"] == ["float32"] * 3
-    assert labels["tf32"] == ["tf32"] * 3
-    assert labels["fp16"] == ["float16 on cpu", "float16", "float16"]
+    for precision, names in labels.items():
+        assert names == [f"{precision} on cpu", f"{precision} on cuda", f"{precision} on cuda"]
 
 
 @pytest.mark.parametrize("views", [ViewConfig(count=3, augmix="off", flip="on"), ViewConfig(count=3)])
@@ -276,7 +293,7 @@ def test_batches_are_halved_when_memory_runs_out(tmp_path, monkeypatch):
     render, tower = ShortOfMemory(device_views.render, most=3), ShortOfMemory(CLIP.visual, most=8)
     monkeypatch.setattr(device_views, "render", render)
     monkeypatch.setattr("fpp_sweep.core.images.features.choose_renderer", lambda *_: "device")
-    clip = dataclasses.replace(CLIP, visual=tower)
+    clip = dataclasses.replace(CLIP, visual=tower, device_views="eager")
     halved, _ = fill(tmp_path / "halved", dataset, exact=True, clip=clip, batch=30)
     assert render.sizes == [10, 5, 2, 2, 2, 2, 2]
     assert tower.sizes[:3] == [30, 15, 7]

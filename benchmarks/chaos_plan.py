@@ -1,0 +1,69 @@
+"""The faults of a chaos run: a function of the seed, with moments counted in events, so that a run can be repeated."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+EVENTS = ("records", "tasks", "requests")  # trials that have ended, tasks begun by workers, requests sent to MLflow
+EVENTS_OF_A_TRIAL = {"records": 1.0, "tasks": 3.0, "requests": 4.0}  # about
+AT_ONCE = (1, 1, 1, 2, 2, 3)  # faults of one moment, each as likely as the others
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Faults that strike together, once so many events of a kind have been counted since the sweep began."""
+
+    event: str
+    count: int
+    kinds: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{' and '.join(self.kinds)}, after {self.count} {self.event}"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlan:
+    """The faults of one sweep: while drivers run, and after each driver that has ended early."""
+
+    number: int
+    moments: tuple[Moment, ...]
+    at_rest: tuple[str, ...]  # an empty text: none
+
+    def stream(self, seed: int, *names: object) -> random.Random:
+        """Return the random stream of one fault, whatever happened before."""
+        return random.Random("/".join([f"{part}" for part in (seed, self.number, *names)]))
+
+
+def plan_of(
+    seed: int, number: int, *, trials: int, most: int, running: Sequence[str], rest: Sequence[str]
+) -> SweepPlan:
+    """Return the faults of a sweep by its number: about `most`, every kind as often as the others over many sweeps."""
+    draw = random.Random(f"{seed}/{number}")
+    kinds = deck(seed, running, number * most, most)
+    moments = []
+    while kinds:
+        together = tuple(dict.fromkeys(kinds[: draw.choice(AT_ONCE)]))
+        kinds = kinds[len(together) :]
+        event = draw.choice(EVENTS)
+        moments.append((draw.random(), event, together))
+    ordered = []
+    for share, event, together in sorted(moments):
+        ordered.append(Moment(event, int(share * trials * EVENTS_OF_A_TRIAL[event]), together))
+    at_rest = [kind if draw.random() < 0.5 else "" for kind in deck(seed, rest, number * most, most)]
+    return SweepPlan(number=number, moments=tuple(ordered), at_rest=tuple(at_rest))
+
+
+def deck(seed: int, kinds: Sequence[str], start: int, count: int) -> list[str]:
+    """Return some cards of an endless row of shuffled decks of all kinds."""
+    if not kinds:
+        return []
+    draw = random.Random(f"{seed}/deck/{'/'.join(kinds)}")
+
+    def cards():
+        while True:
+            yield from draw.sample(list(kinds), len(kinds))
+
+    return list(islice(cards(), start, start + count))

@@ -1,0 +1,29 @@
+"""A bug for `benchmarks.chaos --plant`: a result is written after its task was acknowledged, as a plugin of a sweep."""
+
+import asyncio
+
+from fpp_sweep.workers.scheduler import TaskScheduler
+
+DELAY = 1.0  # seconds between the acknowledgement and the file
+
+
+class _Later:
+    """Tasks that must not be collected before they have run."""
+
+    writes: set = set()  # noqa: RUF012
+
+
+async def _store(self, worker, pending, result):
+    self._counts.held += result.held
+    self._assignment.record_success(worker, pending, result.adapters)
+    self._counts.done += 1
+    self._settle(pending, result)
+
+    async def write():
+        await asyncio.sleep(DELAY)
+        await asyncio.to_thread(self.store.put, pending.key, result)
+
+    _Later.writes.add(asyncio.create_task(write()))
+
+
+TaskScheduler._store_result = _store

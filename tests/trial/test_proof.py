@@ -1,0 +1,315 @@
+"""The proof of a device. A CPU is checked against itself; a broken device is made by breaking what it computes."""
+
+import json
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fpp_sweep.core.compute import memory
+from fpp_sweep.core.compute.compiling import Compiler
+from fpp_sweep.core.images import device_views, fused_kernels
+from fpp_sweep.core.models.loading import load
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.specs import WorkerSpec
+from fpp_sweep.trial import proof, proof_checks, proof_views, proving
+from fpp_sweep.trial.proof import CheckResult, DeviceKind, Proof
+from fpp_sweep.trial.proof_bench import Bench
+from fpp_sweep.trial.worker import Worker
+
+CPU = torch.device("cpu")
+KIND = DeviceKind(name="GPU X", driver="1.2", torch="2.9", pillow="12", engine="engine 2, views 2")
+
+
+@pytest.fixture(scope="module")
+def bench():
+    return Bench(device=CPU)
+
+
+@pytest.fixture(scope="module")
+def broken(bench):
+    """A bench whose device has slightly other weights than the CPU."""
+    clip = bench.clip
+    other = Bench(device=CPU)
+    visual = load("tiny").visual
+    with torch.no_grad():
+        next(visual.parameters()).mul_(1.001)
+    weight, bias = clip.text.projection
+    text = replace(clip.text, projection=(weight + 1e-3 * torch.eye(*weight.shape), bias))
+    other.__dict__["clip"] = replace(clip, visual=visual, text=text)
+    return other
+
+
+def result_of(name, state="passed"):
+    return CheckResult(name=name, state=state, text="text")
+
+
+def test_views_of_the_device_pass_only_with_pillows_bits(bench, monkeypatch):
+    assert proof_views.check_views(bench, images=8).state == "passed"
+    normalize = device_views.normalize
+    monkeypatch.setattr(device_views, "normalize", lambda pixels, preprocess: normalize(pixels, preprocess) + 1e-7)
+    failed = proof_views.check_views(bench, images=8)
+    assert failed.state == "failed"
+    assert failed.text.startswith("8 of 8 images")
+
+
+@pytest.mark.parametrize("broken_step", ["resampling", "mixing"])
+def test_a_wrong_resize_or_mix_is_found(bench, monkeypatch, broken_step):
+    if broken_step == "resampling":
+        resize = device_views.resize
+        monkeypatch.setattr(device_views, "resize", lambda *arguments: resize(*arguments).roll(1, 0))
+    else:
+        mix = device_views.mix
+        monkeypatch.setattr(device_views, "mix", lambda *arguments: mix(*arguments).float() * (1 + 1e-6))
+    result = proof_views.check_views(bench, images=6)
+    assert result.state == "failed"
+    assert result.figures["differing"] >= 3
+
+
+def test_a_compiler_that_fails_is_a_failure_of_the_compiled_views(bench, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(torch, "compile", lambda function, **options: fail)
+    result = proof_views.check_compiled_views(bench, images=2)
+    assert (result.state, result.text) == ("failed", "torch.compile failed (no compiler)")
+
+
+def test_compiled_kernels_with_other_bits_are_found(bench, monkeypatch):
+    """The compiler is replaced by one that adds one to the bytes of every table and crop."""
+
+    def compile_wrongly(function, **options):
+        def call(*arguments):
+            result = function(*arguments)
+            return result if result.dtype == torch.float64 or result.numel() == fused_kernels.PROBES else result + 1
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", compile_wrongly)
+    result = proof_views.check_compiled_views(bench, images=4)
+    assert result.state == "failed"
+    assert result.figures["differing"] >= 3  # one image has a single pixel
+
+
+def test_towers_methods_and_pretraining_pass_on_the_cpu_and_fail_with_other_weights(bench, broken, monkeypatch):
+    monkeypatch.setattr(catalogue, "BUILT_IN", ("zero_shot", "tpt", "tda"))
+    for check in (
+        lambda bench: proof_checks.check_tower(bench, "float32"),
+        proof_checks.check_rows,
+        proof_checks.check_pretraining,
+        proof_checks.check_memory,
+    ):
+        assert check(bench).state == "passed"
+        failed = check(broken)
+        assert failed.state == "failed", failed
+        assert "differs by at most" in failed.text
+
+
+def test_half_precision_has_another_tolerance(bench, monkeypatch):
+    assert proof_checks.check_tower(bench, "fp16").state == "passed"
+    monkeypatch.setitem(proof_checks.TOWER_TOLERANCE, "fp16", proof_checks.TOWER_TOLERANCE["float32"])
+    assert proof_checks.check_tower(bench, "fp16").state == "failed"
+
+
+def test_numbers_that_are_not_finite_fail():
+    nan = torch.full((2, 3), float("nan"))
+    assert proof_checks._largest(nan, torch.zeros(2, 3)) == float("inf")
+
+
+def test_a_shortage_of_memory_that_is_not_recognised_fails(bench, monkeypatch):
+    monkeypatch.setattr(memory, "OUT_OF_MEMORY_PHRASES", ())
+    result = proof_checks.check_memory(bench)
+    assert result.state == "failed"
+    assert result.text.startswith("a shortage of memory was not survived")
+
+
+def test_differences_between_two_runs_are_noted_and_limit_nothing(bench, monkeypatch):
+    monkeypatch.setattr(catalogue, "BUILT_IN", ("zero_shot",))
+    assert proof_checks.check_repeat(bench).state == "passed"
+    probabilities, calls = Bench.probabilities, []
+
+    def drift(self, clip, method):
+        calls.append(method)
+        return probabilities(self, clip, method) + 1e-7 * len(calls)
+
+    monkeypatch.setattr(Bench, "probabilities", drift)
+    noted = proof_checks.check_repeat(bench)
+    assert noted.state == "noted"
+    assert "zero_shot" in noted.text
+
+
+def test_compiled_towers_with_other_results_fail(bench, monkeypatch):
+    """The compiler is replaced by one that changes what a function returns by a thousandth."""
+
+    class Wrong:
+        def __init__(self, *_, **__):
+            self.calls = 0
+
+        def __call__(self, function, *arguments, **named):
+            result = function(*arguments, **named)
+            return result if isinstance(result, tuple) else result * 1.001 + 1e-3
+
+    monkeypatch.setattr("fpp_sweep.core.models.clip.Compiler", Wrong)
+    monkeypatch.setattr("fpp_sweep.core.text.tower.Compiler", Wrong)
+    monkeypatch.setattr(proof_checks, "EAGER_CALLS", 0)
+    assert proof_checks.check_compiled_towers(bench).state == "failed"
+
+
+def test_a_check_that_raises_has_failed(tmp_path):
+    def check(bench):
+        raise RuntimeError("CUDA error: an illegal memory access")
+
+    proven = proving._run_checks({"views": check}, CPU, tmp_path)
+    assert [(result.state, result.text) for result in proven.checks] == [
+        ("failed", "RuntimeError: CUDA error: an illegal memory access")
+    ]
+
+
+@pytest.fixture
+def few_checks(monkeypatch):
+    """Replace the checks by ones that count their runs; return the names that ran, and the names that fail."""
+    ran, failing = [], set()
+
+    def checks(device, images):
+        names = [*proof.REQUIRED, proof.VIEWS, proof.tower_check("fp16"), proof.COMPILED_TOWERS, proof.SPEED]
+
+        def check_of(name):
+            def check(bench):
+                ran.append(name)
+                return result_of(name, "failed" if name in failing else "passed")
+
+            return check
+
+        return {name: check_of(name) for name in names}
+
+    monkeypatch.setattr(proving, "_all_checks", checks)
+    return ran, failing
+
+
+def test_a_kind_of_device_is_proven_once_and_again_after_a_change(tmp_path, few_checks, monkeypatch):
+    ran, _ = few_checks
+    for expected in (5, 0):
+        proving.prove_once(CPU, tmp_path, ["float32"], compiled=False)
+        assert len(ran) == expected
+        ran.clear()
+    proving.prove_once(CPU, tmp_path, ["float32", "fp16"], compiled=True)
+    assert sorted(ran) == sorted([proof.tower_check("fp16"), proof.COMPILED_TOWERS])
+    ran.clear()
+    for change in ({"name": "GPU Y"}, {"driver": "9"}, {"torch": "3"}, {"pillow": "99"}, {"engine": "engine 99"}):
+        other = replace(DeviceKind.of(CPU), **change)
+        monkeypatch.setattr(DeviceKind, "of", lambda device, other=other: other)
+        proving.prove_once(CPU, tmp_path, ["float32"], compiled=False)
+        assert len(ran) == 5
+        ran.clear()
+    assert len(list(tmp_path.glob("*.json"))) == 6
+
+
+def test_a_damaged_report_is_made_anew(tmp_path, few_checks):
+    ran, _ = few_checks
+    proving.prove_once(CPU, tmp_path, [], compiled=False)
+    (path,) = tmp_path.glob("*.json")
+    assert {check["state"] for check in json.loads(path.read_text())["checks"]} == {"passed"}
+    path.write_text("{")
+    ran.clear()
+    proving.prove_once(CPU, tmp_path, [], compiled=False)
+    assert len(ran) == 5
+
+
+@pytest.mark.parametrize("name", proof.REQUIRED)
+def test_a_gpu_whose_results_differ_is_refused_in_one_line(tmp_path, name):
+    proven = Proof(kind=KIND, created="", checks=(result_of(name, "failed"),))
+    with pytest.raises(InputError) as error:
+        proving.require_proven(proven, [], tmp_path)
+    assert str(error.value) == (
+        f"GPU X fails a check of its results: {name}: text; compute with work.device=cpu, and attach "
+        f"{tmp_path / KIND.file_name} to an issue"
+    )
+
+
+def test_half_precision_that_fails_is_refused_only_where_it_is_asked_for(tmp_path):
+    proven = Proof(kind=KIND, created="", checks=(result_of(proof.tower_check("fp16"), "failed"),))
+    proving.require_proven(proven, ["float32"], tmp_path)
+    with pytest.raises(
+        InputError, match="precision fp16: GPU X fails a check: text; set precision=float32 if you agree"
+    ):
+        proving.require_proven(proven, ["float32", "fp16"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("views", "compiled", "use", "replacement"),
+    [
+        ("passed", "passed", "compiled", None),
+        ("passed", "failed", "eager", "views are rendered without compiled kernels"),
+        ("passed", None, "eager", None),
+        ("failed", "passed", "off", "Pillow renders the views"),
+        (None, None, "off", None),
+    ],
+)
+def test_only_what_has_passed_is_used_and_each_failure_is_said(views, compiled, use, replacement):
+    states = {proof.VIEWS: views, proof.COMPILED_VIEWS: compiled}
+    checks = tuple(result_of(name, state) for name, state in states.items() if state)
+    proven = Proof(kind=KIND, created="", checks=checks)
+    assert proven.device_views == use
+    failed = proof.VIEWS if views == "failed" else proof.COMPILED_VIEWS
+    assert proven.notes() == ([f"GPU X: {failed}: text; {replacement}"] if replacement else [])
+
+
+@pytest.fixture
+def worker_on_gpu(tmp_path, monkeypatch, few_checks):
+    """Make workers whose CPU has to prove itself, as a GPU has."""
+
+    def make(**spec):
+        worker = Worker(WorkerSpec(model="tiny", cache=str(tmp_path), device="cpu", **spec))
+        monkeypatch.setattr(type(worker.model), "needs_proof", True)
+        return worker
+
+    return make
+
+
+def test_a_worker_uses_a_gpu_as_far_as_it_is_proven(worker_on_gpu, few_checks):
+    ran, _ = few_checks
+    worker = worker_on_gpu()
+    assert worker.clip.device_views == "eager"
+    assert worker.check([], [], []).notes == worker.model_info().notes == ()
+    assert set(ran) == {*proof.REQUIRED, proof.VIEWS}
+
+
+def test_a_worker_says_what_a_gpu_is_not_used_for(worker_on_gpu, few_checks):
+    _, failing = few_checks
+    failing.update((proof.VIEWS, proof.COMPILED_TOWERS))
+    worker = worker_on_gpu(compile=True)
+    assert worker.clip.device_views == "off"
+    assert "compiled" not in worker.clip.arithmetic_suffix
+    views, towers = worker.check([], [], []).notes
+    assert views.endswith("views: text; Pillow renders the views")
+    assert towers.endswith("compiled towers: text; towers run without torch.compile")
+    assert worker.model_info().notes == (views, towers)
+
+
+def test_a_worker_refuses_a_gpu_with_wrong_results(worker_on_gpu, few_checks):
+    _, failing = few_checks
+    failing.add(proof.ROWS)
+    with pytest.raises(InputError, match="fails a check of its results: method rows"):
+        worker_on_gpu().model_info()
+
+
+def test_graphs_are_refused_in_another_thread(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    compiler = Compiler(CPU, frozen=[], constant_types=(), eager_calls=0)
+    compiler._thread = threading.get_ident()  # as with CUDA graphs
+    values = torch.ones(2)
+    assert torch.equal(compiler(torch.neg, values), -values)
+    errors = []
+
+    def call():
+        try:
+            compiler(torch.neg, values)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert errors == ["CUDA graphs must be built and replayed in the thread that made their compiler"]
