@@ -13,7 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.answer import BASE_GAP, GAINS, METRICS, TRUE, Count, Simulation, Truth, baselines_truth, measured_trial
+from benchmarks.answer import (
+    BASE_GAP,
+    GAINS,
+    LEAST_GAIN,
+    METRICS,
+    TRUE,
+    Count,
+    Simulation,
+    Truth,
+    baselines_truth,
+    measured_trial,
+)
 from benchmarks.answer import simulated_answer as simulate
 from benchmarks.harness import append_line, read_lines
 from fpp_sweep.cli.command import parser, run
@@ -172,7 +183,7 @@ def judged(rows: Sequence[Mapping[str, Any]], margins: Mapping[str, float], leve
         if name is not None:
             accuracy, calibration = row["true_gains"][name]
             is_worse = accuracy < -margins["accuracy"] or calibration < -margins["ece"]
-            is_better = max(accuracy, calibration) > 1.9 and not is_worse
+            is_better = max(accuracy, calibration) > LEAST_GAIN and not is_worse
             worse.add(is_worse)
         better.add(is_better)
     return any_trial, worse, better

@@ -297,7 +297,7 @@ def sentence_of(info: SweepInfo, statistics: SweepStatistics) -> str:
         return f"Nothing is recommended: {answer.reason}{design}."
     if answer.recommended_kind == "baseline":
         baseline = label_of(answer.recommended)
-        return f"No trial is recommended, {baseline} is the best baseline: {answer.reason}{design}."
+        return f"No trial is recommended, because {answer.reason}; the best baseline is {baseline}{design}."
     settings = ""
     for trial in statistics.front.trials:
         if trial.name == answer.recommended:

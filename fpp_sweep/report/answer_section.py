@@ -10,7 +10,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.document import Block, Section, Text
 from fpp_sweep.report.formatting import decimals_of, format_difference
 from fpp_sweep.report.table import Cell, CellStyle, Column, Row, Table, columns_of
-from fpp_sweep.statistics.paired import Difference
+from fpp_sweep.statistics.paired import Difference, goal_of
 from fpp_sweep.statistics.verdicts import Answer, label_of
 
 SIGNIFICANT = "*"
@@ -22,8 +22,8 @@ def answer_section(info: SweepInfo, statistics: SweepStatistics) -> Section:
     blocks: list[Block] = [Text(sentence_of(info, statistics), "lead")]
     if statistics.answer.differences:
         blocks.append(difference_table(statistics.answer))
-    finalists = [trial for trial in statistics.front.trials if trial.name in statistics.answer.finalists]
-    settings = settings_table(finalists)
+    trials = {trial.name: trial for trial in statistics.front.trials}
+    settings = settings_table([trials[name] for name in statistics.answer.finalists])
     if len(settings.columns) > 1:
         blocks.append(settings)
     return Section("Answer", blocks, anchor="answer")
@@ -32,20 +32,25 @@ def answer_section(info: SweepInfo, statistics: SweepStatistics) -> Section:
 def difference_table(answer: Answer) -> Table:
     """Return finalists minus baselines: a row for each finalist and metric, a column for each baseline.
 
-    The last column holds the largest half width of the row's intervals.
+    The column behind the first baseline, which is zero-shot where there is one, holds the half width of that
+    difference's interval.
     """
     columns = columns_of(["finalist", "metric"], is_text=True)
-    for baseline in answer.baselines:
+    for index, baseline in enumerate(answer.baselines):
         columns.append(Column(label_of(baseline)))
-    columns.append(Column("±", drop_rank=1))
+        if index == 0:
+            columns.append(Column("±", drop_rank=1))
     rows: list[Row] = []
     for finalist in answer.finalists:
         for index, metric in enumerate(answer.metrics):
             is_first = index == 0
-            cells = [Cell(finalist if is_first else ""), Cell(metric), *_difference_cells(answer, finalist, metric)]
+            label = f"{metric} ({goal_of(metric)})"
+            cells = [Cell(finalist if is_first else ""), Cell(label), *_difference_cells(answer, finalist, metric)]
             rows.append(Row(cells, trial=finalist if is_first else ""))
-    notes = [f"{SIGNIFICANT} significant at 5 % after Holm's correction for {len(answer.differences)} comparisons"]
-    notes.append("±: the largest half width of the row's 95 % intervals, each for a single comparison")
+    notes = [_significance_note(answer)]
+    if answer.baselines:
+        reference = label_of(answer.baselines[0])
+        notes.append(f"±: half width of the 95 % interval of the difference to {reference}, for a single comparison")
     if answer.untested:
         notes.append(f"not tested, as they cannot be resampled: {', '.join(answer.untested)}")
     return Table(
@@ -53,19 +58,27 @@ def difference_table(answer: Answer) -> Table:
     )
 
 
+def _significance_note(answer: Answer) -> str:
+    correction = f"significant at 5 % after Holm's correction for {len(answer.differences)} comparisons"
+    if any(difference.mark for difference in answer.differences.values()):
+        return f"{SIGNIFICANT} {correction}"
+    return f"no difference is {correction}"
+
+
 def _difference_cells(answer: Answer, finalist: str, metric: str) -> list[Cell]:
-    """Return a cell for each baseline, and the largest half width."""
+    """Return a cell for each baseline; behind the first one, the half width of its interval."""
     cells = []
-    half_widths = []
-    for baseline in answer.baselines:
+    for index, baseline in enumerate(answer.baselines):
         difference = answer.difference(finalist, baseline, metric)
+        half_width = ""
         if difference is None:
             cells.append(Cell("-"))
         else:
             cells.append(difference_cell(metric, difference))
-            half_widths.append(difference.half_width)
-    width = f"{max(half_widths):.{decimals_of(metric)}f}" if half_widths else ""
-    return [*cells, Cell(width)]
+            half_width = f"{difference.half_width:.{decimals_of(metric)}f}"
+        if index == 0:
+            cells.append(Cell(half_width))
+    return cells
 
 
 def difference_cell(metric: str, difference: Difference) -> Cell:

@@ -11,7 +11,7 @@ The choice of finalists depends on the records alone, so that a resumed driver c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fpp_sweep.records.answer import MAX_COMPARED, references_of
 from fpp_sweep.records.folder import SweepFolder
@@ -146,16 +146,23 @@ def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[Tria
     return [record for _, record in ranked[:count]]
 
 
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """How near the final stage brings a finalist to a recommendation, by its differences to the reference."""
+
+    shortfall: float = 0.0  # margins that the bound of its worst loss lies beyond the margin; 0 if within
+    evidence: float = 0.0  # its largest gain, in standard errors
+
+
 def choose_tested(folder: SweepFolder, front: Front, finalists: Sequence[TrialRecord]) -> list[TrialRecord]:
     """Return the finalists that go to the test split, at most MAX_TESTED.
 
-    A finalist is left out if another finalist is clearly ahead. First come those that the final stage shows to lose no
-    more than the margin against zero-shot, as a recommended trial must; then those nearest to that. A trial whose seeds
-    disagree is far from it, however good its mean. Ties are decided by how often a finalist is on the front; a finalist
-    without support comes last.
+    A finalist is left out if another finalist is clearly ahead. The others are sorted by what a recommendation needs:
+    first that no loss against zero-shot beyond the margin is possible, then the evidence for a gain. A trial whose
+    seeds disagree has neither, however good its mean. Without a baseline, those most often on the front come first.
     """
     support_by_name = support_of(folder, front, finalists, FINAL).trials
-    shortfalls = shortfalls_of(folder, front, finalists)
+    outlooks = outlooks_of(folder, front, finalists)
     ranked = []
     for position, record in enumerate(finalists):
         support = support_by_name.get(record.name)
@@ -164,9 +171,10 @@ def choose_tested(folder: SweepFolder, front: Front, finalists: Sequence[TrialRe
             share = support.share
             if support.word == UNLIKELY:
                 continue
-        ranked.append((shortfalls.get(record.name, 0.0), -share, position, record))
-    ranked.sort(key=lambda row: row[:3])
-    return [record for _, _, _, record in ranked[:MAX_TESTED]]
+        outlook = outlooks.get(record.name, Outlook())
+        ranked.append((outlook.shortfall, -outlook.evidence, -share, position, record))
+    ranked.sort(key=lambda row: row[:4])
+    return [row[-1] for row in ranked[:MAX_TESTED]]
 
 
 def reference_of(baselines: Sequence[TrialRecord]) -> TrialRecord | None:
@@ -177,12 +185,8 @@ def reference_of(baselines: Sequence[TrialRecord]) -> TrialRecord | None:
     return references[0]
 
 
-def shortfalls_of(folder: SweepFolder, front: Front, finalists: Sequence[TrialRecord]) -> dict[str, float]:
-    """Return by how many margins a finalist misses the proof that it is not worse than the reference.
-
-    It is 0 for a finalist whose loss is within the margin in every objective, and the largest miss otherwise.
-    Finalists that cannot be paired with the reference in the final stage are left out.
-    """
+def outlooks_of(folder: SweepFolder, front: Front, finalists: Sequence[TrialRecord]) -> dict[str, Outlook]:
+    """Return the outlooks of the finalists that can be paired with the reference in the final stage."""
     reference = reference_of(front.baselines)
     if reference is None:
         return {}
@@ -190,15 +194,17 @@ def shortfalls_of(folder: SweepFolder, front: Front, finalists: Sequence[TrialRe
     margins = folder.info().space.get("search", {}).get("margin", {})
     samples = measure(folder, [reference, *finalists], FINAL, metrics).samples
     variances = seed_variances(samples, metrics)
-    shortfalls: dict[str, float] = {}
+    outlooks: dict[str, Outlook] = {}
     for record in finalists:
         for metric in metrics:
             paired = difference(samples, record.name, reference.name, metric, variances[metric])
-            if paired is None:
+            if paired is None or paired.standard_error == 0:
                 continue
-            miss = -paired.least_gain / margin_of(metric, margins) - 1
-            shortfalls[record.name] = max(shortfalls.get(record.name, 0.0), miss)
-    return shortfalls
+            outlook = outlooks.get(record.name, Outlook())
+            shortfall = -paired.least_gain / margin_of(metric, margins) - 1
+            evidence = paired.gain / paired.standard_error
+            outlooks[record.name] = Outlook(max(outlook.shortfall, shortfall), max(outlook.evidence, evidence))
+    return outlooks
 
 
 def support_of(folder: SweepFolder, front: Front, records: Sequence[TrialRecord], split: str) -> FrontSupport:

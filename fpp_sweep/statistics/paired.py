@@ -26,7 +26,7 @@ LEVEL = 0.05  # level of tests; intervals are 95 % intervals
 TYPICAL_SHARE = 0.5  # share of the typical seed variance that is added to each record's own
 MIN_IMAGES = 30  # images that the smallest dataset needs for any interval
 # a calibration error below this multiple of what a perfectly calibrated model shows on as many images has no interval:
-# below it, intervals cover too rarely (benchmarks/answer.py)
+# below it, intervals cover too rarely (benchmarks/answer.py, `thresholds`)
 MIN_CALIBRATION_RATIO = 1.5
 # metrics whose bootstrap intervals contain the truth in less than 90 % of samples (benchmarks/answer.py, `metrics`)
 BAD_COVERAGE = ("sce", "aece", "mce", "nll_calibration", "brier_calibration")
@@ -214,7 +214,12 @@ def seed_variances(samples: SplitSamples, metrics: Iterable[str]) -> dict[str, S
 
 
 def metric_interval(
-    samples: SplitSamples, name: str, metric: str, seeds: SeedVariances | None = None
+    samples: SplitSamples,
+    name: str,
+    metric: str,
+    seeds: SeedVariances | None = None,
+    *,
+    min_ratio: float = MIN_CALIBRATION_RATIO,
 ) -> Interval | str:
     """Return the interval of a record's metric, or the reason for which it has none."""
     stem = catalogue.parts_of(metric).stem
@@ -234,7 +239,7 @@ def metric_interval(
     if row.biased:
         bias = measured.bias
         floor = samples.mean_calibrated_bias.get(metric, 0.0)
-        if measured.value < MIN_CALIBRATION_RATIO * floor:
+        if measured.value < min_ratio * floor:
             return f"no interval: too near to {floor:.1f}, which a calibrated model shows on as many images"
     if seeds is None:
         seeds = SeedVariances.of(samples.records.values(), metric)

@@ -36,7 +36,9 @@ def test_where_nothing_differs_the_best_baseline_is_recommended(tmp_path):
     folder = sweep(tmp_path, EQUAL)
     statistics = read(folder)
     assert statistics.answer.recommended_kind == "baseline"
-    assert sentence_of(folder.info(), statistics).startswith("No trial is recommended, ")
+    sentence = sentence_of(folder.info(), statistics)
+    assert sentence.startswith("No trial is recommended, because no finalist is shown to be better than ")
+    assert sentence.endswith(f"; the best baseline is {TPT} (3 seeds, 2 x 1000 test images).")
     assert not [difference for difference in statistics.answer.differences.values() if difference.mark]
 
 

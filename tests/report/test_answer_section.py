@@ -26,8 +26,10 @@ def sweep(tmp_path_factory):
 def test_the_table_has_a_row_for_each_finalist_and_metric_and_a_column_for_each_baseline(sweep):
     _, statistics = sweep
     table = difference_table(statistics.answer)
-    assert [column.title for column in table.columns] == ["finalist", "metric", PLAIN, TPT, "±"]
-    assert [row.cells[1].text for row in table.rows] == ["accuracy", "ece"] * len(statistics.answer.finalists)
+    assert [column.title for column in table.columns] == ["finalist", "metric", PLAIN, "±", TPT]
+    assert [row.cells[1].text for row in table.rows] == ["accuracy (max)", "ece (min)"] * len(
+        statistics.answer.finalists
+    )
     for index, finalist in enumerate(statistics.answer.finalists):
         assert [row.cells[0].text for row in table.rows[2 * index : 2 * index + 2]] == [finalist, ""]
 
@@ -39,15 +41,27 @@ def test_marks_and_colors_are_those_of_the_answer(sweep):
     styles = set()
     for finalist in answer.finalists:
         for metric in answer.metrics:
-            cells = next(rows).cells[2:]
+            cells = list(next(rows).cells[2:])
+            half_width = cells.pop(1)
             differences = [answer.difference(finalist, baseline, metric) for baseline in answer.baselines]
-            for cell, difference in zip(cells, differences, strict=False):
+            for cell, difference in zip(cells, differences, strict=True):
                 assert cell.text == f"{difference.value:+.1f}"
                 assert bool(cell.mark) == bool(difference.mark)
                 assert cell.style == {"+": "good", "-": "bad", "": ""}[difference.mark]
                 styles.add(cell.style)
-            assert float(cells[-1].text) == pytest.approx(max(one.half_width for one in differences), abs=0.06)
+            assert float(half_width.text) == pytest.approx(differences[0].half_width, abs=0.06)
     assert {"good", "bad"} <= styles
+
+
+def test_the_note_says_whether_anything_is_significant(sweep, tmp_path):
+    _, statistics = sweep
+    assert (
+        difference_table(statistics.answer).notes[0] == "* significant at 5 % after Holm's correction for 8 comparisons"
+    )
+    equal = dict.fromkeys(SIDES, (0.6, 0.1))
+    folder = write_measured_sweep(tmp_path / "equal", World(400), equal, ("val", "test"))
+    answer = statistics_of(folder, folder.info(), folder.trials()).answer
+    assert difference_table(answer).notes[0].startswith("no difference is significant at 5 % after Holm's")
 
 
 def test_colors_of_the_terminal_are_those_of_the_page(sweep):

@@ -197,9 +197,9 @@ def test_a_final_stage_runs_the_finalists_again_with_more_seeds():
     sweep = ExpectedSweep(space, plan, expected_configs(space), final)
     search, stage, test = sweep.phases()
     assert (search.split, stage.split, test.split) == ("val", FINAL, "test")
-    assert [len(phase.trials) for phase in (search, stage, test)] == [8, 2, 4]
+    assert [len(phase.trials) for phase in (search, stage, test)] == [8, 3, 4]  # zero-shot runs in the final stage, too
     pretrainings = [sum(isinstance(task, PretrainTask) for task in trial) for trial in stage.trials]
-    assert pretrainings == [3, 3]
+    assert pretrainings == [0, 3, 3]
     words, tpt, *finalists = test.trials  # a prompt of words is not pretrained: one seed
     assert [len(trial) for trial in (words, tpt)] == [1, 1]
     assert [len(trial) for trial in finalists] == [6, 6]

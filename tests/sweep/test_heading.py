@@ -1,0 +1,23 @@
+"""The header of a sweep: its budget, and what the budget does not contain."""
+
+import pytest
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.sweep.heading import heading
+from tests.kit.records import sweep_info
+
+
+@pytest.mark.parametrize(
+    ("search", "line"),
+    [
+        ({"trials": 8}, "then      up to 6 finalists with 3 seeds each, the best of them on test"),
+        (
+            {"wall_clock": 60},
+            "then      up to 6 finalists with 3 seeds each, the best of them on test; beyond the budget of time",
+        ),
+        ({"gpu_hours": 2, "finalists": {"seeds": 1}}, "then      the front on test, with one seed"),
+    ],
+)
+def test_the_header_says_what_follows_the_budget(tmp_path, search, line):
+    space = {"search": {"finalists": {"count": 6, "seeds": 3}, **search}}
+    assert line in heading(SweepFolder(tmp_path), space, sweep_info().objectives, "val")
