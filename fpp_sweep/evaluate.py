@@ -37,10 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
     options = launch.options_of(args, files)
     in_process = args.address is None and space.work.workers is None
-    folder = launch.launch(space, options, command="evaluate", words=words, in_process=in_process)
-    from fpp_sweep.report.results_file import write_results  # loads numpy, which the sweep is announced without
-
-    print(f"results     {write_results(folder)}")
+    folder = launch.launch(space, options, command="evaluate", words=words, in_process=in_process, export=True)
     if any(record.state == "failed" for record in folder.trials()):
         raise SystemExit(1)
 

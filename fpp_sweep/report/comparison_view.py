@@ -66,8 +66,8 @@ def _union_section(comparison: SweepComparison) -> Section:
     members = {identity_of(member) for member in front.members}
     shares = []
     for sweep in comparison.sweeps:
-        own = {identity_of(trial) for trial in sweep.front.trials}  # a trial may be in several sweeps
-        shares.append(f"{len(members & own)} of {sweep.label}")
+        trials = {identity_of(trial) for trial in sweep.front.trials}  # a trial may be in several sweeps
+        shares.append(f"{len(members & trials)} of {sweep.label}")
     images = counts_text(comparison.images.counts)
     summary = f"{len(front.members)} of {len(front.finished)} trials: {', '.join(shares)}; images: {images}"
     table = front_table(info, front, comparison.statistics, settings=False)

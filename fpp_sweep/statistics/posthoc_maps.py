@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize
 
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.space.space import MIN_MAPPED_IMAGES
@@ -163,6 +162,8 @@ def fit_isotonic(dataset: LabelledLogits) -> IsotonicFit:
 
     Its values keep 1 / (N + 2) from 0 and 1, as N images never show that a prediction is certain; the choice is ours.
     """
+    from scipy import optimize  # start-up time: most processes of a sweep fit no map
+
     probabilities = softmax(np.asarray(dataset.logits, np.float64))
     confidence = probabilities.max(axis=1)
     correct = probabilities.argmax(axis=1) == dataset.labels

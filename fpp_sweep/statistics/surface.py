@@ -122,12 +122,12 @@ class Surface:
         self, current: Numbers, likelihood: float, mean: Numbers, deviation: Numbers
     ) -> tuple[Numbers, float]:
         """Return the next draw and its likelihood: a point of an ellipse through the current one and a new one."""
-        other = self._rng.standard_normal(len(current))
+        direction = self._rng.standard_normal(len(current))
         threshold = likelihood + math.log(self._rng.uniform())
         angle = self._rng.uniform(0, 2 * math.pi)
         low, high = angle - 2 * math.pi, angle
         while True:
-            proposed = current * math.cos(angle) + other * math.sin(angle)
+            proposed = current * math.cos(angle) + direction * math.sin(angle)
             proposed_likelihood = self._log_likelihood(mean + deviation * proposed)
             if proposed_likelihood > threshold or high - low < 1e-9:
                 return proposed, proposed_likelihood

@@ -38,12 +38,18 @@ def options_of(args: argparse.Namespace, files: Sequence[PluginFile]) -> Options
 
 
 def launch(
-    space: Space, options: Options, *, command: str, words: Sequence[str], in_process: bool = False
+    space: Space,
+    options: Options,
+    *,
+    command: str,
+    words: Sequence[str],
+    in_process: bool = False,
+    export: bool = False,
 ) -> SweepFolder:
     """Run a space on Ray, or in this process, and return its folder.
 
-    `command` and `words` are what the user typed. After an interrupt the command that resumes the sweep is printed, and
-    this process exits.
+    `command` and `words` are what the user typed; `export` writes results.json at the end. After an interrupt the
+    command that resumes the sweep is printed, and this process exits.
     """
     options = replace(options, command=command_line(command, words))
     folder = announced_folder(space, options)
@@ -62,7 +68,7 @@ def launch(
         if isinstance(error, MachineError):
             raise
         sys.exit(INTERRUPTED)
-    print_summary(folder)
+    print_summary(folder, export=export)
     return folder
 
 
@@ -99,10 +105,12 @@ def run_in_process(space: Space, options: Options) -> None:
     run_locally(space, options, on_trial=partial(print_trial, space.objectives))
 
 
-def print_summary(folder: SweepFolder) -> None:
-    from fpp_sweep.sweep.summary import summary_lines  # loads numpy, which the sweep is announced without
+def print_summary(folder: SweepFolder, *, export: bool = False) -> None:
+    from fpp_sweep.sweep import summary  # loads numpy, which the sweep is announced without
 
-    print("\n".join(summary_lines(folder, resume=False)))
+    print("\n".join(summary.summary_lines(folder, resume=False)))
+    if export:
+        print(summary.export_results(folder))
 
 
 def print_next_command(folder: SweepFolder, command: str, words: Sequence[str], *, has_begun: bool) -> None:

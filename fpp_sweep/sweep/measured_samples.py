@@ -30,8 +30,8 @@ class MeasuredSamples:
         if not candidates and split == FITTED_SPLIT:
             candidates = self._files(dataset, f"test/{FITTED_ON}")
         if not candidates:
-            known = ", ".join(sorted(self.splits)) or "no split"
-            raise InputError(f"the sweep has no predictions of {dataset} on split {split} to compare with ({known})")
+            splits = ", ".join(sorted(self.splits)) or "no split"
+            raise InputError(f"the sweep has no predictions of {dataset} on split {split} to compare with ({splits})")
         samples = [read_samples(file, dataset, split) for file in candidates]
         return max(samples, key=lambda of_record: len(of_record.labels))
 

@@ -13,6 +13,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_values, values_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.report.repeat import repeat_command, use_command
+from fpp_sweep.report.results_file import write_results
 from fpp_sweep.report.text_layout import labelled_lines, terminal_width, wrap_words
 from fpp_sweep.spec.messages import command_line, plural, printable, runnable
 from fpp_sweep.spec.progress import time_shares
@@ -55,6 +56,11 @@ def summary_lines(folder: SweepFolder, width: int | None = None, *, resume: bool
     continuation = resume_command(folder, info)
     if continuation and resume:
         yield printable(f"continue    {continuation}")
+
+
+def export_results(folder: SweepFolder) -> str:
+    """Write results.json, and return the line that names it."""
+    return f"results     {write_results(folder)}"
 
 
 def state_line(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord]) -> str:

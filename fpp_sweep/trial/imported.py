@@ -149,9 +149,9 @@ def _joined(path: Path, table: Any, kind: str, names: Sequence[str]) -> Numbers:
 def _checked_rows(path: Path, columns: dict[str, NDArray[Any]]) -> ImportedRows:
     kinds = [kind for kind in KINDS if kind in columns]
     if len(kinds) != 1:
-        found = " and ".join(kinds) or "neither"
+        present = " and ".join(kinds) or "neither"
         raise InputError(
-            f"{path}: must have either logits or probabilities ({found}); docs/import.md shows the columns"
+            f"{path}: must have either logits or probabilities ({present}); docs/import.md shows the columns"
         )
     if "id" not in columns:
         raise InputError(f"{path}: has no column `id`, the names of samples; docs/import.md shows where to find them")
@@ -216,22 +216,22 @@ def _predictions(ids: Sequence[str], samples: Samples, probabilities: Numbers, l
 
 def _sample_problems(rows: ImportedRows, samples: Samples) -> Iterator[str]:
     """Yield how the samples differ from those of the sweep."""
-    seen = set()
+    names = set()
     for name in rows.ids:
-        if name in seen:
+        if name in names:
             yield f"sample {name!r} appears more than once; keep one of its rows"
         if name not in samples.labels:
             yield f"unknown sample {name!r}; the sweep has {_some(samples.labels)}"
-        seen.add(name)
-    missing = [name for name in sorted(samples.labels) if name not in seen]
+        names.add(name)
+    missing = [name for name in sorted(samples.labels) if name not in names]
     if missing:
         yield f"lacks {len(missing)} of {len(samples.labels)} samples, first {missing[0]!r}; add them"
     for name, label in zip(rows.ids, rows.columns.get("label", ()), strict=False):
-        own = samples.labels[name]
-        if label != own:
+        expected = samples.labels[name]
+        if label != expected:
             yield (
-                f"sample {name!r} has label {label}, in the sweep {own} ({samples.classes[own]}); number classes as "
-                "the sweep does"
+                f"sample {name!r} has label {label}, in the sweep {expected} ({samples.classes[expected]}); number "
+                "classes as the sweep does"
             )
 
 

@@ -12,11 +12,11 @@ from fpp_sweep.spec.errors import InputError
 CONNECT_TIMEOUT = 5.0  # seconds
 
 
-def require_reachable(given: str) -> str:
+def require_reachable(wanted: str) -> str:
     """Return HOST:PORT of the cluster that `--address` names; raise InputError if no process listens there."""
-    if given != "auto":
-        _require_listener(given, f"--address {given}")
-        return given
+    if wanted != "auto":
+        _require_listener(wanted, f"--address {wanted}")
+        return wanted
     from_environment = os.environ.get("RAY_ADDRESS", "auto") or "auto"
     if from_environment != "auto":
         _require_listener(from_environment, f"--address auto: RAY_ADDRESS={from_environment}")
