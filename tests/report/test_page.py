@@ -546,11 +546,7 @@ def test_axe_finds_nothing_serious_on_a_page_with_an_open_trial(tmp_path, scheme
 
 @pytest.mark.parametrize(
     ("patience", "state"),
-    [
-        (10, "it grew by 6.4% in the last 10 finished trials."),
-        (19, "38 trials have to finish first."),
-        (None, None),
-    ],
+    [(10, "it grew by 6.4% in the last 10 finished trials."), (19, "38 trials have to finish first."), (None, None)],
 )
 def test_the_page_says_how_far_patience_has_gone(tmp_path, patience, state):
     space = {"search": {"trials": 40, "patience": patience}}
