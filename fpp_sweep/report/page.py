@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import MIN_GROWTH, Front, format_setting, growth_text, splits_of, values_by_setting, varies
+from fpp_sweep.records.front import Front, format_setting, splits_of, values_by_setting, varies
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.answer_section import answer_section
 from fpp_sweep.report.dataset_heatmap import heat_map
@@ -20,9 +20,8 @@ from fpp_sweep.report.html import format_time, write_html
 from fpp_sweep.report.plots import front_plots, hypervolume_plot, importance_plot
 from fpp_sweep.report.provenance import provenance_section
 from fpp_sweep.report.settings_plots import map_plots, parallel_plot, slice_plots
-from fpp_sweep.report.timeline import busy_share, costs, progress_line, read_workers, timeline_plot
+from fpp_sweep.report.timeline import busy_share, costs, growth, progress_line, read_workers, timeline_plot
 from fpp_sweep.report.trial_sections import trial_contents, trials_section
-from fpp_sweep.space.validation import as_mapping
 
 RELOAD_SECONDS = 60  # time after which the page of a running sweep loads itself again
 READING = (
@@ -181,20 +180,9 @@ def _datasets_section(report: SweepReport) -> Section:
 
 
 def _progress_section(report: SweepReport) -> Section:
+    front = report.statistics.front
     workers = read_workers(report.folder.logs)
     blocks: list[Block] = [*paragraphs(costs(report.info, report.records))]
-    blocks.append(Section("Hypervolume", [hypervolume_plot(report.statistics.front), *_growth(report)]))
+    blocks.append(Section("Hypervolume", [hypervolume_plot(front), *paragraphs(growth(report.info, front))]))
     blocks.append(Section("Workers", [Text(busy_share(workers)), timeline_plot(workers, report.records)]))
     return Section("Progress", blocks, anchor="progress")
-
-
-def _growth(report: SweepReport) -> Iterator[Block]:
-    """Yield what `search.patience` goes by, if the sweep has it."""
-    patience = as_mapping(report.info.space.get("search", {})).get("patience")
-    if not patience:
-        return
-    growth = report.statistics.front.growth(patience)
-    state = f"{2 * patience} trials have to finish first"
-    if growth is not None:
-        state = f"it {growth_text(growth, patience)}"
-    yield Text(f"The search ends if hypervolume grows by no more than {MIN_GROWTH:.0%} in {patience} trials: {state}.")

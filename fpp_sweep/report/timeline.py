@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fpp_sweep.records.front import is_number
+from fpp_sweep.records.front import MIN_GROWTH, Front, growth_text, is_number
 from fpp_sweep.records.records import ENDED, SweepInfo, TrialRecord
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.html import format_time
@@ -216,3 +216,15 @@ def costs(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:
         ending = f"; ended: {info.end_reason}" if info.end_reason else ""
         sentences.append(f"Budget: {', '.join(budgets)}{ending}.")
     return sentences
+
+
+def growth(info: SweepInfo, front: Front) -> list[str]:
+    """Return a sentence on the growth of hypervolume that `search.patience` goes by, if the sweep has it."""
+    patience = as_mapping(info.space.get("search", {})).get("patience")
+    if not patience:
+        return []
+    share = front.growth(patience)
+    state = f"{2 * patience} trials have to finish first"
+    if share is not None:
+        state = f"it {growth_text(share, patience)}"
+    return [f"The search ends if hypervolume grows by no more than {MIN_GROWTH:.0%} in {patience} trials: {state}."]
