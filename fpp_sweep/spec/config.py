@@ -221,7 +221,7 @@ class TrialConfig:
     def __post_init__(self) -> None:
         _check_types(self, "")
         if self.templates and self.deep_prompts != "none":
-            problem = "must be none with deep_prompts, which needs a prompt"
+            problem = "replaces the prompt that deep_prompts needs; set deep_prompts to none"
             raise InputError(f"{problem} ({self.templates})", "adapt.templates")
 
     @property

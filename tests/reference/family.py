@@ -38,7 +38,7 @@ def ensemble(text: NaiveText, token_ids_by_class: list[Tensor]) -> Tensor:
         features = []
         for ids in token_ids:
             features.append(text.features(text.embed(ids[None]), ids[None])[0])
-        vectors.append(unit(sum(features) / len(features)))
+        vectors.append(unit(torch.stack(features).mean(dim=0)))
     return torch.stack(vectors)
 
 

@@ -88,7 +88,7 @@ def test_a_wrong_file_is_refused(tmp_path, content):
 def test_unknown_templates_and_templates_with_deep_prompts_are_refused():
     with pytest.raises(InputError, match="unknown templates 'opneai', did you mean 'openai'"):
         AdaptConfig(templates="opneai")
-    with pytest.raises(InputError, match="must be none with deep_prompts"):
+    with pytest.raises(InputError, match="replaces the prompt that deep_prompts needs; set deep_prompts to none"):
         TrialConfig(method="zero_shot_ensemble", deep_prompts="text")
     assert TrialConfig(method="tpt", deep_prompts="text").templates == ""
 
