@@ -273,7 +273,7 @@ def test_a_trial_that_two_sweeps_have_is_listed_once(capsys, sweeps, tmp_path):
 
 
 def test_the_best_trials_of_a_sweep_are_judged_beside_the_baselines_that_it_shares(tmp_path):
-    """A trial far below zero-shot is nobody's best, in the second sweep as in the first."""
+    """A trial far below zero-shot is not the best one, in the second sweep as in the first."""
     reached = {PLAIN: (0.7, 0.2), "trial-0001": (0.75, 0.1), "trial-0002": (0.3, 0.02)}
     first = write_measured_sweep(tmp_path / "first", World(1000), reached)
     shutil.copytree(first.path, tmp_path / "second")
