@@ -185,7 +185,7 @@ def _labelled_records(
 ) -> tuple[dict[str, list[TrialRecord]], dict[str, Path]]:
     """Return the records by sweep, under names that tell the sweep, and the path of each name's artifacts.
 
-    A baseline that is the same in several sweeps is listed once, under its plain name.
+    A baseline that is the same in several sweeps has its plain name in each of them.
     """
     first_baselines: dict[str, object] = {}  # name -> key, model and values of the first sweep's
     records: dict[str, list[TrialRecord]] = {}
@@ -201,9 +201,8 @@ def _labelled_records(
                 identity = record.key, sweep.info.model_digest, values
                 is_same = first_baselines.setdefault(record.name, identity) == identity
                 name = record.name if is_same else f"baseline-{name}"
-            if name not in paths:
-                paths[name] = sweep.folder.artifacts(record.name)
-                records[sweep.label].append(replace(record, name=name))
+            paths.setdefault(name, sweep.folder.artifacts(record.name))
+            records[sweep.label].append(replace(record, name=name))
     return records, paths
 
 

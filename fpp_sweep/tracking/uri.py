@@ -8,7 +8,7 @@ cost minutes; with the settings below it costs seconds.
 from __future__ import annotations
 
 import hashlib
-import importlib
+import importlib.util
 import logging
 import os
 import re
@@ -306,9 +306,31 @@ def _check_file(path: Path) -> None:
             database.execute("PRAGMA user_version")
             database.execute("BEGIN IMMEDIATE")
             database.rollback()
+            revision = _revision(database)
     except (OSError, sqlite3.Error) as error:
         problem = f"not usable as MLflow's database ({one_line(error)})"
         raise InputError(f"tracking URI sqlite:///{path}: {problem}; give another file") from error
+    if not _is_known_revision(revision):
+        problem = f"a newer MLflow has written this database (revision {revision})"
+        raise InputError(f"tracking URI sqlite:///{path}: {problem}; update MLflow, or give another file")
+
+
+def _revision(database: sqlite3.Connection) -> str | None:
+    """Return the revision of MLflow's tables; None for a database without them."""
+    if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone():
+        return None
+    row = database.execute("SELECT version_num FROM alembic_version").fetchone()
+    return None if row is None else str(row[0])
+
+
+def _is_known_revision(revision: str | None) -> bool:
+    """Return whether the installed MLflow has a migration to a revision; MLflow is not loaded, which takes seconds."""
+    package = importlib.util.find_spec("mlflow")
+    if revision is None or package is None or not package.submodule_search_locations:
+        return True
+    migrations = Path(package.submodule_search_locations[0]) / "store" / "db_migrations" / "versions"
+    names = [path.name for path in migrations.glob("*.py")]
+    return not names or any(name.startswith(f"{revision}_") for name in names)
 
 
 def _check_server(uri: str) -> None:

@@ -272,6 +272,16 @@ def test_a_trial_that_two_sweeps_have_is_listed_once(capsys, sweeps, tmp_path):
     assert re.search(r"(\d) of 2 trials: \1 of far, \1 of twin", text)
 
 
+def test_the_best_trials_of_a_sweep_are_judged_beside_the_baselines_that_it_shares(tmp_path):
+    """A trial far below zero-shot is not the best one, in the second sweep as in the first."""
+    reached = {PLAIN: (0.7, 0.2), "trial-0001": (0.75, 0.1), "trial-0002": (0.3, 0.02)}
+    first = write_measured_sweep(tmp_path / "first", World(1000), reached)
+    shutil.copytree(first.path, tmp_path / "second")
+    comparison = compare_sweeps({"first": first, "second": type(first)(tmp_path / "second")})
+    marks, others = ([*sweep.front.marks.values()] for sweep in comparison.sweeps)
+    assert marks == others == [["best accuracy", "best ece", "knee"], []]
+
+
 def test_sweeps_with_one_and_with_three_objectives_are_compared(sweeps, tmp_path):
     for goals in ((("accuracy", "max"),), (("accuracy", "max"), ("ece", "min"), ("brier", "min"))):
         objectives = tuple(Objective(metric=metric, goal=goal) for metric, goal in goals)

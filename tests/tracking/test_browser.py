@@ -42,7 +42,7 @@ def test_a_user_finds_the_sweep_its_trials_and_the_report(page, mlflow):
     trial_name = "0007 60/6.6 gamma2=4.1 class_var=0.008"
 
     page.goto(link)
-    page.get_by_text("front and baselines").first.wait_for()  # the description
+    page.get_by_text("Search for accuracy").first.wait_for()  # the description
     page.get_by_text("best/accuracy").first.wait_for()
     page.get_by_text("Child runs").first.wait_for()
     page.screenshot(path=mlflow.folder / "1-sweep.png", full_page=True)

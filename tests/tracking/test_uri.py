@@ -61,11 +61,12 @@ def test_an_address_is_checked_without_importing_mlflow(tmp_path):
         check_address(f"http://127.0.0.1:{free_port()}")
 
 
-def test_a_database_of_a_newer_mlflow_is_refused(database):
+def test_a_database_of_a_newer_mlflow_is_refused_before_mlflow_is_loaded(database):
+    check_address(f"sqlite:///{database}")
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("update alembic_version set version_num = 'abcdef012345'")
-    with pytest.raises(InputError, match=r"MLflow cannot use this database .* update MLflow"):
-        check_store(f"sqlite:///{database}")
+    with pytest.raises(InputError, match=r"newer MLflow .* \(revision abcdef012345\); update MLflow"):
+        check_address(f"sqlite:///{database}")
 
 
 def create_older_database(path: Path) -> str:
