@@ -245,3 +245,26 @@ def test_zsh_runs_the_script_of_bash():
 def test_completion_of_another_shell_is_refused():
     with pytest.raises(InputError, match="unknown shell 'fish'; choose from bash, zsh"):
         console.main(["--completion", "fish"])
+
+
+MISBEHAVING = """
+import logging, sys, warnings
+from fpp_sweep.cli.command import run
+
+def main():
+    warnings.warn("\\x1b[31mred, open sesame")
+    logging.getLogger("library").error("\\x1b[32mgreen, open sesame")
+    raise RuntimeError("\\x1b[33myellow, open sesame")
+
+run(main)
+"""
+
+
+def test_no_warning_log_message_or_traceback_controls_the_terminal_or_shows_a_secret():
+    env = os.environ | {"SERVICE_API_KEY": "open sesame"}
+    done = subprocess.run([sys.executable, "-c", MISBEHAVING], env=env, capture_output=True, text=True)
+    assert done.returncode == 1
+    for colour in ("red", "green", "yellow"):
+        assert f"m{colour}, ***" in done.stderr
+    assert "\x1b" not in done.stderr
+    assert "Traceback" in done.stderr

@@ -476,7 +476,7 @@ def random_method(setup):
     return setup.data()
 
 
-@fault("methods and prompts", "wrong", "mine.py:20): has not ended after 5 s", "correct the method")
+@fault("methods and prompts", "wrong", "has not ended after 5 s", "correct the method")
 def endless_method(setup):
     """a plugin's method that never ends"""
     setup.plugin(Case("method", "while True:\n    time.sleep(0.01)", "", ""))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import io
 import json
 import os
@@ -27,13 +28,18 @@ from fpp_sweep.records.log import write_line
 from fpp_sweep.report.comparison import compare_sweeps
 from fpp_sweep.report.comparison_view import sweep_comparison_document
 from fpp_sweep.report.document import document_to_text
+from fpp_sweep.report.results_file import write_results
+from fpp_sweep.reproduce.page import write_page
+from fpp_sweep.reproduce.running import Reproduction
 from fpp_sweep.space.reading import load_space, space_of
 from fpp_sweep.spec.files import write_json
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.notebook import as_html
+from fpp_sweep.sweep.request import space_to_evaluate
 from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request
 from fpp_sweep.trial.store import TaskStore
 from tests.kit.measured import FAR_APART, World, write_measured_sweep
+from tests.reproduce.test_page import reproduction
 
 KINDS = ("link out", "folder", "pipe", "unreadable", "huge")
 SECRET = "not for your eyes"
@@ -129,6 +135,14 @@ def resume(sweep):
         write_line(folder.artifacts("trial-0002") / "log.txt", "trial-0002 begins on val")
 
 
+import_command = importlib.import_module("fpp_sweep.import")  # whose name is a word of Python
+
+
+def import_predictions():
+    Path("theirs.csv").write_text("id,p0,p1\na.png,0.5,0.5\n")
+    import_command.main(["theirs.csv", "--as", "theirs", "--into", "sent"])
+
+
 def compare_without_pictures(*names):
     comparison = compare_sweeps({name: SweepFolder.open(Path("sweeps", name)) for name in names})
     print(document_to_text(sweep_comparison_document(comparison, []), 100))
@@ -145,6 +159,9 @@ FAST = {
     "steer stop": lambda: steer.main(["sent", "stop", "trial-0002"]),
     "steer budget": lambda: steer.main(["sent", "budget", "--trials", "40"]),
     "resume": lambda: resume("sweeps/sent"),
+    "evaluate --config": lambda: space_to_evaluate([], config=Path("sweeps/sent/report/best/knee.yaml")),
+    "results": lambda: write_results(SweepFolder.open(Path("sweeps/sent"))),
+    "import": import_predictions,
 }
 SLOW = {
     "compare with a picture": lambda: compare.main(["sent", "other", "--out", "comparison"]),
@@ -272,7 +289,10 @@ def contradict(sent, name):
     (sent / file).write_text(edited((sent / file).read_text(), change))
 
 
-GENTLE = {name: FAST[name] for name in ("show", "show all", "show trial", "compare trials", "steer budget", "resume")}
+GENTLE = {
+    name: FAST[name]
+    for name in ("show", "show all", "show trial", "compare trials", "steer budget", "resume", "evaluate --config")
+}
 COMBINATIONS = [  # those that waited for ever, followed a link or failed with a traceback once, and one of each folder
     ("sweep.json", "link out"),
     ("trials", "link out"),
@@ -288,6 +308,8 @@ COMBINATIONS = [  # those that waited for ever, followed a link or failed with a
     ("artifacts/trial-0002/val/block_stats.npz", "folder"),
     ("steering", "link out"),
     ("lock", "pipe"),
+    ("report/best/knee.yaml", "link out"),
+    ("report/best/knee.yaml", "pipe"),
     ("tasks/ab/abcd.task", "link out"),
 ]
 
@@ -308,6 +330,7 @@ def test_the_folder_itself_is_accepted(workspace, monkeypatch):
     (workspace.root / "sweeps/other").symlink_to(workspace.template)
     ended = {name: outcome(command) for name, command in FAST.items()}
     assert ended.pop("steer stop").startswith("refuses: error: trial-0002 is complete")
+    assert ended.pop("import").startswith("refuses: error: ")  # the sweep's predictions are no tables
     assert set(ended.values()) == {"works"}
 
 
@@ -332,6 +355,50 @@ def test_every_command_survives_every_hostile_element(tmp_path, monkeypatch):
     counts, faults = table(Workspace(tmp_path, FAST | SLOW))
     assert faults == []
     assert sum(count["works"] + count["refuses"] for count in counts.values()) > 1000
+
+
+# ------------------------------------------------------------ the folder of a reproduction
+
+REPRODUCTION = {
+    "identity": lambda: Reproduction(folder=Path("papers"), experiments={}).identity(),
+    "page": lambda: write_page(Path("papers")),
+}
+PARTS = ("reproduction.json", "mine", "mine/experiment.json", "mine/sweep.json", "mine/trials", "reproduction.html")
+
+
+def outcomes_of_reproduction(root, template, element, kind):
+    """Return how each command of `reproduce` ends where one part of its folder is of a kind."""
+    folder = Path(tempfile.mkdtemp(dir=root))
+    outside = folder / "outside"
+    outside.mkdir()
+    shutil.copytree(template, folder / "papers")
+    if not plant(folder / "papers" / element, kind, outside):
+        return {}
+    if (outside / "taken").is_file():
+        (outside / "taken").write_text(SECRET)
+    before = snapshot(outside)
+    os.chdir(folder)
+    ended = {}
+    for name, command in REPRODUCTION.items():
+        with like_any_user():
+            ended[name] = outcome(command)
+        if snapshot(outside) != before:
+            ended[name] = "changes what lies outside"
+    os.chdir(root)
+    return ended
+
+
+@pytest.mark.slow  # draws the page
+def test_a_reproduction_survives_every_hostile_part(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    template = tmp_path / "template/papers"
+    template.mkdir(parents=True)
+    write_page(reproduction(template))
+    faults = []
+    for element in PARTS:
+        for kind in KINDS:
+            faults += [(element, kind, wrong(outcomes_of_reproduction(tmp_path, template, element, kind)))]
+    assert not [fault for fault in faults if fault[2]]
 
 
 def table(workspace):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.messages import SCRIPT, keep_library_output_printable, printable
+from fpp_sweep.spec.messages import SCRIPT, keep_output_printable, printable
 from fpp_sweep.spec.process import set_thread_defaults
 from fpp_sweep.spec.version import VERSION
 
@@ -93,7 +93,7 @@ def program_name(module: str, typed: str) -> str:
 def run(main: Callable[[], None]) -> NoReturn:
     """Run a command's main function and exit with its status; a bug still shows its traceback."""
     set_thread_defaults()
-    keep_library_output_printable()
+    keep_output_printable()
     try:
         main()
     except InputError as error:

@@ -294,7 +294,7 @@ def plugin_metric(row: MetricRow, predictions: Predictions) -> float:
 
 def _read_only(predictions: Predictions) -> Predictions:
     """Return predictions whose arrays cannot be written to: other metrics are computed from them, too."""
-    arrays = {name: _locked(getattr(predictions, name)) for name in _DTYPES}
+    arrays: dict[str, Any] = {name: _locked(getattr(predictions, name)) for name in _DTYPES}
     bins = {field.name: _locked(getattr(predictions.class_bins, field.name)) for field in fields(ClassBins)}
     columns = {name: _locked(values) for name, values in predictions.columns.items()}
     return replace(predictions, class_bins=ClassBins(**bins), columns=MappingProxyType(columns), **arrays)

@@ -18,7 +18,7 @@ from fpp_sweep.reproduce.output import write_table
 from fpp_sweep.reproduce.tables import Table, save_experiment, table_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import write_json
+from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES, read_inside, write_json
 from fpp_sweep.spec.messages import note
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.preflight import check_before_start
@@ -48,10 +48,10 @@ class Reproduction:
     def identity(self) -> str:
         """Return name and time of creation, which tell two reproductions of one name on two machines apart."""
         file = self.folder / "reproduction.json"
-        if not file.is_file():
+        if not file.exists():
             write_json(file, {"name": self.folder.name, "created": round(time.time(), 3)})
         try:
-            content = json.loads(file.read_text())
+            content = json.loads(read_inside(self.folder, file, MAX_HANDWRITTEN_BYTES))
             return f"{content['name']}@{content['created']:.3f}"
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"{file}: not readable ({error}); delete the file, and a new one is written") from error

@@ -58,7 +58,13 @@ def set_aside(path: Path) -> str:
 
 
 def read_at_most(path: Path, max_bytes: int = MAX_HANDWRITTEN_BYTES) -> bytes:
-    """Return a file's content; raise OSError if it is longer, whatever size the file system reports."""
+    """Return a file's content; raise OSError if it is longer, whatever size the file system reports.
+
+    Raise OSError for a named pipe, too: without a writer, reading it would wait for ever. A shell's own pipes, such as
+    `/dev/fd/63` for `<(command)`, have a writer.
+    """
+    if path.is_fifo() and not path.is_relative_to("/dev"):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     with path.open("rb") as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:

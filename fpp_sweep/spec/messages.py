@@ -8,9 +8,11 @@ import re
 import shlex
 import shutil
 import sys
+import traceback
 import warnings
 from collections.abc import Iterable
 from contextlib import suppress
+from types import TracebackType
 from typing import Any
 
 from fpp_sweep.spec.errors import escaped
@@ -19,7 +21,8 @@ SCRIPT = "fpp-sweep"  # the console script of pyproject.toml
 MODULES = {SCRIPT: "fpp_sweep", "mlflow": "mlflow"}  # console scripts of an environment, and the modules that they run
 NOTIFY = "search.notify="  # the beginning of an override that may hold a secret
 
-SECRET_NAMES = ("PASSWORD", "TOKEN", "SECRET", "SECRET_ACCESS_KEY")  # ends of the names of environment variables
+# ends of the names of environment variables
+SECRET_NAMES = ("PASSWORD", "TOKEN", "SECRET", "SECRET_ACCESS_KEY", "API_KEY")
 MIN_SECRET = 6  # characters; a shorter value would occur in any text
 
 # user and password before @, and a query after ?, of any address but a file's (sqlite); after # nothing is secret
@@ -95,10 +98,16 @@ def stage(text: object) -> None:
     print(f"{printable(text)} ...", file=sys.stderr, flush=True)
 
 
-def keep_library_output_printable() -> None:
-    """Let no warning and no log message of a library control the terminal or show a secret."""
+def keep_output_printable() -> None:
+    """Let no warning, no log message of a library and no traceback control the terminal or show a secret."""
     warnings.showwarning = _show_warning
     logging.setLogRecordFactory(_printable_record)
+    sys.excepthook = _show_traceback
+
+
+def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    for line in "".join(traceback.format_exception(kind, error, trace)).splitlines():
+        print(printable(line), file=sys.stderr)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **_more: Any) -> None:

@@ -168,12 +168,17 @@ def test_after_a_kill_of_the_driver_its_cleaner_ends_the_real_session(tmp_path):
         "    ray.get(wait.remote())\n"
     )
     driver = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    folder = Path(driver.stdout.readline().strip()).parent.parent
+    session = driver.stdout.readline().strip()
+    assert session, "Ray did not start"
+    folder = Path(session).parent.parent
 
     def worker_runs():
         processes = session_processes(folder)
-        titles = [" ".join(process.cmdline()) for process in processes]
-        return processes if any("ray::wait" in title for title in titles) else None
+        for process in processes:
+            with suppress(psutil.Error):  # ended meanwhile
+                if any("ray::wait" in word for word in process.cmdline()):
+                    return processes
+        return None
 
     processes = wait_for(worker_runs)
     (cleaner,) = [child for child in psutil.Process(driver.pid).children() if str(SCRIPT) in child.cmdline()]
