@@ -66,13 +66,22 @@ def main(argv: Sequence[str] | None = None) -> None:
                 try:
                     disturbed(root, expected, book, args, plan_for(args, number))
                 except InputError as error:
+                    if args.plant and isinstance(error, LostResults):
+                        print(f"the planted bug was found in sweep {number}, after {book.count} faults: {error}")
+                        return
                     words = f"--seed {args.seed} --trials {args.trials} --most {args.most}"
                     raise InputError(f"{error}\nsweep {number}; repeat it with {words} --sweep {number}") from error
                 print(f"sweep {number}: {book.count} faults so far, all as undisturbed", flush=True)
                 if args.sweep:
                     break
                 number += 1
+    if args.plant:
+        raise InputError(f"the planted bug was not found with {book.count} faults")
     book.tell()
+
+
+class LostResults(InputError):
+    """Results that were acknowledged and are not on disk."""
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -240,7 +249,7 @@ def strike_at_rest(victim: Victim, book: Book, seed: int, plan: SweepPlan, drive
 
 
 def require_results(victim: Victim) -> None:
-    """Raise InputError if a trial's log has acknowledged more results than are on disk.
+    """Raise LostResults if a trial's log has acknowledged more results than are on disk.
 
     Call it while no scheduler writes. Every trial has other settings, so that no two of them share a result.
     """
@@ -251,7 +260,7 @@ def require_results(victim: Victim) -> None:
                 acknowledged.add((path.parent.name, ACKNOWLEDGED.split(line[TIME_COLUMNS:])[0]))
     on_disk = len(list((victim.folder / "tasks").glob("*/*.task")))
     if len(acknowledged) > on_disk + victim.lost:
-        raise InputError(f"{len(acknowledged)} results were acknowledged, {on_disk} are on disk")
+        raise LostResults(f"{len(acknowledged)} results were acknowledged, {on_disk} are on disk")
 
 
 def progress(victim: Victim) -> set[str]:

@@ -90,11 +90,11 @@ class Link:
     def cut(self) -> None:
         self._up.clear()
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         self._up.set()
 
     def close(self) -> None:
-        self.mend()
+        self.restore()
         self._listener.close()
 
     def _accept(self) -> None:
@@ -167,11 +167,11 @@ def store_down(victim: Victim) -> bool:
 
 
 def link_cut(victim: Victim) -> bool:
-    """Cut the link to MLflow, and mend it some seconds later."""
+    """Cut the link to MLflow, and restore it some seconds later."""
     if victim.link is None or not victim.link.is_up:
         return False
     victim.link.cut()
-    victim.later(2, 10, victim.link.mend)
+    victim.later(2, 10, victim.link.restore)
     return True
 
 

@@ -370,10 +370,8 @@ def cost_of_commands(root: Path, trials: int, datasets: int) -> None:
         done = subprocess.run(line, check=True, capture_output=True, text=True, cwd=root, env=environment(root))
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        loaded = [
-            each for each in ("mlflow", "optuna", "torch") if re.search(rf"\| +{each}$", done.stderr, re.MULTILINE)
-        ]
-        print(f"  {name}: {cpu:.1f} CPU s, loads {', '.join(loaded) or 'no large library'}", flush=True)
+        imported = sorted(set(re.findall(r"\| +(mlflow|optuna|torch)\b", done.stderr)))
+        print(f"  {name}: {cpu:.1f} CPU s, loads {', '.join(imported) or 'no large library'}", flush=True)
     sizes(root, SweepFolder(root / "large"))
 
 

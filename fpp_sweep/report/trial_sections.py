@@ -26,6 +26,8 @@ from fpp_sweep.statistics.block_stats import BlockStats, bin_sums, datasets_of
 LOG_LINES = 5
 PERMILLE = 1000
 
+FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # a page has the settings of every trial
+
 
 def trials_section(info: SweepInfo, records: Sequence[TrialRecord], statistics: SweepStatistics) -> Section:
     """Return the table of all trials, and an empty section for each of them."""
@@ -157,5 +159,6 @@ def _prompt_files(folder: SweepFolder, record: TrialRecord) -> list[str]:
 
 def _config_text(info: SweepInfo, record: TrialRecord) -> str:
     """Return the whole configuration as `evaluate --config` reads it."""
-    text = yaml.safe_dump({"config": dict(record.config)}, sort_keys=False, allow_unicode=True)
+    config = {"config": dict(record.config)}
+    text = yaml.dump(config, Dumper=FAST_DUMPER, sort_keys=False, allow_unicode=True)
     return f"# {format_setting(record.name)} of sweep {format_setting(info.name)}\n{text}"

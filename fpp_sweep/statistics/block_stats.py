@@ -259,9 +259,9 @@ def _bin_residuals_and_counts(stats: BlockStats) -> Numbers:
 
 def bin_sums(stats: BlockStats) -> Numbers:
     """Return (3, BINS): images, correct ones, and sums of confidences of each bin, over all blocks."""
-    whole = stats.summed()
-    confidence_sums = whole.hits[0] - _bin_residuals(whole)[0]
-    return np.stack([whole.counts[0], whole.hits[0], confidence_sums]).astype(np.float64)
+    counts, hits = stats.counts.sum(axis=0), stats.hits.sum(axis=0)
+    residuals = stats.residuals.sum(axis=0).reshape(BINS, CELLS).sum(axis=1)
+    return np.stack([counts, hits, hits - residuals]).astype(np.float64)
 
 
 def _smoothed_residuals(stats: BlockStats) -> Numbers:

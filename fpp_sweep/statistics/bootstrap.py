@@ -117,12 +117,17 @@ def block_weights(dataset: str, split: str, blocks: int, resamples: int = N_RESA
     return np.bincount(flat.ravel(), minlength=resamples * blocks).reshape(resamples, blocks).astype(np.float64)
 
 
+@lru_cache(maxsize=32)
+def _weights_after_ones(dataset: str, split: str, blocks: int) -> Numbers:
+    """Return (1 + resamples, blocks): every block once, then the blocks of each resample."""
+    return np.concatenate([np.ones((1, blocks)), block_weights(dataset, split, blocks)])
+
+
 def resample(metric: str, stats: BlockStats, weights: Numbers) -> Numbers:
-    """Return (1 + resamples,): a metric on all images, then on each resample."""
+    """Return a metric for each row of weights (resamples, blocks)."""
     row = BLOCKWISE_METRICS[metric]
-    with_all_images = np.concatenate([np.ones((1, len(stats))), weights])
-    totals = with_all_images @ row.columns(stats)
-    images = with_all_images @ stats.images.astype(np.float64)
+    totals = weights @ row.columns(stats)
+    images = weights @ stats.images.astype(np.float64)
     return np.asarray(row.scale * row.value(totals) / images)
 
 
@@ -151,7 +156,7 @@ def sample_record(
 
 def _sample_dataset(metric: str, dataset: str, split: str, stats: Sequence[BlockStats]) -> MetricSamples:
     blocks = len(stats[0])
-    weights = block_weights(dataset, split, blocks)
+    weights = _weights_after_ones(dataset, split, blocks)
     rows = [resample(metric, seed_stats, weights) for seed_stats in stats]
     one_image = 0.0
     if metric == ACCURACY:

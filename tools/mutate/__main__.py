@@ -160,7 +160,7 @@ def try_break(change: Break, copy: Path, tests: Reach) -> tuple[str, str]:
     """
     path = copy / change.path
     source = path.read_bytes()
-    while chosen := tests_of(change, tests):
+    while chosen := reaching_tests(change, tests):
         path.write_bytes(change.apply(source))
         try:
             outcome, by = run_tests(copy, chosen, limit_of(chosen, tests))
@@ -178,7 +178,7 @@ def try_break(change: Break, copy: Path, tests: Reach) -> tuple[str, str]:
     return "unreached", ""
 
 
-def tests_of(change: Break, tests: Reach) -> list[str]:
+def reaching_tests(change: Break, tests: Reach) -> list[str]:
     """Return the tests that call the broken function, the fastest first, as long as there is time."""
     reaching = sorted([(seconds, name) for name, (seconds, functions) in tests.items() if change.function in functions])
     chosen: list[str] = []

@@ -84,7 +84,7 @@ def _changes(tree: ast.AST, scope: str, *, in_function: bool) -> Iterator[tuple[
             if in_function:
                 for new in _variants(node):
                     text = ast.unparse(ast.fix_missing_locations(new))
-                    if isinstance(node, ast.expr):
+                    if isinstance(node, ast.expr) and not isinstance(node, ast.Slice):
                         text = f"({text})"
                     yield scope, node, text
             yield from _changes(node, scope, in_function=in_function)

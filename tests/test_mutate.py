@@ -1,0 +1,80 @@
+"""The tool that breaks the package: which breaks it makes, and which tests it chooses."""
+
+import ast
+import textwrap
+
+from tools.mutate.__main__ import reaching_tests, table
+from tools.mutate.breaks import Break, breaks_of
+from tools.mutate.sitecustomize import instrument
+
+SOURCE = '''
+LIMIT = 5
+
+
+class Cart:
+    def total(self, prices: list[int], free: bool = False) -> int:
+        """Return the sum."""
+        if free and prices or not prices:
+            return 0
+        self.log(len(prices), end="x")
+        return min(sum(prices[1:]), LIMIT) + 1
+'''
+
+
+def changes(tmp_path):
+    folder = tmp_path / "fpp_sweep" / "space"
+    folder.mkdir(parents=True)
+    path = folder / "cart.py"
+    path.write_text(textwrap.dedent(SOURCE))
+    return path, breaks_of(path, tmp_path)
+
+
+def test_breaks_are_mistakes_of_functions_that_change_one_expression_and_compile(tmp_path):
+    path, breaks = changes(tmp_path)
+    made = {(change.before, change.after) for change in breaks}
+    expected = {
+        ("free and prices", "(free)"),
+        ("not prices", "(prices)"),
+        ('self.log(len(prices), end="x")', "pass"),
+        ('self.log(len(prices), end="x")', "(self.log(len(prices)))"),
+        ("1:", ":"),
+        ("1", "(2)"),
+        ("min(sum(prices[1:]), LIMIT)", "(max(sum(prices[1:]), LIMIT))"),
+        ("min(sum(prices[1:]), LIMIT) + 1", "(min(sum(prices[1:]), LIMIT) - 1)"),
+    }
+    assert expected <= made
+    assert ("5", "(6)") not in made  # a constant of the module
+    source = path.read_bytes()
+    for change in breaks:
+        assert change.package == "space"
+        assert change.function == "fpp_sweep.space.cart.Cart.total"
+        assert change.compiles(tmp_path)
+        assert ast.dump(ast.parse(change.apply(source))) != ast.dump(ast.parse(source))
+
+
+def test_functions_report_their_calls(tmp_path):
+    path, _ = changes(tmp_path)
+    tree = ast.parse(path.read_text())
+    instrument(tree, "cart")
+    called = []
+    scope = {"__mutate_hit__": called.append}
+    exec(compile(ast.fix_missing_locations(tree), "cart", "exec"), scope)
+    assert scope["Cart"]().total([]) == 0
+    assert called == ["cart.Cart.total"]
+    assert scope["Cart"].total.__doc__ == "Return the sum."
+
+
+def test_the_fastest_tests_that_call_the_function_run_as_long_as_there_is_time():
+    change = Break("fpp_sweep/a/b.py", "a.b.f", 1, 0, 1, "x", "y")
+    tests = {"slow": (100.0, {"a.b.f"}), "fast": (1.0, {"a.b.f"}), "other": (0.1, {"a.b.g"})}
+    assert reaching_tests(change, tests) == ["fast"]
+    assert reaching_tests(change, {"slow": tests["slow"]}) == ["slow"]
+    assert reaching_tests(change, {"other": tests["other"]}) == []
+
+
+def test_the_table_counts_by_package_and_lists_survivors():
+    change = Break("fpp_sweep/a/b.py", "a.b.f", 7, 0, 1, "x", "y")
+    lines = [{"break": change.as_dict(), "outcome": outcome} for outcome in ("noticed", "noticed", "survived")]
+    text = table(lines)
+    assert "| a | 3 | 2 (67 %) | 1 | 0 |" in text
+    assert text[-1] == "survived: fpp_sweep/a/b.py:7: x  ->  y"
