@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from benchmarks.answer import (
 from benchmarks.answer import simulated_answer as simulate
 from benchmarks.harness import append_line, read_lines
 from fpp_sweep.cli.command import parser, run
+from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.statistics import block_stats
 from fpp_sweep.statistics.paired import Difference, correct, t_quantile
 from fpp_sweep.statistics.verdicts import Answer
@@ -43,7 +45,6 @@ LEVELS = {"two-sided 5 %": 0.025, "one-sided 5 %": 0.05}
 def faster() -> None:
     """Hash the names of images once, and write files uncompressed: neither changes a number."""
     orders: dict[tuple[str, str], Any] = {}
-    fair_order = block_stats.fair_order
 
     def cached(dataset: str, ids: Sequence[str]) -> Any:
         key = dataset, ids[0]
@@ -51,8 +52,8 @@ def faster() -> None:
             orders[key] = fair_order(dataset, ids)
         return orders[key]
 
-    block_stats.fair_order = cached
-    np.savez_compressed = np.savez
+    mock.patch.object(block_stats, "fair_order", cached).start()
+    mock.patch.object(np, "savez_compressed", np.savez).start()
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -467,7 +467,10 @@ def to_markdown(table: Table, level: int = 2) -> str:
                 lines.append(_markdown_line(cells))
         lines.append("")
     for note in table.notes:
-        lines.append(f"- {escaped(note)}")
+        text = escaped(note)
+        if text.startswith("*"):
+            text = f"\\{text}"  # "- * x" would be a list in a list
+        lines.append(f"- {text}")
     return "\n".join(lines).rstrip("\n")
 
 

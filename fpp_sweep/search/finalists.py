@@ -113,10 +113,11 @@ def _sizes(datasets: Sequence[DatasetInfo]) -> dict[str, int]:
 
 
 def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[TrialRecord]:
-    """Return the trials that run in the final stage, at most `count`: the front first, then its closest rivals.
+    """Return the trials that run in the final stage, at most `count`: of the front and its closest rivals.
 
-    Front members with a mark (the knee, the best in an objective) come before other members. Rivals are trials behind
-    the front with a support that is not `unlikely`; they are sorted by support, then by trade-off.
+    Front members with a mark (the knee, the best in an objective) come first. Other members, and rivals behind the
+    front with a support that is not `unlikely`, are sorted by what a recommendation needs: no loss against zero-shot
+    beyond the margin, then the evidence for a gain, then support and trade-off.
 
     Trials with the settings of a baseline are left out, because the baseline runs anyway. Trials below the floor of
     accuracy are left out if there are other candidates.
@@ -130,17 +131,19 @@ def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[Tria
     if above_floor:
         candidates = above_floor
     support_by_name = support_of(folder, front, candidates, front.search_split).trials
-    ranked: list[tuple[tuple[bool, bool, float, int], TrialRecord]] = []
+    outlooks = outlooks_of(folder, front, candidates, front.search_split)
+    ranked: list[tuple[tuple[bool, float, float, bool, float, int], TrialRecord]] = []
     for position, record in enumerate(front.by_trade_off(candidates)):
         on_front = record in front.members
         support = support_by_name.get(record.name)
         if not on_front and (support is None or support.word == UNLIKELY):
             continue
         has_mark = bool(front.marks.get(record.name))
+        outlook = outlooks.get(record.name, Outlook())
         share = 0.0
         if support is not None:
             share = support.share
-        sort_key = (not has_mark, not on_front, -share, position)
+        sort_key = (not has_mark, outlook.shortfall, -outlook.evidence, not on_front, -share, position)
         ranked.append((sort_key, record))
     ranked.sort(key=lambda row: row[0])
     return [record for _, record in ranked[:count]]
@@ -148,7 +151,7 @@ def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[Tria
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """How near the final stage brings a finalist to a recommendation, by its differences to the reference."""
+    """How near a split brings a trial to a recommendation, by its differences to the reference."""
 
     shortfall: float = 0.0  # margins that the bound of its worst loss lies beyond the margin; 0 if within
     evidence: float = 0.0  # its largest gain, in standard errors
@@ -162,7 +165,7 @@ def choose_tested(folder: SweepFolder, front: Front, finalists: Sequence[TrialRe
     seeds disagree has neither, however good its mean. Without a baseline, those most often on the front come first.
     """
     support_by_name = support_of(folder, front, finalists, FINAL).trials
-    outlooks = outlooks_of(folder, front, finalists)
+    outlooks = outlooks_of(folder, front, finalists, FINAL)
     ranked = []
     for position, record in enumerate(finalists):
         support = support_by_name.get(record.name)
@@ -185,17 +188,17 @@ def reference_of(baselines: Sequence[TrialRecord]) -> TrialRecord | None:
     return references[0]
 
 
-def outlooks_of(folder: SweepFolder, front: Front, finalists: Sequence[TrialRecord]) -> dict[str, Outlook]:
-    """Return the outlooks of the finalists that can be paired with the reference in the final stage."""
+def outlooks_of(folder: SweepFolder, front: Front, trials: Sequence[TrialRecord], split: str) -> dict[str, Outlook]:
+    """Return the outlooks of the trials that can be paired with the reference on a split."""
     reference = reference_of(front.baselines)
     if reference is None:
         return {}
     metrics = resampled_metrics(metrics_of(front.objectives))
     margins = folder.info().space.get("search", {}).get("margin", {})
-    samples = measure(folder, [reference, *finalists], FINAL, metrics).samples
+    samples = measure(folder, [reference, *trials], split, metrics).samples
     variances = seed_variances(samples, metrics)
     outlooks: dict[str, Outlook] = {}
-    for record in finalists:
+    for record in trials:
         for metric in metrics:
             paired = difference(samples, record.name, reference.name, metric, variances[metric])
             if paired is None or paired.standard_error == 0:

@@ -355,12 +355,13 @@ class BlockwiseMetric:
     scale: float = 100.0  # percent
     largest: float = 100.0  # largest value of the metric, in its own unit; the smallest is 0
     biased: bool = False  # upwards by few images, as sums of absolute values are
+    corrected: bool = False  # for most of that bias
 
 
 BLOCKWISE_METRICS: Mapping[str, BlockwiseMetric] = {
     "accuracy": BlockwiseMetric(_column("correct"), _only_column),
     "ece": BlockwiseMetric(_bin_residuals, _sum_of_absolute, biased=True),
-    "debiased_ece": BlockwiseMetric(_bin_residuals_and_counts, _sum_of_debiased_absolute, biased=True),
+    "debiased_ece": BlockwiseMetric(_bin_residuals_and_counts, _sum_of_debiased_absolute, biased=True, corrected=True),
     "smooth_ece": BlockwiseMetric(_smoothed_residuals, _sum_of_absolute, biased=True),
     "nll": BlockwiseMetric(_column("nll"), _only_column, scale=1.0, largest=math.inf),
     "brier": BlockwiseMetric(_column("brier"), _only_column, scale=1.0, largest=2.0),

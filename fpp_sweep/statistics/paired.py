@@ -237,7 +237,8 @@ def metric_interval(
     row = BLOCKWISE_METRICS[stem]
     bias = 0.0
     if row.biased:
-        bias = measured.bias
+        if not row.corrected:
+            bias = measured.bias
         floor = samples.mean_calibrated_bias.get(metric, 0.0)
         if measured.value < min_ratio * floor:
             return f"no interval: too near to {floor:.1f}, which a calibrated model shows on as many images"

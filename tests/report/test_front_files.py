@@ -51,7 +51,7 @@ def test_the_answer_is_readable_as_markdown(far):
     write_report(far, pages=False)
     text = (far.report / "answer.md").read_text()
     assert text.startswith("# far\n\n## Answer\n\nRecommended: trial-0002")
-    assert f"| finalist | metric | {PLAIN} | {TPT} | ± |" in text
+    assert f"| finalist | metric | {PLAIN} | ± | {TPT} |" in text
     assert "## Front" in text
 
 

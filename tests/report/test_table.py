@@ -161,3 +161,8 @@ def test_a_table_without_rows_has_its_title_and_notes():
 
 def test_minus_signs_are_set_as_such_in_latex():
     assert tex("-1.5 a-b") == "$-$1.5 a-b"
+
+
+def test_a_note_that_begins_with_a_star_is_no_nested_list_in_markdown():
+    table = Table.of_strings(["dataset"], [["dtd"]], notes=["* p < 0.05"])
+    assert to_markdown(table).rstrip().endswith("\n- \\* p < 0.05")

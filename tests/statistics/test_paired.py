@@ -182,6 +182,17 @@ def test_a_calibration_error_has_an_interval_above_one_threshold_for_all_records
     assert metric_interval(samples, "near", "ece").startswith("no interval: too near to 2.0")
 
 
+def test_the_bias_of_few_images_is_subtracted_once():
+    """The plain error is less biased after the bootstrap's bias is subtracted; the debiased one already is."""
+    noise = 0.3 * np.random.default_rng(0).standard_normal(500) + 1.0  # resamples are biased by 1
+    metrics = {name: metric_samples([9.0], noise, calibrated_bias=2.0) for name in ("ece", "debiased_ece")}
+    samples = SplitSamples("test", {"dtd": 1000}, {"a": RecordSamples("a", (0,), True, metrics)})
+    plain, debiased = (metric_interval(samples, "a", metric) for metric in metrics)
+    assert (plain.low + plain.high) / 2 == pytest.approx(8.0, abs=0.05)
+    assert (debiased.low + debiased.high) / 2 == pytest.approx(9.0)
+    assert debiased.high - debiased.low == pytest.approx(2 * 1.97 * 0.3, rel=0.1)
+
+
 def test_intervals_cover_the_truth_over_images_and_seeds():
     generator = np.random.default_rng(3)
     covered = 0
