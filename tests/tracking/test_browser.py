@@ -68,5 +68,5 @@ def test_a_user_finds_the_sweep_its_trials_and_the_report(page, mlflow):
     page.screenshot(path=mlflow.folder / "4-front.png")
     trial.click()
     page.get_by_text("fpp.class_var").first.wait_for()
-    page.get_by_text("accuracy/tiny_digits").first.wait_for()
+    page.get_by_text("accuracy/digits").first.wait_for()
     page.screenshot(path=mlflow.folder / "5-trial.png", full_page=True)
