@@ -36,7 +36,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.records.records import FINAL, Kind, SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.search.finalists import choose_finalists, choose_tested
+from fpp_sweep.search.choosing import choose_finalists, choose_tested
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.statistics.block_stats import (
     BlockStats,

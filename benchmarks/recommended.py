@@ -55,7 +55,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--sweeps", type=int, default=10, metavar="N")
     add("--fresh", type=int, default=5, metavar="N", help="seeds that the recommended trial runs with")
     add("--space", default="perturb", metavar="YAML")
-    add("--set", nargs="+", default=list(SMALL), metavar="KEY=VALUE", help="of the sweeps, in place of the default")
+    add("--set", nargs="+", default=list(SMALL), metavar="KEY=VALUE", help="of the sweeps, instead of the default")
     add("--folder", type=Path, metavar="DIR", help="keeps sweeps and cache; default: deleted at the end")
     add("--out", type=Path, required=True, metavar="FILE", help="JSON lines")
     return options.parse_args(argv)

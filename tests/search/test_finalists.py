@@ -6,7 +6,8 @@ import pytest
 
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import FINAL
-from fpp_sweep.search.finalists import FinalJobs, choose_finalists, choose_tested, final_plan, final_seeds, fresh_images
+from fpp_sweep.search.choosing import choose_finalists, choose_tested
+from fpp_sweep.search.finalists import FinalJobs, final_plan, final_seeds, fresh_images
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.work import Finalists
 from fpp_sweep.spec.config import TrialConfig
