@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.quick:
         args.cases, args.images, args.views, args.size = 60, [2], 8, 48
     device = torch.device(args.device)
-    runners = {"eager": eagerly, **({"fused": fused_runner(device)} if args.fused else {})}
+    runners: dict[str, Runner] = {"eager": eagerly, **({"fused": fused_runner(device)} if args.fused else {})}
     if runners.get("fused") is eagerly:
         print("torch.compile cannot be had here, or rounds products and sums together: eager only")
         del runners["fused"]
