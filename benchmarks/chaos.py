@@ -168,7 +168,7 @@ def disturbed(root: Path, expected: dict[str, Any], book: Book, args: argparse.N
         victim.repair(all_of_them=True)
         check(victim, expected)
     finally:
-        if victim.running:
+        if victim.driver is not None and victim.running:
             victim.driver.kill()
         victim.repair(all_of_them=True)
         if args.keep:

@@ -10,7 +10,7 @@ DELAY = 1.0  # seconds between the acknowledgement and the file
 class _Later:
     """Tasks that must not be collected before they have run."""
 
-    writes: set = set()  # noqa: RUF012
+    writes: set[asyncio.Task[None]] = set()  # noqa: RUF012
 
 
 async def _store(self, worker, pending, result):
@@ -26,4 +26,4 @@ async def _store(self, worker, pending, result):
     _Later.writes.add(asyncio.create_task(write()))
 
 
-TaskScheduler._store_result = _store
+TaskScheduler._store_result = _store  # type: ignore[method-assign]

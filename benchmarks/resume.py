@@ -105,7 +105,7 @@ def start(
         log.write(f"{DRIVER}\n")
         log.flush()
         return subprocess.Popen(
-            command, cwd=root, env=environment(root) | (variables or {}), stdout=log, stderr=log, text=True
+            command, cwd=root, env={**environment(root), **(variables or {})}, stdout=log, stderr=log, text=True
         )
 
 

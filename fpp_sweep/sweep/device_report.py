@@ -15,7 +15,7 @@ def print_proof(name: str) -> bool:
     device = torch.device(choose_device(name))
     kind = DeviceKind.of(device)
     driver = f", driver {kind.driver}" if kind.driver else ""
-    print(f"{kind.name}{driver}, torch {kind.torch}, Pillow {kind.pillow}, {kind.engine}", flush=True)
+    print(f"{kind.name}{driver}, torch {kind.torch_version}, Pillow {kind.pillow}, {kind.engine}", flush=True)
     folder = proof_folder(default_cache())
     proof = prove_fully(device, folder, _print_result)
     failed = [check.name for check in proof.checks if check.state == "failed"]

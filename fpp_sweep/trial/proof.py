@@ -46,7 +46,7 @@ class DeviceKind:
 
     name: str
     driver: str
-    torch: str
+    torch_version: str
     pillow: str
     engine: str
 
@@ -56,7 +56,7 @@ class DeviceKind:
         if device.type == "cuda":
             name, driver = torch.cuda.get_device_name(device), _driver_version()
         engine = f"engine {keys.ENGINE}, views {keys.VIEWS}"
-        return cls(name=name, driver=driver, torch=torch.__version__, pillow=PIL.__version__, engine=engine)
+        return cls(name=name, driver=driver, torch_version=torch.__version__, pillow=PIL.__version__, engine=engine)
 
     @property
     def file_name(self) -> str:
@@ -70,7 +70,7 @@ def _driver_version() -> str:
         version = re.search(r"\d+\.\d+(\.\d+)?", DRIVER_FILE.read_text())
         if version is not None:
             return version[0]
-    return f"CUDA {torch._C._cuda_getDriverVersion()}"
+    return f"CUDA {torch._C._cuda_getDriverVersion()}"  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

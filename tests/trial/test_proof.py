@@ -20,7 +20,7 @@ from fpp_sweep.trial.proof_bench import Bench
 from fpp_sweep.trial.worker import Worker
 
 CPU = torch.device("cpu")
-KIND = DeviceKind(name="GPU X", driver="1.2", torch="2.9", pillow="12", engine="engine 2, views 2")
+KIND = DeviceKind(name="GPU X", driver="1.2", torch_version="2.9", pillow="12", engine="engine 2, views 2")
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +197,13 @@ def test_a_kind_of_device_is_proven_once_and_again_after_a_change(tmp_path, few_
     proving.prove_once(CPU, tmp_path, ["float32", "fp16"], compiled=True)
     assert sorted(ran) == sorted([proof.tower_check("fp16"), proof.COMPILED_TOWERS])
     ran.clear()
-    for change in ({"name": "GPU Y"}, {"driver": "9"}, {"torch": "3"}, {"pillow": "99"}, {"engine": "engine 99"}):
+    for change in (
+        {"name": "GPU Y"},
+        {"driver": "9"},
+        {"torch_version": "3"},
+        {"pillow": "99"},
+        {"engine": "engine 99"},
+    ):
         other = replace(DeviceKind.of(CPU), **change)
         monkeypatch.setattr(DeviceKind, "of", lambda device, other=other: other)
         proving.prove_once(CPU, tmp_path, ["float32"], compiled=False)

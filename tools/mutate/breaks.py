@@ -108,10 +108,8 @@ def _variants(node: ast.AST) -> Iterator[ast.AST]:
         yield ast.BinOp(node.left, OTHER_OPERATOR[type(node.op)](), node.right)
     elif isinstance(node, ast.Constant):
         yield from _other_constants(node.value)
-    elif isinstance(node, ast.If | ast.While | ast.IfExp):
-        new = copy.deepcopy(node.test)
-        if isinstance(node, ast.IfExp):
-            yield ast.IfExp(ast.UnaryOp(ast.Not(), new), node.body, node.orelse)
+    elif isinstance(node, ast.IfExp):
+        yield ast.IfExp(ast.UnaryOp(ast.Not(), node.test), node.body, node.orelse)
     elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.Await):
         yield ast.Pass()
     elif isinstance(node, ast.AugAssign):
@@ -121,9 +119,9 @@ def _variants(node: ast.AST) -> Iterator[ast.AST]:
     elif isinstance(node, ast.Slice):
         for end in ("lower", "upper"):
             if getattr(node, end) is not None:
-                new = copy.deepcopy(node)
-                setattr(new, end, None)
-                yield new
+                open_slice = copy.deepcopy(node)
+                setattr(open_slice, end, None)
+                yield open_slice
     elif isinstance(node, ast.Call):
         yield from _other_calls(node)
 
