@@ -85,11 +85,16 @@ class Setup:
 
     def plugin(self, case: Case) -> None:
         plugins.load([case.plugin("mine")])
-        self.opened.callback(lambda: [plugins.unload(file) for file in plugins.loaded()])
+        self.opened.callback(unload_plugins)
 
     def small_disk(self, size: str) -> Path:
         """Mount a disk, and keep what may be there only."""
         return self.opened.enter_context(mounted(self.short / "disk", f"size={size}"))
+
+
+def unload_plugins() -> None:
+    for file in plugins.loaded():
+        plugins.unload(file)
 
 
 def draw_animals(folder: Path, per_class: int = 4) -> None:

@@ -143,7 +143,7 @@ class WorkerModel:
         """Return a context in which a stage's precision is in force."""
         return computing(precision, self.clip.device)
 
-    def explain(self, error: Exception) -> Exception:
+    def explain(self, error: BaseException) -> BaseException:
         """Return a plain message for an error that means too little memory, else the error itself."""
         device = self.__dict__.get("device", torch.device("cpu"))  # no device was chosen if the choice failed
         return explain_out_of_memory(error, device)

@@ -107,7 +107,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(phrase in str(error) for phrase in OUT_OF_MEMORY_PHRASES)
 
 
-def explain_out_of_memory(error: Exception, device: torch.device) -> Exception:
+def explain_out_of_memory(error: BaseException, device: torch.device) -> BaseException:
     """Return a one-line MemoryError for a lack of memory; return any other error as it is."""
     if not is_out_of_memory(error):
         return error
