@@ -18,9 +18,10 @@ from PIL import Image
 
 from fpp_sweep.checks.checks import CHECKS, REQUIRED, findings
 from fpp_sweep.checks.cluster_file import SHIPPED, missing_nodes, open_values
+from fpp_sweep.checks.data_probes import data_readings
 from fpp_sweep.checks.finding_table import finding_table
 from fpp_sweep.checks.guessing import images_needed, looks_like_guessing
-from fpp_sweep.checks.probes import data_readings, node_readings, run_probes
+from fpp_sweep.checks.probes import node_readings, run_probes
 from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.spec.specs import WorkerSpec
 from tests.kit.processes import ROOT, environment, killed_at_end, start_tune

@@ -30,7 +30,8 @@ from PIL import Image
 from fpp_sweep.checks import probes
 from fpp_sweep.checks.checks import findings
 from fpp_sweep.checks.cluster_file import missing_nodes, open_values
-from fpp_sweep.checks.probes import Choices, data_readings, node_readings, run_probes, token_mode
+from fpp_sweep.checks.data_probes import Choices, data_readings
+from fpp_sweep.checks.probes import node_readings, run_probes, token_mode
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.specs import TextSource, WorkerSpec

@@ -42,7 +42,7 @@ def test_no_ratio_of_entropies_in_tda_exceeds_the_natural_logarithm_of_two():
 
 def test_the_table_of_the_family_prints_the_same_cells():
     rows = {row.name: row for row in find("family").rows}
-    for name, method in (("tda", "TDA"), ("boostadapter", "BoostAdapter"), ("zero", "ZERO")):
+    for name, method in (("tda_ensemble", "TDA"), ("boostadapter_ensemble", "BoostAdapter"), ("zero", "ZERO")):
         cells = next(row["cells"] for row in MEANS if row["of"] == method)
         numbers = dict(rows[name].printed["accuracy"])
         average = numbers.pop("average")

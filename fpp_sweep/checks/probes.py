@@ -12,32 +12,21 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-from fpp_sweep.checks.guessing import images_needed
 from fpp_sweep.checks.versions import versions
-from fpp_sweep.core.datasets import BadImageError, Dataset, custom_datasets, expand
 from fpp_sweep.core.images.cache import default_cache
-from fpp_sweep.core.metric_contract import check_metric
-from fpp_sweep.space.published import preset_for
-from fpp_sweep.spec import catalogue, keys
-from fpp_sweep.spec.config import preset
+from fpp_sweep.spec import keys
 from fpp_sweep.spec.memory import memory
 from fpp_sweep.spec.process import cores
-from fpp_sweep.spec.specs import TextSource, WorkerSpec
-from fpp_sweep.spec.tasks import BATCH, EvalTask
+from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.workers.addresses import ray_temp_folder
 from fpp_sweep.workers.session_folders import SHORT_FOLDER, folders_of_dead_drivers, is_too_long
 
-if TYPE_CHECKING:
-    from fpp_sweep.trial.worker import Worker
-
 Readings = dict[str, Any]  # by subject; where a probe fails, the reading is {"failed": the reason}
-SAMPLED_IMAGES = 32  # opened images of each split, spread over its list
 SAMPLE_BYTES = 4 * 2**20  # written to a disk to see whether and how fast it takes them
 COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
 LIST_GPUS = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
@@ -67,28 +56,6 @@ def node_readings(spec: WorkerSpec, token_key: str | None) -> Readings:
         probes["token"] = token_mode
         probes["same token"] = lambda: token_digest(token_key)
     return {**versions(), "code": package_digest(), **run_probes(probes)}
-
-
-class Choices(NamedTuple):
-    """The methods, prompts and templates that the trials of a sweep may use."""
-
-    methods: tuple[str, ...]
-    prompts: tuple[TextSource, ...]
-    seconds: float  # for the check of a plugin
-
-
-NO_CHOICES = Choices((), (), 0.0)
-
-
-def all_readings(
-    spec: WorkerSpec, token_key: str | None, datasets: Sequence[str], splits: Sequence[str], choices: Choices
-) -> Readings:
-    """Return all readings of this machine, and of the model and its predictions if datasets are given."""
-    readings = node_readings(spec, token_key)
-    readings |= run_probes({"GPUs": gpus})
-    if datasets:
-        readings |= data_readings(spec, datasets, splits, choices)
-    return readings
 
 
 def run_probes(probes: Mapping[str, Callable[[], Any]]) -> Readings:
@@ -208,89 +175,3 @@ def gpus() -> dict[str, Any]:
     for command in (LIST_GPUS, [sys.executable, "-c", COUNT_GPUS]):
         outputs.append(subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout)
     return {"listed": outputs[0].splitlines(), "torch": int(outputs[1])}
-
-
-def data_readings(
-    spec: WorkerSpec, datasets: Sequence[str], splits: Sequence[str], choices: Choices = NO_CHOICES
-) -> Readings:
-    """Return digests of the weights and of each split of each dataset, and what is wrong with their images.
-
-    The methods, prompts and plugins of the sweep are tried on the model.
-
-    On the first split, zero-shot shows whether class names and labels belong together.
-    """
-    from fpp_sweep.trial.worker import Worker  # loads torch
-
-    try:
-        names = expand(datasets, custom_datasets(datasets, spec.dataset_file))
-    except Exception as error:
-        return {"dataset file": {"failed": str(error)}}
-    with tempfile.TemporaryDirectory() as scratch:
-        try:
-            worker = Worker(replace(spec, cache=scratch, device="cpu", compile=False))
-            readings: Readings = {"weights": worker.model_info().digest[:12]}
-        except Exception as error:
-            return {"weights": {"failed": str(error)}}
-        for name in names:
-            for split in splits:
-                try:
-                    readings |= _split_readings(worker, name, split)
-                    if split == splits[0]:
-                        readings[f"accuracy on {name}"] = _zero_shot(worker, name, split)
-                except Exception as error:
-                    readings[f"dataset {name}, {split}"] = {"failed": str(error)}
-        if choices.methods:
-            readings |= run_probes({"methods and prompts": lambda: check_choices(worker, choices)})
-    return readings
-
-
-def check_choices(worker: Worker, choices: Choices) -> dict[str, Any]:
-    """Try methods, prompts and plugins on made-up samples; raise InputError for the first that cannot be used."""
-    for row in catalogue.METRICS.values():
-        if row.digest:
-            check_metric(row, choices.seconds)
-    notes = worker.check(choices.methods, choices.prompts, (), choices.seconds).notes
-    return {"methods": len(choices.methods), "prompts": len(choices.prompts), "notes": list(notes)}
-
-
-def _split_readings(worker: Worker, name: str, split: str) -> Readings:
-    (info,) = worker.describe([name], split)
-    dataset = worker.datasets.whole(name, split)  # with --limit most classes would be without images
-    return {
-        f"dataset {name}, {split}": keys.digest(info.digest, info.classes, length=12),
-        f"images of {name}, {split}": info.images,
-        f"classes of {name}, {split}": classes_without_images(dataset),
-        f"files of {name}, {split}": unreadable_sample(dataset),
-    }
-
-
-def classes_without_images(dataset: Dataset) -> dict[str, Any]:
-    present = set(dataset.labels.tolist())
-    empty = [name for label, name in enumerate(dataset.classes) if label not in present]
-    return {"classes": len(dataset.classes), "empty": empty}
-
-
-def unreadable_sample(dataset: Dataset) -> dict[str, Any]:
-    """Open images that are spread over the list; return how many, and the problems."""
-    count = min(SAMPLED_IMAGES, len(dataset.ids))
-    problems = []
-    for number in range(count):
-        sample = dataset.ids[number * len(dataset.ids) // count]
-        try:
-            dataset.source.image(sample)
-        except (BadImageError, OSError) as error:
-            problems.append(" ".join(str(error).split()))
-    return {"opened": count, "images": len(dataset.ids), "problems": problems}
-
-
-def _zero_shot(worker: Worker, name: str, split: str) -> dict[str, int]:
-    """Return how many of the first images zero-shot classifies correctly."""
-    (info,) = worker.describe([name], split)
-    config = preset(preset_for("auto", worker.spec.model)).replace({"method": "zero_shot", "prompt": "a photo of a"})
-    count = min(info.size, max(BATCH, images_needed(len(info.classes))))
-    task = EvalTask(config=config, dataset=name, split=split, seed=0, start=0, stop=count)
-    predictions = worker.run(task, []).predictions
-    correct = 0
-    if predictions is not None:
-        correct = int((predictions.predicted == predictions.labels).sum())
-    return {"correct": correct, "images": count, "classes": len(info.classes)}

@@ -14,9 +14,10 @@ import yaml
 
 from fpp_sweep.checks import checks
 from fpp_sweep.checks.cluster_file import missing_nodes, open_values
+from fpp_sweep.checks.data_probes import NO_CHOICES, Choices, all_readings
 from fpp_sweep.checks.datasets import dataset_table, survey_datasets, unreadable_images
 from fpp_sweep.checks.finding_table import finding_table
-from fpp_sweep.checks.probes import NO_CHOICES, Choices, Readings, all_readings, run_probes
+from fpp_sweep.checks.probes import Readings, run_probes
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.specs import PluginFile, WorkerSpec

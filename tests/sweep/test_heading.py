@@ -20,4 +20,4 @@ from tests.kit.records import sweep_info
 )
 def test_the_header_says_what_follows_the_budget(tmp_path, search, line):
     space = {"search": {"finalists": {"count": 6, "seeds": 3}, **search}}
-    assert line in heading(SweepFolder(tmp_path), space, sweep_info().objectives, "val")
+    assert line in heading(SweepFolder(tmp_path), space, sweep_info().objectives, "val", width=120)

@@ -18,6 +18,7 @@ from fpp_sweep.trial import proof, proof_checks, proof_views, proving
 from fpp_sweep.trial.proof import CheckResult, DeviceKind, Proof
 from fpp_sweep.trial.proof_bench import Bench
 from fpp_sweep.trial.worker import Worker
+from tests.kit.waiting import LONG
 
 CPU = torch.device("cpu")
 KIND = DeviceKind(name="GPU X", driver="1.2", torch_version="2.9", pillow="12", engine="engine 2, views 2")
@@ -278,7 +279,7 @@ def test_a_worker_uses_a_gpu_as_far_as_it_is_proven(worker_on_gpu, few_checks):
     ran, _ = few_checks
     worker = worker_on_gpu()
     assert worker.clip.device_views == "eager"
-    assert worker.check([], [], []).notes == worker.model_info().notes == ()
+    assert worker.check([], [], [], LONG).notes == worker.model_info().notes == ()
     assert set(ran) == {*proof.REQUIRED, proof.VIEWS}
 
 
@@ -288,7 +289,7 @@ def test_a_worker_says_what_a_gpu_is_not_used_for(worker_on_gpu, few_checks):
     worker = worker_on_gpu(compile=True)
     assert worker.clip.device_views == "off"
     assert "compiled" not in worker.clip.arithmetic_suffix
-    views, towers = worker.check([], [], []).notes
+    views, towers = worker.check([], [], [], LONG).notes
     assert views.endswith("views: text; Pillow renders the views")
     assert towers.endswith("compiled towers: text; towers run without torch.compile")
     assert worker.model_info().notes == (views, towers)

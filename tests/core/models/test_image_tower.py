@@ -96,4 +96,7 @@ def test_features_of_the_whole_block_have_another_key(tmp_path):
         FeatureCache(tmp_path).features(clip, painted_dataset(3), views, 0)
     assert isinstance(whole.visual, nn.Module)
     manifests = [json.loads(path.read_text()) for path in tmp_path.glob("features/*/manifest.json")]
-    assert sorted(manifest["compute"] for manifest in manifests) == ["float32", "float32, class token alone"]
+    assert sorted(manifest["compute"] for manifest in manifests) == [
+        "float32 on cpu",
+        "float32 on cpu, class token alone",
+    ]
