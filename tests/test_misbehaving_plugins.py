@@ -341,6 +341,7 @@ def outcomes_on_ray(folder):
             yield case, name, outcome, same_predictions(result, alone.run(probe(number)).predictions)
 
 
+@pytest.mark.nightly  # the fast tests do the same in one process
 @pytest.mark.slow  # Ray
 def test_misbehaving_plugins_on_ray_are_noticed_and_change_no_other_trial(tmp_path):
     problems = []
