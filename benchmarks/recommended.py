@@ -42,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = {row["seed"]: row for row in read_lines(args.out)}
     with tempfile.TemporaryDirectory(prefix="recommended-") as scratch:
         folder = args.folder or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
         for seed in range(args.sweeps):
             if seed not in rows:
                 rows[seed] = {"seed": seed, **measured(args, folder, seed)}
