@@ -36,7 +36,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.records.records import FINAL, Kind, SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.search.choosing import choose_finalists, choose_tested
+from fpp_sweep.search.choosing import choose_finalists, choose_for_test_split
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.statistics.block_stats import (
     BlockStats,
@@ -223,7 +223,7 @@ def simulate(path: Path, truths: dict[str, Truth], images: int, datasets: int, s
     for finalist in finalists:
         simulation.measure(finalist.name, FINAL, "fresh", SEEDS)
     finished = [folder.trial(finalist.name) for finalist in finalists]
-    tested = choose_tested(folder, front_of(info, folder.trials()), finished)
+    tested = choose_for_test_split(folder, front_of(info, folder.trials()), finished)
     for name in [*(f"baseline-{label}" for label in BASELINES), *(record.name for record in tested)]:
         simulation.measure(name, "test", "test", simulation.seeds_of(name))
     folder.write_info(replace(info, state="finished"))

@@ -1,4 +1,7 @@
-"""All trials on a page: the table, and a section for each, `#trial-0007`, which trials.js fills when it is opened."""
+"""All trials on a page: a table, and a section for each trial, such as `#trial-0007`.
+
+The sections are empty at first. trials.js fills a section with the trial's contents when a reader opens it.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +19,25 @@ from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.report.document import Block, Html, Section, Text
 from fpp_sweep.report.html import format_time, safe
 from fpp_sweep.report.repeat import repeat_command
-from fpp_sweep.report.trial_table import NOTE, trial_table
+from fpp_sweep.report.trial_table import USAGE_NOTE, trial_table
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import printable
 from fpp_sweep.spec.progress import duration
 from fpp_sweep.statistics.block_stats import BlockStats, bin_sums, datasets_of
 
-LOG_LINES = 5
+LOG_LINES = 5  # last lines of a trial's log
 PERMILLE = 1000
 
-FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # a page has the settings of every trial
+# libyaml's dumper where PyYAML has it: a page has the configuration of every trial, and the other dumper is slow
+FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def trials_section(info: SweepInfo, records: Sequence[TrialRecord], statistics: SweepStatistics) -> Section:
     """Return the table of all trials, and an empty section for each of them."""
     blocks: list[Block] = [Text("No trial has started yet.", "faint")]
     if records:
-        blocks = [Text(NOTE, "faint"), trial_table(info, records, statistics), _empty_sections(records)]
+        blocks = [Text(USAGE_NOTE, "faint"), trial_table(info, records, statistics), _empty_sections(records)]
     return Section("Trials", blocks, anchor="trials")
 
 
@@ -48,14 +52,17 @@ def _empty_sections(records: Sequence[TrialRecord]) -> Html:
 def trial_contents(
     folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord], front: Front
 ) -> dict[str, dict[str, Any]]:
-    """Return what the sections show, as plain values by the record's name; trials.js has the form."""
+    """Return the contents of each trial's section, by trial name, as values that JSON can hold.
+
+    trials.js reads these keys and makes the section's elements of them: a new key needs code there as well.
+    """
     contents = {}
     for record in records:
         numbers = {}
-        diagrams = {}
+        diagrams = {}  # reliability diagrams
         for split, result in record.results.items():
-            numbers[split] = _number_rows(result)
-            diagrams[split] = _diagrams(folder, record, split)
+            numbers[split] = _metric_rows(result)
+            diagrams[split] = _reliability_diagrams(folder, record, split)
         contents[record.name] = {
             "summary": _summary(record, front),
             "reason": format_setting(record.reason or ""),
@@ -71,6 +78,7 @@ def trial_contents(
 
 
 def _summary(record: TrialRecord, front: Front) -> str:
+    """Return a trial's state, remarks, origin, start and duration in one line."""
     parts = [record.state, *front.remarks(record), record.origin]
     if record.started:
         parts.append(f"begun {format_time(record.started)}")
@@ -78,7 +86,8 @@ def _summary(record: TrialRecord, front: Front) -> str:
         parts.append(duration(record.finished - record.started))
     if record.attempt > 1:
         parts.append(f"attempt {record.attempt}")
-    return ", ".join(dict.fromkeys(parts))
+    distinct_parts = dict.fromkeys(parts)
+    return ", ".join(distinct_parts)
 
 
 def _settings(record: TrialRecord) -> list[list[str]]:
@@ -92,8 +101,8 @@ def _settings(record: TrialRecord) -> list[list[str]]:
     return rows
 
 
-def _number_rows(result: SplitResult) -> list[list[str]]:
-    """Return a table: the metrics, a row for each dataset, and the averages."""
+def _metric_rows(result: SplitResult) -> list[list[str]]:
+    """Return a table of metrics: a row of their names, a row for each dataset, and a row of averages."""
     metrics = list(result.average)
     rows = [["", *metrics]]
     for dataset, values in result.datasets.items():
@@ -104,11 +113,12 @@ def _number_rows(result: SplitResult) -> list[list[str]]:
     averages = ["average"]
     for metric in metrics:
         averages.append(format_result(metric, result))
-    return [*rows, averages]
+    rows.append(averages)
+    return rows
 
 
-def _diagrams(folder: SweepFolder, record: TrialRecord, split: str) -> dict[str, list[int]]:
-    """Return the reliability diagram of each dataset: bin, images, correct ones and mean confidence in permille."""
+def _reliability_diagrams(folder: SweepFolder, record: TrialRecord, split: str) -> dict[str, list[int]]:
+    """Return the reliability diagram of each dataset, over all seeds; empty without readable block statistics."""
     try:
         artifacts = folder.inside(folder.artifacts(record.name))
         folder.inside(artifacts / split)
@@ -117,24 +127,30 @@ def _diagrams(folder: SweepFolder, record: TrialRecord, split: str) -> dict[str,
         return {}
     diagrams = {}
     for dataset in datasets_of(table):
-        seeds = []
+        stats_of_seeds = []
         for (name, _), stats in table.items():
             if name == dataset:
-                seeds.append(stats)
-        diagrams[dataset] = _diagram(seeds)
+                stats_of_seeds.append(stats)
+        diagrams[dataset] = _reliability_diagram(stats_of_seeds)
     return diagrams
 
 
-def _diagram(seeds: Sequence[BlockStats]) -> list[int]:
+def _reliability_diagram(stats_of_seeds: Sequence[BlockStats]) -> list[int]:
+    """Return a flat list with four numbers for each bin that has images.
+
+    The numbers are the bin's index, its images, its correct predictions, and its mean confidence in permille.
+    """
     numbers: list[int] = []
-    counts, hits, confidences = np.sum([bin_sums(stats) for stats in seeds], axis=0)
+    counts, hits, confidence_sums = np.sum([bin_sums(stats) for stats in stats_of_seeds], axis=0)
     for index, count in enumerate(counts):
         if count:
-            numbers += [index, int(count), int(hits[index]), round(PERMILLE * confidences[index] / count)]
+            mean_permille = round(PERMILLE * confidence_sums[index] / count)
+            numbers += [index, int(count), int(hits[index]), mean_permille]
     return numbers
 
 
 def _last_log_lines(folder: SweepFolder, record: TrialRecord) -> list[str]:
+    """Return the last lines of a trial's log, safe to show; none if the log cannot be read."""
     try:
         lines = folder.last_log_lines(record.name, LOG_LINES)
     except (InputError, OSError):  # no file of this folder, or one that cannot be read

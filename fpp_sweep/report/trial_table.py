@@ -21,7 +21,7 @@ from fpp_sweep.report.front_table import remarks, setting_cells, support_text
 from fpp_sweep.report.table import Cell, Column, Row, RowStyle, Table, cells_of, columns_of
 
 REASON_LENGTH = 200  # characters
-NOTE = (
+USAGE_NOTE = (  # above the table
     "Best trials first. The filter takes words, and comparisons such as ece<5 or state=failed; the charts show the "
     "trials that it leaves, and the table those that you mark in a chart. A name leads to all about the trial."
 )

@@ -12,118 +12,142 @@ from fpp_sweep.records.measurements import measure, resampled_metrics
 from fpp_sweep.records.records import FINAL, TrialRecord
 from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.spec import catalogue
-from fpp_sweep.statistics.front_support import FrontSupport, front_support
-from fpp_sweep.statistics.paired import difference, seed_variances
+from fpp_sweep.statistics.bootstrap import SplitSamples
+from fpp_sweep.statistics.front_support import Support, front_support
+from fpp_sweep.statistics.paired import Difference, difference, seed_variances
 from fpp_sweep.statistics.verdicts import margin_of
 
-MAX_TESTED = 3  # finalists on the test split: with more of them, Holm's correction would hide more differences
-UNLIKELY = "unlikely"
+MAX_ON_TEST_SPLIT = 3  # finalists: with more of them, Holm's correction would hide more differences
+UNKNOWN_SUPPORT = Support("uncertain", share=0.0)
 
 
 def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[TrialRecord]:
-    """Return the trials that run in the final stage, at most `count`: of the front and its closest rivals.
+    """Return the trials that run in the final stage, at most `count`: members of the front and its closest rivals.
 
-    Front members with a mark (the knee, the best in an objective) come first. Other members, and rivals behind the
-    front with a support that is not `unlikely`, are sorted by what a recommendation needs: no loss against zero-shot
-    beyond the margin, then the evidence for a gain, then support and trade-off.
+    Front members with a mark (the knee, the best in an objective) come first. Then the order is by the chance of a
+    recommendation: the least excess loss against zero-shot, then the largest t statistic of a gain, then front members
+    before rivals, then support and trade-off. Rivals whose support is unlikely or unknown are left out.
 
     Trials with the settings of a baseline are left out, because the baseline runs anyway. Trials below the floor of
     accuracy are left out if there are other candidates.
     """
+    candidates = _candidates(front)
+    supports = supports_of(folder, front, candidates, front.search_split)
+    comparisons = compare_with_main_reference(folder, front, candidates, front.search_split)
+    contenders = []
+    for record in front.by_trade_off(candidates):
+        support = supports.get(record.name)
+        may_be_on_front = support is not None and support.word != "unlikely"
+        if record in front.members or may_be_on_front:
+            contenders.append(record)
+
+    def rank(record: TrialRecord) -> tuple[bool, float, float, bool, float]:
+        """Return a sort key: the smallest key comes first, trials with equal keys stay in the order of trade-off."""
+        has_mark = bool(front.marks.get(record.name))
+        comparison = comparisons.get(record.name, ReferenceComparison())
+        support = supports.get(record.name, UNKNOWN_SUPPORT)
+        is_rival = record not in front.members
+        return (not has_mark, comparison.excess_loss, -comparison.largest_t, is_rival, -support.share)
+
+    return sorted(contenders, key=rank)[:count]
+
+
+def _candidates(front: Front) -> list[TrialRecord]:
+    """Return the feasible trials nearest to the front, or only those above the floor of accuracy if there are any."""
     baseline_keys = {baseline.key for baseline in front.baselines}
     candidates = []
     for record in front.layers(MAX_COMPARED):
         if record.feasible and record.key not in baseline_keys:
             candidates.append(record)
     above_floor = [record for record in candidates if not front.is_below_floor(record)]
-    if above_floor:
-        candidates = above_floor
-    support_by_name = support_of(folder, front, candidates, front.search_split).trials
-    outlooks = outlooks_of(folder, front, candidates, front.search_split)
-    ranked: list[tuple[tuple[bool, float, float, bool, float, int], TrialRecord]] = []
-    for position, record in enumerate(front.by_trade_off(candidates)):
-        on_front = record in front.members
-        support = support_by_name.get(record.name)
-        if not on_front and (support is None or support.word == UNLIKELY):
-            continue
-        has_mark = bool(front.marks.get(record.name))
-        outlook = outlooks.get(record.name, Outlook())
-        share = 0.0
-        if support is not None:
-            share = support.share
-        sort_key = (not has_mark, outlook.shortfall, -outlook.evidence, not on_front, -share, position)
-        ranked.append((sort_key, record))
-    ranked.sort(key=lambda row: row[0])
-    return [record for _, record in ranked[:count]]
+    return above_floor or candidates
+
+
+def choose_for_test_split(folder: SweepFolder, front: Front, finalists: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Return the finalists that run on the test split, at most MAX_ON_TEST_SPLIT.
+
+    A finalist is left out if another finalist is clearly ahead. The others are sorted by the chance of a
+    recommendation: the least excess loss against zero-shot, then the largest t statistic of a gain, then support.
+    A finalist whose seeds disagree comes late, even if its mean is the best: its standard error is large. Without a
+    baseline, support alone decides.
+    """
+    supports = supports_of(folder, front, finalists, FINAL)
+    comparisons = compare_with_main_reference(folder, front, finalists, FINAL)
+    contenders = []
+    for record in finalists:
+        if supports.get(record.name, UNKNOWN_SUPPORT).word != "unlikely":
+            contenders.append(record)
+
+    def rank(record: TrialRecord) -> tuple[float, float, float]:
+        """Return a sort key: the smallest key comes first, finalists with equal keys stay in the given order."""
+        comparison = comparisons.get(record.name, ReferenceComparison())
+        support = supports.get(record.name, UNKNOWN_SUPPORT)
+        return (comparison.excess_loss, -comparison.largest_t, -support.share)
+
+    return sorted(contenders, key=rank)[:MAX_ON_TEST_SPLIT]
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
-    """The distance of a trial from a recommendation, by its differences to the reference on a split."""
+class ReferenceComparison:
+    """A trial's paired differences to the main reference on a split, each reduced to its extreme over metrics."""
 
-    shortfall: float = 0.0  # margins that the bound of its worst loss lies beyond the margin; 0 if within
-    evidence: float = 0.0  # its largest gain, in standard errors
-
-
-def choose_tested(folder: SweepFolder, front: Front, finalists: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the finalists that go to the test split, at most MAX_TESTED.
-
-    A finalist is left out if another finalist is clearly ahead. The others are sorted by what a recommendation needs:
-    first that no loss against zero-shot beyond the margin is possible, then the evidence for a gain. A trial whose
-    seeds disagree has neither, however good its mean. Without a baseline, those most often on the front come first.
-    """
-    support_by_name = support_of(folder, front, finalists, FINAL).trials
-    outlooks = outlooks_of(folder, front, finalists, FINAL)
-    ranked = []
-    for position, record in enumerate(finalists):
-        support = support_by_name.get(record.name)
-        share = 0.0
-        if support is not None:
-            share = support.share
-            if support.word == UNLIKELY:
-                continue
-        outlook = outlooks.get(record.name, Outlook())
-        ranked.append((outlook.shortfall, -outlook.evidence, -share, position, record))
-    ranked.sort(key=lambda row: row[:4])
-    return [row[-1] for row in ranked[:MAX_TESTED]]
+    excess_loss: float = 0.0  # in margins: the loss that cannot be ruled out, less one margin; 0 if within the margin
+    largest_t: float = 0.0  # gain / standard error in the metric with the clearest gain; 0 if there is no gain
 
 
-def reference_of(baselines: Sequence[TrialRecord]) -> TrialRecord | None:
-    """Return the baseline that finalists are measured against in the final stage: zero-shot, else the first one."""
+def main_reference(baselines: Sequence[TrialRecord]) -> TrialRecord | None:
+    """Return the baseline whose loss to a finalist is limited by the margin: the first reference, usually zero-shot."""
     references = references_of(baselines)
     if not references:
         return None
     return references[0]
 
 
-def outlooks_of(folder: SweepFolder, front: Front, trials: Sequence[TrialRecord], split: str) -> dict[str, Outlook]:
-    """Return the outlooks of the trials that can be paired with the reference on a split."""
-    reference = reference_of(front.baselines)
+def compare_with_main_reference(
+    folder: SweepFolder, front: Front, trials: Sequence[TrialRecord], split: str
+) -> dict[str, ReferenceComparison]:
+    """Return comparisons by trial name, for the trials that can be paired with the main reference on a split."""
+    reference = main_reference(front.baselines)
     if reference is None:
         return {}
     metrics = resampled_metrics(metrics_of(front.objectives))
     margins = folder.info().space.get("search", {}).get("margin", {})
     samples = measure(folder, [reference, *trials], split, metrics).samples
+    comparisons = {}
+    for name, differences in _differences_by_trial(samples, trials, reference, metrics).items():
+        excess_losses = [0.0]
+        t_statistics = [0.0]
+        for paired in differences:
+            loss_in_margins = -paired.least_gain / margin_of(paired.metric, margins)
+            excess_losses.append(loss_in_margins - 1)
+            t_statistics.append(paired.gain / paired.standard_error)
+        comparisons[name] = ReferenceComparison(max(excess_losses), max(t_statistics))
+    return comparisons
+
+
+def _differences_by_trial(
+    samples: SplitSamples, trials: Sequence[TrialRecord], reference: TrialRecord, metrics: Sequence[str]
+) -> dict[str, list[Difference]]:
+    """Return the differences to the reference in all metrics, by trial; without those of identical results."""
     variances = seed_variances(samples, metrics)
-    outlooks: dict[str, Outlook] = {}
+    differences: dict[str, list[Difference]] = {}
     for record in trials:
         for metric in metrics:
             paired = difference(samples, record.name, reference.name, metric, variances[metric])
-            if paired is None or paired.standard_error == 0:
-                continue
-            outlook = outlooks.get(record.name, Outlook())
-            shortfall = -paired.least_gain / margin_of(metric, margins) - 1
-            evidence = paired.gain / paired.standard_error
-            outlooks[record.name] = Outlook(max(outlook.shortfall, shortfall), max(outlook.evidence, evidence))
-    return outlooks
+            if paired is not None and paired.standard_error > 0:
+                differences.setdefault(record.name, []).append(paired)
+    return differences
 
 
-def support_of(folder: SweepFolder, front: Front, records: Sequence[TrialRecord], split: str) -> FrontSupport:
-    """Return each trial's support for the front of these trials, measured on one split; empty if it is unknown."""
+def supports_of(folder: SweepFolder, front: Front, records: Sequence[TrialRecord], split: str) -> dict[str, Support]:
+    """Return the support of trials for the front of `records` on a split, by trial name.
+
+    Empty if an objective cannot be resampled: by that objective, any trial may be on the front.
+    """
     metrics = metrics_of(front.objectives)
-    metrics_without_datasets = {catalogue.parts_of(metric).of_average for metric in metrics}
-    if len(resampled_metrics(metrics)) < len(metrics_without_datasets):
-        return FrontSupport()  # any trial may be on the front by an objective that cannot be resampled
+    names_without_dataset = {catalogue.parts_of(metric).of_average for metric in metrics}
+    if set(resampled_metrics(metrics)) != names_without_dataset:
+        return {}
     samples = measure(folder, records, split, metrics).samples
     names = [record.name for record in records]
-    return front_support(samples, names, metrics, seed_variances(samples, metrics))
+    return dict(front_support(samples, names, metrics, seed_variances(samples, metrics)).trials)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of
 from fpp_sweep.records.records import FINAL, TrialRecord
-from fpp_sweep.search.choosing import choose_finalists, choose_tested, reference_of
+from fpp_sweep.search.choosing import choose_finalists, choose_for_test_split, main_reference
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Finalists
 from fpp_sweep.spec import catalogue
@@ -132,7 +132,7 @@ class FinalJobs:
             self._finalists = self._choose(records)
         jobs = self._jobs_of_baselines(split) + self._jobs_of_finalists(records)
         if self._tested is None and FINAL not in running_splits and not self._final_stage_waits(jobs, records):
-            self._tested = self._choose_tested(records)
+            self._tested = self._choose_for_test_split(records)
         for record in self._tested or ():
             jobs.append((record.name, "test"))
         for job in jobs:
@@ -165,7 +165,7 @@ class FinalJobs:
             return list(front.members)
         return choose_finalists(self._folder, front, self._space.search.finalists.count)
 
-    def _choose_tested(self, records: Mapping[str, TrialRecord]) -> list[TrialRecord]:
+    def _choose_for_test_split(self, records: Mapping[str, TrialRecord]) -> list[TrialRecord]:
         """Return the finalists that run on the test split; none after a search on the test split."""
         if self._space.search.split == "test":
             return []
@@ -178,7 +178,7 @@ class FinalJobs:
         for record in finalists:
             if FINAL in record.results:
                 finished.append(record)
-        return choose_tested(self._folder, self._front(records), finished)
+        return choose_for_test_split(self._folder, self._front(records), finished)
 
     def _jobs_of_baselines(self, search_split: str) -> list[Job]:
         """Return jobs of the baselines on the last split that finalists run on: test; after a search on test, final."""
@@ -194,7 +194,7 @@ class FinalJobs:
         if not self._has_final_stage or not self._finalists:
             return []
         jobs = [(record.name, FINAL) for record in self._finalists]
-        reference = reference_of(self._front(records).baselines)
+        reference = main_reference(self._front(records).baselines)
         if reference is not None:
             jobs.insert(0, (reference.name, FINAL))
         return jobs

@@ -1,28 +1,29 @@
-"""The Gaussian-process sampler of the search: Optuna's GPSampler with limited cost, and away from failed trials."""
+"""The Gaussian-process sampler of the search: Optuna's GPSampler, cheaper and without repeats of failed settings."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from optuna import Study
 from optuna.distributions import BaseDistribution
 from optuna.samplers import GPSampler
 from optuna.trial import FrozenTrial, TrialState
 
-MAX_MODELLED = 200  # trials that the model is fitted to: the cost grows with their cube
-MAX_WITHOUT_VALUES = 8  # trials without values that the model keeps away from: the latest ones
+MAX_FITTED_TRIALS = 200  # trials that the model is fitted to: the cost grows with the cube of their number
+MAX_TRIALS_WITHOUT_VALUES = 8  # failed and stopped trials whose settings the model avoids: the latest ones
 
 
 class GaussianProcessSampler(GPSampler):
     """Optuna's GPSampler with three additions.
 
-    Settings are random until more trials have finished than run: the model of so few is worse than chance where seeds
-    differ as much as settings (benchmarks/RESULTS.md, Search).
+    Settings are random until the finished trials outnumber the running ones. A model of so few trials proposes
+    worse settings than chance if seeds differ as much as settings do (benchmarks/RESULTS.md, Search).
 
-    A trial that failed, or that a command has stopped, has settings but no values. It counts as running: Optuna then
-    looks for settings that gain most beside it, and does not propose the same settings again.
+    Settings of failed and stopped trials are avoided. These trials have no values, so they count as running: Optuna
+    looks for settings that add most to the running trials, and does not propose the same settings again.
 
-    Of more than MAX_MODELLED trials the model sees the best ones by Optuna's front, and a random choice of the others.
+    The model is fitted to at most MAX_FITTED_TRIALS trials: the Pareto front, and a random choice of the others.
     """
 
     def _sample_relative_impl(
@@ -33,24 +34,28 @@ class GaussianProcessSampler(GPSampler):
         search_space: dict[str, BaseDistribution],
     ) -> dict[str, Any]:
         if len(completed_trials) <= len(running_trials):
-            return {}
+            return {}  # Optuna then samples each setting at random
         without_values = []
         for trial in study.get_trials(deepcopy=False, states=(TrialState.FAIL, TrialState.PRUNED)):
             if search_space.keys() <= trial.params.keys():
                 without_values.append(trial)
-        pending = [*without_values[-MAX_WITHOUT_VALUES:], *running_trials]
-        modelled = self._modelled(study, completed_trials)
-        settings: dict[str, Any] = super()._sample_relative_impl(study, modelled, pending, search_space)
+        avoided = [*without_values[-MAX_TRIALS_WITHOUT_VALUES:], *running_trials]
+        fitted = self._trials_to_fit(study, completed_trials)
+        settings: dict[str, Any] = super()._sample_relative_impl(study, fitted, avoided, search_space)
         return settings
 
-    def _modelled(self, study: Study, completed_trials: list[FrozenTrial]) -> list[FrozenTrial]:
-        """Return the trials that the model is fitted to, in their order."""
-        if len(completed_trials) <= MAX_MODELLED:
+    def _trials_to_fit(self, study: Study, completed_trials: list[FrozenTrial]) -> list[FrozenTrial]:
+        """Return the trials that the model is fitted to, in the order of `completed_trials`."""
+        if len(completed_trials) <= MAX_FITTED_TRIALS:
             return completed_trials
-        on_front = {trial.number for trial in study.best_trials[:MAX_MODELLED]}
-        ranks = self._rng.rng.permutation(len(completed_trials))
-        order = sorted(
-            range(len(completed_trials)),
-            key=lambda index: (completed_trials[index].number not in on_front, ranks[index]),
-        )
-        return [completed_trials[index] for index in sorted(order[:MAX_MODELLED])]
+        front_numbers = {trial.number for trial in study.best_trials[:MAX_FITTED_TRIALS]}
+        random_ranks = self._rng.rng.permutation(len(completed_trials))
+        on_front = []
+        others = []
+        for index in np.argsort(random_ranks).tolist():
+            if completed_trials[index].number in front_numbers:
+                on_front.append(index)
+            else:
+                others.append(index)
+        chosen = (on_front + others)[:MAX_FITTED_TRIALS]
+        return [completed_trials[index] for index in sorted(chosen)]

@@ -12,12 +12,14 @@ from typing import Any, Literal, get_args
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import AdaptConfig, TrialConfig
 
-FILE = Path(__file__).with_name("released_settings.toml")
+SETTINGS_FILE = Path(__file__).with_name("released_settings.toml")
 TEMPLATES_FILE = Path(__file__).with_name("released_templates.toml")
-OTHER_TEMPLATES = "simple"  # of datasets without released templates; ours, as on ImageNet
+FALLBACK_TEMPLATES = "simple"  # for datasets without released templates; our choice: those of ImageNet
+OPEN_VALUES = (None, "auto")  # values that mean "not set by the user": a released value replaces them
 
-Chosen = Literal["fixed", "not said", "tuned on test", "unpublished"]
-OPEN = (None, "auto")  # values of a setting that a released value replaces
+# How a released value was chosen. `fixed`: one value for all datasets. `not said`: its authors do not say how.
+# `tuned on test`: on the test images. `unpublished`: its authors give no value, so that the value is ours.
+HowChosen = Literal["fixed", "not said", "tuned on test", "unpublished"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +27,9 @@ class ReleasedSetting:
     """A setting of a method with its released values."""
 
     key: str
-    chosen: Chosen
-    default: Any  # for datasets without a released value; None: there is no value that depends on the dataset
-    datasets: Mapping[str, Any]
+    chosen: HowChosen
+    default: Any  # our value for datasets without a released one; None: the default or the method's row decides
+    datasets: Mapping[str, Any]  # released values by dataset
 
     def value(self, dataset: str) -> Any:
         """Return the value on a dataset; None if the setting stays as it is."""
@@ -36,60 +38,62 @@ class ReleasedSetting:
 
 @cache
 def released_settings() -> dict[str, list[ReleasedSetting]]:
-    """Return the released settings by method.
+    """Return the released settings by table of released_settings.toml; `MethodRow.released` names a method's table.
 
     >>> [setting.key for setting in released_settings()["tda"]]
     ['adapt.cache_alpha', 'adapt.cache_beta']
     """
-    tables = tomllib.loads(FILE.read_text())
+    tables = tomllib.loads(SETTINGS_FILE.read_text())
     settings = {}
-    for method, entries in tables.items():
-        settings[method] = [_read(tables, key, entry) for key, entry in entries.items()]
+    for table, entries in tables.items():
+        settings[table] = [_read_setting(tables, key, entry) for key, entry in entries.items()]
     return settings
 
 
-def _read(tables: Mapping[str, Any], key: str, entry: Mapping[str, Any]) -> ReleasedSetting:
+def _read_setting(tables: Mapping[str, Any], key: str, entry: Mapping[str, Any]) -> ReleasedSetting:
     if "same_as" in entry:
-        return _read(tables, key, tables[entry["same_as"]][key])
-    assert entry["chosen"] in get_args(Chosen), f"{FILE.name}: {key}: chosen = {entry['chosen']!r}"
+        return _read_setting(tables, key, tables[entry["same_as"]][key])
+    assert entry["chosen"] in get_args(HowChosen), f"{SETTINGS_FILE.name}: {key}: chosen = {entry['chosen']!r}"
     return ReleasedSetting(
         key=key, chosen=entry["chosen"], default=entry.get("value"), datasets=entry.get("datasets", {})
     )
 
 
-def fill_released(method: str, dataset: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by dotted key with released values where they are open; `method` is a row's `released`.
+def fill_released(table: str, dataset: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted key; a method's released values on a dataset replace those that are open.
+
+    `table` is the method's table of released settings: `MethodRow.released`.
 
     >>> fill_released("tda", "pets", {"adapt.cache_alpha": None, "adapt.cache_beta": 3.0})
     {'adapt.cache_alpha': 2.0, 'adapt.cache_beta': 3.0}
     """
     filled = dict(settings)
-    for setting in released_settings().get(method, []):
+    for setting in released_settings().get(table, []):
         value = setting.value(dataset)
-        is_open = setting.key in filled and filled[setting.key] in OPEN
+        is_open = setting.key in filled and filled[setting.key] in OPEN_VALUES
         if value is not None and is_open:
             filled[setting.key] = value
     return filled
 
 
-def with_released(method: str, dataset: str, adapt: AdaptConfig) -> AdaptConfig:
-    """Return the config with a method's released values on a dataset where it leaves settings open."""
+def with_released(table: str, dataset: str, adapt: AdaptConfig) -> AdaptConfig:
+    """Return a config in which released values on a dataset replace open settings; see fill_released."""
     settings = {f"adapt.{name}": getattr(adapt, name) for name in AdaptConfig.__dataclass_fields__}
     changes = {}
-    for key, value in fill_released(method, dataset, settings).items():
+    for key, value in fill_released(table, dataset, settings).items():
         if value != settings[key]:
             changes[key.removeprefix("adapt.")] = value
     return dataclasses.replace(adapt, **changes)
 
 
-def keys_without_released_value(method: str, dataset: str) -> list[str]:
+def keys_without_released_value(table: str, dataset: str) -> list[str]:
     """Return the settings that have released values on other datasets, but not on this one.
 
     >>> keys_without_released_value("tda", "scenes"), keys_without_released_value("tda", "pets")
     (['adapt.cache_alpha', 'adapt.cache_beta'], [])
     """
     missing = []
-    for setting in released_settings().get(method, []):
+    for setting in released_settings().get(table, []):
         if setting.chosen != "fixed" and setting.default is not None and dataset not in setting.datasets:
             missing.append(setting.key)
     return missing
@@ -97,45 +101,51 @@ def keys_without_released_value(method: str, dataset: str) -> list[str]:
 
 @cache
 def released_templates() -> dict[str, str | list[str]]:
-    """Return the released templates by dataset: a list of them, or the name of a list of open_clip."""
+    """Return the released templates by dataset: a list of templates, or the name of one of open_clip's lists."""
     return tomllib.loads(TEMPLATES_FILE.read_text())
 
 
 def resolved_templates(templates: str, dataset: str) -> str | list[str]:
-    """Return the templates that `adapt.templates` stands for on a dataset.
+    """Return the templates of a dataset: a list, or the name of a list, for a value of `adapt.templates`.
 
     >>> resolved_templates("released", "dtd"), resolved_templates("released", "cars")
     (['{} texture.'], 'simple')
     """
     if templates != "released":
         return templates
-    return released_templates().get(dataset, OTHER_TEMPLATES)
+    return released_templates().get(dataset, FALLBACK_TEMPLATES)
 
 
-def settings_in_use(config: Mapping[str, Any], datasets: Collection[str]) -> dict[Chosen, list[str]]:
-    """Return the settings that a config leaves at the values of the released program, by how these were chosen.
+def released_settings_in_use(config: Mapping[str, Any], datasets: Collection[str]) -> dict[HowChosen, list[str]]:
+    """Return the settings that a config leaves at released values, by how these values were chosen.
 
-    Where a program has a value for each dataset and none for these datasets, the value is ours: `unpublished`.
-
-    >>> settings_in_use({"method": "tda", "adapt.cache_alpha": None, "adapt.cache_beta": 3.0}, ["dtd"])
+    >>> released_settings_in_use({"method": "tda", "adapt.cache_alpha": None, "adapt.cache_beta": 3.0}, ["dtd"])
     {'not said': ['adapt.cache_alpha']}
     """
-    row = catalogue.METHODS.get(str(config.get("method")))  # a plugin's method may not be loaded
-    in_use: dict[Chosen, list[str]] = {}
-    if row is None:
-        return in_use
+    row = catalogue.METHODS.get(str(config.get("method")))
+    if row is None:  # the method of a plugin that is not loaded
+        return {}
+    in_use: dict[HowChosen, list[str]] = {}
     defaults = TrialConfig().flat()
     for setting in released_settings().get(row.released, []):
-        if setting.key in config and config[setting.key] in (*OPEN, defaults[setting.key]):
-            in_use.setdefault(_chosen_on(setting.chosen, setting.datasets, datasets), []).append(setting.key)
+        # a setting with one value for all datasets has its released value as the default of the config
+        values_not_set_by_user = (*OPEN_VALUES, defaults[setting.key])
+        if setting.key in config and config[setting.key] in values_not_set_by_user:
+            chosen = _how_chosen_on(datasets, setting.chosen, setting.datasets)
+            in_use.setdefault(chosen, []).append(setting.key)
     if row.templates_of(config.get("adapt.templates")) == "released":
-        chosen = _chosen_on("not said", released_templates(), datasets)
+        chosen = _how_chosen_on(datasets, "not said", released_templates())
         in_use.setdefault(chosen, []).append("adapt.templates")
     return in_use
 
 
-def _chosen_on(chosen: Chosen, released: Collection[str], datasets: Collection[str]) -> Chosen:
-    """Return how a value was chosen that is released for some datasets; for none of these datasets, it is ours."""
-    if chosen == "not said" and len(released) > 1 and not set(released).intersection(datasets):
+def _how_chosen_on(datasets: Collection[str], chosen: HowChosen, datasets_with_value: Collection[str]) -> HowChosen:
+    """Return how a setting's value was chosen on some datasets: `unpublished` if no value is released for any of them.
+
+    A table with one dataset or none has an exception at most: the released value of all other datasets is in the code.
+    """
+    depends_on_dataset = len(datasets_with_value) > 1
+    has_released_value = not set(datasets_with_value).isdisjoint(datasets)
+    if chosen == "not said" and depends_on_dataset and not has_released_value:
         return "unpublished"
     return chosen

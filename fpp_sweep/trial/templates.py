@@ -1,7 +1,7 @@
-"""Templates: the texts of each class whose ensemble replaces a prompt.
+"""Templates: several texts for each class, which classify images as an ensemble, without a prompt.
 
-A template is a text with `{}` for the class name. A JSON file has a list of templates, or an object with a list of
-texts for each class, such as descriptions by a language model.
+A template is a text with `{}` for the class name. A user's JSON file has a list of templates, or an object with a list
+of texts for each class, such as descriptions by a language model.
 """
 
 from __future__ import annotations
@@ -19,30 +19,33 @@ from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.text.ensemble import require_room
 from fpp_sweep.spec.config import is_template_file
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.released import OTHER_TEMPLATES, released_templates, resolved_templates
+from fpp_sweep.spec.released import FALLBACK_TEMPLATES, released_templates, resolved_templates
 from fpp_sweep.spec.specs import DatasetInfo
 
 _log = logging.getLogger(__name__)
 
 
 def texts_by_class(templates: str, dataset: str, classes: Sequence[str]) -> list[list[str]]:
-    """Return the texts of each class for a value of `adapt.templates`; underscores of names become spaces."""
+    """Return the texts of each class for a value of `adapt.templates`: a list's name, `released` or a file.
+
+    Underscores in class names become spaces.
+    """
     names = [name.replace("_", " ") for name in classes]
     if is_template_file(templates):
-        content = _read(Path(templates))
+        content = _read_template_file(Path(templates))
         if isinstance(content, dict):
-            return _texts_of_classes(content, templates, dataset, names)
-        return _filled(content, names)
+            return _select_texts(content, templates, dataset, names)
+        return _fill_in_names(content, names)
     if templates == "released" and dataset not in released_templates():
-        _warn_once(f"{dataset}: no templates are released for this dataset; uses those of {OTHER_TEMPLATES}")
+        _warn_once(f"{dataset}: no templates are released for this dataset; uses those of {FALLBACK_TEMPLATES}")
     resolved = resolved_templates(templates, dataset)
-    if isinstance(resolved, str):
+    if isinstance(resolved, str):  # the name of a list
         resolved = open_clip_templates(resolved)
-    return _filled(resolved, names)
+    return _fill_in_names(resolved, names)
 
 
-def fit_templates(clip: Clip, templates: str, datasets: Iterable[DatasetInfo]) -> set[str]:
-    """Return the texts of all classes without duplicates; raise InputError unless they fit the model."""
+def check_templates(clip: Clip, templates: str, datasets: Iterable[DatasetInfo]) -> set[str]:
+    """Return the distinct texts of all classes; raise InputError if one is too long for the model."""
     distinct: set[str] = set()
     for dataset in datasets:
         for texts in texts_by_class(templates, dataset.name, dataset.classes):
@@ -52,31 +55,32 @@ def fit_templates(clip: Clip, templates: str, datasets: Iterable[DatasetInfo]) -
     return distinct
 
 
-def file_digest(templates: str) -> str:
-    """Return a hash of the contents of a template file."""
-    return hashlib.sha256(Path(templates).read_bytes()).hexdigest()[:16]
+def file_digest(path: str) -> str:
+    """Return a hash of the contents of a template file: 16 hexadecimal digits."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
-def _filled(templates: Sequence[str], names: Sequence[str]) -> list[list[str]]:
+def _fill_in_names(templates: Sequence[str], names: Sequence[str]) -> list[list[str]]:
+    """Return for each class the templates with its name."""
     by_class = []
     for name in names:
         by_class.append([template.replace("{}", name) for template in templates])
     return by_class
 
 
-def _texts_of_classes(content: dict[str, Any], path: str, dataset: str, names: Sequence[str]) -> list[list[str]]:
-    """Return the texts of a file by class; raise InputError if a class of the dataset has none."""
-    texts_of = {key.replace("_", " "): texts for key, texts in content.items()}
+def _select_texts(content: dict[str, Any], path: str, dataset: str, names: Sequence[str]) -> list[list[str]]:
+    """Return the texts that a file has for each class; raise InputError if a class of the dataset has none."""
+    texts_by_name = {key.replace("_", " "): texts for key, texts in content.items()}
     by_class = []
     for name in names:
-        if name not in texts_of:
+        if name not in texts_by_name:
             raise InputError(f"{path}: has no texts for class {name!r} of {dataset}; add them")
-        texts = _require_texts(texts_of[name], f"{path}: class {name!r}")
+        texts = _require_texts(texts_by_name[name], f"{path}: class {name!r}")
         by_class.append([text.replace("{}", name) for text in texts])
     return by_class
 
 
-def _read(path: Path) -> dict[str, Any] | list[str]:
+def _read_template_file(path: Path) -> dict[str, Any] | list[str]:
     """Return a file's list of templates, or its object with lists of texts by class."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -11,7 +11,7 @@ from fpp_sweep.spec.plugin_guard import PluginGuard
 from fpp_sweep.spec.specs import DatasetInfo, TextSource, Validation
 from fpp_sweep.trial.contract import check_method
 from fpp_sweep.trial.prompts import fit_prompt
-from fpp_sweep.trial.templates import file_digest, fit_templates
+from fpp_sweep.trial.templates import check_templates, file_digest
 
 
 def validate(
@@ -30,7 +30,7 @@ def validate(
     digests = {}
     for source in prompts:
         if source.templates:
-            for text in fit_templates(clip, source.templates, datasets):
+            for text in check_templates(clip, source.templates, datasets):
                 words.add(text)
             if is_template_file(source.templates):
                 digests[source.templates] = file_digest(source.templates)

@@ -21,6 +21,7 @@ from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.core.images.features import FeatureCache, Features
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import Prompt, from_bytes, open_prompt, prompt_bytes
+from fpp_sweep.spec.plugins import ContractError
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import (
     DatasetInfo,
@@ -34,12 +35,12 @@ from fpp_sweep.spec.specs import (
 )
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task, views_for
 from fpp_sweep.trial.adapting import Adapter, evaluate, make_adapter, pack_state, stream_of, with_state
-from fpp_sweep.trial.plugin_tasks import ContractError, PluginTasks
 from fpp_sweep.trial.prompts import make_prompt
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.validation import validate
 from fpp_sweep.trial.worker_datasets import WorkerDatasets
 from fpp_sweep.trial.worker_model import WorkerModel
+from fpp_sweep.trial.worker_plugins import WorkerPlugins
 
 ADAPTER_MEMORY = 1 / 4  # share of a worker's memory for adapters beside the one in use
 
@@ -54,7 +55,7 @@ class Worker:
     """Computes tasks. The result of a task does not depend on the tasks before."""
 
     def __init__(self, spec: WorkerSpec, show: ShowProgress = show_nothing) -> None:
-        self._plugins = PluginTasks(spec.plugins)
+        self._plugins = WorkerPlugins(spec.plugins)
         torch.set_num_threads(spec.threads)
         self.spec = spec
         self.model = WorkerModel(spec)
@@ -104,10 +105,10 @@ class Worker:
                 else:
                     result = self._evaluate(task, dict(zip(task.needs, inputs, strict=True)), adapter_key)
         except (Exception, SystemExit) as error:
-            self._plugins.take_notes()
+            self._plugins.take_notes()  # prints them; a TaskFailed has no notes
             if isinstance(error, ContractError):
                 self._forget_model()
-            where = f"{task.title}, {worker}{self._plugins.where(error, task.config.method)}"
+            where = f"{task.title}, {worker}{self._plugins.location_of(error, task.config.method)}"
             raise TaskFailed.of(self.model.explain(error), where) from error
         return replace(
             result,

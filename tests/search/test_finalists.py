@@ -6,7 +6,7 @@ import pytest
 
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import FINAL
-from fpp_sweep.search.choosing import choose_finalists, choose_tested
+from fpp_sweep.search.choosing import choose_finalists, choose_for_test_split
 from fpp_sweep.search.finalists import FinalJobs, final_plan, final_seeds, fresh_images
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.work import Finalists
@@ -134,7 +134,7 @@ def test_a_finalist_that_another_is_clearly_ahead_of_is_not_tested(tmp_path):
     sides = {PLAIN: (0.60, 0.1), "trial-0002": (0.62, 0.08), "trial-0003": (0.55, 0.2)}
     folder = write_measured_sweep(tmp_path / "sweep", World(1000), sides, ("val", FINAL), seeds=(0, 1, 2))
     finalists = [folder.trial(name) for name in ("trial-0002", "trial-0003")]
-    assert [record.name for record in choose_tested(folder, front_in(folder), finalists)] == ["trial-0002"]
+    assert [record.name for record in choose_for_test_split(folder, front_in(folder), finalists)] == ["trial-0002"]
 
 
 def test_finalists_whose_seeds_disagree_are_tested_last(tmp_path):
@@ -144,7 +144,7 @@ def test_finalists_whose_seeds_disagree_are_tested_last(tmp_path):
     world = World(1000)
     folder = write_measured_sweep(tmp_path / "sweep", world, sides, ("val", FINAL), seeds=(0, 1, 2), shifts=shifts)
     finalists = [folder.trial(name) for name in ("trial-0002", "trial-0003", "trial-0004")]
-    tested = choose_tested(folder, front_in(folder), finalists)
+    tested = choose_for_test_split(folder, front_in(folder), finalists)
     assert {record.name for record in tested[:2]} == {"trial-0003", "trial-0004"}
     assert tested[2].name == "trial-0002"
 

@@ -45,18 +45,18 @@ def test_settings_that_gave_no_values_are_not_proposed_again(state):
 
 
 def test_the_model_is_fitted_to_a_limited_number_of_trials_and_always_to_the_front(monkeypatch):
-    monkeypatch.setattr(gaussian_process, "MAX_MODELLED", 9)
+    monkeypatch.setattr(gaussian_process, "MAX_FITTED_TRIALS", 9)
     study = study_of(30)
-    modelled = []
+    fitted = []
 
     def record_trials(self, study, completed_trials, running_trials, search_space):
-        modelled.append([trial.number for trial in completed_trials])
+        fitted.append([trial.number for trial in completed_trials])
         return {}
 
     with patch.object(GPSampler, "_sample_relative_impl", record_trials):
         for _ in range(2):
             ask(study, GaussianProcessSampler)
-    first, second = modelled
+    first, second = fitted
     assert first == second == sorted(first)  # a choice by the trial's own random stream
     assert len(first) == 9
     assert {trial.number for trial in study.best_trials} < set(first)

@@ -1,4 +1,4 @@
-"""Tasks of plugins' methods in a worker: they leave nothing behind that would change the next task's result."""
+"""The plugins of a worker: a task with a plugin's method leaves nothing behind that would change the next task."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from fpp_sweep.spec.plugin_guard import PluginGuard
 from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.trial.write_guard import writes_refused
 
-ContractError = plugins.ContractError
 
-
-class PluginTasks:
-    """The plugins of a worker, and notes on the current task's."""
+class WorkerPlugins:
+    """The plugins that a worker has loaded, guards around their methods, and notes on the current task."""
 
     def __init__(self, files: Sequence[PluginFile]) -> None:
         plugins.load(files)
@@ -29,19 +27,22 @@ class PluginTasks:
 
     @staticmethod
     def refusing_writes(method: str, model: Any) -> AbstractContextManager[Callable[[Any], None]]:
-        """See write_guard.writes_refused."""
+        """Return a context that raises ContractError at its end if a plugin's method has written to the model.
+
+        The context yields a function that protects further values.
+        """
         return writes_refused(catalogue.method(method), model)
 
     @staticmethod
-    def where(error: BaseException, method: str) -> str:
-        """Return the method and the line of a plugin in which an error arose, for the end of a location, or nothing."""
+    def location_of(error: BaseException, method: str) -> str:
+        """Return `, method NAME (FILE:LINE)` for an error that a plugin's code raised; empty for other errors."""
         line = plugins.line_of(error)
         if not line:
             return ""
         return f", method {method} ({line})"
 
     def take_notes(self) -> tuple[str, ...]:
-        """Return the notes since the last call, after printing them."""
+        """Print and return the notes since the last call."""
         notes = tuple(self._notes)
         self._notes.clear()
         for text in notes:
