@@ -201,8 +201,10 @@ def damaged(pattern: str) -> Strike:
         if path is None:
             return False
         data = bytearray(path.read_bytes())
+        if not data:
+            return False
         if victim.draw.random() < 0.5:
-            del data[victim.draw.randrange(len(data) or 1) :]
+            del data[victim.draw.randrange(len(data)) :]
         else:
             for _ in range(20):
                 data[victim.draw.randrange(len(data))] = victim.draw.randrange(256)

@@ -2,9 +2,17 @@
 
 import asyncio
 
+from fpp_sweep import metric
+from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.workers.scheduler import TaskScheduler
 
 DELAY = 1.0  # seconds between the acknowledgement and the file
+
+
+@metric(goal="max", heading="n", decimals=0)
+def n_samples(predictions: Predictions) -> float:
+    """Number of samples. A plugin must register something."""
+    return float(len(predictions.labels))
 
 
 class _Later:

@@ -11,7 +11,7 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
@@ -25,12 +25,15 @@ from matplotlib.figure import Figure
 from fpp_sweep.records.answer import SweepStatistics, attainment_of
 from fpp_sweep.records.front import Front, objective_pairs, staircase
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.spec.catalogue import PLAIN
 from fpp_sweep.spec.files import written_whole
+from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.palette import BLUE, CIRCLE, CROSS, DASHES, GREY, INK, LINE, MARKERS, PALETTE, PAPER, RED, Marker
 from fpp_sweep.statistics.attainment import Attainment
 from fpp_sweep.statistics.block_stats import Numbers
 
 PANEL_SIZE = (6.4, 4.8)  # inches
+FRAME_MARGIN = 0.08  # of the range that the axes have to show
 REGION_LABEL = "front in 10 to 90 % of the resamples"
 MEDIAN_LABEL = "front in half of the resamples"
 SETTINGS: Any = {
@@ -110,6 +113,13 @@ class Staircase:
     ys: Sequence[float]
 
 
+class Frame(NamedTuple):
+    """Ranges of both axes that leave out trials below the floor: one that fails would squeeze the others."""
+
+    xs: tuple[float, float]
+    ys: tuple[float, float]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontFigure:
     """Everything that the picture of one pair of objectives shows; a single objective stands over the trials' order."""
@@ -120,6 +130,7 @@ class FrontFigure:
     points: Sequence[Points]
     staircases: Sequence[Staircase] = ()
     regions: Sequence[Region] = ()
+    frame: Frame | None = None  # None: the axes cover everything
 
 
 def front_figures(info: SweepInfo, statistics: SweepStatistics) -> list[FrontFigure]:
@@ -146,6 +157,7 @@ def front_figure(info: SweepInfo, statistics: SweepStatistics, pair: tuple[int, 
         points=points,
         staircases=staircases_of(front, BLUE),
         regions=regions_of(front, attainment_of(info, statistics), BLUE),
+        frame=frame_of(front, points),
     )
 
 
@@ -166,6 +178,46 @@ def _with_intervals(points: Points, info: SweepInfo, statistics: SweepStatistics
             x_errors.append(error_bar(info, statistics, record, info.objectives[x].metric))
         y_errors.append(error_bar(info, statistics, record, info.objectives[y].metric))
     return replace(points, x_errors=x_errors, y_errors=y_errors)
+
+
+def frame_of(front: Front, points_of_kinds: Sequence[Points]) -> Frame | None:
+    """Return the frame around all trials above the floor, with their intervals, and the baselines.
+
+    It is None if no trial is below the floor, or if no trial is above it.
+    """
+    if not any(front.is_below_floor(record) for record in front.finished):
+        return None
+    xs: list[float] = []
+    ys: list[float] = []
+    for points in points_of_kinds:
+        for x, y in ends_of_intervals(front, points):
+            xs.append(x)
+            ys.append(y)
+    if min(xs, default=0.0) == max(xs, default=0.0) or min(ys) == max(ys):
+        return None
+    return Frame(_with_margin(xs), _with_margin(ys))
+
+
+def _with_margin(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    margin = FRAME_MARGIN * (high - low)
+    return low - margin, high + margin
+
+
+def ends_of_intervals(front: Front, points: Points) -> Iterator[tuple[float, float]]:
+    """Yield the points above the floor, and the ends of their intervals."""
+    for index, (record, x, y) in enumerate(zip(points.records, points.xs, points.ys, strict=True)):
+        if front.is_below_floor(record):
+            continue
+        yield x, y
+        x_error = points.x_errors[index] if points.x_errors else None
+        y_error = points.y_errors[index] if points.y_errors else None
+        if x_error is not None:
+            yield x - x_error.below, y
+            yield x + x_error.above, y
+        if y_error is not None:
+            yield x, y - y_error.below
+            yield x, y + y_error.above
 
 
 def staircases_of(front: Front, color: str) -> list[Staircase]:
@@ -226,6 +278,9 @@ def write_front_picture(path: Path, info: SweepInfo, statistics: SweepStatistics
     panels = front_figures(info, statistics)
     name = textwrap.fill(info.name, 60 * len(panels))
     title = f"{name}\n{len(front.members)} of {len(front.finished)} trials on the front, {info.search_split} split"
+    n_below_floor = sum(front.is_below_floor(record) for record in front.finished)
+    if n_below_floor:
+        title += f"; {plural(n_below_floor, 'trial')} more than {front.floor:g} points below {PLAIN} not shown"
 
     def draw(figure: Figure) -> None:
         figure.set_size_inches(PANEL_SIZE[0] * len(panels), PANEL_SIZE[1])
@@ -263,7 +318,10 @@ def draw_front(axes: Axes, figure: FrontFigure) -> None:
             axes.axhline(points.ys[0], color=points.color, linewidth=0.8, linestyle=":", zorder=1)
     axes.set_xlabel(figure.x_title)
     axes.set_ylabel(figure.y_title)
-    axes.margins(0.08)
+    axes.margins(FRAME_MARGIN)
+    if figure.frame is not None:
+        axes.set_xlim(figure.frame.xs)
+        axes.set_ylim(figure.frame.ys)
 
 
 def _draw_intervals(axes: Axes, points: Points) -> None:

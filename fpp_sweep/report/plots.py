@@ -7,7 +7,7 @@ which `plot_text` escapes; parallel coordinates draw their texts as they are.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
 from statistics import quantiles
@@ -18,7 +18,16 @@ from fpp_sweep.records.front import Front, format_metric, format_setting, metric
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.effects import Effects
-from fpp_sweep.report.figures import MEDIAN_LABEL, REGION_LABEL, FrontFigure, Points, Region, Staircase, front_figures
+from fpp_sweep.report.figures import (
+    MEDIAN_LABEL,
+    REGION_LABEL,
+    FrontFigure,
+    Points,
+    Region,
+    Staircase,
+    ends_of_intervals,
+    front_figures,
+)
 from fpp_sweep.report.text_layout import cut
 from fpp_sweep.spec.palette import BLUE, GREY, RED
 
@@ -71,8 +80,11 @@ def _front_plot(name: str, info: SweepInfo, statistics: SweepStatistics, figure:
     essential = []
     for points in figure.points:
         if points.kind == "front":
-            essential += list(_ends_of_intervals(front, points))
-    return zoomed(Plot(name=name, traces=traces, layout=layout, description=description), essential)
+            essential += list(ends_of_intervals(front, points))
+    plot = Plot(name=name, traces=traces, layout=layout, description=description)
+    if figure.frame is not None:
+        return with_zoom(plot, {"xaxis": list(figure.frame.xs), "yaxis": list(figure.frame.ys)})
+    return zoomed(plot, essential)
 
 
 def _points_trace(info: SweepInfo, statistics: SweepStatistics, points: Points) -> Trace:
@@ -201,10 +213,7 @@ def zoomed(plot: Plot, essential: Sequence[tuple[float, float]] = ()) -> Plot:
 
     The essential points are never left out.
     """
-    points = []
-    for trace in plot.traces:
-        if "markers" in trace["mode"]:
-            points += list(zip(trace["x"], trace["y"], strict=True))
+    points = _marker_points(plot)
     if not points:
         return plot
     zoom = {}
@@ -214,11 +223,24 @@ def zoomed(plot: Plot, essential: Sequence[tuple[float, float]] = ()) -> Plot:
         ends = range_without_outliers(column)
         if ends:
             zoom[axis] = _covering(ends, kept)
+    return with_zoom(plot, zoom)
+
+
+def with_zoom(plot: Plot, zoom: Mapping[str, list[float]]) -> Plot:
+    """Return a plot whose axes have these ranges until the reader asks for all points."""
     n_outliers = 0
-    for x, y in points:
+    for x, y in _marker_points(plot):
         if _is_outside(x, zoom.get("xaxis")) or _is_outside(y, zoom.get("yaxis")):
             n_outliers += 1
     return replace(plot, zoom=zoom, n_outliers=n_outliers)
+
+
+def _marker_points(plot: Plot) -> list[tuple[Any, Any]]:
+    points = []
+    for trace in plot.traces:
+        if "markers" in trace["mode"]:
+            points += list(zip(trace["x"], trace["y"], strict=True))
+    return points
 
 
 def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
@@ -240,22 +262,6 @@ def _covering(ends: Sequence[float], values: Sequence[float]) -> list[float]:
         elif value > ends[1]:
             high = max(high, value + margin)
     return [low, high]
-
-
-def _ends_of_intervals(front: Front, points: Points) -> Iterator[tuple[float, float]]:
-    """Yield the front members and the ends of their intervals."""
-    for index, (record, x, y) in enumerate(zip(points.records, points.xs, points.ys, strict=True)):
-        if front.is_below_floor(record):  # too far off to be shown at first
-            continue
-        yield x, y
-        x_error = points.x_errors[index] if points.x_errors else None
-        y_error = points.y_errors[index] if points.y_errors else None
-        if x_error is not None:
-            yield x - x_error.below, y
-            yield x + x_error.above, y
-        if y_error is not None:
-            yield x, y - y_error.below
-            yield x, y + y_error.above
 
 
 def _is_outside(value: float | None, ends: Sequence[float] | None) -> bool:

@@ -1,10 +1,13 @@
 """The picture of a front, whose data matplotlib and plotly share."""
 
+from dataclasses import replace
+
 import pytest
 
 from fpp_sweep.report.figures import StaticFigure, draw_front, front_figures
 from fpp_sweep.report.plots import front_plots
 from tests.kit.names import PLAIN, TPT
+from tests.kit.records import trial
 
 
 def test_the_figure_has_points_intervals_the_staircase_and_the_region_of_resampled_fronts(far):
@@ -48,3 +51,31 @@ def test_equal_figures_have_equal_bytes_and_svg_follows_the_readers_theme(far):
     assert "var(--ink)" in svg
     assert "#1d2127" not in svg
     assert 'aria-label="&lt;b&gt;"' in svg
+
+
+def test_a_trial_below_the_floor_is_outside_the_frame_of_the_picture_and_of_the_plot(far):
+    information, statistics = far
+    front = replace(statistics.front, trials=(*statistics.front.trials, trial(9, 20.0, 30.0)))
+    with_collapsed = replace(statistics, front=front)
+    (figure,) = front_figures(information, with_collapsed)
+    shown, left_out = [], []
+    for points in figure.points:
+        for record, x in zip(points.records, points.xs, strict=True):
+            if front.is_below_floor(record):
+                left_out.append(x)
+            else:
+                shown.append(x)
+    low, high = figure.frame.xs
+    assert 20.0 in left_out
+    assert max(left_out) < low < min(shown) < max(shown) < high
+    (plot,) = front_plots(information, with_collapsed)
+    assert plot.zoom["xaxis"] == [low, high]
+    assert plot.n_outliers >= len(left_out)
+
+
+def test_a_picture_without_trials_below_the_floor_has_no_frame(far):
+    information, statistics = far
+    front = statistics.front
+    trials = tuple(record for record in front.trials if not front.is_below_floor(record))
+    (figure,) = front_figures(information, replace(statistics, front=replace(front, trials=trials)))
+    assert figure.frame is None
