@@ -7,7 +7,7 @@ digests of what was written. It only saves work; without it everything is compar
 Changes are noticed at four levels:
 
 - stamp: size and time of a file
-- version: stamp of a record's file, with its tags from the front; an unthorough pass skips records of equal version
+- version: stamp of a record's file, with its tags from the front; only a thorough pass compares equal versions again
 - digest: hash of a run as MLflow should show it, and of the stamps of its artifacts
 - fingerprint: hash of all files of the folder; if it is equal, `is_synced` need not ask MLflow
 
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 STATE_FILE = "mlflow_sync.json"
 LOCK_FILE = "mlflow_sync.lock"
 SAVE_EVERY = 1.0  # seconds; writing the state after each of 2,000 runs would cost minutes
-SEARCH_PAGE = 100  # runs in one request: a page of a thousand took a busy server longer than the time-out
+SEARCH_PAGE = 100  # runs in one request; a busy server took longer than the time-out for a page of 1,000
 
 _Stamp = tuple[int, int]  # a file's size and time of change, equal in a copy of the folder
 _Version = tuple[_Stamp, dict[str, str]]  # version of a record: its file's stamp, and its tags from the front
@@ -83,12 +83,14 @@ class SyncResult:
 class Failure:
     """A run that could not be written, or a store that did not answer."""
 
-    key: str  # id of the run; empty if the store did not answer
+    key: str  # `DesiredRun.key` of the run; empty if the store did not answer
     cause: str
     is_permanent: bool  # the same request would fail again
 
     def __str__(self) -> str:
-        return f"{self.key}: {self.cause}" if self.key else self.cause
+        if not self.key:
+            return self.cause
+        return f"{self.key}: {self.cause}"
 
 
 def fingerprint(folder: SweepFolder) -> str:
@@ -126,7 +128,7 @@ class _WrittenRun:
 
     run_id: str = ""  # MLflow's
     digest: str = ""  # digest of the run and its artifacts; empty while something is missing
-    files: dict[str, Any] = field(default_factory=dict)  # artifact -> stamp of the file, or digest of the text
+    files: dict[str, Any] = field(default_factory=dict)  # artifact's name -> stamp of its file, or digest of its text
 
     def __post_init__(self) -> None:
         if not (isinstance(self.run_id, str) and isinstance(self.digest, str) and isinstance(self.files, dict)):
@@ -141,7 +143,7 @@ class SyncState:
     store: str = ""  # the identity of the store of the last sync
     fingerprint: str = ""  # fingerprint of the folder when all of it was written; empty if something was left
     folders: dict[str, str] = field(default_factory=dict)  # identity of a store -> the folder that its runs belong to
-    runs: dict[str, _WrittenRun] = field(default_factory=dict)  # by key
+    runs: dict[str, _WrittenRun] = field(default_factory=dict)  # by `DesiredRun.key`
 
     @classmethod
     def read(cls, folder: SweepFolder) -> Self:
@@ -165,8 +167,8 @@ class _Change:
     """A run that differs from what was written."""
 
     run: DesiredRun
-    files: Mapping[str, Path]  # artifact -> file
-    digest: str
+    files: Mapping[str, Path]  # name of an artifact -> its file
+    digest: str  # of the run and the stamps of the files
 
 
 class FolderSync:
@@ -174,21 +176,22 @@ class FolderSync:
 
     def __init__(self, folder: SweepFolder, uri: str, *, restore: bool) -> None:
         self.result = SyncResult()
-        self.writes = 0  # steps that succeeded, to tell progress from standstill
+        self.writes = 0  # writes to MLflow that succeeded; a pass that adds none has made no progress
         self._folder = folder
         self._uri = absolute(uri)
-        self._restore = restore
+        self._restore = restore  # runs that the user deleted in MLflow are restored
         self._file = folder.path / STATE_FILE
         self._state = SyncState.read(folder)
-        self._saved = 0.0  # time at which the state was last written
+        self._saved = 0.0  # `time.monotonic()` when the state was last written
         self._versions: dict[str, _Version] = {}  # versions of the records compared since the connection was made
-        self._runs: SweepRuns | None = None
+        self._mlflow_runs: SweepRuns | None = None  # None while there is no connection
         self._lock = ExitStack()  # holds the lock from the first pass until `disconnect`
         self._locked = False
 
     def pending(self, *, thorough: bool) -> list[_Change]:
         """Return the runs that differ; artifacts of unchanged records are checked only if thorough."""
-        return self._compare(thorough=thorough)[0]
+        changes, _ = self._compare(thorough=thorough)
+        return changes
 
     def make_pass(self, *, thorough: bool, stop: Callable[[], bool], on_update: Callable[[int], None]) -> list[Failure]:
         """Write every run that differs; return the failures. A run that fails does not stop the others.
@@ -229,7 +232,7 @@ class FolderSync:
 
     def disconnect(self) -> None:
         """Release the lock and the connection; the next pass asks MLflow again which runs it has."""
-        self._runs = None
+        self._mlflow_runs = None
         self._lock.close()
         self._locked = False
 
@@ -248,29 +251,34 @@ class FolderSync:
         self._locked = True
 
     def _connected(self) -> SweepRuns:
-        if self._runs is None:
+        """Return the runs that MLflow has; connect first if there is no connection."""
+        if self._mlflow_runs is None:
             known_run_ids = {written.run_id for written in self._state.runs.values()}
             runs = SweepRuns(self._uri, sweep_id(self._folder.info()), known_run_ids, self.result)
             self._forget_missing(runs)
-            self._runs = runs
-        return self._runs
+            self._mlflow_runs = runs
+        return self._mlflow_runs
 
     def _forget_missing(self, runs: SweepRuns) -> None:
-        """Forget runs that this store does not have, so that they are written again."""
+        """Forget runs that this store does not have, or that will be restored, so that they are written again."""
         self._versions = {}
-        existing = set()
-        for mlflow_run in runs.by_id.values():
-            if not (mlflow_run.deleted and self._restore):
-                existing.add(mlflow_run.run_id)
+        settled_ids = {mlflow_run.run_id for mlflow_run in runs.by_id.values() if self._is_settled(mlflow_run)}
         written_runs = self._state.runs.items()
-        self._state.runs = {key: written for key, written in written_runs if written.run_id in existing}
+        self._state.runs = {key: written for key, written in written_runs if written.run_id in settled_ids}
+
+    def _is_settled(self, mlflow_run: _MlflowRun) -> bool:
+        """Return False for a deleted run that has to be restored. Without `restore` it stays deleted."""
+        return not (mlflow_run.deleted and self._restore)
 
     def _compare(self, *, thorough: bool) -> tuple[list[_Change], dict[str, _Version]]:
-        """Return the runs that differ, and the versions of all records."""
+        """Return the runs that differ, and the versions of all records.
+
+        Unless thorough, records whose version equals that of the last pass are skipped.
+        """
         info = self._folder.info()
         front = FrontDocument.read(self._folder)
         records = []
-        runs = []
+        candidates = []  # runs with the files of their artifacts
         versions: dict[str, _Version] = {}
         for file in self._folder.trial_files():
             name = file.stem
@@ -279,11 +287,11 @@ class FolderSync:
             records.append(record)
             if thorough or self._versions.get(name) != versions[name]:
                 files = artifact_files(self._folder, self._folder.path / "artifacts" / name, "", self.result.left_out)
-                runs.append((trial_run(info, record, front), files))
+                candidates.append((trial_run(info, record, front), files))
         files = artifact_files(self._folder, self._folder.path / "report", "report/", self.result.left_out)
-        runs.append((sweep_run(info, records, front), files))
+        candidates.append((sweep_run(info, records, front), files))
         changes = []
-        for run, files in runs:
+        for run, files in candidates:
             digest = hashlib.sha256(repr((run, _stamps(files))).encode(errors="surrogatepass")).hexdigest()
             written = self._state.runs.get(run.key)
             if written is None or written.digest != digest:
@@ -298,7 +306,7 @@ class FolderSync:
         return None
 
     def _write(self, runs: SweepRuns, change: _Change) -> None:
-        """Write a run with its artifacts; note each step that succeeded, so that a retry goes on from there."""
+        """Write a run with its artifacts. The state keeps each upload that succeeded, so that a retry skips it."""
         run = change.run
         parent = self._group_run_id(runs) if run.key == SWEEP_KEY else self._sweep_run_id(runs)
         current = runs.open(run, parent, restore=self._restore)
@@ -310,21 +318,36 @@ class FolderSync:
             written = self._state.runs[run.key] = _WrittenRun(current.info.run_id)
         runs.write(current, run, parent)
         self.writes += 1
-        for _ in _uploads(runs, current, change, written.files):
-            self.writes += 1
+        self._upload_artifacts(runs, current, change, written.files)
         runs.set_status(current, run)
         written.digest = change.digest
         if time.monotonic() - self._saved > SAVE_EVERY:
             self._save(runs)
 
+    def _upload_artifacts(self, runs: SweepRuns, current: Run, change: _Change, uploaded: dict[str, Any]) -> None:
+        """Upload artifacts that differ from `uploaded`, and add each one to it."""
+        for name, text in change.run.texts.items():
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            if uploaded.get(name) != digest:
+                runs.client.log_text(current.info.run_id, text, name)
+                uploaded[name] = digest
+                self.writes += 1
+        for name, path in change.files.items():
+            with suppress(FileNotFoundError):  # replaced meanwhile; the next pass compares it again
+                stamp = list(_stamp(path))  # a list, as JSON returns it
+                if uploaded.get(name) != stamp:
+                    runs.upload(current, name, path)
+                    uploaded[name] = stamp
+                    self.writes += 1
+
     def _sweep_run_id(self, runs: SweepRuns) -> str:
         """Return the id of the sweep's run; create it without content if a trial's run is written first."""
         info = self._folder.info()
         mlflow_run = runs.by_id.get(sweep_id(info))
-        if mlflow_run is not None and not (mlflow_run.deleted and self._restore):
+        if mlflow_run is not None and self._is_settled(mlflow_run):
             return mlflow_run.run_id
         created = runs.open(sweep_run(info, []), self._group_run_id(runs), restore=self._restore)
-        assert created is not None
+        assert created is not None  # `open` returns None for a run that stays deleted, which returned above
         return str(created.info.run_id)
 
     def _group_run_id(self, runs: SweepRuns) -> str | None:
@@ -342,23 +365,6 @@ class FolderSync:
         self._state.write(self._file)
 
 
-def _uploads(runs: SweepRuns, current: Run, change: _Change, uploaded: dict[str, Any]) -> Iterator[str]:
-    """Upload artifacts that differ, and add them to `uploaded`; yield the name of each."""
-    for name, text in change.run.texts.items():
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        if uploaded.get(name) != digest:
-            runs.client.log_text(current.info.run_id, text, name)
-            uploaded[name] = digest
-            yield name
-    for name, path in change.files.items():
-        with suppress(FileNotFoundError):  # replaced meanwhile; the next pass compares it again
-            stamp = list(_stamp(path))
-            if uploaded.get(name) != stamp:
-                runs.upload(current, name, path)
-                uploaded[name] = stamp
-                yield name
-
-
 # --- one sweep in MLflow ----------------------------------------------------------------------------------------------
 
 
@@ -371,18 +377,22 @@ class _MlflowRun:
 
 
 class SweepRuns:
-    """The runs of one sweep in MLflow."""
+    """The runs of one sweep in MLflow.
+
+    A `DesiredRun` is a run as it should be, `current` the same run as MLflow returned it.
+    """
 
     def __init__(self, uri: str, sweep: str, known_run_ids: Container[str], result: SyncResult) -> None:
         self.client = connect(uri)
         self._entities: Any = importlib.import_module("mlflow.entities")  # which takes seconds before `connect`
         self.experiment_id = experiment_id(self.client, uri)
-        self._result = result
+        self._result = result  # counts what is created and restored
         self._unanswered: set[str] = set()  # ids of runs whose creation got no answer: MLflow may have created them
         self._logged: set[Point] = set()  # points of curves that were written since the connection was made
         self.by_id = self._existing_runs(sweep, known_run_ids)
 
     def answers(self) -> bool:
+        """Return whether the store answers a request."""
         try:
             self.client.get_experiment(self.experiment_id)
         except Exception:
@@ -390,7 +400,7 @@ class SweepRuns:
         return True
 
     def open(self, run: DesiredRun, parent: str | None, *, restore: bool) -> Run | None:
-        """Return MLflow's run, created if it is missing; None for a run that the user deleted."""
+        """Return MLflow's run, created if it is missing; None for a run that was deleted and is not restored."""
         mlflow_run = self.by_id.get(run.id)
         if mlflow_run is None:
             return self._create(run, parent)
@@ -403,7 +413,7 @@ class SweepRuns:
         return self.client.get_run(mlflow_run.run_id)
 
     def group_run(self, name: str, started: int) -> Run:
-        """Return the run of a group of sweeps, created if it is missing."""
+        """Return the run of a group of sweeps, created if it is missing; `started` is in milliseconds since 1970."""
         existing = self._search(f"tags.`{ID_TAG}` = '{name}'")
         active = [run for run in existing if run.info.lifecycle_stage == "active"]
         if active:
@@ -484,9 +494,13 @@ class SweepRuns:
         return metrics
 
     def _existing_runs(self, sweep: str, known_run_ids: Container[str]) -> dict[str, _MlflowRun]:
-        """Return all runs of the sweep by id. Of duplicates, which a slow server may leave, keep the one written to."""
+        """Return all runs of the sweep by `DesiredRun.id`.
 
-        def preference(run: Run) -> tuple[bool, bool, int]:  # the lowest is kept
+        A slow server may leave duplicates. An active run is preferred, then one that this folder wrote, then the
+        oldest. Other active runs are deleted.
+        """
+
+        def preference(run: Run) -> tuple[bool, bool, int]:
             info = run.info
             return info.lifecycle_stage != "active", info.run_id not in known_run_ids, info.start_time
 
@@ -501,7 +515,8 @@ class SweepRuns:
         return runs
 
     def _search(self, query: str) -> Iterator[Run]:
-        all_runs = self._entities.ViewType.ALL  # deleted ones, too
+        """Yield runs of the experiment, deleted runs included."""
+        all_runs = self._entities.ViewType.ALL
         order = ["start_time ASC"]
         token = None
         while True:
@@ -519,6 +534,7 @@ def _with_parent(tags: Mapping[str, str], parent: str | None) -> dict[str, str]:
 
 
 def _local_folder(artifact_uri: str) -> Path | None:
+    """Return the folder of artifacts that are on this machine, else None."""
     parts = urlsplit(artifact_uri)
     if parts.scheme != "file" or parts.netloc:
         return None
@@ -538,5 +554,5 @@ def _link(path: Path, artifact: Path) -> bool:
     except OSError:
         return False
     finally:
-        partial.unlink(missing_ok=True)  # left where both names were links to the same file already
+        partial.unlink(missing_ok=True)  # `replace` leaves it if both names are links to one file
     return True

@@ -39,7 +39,7 @@ RETRY_SECONDS = 30.0  # without any progress, after which `sync_folder` gives up
 class SyncStatus:
     """The state of a background synchronisation."""
 
-    pending: int  # runs that MLflow does not show as they are
+    pending: int  # runs that differ from what was written to MLflow
     updated: int  # runs written since the start
     error: str | None  # the last failure, in one line
 
@@ -54,6 +54,7 @@ class Backoff:
         self._next = FIRST_PAUSE
 
     def pause(self) -> float:
+        """Return the seconds of the next pause, and double the one after."""
         pause = self._next
         self._next = min(2 * pause, LONGEST_PAUSE)
         return pause
@@ -80,7 +81,7 @@ class BackgroundSync:
         return self._status
 
     def close(self, timeout: float) -> int:
-        """Write what can be written in that many seconds; return the number of runs that are left."""
+        """Wait `timeout` seconds at most until everything is written; return the number of runs that are left."""
         self._closing.set()
         self._wake.set()
         if self._thread.is_alive():
@@ -105,22 +106,24 @@ class BackgroundSync:
             if is_finished:
                 backoff.reset()
                 self._closing.wait(REST)
-                self._wake.wait()
+                self._wake.wait()  # `close` sets this event, too
             elif is_last:
-                self._given_up.wait(FIRST_PAUSE)
+                self._given_up.wait(FIRST_PAUSE)  # `close` is waiting: short pauses until it gives up
             else:
-                self._closing.wait(backoff.pause())  # closing ends a pause, for one more attempt at once
+                self._closing.wait(backoff.pause())  # `close` ends a pause, for one more attempt at once
         self._sync.disconnect()
 
     def _attempt(self, *, thorough: bool) -> bool:
-        """Make one pass; return False if a failure may pass, so that the same pass is worth another attempt."""
+        """Make one pass; return False if another attempt may succeed."""
         try:
             self._status = replace(self._status, pending=len(self._sync.pending(thorough=thorough)))
             failures = self._sync.make_pass(thorough=thorough, stop=self._given_up.is_set, on_update=self._count)
         except Exception as error:  # errors of the folder, its disk or the lock: the sweep goes on
             self._sync.disconnect()
             failures = [Failure("", one_line(error), is_permanent=False)]
-        error_text = str(failures[-1]) if failures else None
+        error_text = None
+        if failures:
+            error_text = str(failures[-1])
         self._status = replace(self._status, error=error_text)
         return all(failure.is_permanent for failure in failures)
 
@@ -134,7 +137,7 @@ def sync_folder(
 ) -> SyncResult:
     """Bring MLflow up to date now, and restore runs that were deleted there.
 
-    Requests that may succeed later are repeated, with pauses, until there was no progress for `retry_for` seconds.
+    Requests that may succeed later are repeated, with pauses, until there is no progress for `retry_for` seconds.
     """
     sync = FolderSync(folder, uri, restore=True)
     try:
@@ -199,24 +202,29 @@ def upload_group_files(folder: SweepFolder, uri: str, files: Sequence[Path]) -> 
 
 
 def mlflow_links(folder: SweepFolder, uri: str) -> list[str]:
-    """Return lines that lead to the sweep's run: its address, after the command that serves it for a database."""
+    """Return lines that tell a user how to see the sweep's run.
+
+    For a server this is the address. Another store has no server yet: the command that starts one comes first. If the
+    database is missing, it is the command that copies the sweep to a database.
+    """
     state = SyncState.read(folder)
     path = sqlite_file(uri)
     if path is not None and state.runs and not path.is_file():
         command = runnable(command_line("sync", [str(folder.path), "--into", DEFAULT_URI]))
         return [f"{path} does not exist; this copies the sweep to a database of yours:", command]
-    address = page_address(uri)
+    links = []
+    if not is_server(uri):
+        links.append(ui_command(uri))
     sweep = state.runs.get(SWEEP_KEY)
-    is_in_store = sweep is not None and state.store == store_identity(uri)
-    if sweep is not None and is_in_store:
-        address += f"/#/experiments/{state.experiment}/runs/{sweep.run_id}"
-    if is_server(uri):
-        return [address]
-    return [ui_command(uri), address] if is_in_store else [ui_command(uri)]
+    if sweep is not None and state.store == store_identity(uri):
+        links.append(f"{page_address(uri)}/#/experiments/{state.experiment}/runs/{sweep.run_id}")
+    elif is_server(uri):
+        links.append(page_address(uri))
+    return links
 
 
 def trusted_uri(folder: SweepFolder, recorded: str, *, flag: str = "--tracking-uri") -> str:
-    """Return the store on a sweep's record; raise InputError if the user has to name the store with the flag.
+    """Return the store that a sweep's record names; raise InputError if the user has to name it with the flag.
 
     A folder from elsewhere must not choose where its user's files, passwords and tokens go, and a copy of a folder must
     not write to the runs of the original.
