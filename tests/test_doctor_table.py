@@ -486,7 +486,7 @@ def random_method(setup):
 def endless_method(setup):
     """a plugin's method that never ends"""
     setup.plugin(Case("method", "while True:\n    time.sleep(0.01)", "", ""))
-    setup.choices = setup.choices._replace(methods=("mine",), seconds=5.0)
+    setup.choices = setup.choices._replace(methods=("mine",), plugin_seconds=5.0)
     return setup.data()
 
 

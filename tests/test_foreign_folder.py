@@ -140,7 +140,7 @@ OTHER_READERS = {  # modules of these packages that read otherwise, and what
     "sweep/steering.py": "`SweepFolder.open`",
     "search/racing.py": "removes the folder of a race, which `SweepFolder.race` has checked",
     "tracking/uri.py": "MLflow's stores",
-    "tracking/sync.py": "opens runs of MLflow",
+    "tracking/folder_sync.py": "opens runs of MLflow",
     "tracking/desired.py": "walks artifacts, each of which is checked",
     "trial/imported.py": "the file that the user imports",
     "trial/proof.py": "the proof of this machine's GPU, and the version of its driver",

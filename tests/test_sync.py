@@ -11,7 +11,7 @@ import pytest
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sync import main
-from fpp_sweep.tracking.sync import STATE_FILE
+from fpp_sweep.tracking.folder_sync import STATE_FILE
 from fpp_sweep.tracking.uri import connect
 from tests.kit.records import build_sweep
 from tests.kit.stores import free_port, rows

@@ -1,4 +1,4 @@
-"""Take readings of the model, the datasets and the plugins that a sweep would use, as plain values."""
+"""Probes of the model, the datasets and the plugins that a sweep would use; their readings are plain values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from fpp_sweep.spec.tasks import BATCH, EvalTask
 if TYPE_CHECKING:
     from fpp_sweep.trial.worker import Worker
 
-SAMPLED_IMAGES = 32  # opened images of each split, spread over its list
+SAMPLED_IMAGES = 32  # images of each split that are opened
+DIGEST_LENGTH = 12  # hexadecimal digits of a digest in a reading
 
 
 class Choices(NamedTuple):
@@ -28,7 +29,7 @@ class Choices(NamedTuple):
 
     methods: tuple[str, ...]
     prompts: tuple[TextSource, ...]
-    seconds: float  # for the check of a plugin
+    plugin_seconds: float  # time limit for the check of a plugin
 
 
 NO_CHOICES = Choices((), (), 0.0)
@@ -48,11 +49,11 @@ def all_readings(
 def data_readings(
     spec: WorkerSpec, datasets: Sequence[str], splits: Sequence[str], choices: Choices = NO_CHOICES
 ) -> Readings:
-    """Return digests of the weights and of each split of each dataset, and what is wrong with their images.
+    """Return readings of the weights, of each split of each dataset, and of the methods, prompts and plugins.
 
-    The methods, prompts and plugins of the sweep are tried on the model.
-
-    On the first split, zero-shot shows whether class names and labels belong together.
+    Zero-shot accuracy on the first split shows whether class names and labels belong together. A probe that fails has
+    the reading {"failed": the reason}. If the dataset file or the model cannot be
+    read, the other probes do not run.
     """
     from fpp_sweep.trial.worker import Worker  # loads torch
 
@@ -63,7 +64,7 @@ def data_readings(
     with tempfile.TemporaryDirectory() as scratch:
         try:
             worker = Worker(replace(spec, cache=scratch, device="cpu", compile=False))
-            readings: Readings = {"weights": worker.model_info().digest[:12]}
+            readings: Readings = {"weights": worker.model_info().digest[:DIGEST_LENGTH]}
         except Exception as error:
             return {"weights": {"failed": str(error)}}
         for name in names:
@@ -71,54 +72,55 @@ def data_readings(
                 try:
                     readings |= _split_readings(worker, name, split)
                     if split == splits[0]:
-                        readings[f"accuracy on {name}"] = _zero_shot(worker, name, split)
+                        readings[f"accuracy on {name}"] = _zero_shot_hits(worker, name, split)
                 except Exception as error:
                     readings[f"dataset {name}, {split}"] = {"failed": str(error)}
         if choices.methods:
-            readings |= run_probes({"methods and prompts": lambda: check_choices(worker, choices)})
+            readings |= run_probes({"methods and prompts": lambda: try_choices(worker, choices)})
     return readings
 
 
-def check_choices(worker: Worker, choices: Choices) -> dict[str, Any]:
+def try_choices(worker: Worker, choices: Choices) -> dict[str, Any]:
     """Try methods, prompts and plugins on made-up samples; raise InputError for the first that cannot be used."""
     for row in catalogue.METRICS.values():
         if row.digest:
-            check_metric(row, choices.seconds)
-    notes = worker.check(choices.methods, choices.prompts, (), choices.seconds).notes
-    return {"methods": len(choices.methods), "prompts": len(choices.prompts), "notes": list(notes)}
+            check_metric(row, choices.plugin_seconds)
+    validation = worker.check(choices.methods, choices.prompts, datasets=(), seconds=choices.plugin_seconds)
+    return {"methods": len(choices.methods), "prompts": len(choices.prompts), "notes": list(validation.notes)}
 
 
 def _split_readings(worker: Worker, name: str, split: str) -> Readings:
     (info,) = worker.describe([name], split)
-    dataset = worker.datasets.whole(name, split)  # with --limit most classes would be without images
+    dataset = worker.datasets.whole(name, split)  # not cut by --limit, which would leave classes without images
     return {
-        f"dataset {name}, {split}": keys.digest(info.digest, info.classes, length=12),
+        f"dataset {name}, {split}": keys.digest(info.digest, info.classes, length=DIGEST_LENGTH),
         f"images of {name}, {split}": info.images,
-        f"classes of {name}, {split}": classes_without_images(dataset),
-        f"files of {name}, {split}": unreadable_sample(dataset),
+        f"classes of {name}, {split}": class_counts(dataset),
+        f"files of {name}, {split}": open_sample(dataset),
     }
 
 
-def classes_without_images(dataset: Dataset) -> dict[str, Any]:
+def class_counts(dataset: Dataset) -> dict[str, Any]:
+    """Return the number of classes, and the names of those without images."""
     present = set(dataset.labels.tolist())
     empty = [name for label, name in enumerate(dataset.classes) if label not in present]
     return {"classes": len(dataset.classes), "empty": empty}
 
 
-def unreadable_sample(dataset: Dataset) -> dict[str, Any]:
-    """Open images that are spread over the list; return how many, and the problems."""
+def open_sample(dataset: Dataset) -> dict[str, Any]:
+    """Open images in equal steps through the split; return how many were opened, and the errors."""
     count = min(SAMPLED_IMAGES, len(dataset.ids))
     problems = []
     for number in range(count):
-        sample = dataset.ids[number * len(dataset.ids) // count]
+        position = number * len(dataset.ids) // count
         try:
-            dataset.source.image(sample)
+            dataset.source.image(dataset.ids[position])
         except (BadImageError, OSError) as error:
             problems.append(" ".join(str(error).split()))
     return {"opened": count, "images": len(dataset.ids), "problems": problems}
 
 
-def _zero_shot(worker: Worker, name: str, split: str) -> dict[str, int]:
+def _zero_shot_hits(worker: Worker, name: str, split: str) -> dict[str, int]:
     """Return how many of the first images zero-shot classifies correctly."""
     (info,) = worker.describe([name], split)
     config = preset(preset_for("auto", worker.spec.model)).replace({"method": "zero_shot", "prompt": "a photo of a"})

@@ -8,7 +8,8 @@ from pathlib import Path
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.messages import note, plural, printable
 from fpp_sweep.tracking import absolute, check_store, mlflow_links, sync_folder, trusted_uri
-from fpp_sweep.tracking.sync import SyncResult, is_synced
+from fpp_sweep.tracking.folder_sync import SyncResult
+from fpp_sweep.tracking.sync import is_synced
 
 
 def deliver(sweep: Path, into: str | None, *, verify: bool, retry_for: float) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """MLflow's copy of a sweep, always made from the sweep's folder.
 
-`desired.py` computes the runs that MLflow should show, `uri.py` finds and checks stores, `sync.py` writes the
-difference until MLflow shows those runs.
+`desired.py` computes the runs that MLflow should show, and `uri.py` finds and checks stores. `folder_sync.py` writes
+the runs that differ, in one pass; `sync.py` repeats passes until MLflow shows all runs.
 """
 
 from fpp_sweep.tracking.sync import BackgroundSync, mlflow_links, sync_folder, trusted_uri, upload_group_files

@@ -1,69 +1,26 @@
-"""Synchronisation of MLflow with a sweep's folder.
+"""Synchronisation of MLflow with a sweep's folder: a thread that follows the folder, and a call that returns when done.
 
-A pass compares the runs that MLflow should show with what was written before, and writes the difference. There is no
-queue: after an outage or a kill, the next pass finds what is missing. `mlflow_sync.json` in the folder remembers
-digests of what was written. It only saves work; without it everything is compared with MLflow again.
-
-Changes are noticed at four levels:
-
-- stamp: size and time of a file
-- version: stamp of a record's file, with its tags from the front; an unthorough pass skips records of equal version
-- digest: hash of a run as MLflow should show it, and of the stamps of its artifacts
-- fingerprint: hash of all files of the folder; if it is equal, `is_synced` need not ask MLflow
-
-`_FolderSync` compares a folder with what was written; `_SweepRuns` reads and writes the runs of one sweep in MLflow.
+Both make passes (`folder_sync.py`) until MLflow shows what the folder holds. The other functions answer from the
+folder's `mlflow_sync.json`, without MLflow.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import json
-import os
-import posixpath
-import shutil
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import unquote, urlsplit
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import LockHeldError, exclusive_lock, stamp_of, written_whole
 from fpp_sweep.spec.messages import command_line, masked, runnable
 from fpp_sweep.spec.progress import Bar
-from fpp_sweep.spec.version import VERSION
-from fpp_sweep.tracking.desired import (
-    CHANGES_LIMIT,
-    ID_TAG,
-    OPTIONAL_TAGS,
-    PARENT_GROUP,
-    PARENT_TAG,
-    SWEEP_KEY,
-    SWEEP_TAG,
-    DesiredRun,
-    FrontDocument,
-    Point,
-    artifact_files,
-    milliseconds,
-    read_json,
-    safe_name,
-    shortened,
-    sweep_id,
-    sweep_run,
-    trial_run,
-)
+from fpp_sweep.tracking.desired import SWEEP_KEY, milliseconds, sweep_id
+from fpp_sweep.tracking.folder_sync import Failure, FolderSync, SweepRuns, SyncResult, SyncState, fingerprint, real_path
 from fpp_sweep.tracking.uri import (
     DEFAULT_URI,
     absolute,
-    connect,
-    experiment_id,
-    is_permanent,
     is_server,
     one_line,
     page_address,
@@ -73,50 +30,18 @@ from fpp_sweep.tracking.uri import (
     was_used_before,
 )
 
-if TYPE_CHECKING:
-    from mlflow.entities import Metric, Run
-
-STATE_FILE = "mlflow_sync.json"
-LOCK_FILE = "mlflow_sync.lock"
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts; a pause is twice as long as the one before
 REST = 1.0  # seconds between two successful passes, so that a burst of changes is one pass
-SAVE_EVERY = 1.0  # seconds; writing the state after each of 2,000 runs would cost minutes
 RETRY_SECONDS = 30.0  # without any progress, after which `sync_folder` gives up
-SEARCH_PAGE = 100  # runs in one request: a page of a thousand took a busy server longer than the time-out
-
-_Stamp = tuple[int, int]  # a file's size and time of change, equal in a copy of the folder
-_Version = tuple[_Stamp, dict[str, str]]  # version of a record: its file's stamp, and its tags from the front
-
-
-@dataclass(slots=True)
-class SyncResult:
-    """Counts and names of what `sync_folder` changed."""
-
-    updated: int = 0  # runs that were created or changed
-    created: int = 0  # runs that MLflow did not have
-    restored: list[str] = field(default_factory=list)  # names of runs that were deleted in MLflow
-    left_out: set[str] = field(default_factory=set)  # artifacts that are links out of the folder
 
 
 @dataclass(frozen=True, slots=True)
 class SyncStatus:
     """The state of a background synchronisation."""
 
-    pending: int  # runs that MLflow does not show as they are
+    pending: int  # runs that differ from what was written to MLflow
     updated: int  # runs written since the start
     error: str | None  # the last failure, in one line
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A run that could not be written, or a store that did not answer."""
-
-    key: str  # id of the run; empty if the store did not answer
-    cause: str
-    is_permanent: bool  # the same request would fail again
-
-    def __str__(self) -> str:
-        return f"{self.key}: {self.cause}" if self.key else self.cause
 
 
 class Backoff:
@@ -129,6 +54,7 @@ class Backoff:
         self._next = FIRST_PAUSE
 
     def pause(self) -> float:
+        """Return the seconds of the next pause, and double the one after."""
         pause = self._next
         self._next = min(2 * pause, LONGEST_PAUSE)
         return pause
@@ -138,7 +64,7 @@ class BackgroundSync:
     """A thread that keeps MLflow up to date. Call `nudge` after a change of the folder; `nudge` never waits."""
 
     def __init__(self, folder: SweepFolder, uri: str) -> None:
-        self._sync = _FolderSync(folder, uri, restore=False)
+        self._sync = FolderSync(folder, uri, restore=False)
         self._status = SyncStatus(pending=0, updated=0, error=None)
         self._wake = threading.Event()  # the folder may have changed
         self._closing = threading.Event()  # the thread ends once everything is written
@@ -155,7 +81,7 @@ class BackgroundSync:
         return self._status
 
     def close(self, timeout: float) -> int:
-        """Write what can be written in that many seconds; return the number of runs that are left."""
+        """Wait `timeout` seconds at most until everything is written; return the number of runs that are left."""
         self._closing.set()
         self._wake.set()
         if self._thread.is_alive():
@@ -180,22 +106,24 @@ class BackgroundSync:
             if is_finished:
                 backoff.reset()
                 self._closing.wait(REST)
-                self._wake.wait()
+                self._wake.wait()  # `close` sets this event, too
             elif is_last:
-                self._given_up.wait(FIRST_PAUSE)
+                self._given_up.wait(FIRST_PAUSE)  # `close` is waiting: short pauses until it gives up
             else:
-                self._closing.wait(backoff.pause())  # closing ends a pause, for one more attempt at once
+                self._closing.wait(backoff.pause())  # `close` ends a pause, for one more attempt at once
         self._sync.disconnect()
 
     def _attempt(self, *, thorough: bool) -> bool:
-        """Make one pass; return False if a failure may pass, so that the same pass is worth another attempt."""
+        """Make one pass; return False if another attempt may succeed."""
         try:
             self._status = replace(self._status, pending=len(self._sync.pending(thorough=thorough)))
             failures = self._sync.make_pass(thorough=thorough, stop=self._given_up.is_set, on_update=self._count)
         except Exception as error:  # errors of the folder, its disk or the lock: the sweep goes on
             self._sync.disconnect()
             failures = [Failure("", one_line(error), is_permanent=False)]
-        error_text = str(failures[-1]) if failures else None
+        error_text = None
+        if failures:
+            error_text = str(failures[-1])
         self._status = replace(self._status, error=error_text)
         return all(failure.is_permanent for failure in failures)
 
@@ -209,9 +137,9 @@ def sync_folder(
 ) -> SyncResult:
     """Bring MLflow up to date now, and restore runs that were deleted there.
 
-    Requests that may succeed later are repeated, with pauses, until there was no progress for `retry_for` seconds.
+    Requests that may succeed later are repeated, with pauses, until there is no progress for `retry_for` seconds.
     """
-    sync = _FolderSync(folder, uri, restore=True)
+    sync = FolderSync(folder, uri, restore=True)
     try:
         with Bar("MLflow", 0, "runs", shown=show_progress) as bar:
             failures = _pass_until_done(sync, retry_for, bar)
@@ -225,7 +153,7 @@ def sync_folder(
     return sync.result
 
 
-def _pass_until_done(sync: _FolderSync, retry_for: float, bar: Bar) -> list[Failure]:
+def _pass_until_done(sync: FolderSync, retry_for: float, bar: Bar) -> list[Failure]:
     """Make passes until only permanent failures are left, or for `retry_for` seconds without progress.
 
     Return the failures of the last pass.
@@ -266,7 +194,7 @@ def upload_group_files(folder: SweepFolder, uri: str, files: Sequence[Path]) -> 
     `folder` is the folder of any of these sweeps.
     """
     info = folder.info()
-    runs = _SweepRuns(absolute(uri), sweep_id(info), known_run_ids=(), result=SyncResult())
+    runs = SweepRuns(absolute(uri), sweep_id(info), known_run_ids=(), result=SyncResult())
     run = runs.group_run(info.group, milliseconds(info.created))
     for path in files:
         runs.upload(run, path.name, path)
@@ -274,24 +202,29 @@ def upload_group_files(folder: SweepFolder, uri: str, files: Sequence[Path]) -> 
 
 
 def mlflow_links(folder: SweepFolder, uri: str) -> list[str]:
-    """Return lines that lead to the sweep's run: its address, after the command that serves it for a database."""
-    state = _State.read(folder)
+    """Return lines that tell a user how to see the sweep's run.
+
+    For a server this is the address. Another store has no server yet: the command that starts one comes first. If the
+    database is missing, it is the command that copies the sweep to a database.
+    """
+    state = SyncState.read(folder)
     path = sqlite_file(uri)
     if path is not None and state.runs and not path.is_file():
         command = runnable(command_line("sync", [str(folder.path), "--into", DEFAULT_URI]))
         return [f"{path} does not exist; this copies the sweep to a database of yours:", command]
-    address = page_address(uri)
+    links = []
+    if not is_server(uri):
+        links.append(ui_command(uri))
     sweep = state.runs.get(SWEEP_KEY)
-    is_in_store = sweep is not None and state.store == store_identity(uri)
-    if sweep is not None and is_in_store:
-        address += f"/#/experiments/{state.experiment}/runs/{sweep.run_id}"
-    if is_server(uri):
-        return [address]
-    return [ui_command(uri), address] if is_in_store else [ui_command(uri)]
+    if sweep is not None and state.store == store_identity(uri):
+        links.append(f"{page_address(uri)}/#/experiments/{state.experiment}/runs/{sweep.run_id}")
+    elif is_server(uri):
+        links.append(page_address(uri))
+    return links
 
 
 def trusted_uri(folder: SweepFolder, recorded: str, *, flag: str = "--tracking-uri") -> str:
-    """Return the store on a sweep's record; raise InputError if the user has to name the store with the flag.
+    """Return the store that a sweep's record names; raise InputError if the user has to name it with the flag.
 
     A folder from elsewhere must not choose where its user's files, passwords and tokens go, and a copy of a folder must
     not write to the runs of the original.
@@ -300,464 +233,13 @@ def trusted_uri(folder: SweepFolder, recorded: str, *, flag: str = "--tracking-u
     advice = f"say where it should go: {flag} {DEFAULT_URI}, or another URI"
     if uri != absolute(DEFAULT_URI) and not was_used_before(uri):
         raise InputError(f"{folder.path}: you have not used its MLflow, {masked(uri)}, before; {advice}")
-    owner = _State.read(folder).folders.get(store_identity(uri))
-    if owner not in (None, _real_path(folder)):
+    owner = SyncState.read(folder).folders.get(store_identity(uri))
+    if owner not in (None, real_path(folder)):
         raise InputError(f"{folder.path}: its runs in MLflow at {masked(uri)} belong to the folder {owner}; {advice}")
     return uri
 
 
 def is_synced(folder: SweepFolder, uri: str) -> bool:
     """Return whether the folder is unchanged since all of it was written to this store; MLflow is not asked."""
-    state = _State.read(folder)
-    return state.store == store_identity(uri) and state.fingerprint == _fingerprint(folder)
-
-
-def _fingerprint(folder: SweepFolder) -> str:
-    """Return a digest of all that the runs are computed from: names, sizes and times of the folder's files."""
-    files = {"sweep.json": folder.info_file} | artifact_files(folder, folder.path / "report", "report/", set())
-    for record in folder.trial_files():
-        files[f"trials/{record.name}"] = record
-        files |= artifact_files(folder, folder.path / "artifacts" / record.stem, f"artifacts/{record.stem}/", set())
-    return hashlib.sha256(repr((VERSION, _stamps(files))).encode(errors="surrogatepass")).hexdigest()
-
-
-def _stamps(files: Mapping[str, Path]) -> dict[str, _Stamp]:
-    stamps = {}
-    for name, path in files.items():
-        with suppress(FileNotFoundError):  # replaced meanwhile
-            stamps[name] = _stamp(path)
-    return stamps
-
-
-def _stamp(path: Path) -> _Stamp:
-    size, changed, _ = stamp_of(path)
-    return size, changed
-
-
-def _real_path(folder: SweepFolder) -> str:
-    return os.path.realpath(folder.path)
-
-
-# --- one folder: what was written, and what differs -------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _WrittenRun:
-    """Part of `_State`: a run as it was written."""
-
-    run_id: str = ""  # MLflow's
-    digest: str = ""  # digest of the run and its artifacts; empty while something is missing
-    files: dict[str, Any] = field(default_factory=dict)  # artifact -> stamp of the file, or digest of the text
-
-    def __post_init__(self) -> None:
-        if not (isinstance(self.run_id, str) and isinstance(self.digest, str) and isinstance(self.files, dict)):
-            raise TypeError("damaged")  # which `_State.read` catches
-
-
-@dataclass(slots=True)
-class _State:
-    """The contents of mlflow_sync.json."""
-
-    experiment: str = ""  # MLflow's id
-    store: str = ""  # the identity of the store of the last sync
-    fingerprint: str = ""  # fingerprint of the folder when all of it was written; empty if something was left
-    folders: dict[str, str] = field(default_factory=dict)  # identity of a store -> the folder that its runs belong to
-    runs: dict[str, _WrittenRun] = field(default_factory=dict)  # by key
-
-    @classmethod
-    def read(cls, folder: SweepFolder) -> Self:
-        """Return the state; an empty one if the file is missing or damaged."""
-        document = read_json(folder.path, folder.path / STATE_FILE)
-        try:
-            runs = {str(key): _WrittenRun(**written) for key, written in document.get("runs", {}).items()}
-            folders = {str(store): str(folder) for store, folder in document.get("folders", {}).items()}
-            texts = {key: str(document.get(key, "")) for key in ("experiment", "store", "fingerprint")}
-        except (TypeError, AttributeError):
-            return cls()
-        return cls(runs=runs, folders=folders, **texts)
-
-    def write(self, file: Path) -> None:
-        with written_whole(file) as partial:
-            partial.write_text(json.dumps(asdict(self)) + "\n")
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A run that differs from what was written."""
-
-    run: DesiredRun
-    files: Mapping[str, Path]  # artifact -> file
-    digest: str
-
-
-class _FolderSync:
-    """The comparison of one folder with one store; one thread makes passes, any thread may call `pending`."""
-
-    def __init__(self, folder: SweepFolder, uri: str, *, restore: bool) -> None:
-        self.result = SyncResult()
-        self.writes = 0  # steps that succeeded, to tell progress from standstill
-        self._folder = folder
-        self._uri = absolute(uri)
-        self._restore = restore
-        self._file = folder.path / STATE_FILE
-        self._state = _State.read(folder)
-        self._saved = 0.0  # time at which the state was last written
-        self._versions: dict[str, _Version] = {}  # versions of the records compared since the connection was made
-        self._runs: _SweepRuns | None = None
-        self._lock = ExitStack()  # holds the lock from the first pass until `disconnect`
-        self._locked = False
-
-    def pending(self, *, thorough: bool) -> list[_Change]:
-        """Return the runs that differ; artifacts of unchanged records are checked only if thorough."""
-        return self._compare(thorough=thorough)[0]
-
-    def make_pass(self, *, thorough: bool, stop: Callable[[], bool], on_update: Callable[[int], None]) -> list[Failure]:
-        """Write every run that differs; return the failures. A run that fails does not stop the others.
-
-        The pass ends early if the store does not answer. `on_update` gets the number of runs that are left.
-        """
-        fingerprint = _fingerprint(self._folder) if thorough else ""
-        self._lock_folder()
-        try:
-            runs = self._connected()
-        except InputError:
-            raise
-        except Exception as error:  # of MLflow or its database
-            self.disconnect()
-            return [Failure("", one_line(error), is_permanent(error))]
-        changes, versions = self._compare(thorough=thorough)
-        failures: list[Failure] = []
-        self._state.fingerprint = ""  # until all changes are written
-        try:
-            for position, change in enumerate(changes):
-                if stop():
-                    return failures
-                failure = self._try_to_write(runs, change)
-                if failure is None:
-                    self.result.updated += 1
-                    on_update(len(changes) - position - 1)
-                    continue
-                failures.append(failure)
-                versions.pop(change.run.key, None)  # so that the next pass compares the record again
-                if not runs.answers():
-                    self.disconnect()
-                    return failures
-            self._versions = versions
-            self._state.fingerprint = "" if failures else fingerprint
-        finally:
-            self._save(runs)
-        return failures
-
-    def disconnect(self) -> None:
-        """Release the lock and the connection; the next pass asks MLflow again which runs it has."""
-        self._runs = None
-        self._lock.close()
-        self._locked = False
-
-    def _lock_folder(self) -> None:
-        """Take the lock, which ends with the process: two processes at once would create runs twice."""
-        if self._locked:
-            return
-        file = self._folder.path / LOCK_FILE
-        try:
-            self._lock.enter_context(exclusive_lock(file, wait=False))
-        except OSError as error:
-            raise InputError(f"{file}: cannot be opened ({error.strerror}); delete it, or make it writable") from error
-        except LockHeldError as error:  # its text names the process that holds the lock
-            name = self._folder.path.name
-            raise InputError(f"{name} is being synchronised with MLflow by {error}; wait for it") from None
-        self._locked = True
-
-    def _connected(self) -> _SweepRuns:
-        if self._runs is None:
-            known_run_ids = {written.run_id for written in self._state.runs.values()}
-            runs = _SweepRuns(self._uri, sweep_id(self._folder.info()), known_run_ids, self.result)
-            self._forget_missing(runs)
-            self._runs = runs
-        return self._runs
-
-    def _forget_missing(self, runs: _SweepRuns) -> None:
-        """Forget runs that this store does not have, so that they are written again."""
-        self._versions = {}
-        existing = set()
-        for mlflow_run in runs.by_id.values():
-            if not (mlflow_run.deleted and self._restore):
-                existing.add(mlflow_run.run_id)
-        written_runs = self._state.runs.items()
-        self._state.runs = {key: written for key, written in written_runs if written.run_id in existing}
-
-    def _compare(self, *, thorough: bool) -> tuple[list[_Change], dict[str, _Version]]:
-        """Return the runs that differ, and the versions of all records."""
-        info = self._folder.info()
-        front = FrontDocument.read(self._folder)
-        records = []
-        runs = []
-        versions: dict[str, _Version] = {}
-        for file in self._folder.trial_files():
-            name = file.stem
-            versions[name] = _stamp(file), front.tags_of(name)  # before the record is read, which may change then
-            record = self._folder.trial(name)
-            records.append(record)
-            if thorough or self._versions.get(name) != versions[name]:
-                files = artifact_files(self._folder, self._folder.path / "artifacts" / name, "", self.result.left_out)
-                runs.append((trial_run(info, record, front), files))
-        files = artifact_files(self._folder, self._folder.path / "report", "report/", self.result.left_out)
-        runs.append((sweep_run(info, records, front), files))
-        changes = []
-        for run, files in runs:
-            digest = hashlib.sha256(repr((run, _stamps(files))).encode(errors="surrogatepass")).hexdigest()
-            written = self._state.runs.get(run.key)
-            if written is None or written.digest != digest:
-                changes.append(_Change(run, files, digest))
-        return changes, versions
-
-    def _try_to_write(self, runs: _SweepRuns, change: _Change) -> Failure | None:
-        try:
-            self._write(runs, change)
-        except Exception as error:  # of MLflow, its database or a disk
-            return Failure(change.run.key, one_line(error), is_permanent(error))
-        return None
-
-    def _write(self, runs: _SweepRuns, change: _Change) -> None:
-        """Write a run with its artifacts; note each step that succeeded, so that a retry goes on from there."""
-        run = change.run
-        parent = self._group_run_id(runs) if run.key == SWEEP_KEY else self._sweep_run_id(runs)
-        current = runs.open(run, parent, restore=self._restore)
-        if current is None:  # the user has deleted the run; count it as written, so that it stays deleted
-            self._state.runs[run.key] = _WrittenRun(runs.by_id[run.id].run_id, change.digest)
-            return
-        written = self._state.runs.get(run.key)
-        if written is None or written.run_id != current.info.run_id:
-            written = self._state.runs[run.key] = _WrittenRun(current.info.run_id)
-        runs.write(current, run, parent)
-        self.writes += 1
-        for _ in _uploads(runs, current, change, written.files):
-            self.writes += 1
-        runs.set_status(current, run)
-        written.digest = change.digest
-        if time.monotonic() - self._saved > SAVE_EVERY:
-            self._save(runs)
-
-    def _sweep_run_id(self, runs: _SweepRuns) -> str:
-        """Return the id of the sweep's run; create it without content if a trial's run is written first."""
-        info = self._folder.info()
-        mlflow_run = runs.by_id.get(sweep_id(info))
-        if mlflow_run is not None and not (mlflow_run.deleted and self._restore):
-            return mlflow_run.run_id
-        created = runs.open(sweep_run(info, []), self._group_run_id(runs), restore=self._restore)
-        assert created is not None
-        return str(created.info.run_id)
-
-    def _group_run_id(self, runs: _SweepRuns) -> str | None:
-        """Return the id of the run above the sweep's, for a sweep that is part of a reproduction."""
-        info = self._folder.info()
-        if not info.group:
-            return None
-        return str(runs.group_run(info.group, milliseconds(info.created)).info.run_id)
-
-    def _save(self, runs: _SweepRuns) -> None:
-        self._saved = time.monotonic()
-        self._state.experiment = runs.experiment_id
-        self._state.store = store_identity(self._uri)
-        self._state.folders[self._state.store] = _real_path(self._folder)
-        self._state.write(self._file)
-
-
-def _uploads(runs: _SweepRuns, current: Run, change: _Change, uploaded: dict[str, Any]) -> Iterator[str]:
-    """Upload artifacts that differ, and add them to `uploaded`; yield the name of each."""
-    for name, text in change.run.texts.items():
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        if uploaded.get(name) != digest:
-            runs.client.log_text(current.info.run_id, text, name)
-            uploaded[name] = digest
-            yield name
-    for name, path in change.files.items():
-        with suppress(FileNotFoundError):  # replaced meanwhile; the next pass compares it again
-            stamp = list(_stamp(path))
-            if uploaded.get(name) != stamp:
-                runs.upload(current, name, path)
-                uploaded[name] = stamp
-                yield name
-
-
-# --- one sweep in MLflow ----------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _MlflowRun:
-    """A run that MLflow has, perhaps marked as deleted."""
-
-    run_id: str
-    deleted: bool
-
-
-class _SweepRuns:
-    """The runs of one sweep in MLflow."""
-
-    def __init__(self, uri: str, sweep: str, known_run_ids: Container[str], result: SyncResult) -> None:
-        self.client = connect(uri)
-        self._entities: Any = importlib.import_module("mlflow.entities")  # which takes seconds before `connect`
-        self.experiment_id = experiment_id(self.client, uri)
-        self._result = result
-        self._unanswered: set[str] = set()  # ids of runs whose creation got no answer: MLflow may have created them
-        self._logged: set[Point] = set()  # points of curves that were written since the connection was made
-        self.by_id = self._existing_runs(sweep, known_run_ids)
-
-    def answers(self) -> bool:
-        try:
-            self.client.get_experiment(self.experiment_id)
-        except Exception:
-            return False
-        return True
-
-    def open(self, run: DesiredRun, parent: str | None, *, restore: bool) -> Run | None:
-        """Return MLflow's run, created if it is missing; None for a run that the user deleted."""
-        mlflow_run = self.by_id.get(run.id)
-        if mlflow_run is None:
-            return self._create(run, parent)
-        if mlflow_run.deleted:
-            if not restore:
-                return None
-            self.client.restore_run(mlflow_run.run_id)
-            mlflow_run.deleted = False
-            self._result.restored.append(run.name)
-        return self.client.get_run(mlflow_run.run_id)
-
-    def group_run(self, name: str, started: int) -> Run:
-        """Return the run of a group of sweeps, created if it is missing."""
-        existing = self._search(f"tags.`{ID_TAG}` = '{name}'")
-        active = [run for run in existing if run.info.lifecycle_stage == "active"]
-        if active:
-            return active[0]
-        tags = {ID_TAG: name, "kind": PARENT_GROUP}
-        return self.client.create_run(self.experiment_id, started, tags, name.partition("@")[0])
-
-    def write(self, current: Run, run: DesiredRun, parent: str | None) -> None:
-        """Write the params, metrics, tags and name that differ."""
-        run_id, data = current.info.run_id, current.data
-        tags = _with_parent(run.tags, parent)
-        changed = {key for key, value in run.params.items() if data.params.get(key, value) != value}
-        if changed:  # MLflow never changes a param
-            changes = "; ".join(f"{key}: {data.params[key]} -> {run.params[key]}" for key in sorted(changed))
-            tags["changed_params"] = shortened(changes, CHANGES_LIMIT)
-        new_tags = [self._entities.RunTag(key, value) for key, value in tags.items() if data.tags.get(key) != value]
-        new_params = [self._entities.Param(key, value) for key, value in run.params.items() if key not in data.params]
-        self.client.log_batch(run_id, self._new_metrics(run, data.metrics), new_params, new_tags)
-        self._logged.update(run.curves)
-        for key in OPTIONAL_TAGS:
-            if key in data.tags and key not in tags:
-                self.client.delete_tag(run_id, key)
-        if current.info.run_name != run.name:
-            self.client.update_run(run_id, name=run.name)
-
-    def set_status(self, current: Run, run: DesiredRun) -> None:
-        """Set the run's state; called last, after everything else has arrived."""
-        info = current.info
-        if run.status in ("RUNNING", "SCHEDULED"):  # `set_terminated` would give the run an end time
-            if info.status != run.status:
-                self.client.update_run(info.run_id, status=run.status)
-        elif (info.status, info.end_time) != (run.status, run.finished):
-            self.client.set_terminated(info.run_id, run.status, run.finished)
-
-    def upload(self, current: Run, name: str, path: Path) -> None:
-        """Store a file as the artifact `name`: as a hard link if the artifacts are on the same disk, else as a copy."""
-        artifact = safe_name(name)
-        folder = _local_folder(current.info.artifact_uri)
-        if folder is not None and _link(path, folder / artifact):
-            return
-        with tempfile.TemporaryDirectory() as scratch:
-            source = path
-            if posixpath.basename(artifact) != path.name:  # MLflow takes the artifact's name from the file
-                source = Path(scratch) / posixpath.basename(artifact)
-                shutil.copyfile(path, source)
-            self.client.log_artifact(current.info.run_id, str(source), posixpath.dirname(artifact) or None)
-
-    def _create(self, run: DesiredRun, parent: str | None) -> Run:
-        """Create a run, unless an earlier request that got no answer has created it."""
-        created = None
-        if run.id in self._unanswered:
-            created = next(self._search(f"tags.`{ID_TAG}` = '{run.id}'"), None)
-        if created is None:
-            self._unanswered.add(run.id)
-            tags = _with_parent(run.tags, parent)
-            created = self.client.create_run(self.experiment_id, run.started, tags, run.name)
-        self._unanswered.discard(run.id)
-        self._result.created += 1
-        self.by_id[run.id] = _MlflowRun(created.info.run_id, deleted=False)
-        return created
-
-    def _new_metrics(self, run: DesiredRun, latest: Mapping[str, float]) -> list[Metric]:
-        """Return the values that MLflow may lack.
-
-        MLflow ignores a value that it has with the same step and time, so points of curves may be written again. It
-        shows the value with the latest time, so a value that changed is written with the present time.
-        """
-        new_metric = self._entities.Metric
-        metrics = []
-        for key, value in run.metrics.items():
-            if key not in latest:
-                metrics.append(new_metric(key, value, run.measured, 0))
-            elif latest[key] != value:
-                metrics.append(new_metric(key, value, milliseconds(time.time()), 0))
-        for point in run.curves:
-            if point not in self._logged:
-                metrics.append(new_metric(point.key, point.value, point.time, point.step))
-        return metrics
-
-    def _existing_runs(self, sweep: str, known_run_ids: Container[str]) -> dict[str, _MlflowRun]:
-        """Return all runs of the sweep by id. Of duplicates, which a slow server may leave, keep the one written to."""
-
-        def preference(run: Run) -> tuple[bool, bool, int]:  # the lowest is kept
-            info = run.info
-            return info.lifecycle_stage != "active", info.run_id not in known_run_ids, info.start_time
-
-        runs: dict[str, _MlflowRun] = {}
-        for run in sorted(self._search(f"tags.`{SWEEP_TAG}` = '{sweep}'"), key=preference):
-            identity = run.data.tags[ID_TAG]
-            mlflow_run = _MlflowRun(run.info.run_id, deleted=run.info.lifecycle_stage != "active")
-            if identity not in runs:
-                runs[identity] = mlflow_run
-            elif not mlflow_run.deleted:
-                self.client.delete_run(mlflow_run.run_id)
-        return runs
-
-    def _search(self, query: str) -> Iterator[Run]:
-        all_runs = self._entities.ViewType.ALL  # deleted ones, too
-        order = ["start_time ASC"]
-        token = None
-        while True:
-            page = self.client.search_runs([self.experiment_id], query, all_runs, SEARCH_PAGE, order, token)
-            yield from page
-            token = page.token
-            if not token:
-                return
-
-
-def _with_parent(tags: Mapping[str, str], parent: str | None) -> dict[str, str]:
-    if parent is None:
-        return dict(tags)
-    return {**tags, PARENT_TAG: parent}
-
-
-def _local_folder(artifact_uri: str) -> Path | None:
-    parts = urlsplit(artifact_uri)
-    if parts.scheme != "file" or parts.netloc:
-        return None
-    return Path(unquote(parts.path))
-
-
-def _link(path: Path, artifact: Path) -> bool:
-    """Make a hard link, which needs no space on the disk; return False if the file system does not allow it.
-
-    Files of a sweep are replaced and not edited, so the link keeps its contents.
-    """
-    partial = artifact.with_name(f".{artifact.name}.{os.getpid()}.partial")  # a link cannot replace a file by itself
-    try:
-        artifact.parent.mkdir(parents=True, exist_ok=True)
-        os.link(os.path.realpath(path), partial)
-        partial.replace(artifact)
-    except OSError:
-        return False
-    finally:
-        partial.unlink(missing_ok=True)  # left where both names were links to the same file already
-    return True
+    state = SyncState.read(folder)
+    return state.store == store_identity(uri) and state.fingerprint == fingerprint(folder)

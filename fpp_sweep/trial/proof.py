@@ -1,7 +1,7 @@
-"""The proof of a device: what was checked on it, and for what it may therefore be used.
+"""The proof of a device: the results of its checks, which decide for what the device may be used.
 
-The file of a proof is in the cache folder. It belongs to a kind of GPU, its driver, torch, Pillow and the engine: if
-one of them changes, the device is proven anew.
+The file of a proof is in the cache folder. A proof belongs to a kind of GPU, its driver, torch, Pillow and the engine.
+If one of them changes, the device is proven anew.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from fpp_sweep.spec import keys
 from fpp_sweep.spec.files import write_json
 from fpp_sweep.spec.specs import StagePrecision
 
-FORMAT = 1
+FORMAT = 1  # of the file
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
+# names of the checks
 VIEWS, COMPILED_VIEWS, COMPILED_TOWERS = "views", "compiled views", "compiled towers"
-ROWS, PRETRAINING, MEMORY, REPEAT, SPEED = "method rows", "pretraining", "memory", "repeat", "speed"
-CheckState = Literal["passed", "failed", "noted"]
+METHODS, PRETRAINING, MEMORY, REPEAT, SPEED = "method rows", "pretraining", "memory", "repeat", "speed"
+CheckState = Literal["passed", "failed", "noted"]  # a result that is noted limits nothing
 
 
 def tower_check(precision: StagePrecision) -> str:
@@ -37,7 +38,7 @@ def tower_check(precision: StagePrecision) -> str:
 
 
 # without these a device cannot be used at all
-REQUIRED = (tower_check("float32"), ROWS, PRETRAINING, MEMORY)
+REQUIRED = (tower_check("float32"), METHODS, PRETRAINING, MEMORY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ class DeviceKind:
 
 
 def _driver_version() -> str:
-    """Return the version of NVIDIA's driver, or at least that of its CUDA."""
+    """Return the version of NVIDIA's driver; if its file cannot be read, the CUDA version that the driver supports."""
     with suppress(OSError):
         version = re.search(r"\d+\.\d+(\.\d+)?", DRIVER_FILE.read_text())
         if version is not None:
@@ -75,12 +76,12 @@ def _driver_version() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """The outcome of a check: `noted` tells something that does not limit the use of the device."""
+    """The outcome of a check."""
 
     name: str
     state: CheckState
-    text: str
-    figures: Mapping[str, float] = field(default_factory=dict)
+    text: str  # for the user
+    figures: Mapping[str, float] = field(default_factory=dict)  # what was measured, by name
     seconds: float = 0.0
 
 
@@ -89,7 +90,7 @@ class Proof:
     """The results of the checks of a kind of device."""
 
     kind: DeviceKind
-    created: str  # time of the last check
+    created: str  # time of the last check, in ISO format; empty without checks
     checks: tuple[CheckResult, ...] = ()
 
     def result(self, name: str) -> CheckResult | None:
@@ -102,8 +103,8 @@ class Proof:
         result = self.result(name)
         return result is not None and result.state == "passed"
 
-    def failed(self, names: Iterable[str]) -> list[CheckResult]:
-        """Return those of the named checks that have failed."""
+    def failures(self, names: Iterable[str]) -> list[CheckResult]:
+        """Return the results of the named checks that have failed."""
         results = [self.result(name) for name in names]
         return [result for result in results if result is not None and result.state == "failed"]
 
@@ -115,28 +116,34 @@ class Proof:
 
     @property
     def device_views(self) -> DeviceViews:
-        """The way to render views that is proven to give Pillow's bytes."""
+        """The fastest way to render views that is proven to give Pillow's bytes."""
         if not self.has_passed(VIEWS):
-            return "off"
+            return "off"  # Pillow renders them
         if not self.has_passed(COMPILED_VIEWS):
             return "eager"
         return "compiled"
 
     def notes(self) -> list[str]:
         """Return a line for each use of the device that a failed check has turned off."""
-        replacements = {
+        fallbacks = {
             VIEWS: "Pillow renders the views",
             COMPILED_VIEWS: "views are rendered without compiled kernels",
             COMPILED_TOWERS: "towers run without torch.compile",
         }
         lines = []
-        for check in self.failed(replacements):
-            lines.append(f"{self.kind.name}: {check.name}: {check.text}; {replacements[check.name]}")
+        for check in self.failures(fallbacks):
+            lines.append(f"{self.kind.name}: {check.name}: {check.text}; {fallbacks[check.name]}")
         return lines
 
 
+def pass_or_fail(is_passed: bool) -> CheckState:
+    if is_passed:
+        return "passed"
+    return "failed"
+
+
 def read_proof(folder: Path, kind: DeviceKind) -> Proof:
-    """Return the stored proof of a kind of device; without a readable one, a proof without checks."""
+    """Return the stored proof of a kind of device; if none can be read, a proof without checks."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         data: dict[str, Any] = json.loads((folder / kind.file_name).read_text())
         if data.pop("format") == FORMAT and DeviceKind(**data["kind"]) == kind:

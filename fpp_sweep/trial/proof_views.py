@@ -21,7 +21,6 @@ from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.trial import proof
 from fpp_sweep.trial.proof import CheckResult
 from fpp_sweep.trial.proof_bench import PRETRAINING_STEPS, Bench
-from fpp_sweep.trial.proof_checks import state_of
 
 VIEW_SIZE, VIEWS_OF_IMAGE = 32, 5
 LONG_SIDES = ((1, 1), (1, 300), (300, 1), (640, 480), (1000, 40))  # of images that are always checked
@@ -62,7 +61,8 @@ def same_bits(ours: Tensor, expected: Tensor) -> bool:
 
 def _judge_views(name: str, images: int, differing: int) -> CheckResult:
     text = f"{differing} of {images} images of odd sizes differ from Pillow's, with AugMix and without"
-    return CheckResult(name=name, state=state_of(differing == 0), text=text, figures={"differing": differing})
+    state = proof.pass_or_fail(differing == 0)
+    return CheckResult(name=name, state=state, text=text, figures={"differing": differing})
 
 
 def _planned_images(count: int, preprocess: Preprocess) -> Iterator[tuple[PlannedImage, Tensor]]:

@@ -19,7 +19,10 @@ from fpp_sweep.trial import proof, proof_checks, proof_views
 from fpp_sweep.trial.proof import CheckResult, DeviceKind, Proof
 from fpp_sweep.trial.proof_bench import Bench
 
-IMAGES, FEW_IMAGES = 200, 24  # whose views are compared: by `doctor`, and before a first sweep
+# number of images whose views are compared
+DOCTOR_IMAGES = 200
+FIRST_SWEEP_IMAGES = 24
+REASON_LIMIT = 300  # characters of an error's text that a result keeps
 
 Check = Callable[[Bench], CheckResult]
 
@@ -31,11 +34,14 @@ def proof_folder(cache: Path) -> Path:
 
 def prove_fully(device: torch.device, folder: Path, on_result: Callable[[CheckResult], None]) -> Proof:
     """Run all checks anew and store the proof."""
-    return _run_checks(_all_checks(device, IMAGES), device, folder, on_result)
+    return _run_checks(_all_checks(device, DOCTOR_IMAGES), device, folder, on_result)
 
 
 def prove_once(device: torch.device, folder: Path, precisions: Iterable[StagePrecision], *, compiled: bool) -> Proof:
-    """Return the stored proof, after the checks that a sweep needs and that are not in it."""
+    """Run the checks that a sweep needs and that the stored proof lacks; return the proof.
+
+    Compiled views are checked by `prove_fully` only; without that check, views are rendered uncompiled.
+    """
     needed = {*proof.REQUIRED, proof.VIEWS, *[proof.tower_check(precision) for precision in precisions]}
     if compiled:
         needed.add(proof.COMPILED_TOWERS)
@@ -43,20 +49,24 @@ def prove_once(device: torch.device, folder: Path, precisions: Iterable[StagePre
     missing = [name for name in needed if stored.result(name) is None]
     if not missing:
         return stored
-    checks = _all_checks(device, FEW_IMAGES)
-    return _run_checks({name: check for name, check in checks.items() if name in missing}, device, folder)
+    checks = {name: check for name, check in _all_checks(device, FIRST_SWEEP_IMAGES).items() if name in missing}
+    return _run_checks(checks, device, folder)
 
 
 def require_proven(proven: Proof, precisions: Iterable[StagePrecision], folder: Path) -> None:
-    """Raise InputError if the device's results are not the CPU's, in general or in a precision."""
-    kind = proven.kind
-    for failed in proven.failed(proof.REQUIRED):
-        advice = f"compute with work.device=cpu, and attach {folder / kind.file_name} to an issue"
-        raise InputError(f"{kind.name} fails a check of its results: {failed.name}: {failed.text}; {advice}")
+    """Raise InputError if a required check has failed, or the check of one of the precisions."""
+    device = proven.kind.name
+    file = folder / proven.kind.file_name
+    failures = proven.failures(proof.REQUIRED)
+    if failures:
+        first = failures[0]
+        advice = f"compute with work.device=cpu, and attach {file} to an issue"
+        raise InputError(f"{device} fails a check of its results: {first.name}: {first.text}; {advice}")
     for precision in precisions:
-        for failed in proven.failed([proof.tower_check(precision)]):
-            advice = f"set precision=float32 if you agree, and attach {folder / kind.file_name} to an issue"
-            raise InputError(f"precision {precision}: {kind.name} fails a check: {failed.text}; {advice}")
+        result = proven.result(proof.tower_check(precision))
+        if result is not None and result.state == "failed":
+            advice = f"set precision=float32 if you agree, and attach {file} to an issue"
+            raise InputError(f"precision {precision}: {device} fails a check: {result.text}; {advice}")
 
 
 def _all_checks(device: torch.device, images: int) -> dict[str, Check]:
@@ -69,7 +79,7 @@ def _all_checks(device: torch.device, images: int) -> dict[str, Check]:
             continue
         checks[proof.tower_check(precision)] = partial(proof_checks.check_tower, precision=precision)
     return checks | {
-        proof.ROWS: proof_checks.check_rows,
+        proof.METHODS: proof_checks.check_methods,
         proof.PRETRAINING: proof_checks.check_pretraining,
         proof.MEMORY: proof_checks.check_memory,
         proof.REPEAT: proof_checks.check_repeat,
@@ -86,23 +96,23 @@ def _ignore(_: CheckResult) -> None:
 def _run_checks(
     checks: Mapping[str, Check], device: torch.device, folder: Path, on_result: Callable[[CheckResult], None] = _ignore
 ) -> Proof:
-    """Run checks, and store the proof after each one: a process that dies leaves what it has shown."""
+    """Run checks; store the proof after each check, so that a process that dies loses one result at most."""
     bench = Bench(device=device)
     proven = proof.read_proof(folder, DeviceKind.of(device))
     for name, check in checks.items():
-        result = _run(name, check, bench)
+        result = _run_check(name, check, bench)
         on_result(result)
         proven = proven.with_results([result], datetime.now(UTC).isoformat(timespec="seconds"))
         proof.write_proof(folder, proven)
     return proven
 
 
-def _run(name: str, check: Check, bench: Bench) -> CheckResult:
-    """Return the result of a check; an error of any kind is a failure."""
+def _run_check(name: str, check: Check, bench: Bench) -> CheckResult:
+    """Return the result of a check with its duration; a check that raises has failed."""
     began = perf_counter()
     try:
         result = check(bench)
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        result = CheckResult(name=name, state="failed", text=reason[:300])
+        result = CheckResult(name=name, state="failed", text=reason[:REASON_LIMIT])
     return replace(result, seconds=perf_counter() - began)

@@ -40,7 +40,7 @@ class WorkerModel:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec
-        self._deep_clips: dict[tuple[str, str], Clip] = {}  # by the file of deeper prompts, and `deep_prompts`
+        self._deep_clips: dict[tuple[str, str], Clip] = {}  # by source and deep_prompts of a config
         self._load_seconds = 0.0
 
     @cached_property
@@ -49,13 +49,15 @@ class WorkerModel:
 
     @property
     def needs_proof(self) -> bool:
+        """True if the device has to pass checks against the CPU before its results count."""
         return self.device.type != "cpu"
 
     @cached_property
     def proof(self) -> Proof | None:
-        """The proof of this worker's GPU; None on a CPU, whose results GPUs are compared with.
+        """The proof of this worker's GPU; None on a CPU, which is the reference of the checks.
 
-        The first worker on a kind of GPU runs the checks, before it loads the model.
+        The first worker on a kind of GPU runs the checks, before it loads the model. Raise InputError if a check fails
+        without which the GPU cannot be used.
         """
         if not self.needs_proof:
             return None
@@ -68,6 +70,7 @@ class WorkerModel:
 
     @cached_property
     def clip(self) -> Clip:
+        """The model, which uses the device only as far as its proof allows."""
         began = perf_counter()
         for precision in self._spec.precisions:
             require_precision_support(precision, self.device)
@@ -87,7 +90,7 @@ class WorkerModel:
 
     @cached_property
     def device_name(self) -> str:
-        """The device as tables of costs name it."""
+        """The name of the device in tables of costs."""
         device = self.clip.device
         if device.type == "cuda":
             return torch.cuda.get_device_name(device)
@@ -95,16 +98,18 @@ class WorkerModel:
 
     @cached_property
     def image_readers(self) -> int:
-        """Number of processes that read images; if the spec does not say, a GPU has some and a CPU none."""
+        """Number of processes that read images: as the spec says, else some beside a GPU and none beside a CPU."""
         if self._spec.loaders is not None:
             return self._spec.loaders
-        if self.clip.device.type != "cuda" or self.clip.name == "tiny":  # whose images are rendered, not read
+        if self.clip.device.type != "cuda":
+            return 0
+        if self.clip.name == "tiny":  # the images of its datasets are rendered, not read
             return 0
         return readers(self._spec.share)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines for the user: what the device is not used for, because a check has failed."""
+        """Lines for the user: a line for each use of the device that a failed check has turned off."""
         if self.proof is None:
             return ()
         return tuple(self.proof.notes())
@@ -134,9 +139,8 @@ class WorkerModel:
             return self.clip
         key = config.source, config.deep_prompts
         if key not in self._deep_clips:
-            self._deep_clips[key] = with_deep_prompts(
-                self.clip, open_prompt(self.clip, config.source), config.deep_prompts
-            )
+            prompt = open_prompt(self.clip, config.source)
+            self._deep_clips[key] = with_deep_prompts(self.clip, prompt, config.deep_prompts)
         return self._deep_clips[key]
 
     def computing(self, precision: StagePrecision) -> AbstractContextManager[None]:
@@ -145,13 +149,14 @@ class WorkerModel:
 
     def explain(self, error: BaseException) -> BaseException:
         """Return a plain message for an error that means too little memory, else the error itself."""
-        device = self.__dict__.get("device", torch.device("cpu"))  # no device was chosen if the choice failed
+        device = self.__dict__.get("device", torch.device("cpu"))  # not self.device, whose choice may have failed
         return explain_out_of_memory(error, device)
 
 
 def made_with() -> str:
-    """Return code, libraries and processor: what changes last bits and may differ between machines and versions."""
-    code = [path.read_text() for path in code_files(Path(keys.__file__).parent.parent)]
+    """Return a text with the versions of code, libraries and processor, each of which can change last bits."""
+    package = Path(keys.__file__).parents[1]
+    code = [path.read_text() for path in code_files(package)]
     libraries = [
         f"torch {torch.__version__}",
         f"numpy {np.__version__}",
@@ -170,6 +175,7 @@ def code_files(package: Path) -> list[Path]:
 
 
 def _processor() -> str:
+    """Return the instruction set that torch uses, and the models of the processors."""
     with suppress(OSError):
         models = re.findall(r"(?m)^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text())
         return ", ".join([torch.backends.cpu.get_cpu_capability(), *sorted(set(models))])

@@ -9,7 +9,8 @@ import pytest
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tracking import BackgroundSync, sync_folder
-from fpp_sweep.tracking.sync import Backoff, _SweepRuns
+from fpp_sweep.tracking.folder_sync import SweepRuns
+from fpp_sweep.tracking.sync import Backoff
 from fpp_sweep.tracking.uri import connect
 from tests.kit.records import build_sweep, trial
 from tests.kit.stores import free_port, rows
@@ -22,7 +23,7 @@ def statuses(database):
 
 def failing_once(monkeypatch, name, error):
     """Make the first call of a method fail."""
-    method, calls = getattr(_SweepRuns, name), []
+    method, calls = getattr(SweepRuns, name), []
 
     def call(*arguments, **options):
         calls.append(arguments)
@@ -30,7 +31,7 @@ def failing_once(monkeypatch, name, error):
             raise error
         return method(*arguments, **options)
 
-    monkeypatch.setattr(_SweepRuns, name, call)
+    monkeypatch.setattr(SweepRuns, name, call)
 
 
 def test_it_follows_the_folder_and_ends_with_all_runs_written(tmp_path, database, uri):
@@ -92,7 +93,7 @@ def test_a_refused_run_is_tried_again_after_the_next_change(tmp_path, database, 
 
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_failed_request_is_repeated_without_a_change(tmp_path, uri, monkeypatch, quick_retries, answers):
-    monkeypatch.setattr(_SweepRuns, "answers", lambda self: answers)
+    monkeypatch.setattr(SweepRuns, "answers", lambda self: answers)
     failing_once(monkeypatch, "write", OSError("no such luck"))
     folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, report=False)
     sync = BackgroundSync(folder, uri)
@@ -108,7 +109,7 @@ def test_a_store_that_hangs_delays_neither_a_nudge_nor_the_end(tmp_path, uri, mo
         waited.append(answer.wait(LONG))
         raise OSError("no such luck")
 
-    monkeypatch.setattr("fpp_sweep.tracking.sync._SweepRuns", hanging)
+    monkeypatch.setattr("fpp_sweep.tracking.folder_sync.SweepRuns", hanging)
     sync = BackgroundSync(build_sweep(tmp_path / "perturb-1", trials=2), uri)
     sync.start()
     wait_for(lambda: sync.status().pending == 6)

@@ -12,7 +12,7 @@ import pytest
 from fpp_sweep import sync as command
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tracking import BackgroundSync, check_store, mlflow_links, sync_folder
-from fpp_sweep.tracking.sync import STATE_FILE, _SweepRuns
+from fpp_sweep.tracking.folder_sync import STATE_FILE, SweepRuns
 from tests.kit.records import build_sweep
 from tests.kit.stores import as_sets, contents, faulty_proxy, server
 from tests.kit.waiting import LONG, wait_for
@@ -27,10 +27,10 @@ import os, signal, sys
 from pathlib import Path
 from sqlalchemy import Engine, event
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.tracking import sync
+from fpp_sweep.tracking import folder_sync, sync
 from fpp_sweep.tracking.uri import load
 load()
-sync.SAVE_EVERY = -1.0
+folder_sync.SAVE_EVERY = -1.0
 steps = 0
 
 def step(_):
@@ -110,7 +110,7 @@ def test_a_server_down_for_the_whole_sweep_gets_everything_when_it_is_up(tmp_pat
 
 @pytest.mark.nightly
 def test_a_server_killed_during_a_sync_is_brought_up_to_date_by_itself(tmp_path, empty_database, monkeypatch):
-    set_status, calls = _SweepRuns.set_status, []
+    set_status, calls = SweepRuns.set_status, []
 
     def kill_at_the_fourth(*arguments):
         if len(calls) == 3:
@@ -118,7 +118,7 @@ def test_a_server_killed_during_a_sync_is_brought_up_to_date_by_itself(tmp_path,
         calls.append(1)
         set_status(*arguments)
 
-    monkeypatch.setattr(_SweepRuns, "set_status", kill_at_the_fourth)
+    monkeypatch.setattr(SweepRuns, "set_status", kill_at_the_fourth)
     with server(tmp_path, empty_database) as mlflow:
         mlflow.start()
         folder = build_sweep(tmp_path / "perturb-1", running_trials=range(6), state="running", report=False)

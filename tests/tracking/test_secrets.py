@@ -21,7 +21,7 @@ from fpp_sweep.sweep.inspection import mlflow_versions
 from fpp_sweep.sweep.sweep_info import new_info, resumed_info
 from fpp_sweep.tracking import check_store, mlflow_links, sync_folder
 from fpp_sweep.tracking.desired import FrontDocument
-from fpp_sweep.tracking.sync import LOCK_FILE, STATE_FILE
+from fpp_sweep.tracking.folder_sync import LOCK_FILE, STATE_FILE
 from fpp_sweep.tracking.uri import one_line, page_address, server_version, store_identity, ui_command
 from tests.kit.processes import environment, only_sweep, start_tune
 from tests.kit.records import build_sweep
@@ -85,7 +85,7 @@ def test_a_password_in_the_text_of_another_library_is_not_shown(tmp_path, monkey
         raise OSError(f"{uri}: no such luck")
 
     monkeypatch.setattr("fpp_sweep.tracking.uri.CHECK_SECONDS", 0.1)
-    for name in ("uri.connect", "sync.connect"):
+    for name in ("uri.connect", "folder_sync.connect"):
         monkeypatch.setattr(f"fpp_sweep.tracking.{name}", refusing)
     folder = build_sweep(tmp_path / "perturb-1", trials=1)
     for attempt in (lambda: check_store(uri), lambda: sync_folder(folder, uri, retry_for=0.0)):

@@ -17,7 +17,8 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import written_whole
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.tracking import DEFAULT_URI, check_store, mlflow_links, sync_folder, trusted_uri, upload_group_files
-from fpp_sweep.tracking.sync import STATE_FILE, _SweepRuns, is_synced
+from fpp_sweep.tracking.folder_sync import STATE_FILE, SweepRuns
+from fpp_sweep.tracking.sync import is_synced
 from fpp_sweep.tracking.uri import connect, ui_command
 from tests.kit.names import PLAIN
 from tests.kit.records import build_sweep, failed, running, split_result, trial
@@ -301,7 +302,7 @@ def test_a_file_that_is_being_written_is_not_uploaded(tmp_path, uri):
 @pytest.mark.parametrize("can_link", [True, False])
 def test_names_with_strange_characters_arrive(tmp_path, database, uri, monkeypatch, can_link):
     if not can_link:
-        monkeypatch.setattr("fpp_sweep.tracking.sync._link", lambda *_: False)
+        monkeypatch.setattr("fpp_sweep.tracking.folder_sync._link", lambda *_: False)
     names = ["my data (new)!", "../../etc/passwd", "größe", "a'b; drop table runs --", "x" * 400, "a//b", "50%#?"]
     folder = build_sweep(tmp_path / "it's a 'sweep'", baselines=(), trials=1, datasets=names[:1], report=False)
     record = trial(0, datasets=names)
@@ -375,7 +376,7 @@ def test_all_runs_are_found_however_many_pages_they_fill(tmp_path, database, uri
     folder = build_sweep(tmp_path / "perturb-1", trials=4)
     sync_folder(folder, uri)
     (folder.path / STATE_FILE).unlink()
-    monkeypatch.setattr("fpp_sweep.tracking.sync.SEARCH_PAGE", 3)
+    monkeypatch.setattr("fpp_sweep.tracking.folder_sync.SEARCH_PAGE", 3)
     assert sync_folder(folder, uri).created == 0
     assert rows(database, "select count(*) from runs") == [(8,)]
 
@@ -410,7 +411,7 @@ class Flaky:
 
 
 def make_flaky(monkeypatch, faults, error=None):
-    monkeypatch.setattr("fpp_sweep.tracking.sync.connect", lambda uri: Flaky(connect(uri), faults, error))
+    monkeypatch.setattr("fpp_sweep.tracking.folder_sync.connect", lambda uri: Flaky(connect(uri), faults, error))
 
 
 @pytest.mark.parametrize("kind", ["before", "after"])
@@ -464,7 +465,7 @@ def test_a_run_that_mlflow_refuses_is_reported_at_once_and_does_not_stop_the_oth
     tmp_path, database, uri, monkeypatch
 ):
     folder = build_sweep(tmp_path / "perturb-1", trials=3, report=False)
-    monkeypatch.setattr("fpp_sweep.tracking.sync.trial_run", with_a_bad_param("trial-0001"))
+    monkeypatch.setattr("fpp_sweep.tracking.folder_sync.trial_run", with_a_bad_param("trial-0001"))
     monkeypatch.setattr("fpp_sweep.tracking.sync.time.sleep", lambda _: pytest.fail("it would be refused again"))
     with pytest.raises(InputError, match=r"trial-0001: .*; 6 runs written, 1 left"):
         sync_folder(folder, uri)
@@ -474,7 +475,7 @@ def test_a_run_that_mlflow_refuses_is_reported_at_once_and_does_not_stop_the_oth
 def test_a_run_whose_state_could_not_be_set_gets_it_with_the_next_sync(tmp_path, database, uri, monkeypatch):
     folder = build_sweep(tmp_path / "perturb-1", trials=2)
     with monkeypatch.context() as patched:
-        set_status, calls = _SweepRuns.set_status, []
+        set_status, calls = SweepRuns.set_status, []
 
         def fails_once(*arguments):
             calls.append(arguments)
@@ -482,7 +483,7 @@ def test_a_run_whose_state_could_not_be_set_gets_it_with_the_next_sync(tmp_path,
                 raise OSError("no such luck")
             set_status(*arguments)
 
-        patched.setattr(_SweepRuns, "set_status", fails_once)
+        patched.setattr(SweepRuns, "set_status", fails_once)
         with pytest.raises(InputError, match="no such luck"):
             sync_folder(folder, uri, retry_for=0.0)
     assert list(statuses(database).values()).count("RUNNING") == 1
@@ -525,7 +526,7 @@ def test_a_folder_is_not_synced_with_another_store_or_after_a_failure(tmp_path, 
     (tmp_path / "elsewhere.db").rename(database)
     assert is_synced(folder, uri)
     with monkeypatch.context() as patched:
-        patched.setattr("fpp_sweep.tracking.sync.trial_run", with_a_bad_param("trial-0001"))
+        patched.setattr("fpp_sweep.tracking.folder_sync.trial_run", with_a_bad_param("trial-0001"))
         with pytest.raises(InputError):
             sync_folder(folder, uri)
     assert not is_synced(folder, uri)
@@ -540,8 +541,8 @@ def test_a_folder_is_not_synced_after_a_connection_was_lost(tmp_path, database, 
     def lose_the_connection(*_):
         raise OSError("no such luck")
 
-    monkeypatch.setattr(_SweepRuns, "write", lose_the_connection)
-    monkeypatch.setattr(_SweepRuns, "answers", lambda _: False)
+    monkeypatch.setattr(SweepRuns, "write", lose_the_connection)
+    monkeypatch.setattr(SweepRuns, "answers", lambda _: False)
     with pytest.raises(InputError, match="no such luck"):
         sync_folder(folder, uri, retry_for=0.0)
     assert not is_synced(folder, uri)

@@ -98,7 +98,7 @@ def test_towers_methods_and_pretraining_pass_on_the_cpu_and_fail_with_other_weig
     monkeypatch.setattr(catalogue, "BUILT_IN", ("zero_shot", "tpt", "tda"))
     for check in (
         lambda bench: proof_checks.check_tower(bench, "float32"),
-        proof_checks.check_rows,
+        proof_checks.check_methods,
         proof_checks.check_pretraining,
         proof_checks.check_memory,
     ):
@@ -116,7 +116,7 @@ def test_half_precision_has_another_tolerance(bench, monkeypatch):
 
 def test_numbers_that_are_not_finite_fail():
     nan = torch.full((2, 3), float("nan"))
-    assert proof_checks._largest(nan, torch.zeros(2, 3)) == float("inf")
+    assert proof_checks._largest_difference(nan, torch.zeros(2, 3)) == float("inf")
 
 
 def test_a_shortage_of_memory_that_is_not_recognised_fails(bench, monkeypatch):
@@ -297,7 +297,7 @@ def test_a_worker_says_what_a_gpu_is_not_used_for(worker_on_gpu, few_checks):
 
 def test_a_worker_refuses_a_gpu_with_wrong_results(worker_on_gpu, few_checks):
     _, failing = few_checks
-    failing.add(proof.ROWS)
+    failing.add(proof.METHODS)
     with pytest.raises(InputError, match="fails a check of its results: method rows"):
         worker_on_gpu().model_info()
 

@@ -1,0 +1,558 @@
+"""One pass of the synchronisation of MLflow with a sweep's folder.
+
+A pass compares the runs that MLflow should show with what was written before, and writes the difference. There is no
+queue: after an outage or a kill, the next pass finds what is missing. `mlflow_sync.json` in the folder remembers
+digests of what was written. It only saves work; without it everything is compared with MLflow again.
+
+Changes are noticed at four levels:
+
+- stamp: size and time of a file
+- version: stamp of a record's file, with its tags from the front; only a thorough pass compares equal versions again
+- digest: hash of a run as MLflow should show it, and of the stamps of its artifacts
+- fingerprint: hash of all files of the folder; if it is equal, `is_synced` need not ask MLflow
+
+`FolderSync` compares a folder with what was written; `SweepRuns` reads and writes the runs of one sweep in MLflow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import posixpath
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import unquote, urlsplit
+
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import LockHeldError, exclusive_lock, stamp_of, written_whole
+from fpp_sweep.spec.version import VERSION
+from fpp_sweep.tracking.desired import (
+    CHANGES_LIMIT,
+    ID_TAG,
+    OPTIONAL_TAGS,
+    PARENT_GROUP,
+    PARENT_TAG,
+    SWEEP_KEY,
+    SWEEP_TAG,
+    DesiredRun,
+    FrontDocument,
+    Point,
+    artifact_files,
+    milliseconds,
+    read_json,
+    safe_name,
+    shortened,
+    sweep_id,
+    sweep_run,
+    trial_run,
+)
+from fpp_sweep.tracking.uri import absolute, connect, experiment_id, is_permanent, one_line, store_identity
+
+if TYPE_CHECKING:
+    from mlflow.entities import Metric, Run
+
+STATE_FILE = "mlflow_sync.json"
+LOCK_FILE = "mlflow_sync.lock"
+SAVE_EVERY = 1.0  # seconds; writing the state after each of 2,000 runs would cost minutes
+SEARCH_PAGE = 100  # runs in one request; a busy server took longer than the time-out for a page of 1,000
+
+_Stamp = tuple[int, int]  # a file's size and time of change, equal in a copy of the folder
+_Version = tuple[_Stamp, dict[str, str]]  # version of a record: its file's stamp, and its tags from the front
+
+
+@dataclass(slots=True)
+class SyncResult:
+    """Counts and names of what `sync_folder` changed."""
+
+    updated: int = 0  # runs that were created or changed
+    created: int = 0  # runs that MLflow did not have
+    restored: list[str] = field(default_factory=list)  # names of runs that were deleted in MLflow
+    left_out: set[str] = field(default_factory=set)  # artifacts that are links out of the folder
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A run that could not be written, or a store that did not answer."""
+
+    key: str  # `DesiredRun.key` of the run; empty if the store did not answer
+    cause: str
+    is_permanent: bool  # the same request would fail again
+
+    def __str__(self) -> str:
+        if not self.key:
+            return self.cause
+        return f"{self.key}: {self.cause}"
+
+
+def fingerprint(folder: SweepFolder) -> str:
+    """Return a digest of all that the runs are computed from: names, sizes and times of the folder's files."""
+    files = {"sweep.json": folder.info_file} | artifact_files(folder, folder.path / "report", "report/", set())
+    for record in folder.trial_files():
+        files[f"trials/{record.name}"] = record
+        files |= artifact_files(folder, folder.path / "artifacts" / record.stem, f"artifacts/{record.stem}/", set())
+    return hashlib.sha256(repr((VERSION, _stamps(files))).encode(errors="surrogatepass")).hexdigest()
+
+
+def _stamps(files: Mapping[str, Path]) -> dict[str, _Stamp]:
+    stamps = {}
+    for name, path in files.items():
+        with suppress(FileNotFoundError):  # replaced meanwhile
+            stamps[name] = _stamp(path)
+    return stamps
+
+
+def _stamp(path: Path) -> _Stamp:
+    size, changed, _ = stamp_of(path)
+    return size, changed
+
+
+def real_path(folder: SweepFolder) -> str:
+    return os.path.realpath(folder.path)
+
+
+# --- one folder: what was written, and what differs -------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _WrittenRun:
+    """Part of `SyncState`: a run as it was written."""
+
+    run_id: str = ""  # MLflow's
+    digest: str = ""  # digest of the run and its artifacts; empty while something is missing
+    files: dict[str, Any] = field(default_factory=dict)  # artifact's name -> stamp of its file, or digest of its text
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.run_id, str) and isinstance(self.digest, str) and isinstance(self.files, dict)):
+            raise TypeError("damaged")  # which `SyncState.read` catches
+
+
+@dataclass(slots=True)
+class SyncState:
+    """The contents of mlflow_sync.json."""
+
+    experiment: str = ""  # MLflow's id
+    store: str = ""  # the identity of the store of the last sync
+    fingerprint: str = ""  # fingerprint of the folder when all of it was written; empty if something was left
+    folders: dict[str, str] = field(default_factory=dict)  # identity of a store -> the folder that its runs belong to
+    runs: dict[str, _WrittenRun] = field(default_factory=dict)  # by `DesiredRun.key`
+
+    @classmethod
+    def read(cls, folder: SweepFolder) -> Self:
+        """Return the state; an empty one if the file is missing or damaged."""
+        document = read_json(folder.path, folder.path / STATE_FILE)
+        try:
+            runs = {str(key): _WrittenRun(**written) for key, written in document.get("runs", {}).items()}
+            folders = {str(store): str(folder) for store, folder in document.get("folders", {}).items()}
+            texts = {key: str(document.get(key, "")) for key in ("experiment", "store", "fingerprint")}
+        except (TypeError, AttributeError):
+            return cls()
+        return cls(runs=runs, folders=folders, **texts)
+
+    def write(self, file: Path) -> None:
+        with written_whole(file) as partial:
+            partial.write_text(json.dumps(asdict(self)) + "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A run that differs from what was written."""
+
+    run: DesiredRun
+    files: Mapping[str, Path]  # name of an artifact -> its file
+    digest: str  # of the run and the stamps of the files
+
+
+class FolderSync:
+    """The comparison of one folder with one store; one thread makes passes, any thread may call `pending`."""
+
+    def __init__(self, folder: SweepFolder, uri: str, *, restore: bool) -> None:
+        self.result = SyncResult()
+        self.writes = 0  # writes to MLflow that succeeded; a pass that adds none has made no progress
+        self._folder = folder
+        self._uri = absolute(uri)
+        self._restore = restore  # runs that the user deleted in MLflow are restored
+        self._file = folder.path / STATE_FILE
+        self._state = SyncState.read(folder)
+        self._saved = 0.0  # `time.monotonic()` when the state was last written
+        self._versions: dict[str, _Version] = {}  # versions of the records compared since the connection was made
+        self._mlflow_runs: SweepRuns | None = None  # None while there is no connection
+        self._lock = ExitStack()  # holds the lock from the first pass until `disconnect`
+        self._locked = False
+
+    def pending(self, *, thorough: bool) -> list[_Change]:
+        """Return the runs that differ; artifacts of unchanged records are checked only if thorough."""
+        changes, _ = self._compare(thorough=thorough)
+        return changes
+
+    def make_pass(self, *, thorough: bool, stop: Callable[[], bool], on_update: Callable[[int], None]) -> list[Failure]:
+        """Write every run that differs; return the failures. A run that fails does not stop the others.
+
+        The pass ends early if the store does not answer. `on_update` gets the number of runs that are left.
+        """
+        folder_fingerprint = fingerprint(self._folder) if thorough else ""
+        self._lock_folder()
+        try:
+            runs = self._connected()
+        except InputError:
+            raise
+        except Exception as error:  # of MLflow or its database
+            self.disconnect()
+            return [Failure("", one_line(error), is_permanent(error))]
+        changes, versions = self._compare(thorough=thorough)
+        failures: list[Failure] = []
+        self._state.fingerprint = ""  # until all changes are written
+        try:
+            for position, change in enumerate(changes):
+                if stop():
+                    return failures
+                failure = self._try_to_write(runs, change)
+                if failure is None:
+                    self.result.updated += 1
+                    on_update(len(changes) - position - 1)
+                    continue
+                failures.append(failure)
+                versions.pop(change.run.key, None)  # so that the next pass compares the record again
+                if not runs.answers():
+                    self.disconnect()
+                    return failures
+            self._versions = versions
+            self._state.fingerprint = "" if failures else folder_fingerprint
+        finally:
+            self._save(runs)
+        return failures
+
+    def disconnect(self) -> None:
+        """Release the lock and the connection; the next pass asks MLflow again which runs it has."""
+        self._mlflow_runs = None
+        self._lock.close()
+        self._locked = False
+
+    def _lock_folder(self) -> None:
+        """Take the lock, which ends with the process: two processes at once would create runs twice."""
+        if self._locked:
+            return
+        file = self._folder.path / LOCK_FILE
+        try:
+            self._lock.enter_context(exclusive_lock(file, wait=False))
+        except OSError as error:
+            raise InputError(f"{file}: cannot be opened ({error.strerror}); delete it, or make it writable") from error
+        except LockHeldError as error:  # its text names the process that holds the lock
+            name = self._folder.path.name
+            raise InputError(f"{name} is being synchronised with MLflow by {error}; wait for it") from None
+        self._locked = True
+
+    def _connected(self) -> SweepRuns:
+        """Return the runs that MLflow has; connect first if there is no connection."""
+        if self._mlflow_runs is None:
+            known_run_ids = {written.run_id for written in self._state.runs.values()}
+            runs = SweepRuns(self._uri, sweep_id(self._folder.info()), known_run_ids, self.result)
+            self._forget_missing(runs)
+            self._mlflow_runs = runs
+        return self._mlflow_runs
+
+    def _forget_missing(self, runs: SweepRuns) -> None:
+        """Forget runs that this store does not have, or that will be restored, so that they are written again."""
+        self._versions = {}
+        settled_ids = {mlflow_run.run_id for mlflow_run in runs.by_id.values() if self._is_settled(mlflow_run)}
+        written_runs = self._state.runs.items()
+        self._state.runs = {key: written for key, written in written_runs if written.run_id in settled_ids}
+
+    def _is_settled(self, mlflow_run: _MlflowRun) -> bool:
+        """Return False for a deleted run that has to be restored. Without `restore` it stays deleted."""
+        return not (mlflow_run.deleted and self._restore)
+
+    def _compare(self, *, thorough: bool) -> tuple[list[_Change], dict[str, _Version]]:
+        """Return the runs that differ, and the versions of all records.
+
+        Unless thorough, records whose version equals that of the last pass are skipped.
+        """
+        info = self._folder.info()
+        front = FrontDocument.read(self._folder)
+        records = []
+        candidates = []  # runs with the files of their artifacts
+        versions: dict[str, _Version] = {}
+        for file in self._folder.trial_files():
+            name = file.stem
+            versions[name] = _stamp(file), front.tags_of(name)  # before the record is read, which may change then
+            record = self._folder.trial(name)
+            records.append(record)
+            if thorough or self._versions.get(name) != versions[name]:
+                files = artifact_files(self._folder, self._folder.path / "artifacts" / name, "", self.result.left_out)
+                candidates.append((trial_run(info, record, front), files))
+        files = artifact_files(self._folder, self._folder.path / "report", "report/", self.result.left_out)
+        candidates.append((sweep_run(info, records, front), files))
+        changes = []
+        for run, files in candidates:
+            digest = hashlib.sha256(repr((run, _stamps(files))).encode(errors="surrogatepass")).hexdigest()
+            written = self._state.runs.get(run.key)
+            if written is None or written.digest != digest:
+                changes.append(_Change(run, files, digest))
+        return changes, versions
+
+    def _try_to_write(self, runs: SweepRuns, change: _Change) -> Failure | None:
+        try:
+            self._write(runs, change)
+        except Exception as error:  # of MLflow, its database or a disk
+            return Failure(change.run.key, one_line(error), is_permanent(error))
+        return None
+
+    def _write(self, runs: SweepRuns, change: _Change) -> None:
+        """Write a run with its artifacts. The state keeps each upload that succeeded, so that a retry skips it."""
+        run = change.run
+        parent = self._group_run_id(runs) if run.key == SWEEP_KEY else self._sweep_run_id(runs)
+        current = runs.open(run, parent, restore=self._restore)
+        if current is None:  # the user has deleted the run; count it as written, so that it stays deleted
+            self._state.runs[run.key] = _WrittenRun(runs.by_id[run.id].run_id, change.digest)
+            return
+        written = self._state.runs.get(run.key)
+        if written is None or written.run_id != current.info.run_id:
+            written = self._state.runs[run.key] = _WrittenRun(current.info.run_id)
+        runs.write(current, run, parent)
+        self.writes += 1
+        self._upload_artifacts(runs, current, change, written.files)
+        runs.set_status(current, run)
+        written.digest = change.digest
+        if time.monotonic() - self._saved > SAVE_EVERY:
+            self._save(runs)
+
+    def _upload_artifacts(self, runs: SweepRuns, current: Run, change: _Change, uploaded: dict[str, Any]) -> None:
+        """Upload artifacts that differ from `uploaded`, and add each one to it."""
+        for name, text in change.run.texts.items():
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            if uploaded.get(name) != digest:
+                runs.client.log_text(current.info.run_id, text, name)
+                uploaded[name] = digest
+                self.writes += 1
+        for name, path in change.files.items():
+            with suppress(FileNotFoundError):  # replaced meanwhile; the next pass compares it again
+                stamp = list(_stamp(path))  # a list, as JSON returns it
+                if uploaded.get(name) != stamp:
+                    runs.upload(current, name, path)
+                    uploaded[name] = stamp
+                    self.writes += 1
+
+    def _sweep_run_id(self, runs: SweepRuns) -> str:
+        """Return the id of the sweep's run; create it without content if a trial's run is written first."""
+        info = self._folder.info()
+        mlflow_run = runs.by_id.get(sweep_id(info))
+        if mlflow_run is not None and self._is_settled(mlflow_run):
+            return mlflow_run.run_id
+        created = runs.open(sweep_run(info, []), self._group_run_id(runs), restore=self._restore)
+        assert created is not None  # `open` returns None for a run that stays deleted, which returned above
+        return str(created.info.run_id)
+
+    def _group_run_id(self, runs: SweepRuns) -> str | None:
+        """Return the id of the run above the sweep's, for a sweep that is part of a reproduction."""
+        info = self._folder.info()
+        if not info.group:
+            return None
+        return str(runs.group_run(info.group, milliseconds(info.created)).info.run_id)
+
+    def _save(self, runs: SweepRuns) -> None:
+        self._saved = time.monotonic()
+        self._state.experiment = runs.experiment_id
+        self._state.store = store_identity(self._uri)
+        self._state.folders[self._state.store] = real_path(self._folder)
+        self._state.write(self._file)
+
+
+# --- one sweep in MLflow ----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _MlflowRun:
+    """A run that MLflow has, perhaps marked as deleted."""
+
+    run_id: str
+    deleted: bool
+
+
+class SweepRuns:
+    """The runs of one sweep in MLflow.
+
+    A `DesiredRun` is a run as it should be, `current` the same run as MLflow returned it.
+    """
+
+    def __init__(self, uri: str, sweep: str, known_run_ids: Container[str], result: SyncResult) -> None:
+        self.client = connect(uri)
+        self._entities: Any = importlib.import_module("mlflow.entities")  # which takes seconds before `connect`
+        self.experiment_id = experiment_id(self.client, uri)
+        self._result = result  # counts what is created and restored
+        self._unanswered: set[str] = set()  # ids of runs whose creation got no answer: MLflow may have created them
+        self._logged: set[Point] = set()  # points of curves that were written since the connection was made
+        self.by_id = self._existing_runs(sweep, known_run_ids)
+
+    def answers(self) -> bool:
+        """Return whether the store answers a request."""
+        try:
+            self.client.get_experiment(self.experiment_id)
+        except Exception:
+            return False
+        return True
+
+    def open(self, run: DesiredRun, parent: str | None, *, restore: bool) -> Run | None:
+        """Return MLflow's run, created if it is missing; None for a run that was deleted and is not restored."""
+        mlflow_run = self.by_id.get(run.id)
+        if mlflow_run is None:
+            return self._create(run, parent)
+        if mlflow_run.deleted:
+            if not restore:
+                return None
+            self.client.restore_run(mlflow_run.run_id)
+            mlflow_run.deleted = False
+            self._result.restored.append(run.name)
+        return self.client.get_run(mlflow_run.run_id)
+
+    def group_run(self, name: str, started: int) -> Run:
+        """Return the run of a group of sweeps, created if it is missing; `started` is in milliseconds since 1970."""
+        existing = self._search(f"tags.`{ID_TAG}` = '{name}'")
+        active = [run for run in existing if run.info.lifecycle_stage == "active"]
+        if active:
+            return active[0]
+        tags = {ID_TAG: name, "kind": PARENT_GROUP}
+        return self.client.create_run(self.experiment_id, started, tags, name.partition("@")[0])
+
+    def write(self, current: Run, run: DesiredRun, parent: str | None) -> None:
+        """Write the params, metrics, tags and name that differ."""
+        run_id, data = current.info.run_id, current.data
+        tags = _with_parent(run.tags, parent)
+        changed = {key for key, value in run.params.items() if data.params.get(key, value) != value}
+        if changed:  # MLflow never changes a param
+            changes = "; ".join(f"{key}: {data.params[key]} -> {run.params[key]}" for key in sorted(changed))
+            tags["changed_params"] = shortened(changes, CHANGES_LIMIT)
+        new_tags = [self._entities.RunTag(key, value) for key, value in tags.items() if data.tags.get(key) != value]
+        new_params = [self._entities.Param(key, value) for key, value in run.params.items() if key not in data.params]
+        self.client.log_batch(run_id, self._new_metrics(run, data.metrics), new_params, new_tags)
+        self._logged.update(run.curves)
+        for key in OPTIONAL_TAGS:
+            if key in data.tags and key not in tags:
+                self.client.delete_tag(run_id, key)
+        if current.info.run_name != run.name:
+            self.client.update_run(run_id, name=run.name)
+
+    def set_status(self, current: Run, run: DesiredRun) -> None:
+        """Set the run's state; called last, after everything else has arrived."""
+        info = current.info
+        if run.status in ("RUNNING", "SCHEDULED"):  # `set_terminated` would give the run an end time
+            if info.status != run.status:
+                self.client.update_run(info.run_id, status=run.status)
+        elif (info.status, info.end_time) != (run.status, run.finished):
+            self.client.set_terminated(info.run_id, run.status, run.finished)
+
+    def upload(self, current: Run, name: str, path: Path) -> None:
+        """Store a file as the artifact `name`: as a hard link if the artifacts are on the same disk, else as a copy."""
+        artifact = safe_name(name)
+        folder = _local_folder(current.info.artifact_uri)
+        if folder is not None and _link(path, folder / artifact):
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            source = path
+            if posixpath.basename(artifact) != path.name:  # MLflow takes the artifact's name from the file
+                source = Path(scratch) / posixpath.basename(artifact)
+                shutil.copyfile(path, source)
+            self.client.log_artifact(current.info.run_id, str(source), posixpath.dirname(artifact) or None)
+
+    def _create(self, run: DesiredRun, parent: str | None) -> Run:
+        """Create a run, unless an earlier request that got no answer has created it."""
+        created = None
+        if run.id in self._unanswered:
+            created = next(self._search(f"tags.`{ID_TAG}` = '{run.id}'"), None)
+        if created is None:
+            self._unanswered.add(run.id)
+            tags = _with_parent(run.tags, parent)
+            created = self.client.create_run(self.experiment_id, run.started, tags, run.name)
+        self._unanswered.discard(run.id)
+        self._result.created += 1
+        self.by_id[run.id] = _MlflowRun(created.info.run_id, deleted=False)
+        return created
+
+    def _new_metrics(self, run: DesiredRun, latest: Mapping[str, float]) -> list[Metric]:
+        """Return the values that MLflow may lack.
+
+        MLflow ignores a value that it has with the same step and time, so points of curves may be written again. It
+        shows the value with the latest time, so a value that changed is written with the present time.
+        """
+        new_metric = self._entities.Metric
+        metrics = []
+        for key, value in run.metrics.items():
+            if key not in latest:
+                metrics.append(new_metric(key, value, run.measured, 0))
+            elif latest[key] != value:
+                metrics.append(new_metric(key, value, milliseconds(time.time()), 0))
+        for point in run.curves:
+            if point not in self._logged:
+                metrics.append(new_metric(point.key, point.value, point.time, point.step))
+        return metrics
+
+    def _existing_runs(self, sweep: str, known_run_ids: Container[str]) -> dict[str, _MlflowRun]:
+        """Return all runs of the sweep by `DesiredRun.id`.
+
+        A slow server may leave duplicates. An active run is preferred, then one that this folder wrote, then the
+        oldest. Other active runs are deleted.
+        """
+
+        def preference(run: Run) -> tuple[bool, bool, int]:
+            info = run.info
+            return info.lifecycle_stage != "active", info.run_id not in known_run_ids, info.start_time
+
+        runs: dict[str, _MlflowRun] = {}
+        for run in sorted(self._search(f"tags.`{SWEEP_TAG}` = '{sweep}'"), key=preference):
+            identity = run.data.tags[ID_TAG]
+            mlflow_run = _MlflowRun(run.info.run_id, deleted=run.info.lifecycle_stage != "active")
+            if identity not in runs:
+                runs[identity] = mlflow_run
+            elif not mlflow_run.deleted:
+                self.client.delete_run(mlflow_run.run_id)
+        return runs
+
+    def _search(self, query: str) -> Iterator[Run]:
+        """Yield runs of the experiment, deleted runs included."""
+        all_runs = self._entities.ViewType.ALL
+        order = ["start_time ASC"]
+        token = None
+        while True:
+            page = self.client.search_runs([self.experiment_id], query, all_runs, SEARCH_PAGE, order, token)
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+
+def _with_parent(tags: Mapping[str, str], parent: str | None) -> dict[str, str]:
+    if parent is None:
+        return dict(tags)
+    return {**tags, PARENT_TAG: parent}
+
+
+def _local_folder(artifact_uri: str) -> Path | None:
+    """Return the folder of artifacts that are on this machine, else None."""
+    parts = urlsplit(artifact_uri)
+    if parts.scheme != "file" or parts.netloc:
+        return None
+    return Path(unquote(parts.path))
+
+
+def _link(path: Path, artifact: Path) -> bool:
+    """Make a hard link, which needs no space on the disk; return False if the file system does not allow it.
+
+    Files of a sweep are replaced and not edited, so the link keeps its contents.
+    """
+    partial = artifact.with_name(f".{artifact.name}.{os.getpid()}.partial")  # a link cannot replace a file by itself
+    try:
+        artifact.parent.mkdir(parents=True, exist_ok=True)
+        os.link(os.path.realpath(path), partial)
+        partial.replace(artifact)
+    except OSError:
+        return False
+    finally:
+        partial.unlink(missing_ok=True)  # `replace` leaves it if both names are links to one file
+    return True
