@@ -15,6 +15,7 @@ import io
 import json
 import os
 import re
+import sys
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,10 @@ HTML_ATTRIBUTES = r' (?:class|id|tabindex|role|aria-label|scope|data-[a-z]+)="[^
 
 def main() -> None:
     document = json.loads(NOTEBOOK.read_text("utf-8"))
+    programs = str(Path(sys.executable).parent)
+    os.environ["PATH"] = (
+        f"{programs}{os.pathsep}{os.environ['PATH']}"  # commands are printed as in an active environment
+    )
     started_in = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
