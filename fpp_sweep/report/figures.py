@@ -280,7 +280,8 @@ def write_front_picture(path: Path, info: SweepInfo, statistics: SweepStatistics
     title = f"{name}\n{len(front.members)} of {len(front.finished)} trials on the front, {info.search_split} split"
     n_below_floor = sum(front.is_below_floor(record) for record in front.finished)
     if n_below_floor:
-        title += f"; {plural(n_below_floor, 'trial')} more than {front.floor:g} points below {PLAIN} not shown"
+        left_out = plural(n_below_floor, "trial")
+        title += f"\naxes fitted without {left_out} more than {front.floor:g} points below {PLAIN}"
 
     def draw(figure: Figure) -> None:
         figure.set_size_inches(PANEL_SIZE[0] * len(panels), PANEL_SIZE[1])

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Iterable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fpp_sweep.core.datasets.open_clip_lists import templates as open_clip_templates
+from fpp_sweep.core.methods import warn_once
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.text.ensemble import require_room
 from fpp_sweep.spec.config import is_template_file
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.released import FALLBACK_TEMPLATES, released_templates, resolved_templates
 from fpp_sweep.spec.specs import DatasetInfo
-
-_log = logging.getLogger(__name__)
 
 
 def texts_by_class(templates: str, dataset: str, classes: Sequence[str]) -> list[list[str]]:
@@ -37,7 +34,7 @@ def texts_by_class(templates: str, dataset: str, classes: Sequence[str]) -> list
             return _select_texts(content, templates, dataset, names)
         return _fill_in_names(content, names)
     if templates == "released" and dataset not in released_templates():
-        _warn_once(f"{dataset}: no templates are released for this dataset; uses those of {FALLBACK_TEMPLATES}")
+        warn_once(f"{dataset}: no templates are released for this dataset; uses those of {FALLBACK_TEMPLATES}")
     resolved = resolved_templates(templates, dataset)
     if isinstance(resolved, str):  # the name of a list
         resolved = open_clip_templates(resolved)
@@ -103,9 +100,3 @@ def _require_texts(value: Any, where: str) -> list[str]:
         if not isinstance(text, str) or not text.strip():
             raise InputError(f"{where}: has an entry that is not a text ({text!r}); take it out")
     return value
-
-
-@cache
-def _warn_once(message: str) -> None:
-    """Log a warning, once in a process, whatever the number of trials and shards."""
-    _log.warning(message)

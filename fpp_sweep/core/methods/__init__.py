@@ -43,10 +43,10 @@ def _warn_of_defaults(row: catalogue.MethodRow, adapt: AdaptConfig, dataset: str
         if getattr(adapt, name) is None:
             defaults.append(f"{key}={getattr(filled, name)}")
     if defaults:
-        _warn_once(f"{dataset}: no settings of {row.name} are released for this dataset; uses {' '.join(defaults)}")
+        warn_once(f"{dataset}: no settings of {row.name} are released for this dataset; uses {' '.join(defaults)}")
 
 
 @cache
-def _warn_once(message: str) -> None:
+def warn_once(message: str) -> None:
     """Log a warning, once in a process, whatever the number of trials and shards."""
     _log.warning(message)
