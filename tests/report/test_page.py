@@ -524,15 +524,23 @@ def test_a_reader_steers_the_plots_and_the_page_of_a_running_sweep_follows_it(tm
         window.locator("select[data-choice=slices]").select_option("ece")
         assert window.evaluate(shown.format("slice-1", "yaxis.title.text")) == "ece"
         output = window.locator("output[for=all-trials]")
-        for query, answer in (
-            ("accuracy > 0", " of "),
-            ("acc>66", "no column acc; did you mean accuracy?"),
-            ("gamma2>1", "no column gamma2; did you mean fpp.gamma2?"),
-            ("nix=1", "no column nix"),
-        ):
+        rows = window.locator("#all-trials tbody tr:visible")
+        n_rows = rows.count()
+        for query, answer in (("accuracy > 0", " of "), ("accuracy != 3 accuracy == 3", "0 of ")):
             window.locator("[data-filter=all-trials]").fill(query)
             assert answer in output.text_content()
-            assert not output.text_content().startswith("0 of")
+        for query, problem in (
+            ("acc>66", "no column acc; did you mean accuracy?"),
+            ("gamma2>1", "no column gamma2; did you mean fpp.gamma2?"),
+            ("acuracy>66", "no column acuracy; did you mean accuracy?"),
+            ("val/accuracy>66", "no column val/accuracy; did you mean accuracy?"),
+            ("nix=1", "no column nix"),
+            ("accuracy > high", "high is not a number; use = for words"),
+            ("accuracy >", "a comparison has a column and a value, such as accuracy>66"),
+        ):
+            window.locator("[data-filter=all-trials]").fill(query)
+            assert (output.text_content(), rows.count()) == (problem, n_rows)
+            assert window.locator(".marks").is_hidden()
         window.locator("[data-filter=all-trials]").fill("ece<4")
         window.locator("[data-filter=all-trials]").press("End")  # loading took seconds: the page might be due already
         written.write_trial(trial(41, 72.0))
