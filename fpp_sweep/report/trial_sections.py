@@ -37,7 +37,7 @@ def trials_section(info: SweepInfo, records: Sequence[TrialRecord], statistics: 
     """Return the table of all trials, and an empty section for each of them."""
     blocks: list[Block] = [Text("No trial has started yet.", "faint")]
     if records:
-        blocks = [Text(USAGE_NOTE, "faint"), trial_table(info, records, statistics), _empty_sections(records)]
+        blocks = [Text(USAGE_NOTE, "usage"), trial_table(info, records, statistics), _empty_sections(records)]
     return Section("Trials", blocks, anchor="trials")
 
 
