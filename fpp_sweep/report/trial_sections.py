@@ -20,6 +20,7 @@ from fpp_sweep.report.document import Block, Html, Section, Text
 from fpp_sweep.report.html import format_time, safe
 from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.report.trial_table import USAGE_NOTE, trial_table
+from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import printable
@@ -61,7 +62,7 @@ def trial_contents(
         numbers = {}
         diagrams = {}  # reliability diagrams
         for split, result in record.results.items():
-            numbers[split] = _metric_rows(result)
+            numbers[split] = _metric_rows(result, info)
             diagrams[split] = _reliability_diagrams(folder, record, split)
         contents[record.name] = {
             "summary": _summary(record, front),
@@ -101,9 +102,14 @@ def _settings(record: TrialRecord) -> list[list[str]]:
     return rows
 
 
-def _metric_rows(result: SplitResult) -> list[list[str]]:
-    """Return a table of metrics: a row of their names, a row for each dataset, and a row of averages."""
-    metrics = list(result.average)
+def _metric_rows(result: SplitResult, info: SweepInfo) -> list[list[str]]:
+    """Return a table of metrics: a row of their names, a row for each dataset, and a row of averages.
+
+    The objectives come first, then the metrics that every table of a trial has, then all others.
+    """
+    names = [objective.metric for objective in info.objectives]
+    names += sorted(result.average, key=catalogue.is_shown, reverse=True)
+    metrics = [name for name in dict.fromkeys(names) if name in result.average]
     rows = [["", *metrics]]
     for dataset, values in result.datasets.items():
         row = [dataset]
