@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -54,8 +55,16 @@ def join(address: str, **options: Any) -> None:
     except Exception as error:
         problem = f"{first_line(error)}; is it up?"
         if "AuthenticationError" in f"{type(error)} {error.__cause__ or error}":
-            problem = "the token is refused: RAY_AUTH_MODE=token and the cluster's ~/.ray/auth_token are needed"
+            problem = _remedy_for_refused_token()
         raise InputError(f"--address {address}: {problem}") from error
+
+
+def _remedy_for_refused_token() -> str:
+    if os.environ.get("RAY_AUTH_MODE") != "token":
+        return "the cluster asks for a token; put RAY_AUTH_MODE=token before the command (Ray reads ~/.ray/auth_token)"
+    return (
+        "the token is missing or wrong; copy the cluster's, by default ~/.ray/auth_token of its head, to this path"
+    )
 
 
 def end() -> None:

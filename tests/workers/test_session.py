@@ -44,7 +44,8 @@ def main():
         print("in")
 run(main)
 """
-REFUSED = "the token is refused: RAY_AUTH_MODE=token and the cluster's ~/.ray/auth_token are needed"
+WRONG = "the token is missing or wrong; copy the cluster's, by default ~/.ray/auth_token of its head, to this path"
+NO_TOKEN = "the cluster asks for a token; put RAY_AUTH_MODE=token before the command (Ray reads ~/.ray/auth_token)"
 pytestmark = [
     pytest.mark.slow,  # Ray
     pytest.mark.skipif(sys.platform != "linux", reason="needs /proc/net"),
@@ -102,10 +103,14 @@ def test_only_its_user_can_reach_a_session(tmp_path):
             address,
         ]
         subprocess.run(client, env=environment(home) | {"RAY_AUTH_MODE": "token"}, check=True)
-        for other_home, auth_mode in ((stranger, "token"), (tmp_path, "token"), (home, "disabled")):
+        for other_home, auth_mode, problem in (
+            (stranger, "token", WRONG),
+            (tmp_path, "token", WRONG),
+            (home, "disabled", NO_TOKEN),
+        ):
             refused = join(other_home, address, RAY_AUTH_MODE=auth_mode)
             assert refused.returncode == 2
-            assert refused.stderr == f"error: --address {address}: {REFUSED}\n"
+            assert refused.stderr == f"error: --address {address}: {problem}\n"
         _, stderr = process.communicate("", timeout=LONG)
     assert (process.returncode, stderr) == (0, "")
     assert not Path(folder).parent.parent.exists()
