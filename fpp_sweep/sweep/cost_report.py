@@ -10,6 +10,7 @@ from typing import Any
 from fpp_sweep.records.records import REQUESTED_ORIGINS
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.config import TrialConfig, relevant
+from fpp_sweep.spec.messages import plural
 from fpp_sweep.sweep.costs import Costs, Range, task_seconds
 from fpp_sweep.sweep.expected import ExpectedSweep
 from fpp_sweep.sweep.timing import Speed
@@ -71,8 +72,8 @@ def cost_lines(costs: Costs, sweeps: Sequence[ExpectedSweep], workers: int, *, d
     yield f"worker time, measured here ({device}): {', '.join(parts)} (features once, less where cached)"
     total = total_time(costs, workers)
     yield (
-        f"estimate: {format_seconds(costs.work)} of {device} time, {format_range(total)} with {workers} workers like "
-        "this one"
+        f"estimate: {format_seconds(costs.work)} of {device} time, {format_range(total)} with "
+        f"{plural(workers, 'worker')} like this one"
     )
     if costs.running < BUSY:
         yield (

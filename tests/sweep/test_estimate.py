@@ -112,7 +112,7 @@ def test_a_task_that_several_trials_share_is_counted_once(space, worker):
                 # image tower
                 "worker time, measured here (CPU): pretraining 9 s, adaptation 40 s, image features 59 s "
                 "(features once, less where cached)",
-                "estimate: 1.8 min of CPU time, 2.2 min with 1 workers like this one",
+                "estimate: 1.8 min of CPU time, 2.2 min with 1 worker like this one",
             ],
         ),
         (["base.adapt.steps=2"], [", 1160 images", "adaptation 60 s", "estimate: 2.1 min"]),
@@ -163,7 +163,7 @@ def test_a_busy_machine_makes_the_estimate_a_range():
     speeds = {"dtd": replace(SPEED, running=0.5)}
     costs = Costs.of([sweep], speeds, TaskKeys(MODEL_INFO, sweep.plan.datasets_by_key()))
     *_, line, note = cost_lines(costs, [sweep], 1, device="CPU")
-    assert "78 s to 2.2 min with 1 workers" in line
+    assert "78 s to 2.2 min with 1 worker like" in line
     assert note.startswith("note: other work took 50% of a core while this was measured")
 
 
