@@ -59,7 +59,7 @@ class ComparedSweep:
 class BestTrialsTest:
     """The best trials of two sweeps against each other, in one metric."""
 
-    marks: Sequence[str]  # what both are in their sweeps: best accuracy, knee, ...
+    marks: Sequence[str]  # marks that both have in their sweeps: best accuracy, knee, ...
     split: str
     difference: Difference  # first minus second
 
@@ -73,7 +73,7 @@ class SweepComparison:
     sweeps: Sequence[ComparedSweep]
     images: CommonImages
     tests: Sequence[BestTrialsTest]
-    notes: Sequence[str]  # what is left out or differs, and why
+    notes: Sequence[str]  # sentences: this is left out or differs, and why
 
 
 def compare_sweeps(folders: Mapping[str, SweepFolder]) -> SweepComparison:
