@@ -239,7 +239,7 @@ def metric_interval(
     if row.biased:
         if not row.corrected:
             bias = measured.bias
-        floor = samples.mean_calibrated_bias.get(metric, 0.0)
+        floor = samples.mean_calibrated_bias(metric)
         if measured.value < min_ratio * floor:
             return f"no interval: too near to {floor:.1f}, which a calibrated model shows on as many images"
     if seeds is None:
