@@ -185,7 +185,7 @@ def _controls(plots: Sequence[Plot]) -> str:
     """Return what the reader can choose for a plot or a group of plots: a variant, and whether outliers are shown."""
     first = plots[0]
     group = safe(first.group or first.name)
-    n_outliers = sum(plot.n_outliers for plot in plots)
+    n_outliers = max(plot.n_outliers for plot in plots)  # the plots of a group show the same trials
     parts = []
     if len(first.choices) > 1:
         options = "".join(f"<option>{safe(label)}</option>" for label in first.choices)

@@ -19,6 +19,7 @@ from fpp_sweep.report.document import Block, Html, Section, Text
 from fpp_sweep.report.html import format_time, safe
 from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.report.trial_table import USAGE_NOTE, trial_table
+from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import printable
@@ -34,7 +35,7 @@ def trials_section(info: SweepInfo, records: Sequence[TrialRecord], statistics: 
     """Return the table of all trials, and an empty section for each of them."""
     blocks: list[Block] = [Text("No trial has started yet.", "faint")]
     if records:
-        blocks = [Text(USAGE_NOTE, "faint"), trial_table(info, records, statistics), _empty_sections(records)]
+        blocks = [Text(USAGE_NOTE, "usage"), trial_table(info, records, statistics), _empty_sections(records)]
     return Section("Trials", blocks, anchor="trials")
 
 
@@ -58,8 +59,13 @@ def trial_contents(
         numbers = {}
         diagrams = {}  # reliability diagrams
         for split, result in record.results.items():
+<<<<<<< HEAD
             numbers[split] = _metric_rows(result)
             diagrams[split] = read_reliability(folder, record.name, split)
+=======
+            numbers[split] = _metric_rows(result, info)
+            diagrams[split] = _reliability_diagrams(folder, record, split)
+>>>>>>> w-front
         contents[record.name] = {
             "summary": _summary(record, front),
             "reason": format_setting(record.reason or ""),
@@ -98,9 +104,14 @@ def _settings(record: TrialRecord) -> list[list[str]]:
     return rows
 
 
-def _metric_rows(result: SplitResult) -> list[list[str]]:
-    """Return a table of metrics: a row of their names, a row for each dataset, and a row of averages."""
-    metrics = list(result.average)
+def _metric_rows(result: SplitResult, info: SweepInfo) -> list[list[str]]:
+    """Return a table of metrics: a row of their names, a row for each dataset, and a row of averages.
+
+    The objectives come first, then the metrics that every table of a trial has, then all others.
+    """
+    names = [objective.metric for objective in info.objectives]
+    names += sorted(result.average, key=catalogue.is_shown, reverse=True)
+    metrics = [name for name in dict.fromkeys(names) if name in result.average]
     rows = [["", *metrics]]
     for dataset, values in result.datasets.items():
         row = [dataset]

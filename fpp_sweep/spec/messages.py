@@ -12,10 +12,13 @@ import traceback
 import warnings
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from types import TracebackType
 from typing import Any
 
 from fpp_sweep.spec.errors import escaped
+
+_log = logging.getLogger(__name__)
 
 SCRIPT = "fpp-sweep"  # the console script of pyproject.toml
 MODULES = {SCRIPT: "fpp_sweep", "mlflow": "mlflow"}  # console scripts of an environment, and the modules that they run
@@ -132,3 +135,9 @@ def _printable_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
 def note(text: object) -> None:
     """Print a line beside the results."""
     print(f"note: {printable(text)}", file=sys.stderr)
+
+
+@cache
+def warn_once(message: str) -> None:
+    """Log a warning, once in a process, whatever the number of trials and shards."""
+    _log.warning(message)
