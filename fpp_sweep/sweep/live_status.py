@@ -1,4 +1,4 @@
-"""The state of a running sweep as one value, from the searcher, the scheduler and MLflow's shipper."""
+"""The state of a running sweep as one value, from the searcher, the scheduler and the sync with MLflow."""
 
 from __future__ import annotations
 
