@@ -59,13 +59,8 @@ def trial_contents(
         numbers = {}
         diagrams = {}  # reliability diagrams
         for split, result in record.results.items():
-<<<<<<< HEAD
-            numbers[split] = _metric_rows(result)
-            diagrams[split] = read_reliability(folder, record.name, split)
-=======
             numbers[split] = _metric_rows(result, info)
-            diagrams[split] = _reliability_diagrams(folder, record, split)
->>>>>>> w-front
+            diagrams[split] = read_reliability(folder, record.name, split)
         contents[record.name] = {
             "summary": _summary(record, front),
             "reason": format_setting(record.reason or ""),
