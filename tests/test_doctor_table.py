@@ -482,11 +482,11 @@ def random_method(setup):
     return setup.data()
 
 
-@fault("methods and prompts", "wrong", "has not ended after 5 s", "correct the method")
+@fault("methods and prompts", "wrong", "has not ended after 1 s", "correct the method")
 def endless_method(setup):
     """a plugin's method that never ends"""
     setup.plugin(Case("method", "while True:\n    time.sleep(0.01)", "", ""))
-    setup.choices = setup.choices._replace(methods=("mine",), plugin_seconds=5.0)
+    setup.choices = setup.choices._replace(methods=("mine",), plugin_seconds=1.0)
     return setup.data()
 
 

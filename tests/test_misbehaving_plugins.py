@@ -36,7 +36,7 @@ from tests.kit.tasks import predictions, same_predictions
 from tests.kit.waiting import LONG
 
 MINUTE = 60.0  # seconds that the check of a plugin may take; no check of a plugin that ends takes nearly as long
-SOON = 5.0  # seconds, for a plugin that never ends
+SOON = 1.0  # seconds, for a plugin that never ends
 HEAD = "import numpy, os, random, sys, time, torch, warnings\nfrom fpp_sweep import method, metric, penalty\n"
 METHOD = """
 calls = []
@@ -121,7 +121,7 @@ CHANGES = {  # code that changes a setting of the process, and the name of the s
 RANDOM = "the same call gives other bits"
 WRITES_TO_SAMPLES = "changes the features or the context that it is given; it must work on copies"
 WRITES_TO_MODEL = "changes the model or the class texts that it is given; it must work on copies"
-NEVER_ENDS = "has not ended after 5 s; make it faster, or set work.task_timeout"
+NEVER_ENDS = "has not ended after 1 s; make it faster, or set work.task_timeout"
 CHANGES_ITS_OWN_BITS = """\
 logits = logits.double() + 1000 * torch.tensor(1 / 3).double()
 torch.set_default_dtype(torch.float64)"""
@@ -312,7 +312,7 @@ def test_a_call_that_never_ends_is_named_with_its_line():
     case = Case("metric", "time.sleep(10**6)", REFUSED, NEVER_ENDS)
     plugins.load([case.plugin("mine")])
     line = next(number for number, text in enumerate(case.plugin("mine").text.splitlines(), 1) if "sleep" in text)
-    with pytest.raises(plugins.ContractError, match=rf"^metric mine \(mine\.py:{line}\): has not ended after 5 s"):
+    with pytest.raises(plugins.ContractError, match=rf"^metric mine \(mine\.py:{line}\): has not ended after 1 s"):
         call_in_time(lambda: catalogue.METRICS["mine"].compute(None), SOON, "metric mine")
 
 

@@ -36,7 +36,7 @@ _DTYPES = {
     "labels": np.int64, "predicted": np.int64, "confidence": np.float32,
     "in_top5": np.bool_, "nll": np.float64, "brier": np.float64,
 }  # fmt: skip
-_guard = PluginGuard()  # of this process: a change of its settings is noted once
+_guard = PluginGuard()  # one for the process: a change of its settings is noted once
 
 
 def _edges() -> NDArray[np.float32]:

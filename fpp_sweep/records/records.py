@@ -69,12 +69,12 @@ class TrialRecord:
     values: Sequence[float] | None = None  # values of the objectives, in their order, on the search split
     constraints: Mapping[str, float] = field(default_factory=dict)  # by name; holds where <= 0
     attempt: int = 1
-    # of a trial that was stopped early, also after it is run to its end: the values that the study has of it, the
-    # share of the images that they rest on, and the seconds that workers were held for it until then
+    # the next three describe a trial that was stopped early, also after it is run to its end: the values that the study
+    # has of it, the share of the images that they rest on, and the seconds that workers were held for it until then
     estimate: Sequence[float] | None = None
     fidelity: float = 1.0
     held: float = 0.0
-    generation: int | None = None  # of NSGA-II
+    generation: int | None = None  # generation of NSGA-II
 
     @property
     def label(self) -> str:
@@ -171,15 +171,15 @@ class SweepInfo:
     spent: float = 0.0  # seconds that drivers have worked on it
     finished: float | None = None
 
-    # how it was started, and by which code
+    # its start, and the code that started it
     command: str = ""  # the first driver's command line, without secrets
     group: str = ""  # id of the reproduction that the sweep belongs to; empty for a sweep that stands alone
     plugins: Texts = field(default_factory=dict)  # name of a plugin -> digest of its file
-    versions: Texts = field(default_factory=dict)  # of Python, this package and the libraries, by name
+    versions: Texts = field(default_factory=dict)  # versions of Python, this package and the libraries, by name
     git_commit: str = ""  # commit of this package; empty where it is not a checkout
     git_dirty: bool = False  # the checkout had uncommitted changes
 
-    # what it runs on, as the first worker reported it
+    # model, device and data, as the first worker reported them
     model: str = ""
     model_digest: str = ""  # digest of all weights
     embedding_scale: float | None = None
@@ -188,7 +188,7 @@ class SweepInfo:
     images: Texts = field(default_factory=dict)  # dataset -> digest of its image files' sizes and times
     prompts: Texts = field(default_factory=dict)  # prompt file -> digest
 
-    # how it went
+    # its course and its end
     end_reason: str = ""  # why no further trial was started
     work: WorkTotals = WorkTotals()
     race: str = ""  # how many trials were stopped early, and what that saved

@@ -33,7 +33,7 @@ from fpp_sweep.statistics.attainment import Attainment
 from fpp_sweep.statistics.block_stats import Numbers
 
 PANEL_SIZE = (6.4, 4.8)  # inches
-FRAME_MARGIN = 0.08  # of the range that the axes have to show
+FRAME_MARGIN = 0.08  # share of the range that the axes have to show
 REGION_LABEL = "front in 10 to 90 % of the resamples"
 MEDIAN_LABEL = "front in half of the resamples"
 SETTINGS: Any = {

@@ -93,7 +93,7 @@ def _work_assignments(info: SweepInfo) -> list[str]:
     work = dict(_work(info))
     search = as_mapping(info.space.get("search", {}))
     if not search.get("evaluate_only") and work.get("threads") is None:
-        work["threads"] = max(1, int(work.get("cpus_per_worker", 1)))  # those of a worker on Ray
+        work["threads"] = max(1, int(work.get("cpus_per_worker", 1)))  # as many as a worker on Ray has
     assignments = []
     for key in KEYS_OF_WORK:
         value = work.get(key)

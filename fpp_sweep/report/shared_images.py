@@ -121,7 +121,7 @@ class SharedImages:
     split: str
     sweeps: Sequence[LoadedSweep]
     images: CommonImages
-    excluded: Sequence[str]  # which sweeps share nothing, and why
+    excluded: Sequence[str]  # sentences: this sweep shares nothing, and why
     by_split: Mapping[str, CommonImages] = field(default_factory=dict)  # this split, and others that all sweeps share
 
     def images_of(self, sweep: LoadedSweep) -> CommonImages:

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import yaml
 
 from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_metric, format_result, format_setting
-from fpp_sweep.records.measurements import read_block_stats
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.records.reliability import read_reliability
 from fpp_sweep.report.document import Block, Html, Section, Text
 from fpp_sweep.report.html import format_time, safe
 from fpp_sweep.report.repeat import repeat_command
@@ -25,10 +24,8 @@ from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import printable
 from fpp_sweep.spec.progress import duration
-from fpp_sweep.statistics.block_stats import BlockStats, bin_sums, datasets_of
 
 LOG_LINES = 5  # last lines of a trial's log
-PERMILLE = 1000
 
 # libyaml's dumper where PyYAML has it: a page has the configuration of every trial, and the other dumper is slow
 FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -63,7 +60,7 @@ def trial_contents(
         diagrams = {}  # reliability diagrams
         for split, result in record.results.items():
             numbers[split] = _metric_rows(result, info)
-            diagrams[split] = _reliability_diagrams(folder, record, split)
+            diagrams[split] = read_reliability(folder, record.name, split)
         contents[record.name] = {
             "summary": _summary(record, front),
             "reason": format_setting(record.reason or ""),
@@ -121,38 +118,6 @@ def _metric_rows(result: SplitResult, info: SweepInfo) -> list[list[str]]:
         averages.append(format_result(metric, result))
     rows.append(averages)
     return rows
-
-
-def _reliability_diagrams(folder: SweepFolder, record: TrialRecord, split: str) -> dict[str, list[int]]:
-    """Return the reliability diagram of each dataset, over all seeds; empty without readable block statistics."""
-    try:
-        artifacts = folder.inside(folder.artifacts(record.name))
-        folder.inside(artifacts / split)
-        table = read_block_stats(artifacts, split) or {}
-    except (InputError, ValueError):  # the file leads out of the sweep or is damaged; the page has a note of that
-        return {}
-    diagrams = {}
-    for dataset in datasets_of(table):
-        stats_of_seeds = []
-        for (name, _), stats in table.items():
-            if name == dataset:
-                stats_of_seeds.append(stats)
-        diagrams[dataset] = _reliability_diagram(stats_of_seeds)
-    return diagrams
-
-
-def _reliability_diagram(stats_of_seeds: Sequence[BlockStats]) -> list[int]:
-    """Return a flat list with four numbers for each bin that has images.
-
-    The numbers are the bin's index, its images, its correct predictions, and its mean confidence in permille.
-    """
-    numbers: list[int] = []
-    counts, hits, confidence_sums = np.sum([bin_sums(stats) for stats in stats_of_seeds], axis=0)
-    for index, count in enumerate(counts):
-        if count:
-            mean_permille = round(PERMILLE * confidence_sums[index] / count)
-            numbers += [index, int(count), int(hits[index]), mean_permille]
-    return numbers
 
 
 def _last_log_lines(folder: SweepFolder, record: TrialRecord) -> list[str]:

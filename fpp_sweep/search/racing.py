@@ -199,7 +199,7 @@ class RungMetrics:
     """A trial's metrics on the images up to a rung."""
 
     images: Mapping[str, int]  # by dataset
-    digests: tuple[tuple[str, bytes], ...]  # which images, by dataset
+    digests: tuple[tuple[str, bytes], ...]  # digests of the images, by dataset
     metrics: Mapping[str, Contributions]
 
     @classmethod

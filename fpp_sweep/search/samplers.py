@@ -20,7 +20,7 @@ from fpp_sweep.spec.errors import InputError
 # finished trials before a sampler has enough to learn from; the published points count, the rest is random
 TPE_STARTUP_TRIALS = 8
 GP_STARTUP_TRIALS = 4  # better than 2 and 8 (benchmarks/RESULTS.md, Search)
-POPULATION_SIZE = 16  # of NSGA-II: a sweep has tens to hundreds of trials, not thousands
+POPULATION_SIZE = 16  # population of NSGA-II: a sweep has tens to hundreds of trials, not thousands
 
 
 class NSGAIISampler(samplers.NSGAIISampler):

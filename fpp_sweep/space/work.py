@@ -27,7 +27,7 @@ from fpp_sweep.spec.specs import OnBadImage
 
 Part = TypeVar("Part")
 
-PUBLISHED = ("paper", "code")  # who published settings of FPP; each is a baseline, and a point that is tried first
+PUBLISHED = ("paper", "code")  # publishers of settings of FPP; each is a baseline, and a point that is tried first
 BASELINES = (*catalogue.COMPARED, "fpp_paper", "fpp_code")
 STEERED = ("trials", "wall_clock", "concurrency")  # settings of a search that may change while it runs
 DEFAULT_FLOOR = 5.0  # points of accuracy below zero-shot, beyond which a trial gets no mark
@@ -194,7 +194,7 @@ class Search:
     gpu_hours: Annotated[float, Limits(gt=0)] | None = None  # hours that workers were held, times the GPUs of each
     concurrency: Positive | None = None  # trials at a time; none: as many as keep the workers busy
     seed: Seed = 0
-    split: Split = "val"  # that the objectives are measured on
+    split: Split = "val"  # the objectives are measured on it
     evaluate_only: bool = False  # report every trial on `split`; choose none, run none on the test split
     include_published: bool = True  # whether the code's and the paper's settings are tried first
     from_: Sweeps = ()  # sweeps whose fronts are tried first

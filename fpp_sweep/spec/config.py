@@ -29,7 +29,7 @@ from fpp_sweep.spec.specs import Precision
 EMBEDDED_LIMIT = 200  # images of each embedded dataset by default: its images are drawn by a program, without end
 
 PROMPT_FILES = (".safetensors", ".pt", ".pth", ".bin")
-TEMPLATES = ("released", "simple", "openai")  # those of each dataset as released, and two lists of open_clip
+TEMPLATES = ("released", "simple", "openai")  # each dataset's own list as released, and two lists of open_clip
 TEMPLATE_FILE = ".json"
 
 Distance = Literal["squared_l2", "l2", "cosine"]

@@ -44,10 +44,17 @@ def masked(text: str) -> str:
     """
     for pattern, replacement in _SECRETS:
         text = re.sub(pattern, replacement, text)
-    for name, value in os.environ.items():
-        if name.endswith(SECRET_NAMES) and len(value) >= MIN_SECRET:
-            text = text.replace(value, "***")
+    for secret in _secrets_of_environment():
+        text = text.replace(secret, "***")
     return text
+
+
+def _secrets_of_environment() -> list[str]:
+    secrets = []
+    for name in os.environ:  # values are decoded one by one, and a page masks ten thousand texts
+        if name.endswith(SECRET_NAMES) and len(os.environ[name]) >= MIN_SECRET:
+            secrets.append(os.environ[name])
+    return secrets
 
 
 def masked_lines(text: str) -> str:

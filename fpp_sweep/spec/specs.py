@@ -68,12 +68,12 @@ class ModelInfo:
     digest: str  # digest of all weights
     embedding_scale: float
     device: str
-    arithmetic: str  # what else of the worker decides the last bits: precision of features, threads, compiling
+    arithmetic: str  # further causes of last bits: precision of features, threads, compiling
     node: str
     pid: int
     seconds: float  # to load it
-    kind: str = ""  # of device, as tables of costs name it
-    notes: tuple[str, ...] = ()  # on what the device is not used for
+    kind: str = ""  # kind of device, as tables of costs name it
+    notes: tuple[str, ...] = ()  # sentences about work that the device is not used for
     made_with: str = ""  # code, libraries and hardware, which move last bits as well; one sweep may see several
 
     @property

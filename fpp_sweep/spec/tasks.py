@@ -13,7 +13,7 @@ from fpp_sweep.spec.errors import InputError
 
 BATCH = 64  # samples whose views are in memory at a time; shards are cut between batches, so no cut changes a bit
 SHARD = 1024  # samples of a shard by default: minutes on a CPU, seconds on a GPU
-SLOTS_SELECTED = 3  # of DynaPrompt's buffer for each sample, about; each goes forward and back and forward again
+SLOTS_SELECTED = 3  # slots of DynaPrompt's buffer for each sample, about; each goes forward, back and forward again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from fpp_sweep.statistics.paired import Difference
 # calibration error could not be decided: with 5 x 1,000 images and 3 seeds, a difference in ECE is known to 0.7 points
 # (benchmarks/RESULTS.md, Answer).
 PERCENT_MARGIN = 1.0  # points of a metric in percent
-FRACTION_MARGIN = 0.01  # of a metric on the scale from 0 to 1
+FRACTION_MARGIN = 0.01  # for a metric on the scale from 0 to 1
 NLL_MARGIN = 0.02  # nats
 
 

@@ -1,6 +1,7 @@
 """The driver of a sweep: search, display, report, notifications and MLflow, kept in order however it ends.
 
-To import it takes seconds and loads Ray, which reads its environment when it is loaded: `session` must have set that.
+Importing this module takes seconds and loads Ray. Ray reads its environment variables at that moment, so import the
+module only after `workers.session` has set them.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from fpp_sweep.workers.session import kill_session
 from fpp_sweep.workers.session_folders import TUNE_PREFIX, new_folder
 from fpp_sweep.workers.status import SchedulerStatus, StatusPoller
 
-DELIVERY_SECONDS = 60.0  # for MLflow at the end of a sweep
-INTERRUPTED_DELIVERY_SECONDS = 10.0  # the same after an interrupt
-HURRIED_DELIVERY_SECONDS = 3.0  # the same after a second interrupt
+# seconds that the end of a sweep waits for MLflow
+DELIVERY_TIMEOUT = 60.0
+INTERRUPTED_DELIVERY_TIMEOUT = 10.0  # after an interrupt
+HURRIED_DELIVERY_TIMEOUT = 3.0  # after a second interrupt
 
 
 class SweepDriver:
@@ -38,13 +40,15 @@ class SweepDriver:
 
     def __init__(self, space: Space, folder: SweepFolder, opened: OpenedSweep, options: Options, uri: str) -> None:
         self.space, self.folder, self.opened, self.options = space, folder, opened, options
-        self.delivery_seconds = DELIVERY_SECONDS
+        self.delivery_timeout = DELIVERY_TIMEOUT
         self.recorder = SweepRecorder(folder, folder.info())
-        self.shipper = BackgroundSync(folder, uri)
+        self.mlflow_sync = BackgroundSync(folder, uri)
         self.display = Display(sys.stderr, objectives=space.objectives)
-        self.reporter = Reporter(folder, self.shipper)
+        self.reporter = Reporter(folder, self.mlflow_sync)
         self.notifier = Notifier(space.search.notify, folder.path, space.objectives)
-        self.poller = StatusPoller(opened.pool, self._show_status, self._note_restart, self._leave)
+        self.poller = StatusPoller(
+            opened.pool, on_status=self._show_status, on_restart=self._note_restart, on_stuck=self._leave
+        )
         listeners = (self.reporter, self.recorder, self.notifier, self.display)
         self.searcher = new_searcher(space, folder, opened, options, self.poller, listeners)
 
@@ -52,9 +56,9 @@ class SweepDriver:
         """Search to the end, or until an interrupt or a failure of the machine; report and deliver in any case."""
         try:
             self.search()
-        except (KeyboardInterrupt, OSError):
+        except (KeyboardInterrupt, OSError):  # MachineError is an OSError
             self._record_interruption()
-            if self.poller.failure:
+            if self.poller.failure:  # the user did not interrupt: the poller did, because the scheduler is gone
                 raise self.poller.failure from None
             raise
         finally:
@@ -63,25 +67,28 @@ class SweepDriver:
     def search(self) -> None:
         """Run all trials, and record how the sweep ended."""
         self.searcher.prepare_jobs()
-        self.shipper.start()
+        self.mlflow_sync.start()
         self.reporter.start()
         self.poller.start()
         with new_folder(TUNE_PREFIX, gettempdir()) as tune_folder:
             run_search(self.searcher, self.space, self.folder, self.opened, self.options, tune_folder)
         self.recorder.record_outcome(self.searcher, self.space)
-        states = {record.state for record in self.folder.trials() if record.kind == "trial"}
-        self._record_end("finished" if "complete" in states else "failed")
+        trial_states = {record.state for record in self.folder.trials() if record.kind == "trial"}
+        end_state: EndState = "failed"
+        if "complete" in trial_states:
+            end_state = "finished"
+        self._record_end(end_state)
 
     def _record_interruption(self) -> None:
-        self.delivery_seconds = INTERRUPTED_DELIVERY_SECONDS
+        self.delivery_timeout = INTERRUPTED_DELIVERY_TIMEOUT
         with suppress(KeyboardInterrupt):  # the poller may interrupt as well
             self.poller.close()
         self.recorder.record_interrupted_trials()
-        with suppress(OSError):
+        with suppress(OSError):  # the disk may be full, which may be the reason for the interruption
             self._record_end("interrupted")
 
     def _record_end(self, state: EndState) -> None:
-        self.poller.poll()
+        self.poller.poll()  # for the last counts of the workers
         self.recorder.record_end(state, self.poller.status)
         self.notifier.send_end(state, self.searcher.front())
 
@@ -89,7 +96,7 @@ class SweepDriver:
 
     def _show_status(self, scheduler: SchedulerStatus) -> None:
         info = replace(self.folder.info(), spent=self.recorder.spent_before)
-        error = self.shipper.status().error
+        error = self.mlflow_sync.status().error
         seconds = self.recorder.seconds()
         self.display.update(live_status(self.searcher, scheduler, info, seconds=seconds, mlflow_error=error))
 
@@ -103,9 +110,9 @@ class SweepDriver:
         try:
             self._report_and_deliver()
         except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a third Ctrl-C ends the process at once
             stage("interrupted: leaving without the report, closing MLflow's run")
-            self._deliver(HURRIED_DELIVERY_SECONDS)
+            self._deliver(HURRIED_DELIVERY_TIMEOUT)
             raise
 
     def _report_and_deliver(self) -> None:
@@ -114,19 +121,20 @@ class SweepDriver:
         stage("writing the report, bringing MLflow up to date")
         self.reporter.close()
         self.notifier.close()
-        self._deliver(self.delivery_seconds)
+        self._deliver(self.delivery_timeout)
 
-    def _deliver(self, seconds: float) -> None:
-        left = self.shipper.close(seconds)
-        if left:
-            error = self.shipper.status().error or "it was too slow"
-            print(f"MLflow lacks {left} records ({error}); deliver them later with:", file=sys.stderr)
+    def _deliver(self, timeout: float) -> None:
+        """Bring MLflow up to date within a time; print the command that delivers the rest later."""
+        missing = self.mlflow_sync.close(timeout)
+        if missing:
+            error = self.mlflow_sync.status().error or "it was too slow"
+            print(f"MLflow lacks {missing} records ({error}); deliver them later with:", file=sys.stderr)
             print(f"    {runnable(command_line('sync', [str(self.folder.path)]))}", file=sys.stderr)
 
     def _leave(self) -> None:
-        """End the process on behalf of the main thread, which Ray blocks for a minute once its head is lost."""
+        """End the process from the poller's thread: Ray blocks the main thread for a minute once its head is lost."""
         self._record_interruption()
         self.close()
         print(f"error: {self.poller.failure}", file=sys.stderr, flush=True)
         kill_session()
-        os._exit(1)
+        os._exit(1)  # `sys.exit` would end this thread only

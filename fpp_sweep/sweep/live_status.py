@@ -1,4 +1,4 @@
-"""The state of a running sweep as one value, from the searcher, the scheduler and MLflow's shipper."""
+"""The state of a running sweep as one value, from the searcher, the scheduler and the sync with MLflow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fpp_sweep.workers.status import SchedulerStatus
 
 
-SEARCH_PHASES = ("starting", "baselines", "search")  # those before the final stage and test, which have no estimate
+SEARCH_PHASES = ("starting", "baselines", "search")  # the final stage and test come later and have no estimate
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Status:
     images_per_second: float | None
     front: Sequence[Sequence[float]]  # values of its members
     hypervolume: float | None
-    seconds_left: float | None  # of search
+    seconds_left: float | None  # until the search ends
     workers: int
     note: str | None  # such as MLflow's delay
     stopped: int = 0

@@ -23,8 +23,8 @@ PAUSE_FACTOR = 20  # pause before the next page / time that the last page took
 class Reporter:
     """Writes the tables after each change, and the page from time to time."""
 
-    def __init__(self, folder: SweepFolder, shipper: BackgroundSync) -> None:
-        self._folder, self._shipper = folder, shipper
+    def __init__(self, folder: SweepFolder, mlflow_sync: BackgroundSync) -> None:
+        self._folder, self._mlflow_sync = folder, mlflow_sync
         self._changed = threading.Event()
         self._closing = threading.Event()
         self._statistics: SweepStatistics | None = None  # statistics of the last page
@@ -63,4 +63,4 @@ class Reporter:
             self._statistics = write_report(self._folder, pages=pages, statistics=statistics)
         except Exception as error:  # a report can be written again; the sweep continues
             print(f"the report could not be written: {type(error).__name__}: {escaped(str(error))}", file=sys.stderr)
-        self._shipper.nudge()
+        self._mlflow_sync.nudge()

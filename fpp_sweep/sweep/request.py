@@ -25,7 +25,7 @@ FLAGS_OF_TRIALS = {
     "method": "--method",
     "prompt": "--prompt",
     "anchor_prompt": "--anchor-prompt",
-}  # of `evaluate`, by setting
+}  # flags of `evaluate`, by setting
 
 
 def space_to_tune(path: Path, overrides: Sequence[str], *, config: Path | None = None) -> Space:

@@ -95,7 +95,7 @@ def opened_workers(start: Start, options: Options, folder: SweepFolder, shared: 
                 wait_for_store()
                 workers = shared
         except KeyboardInterrupt:
-            stage("interrupted; ending what was begun")  # which waits for MLflow's import
+            stage("interrupted; ending what was begun")  # ending waits for MLflow's import
             raise
         yield workers
 

@@ -23,8 +23,8 @@ from fpp_sweep.tracking import last_uri, mlflow_links
 from fpp_sweep.trial.trial import sum_by_stage
 
 FAILURES_SHOWN = 3
-LABEL_COLUMNS = 12  # of a line's label, such as `work`
-INDENT = 2  # of the second line of a sentence
+LABEL_COLUMNS = 12  # width of a line's label, such as `work`
+INDENT = 2  # spaces before the second line of a sentence
 
 
 def summary_lines(folder: SweepFolder, width: int | None = None, *, resume: bool = True) -> Iterator[str]:

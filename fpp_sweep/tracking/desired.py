@@ -527,7 +527,7 @@ def artifact_files(folder: SweepFolder, subfolder: Path, prefix: str, left_out: 
     artifacts: dict[str, Path] = {}
     if not _is_inside(folder, subfolder, left_out):
         return artifacts
-    for directory, subdirectories, names in os.walk(subfolder):  # which does not follow links to folders
+    for directory, subdirectories, names in os.walk(subfolder):  # does not follow links to folders
         for name in (*subdirectories, *names):
             path = Path(directory, name)
             is_being_written = name.startswith(".")

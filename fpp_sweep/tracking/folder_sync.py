@@ -133,7 +133,7 @@ class _WrittenRun:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.run_id, str) and isinstance(self.digest, str) and isinstance(self.files, dict)):
-            raise TypeError("damaged")  # which `SyncState.read` catches
+            raise TypeError("damaged")  # `SyncState.read` catches it
 
 
 @dataclass(slots=True)
@@ -170,7 +170,7 @@ class _Change:
 
     run: DesiredRun
     files: Mapping[str, Path]  # name of an artifact -> its file
-    digest: str  # of the run and the stamps of the files
+    digest: str  # digest of the run and the stamps of its files
 
 
 class FolderSync:
@@ -206,7 +206,7 @@ class FolderSync:
             runs = self._connected()
         except InputError:
             raise
-        except Exception as error:  # of MLflow or its database
+        except Exception as error:  # MLflow and its database raise many
             self.disconnect()
             return [Failure("", one_line(error), is_permanent(error))]
         changes, versions = self._compare(thorough=thorough)
@@ -303,7 +303,7 @@ class FolderSync:
     def _try_to_write(self, runs: SweepRuns, change: _Change) -> Failure | None:
         try:
             self._write(runs, change)
-        except Exception as error:  # of MLflow, its database or a disk
+        except Exception as error:  # MLflow, its database and a disk raise many
             return Failure(change.run.key, one_line(error), is_permanent(error))
         return None
 
@@ -387,7 +387,7 @@ class SweepRuns:
 
     def __init__(self, uri: str, sweep: str, known_run_ids: Container[str], result: SyncResult) -> None:
         self.client = connect(uri)
-        self._entities: Any = importlib.import_module("mlflow.entities")  # which takes seconds before `connect`
+        self._entities: Any = importlib.import_module("mlflow.entities")  # takes seconds; `connect` has loaded it
         self.experiment_id = experiment_id(self.client, uri)
         self._result = result  # counts what is created and restored
         self._unanswered: set[str] = set()  # ids of runs whose creation got no answer: MLflow may have created them

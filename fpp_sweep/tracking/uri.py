@@ -43,7 +43,7 @@ SERVERS = ("http://", "https://")
 DATABASES = ("postgresql", "mysql", "mssql")  # with or without a +driver
 CHECK_SECONDS = 8  # for a store to answer at the start of a sweep; a server on two busy cores needed 3
 CHECK_PAUSE = 0.5  # seconds between two attempts of that check
-RETRIED_STATUSES = (408, 409, 425, 429, 499)  # of HTTP's 4xx, those that may not come again
+RETRIED_STATUSES = (408, 409, 425, 429, 499)  # client errors of HTTP that may pass by themselves
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # sync.py retries, and limits the time that all requests may take
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # seconds
@@ -184,7 +184,7 @@ def is_permanent(error: BaseException) -> bool:
     if isinstance(error, InputError):
         return True
     status = http_status(error)
-    if status is None and hasattr(error, "error_code"):  # of MLflow's own code, which has no server to ask
+    if status is None and hasattr(error, "error_code"):  # raised by MLflow's own code, without a server
         status = error.get_http_status_code()  # type: ignore[attr-defined]
     return status is not None and 400 <= status < 500 and status not in RETRIED_STATUSES
 
@@ -411,7 +411,7 @@ def _prepare_database(uri: str, path: Path) -> None:
             database_utils._upgrade_db(engine)
     except OSError:  # errors of the disk
         raise
-    except Exception as error:  # of MLflow, or of the libraries that it uses for databases
+    except Exception as error:  # MLflow and its libraries for databases raise many
         problem = f"MLflow cannot use this database ({one_line(error)})"
         raise InputError(f"{path}: {problem}; update MLflow if a newer one wrote it, or give another file") from error
     finally:

@@ -6,7 +6,7 @@ and whichever worker repeats it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -33,6 +33,7 @@ from fpp_sweep.spec.specs import adaptation_precision
 from fpp_sweep.spec.tasks import BATCH, EvalTask
 from fpp_sweep.trial.prompts import ensemble_model, prompt_model
 
+WITHOUT_TENSORS = (str, bytes, int, float, type, type(None))  # a tokenizer's vocabulary has 50,000 such values
 WAVES = 0.1  # concentration of the Dirichlet distribution of the order `dirichlet:0.1`
 
 
@@ -220,26 +221,31 @@ def _as_array(values: Tensor) -> NDArray[np.float32]:
 def _sizes_by_address(value: Any) -> dict[int, int]:
     """Return the bytes of all tensors that are reachable from a value, by memory address."""
     sizes = {}
-    for tensor in reachable_tensors(value, set()):
+    for tensor in reachable_tensors(value):
         sizes[tensor.data_ptr()] = tensor.nbytes
     return sizes
 
 
-def reachable_tensors(value: Any, visited: set[int]) -> Iterator[Tensor]:
-    """Yield all tensors that are reachable from a value through containers and attributes."""
-    if id(value) in visited or isinstance(value, type):
-        return
-    visited.add(id(value))
-    if isinstance(value, Tensor):
-        yield value
-        return
-    children: list[Any]
+def reachable_tensors(value: Any) -> Iterator[Tensor]:
+    """Yield each tensor that is reachable from a value through containers and attributes, once."""
+    visited: set[int] = set()
+    remaining = [value]
+    while remaining:
+        current = remaining.pop()
+        if isinstance(current, WITHOUT_TENSORS) or id(current) in visited:
+            continue
+        visited.add(id(current))
+        if isinstance(current, Tensor):
+            yield current
+        else:
+            remaining.extend(_parts(current))
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """Return the items of a container, or the attributes of another object."""
     if isinstance(value, Mapping):
-        children = list(value.values())
-    elif isinstance(value, list | tuple):
-        children = list(value)
-    else:
-        names = [*getattr(value, "__dict__", {}), *getattr(type(value), "__slots__", ())]
-        children = [getattr(value, name, None) for name in names]
-    for child in children:
-        yield from reachable_tensors(child, visited)
+        return value.values()
+    if isinstance(value, list | tuple):
+        return value
+    names = [*getattr(value, "__dict__", {}), *getattr(type(value), "__slots__", ())]
+    return [getattr(value, name, None) for name in names]

@@ -45,7 +45,7 @@ def ensemble_model(clip: Clip, templates: str, dataset: Dataset) -> TextModel:
     return TextModel(texts=texts, logit_scale=clip.logit_scale, ensemble=ensemble)
 
 
-def fit_prompt(clip: Clip, name: str, deep_prompts: str, datasets: Iterable[Sequence[str]]) -> Prompt:
+def open_fitting_prompt(clip: Clip, name: str, deep_prompts: str, datasets: Iterable[Sequence[str]]) -> Prompt:
     """Open a prompt; raise InputError unless the prompt, with `deep_prompts`, and all class names fit the model."""
     prompt = open_prompt(clip, name)
     with_deep_prompts(clip, prompt, deep_prompts)

@@ -23,7 +23,7 @@ from fpp_sweep.spec import keys
 from fpp_sweep.spec.files import write_json
 from fpp_sweep.spec.specs import StagePrecision
 
-FORMAT = 1  # of the file
+FORMAT = 1  # format of the file
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 # names of the checks
@@ -80,8 +80,8 @@ class CheckResult:
 
     name: str
     state: CheckState
-    text: str  # for the user
-    figures: Mapping[str, float] = field(default_factory=dict)  # what was measured, by name
+    text: str  # a sentence for the user
+    figures: Mapping[str, float] = field(default_factory=dict)  # measured figures, by name
     seconds: float = 0.0
 
 

@@ -23,9 +23,9 @@ from fpp_sweep.trial.proof import CheckResult
 from fpp_sweep.trial.proof_bench import PRETRAINING_STEPS, Bench
 
 VIEW_SIZE, VIEWS_OF_IMAGE = 32, 5
-LONG_SIDES = ((1, 1), (1, 300), (300, 1), (640, 480), (1000, 40))  # of images that are always checked
-WHOLE_VIEWS = 64  # of an image in a sweep
-SPEED_SECONDS = 1.0  # of each measurement of speed
+LONG_SIDES = ((1, 1), (1, 300), (300, 1), (640, 480), (1000, 40))  # sizes of images that are always checked
+WHOLE_VIEWS = 64  # views of an image in a sweep
+SPEED_SECONDS = 1.0  # length of each measurement of speed
 
 
 def check_views(bench: Bench, images: int) -> CheckResult:

@@ -31,11 +31,11 @@ class TaskResult:
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage; empty for a cached result
     spent: Mapping[str, float] = field(default_factory=dict)  # by stage, when the result was computed
     features: Mapping[str, float] = field(default_factory=dict)  # image features: `images`, and seconds by step
-    device: str = ""  # that computed the result
+    device: str = ""  # the device that computed the result
     held: float = 0.0  # seconds of worker time
-    worker: str = ""  # that computed the result in this run
+    worker: str = ""  # the worker that computed the result in this run
     adapters: tuple[str, ...] = ()  # keys of the adapters that the worker holds afterwards
-    notes: tuple[str, ...] = ()  # of the worker, for the user
+    notes: tuple[str, ...] = ()  # the worker's sentences for the user
 
     def from_cache(self, columns: tuple[str, ...]) -> TaskResult:
         """Return a result that took no time, with only these optional columns of the predictions."""

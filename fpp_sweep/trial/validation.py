@@ -11,7 +11,7 @@ from fpp_sweep.spec.config import is_file_name, is_template_file
 from fpp_sweep.spec.plugin_guard import PluginGuard
 from fpp_sweep.spec.specs import DatasetInfo, TextSource, Validation
 from fpp_sweep.trial.contract import check_method
-from fpp_sweep.trial.prompts import fit_prompt
+from fpp_sweep.trial.prompts import open_fitting_prompt
 from fpp_sweep.trial.templates import file_digest, texts_by_class
 
 
@@ -35,7 +35,7 @@ def validate(
             if is_template_file(source.templates):
                 digests[source.templates] = file_digest(source.templates)
             continue
-        prompt = fit_prompt(clip, source.prompt, source.deep_prompts, class_names)
+        prompt = open_fitting_prompt(clip, source.prompt, source.deep_prompts, class_names)
         if is_file_name(source.prompt):
             digests[source.prompt] = prompt.digest
         else:

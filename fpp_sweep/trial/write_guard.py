@@ -25,7 +25,7 @@ class WriteGuard:
         self.watch(*values)
 
     def watch(self, *values: Any) -> None:
-        for tensor in reachable_tensors(values, set()):
+        for tensor in reachable_tensors(values):
             self._checksums.append((tensor, _checksum(tensor)))
 
     def has_change(self) -> bool:

@@ -69,7 +69,7 @@ class TaskScheduler:
     _model_digest: str = ""  # digest of the first worker's model
     _failed_rounds: int = 0  # starts that failed in a row without any worker; simultaneous starts count once
     _failed_starts: list[str] = field(default_factory=list)  # reasons of starts that failed in a row while others work
-    _worker_notes: dict[str, None] = field(default_factory=dict)  # of all workers so far, each once
+    _worker_notes: dict[str, None] = field(default_factory=dict)  # notes of all workers so far, each once
     _kinds: dict[str, None] = field(default_factory=dict)  # kinds of devices of all workers so far
     _counts: WorkCounts = field(default_factory=WorkCounts)
     _running: int = 0  # tasks that workers compute

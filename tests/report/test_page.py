@@ -16,6 +16,7 @@ import yaml
 from PIL import Image
 
 from fpp_sweep.core.metrics import Confidences
+from fpp_sweep.records.reliability import write_reliability
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.plots import zoomed
 from fpp_sweep.report.writing import write_report
@@ -254,7 +255,9 @@ def write_measured_sweep(path):
     confidences = Confidences(np.array([0.91, 0.93, 0.42], np.float32), np.array([True, False, True]))
     stats = BlockStats.of("digits", ["a", "b", "c"], confidences, np.zeros(3), np.zeros(3))
     (folder / "test").mkdir()
-    (folder / "test" / "block_stats.npz").write_bytes(to_bytes({("digits", 0): stats, ("digits", 1): stats}))
+    table = {("digits", 0): stats, ("digits", 1): stats}
+    (folder / "test" / "block_stats.npz").write_bytes(to_bytes(table))
+    write_reliability(folder / "test", table)
     write_report(written, pages=True)
     return written
 

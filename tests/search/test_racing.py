@@ -126,7 +126,7 @@ def test_who_is_stopped_would_have_been_beaten():
 
 
 def test_a_trial_that_is_worse_by_three_points_in_both_is_stopped_by_half_of_1000_images():
-    stopped, wrong = races(0.03, 2)
+    stopped, wrong = races(0.03, 2, rounds=20)
     assert stopped > 0.9
     assert wrong == 0
 

@@ -120,7 +120,7 @@ def test_a_second_ctrl_c_skips_the_report_and_still_delivers_to_mlflow(tmp_path,
     driver = make_driver(folder, small_space())
     deliveries = []
     driver.reporter = SimpleNamespace(close=lambda: signal.raise_signal(signal.SIGINT))
-    driver.shipper = SimpleNamespace(close=lambda seconds: deliveries.append(seconds))
+    driver.mlflow_sync = SimpleNamespace(close=deliveries.append)
     # a shell's background process, in which the tests may run, ignores the signal
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -129,4 +129,4 @@ def test_a_second_ctrl_c_skips_the_report_and_still_delivers_to_mlflow(tmp_path,
         assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL  # a third one ends the process
     finally:
         signal.signal(signal.SIGINT, before)
-    assert deliveries == [driver_module.HURRIED_DELIVERY_SECONDS]
+    assert deliveries == [driver_module.HURRIED_DELIVERY_TIMEOUT]

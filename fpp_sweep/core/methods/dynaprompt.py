@@ -41,10 +41,10 @@ class Buffer:
     """B slots, the computed features of their prompts, and how often and when each was selected."""
 
     context: Tensor  # (n, W) of the initial prompt
-    initial_features: Tensor  # (K, D) text features of the initial prompt, which are those of a fresh slot
+    initial_features: Tensor  # (K, D) text features of the initial prompt; a fresh slot has the same
     offsets: Tensor  # (B, n, W) from the initial prompt, zero in a fresh slot
     order: tuple[int, ...]  # all slots, the one that was selected longest ago first
-    use: tuple[int, ...]  # how often each slot was selected since it was fresh
+    use: tuple[int, ...]  # number of times that each slot was selected since it was fresh
     features: Tensor  # (B, K, D) text features; valid where `computed`
     computed: Tensor  # (B,) bool
 

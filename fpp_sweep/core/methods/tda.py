@@ -26,7 +26,7 @@ from fpp_sweep.spec.config import AdaptConfig
 # constants that both released programs fix for all datasets
 POSITIVE_CAPACITY, NEGATIVE_CAPACITY = 3, 2  # items of a class
 NEGATIVE_ALPHA, NEGATIVE_BETA = 0.117, 1.0
-UNCERTAIN_BAND = (0.2, 0.5)  # of `relative_entropy`, between which a sample enters the negative cache
+UNCERTAIN_BAND = (0.2, 0.5)  # a sample whose `relative_entropy` lies between enters the negative cache
 MASK_BAND = (0.03, 1.0)  # range of stored probabilities in which the negative cache acts on a class
 
 

@@ -162,7 +162,7 @@ class FlatGradients:
     """The released gradient of L_flat, which stops at the noisy features, beside the true one."""
 
     cosine: float  # cosine of the two gradients
-    descent: float  # of L_flat by a small sign step along the released one, over a step along the true one
+    descent: float  # fall of L_flat by a small sign step along the released one, over a step along the true one
 
 
 def flat_gradients(texts: ClassTexts, context: Tensor, noise: Noise) -> FlatGradients:

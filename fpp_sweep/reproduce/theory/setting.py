@@ -44,7 +44,7 @@ class Setting:
     context: Tensor  # (n, W) of the predefined prompt
     views: Tensor  # (samples, V, D) unit image features
     config: TrialConfig  # lengths in units of the model's own embeddings
-    unit: float  # those units, over ViT-B/16's
+    unit: float  # the model's unit of length, over ViT-B/16's
     seed: int
     sizes: Sizes
 
