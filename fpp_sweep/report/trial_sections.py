@@ -12,7 +12,7 @@ import yaml
 
 from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, format_metric, format_result, format_setting
+from fpp_sweep.records.front import Front, format_metric, format_result, format_setting, metrics_shown
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.records.reliability import read_reliability
 from fpp_sweep.report.document import Block, Html, Section, Text
@@ -104,8 +104,7 @@ def _metric_rows(result: SplitResult, info: SweepInfo) -> list[list[str]]:
 
     The objectives come first, then the metrics that every table of a trial has, then all others.
     """
-    names = [objective.metric for objective in info.objectives]
-    names += sorted(result.average, key=catalogue.is_shown, reverse=True)
+    names = [*metrics_shown(info), *sorted(result.average, key=catalogue.is_shown, reverse=True)]
     metrics = [name for name in dict.fromkeys(names) if name in result.average]
     rows = [["", *metrics]]
     for dataset, values in result.datasets.items():

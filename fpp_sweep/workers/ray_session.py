@@ -62,9 +62,7 @@ def join(address: str, **options: Any) -> None:
 def _remedy_for_refused_token() -> str:
     if os.environ.get("RAY_AUTH_MODE") != "token":
         return "the cluster asks for a token; put RAY_AUTH_MODE=token before the command (Ray reads ~/.ray/auth_token)"
-    return (
-        "the token is missing or wrong; copy the cluster's, by default ~/.ray/auth_token of its head, to this path"
-    )
+    return "the token is missing or wrong; copy the cluster's, by default ~/.ray/auth_token of its head, to this path"
 
 
 def end() -> None:
