@@ -163,7 +163,7 @@ class SweepInfo:
     created: float
     state: Literal["running", "finished", "interrupted", "failed"]
     space: Settings  # as resolved, plain values: load_space understands it
-    begun: Settings = field(default_factory=dict)  # the same as it began, where it has changed since
+    begun: Settings = field(default_factory=dict)  # the space at the start of the sweep, if it has changed since
     objectives: tuple[Objective, ...]
     search_split: str
     reference: Sequence[float] | None = None  # hypervolume's corner, in the order of the objectives
@@ -198,6 +198,11 @@ class SweepInfo:
     def goals(self) -> str:
         """The objectives as text: `accuracy (max) and ece (min)`."""
         return " and ".join(f"{objective.metric} ({objective.goal})" for objective in self.objectives)
+
+    @property
+    def space_at_start(self) -> Settings:
+        """The space with which the sweep began, before a command or a resume changed it."""
+        return self.begun or self.space
 
     @property
     def seeds(self) -> tuple[int, ...]:
