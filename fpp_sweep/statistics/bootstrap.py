@@ -113,8 +113,9 @@ def block_weights(dataset: str, split: str, blocks: int, resamples: int = N_RESA
     digest = hashlib.sha256(f"{dataset}/{split}".encode()).digest()
     generator = np.random.default_rng(int.from_bytes(digest[:8], "big"))
     drawn = generator.integers(0, blocks, size=(resamples, blocks))
-    flat = drawn + np.arange(resamples)[:, None] * blocks
-    return np.bincount(flat.ravel(), minlength=resamples * blocks).reshape(resamples, blocks).astype(np.float64)
+    cells = drawn + np.arange(resamples)[:, None] * blocks  # flat index into (resamples, blocks), to count all at once
+    counts = np.bincount(cells.ravel(), minlength=resamples * blocks)
+    return counts.reshape(resamples, blocks).astype(np.float64)
 
 
 @lru_cache(maxsize=32)
@@ -215,7 +216,9 @@ def sample_split(
     records = {}
     for name, table in tables.items():
         own_digests = image_digests(table)
-        if own_digests is None or digests not in (None, own_digests):
+        if own_digests is None:
+            continue
+        if digests is not None and own_digests != digests:
             continue
         if digests is None:
             digests = own_digests
