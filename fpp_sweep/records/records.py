@@ -45,7 +45,7 @@ class SplitResult:
     costs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     # image features that were computed for the trial: number of `images`, and seconds by step, summed over workers
     features: Mapping[str, float] = field(default_factory=dict)
-    devices: Sequence[str] = ()  # that computed the results
+    devices: Sequence[str] = ()  # devices that computed the results
     notes: Sequence[str] = ()  # post-hoc maps without a temperature, and why
 
 
@@ -191,7 +191,7 @@ class SweepInfo:
     # its course and its end
     end_reason: str = ""  # why no further trial was started
     work: WorkTotals = WorkTotals()
-    race: str = ""  # how many trials were stopped early, and what that saved
+    race: str = ""  # number of trials that were stopped early, and what that saved
     steered: Sequence[str] = ()  # commands to the sweep
 
     @property

@@ -36,7 +36,7 @@ class MetricSamples:
     by_seed: Numbers  # (seeds, 1 + resamples); column 0 holds all images
     one_image: float = 0.0  # points of accuracy that one image counts; 0 for other metrics
     blocks: int = 1  # number of blocks of the smallest dataset
-    calibrated_bias: float = 0.0  # what a perfectly calibrated model would show; 0 for metrics that are not biased
+    calibrated_bias: float = 0.0  # value of a perfectly calibrated model; 0 for metrics that are not biased
 
     @property
     def value(self) -> float:

@@ -34,7 +34,7 @@ from fpp_sweep.spec.tasks import BATCH, EvalTask
 from fpp_sweep.trial.prompts import ensemble_model, prompt_model
 
 WITHOUT_TENSORS = (str, bytes, int, float, type, type(None))  # a tokenizer's vocabulary has 50,000 such values
-DIRICHLET_CONCENTRATION = 0.1  # of the order `dirichlet:0.1`
+DIRICHLET_CONCENTRATION = 0.1  # the concentration in the name of the order `dirichlet:0.1`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -414,7 +414,7 @@ def summarize(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> 
         costs_by_dataset.setdefault(name, []).append(result.costs)
         if result.seed == datasets[0].seed:
             samples += len(result.predictions)
-    averages = [mean(list(by_dataset.values())) for by_dataset in scores_by_seed.values()]  # of each seed
+    averages = [mean(list(by_dataset.values())) for by_dataset in scores_by_seed.values()]  # for each seed
     deviation: ValuesByName = {}
     by_seed = {}
     if len(scores_by_seed) > 1:
