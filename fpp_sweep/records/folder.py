@@ -50,7 +50,7 @@ from fpp_sweep.spec.messages import masked, note
 FORMAT = 3
 RECORDS = "[!.]*.json"  # names of records; a file that is being written begins with a dot
 MAX_LOG_BYTES = 2**14  # read from the end of a log
-MAX_RECORD_BYTES = 2**25  # the record of a trial on ten datasets has 2^15 bytes
+MOST_BYTES = 2**25  # the record of a trial on ten datasets has 2^15 bytes
 LOCK_ATTEMPTS = 5
 LOCK_PAUSE = 0.05  # seconds between two attempts
 
@@ -314,8 +314,8 @@ def _document_of(folder: Path, file: Path) -> Iterator[dict[str, Any]]:
     version = None
     require_inside(folder, file)
     try:
-        require(file.stat().st_size <= MAX_RECORD_BYTES, f"it has more than {MAX_RECORD_BYTES >> 20} MiB")
-        content = read_inside(folder, file, MAX_RECORD_BYTES)
+        require(file.stat().st_size <= MOST_BYTES, f"it has more than {MOST_BYTES >> 20} MiB")
+        content = read_inside(folder, file, MOST_BYTES)
         document = dict(as_mapping(_DECODER.decode(content.decode("utf-8"))))
         require("format" in document, "it has no format")
         version = document.pop("format")

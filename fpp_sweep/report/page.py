@@ -167,7 +167,7 @@ def _constant_settings(front: Front) -> str:
 
 def _effect_notes(effects: Sequence[Effects], explanation: str) -> Iterator[Block]:
     skipped = [row for row in effects if row.skipped]
-    if len(skipped) == len(effects):  # the plot of the importances gives the reasons in its stead
+    if len(skipped) == len(effects):  # the placeholder of the importances gives the reasons
         return
     for row in skipped:
         yield Text(f"{row.metric}: {row.skipped}.", "faint")
