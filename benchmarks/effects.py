@@ -3,6 +3,9 @@
 A world is a known function of four settings; trials are random points with noise. Counted is how often the 95 %
 interval of an effect (the mean over the other settings, at nine values of each setting) contains the true effect, and
 how often the interval of a setting's share of the variance contains the true share.
+
+`--falls N` counts something else, on N worlds in which one setting decides among most trials and another one lets the
+values of the rest fall: how often both have larger shares than the two settings that do nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import numpy as np
 
 from benchmarks.harness import table
 from fpp_sweep.cli.command import parser, run
-from fpp_sweep.report.effects import SPREAD, Z
+from fpp_sweep.report.effects import SPREAD, Z, moved_into_range
 from fpp_sweep.statistics.block_stats import Numbers
 from fpp_sweep.statistics.surface import Dimension, Surface
 
@@ -23,6 +26,7 @@ SETTINGS = 4
 WAVES = 200
 VALUES = np.linspace(0.05, 0.95, 9)
 N_TRUTH = 1500  # random points that true effects are means over
+FALLEN = (0.12, 0.4)  # shares of trials whose values fall
 TOLERANCE = 0.02  # of a share: the truth is computed from random points, too
 
 
@@ -40,8 +44,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--worlds", type=int, default=20, metavar="N", help="of each kind")
     options.add_argument("--trials", type=int, nargs="+", default=[30, 60], metavar="N")
     options.add_argument("--noise", type=float, nargs="+", default=[0.3, 1.0], help="in deviations of the function")
+    options.add_argument("--falls", type=int, metavar="N", help="count this instead, on N worlds of each kind")
     args = options.parse_args(argv)
     rows = []
+    if args.falls:
+        for trials in args.trials:
+            for fallen in FALLEN:
+                rows.append(measure_falls(args.falls, trials, fallen))
+                print(rows[-1], flush=True)
+        print(table(rows))
+        return
     for kind in WORLDS:
         for trials in args.trials:
             for noise in args.noise:
@@ -83,6 +95,29 @@ def measure(kind: str, trials: int, noise: float, seed: int) -> Coverage:
     truth = true_shares(function, everywhere[:300])
     shares_inside = (truth >= lows - TOLERANCE) & (truth <= highs + TOLERANCE)
     return Coverage(float(np.mean(inside)), float(shares_inside.mean()), float(np.mean(widths)))
+
+
+def measure_falls(worlds: int, trials: int, fallen: float) -> dict[str, object]:
+    """Return how often the settings that matter are first, with the values as they are and with fallen ones moved."""
+    n_first = {"as they are": 0, "moved": 0}
+    half_widths: dict[str, list[float]] = {"as they are": [], "moved": []}
+    for seed in range(worlds):
+        rng = np.random.default_rng([seed, trials])
+        points = rng.random((trials, SETTINGS))
+        are_fallen = points[:, 1] > 1 - fallen
+        values = 70 - 12 * (points[:, 0] - 0.4) ** 2 + 0.6 * rng.standard_normal(trials)
+        values -= are_fallen * rng.uniform(25, 33, trials)
+        for name, modelled in (("as they are", values), ("moved", moved_into_range(values, are_fallen))):
+            surface = Surface([Dimension()] * SETTINGS, points, modelled, seed)
+            shares = np.median(surface.shares(), axis=0)
+            n_first[name] += int(shares[:2].min() > shares[2:].max())
+            deciding = surface.at(surface.averaged({0: VALUES}))
+            half_widths[name].append(float(Z * deciding.deviation.mean()))
+    row: dict[str, object] = {"fallen, %": round(100 * fallen), "trials": trials}
+    for name in n_first:
+        row[f"both first, {name}, %"] = round(100 * n_first[name] / worlds)
+        row[f"half-width, {name}"] = f"{np.mean(half_widths[name]):.2f}"
+    return row
 
 
 def true_shares(function: Function, points: Numbers) -> Numbers:

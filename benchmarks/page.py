@@ -25,6 +25,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.records.reliability import write_reliability
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import keys
@@ -96,6 +97,7 @@ def made(root: Path, trials: int, datasets: int, images: int) -> SweepFolder:
             files = folder.artifacts(name) / "val"
             files.mkdir(parents=True)
             (files / BLOCK_STATS_FILE).write_bytes(to_bytes(table))
+            write_reliability(files, table)
         folder.write_trial(record)
         worker = f"machine-{number % 4}.log"
         for position, dataset in enumerate(names):

@@ -29,7 +29,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("fpp_sweep.sync", __doc__ or "", usage="SWEEP [options]")
     add = options.add_argument
     add("sweep", metavar="SWEEP", help="name or folder of a sweep")
-    add("--into", metavar="URI", help="MLflow store to write to; default: the sweep's own, if you have used it before")
+    add(
+        "--into",
+        metavar="URI",
+        help="MLflow store to write to; default: the sweep's own, or the one of the last --into",
+    )
     add("--verify", action="store_true", help="compare with MLflow even if nothing has changed since the last sync")
     add(
         "--retry-for",

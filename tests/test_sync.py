@@ -4,12 +4,14 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
+from fpp_sweep.sweep.summary import next_lines
 from fpp_sweep.sync import main
 from fpp_sweep.tracking.folder_sync import STATE_FILE
 from fpp_sweep.tracking.uri import connect
@@ -56,6 +58,24 @@ def test_a_copied_folder_needs_the_flag(tmp_path, monkeypatch, capsys):
     assert rows(tmp_path / "mine.db", "select count(*) from runs") == [(2,)]
     assert "mine.db" in capsys.readouterr().out
     assert (copy / STATE_FILE).is_file()
+
+
+def test_the_store_that_was_named_for_a_received_sweep_needs_no_second_naming(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    sender = "sqlite:////home/sender/mlflow.db"
+    folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
+    folder.write_info(replace(folder.info(), tracking_uri=sender))
+    with pytest.raises(InputError, match=f"you have not used its MLflow, {sender}, before; say where .*: --into"):
+        main([str(folder.path)])
+    main([str(folder.path), "--into", "sqlite:///mine.db"])
+    capsys.readouterr()
+    main([str(folder.path)])
+    assert capsys.readouterr().out.startswith("perturb-1: up to date")
+    command = runnable(f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/mine.db")
+    assert f"MLflow      {command}" in list(next_lines(folder, folder.info()))
+    copy = shutil.copytree(folder.path, tmp_path / "sent")
+    with pytest.raises(InputError, match="you have not used its MLflow"):
+        main([str(copy)])
 
 
 @pytest.mark.slow

@@ -124,6 +124,10 @@ class SweepFolder:
         """Return the prompts that were pretrained for a trial; raise InputError for a link out of the folder."""
         return files_inside(self.path, self.artifacts(trial) / "prompts", "*.safetensors")
 
+    def read_artifact(self, trial: str, name: str, max_bytes: int) -> bytes:
+        """Return the content of a trial's file; raise InputError for a link out of the folder, else OSError."""
+        return read_inside(self.path, self.path / "artifacts" / trial / name, max_bytes)
+
     def inside(self, path: Path) -> Path:
         """Return a path of this folder; raise InputError if a link on the way leads out of the folder."""
         return require_inside(self.path, path)
@@ -312,20 +316,25 @@ def _read_command(folder: Path, file: Path) -> Command:
 def _document_of(folder: Path, file: Path) -> Iterator[dict[str, Any]]:
     """Yield the document of a record; raise InputError if the document, or its use in the block, is wrong."""
     version = None
-    require_inside(folder, file)
     try:
-        require(file.stat().st_size <= MOST_BYTES, f"it has more than {MOST_BYTES >> 20} MiB")
         content = read_inside(folder, file, MOST_BYTES)
+    except OSError as error:
+        raise _unreadable(file, error) from error
+    try:
         document = dict(as_mapping(_DECODER.decode(content.decode("utf-8"))))
         require("format" in document, "it has no format")
         version = document.pop("format")
         if version == FORMAT:
             yield document
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        problem = " ".join(str(error).split())
-        raise InputError(f"{file}: not readable as a record of a sweep ({problem}){REMEDY}") from error
+        raise _unreadable(file, error) from error
     if version != FORMAT:
         raise InputError(f"{file}: written by another version of fpp_sweep; use that one to read it")
+
+
+def _unreadable(file: Path, error: Exception) -> InputError:
+    problem = " ".join(str(error).split())
+    return InputError(f"{file}: not readable as a record of a sweep ({problem}){REMEDY}")
 
 
 def _not_json(constant: str) -> NoReturn:

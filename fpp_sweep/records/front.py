@@ -66,9 +66,10 @@ class Front:
 
     @cached_property
     def dominated(self) -> tuple[TrialRecord, ...]:
+        names_of_members = {member.name for member in self.members}
         dominated = []
         for trial in self.trials:
-            if trial not in self.members:
+            if trial.name not in names_of_members:
                 dominated.append(trial)
         return tuple(dominated)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.files import read_inside
-from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, StatsBySeed, from_bytes, metric_value
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, StatsBySeed, from_bytes
 from fpp_sweep.statistics.bootstrap import RecordSamples, SplitSamples, image_digests, sample_record
 
 BLOCK_STATS_FILE = "block_stats.npz"
@@ -61,9 +61,8 @@ def read_block_stats(folder: Path, split: str, posthoc: str = "") -> StatsBySeed
     return from_bytes(content)
 
 
-def is_deterministic(record: TrialRecord, table: StatsBySeed) -> bool:
+def is_deterministic(record: TrialRecord, seeds: Collection[int]) -> bool:
     """Return True if pretraining seeds do not change a record: its prompt is not pretrained."""
-    seeds = {seed for _, seed in table}
     return record.config.get("prompt") != "fpp" and len(seeds) == 1
 
 
@@ -78,19 +77,17 @@ def measure(folder: SweepFolder, records: Sequence[TrialRecord], split: str, met
         if split not in record.results:
             continue
         try:
-            table, own_digests, samples = _read(folder, record, split, stems)
+            own = _read(folder, record, split, stems)
         except ValueError as error:
             notes.append(f"{record.name}: block statistics of split {split} are ignored: {error}")
             continue
-        if own_digests is None or samples is None:
+        if own is None:
             continue
         if digests is None:
-            digests = own_digests
-            images = {}
-            for (dataset, _), stats in sorted(table.items()):
-                images[dataset] = stats.total
-        if own_digests == digests:
-            measured[record.name] = samples
+            digests = own.digests
+            images = own.images
+        if own.digests == digests:
+            measured[record.name] = replace(own.samples, deterministic=is_deterministic(record, own.samples.seeds))
     return Measurements(SplitSamples(split, images, measured), notes)
 
 
@@ -102,52 +99,60 @@ def _samples_of(record: TrialRecord, split: str) -> int:
     return result.samples * max(1, len(result.by_seed))
 
 
-def _read(
-    folder: SweepFolder, record: TrialRecord, split: str, metrics: tuple[str, ...]
-) -> tuple[StatsBySeed, dict[str, bytes] | None, RecordSamples | None]:
-    """Return a record's statistics, its image digests and its samples; ValueError for a file of another record."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Measured:
+    """All that is kept of the files of a record's block statistics, which take ten times the memory."""
+
+    images: dict[str, int]  # by dataset
+    digests: dict[str, bytes]  # of each dataset's images
+    accuracies: Mapping[tuple[str, int], float]  # by dataset and seed
+    samples: RecordSamples
+
+
+def _read(folder: SweepFolder, record: TrialRecord, split: str, metrics: tuple[str, ...]) -> _Measured | None:
+    """Return what a record's files hold, None without usable files; ValueError for a file of another record."""
     path = folder.inside(folder.artifacts(record.name) / split)
-    stamp = 0
-    if path.is_dir():
-        stamp = path.stat().st_mtime_ns
-    table = _read_table(path, stamp)
-    if not table:
-        return {}, None, None
-    _require_same_accuracy(table, record.results[split])
-    digests = image_digests(table)
-    if digests is None:
-        return table, None, None
-    samples = _sample(path, stamp, record.name, split, metrics, is_deterministic(record, table))
-    return table, digests, samples
-
-
-@lru_cache(maxsize=MAX_RECORDS)
-def _read_table(path: Path, stamp: int, posthoc: str = "") -> StatsBySeed:
-    """Read a file once for each time that its folder changed: files there are replaced, never edited."""
-    return read_block_stats(path.parent, path.name, posthoc) or {}
+    if not path.is_dir():
+        return None
+    measured = _measure_files(path, path.stat().st_mtime_ns, record.name, metrics)
+    if measured is not None:
+        _require_same_accuracy(measured.accuracies, record.results[split])
+    return measured
 
 
 @lru_cache(maxsize=MAX_RECORDS)  # a report is written again whenever a trial ends
-def _sample(
-    path: Path, stamp: int, name: str, split: str, metrics: tuple[str, ...], deterministic: bool
-) -> RecordSamples:
-    record = sample_record(name, _read_table(path, stamp), split, metrics, deterministic=deterministic)
-    samples = dict(record.metrics)
+def _measure_files(path: Path, stamp: int, name: str, metrics: tuple[str, ...]) -> _Measured | None:
+    """Resample the block statistics in the folder of a record and split; None unless all seeds have the same images.
+
+    The files are read once for each time that the folder changed: files there are replaced, never edited.
+    """
+    split = path.name
+    table = read_block_stats(path.parent, split)
+    digests = image_digests(table or {})
+    if table is None or digests is None:
+        return None
+    images = {}
+    accuracies = {}
+    for (dataset, seed), stats in sorted(table.items()):
+        images[dataset] = stats.total
+        accuracies[dataset, seed] = 100 * float(stats.correct.sum()) / stats.total
+    samples = sample_record(name, table, split, metrics)
+    metric_samples = dict(samples.metrics)
     for posthoc in sorted({catalogue.parts_of(metric).posthoc for metric in metrics} - {""}):
-        table = _read_table(path, stamp, posthoc)
+        table = read_block_stats(path.parent, split, posthoc)
         if table:
-            samples |= sample_record(name, table, split, metrics, posthoc=posthoc).metrics
-    return replace(record, metrics=samples)
+            metric_samples |= sample_record(name, table, split, metrics, posthoc=posthoc).metrics
+    return _Measured(images, digests, accuracies, replace(samples, metrics=metric_samples))
 
 
-def _require_same_accuracy(table: StatsBySeed, result: SplitResult) -> None:
-    """Raise ValueError unless the statistics give the record's accuracies."""
-    for (dataset, seed), stats in table.items():
+def _require_same_accuracy(accuracies: Mapping[tuple[str, int], float], result: SplitResult) -> None:
+    """Raise ValueError unless the accuracies of block statistics are those of the record."""
+    for (dataset, seed), accuracy in accuracies.items():
         recorded: Mapping[str, Mapping[str, float]] = result.by_seed.get(str(seed), result.datasets)
         expected = recorded.get(dataset, {}).get(catalogue.ACCURACY)
-        value = metric_value(catalogue.ACCURACY, stats)
-        if expected is None or abs(value - expected) > ACCURACY_TOLERANCE:
+        if expected is None or abs(accuracy - expected) > ACCURACY_TOLERANCE:
             recorded_text = "no value"
             if expected is not None:
                 recorded_text = f"{expected:.2f}"
-            raise ValueError(f"accuracy on {dataset}, seed {seed}, is {value:.2f} there and {recorded_text} on record")
+            values = f"{accuracy:.2f} there and {recorded_text} on record"
+            raise ValueError(f"accuracy on {dataset}, seed {seed}, is {values}")

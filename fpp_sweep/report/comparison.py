@@ -31,7 +31,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.statistics.attainment import Attainment
-from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, seeds_of
 from fpp_sweep.statistics.bootstrap import SplitSamples, sample_split
 from fpp_sweep.statistics.paired import Difference, correct, difference
 
@@ -270,7 +270,7 @@ def _sample_union(
         for record in sampled.values():
             if split in record.results:
                 tables[record.name] = images.read(paths[record.name], split)
-                if is_deterministic(record, tables[record.name]):
+                if is_deterministic(record, seeds_of(tables[record.name])):
                     deterministic.append(record.name)
         samples[split] = sample_split(split, tables, metrics, deterministic)
     return samples

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fpp_sweep.records.front import Front, format_metric, metrics_shown
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.document import Plot
+from fpp_sweep.report.effects import below_floor
 from fpp_sweep.report.plots import plot_texts, transparent
 from fpp_sweep.report.settings_plots import more_is_better, rounded
 from fpp_sweep.spec import catalogue
@@ -33,11 +35,6 @@ def heat_map(info: SweepInfo, front: Front) -> Plot:
         datasets.update(dict.fromkeys(record.results[info.search_split].datasets))
     if len(records) < 2 or len(datasets) < 2:
         return Plot(name="heat", placeholder="Fewer than two datasets, or than two finished trials.")
-    choices = {}
-    for metric in _metrics(info):
-        values = _values(info, records, list(datasets), metric)
-        if np.isfinite(values).any():
-            choices[metric] = {"traces": [_gains(info, metric, values)]}
     trace = {
         "type": "heatmap",
         "x": plot_texts(datasets),
@@ -59,9 +56,22 @@ def heat_map(info: SweepInfo, front: Front) -> Plot:
         layout=layout,
         description=f"{len(records)} trials and baselines on {len(datasets)} datasets, minus each dataset's median",
         min_width=110 + 44 * len(datasets),
-        choices=choices,
+        choices=_choices(info, front, records, list(datasets)),
         choice_label="metric",
     )
+
+
+def _choices(
+    info: SweepInfo, front: Front, records: Sequence[TrialRecord], datasets: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Return the heat map's changes for each metric that has values."""
+    are_below_floor = below_floor(front, records)
+    choices = {}
+    for metric in _metrics(info):
+        values = _values(info, records, datasets, metric)
+        if np.isfinite(values[~are_below_floor]).any():
+            choices[metric] = {"traces": [_gains(info, metric, values, are_below_floor)]}
+    return choices
 
 
 def _best_first(front: Front) -> list[TrialRecord]:
@@ -86,12 +96,12 @@ def _values(info: SweepInfo, records: Sequence[TrialRecord], datasets: Sequence[
     return values
 
 
-def _gains(info: SweepInfo, metric: str, values: Numbers) -> dict[str, Any]:
-    """Return the heat map's changes for a metric."""
+def _gains(info: SweepInfo, metric: str, values: Numbers, are_below_floor: NDArray[np.bool_]) -> dict[str, Any]:
+    """Return the heat map's changes for a metric; its colours are fitted to the records above the floor."""
     gains = np.full(values.shape, np.nan)
     for column in np.flatnonzero(np.isfinite(values).any(axis=0)):
         gains[:, column] = values[:, column] - np.nanmedian(values[:, column])
-    sizes = np.abs(gains[np.isfinite(gains)])
+    sizes = np.abs(gains[np.isfinite(gains) & ~are_below_floor[:, None]])
     limit = float(np.quantile(sizes, 0.95)) or float(sizes.max()) or 1.0  # the largest 5 % have the strongest colour
     return {
         "z": _nested(gains, rounded),

@@ -10,7 +10,7 @@ from fpp_sweep.report.table import Table, tex, to_latex, to_markdown, to_text
 from fpp_sweep.report.text_layout import DEFAULT_WIDTH, wrap_words
 from fpp_sweep.spec.errors import escaped
 
-TextStyle = Literal["", "faint", "warning", "lead"]
+TextStyle = Literal["", "faint", "warning", "lead", "usage"]  # usage: of the page itself; not printed
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Plot:
     choice_label: str = "shown"
     group: str = ""  # empty: the plot's own choice
     zoom: Mapping[str, Sequence[float]] = field(default_factory=dict)  # ranges of axes that leave outliers out
-    n_outliers: int = 0  # points outside these ranges
+    n_outliers: int = 0  # trials outside these ranges
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,8 @@
-"""Effects of the searched settings on each objective, from a model of the finished trials (statistics/surface.py)."""
+"""Effects of the searched settings on each objective, from a model of the finished trials (statistics/surface.py).
+
+Few trials far below zero-shot would decide the model alone and hide what the settings do elsewhere. Their values are
+moved into the range of the other trials' values: the model then has both the fall and the rest (`benchmarks.effects`).
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,17 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fpp_sweep.records.front import format_setting, is_number, search_range, values_by_setting, values_of, varies
+from fpp_sweep.records.front import Front, format_setting, is_number, search_range, values_by_setting, values_of, varies
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.messages import plural
 from fpp_sweep.statistics.block_stats import Numbers
 from fpp_sweep.statistics.surface import Dimension, Surface
 
 MIN_TRIALS = 30  # fewer say too little about effects of two settings or more
+MIN_ABOVE_FLOOR = 10  # fewer have no range that values could be moved into
 MAX_TRIALS = 150  # trials used of a larger sweep, chosen at random: the time grows with the cube of their number
 N_CURVE, N_MAP = 21, 15  # points along an axis
 N_MAPPED = 3  # settings that have maps, the most important ones
@@ -105,9 +113,10 @@ class _Column:
         return self.low + grid * (self.high - self.low)
 
 
-def compute_effects(info: SweepInfo, trials: Sequence[TrialRecord]) -> list[Effects]:
+def compute_effects(info: SweepInfo, front: Front) -> list[Effects]:
     """Return the effects on each objective, from finished trials."""
-    trials = _some_of(trials)
+    trials = _some_of(front.finished)
+    are_below_floor = below_floor(front, trials)
     columns = []
     for key, settings in values_by_setting(trials).items():
         if varies(settings):
@@ -119,8 +128,32 @@ def compute_effects(info: SweepInfo, trials: Sequence[TrialRecord]) -> list[Effe
         if reason:
             effects.append(Effects(objective.metric, skipped=reason))
         else:
-            effects.append(_effects(objective.metric, columns, values))
+            effects.append(_effects(objective.metric, columns, moved_into_range(values, are_below_floor)))
     return effects
+
+
+def below_floor(front: Front, records: Sequence[TrialRecord]) -> NDArray[np.bool_]:
+    """Return for each record whether it is below the floor of accuracy."""
+    return np.array([front.is_below_floor(record) for record in records], bool)
+
+
+def moved_into_range(values: Numbers, are_below_floor: NDArray[np.bool_]) -> Numbers:
+    """Return the values, those of trials below the floor of accuracy moved into the range of the others."""
+    others = values[~are_below_floor]
+    if len(others) < MIN_ABOVE_FLOOR:
+        return values
+    return np.where(are_below_floor, np.clip(values, others.min(), others.max()), values)
+
+
+def moved_values_note(front: Front) -> str:
+    """Return a sentence on the trials whose values the model does not have as they are; empty if there are none."""
+    n_below_floor = int(below_floor(front, front.finished).sum())
+    if not n_below_floor or len(front.finished) - n_below_floor < MIN_ABOVE_FLOOR:
+        return ""
+    return (
+        f"For the model, values of {plural(n_below_floor, 'trial')} more than {front.floor:g} points below "
+        f"{catalogue.PLAIN} are moved into the range of the other trials' values, or they would hide all other effects."
+    )
 
 
 def _some_of(trials: Sequence[TrialRecord]) -> Sequence[TrialRecord]:

@@ -14,7 +14,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.answer_section import answer_section
 from fpp_sweep.report.dataset_heatmap import heat_map
 from fpp_sweep.report.document import Block, Details, Document, PlotGroup, Section, Text, paragraphs
-from fpp_sweep.report.effects import Effects, compute_effects
+from fpp_sweep.report.effects import Effects, compute_effects, moved_values_note
 from fpp_sweep.report.front_table import dataset_table, front_table
 from fpp_sweep.report.html import format_time, write_html
 from fpp_sweep.report.plots import front_plots, hypervolume_plot, importance_plot
@@ -74,7 +74,7 @@ def load_report(folder: SweepFolder) -> SweepReport:
         info=info,
         records=records,
         statistics=statistics,
-        effects=compute_effects(info, statistics.front.finished),
+        effects=compute_effects(info, statistics.front),
     )
 
 
@@ -143,15 +143,15 @@ def _settings_section(report: SweepReport) -> Section:
     parallel = parallel_plot(info, front)
     all_settings: list[Block] = [parallel, Text(_constant_settings(front), "faint")]
     if parallel.traces:
-        all_settings.insert(0, Text("A line for each trial. Drag along an axis to keep the lines through it.", "faint"))
+        all_settings.insert(0, Text("A line for each trial. Drag along an axis to keep the lines through it.", "usage"))
     blocks = [Section("All settings", all_settings)]
     slices = slice_plots(info, front, report.effects)
     if slices:
-        blocks.append(Section("One setting at a time", [PlotGroup(slices), *_effect_notes(report.effects, CURVES)]))
+        blocks.append(Section("One setting at a time", [PlotGroup(slices), *_effect_notes(report, CURVES)]))
     maps = map_plots(info, front, report.effects)
     if maps:
         blocks.append(Section("Two settings at a time", [PlotGroup(maps), Text(MAPS, "faint")]))
-    blocks.append(Section("Importance", [importance_plot(report.effects), *_effect_notes(report.effects, SHARES)]))
+    blocks.append(Section("Importance", [importance_plot(report.effects), *_effect_notes(report, SHARES)]))
     return Section("Settings", blocks, anchor="settings")
 
 
@@ -165,13 +165,14 @@ def _constant_settings(front: Front) -> str:
     return f"The same in all trials: {', '.join(constants)}."
 
 
-def _effect_notes(effects: Sequence[Effects], explanation: str) -> Iterator[Block]:
-    skipped = [row for row in effects if row.skipped]
-    if len(skipped) == len(effects):  # the placeholder of the importances gives the reasons
+def _effect_notes(report: SweepReport, explanation: str) -> Iterator[Block]:
+    skipped = [row for row in report.effects if row.skipped]
+    if len(skipped) == len(report.effects):  # the placeholder of the importances gives the reasons
         return
     for row in skipped:
         yield Text(f"{row.metric}: {row.skipped}.", "faint")
     yield Text(explanation, "faint")
+    yield Text(moved_values_note(report.statistics.front), "faint")
 
 
 def _datasets_section(report: SweepReport) -> Section:

@@ -16,7 +16,7 @@ from fpp_sweep.spec.files import write_json
 def write_pages(
     folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord], statistics: SweepStatistics
 ) -> None:
-    effects = compute_effects(info, statistics.front.finished)
+    effects = compute_effects(info, statistics.front)
     document: dict[str, object] = {}
     for row in effects:
         document[row.metric] = {"skipped": row.skipped} if row.skipped else shares_document(row)

@@ -34,6 +34,7 @@ from fpp_sweep.spec.palette import BLUE, GREY, RED
 COLOR_SCALE = [[0, GREY], [0.5, BLUE], [1, RED]]  # from worst to best
 N_HOVERED_SETTINGS = 18  # settings in a hover label; a click shows all
 OUTLIER_DISTANCE = 2.0  # interquartile ranges beyond the quartiles; points further out are left out at first
+RANGE_MARGIN = 0.07  # of a range, at both of its ends
 TEXT_LENGTH = 48  # characters of a value in a plot
 MARGIN = {"l": 64, "r": 16, "t": 16, "b": 48}
 LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0}
@@ -284,7 +285,7 @@ def range_without_outliers(column: Sequence[float | None]) -> list[float] | None
     first, _, third = quantiles(values, n=4, method="inclusive")
     distance = OUTLIER_DISTANCE * (third - first)
     inside = [value for value in values if first - distance <= value <= third + distance]
-    margin = 0.07 * (inside[-1] - inside[0])
+    margin = RANGE_MARGIN * (inside[-1] - inside[0])
     if len(inside) == len(values) or not margin:
         return None
     return [inside[0] - margin, inside[-1] + margin]

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fpp_sweep.records.front import Front, format_setting, is_number, search_range, values_by_setting, values_of, varies
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.document import Plot
-from fpp_sweep.report.effects import Curve, EffectMap, Effects
-from fpp_sweep.report.plots import COLOR_SCALE, plot_text, plot_texts, range_without_outliers, transparent
+from fpp_sweep.report.effects import Curve, EffectMap, Effects, below_floor
+from fpp_sweep.report.plots import COLOR_SCALE, RANGE_MARGIN, plot_text, plot_texts, range_without_outliers, transparent
 from fpp_sweep.report.text_layout import cut
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.palette import BLUE, INK, RED
@@ -165,11 +166,12 @@ def parallel_plot(info: SweepInfo, front: Front) -> Plot:
     if len(trials) < 2 or not axes:
         return Plot(name="parallel", placeholder="Fewer than two trials with different settings have finished.")
     columns = metric_columns(info, trials)
+    are_below_floor = below_floor(front, trials)
     for objective in info.objectives:
-        axes.append(axis_of(objective.metric, clipped(columns[objective.metric])))
+        axes.append(axis_of(objective.metric, clipped(columns[objective.metric], are_below_floor)))
     choices = {}
     for metric, column in columns.items():
-        choices[metric] = {"traces": [{"line": color_axis(info, metric, column)}]}
+        choices[metric] = {"traces": [{"line": color_axis(info, metric, column, are_below_floor)}]}
     trace = {
         "type": "parcoords",
         "dimensions": [axis.dimension for axis in axes],
@@ -201,28 +203,23 @@ def slice_plots(info: SweepInfo, front: Front, effects: Sequence[Effects]) -> li
     axes = axes_of(info, trials)
     keys = sorted(axes, key=lambda key: largest_shares.get(key, 0.0), reverse=True)
     columns = metric_columns(info, trials)
-    names = [trial.name for trial in trials]
     plots = []
     for index, key in enumerate(keys[:MAX_SLICES]):
         curves = {row.metric: row.curves[key] for row in effects if key in row.curves}
-        plots.append(_slice_plot(f"slice-{index}", key, axes[key], columns, names, curves))
+        plots.append(_slice_plot(f"slice-{index}", key, axes[key], columns, front, curves))
     return plots
 
 
 def _slice_plot(
-    name: str,
-    key: str,
-    axis: Axis,
-    columns: Mapping[str, Sequence[float]],
-    trial_names: Sequence[str],
-    curves: Mapping[str, Curve],
+    name: str, key: str, axis: Axis, columns: Mapping[str, Sequence[float]], front: Front, curves: Mapping[str, Curve]
 ) -> Plot:
-    choices, n_outliers = _slice_choices(columns, curves)
+    trials = front.finished
+    choices, n_outliers = _slice_choices(columns, below_floor(front, trials), curves)
     trace = {
         "type": "scatter",
         "mode": "markers",
         "x": axis.positions,
-        "customdata": trial_names,
+        "customdata": [trial.name for trial in trials],
         "hovertemplate": "%{customdata}: %{y}<extra></extra>",
         "marker": {"color": BLUE, "size": 6, "opacity": 0.8},
     }
@@ -232,7 +229,7 @@ def _slice_plot(
         name=name,
         traces=[trace, band, line] if curves else [trace],
         layout={"height": 240, "margin": MARGIN, "showlegend": False, "xaxis": axis.layout},
-        description=f"metrics of {len(trial_names)} trials over {key}",
+        description=f"metrics of {len(trials)} trials over {key}",
         choices=choices,
         group="slices",
         n_outliers=n_outliers,
@@ -240,7 +237,7 @@ def _slice_plot(
 
 
 def _slice_choices(
-    columns: Mapping[str, Sequence[float]], curves: Mapping[str, Curve]
+    columns: Mapping[str, Sequence[float]], are_below_floor: NDArray[np.bool_], curves: Mapping[str, Curve]
 ) -> tuple[dict[str, dict[str, Any]], int]:
     """Return the changes of a slice for each metric, and how many trials are outside the range that it shows first."""
     choices = {}
@@ -250,7 +247,7 @@ def _slice_choices(
         if curves:
             traces += _curve_traces(curves.get(metric))
         choice: dict[str, Any] = {"traces": traces, "layout": {"yaxis": {"title": {"text": plot_text(metric)}}}}
-        y_range = range_without_outliers(column)
+        y_range = usual_range(column, are_below_floor)
         if y_range:
             choice["zoom"] = {"yaxis": y_range}
             values = np.array(column)
@@ -351,15 +348,32 @@ def more_is_better(info: SweepInfo, metric: str) -> bool:
     return row is None or row.goal == "max"
 
 
-def color_axis(info: SweepInfo, metric: str, column: Sequence[float]) -> dict[str, Any]:
+def color_axis(
+    info: SweepInfo, metric: str, column: Sequence[float], are_below_floor: NDArray[np.bool_]
+) -> dict[str, Any]:
     """Return a scale of colours that outliers do not stretch."""
-    values = clipped(column)
+    values = clipped(column, are_below_floor)
     return {"color": column, "cmin": min(values), "cmax": max(values), "reversescale": not more_is_better(info, metric)}
 
 
-def clipped(column: Sequence[float]) -> list[float]:
+def usual_range(column: Sequence[float], are_below_floor: NDArray[np.bool_]) -> list[float] | None:
+    """Return the range of the trials above the floor of accuracy, without outliers; None if it has all values.
+
+    >>> usual_range([70, 71, 72, 30], np.array([False, False, False, True]))
+    [69.86, 72.14]
+    """
+    above = np.asarray(column)[~are_below_floor].tolist()
+    limits = range_without_outliers(above)
+    if limits is None and len(set(above)) > 1 and len(above) < len(column):
+        low, high = min(above), max(above)
+        margin = RANGE_MARGIN * (high - low)
+        limits = [low - margin, high + margin]
+    return limits
+
+
+def clipped(column: Sequence[float], are_below_floor: NDArray[np.bool_]) -> list[float]:
     """Return a column with its outliers at the ends of the range of the other values."""
-    limits = range_without_outliers(column)
+    limits = usual_range(column, are_below_floor)
     if limits is None:
         return list(column)
     low, high = limits

@@ -15,6 +15,7 @@ from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.report.shared_images import TEST, CommonImages, restrict_result
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.statistics.block_stats import seeds_of
 from fpp_sweep.statistics.bootstrap import SplitSamples, sample_split
 from fpp_sweep.statistics.paired import Difference, compare
 from fpp_sweep.statistics.verdicts import Answer
@@ -133,7 +134,7 @@ def _sample_records(
     deterministic = []
     for record in records:
         tables[record.label] = images.read(folder.artifacts(record.name), split)
-        if is_deterministic(record, tables[record.label]):
+        if is_deterministic(record, seeds_of(tables[record.label])):
             deterministic.append(record.label)
     return sample_split(split, tables, resampled_metrics(metrics), deterministic)
 

@@ -8,26 +8,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import yaml
 
 from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_metric, format_result, format_setting
-from fpp_sweep.records.measurements import read_block_stats
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.records.reliability import read_reliability
 from fpp_sweep.report.document import Block, Html, Section, Text
 from fpp_sweep.report.html import format_time, safe
 from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.report.trial_table import USAGE_NOTE, trial_table
+from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import printable
 from fpp_sweep.spec.progress import duration
-from fpp_sweep.statistics.block_stats import BlockStats, bin_sums, datasets_of
 
 LOG_LINES = 5  # last lines of a trial's log
-PERMILLE = 1000
 
 # libyaml's dumper where PyYAML has it: a page has the configuration of every trial, and the other dumper is slow
 FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -37,7 +35,7 @@ def trials_section(info: SweepInfo, records: Sequence[TrialRecord], statistics: 
     """Return the table of all trials, and an empty section for each of them."""
     blocks: list[Block] = [Text("No trial has started yet.", "faint")]
     if records:
-        blocks = [Text(USAGE_NOTE, "faint"), trial_table(info, records, statistics), _empty_sections(records)]
+        blocks = [Text(USAGE_NOTE, "usage"), trial_table(info, records, statistics), _empty_sections(records)]
     return Section("Trials", blocks, anchor="trials")
 
 
@@ -61,8 +59,8 @@ def trial_contents(
         numbers = {}
         diagrams = {}  # reliability diagrams
         for split, result in record.results.items():
-            numbers[split] = _metric_rows(result)
-            diagrams[split] = _reliability_diagrams(folder, record, split)
+            numbers[split] = _metric_rows(result, info)
+            diagrams[split] = read_reliability(folder, record.name, split)
         contents[record.name] = {
             "summary": _summary(record, front),
             "reason": format_setting(record.reason or ""),
@@ -101,9 +99,14 @@ def _settings(record: TrialRecord) -> list[list[str]]:
     return rows
 
 
-def _metric_rows(result: SplitResult) -> list[list[str]]:
-    """Return a table of metrics: a row of their names, a row for each dataset, and a row of averages."""
-    metrics = list(result.average)
+def _metric_rows(result: SplitResult, info: SweepInfo) -> list[list[str]]:
+    """Return a table of metrics: a row of their names, a row for each dataset, and a row of averages.
+
+    The objectives come first, then the metrics that every table of a trial has, then all others.
+    """
+    names = [objective.metric for objective in info.objectives]
+    names += sorted(result.average, key=catalogue.is_shown, reverse=True)
+    metrics = [name for name in dict.fromkeys(names) if name in result.average]
     rows = [["", *metrics]]
     for dataset, values in result.datasets.items():
         row = [dataset]
@@ -115,38 +118,6 @@ def _metric_rows(result: SplitResult) -> list[list[str]]:
         averages.append(format_result(metric, result))
     rows.append(averages)
     return rows
-
-
-def _reliability_diagrams(folder: SweepFolder, record: TrialRecord, split: str) -> dict[str, list[int]]:
-    """Return the reliability diagram of each dataset, over all seeds; empty without readable block statistics."""
-    try:
-        artifacts = folder.inside(folder.artifacts(record.name))
-        folder.inside(artifacts / split)
-        table = read_block_stats(artifacts, split) or {}
-    except (InputError, ValueError):  # the file leads out of the sweep or is damaged; the page has a note of that
-        return {}
-    diagrams = {}
-    for dataset in datasets_of(table):
-        stats_of_seeds = []
-        for (name, _), stats in table.items():
-            if name == dataset:
-                stats_of_seeds.append(stats)
-        diagrams[dataset] = _reliability_diagram(stats_of_seeds)
-    return diagrams
-
-
-def _reliability_diagram(stats_of_seeds: Sequence[BlockStats]) -> list[int]:
-    """Return a flat list with four numbers for each bin that has images.
-
-    The numbers are the bin's index, its images, its correct predictions, and its mean confidence in permille.
-    """
-    numbers: list[int] = []
-    counts, hits, confidence_sums = np.sum([bin_sums(stats) for stats in stats_of_seeds], axis=0)
-    for index, count in enumerate(counts):
-        if count:
-            mean_permille = round(PERMILLE * confidence_sums[index] / count)
-            numbers += [index, int(count), int(hits[index]), mean_permille]
-    return numbers
 
 
 def _last_log_lines(folder: SweepFolder, record: TrialRecord) -> list[str]:

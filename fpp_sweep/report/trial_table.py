@@ -59,7 +59,8 @@ def by_merit(front: Front, records: Sequence[TrialRecord]) -> list[TrialRecord]:
     while remaining:
         layer = replace(front, trials=tuple(remaining)).members
         ranked += front.by_trade_off(layer)
-        remaining = [record for record in remaining if record not in layer]
+        names_of_layer = {record.name for record in layer}
+        remaining = [record for record in remaining if record.name not in names_of_layer]
     ranked += [*front.infeasible, *front.baselines]
     names = {record.name for record in ranked}
     return [*ranked, *(record for record in records if record.name not in names)]

@@ -619,6 +619,16 @@ def metric(name: str) -> MetricRow:
     return METRICS[stem]
 
 
+def is_shown(name: str) -> bool:
+    """Return whether tables of a trial have a metric by default; those of plugins and optional columns were asked for.
+
+    >>> is_shown("ece@temperature_val"), is_shown("mce")
+    (True, False)
+    """
+    row = METRICS.get(parts_of(name).stem)
+    return row is None or row.shown or bool(row.digest) or row.on_request
+
+
 def _unknown_row(
     kind: str, name: str, table: Iterable[str], aliases: Mapping[str, str], listed: Iterable[str]
 ) -> InputError:

@@ -12,10 +12,13 @@ import traceback
 import warnings
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from types import TracebackType
 from typing import Any
 
 from fpp_sweep.spec.errors import escaped
+
+_log = logging.getLogger(__name__)
 
 SCRIPT = "fpp-sweep"  # the console script of pyproject.toml
 MODULES = {SCRIPT: "fpp_sweep", "mlflow": "mlflow"}  # console scripts of an environment, and the modules that they run
@@ -41,10 +44,17 @@ def masked(text: str) -> str:
     """
     for pattern, replacement in _SECRETS:
         text = re.sub(pattern, replacement, text)
-    for name, value in os.environ.items():
-        if name.endswith(SECRET_NAMES) and len(value) >= MIN_SECRET:
-            text = text.replace(value, "***")
+    for secret in _secrets_of_environment():
+        text = text.replace(secret, "***")
     return text
+
+
+def _secrets_of_environment() -> list[str]:
+    secrets = []
+    for name in os.environ:  # values are decoded one by one, and a page masks ten thousand texts
+        if name.endswith(SECRET_NAMES) and len(os.environ[name]) >= MIN_SECRET:
+            secrets.append(os.environ[name])
+    return secrets
 
 
 def masked_lines(text: str) -> str:
@@ -125,3 +135,9 @@ def _printable_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
 def note(text: object) -> None:
     """Print a line beside the results."""
     print(f"note: {printable(text)}", file=sys.stderr)
+
+
+@cache
+def warn_once(message: str) -> None:
+    """Log a warning, once in a process, whatever the number of trials and shards."""
+    _log.warning(message)

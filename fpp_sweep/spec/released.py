@@ -126,7 +126,7 @@ def released_settings_in_use(config: Mapping[str, Any], datasets: Collection[str
     if row is None:  # the method of a plugin that is not loaded
         return {}
     in_use: dict[HowChosen, list[str]] = {}
-    defaults = TrialConfig().flat()
+    defaults = _default_settings()
     for setting in released_settings().get(row.released, []):
         # a setting with one value for all datasets has its released value as the default of the config
         values_not_set_by_user = (*OPEN_VALUES, defaults[setting.key])
@@ -137,6 +137,11 @@ def released_settings_in_use(config: Mapping[str, Any], datasets: Collection[str
         chosen = _how_chosen_on(datasets, "not said", released_templates())
         in_use.setdefault(chosen, []).append("adapt.templates")
     return in_use
+
+
+@cache
+def _default_settings() -> dict[str, Any]:
+    return TrialConfig().flat()
 
 
 def _how_chosen_on(datasets: Collection[str], chosen: HowChosen, datasets_with_value: Collection[str]) -> HowChosen:

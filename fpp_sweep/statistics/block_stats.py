@@ -148,6 +148,8 @@ class BlockStats:
 
 
 _ARRAYS = tuple(item.name for item in fields(BlockStats) if item.name != "size")
+_COUNTS = ("images", "correct", "counts", "hits")  # side by side in files
+_SUMS = ("nll", "brier", "top_nll", "aurc", "auroc", "fpr95", "accuracy_at_80", "accuracy_at_90")  # one below another
 StatsBySeed = Mapping[tuple[str, int], BlockStats]  # all statistics of a record on one split, by (dataset, seed)
 
 
@@ -250,8 +252,9 @@ def _column(name: str) -> Callable[[BlockStats], Numbers]:
 
 def _bin_residuals(stats: BlockStats) -> Numbers:
     """(blocks, BINS): sums of correct minus confidence, by bin of ECE."""
-    residuals: Numbers = stats.residuals.reshape(len(stats), BINS, CELLS).sum(axis=2)
-    return residuals
+    # a product with ones is faster than a sum over a short axis, and as exact
+    residuals: Numbers = stats.residuals.reshape(-1, CELLS) @ np.ones(CELLS)
+    return residuals.reshape(len(stats), BINS)
 
 
 def _bin_residuals_and_counts(stats: BlockStats) -> Numbers:
@@ -453,26 +456,29 @@ def block_contributions(metric: str, stats: BlockStats) -> Numbers:
 
 
 def to_bytes(table: StatsBySeed) -> bytes:
-    """Serialise statistics as a compressed .npz file: each array joined over datasets and seeds, and an index.
+    """Serialise statistics as a compressed .npz file of few arrays, joined over datasets and seeds, and an index.
 
-    Few arrays are read fast, in 0.1 ms.
+    Each array of a .npz file takes a tenth of a millisecond to open, more than its numbers take.
     """
-    arrays: dict[str, Any] = {}
+    joined = {}
     for name in _ARRAYS:
-        joined = np.concatenate([getattr(stats, name) for stats in table.values()])
-        if joined.dtype == np.int64:
-            joined = joined.astype(np.int32)  # counts of a block fit 32 bits
-        arrays[name] = joined
-    residuals = arrays.pop("residuals")
+        joined[name] = np.concatenate([getattr(stats, name) for stats in table.values()])
+    residuals = joined["residuals"]
     filled = np.flatnonzero(residuals)  # most cells are empty: store positions and values of the others
-    arrays["cells"] = filled.astype(np.int32)
-    arrays["values"] = residuals.flat[filled]
+    counts = np.column_stack([joined[name] for name in _COUNTS])
     index = []
     for (dataset, seed), stats in table.items():
         index.append([dataset, seed, stats.size, len(stats)])
-    arrays["index"] = np.frombuffer(json.dumps(index).encode(), np.uint8)
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
+    np.savez_compressed(
+        buffer,
+        digests=joined["digests"],
+        counts=counts.astype(np.min_scalar_type(counts.max(initial=0))),
+        sums=np.stack([joined[name] for name in _SUMS]),
+        cells=filled.astype(np.int32),
+        values=residuals.flat[filled],
+        index=np.frombuffer(json.dumps(index).encode(), np.uint8),
+    )
     return buffer.getvalue()
 
 
@@ -488,16 +494,24 @@ def from_bytes(data: bytes) -> dict[tuple[str, int], BlockStats]:
 
 def _from_arrays(arrays: dict[str, NDArray[Any]]) -> dict[tuple[str, int], BlockStats]:
     """Undo `to_bytes`: cut the joined arrays into the statistics of each dataset and seed."""
-    index = json.loads(arrays.pop("index").tobytes())
+    index = json.loads(arrays["index"].tobytes())
     blocks = 0
     for _, _, _, length in index:
         blocks += length
     residuals = np.zeros((blocks, BINS * CELLS))
-    residuals.flat[arrays.pop("cells")] = arrays.pop("values")
-    for name, array in arrays.items():
-        if array.dtype == np.int32:
-            arrays[name] = array.astype(np.int64)
-    joined = BlockStats(size=1, residuals=residuals, **arrays)  # blocks of several sizes; each part sets its own
+    residuals.flat[arrays["cells"]] = arrays["values"]
+    counts = arrays["counts"].astype(np.int64)
+    sums = dict(zip(_SUMS, arrays["sums"], strict=True))
+    joined = BlockStats(  # blocks of several sizes; each part sets its own
+        size=1,
+        digests=arrays["digests"],
+        images=counts[:, 0],
+        correct=counts[:, 1],
+        counts=counts[:, 2 : 2 + BINS],
+        hits=counts[:, 2 + BINS :],
+        residuals=residuals,
+        **sums,
+    )
     table = {}
     start = 0
     for dataset, seed, size, length in index:

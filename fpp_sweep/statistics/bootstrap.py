@@ -93,18 +93,16 @@ class SplitSamples:
             return None
         return self.records[name].metrics.get(metric)
 
-    @property
-    def mean_calibrated_bias(self) -> dict[str, float]:
-        """By metric, the calibration error of a calibrated model on these images; the mean over records."""
-        by_metric: dict[str, list[float]] = {}
-        for record in self.records.values():
-            for name, samples in record.metrics.items():
-                if samples.calibrated_bias:
-                    by_metric.setdefault(name, []).append(samples.calibrated_bias)
-        means = {}
-        for name, values in by_metric.items():
-            means[name] = float(np.mean(values))
-        return means
+    def mean_calibrated_bias(self, metric: str) -> float:
+        """Return the calibration error that a calibrated model shows on these images: the mean over records, or 0."""
+        biases = []
+        for name in self.records:
+            samples = self.metric(name, metric)
+            if samples is not None and samples.calibrated_bias:
+                biases.append(samples.calibrated_bias)
+        if not biases:
+            return 0.0
+        return float(np.mean(biases))
 
 
 @lru_cache(maxsize=32)  # all records ask for the weights of the same few datasets

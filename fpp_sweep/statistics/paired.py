@@ -130,14 +130,12 @@ def two_sided_p(value: float, standard_error: float, degrees_of_freedom: float) 
 
 
 def own_seed_variance(samples: MetricSamples) -> Variance:
-    """Return the variance of a single seed, from the spread of the seeds' values.
+    """Return the variance of a single seed, from the spread of the values of two seeds or more.
 
     The spread contains noise of images that acts on each seed differently. The bootstrap estimates this noise, which is
     subtracted because the variance of images contains it already.
     """
     seeds = len(samples.by_seed)
-    if seeds < 2:
-        return Variance(0.0, 0.0)
     spread = float(samples.seed_values.var(ddof=1))
     deviations = samples.by_seed[:, 1:] - samples.draws
     image_noise = float(deviations.var(axis=1).sum() / (seeds - 1))
@@ -240,7 +238,7 @@ def metric_interval(
     if row.biased:
         if not row.corrected:
             bias = measured.bias
-        floor = samples.mean_calibrated_bias.get(metric, 0.0)
+        floor = samples.mean_calibrated_bias(metric)
         if measured.value < min_ratio * floor:
             return f"no interval: too near to {floor:.1f}, which a calibrated model shows on as many images"
     if seeds is None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 
-from fpp_sweep.statistics.block_stats import Numbers
+from fpp_sweep.statistics.block_stats import Integers, Numbers
 
 N_SCALES = 16  # draws of the kernel's scales
 WARM_UP, THINNING = 30, 3  # draws that are not used: before the first, and from one to the next
@@ -40,6 +40,26 @@ class Estimate:
     deviation: Numbers
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Column:
+    """The values of one setting at some points: the distinct values, and which of them each point has."""
+
+    distinct: Numbers  # `nan` is the last
+    rows: Integers | slice  # by point, index into `distinct`
+
+    @classmethod
+    def of(cls, values: Numbers) -> Column:
+        distinct, rows = np.unique(values, return_inverse=True)
+        if len(distinct) == len(values) and not np.isnan(distinct[-1]):
+            return cls(values, slice(None))  # in the order of the points, so that kernels need not be sorted back
+        return cls(distinct, rows)
+
+
+def columns_of(points: Numbers) -> list[Column]:
+    """Return the columns of points (points, settings): to find distinct values takes as long as a kernel."""
+    return [Column.of(values) for values in points.T]
+
+
 @dataclass(frozen=True, slots=True)
 class Dimension:
     """One setting of the space: a range from 0 to 1, or choices that are numbered from 0."""
@@ -52,11 +72,9 @@ class Dimension:
             return np.arange(self.choices, dtype=float)
         return (np.arange(N_MEAN) + 0.5) / N_MEAN
 
-    def kernel(self, left: Numbers, right: Numbers, length: float) -> Numbers:
+    def kernel(self, left: Column, right: Column, length: float) -> Numbers:
         """Return the Matern 5/2 kernel of values of the setting; `nan` stands for the mean over all values."""
-        left_values, left_rows = np.unique(left, return_inverse=True)  # `nan` is the last of them
-        right_values, right_rows = np.unique(right, return_inverse=True)
-        kernel: Numbers = self._with_means(left_values, right_values, length)[np.ix_(left_rows, right_rows)]
+        kernel: Numbers = self._with_means(left.distinct, right.distinct, length)[left.rows][:, right.rows]
         return kernel
 
     def _with_means(self, left: Numbers, right: Numbers, length: float) -> Numbers:
@@ -92,7 +110,7 @@ class Surface:
 
     def __init__(self, dimensions: Sequence[Dimension], points: Numbers, values: Numbers, seed: int = 0) -> None:
         self.dimensions = tuple(dimensions)
-        self._points = points
+        self._points = columns_of(points)
         self._center, self._scale = float(values.mean()), float(values.std()) or 1.0
         self._values = (values - self._center) / self._scale
         self._rng = np.random.default_rng(seed)
@@ -148,10 +166,10 @@ class Surface:
         factor = cholesky(covariance, lower=True)
         return _Fit(lengths, variance, factor, cho_solve((factor, True), self._values))
 
-    def _kernel(self, left: Numbers, right: Numbers, lengths: Numbers, variance: float) -> Numbers:
-        kernel = np.full((len(left), len(right)), variance)
-        for index, dimension in enumerate(self.dimensions):
-            kernel *= dimension.kernel(left[:, index], right[:, index], lengths[index])
+    def _kernel(self, left: Sequence[Column], right: Sequence[Column], lengths: Numbers, variance: float) -> Numbers:
+        kernel = np.array(variance)
+        for dimension, left_column, right_column, length in zip(self.dimensions, left, right, lengths, strict=True):
+            kernel = kernel * dimension.kernel(left_column, right_column, length)
         return kernel + CONSTANT_VARIANCE
 
     # -------------------------------------------------------- the surface
@@ -159,8 +177,9 @@ class Surface:
     def at(self, locations: Numbers) -> Estimate:
         """Return the surface at locations (locations, settings), without noise; see the module for `nan`."""
         means, variances = [], []
+        columns = columns_of(locations)
         for fit in self._fits:
-            mean, covariance = self._posterior(fit, locations)
+            mean, covariance = self._posterior(fit, columns)
             means.append(mean)
             variances.append(np.diag(covariance))
         variance = np.mean(variances, axis=0) + np.var(means, axis=0)
@@ -169,7 +188,7 @@ class Surface:
             deviation=self._scale * np.sqrt(np.maximum(variance, 0.0)),
         )
 
-    def _posterior(self, fit: _Fit, locations: Numbers) -> tuple[Numbers, Numbers]:
+    def _posterior(self, fit: _Fit, locations: Sequence[Column]) -> tuple[Numbers, Numbers]:
         to_trials = self._kernel(locations, self._points, fit.lengths, fit.variance)
         half = solve_triangular(fit.factor, to_trials.T, lower=True)
         covariance = self._kernel(locations, locations, fit.lengths, fit.variance) - half.T @ half
@@ -195,9 +214,10 @@ class Surface:
             averaged[:, index] = np.nan
             blocks.append(averaged)
         stacked = np.concatenate(blocks)
+        columns = columns_of(stacked)
         draws = []
         for fit in self._fits:
-            mean, covariance = self._posterior(fit, stacked)
+            mean, covariance = self._posterior(fit, columns)
             covariance[np.diag_indices_from(covariance)] += JITTER * 10
             factor = cholesky(covariance, lower=True)
             noise = self._rng.standard_normal((len(stacked), DRAWS_OF_EACH))

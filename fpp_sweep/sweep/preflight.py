@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
-from fpp_sweep.core.datasets import custom_datasets, list_split, require_known
+from fpp_sweep.core.datasets import custom_datasets, list_split, require_known, resolve
 from fpp_sweep.core.metric_contract import check_metric
 from fpp_sweep.core.models.model_names import require_model
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import catalogue, plugins
-from fpp_sweep.spec.config import require_prompt, require_templates
+from fpp_sweep.spec.config import is_template_file, require_prompt, require_templates
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.notify import command_words
 from fpp_sweep.sweep.plan import require_measured, sources_of, splits_of
 from fpp_sweep.sweep.worker_spec import cache_folder, require_precisions
+from fpp_sweep.trial.templates import texts_by_class
 from fpp_sweep.workers.addresses import require_reachable
 
 
@@ -38,6 +40,7 @@ def check_before_start(space: Space, options: Options) -> None:
     for source in sorted(sources_of(space)):
         require_prompt(source.prompt)
         require_templates(source.templates)
+    _require_texts_of_classes(space, datasets)
     require_precisions(space)
     _require_writable_cache(space)
 
@@ -79,6 +82,20 @@ def _require_own_splits(space: Space, datasets: Sequence[str]) -> None:
             continue
         for split in splits_of(space):
             list_split(name, custom[name], split, None)
+
+
+def _require_texts_of_classes(space: Space, datasets: Sequence[str]) -> None:
+    """Raise InputError if a template file lacks a class; only such a file is worth listing the images of a split."""
+    files = [source.templates for source in sorted(sources_of(space)) if is_template_file(source.templates)]
+    if not files:
+        return
+    custom = custom_datasets(space.work.datasets, space.work.dataset_file)
+    data_root = Path(space.work.data_root) if space.work.data_root else None
+    for name in datasets:
+        name, spec = resolve(name, custom)
+        classes = list_split(name, spec, space.search.split, data_root).classes
+        for file in files:
+            texts_by_class(file, name, classes)
 
 
 def _require_writable_cache(space: Space) -> None:

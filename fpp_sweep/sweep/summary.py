@@ -19,7 +19,7 @@ from fpp_sweep.spec.messages import command_line, plural, printable, runnable
 from fpp_sweep.spec.progress import time_shares
 from fpp_sweep.sweep.final_table import final_table
 from fpp_sweep.sweep.state import resume_command, state_text
-from fpp_sweep.tracking import mlflow_links
+from fpp_sweep.tracking import last_uri, mlflow_links
 from fpp_sweep.trial.trial import sum_by_stage
 
 FAILURES_SHOWN = 3
@@ -133,10 +133,11 @@ def next_lines(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
     config = _config_to_use(folder)
     if config is not None:
         yield f"use it      {use_command(info, config)}"
-    if not info.tracking_uri:
+    uri = last_uri(folder, info.tracking_uri)
+    if not uri:
         yield f"MLflow      {runnable(command_line('sync', [str(folder.path)]))}"
         return
-    for label, line in zip(("MLflow", ""), mlflow_links(folder, info.tracking_uri), strict=False):
+    for label, line in zip(("MLflow", ""), mlflow_links(folder, uri), strict=False):
         yield f"{label:{LABEL_COLUMNS}}{line}"
 
 

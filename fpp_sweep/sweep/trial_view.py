@@ -106,13 +106,11 @@ def split_text(record: TrialRecord, split: str, shown: Sequence[str] | None = No
 
 
 def _shown(average: Mapping[str, float], objectives: Sequence[str]) -> dict[str, float]:
-    """Return the metrics that a table shows; those of plugins and optional columns were asked for."""
+    """Return the metrics that a table shows: those of the objectives, and those that the catalogue shows."""
     stems = {catalogue.parts_of(metric).stem for metric in objectives}
     values = {}
     for metric, value in average.items():
-        stem = catalogue.parts_of(metric).stem
-        row = catalogue.METRICS.get(stem)
-        if row is None or row.shown or row.digest or row.on_request or stem in stems:
+        if catalogue.is_shown(metric) or catalogue.parts_of(metric).stem in stems:
             values[metric] = value
     return values
 

@@ -4,7 +4,7 @@
 the runs that differ, in one pass; `sync.py` repeats passes until MLflow shows all runs.
 """
 
-from fpp_sweep.tracking.sync import BackgroundSync, mlflow_links, sync_folder, trusted_uri, upload_group_files
+from fpp_sweep.tracking.sync import BackgroundSync, last_uri, mlflow_links, sync_folder, trusted_uri, upload_group_files
 from fpp_sweep.tracking.uri import DEFAULT_URI, absolute, check_address, check_store, one_line
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "absolute",
     "check_address",
     "check_store",
+    "last_uri",
     "mlflow_links",
     "one_line",
     "sync_folder",

@@ -34,6 +34,7 @@ from urllib.parse import unquote, urlsplit
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import LockHeldError, exclusive_lock, stamp_of, written_whole
+from fpp_sweep.spec.messages import masked
 from fpp_sweep.spec.version import VERSION
 from fpp_sweep.tracking.desired import (
     CHANGES_LIMIT,
@@ -141,6 +142,7 @@ class SyncState:
 
     experiment: str = ""  # MLflow's id
     store: str = ""  # the identity of the store of the last sync
+    uri: str = ""  # the address of that store; empty if it has a secret
     fingerprint: str = ""  # fingerprint of the folder when all of it was written; empty if something was left
     folders: dict[str, str] = field(default_factory=dict)  # identity of a store -> the folder that its runs belong to
     runs: dict[str, _WrittenRun] = field(default_factory=dict)  # by `DesiredRun.key`
@@ -152,7 +154,7 @@ class SyncState:
         try:
             runs = {str(key): _WrittenRun(**written) for key, written in document.get("runs", {}).items()}
             folders = {str(store): str(folder) for store, folder in document.get("folders", {}).items()}
-            texts = {key: str(document.get(key, "")) for key in ("experiment", "store", "fingerprint")}
+            texts = {key: str(document.get(key, "")) for key in ("experiment", "store", "uri", "fingerprint")}
         except (TypeError, AttributeError):
             return cls()
         return cls(runs=runs, folders=folders, **texts)
@@ -361,6 +363,7 @@ class FolderSync:
         self._saved = time.monotonic()
         self._state.experiment = runs.experiment_id
         self._state.store = store_identity(self._uri)
+        self._state.uri = self._uri if masked(self._uri) == self._uri else ""
         self._state.folders[self._state.store] = real_path(self._folder)
         self._state.write(self._file)
 

@@ -224,19 +224,37 @@ def mlflow_links(folder: SweepFolder, uri: str) -> list[str]:
 
 
 def trusted_uri(folder: SweepFolder, recorded: str, *, flag: str = "--tracking-uri") -> str:
-    """Return the store that a sweep's record names; raise InputError if the user has to name it with the flag.
+    """Return the store that a sweep's record names, or else the one that the user has named for this folder.
 
-    A folder from elsewhere must not choose where its user's files, passwords and tokens go, and a copy of a folder must
-    not write to the runs of the original.
+    Raise InputError if the user has to name a store with the flag. A folder from elsewhere must not choose where its
+    user's files, passwords and tokens go, and a copy of a folder must not write to the runs of the original.
     """
     uri = absolute(recorded or DEFAULT_URI)
-    advice = f"say where it should go: {flag} {DEFAULT_URI}, or another URI"
+    state = SyncState.read(folder)
+    problem = _distrust(folder, uri, state)
+    if problem is None:
+        return uri
+    if state.uri and _distrust(folder, state.uri, state) is None:
+        return state.uri
+    raise InputError(f"{folder.path}: {problem}; say where it should go: {flag} {DEFAULT_URI}, or another URI")
+
+
+def _distrust(folder: SweepFolder, uri: str, state: SyncState) -> str | None:
+    """Return why a folder's files must not go to a store that the user has not named just now; None if they may."""
     if uri != absolute(DEFAULT_URI) and not was_used_before(uri):
-        raise InputError(f"{folder.path}: you have not used its MLflow, {masked(uri)}, before; {advice}")
-    owner = SyncState.read(folder).folders.get(store_identity(uri))
+        return f"you have not used its MLflow, {masked(uri)}, before"
+    owner = state.folders.get(store_identity(uri))
     if owner not in (None, real_path(folder)):
-        raise InputError(f"{folder.path}: its runs in MLflow at {masked(uri)} belong to the folder {owner}; {advice}")
-    return uri
+        return f"its runs in MLflow at {masked(uri)} belong to the folder {owner}"
+    return None
+
+
+def last_uri(folder: SweepFolder, recorded: str) -> str:
+    """Return the store that this folder was last written to, or else the recorded one."""
+    state = SyncState.read(folder)
+    if state.uri and state.folders.get(state.store) == real_path(folder):
+        return state.uri
+    return recorded
 
 
 def is_synced(folder: SweepFolder, uri: str) -> bool:

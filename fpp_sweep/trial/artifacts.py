@@ -6,7 +6,8 @@
     <split>/block_stats.npz                            what intervals and comparisons need, by block of images
     <split>/block_stats@<map>.npz                      the same after a post-hoc map
     <split>/posthoc.json                               the temperatures of post-hoc maps, if there are any
-    <split>/reliability.png                            of the first seed
+    <split>/reliability.json                           reliability diagrams, over all seeds
+    <split>/reliability.png                            the same as a picture, of the first seed
     <split>/skipped.json                               images that were left out, if there were any
 
 matplotlib takes half a second to load, so it is imported when a trial writes its files.
@@ -25,6 +26,7 @@ from pyarrow import parquet
 
 from fpp_sweep.core.metrics import Confidences, Predictions
 from fpp_sweep.records.measurements import block_stats_file, read_block_stats
+from fpp_sweep.records.reliability import write_reliability
 from fpp_sweep.records.skipped_images import SkippedImage, write_skipped
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import files_inside, open_inside, require_inside, write_json, written_whole
@@ -61,6 +63,7 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
     for posthoc, table in block_stats.items():
         with written_whole(folder / split / block_stats_file(posthoc)) as partial:
             partial.write_bytes(to_bytes(table))
+    write_reliability(folder / split, block_stats[""])
     fits = [asdict(fit) for result in results for fit in result.fits]
     if fits:
         write_json(folder / split / "posthoc.json", fits)

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fpp_sweep.core.datasets.open_clip_lists import templates as open_clip_templates
-from fpp_sweep.core.methods import warn_once
-from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.core.text.ensemble import require_room
 from fpp_sweep.spec.config import is_template_file
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import warn_once
 from fpp_sweep.spec.released import FALLBACK_TEMPLATES, released_templates, resolved_templates
-from fpp_sweep.spec.specs import DatasetInfo
 
 
 def texts_by_class(templates: str, dataset: str, classes: Sequence[str]) -> list[list[str]]:
@@ -39,17 +36,6 @@ def texts_by_class(templates: str, dataset: str, classes: Sequence[str]) -> list
     if isinstance(resolved, str):  # the name of a list
         resolved = open_clip_templates(resolved)
     return _fill_in_names(resolved, names)
-
-
-def check_templates(clip: Clip, templates: str, datasets: Iterable[DatasetInfo]) -> set[str]:
-    """Return the distinct texts of all classes; raise InputError if one is too long for the model."""
-    distinct: set[str] = set()
-    for dataset in datasets:
-        for texts in texts_by_class(templates, dataset.name, dataset.classes):
-            distinct.update(texts)
-    for text in distinct:
-        require_room(clip.text, clip.tokenizer.encode(text), text)
-    return distinct
 
 
 def file_digest(path: str) -> str:

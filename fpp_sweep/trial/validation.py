@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fpp_sweep.core.models.clip import Clip
+from fpp_sweep.core.text.ensemble import require_room
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import is_file_name, is_template_file
 from fpp_sweep.spec.plugin_guard import PluginGuard
 from fpp_sweep.spec.specs import DatasetInfo, TextSource, Validation
 from fpp_sweep.trial.contract import check_method
 from fpp_sweep.trial.prompts import open_fitting_prompt
-from fpp_sweep.trial.templates import check_templates, file_digest
+from fpp_sweep.trial.templates import file_digest, texts_by_class
 
 
 def validate(
@@ -30,8 +31,7 @@ def validate(
     digests = {}
     for source in prompts:
         if source.templates:
-            for text in check_templates(clip, source.templates, datasets):
-                words.add(text)
+            words |= _fitting_texts(clip, source.templates, datasets)
             if is_template_file(source.templates):
                 digests[source.templates] = file_digest(source.templates)
             continue
@@ -41,6 +41,17 @@ def validate(
         else:
             words.add(source.prompt)
     return Validation(notes=(*notes, *_untrained_note(clip, sorted(words))), prompts=digests)
+
+
+def _fitting_texts(clip: Clip, templates: str, datasets: Sequence[DatasetInfo]) -> set[str]:
+    """Return the distinct texts of all classes; raise InputError if one is too long for the model."""
+    distinct: set[str] = set()
+    for dataset in datasets:
+        for texts in texts_by_class(templates, dataset.name, dataset.classes):
+            distinct.update(texts)
+    for text in distinct:
+        require_room(clip.text, clip.tokenizer.encode(text), text)
+    return distinct
 
 
 def _untrained_note(clip: Clip, texts: Sequence[str]) -> tuple[str, ...]:

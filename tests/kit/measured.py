@@ -8,6 +8,7 @@ from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE
+from fpp_sweep.records.reliability import write_reliability
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, BlockStats, metric_value, to_bytes
 from fpp_sweep.statistics.bootstrap import N_RESAMPLES, MetricSamples, RecordSamples, SplitSamples
 from tests.kit.names import PLAIN, TPT
@@ -34,10 +35,11 @@ def block_stats(correct, confidence=0.9, *, dataset="dtd", ids=None, nll=1.0, br
 
 
 def write_block_stats(folder, name, split, table):
-    """Write block statistics by dataset and seed as the artifact of a trial."""
+    """Write block statistics by dataset and seed, and the diagrams that follow from them, as artifacts of a trial."""
     path = folder.artifacts(name) / split / BLOCK_STATS_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(to_bytes(table))
+    write_reliability(path.parent, table)
 
 
 class World:

@@ -4,10 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from fpp_sweep.records.answer import sentence_of, statistics_of
+from fpp_sweep.records.answer import SweepStatistics, sentence_of, statistics_of
+from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import FINAL
+from fpp_sweep.statistics.front_support import FrontSupport
+from fpp_sweep.statistics.verdicts import Answer
 from tests.kit.measured import World, write_measured_sweep
 from tests.kit.names import PLAIN, TPT
+from tests.kit.records import sweep_info, trial
 
 BETTER = {PLAIN: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.55, 0.3)}
 EQUAL = {PLAIN: (0.60, 0.15), TPT: (0.601, 0.15), "trial-0002": (0.602, 0.15), "trial-0003": (0.599, 0.15)}
@@ -40,6 +44,21 @@ def test_where_nothing_differs_the_best_baseline_is_recommended(tmp_path):
     assert sentence.startswith("No trial is recommended, because no finalist is shown to be better than ")
     assert sentence.endswith(f"; the best baseline is {TPT} (3 seeds, 2 x 1000 test images).")
     assert not [difference for difference in statistics.answer.differences.values() if difference.mark]
+
+
+@pytest.mark.parametrize(
+    ("recommended", "kind", "sentence"),
+    [
+        ("trial-0003", "trial", "Recommended: trial-0003 with gamma2 4.3: for a reason."),
+        (f"baseline-{TPT}", "baseline", f"No trial is recommended, because for a reason; the best baseline is {TPT}."),
+        (None, None, "Nothing is recommended: for a reason."),
+    ],
+)
+def test_the_sentence_names_the_trial_with_its_settings_or_the_baseline_and_the_reason(recommended, kind, sentence):
+    front = front_of(sweep_info(), [trial(2), trial(3, params={"fpp.gamma2": 4.3})])
+    answer = Answer(recommended=recommended, recommended_kind=kind, reason="for a reason")
+    statistics = SweepStatistics(front=front, splits={}, support=FrontSupport(), answer=answer)
+    assert sentence_of(sweep_info(), statistics) == sentence
 
 
 def test_the_family_is_every_finalist_against_every_baseline_in_every_objective(tmp_path):

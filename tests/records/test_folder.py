@@ -131,6 +131,19 @@ def test_a_record_is_read_again_once_it_was_written_again_and_only_then(folder):
         folder.trial("trial-0000")
 
 
+def test_the_log_and_the_prompts_of_a_trial_are_those_in_its_artifacts(folder):
+    name = "trial-0000"
+    assert (folder.last_log_lines(name, 2), folder.prompt_files(name)) == ([], [])
+    artifacts = folder.path / "artifacts" / name
+    (artifacts / "prompts").mkdir(parents=True)
+    (artifacts / "log.txt").write_text("one\ntwo\nthree\n")
+    prompts = [artifacts / "prompts" / f"{dataset}.seed0.safetensors" for dataset in ("digits", "scenes")]
+    for file in (*prompts, artifacts / "prompts" / "notes.txt"):
+        file.touch()
+    assert folder.last_log_lines(name, 2) == ["two", "three"]
+    assert folder.prompt_files(name) == prompts
+
+
 @each_record
 def test_a_record_that_cannot_be_written_whole_stays_what_it_was(folder, monkeypatch, write, read):
     def full(descriptor):

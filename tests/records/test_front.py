@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from fpp_sweep.records.front import format_metric, front_of, orders_remark, staircase
+from fpp_sweep.records.front import format_metric, format_setting, front_of, orders_remark, staircase, values_by_setting
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import Objective
@@ -178,6 +178,15 @@ def test_the_staircase_is_the_edge_of_what_is_dominated():
     front = front_of(sweep_info(), [trial(0, 72, 9), trial(1, 71, 5), trial(2, 70, 3)])
     xs, ys = staircase(front)
     assert list(zip(xs, ys, strict=True)) == [(72, 9), (71, 9), (71, 5), (70, 5), (70, 3)]
+
+
+def test_each_setting_has_a_value_for_every_record_and_none_where_a_condition_leaves_it_out():
+    records = [trial(0, params={"method": "tpt"}), trial(1, params={"method": "ctpt", "fpp.gamma2": 3.0})]
+    assert values_by_setting(records) == {"method": ["tpt", "ctpt"], "fpp.gamma2": [None, 3.0]}
+
+
+def test_a_setting_that_is_missing_or_a_truth_value_is_shown_in_lower_case():
+    assert [format_setting(value) for value in (None, True, "A b", 0.25)] == ["none", "true", "A b", "0.25"]
 
 
 def test_one_point_can_be_the_best_at_all_and_the_knee():

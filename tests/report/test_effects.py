@@ -1,25 +1,85 @@
 """Effects of the settings, as the page and its file show them."""
 
 import json
+import random
 
 import numpy as np
 import pytest
 
-from fpp_sweep.report.effects import MAX_TRIALS, compute_effects
+from fpp_sweep.records.front import front_of
+from fpp_sweep.report.effects import MAX_TRIALS, compute_effects, moved_into_range, moved_values_note
 from fpp_sweep.report.writing import write_report
-from tests.kit.records import searched_trials, sweep_info, sweep_with_effects, trial, write_sweep
+from tests.kit.names import PLAIN
+from tests.kit.records import baseline, searched_trials, sweep_info, sweep_with_effects, trial, write_sweep
 from tests.report.test_page import plots
 
 
 @pytest.fixture(scope="module")
 def effects():
-    return compute_effects(*sweep_with_effects())
+    return effects_of(*sweep_with_effects())
+
+
+def effects_of(information, trials):
+    return compute_effects(information, front_of(information, trials))
 
 
 def test_the_setting_that_moves_an_objective_most_is_the_most_important_one(effects):
     accuracy, ece = effects
     assert (accuracy.metric, ece.metric) == ("accuracy", "ece")
     assert (list(accuracy.shares)[:2], list(ece.shares)[:2]) == (["b", "a"], ["d", "c"])
+
+
+def sweep_with_a_fall(count=40, seed=3):
+    """Return a sweep and its records: `a` decides the accuracy, but where `b` is high it falls far below zero-shot."""
+    generator = random.Random(seed)
+    records = [baseline(PLAIN, 68.0, 5.0)]
+    for number in range(count):
+        params = {key: generator.random() for key in "abcd"}
+        accuracy = 66 + 5 * params["a"] + generator.gauss(0, 0.6)
+        if params["b"] > 0.88:
+            accuracy -= 25 + 8 * generator.random()
+        records.append(trial(number, accuracy, 5 + accuracy / 100, params=params))
+    return sweep_info(space={"params": {key: {"low": 0.0, "high": 1.0} for key in "abcd"}}), records
+
+
+def width(curve):
+    return (curve.high - curve.low).mean()
+
+
+def test_trials_far_below_zero_shot_do_not_hide_the_setting_that_decides_among_the_others():
+    information, records = sweep_with_a_fall()
+    front = front_of(information, records)
+    n_fallen = sum(map(front.is_below_floor, front.finished))
+    assert 0 < n_fallen < 8
+    effects = compute_effects(information, front)
+    for row in effects:
+        assert set(list(row.shares)[:2]) == {"a", "b"}
+    assert moved_values_note(front).startswith(f"For the model, values of {n_fallen} trials more than 5 points below")
+    without_zero_shot = effects_of(information, records[1:])[0]
+    assert without_zero_shot.shares["a"] < effects[0].shares["a"] / 3  # then no trial is known to be far below it
+    assert width(without_zero_shot.curves["a"]) > 1.5 * width(effects[0].curves["a"])
+
+
+def test_trials_far_below_zero_shot_do_not_squeeze_the_axes_and_colours_of_the_others(tmp_path):
+    written = write_sweep(tmp_path, *sweep_with_a_fall(20))
+    write_report(written, pages=True)
+    drawn = plots(written.report)
+    low, high = drawn["slice-0"]["choices"]["accuracy"]["zoom"]["yaxis"]
+    assert 60 < low < high < 75
+    (heat,) = drawn["heat"]["choices"]["accuracy"]["traces"]
+    assert heat["zmax"] < 6 < 20 < -min(min(row) for row in heat["z"])
+    (line,) = drawn["parallel"]["choices"]["accuracy"]["traces"]
+    assert line["line"]["cmin"] > 60
+    page = (written.report / "sweep.html").read_text()
+    n_fallen = sum("more than 5 points below" in row for row in page.partition('id="all-trials"')[2].split("<tr"))
+    assert page.count(f"Show all: {n_fallen} more") >= 2  # of the front, and of the settings, each trial once
+
+
+def test_values_are_moved_only_where_enough_other_trials_give_a_range():
+    values = np.array([20.0, *np.linspace(66, 70, 9)])
+    is_fallen = values < 60
+    assert moved_into_range(values, is_fallen) is values
+    assert moved_into_range(np.append(values, 71.0), np.append(is_fallen, False))[0] == 66
 
 
 def test_every_bar_lies_within_its_whisker(effects):
@@ -47,8 +107,8 @@ def test_a_map_is_empty_where_a_cell_may_be_as_good_as_the_mean(effects):
 
 def test_thirty_trials_are_enough_for_effects_and_29_are_not():
     information, trials = sweep_with_effects(30)
-    assert [bool(row.shares) for row in compute_effects(information, trials)] == [True, True]
-    reasons = [row.skipped for row in compute_effects(information, trials[:29])]
+    assert [bool(row.shares) for row in effects_of(information, trials)] == [True, True]
+    reasons = [row.skipped for row in effects_of(information, trials[:29])]
     assert reasons == ["29 finished trials; effects need 30"] * 2
 
 
@@ -61,14 +121,14 @@ def test_thirty_trials_are_enough_for_effects_and_29_are_not():
     ],
 )
 def test_a_reason_replaces_effects_that_cannot_be_computed(records, reason):
-    found = compute_effects(sweep_info(), records)[0]
+    found = effects_of(sweep_info(), records)[0]
     assert reason in found.skipped
     assert not found.shares
 
 
 def test_a_large_sweep_takes_the_time_of_its_limit():
     information, trials = sweep_with_effects(MAX_TRIALS + 1)
-    assert compute_effects(information, trials)[0].shares
+    assert effects_of(information, trials)[0].shares
 
 
 def test_page_and_file_have_the_effects_on_each_objective(tmp_path):
@@ -76,7 +136,7 @@ def test_page_and_file_have_the_effects_on_each_objective(tmp_path):
     trials = [record for record in searched_trials(50) if record.values]
     written = write_sweep(tmp_path, sweep_info(), trials)
     write_report(written, pages=True)
-    accuracy, ece = compute_effects(sweep_info(), trials)
+    accuracy, ece = effects_of(sweep_info(), trials)
     shares = json.loads((written.report / "importances.json").read_text())
     assert {key: each["share"] for key, each in shares["ece"].items()} == pytest.approx(dict(ece.shares))
     drawn = plots(written.report)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import yaml
 from PIL import Image
 
 from fpp_sweep.core.metrics import Confidences
+from fpp_sweep.records.reliability import write_reliability
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.plots import without_outliers
 from fpp_sweep.report.writing import write_report
@@ -28,6 +30,7 @@ from tests.kit.records import (
     all_baselines,
     failed,
     searched_trials,
+    split_result,
     sweep_info,
     trial,
     write_sweep,
@@ -252,7 +255,9 @@ def write_measured_sweep(path):
     confidences = Confidences(np.array([0.91, 0.93, 0.42], np.float32), np.array([True, False, True]))
     stats = BlockStats.of("digits", ["a", "b", "c"], confidences, np.zeros(3), np.zeros(3))
     (folder / "test").mkdir()
-    (folder / "test" / "block_stats.npz").write_bytes(to_bytes({("digits", 0): stats, ("digits", 1): stats}))
+    table = {("digits", 0): stats, ("digits", 1): stats}
+    (folder / "test" / "block_stats.npz").write_bytes(to_bytes(table))
+    write_reliability(folder / "test", table)
     write_report(written, pages=True)
     return written
 
@@ -436,6 +441,17 @@ def test_the_page_comes_alive_in_a_sandboxed_frame_of_a_browser(tmp_path, scheme
         browser.close()
 
 
+def test_numbers_of_a_trial_begin_with_the_objectives_and_the_metrics_of_every_table(tmp_path):
+    average = {"accuracy": 70.0, "mce": 30.0, "sce": 2.0, "ece": 5.0, "brier": 0.4, "nll": 0.9, "ece@sals": 4.0}
+    result = replace(split_result(), average=average, datasets={"digits": average}, deviation={})
+    objectives = (NLL,)
+    record = trial(0, objectives=objectives, results={"val": result}, values=[0.9])
+    written = write_sweep(tmp_path, sweep_info(objectives), [record])
+    write_report(written, pages=True)
+    heads = page_data(written.report)["trials"]["trial-0000"]["numbers"]["val"][0]
+    assert heads == ["", "nll", "accuracy", "ece", "ece@sals", "mce", "sce", "brier"]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 def test_a_diagram_names_the_numbers_of_the_table_above_it(tmp_path):
@@ -524,15 +540,23 @@ def test_a_reader_steers_the_plots_and_the_page_of_a_running_sweep_follows_it(tm
         window.locator("select[data-choice=slices]").select_option("ece")
         assert window.evaluate(shown.format("slice-1", "yaxis.title.text")) == "ece"
         output = window.locator("output[for=all-trials]")
-        for query, answer in (
-            ("accuracy > 0", " of "),
-            ("acc>66", "no column acc; did you mean accuracy?"),
-            ("gamma2>1", "no column gamma2; did you mean fpp.gamma2?"),
-            ("nix=1", "no column nix"),
-        ):
+        rows = window.locator("#all-trials tbody tr:visible")
+        n_rows = rows.count()
+        for query, answer in (("accuracy > 0", " of "), ("accuracy != 3 accuracy == 3", "0 of ")):
             window.locator("[data-filter=all-trials]").fill(query)
             assert answer in output.text_content()
-            assert not output.text_content().startswith("0 of")
+        for query, problem in (
+            ("acc>66", "no column acc; did you mean accuracy?"),
+            ("gamma2>1", "no column gamma2; did you mean fpp.gamma2?"),
+            ("acuracy>66", "no column acuracy; did you mean accuracy?"),
+            ("val/accuracy>66", "no column val/accuracy; did you mean accuracy?"),
+            ("nix=1", "no column nix"),
+            ("accuracy > high", "high is not a number; use = for words"),
+            ("accuracy >", "a comparison has a column and a value, such as accuracy>66"),
+        ):
+            window.locator("[data-filter=all-trials]").fill(query)
+            assert (output.text_content(), rows.count()) == (problem, n_rows)
+            assert window.locator(".marks").is_hidden()
         window.locator("[data-filter=all-trials]").fill("ece<4")
         window.locator("[data-filter=all-trials]").press("End")  # loading took seconds: the page might be due already
         written.write_trial(trial(41, 72.0))

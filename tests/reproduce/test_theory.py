@@ -213,6 +213,26 @@ def features_of_inputs(inputs):
     return features
 
 
+def test_each_block_of_the_hessian_is_the_one_that_is_named():
+    """The blocks differ five times in size, so that few probes tell them apart."""
+    pair = twins(width=8, heads=2, layers=1, embed_dim=4, prompt="a photo", classes=("elm", "ox"))
+    texts, context = flatness.in_double(pair.texts), pair.context.double()
+    inputs = flatness.SeparateInputs.at(texts, context)
+    units = torch.eye(8, dtype=torch.float64).view(8, 2, 4)  # each feature of each class
+    columns = []
+    for unit in torch.eye(inputs.values.numel(), dtype=torch.float64):
+        step = 1e-4 * unit.view_as(inputs.values)
+        above = inputs.pull_back(inputs.values + step, units)
+        below = inputs.pull_back(inputs.values - step, units)
+        columns.append(((above - below) / 2e-4).flatten(1))
+    squares = torch.stack(columns, dim=2).square().sum(0)
+    is_context = inputs.is_context.repeat_interleave(inputs.values.shape[-1])
+    measured = flatness.derivatives(texts, context, 20, generator())
+    assert measured.hessian_context == pytest.approx(squares[is_context][:, is_context].sum().item(), rel=0.3)
+    assert measured.hessian_rest == pytest.approx(squares[~is_context][:, ~is_context].sum().item(), rel=0.3)
+    assert measured.hessian_cross == pytest.approx(squares[is_context][:, ~is_context].sum().item(), rel=0.3)
+
+
 @pytest.mark.nightly
 @pytest.mark.slow  # a Hessian by autograd
 def test_all_blocks_of_jacobian_and_hessian_and_the_trace_equal_autograd():

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Engine
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.steering import Queue
-from fpp_sweep.search.job import TrialContext, run_job
+from fpp_sweep.search.job import LoggingExecutor, TrialContext, run_job
 from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
@@ -21,7 +21,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request
 from fpp_sweep.sweep.sweep_info import resumed_info
-from fpp_sweep.trial.trial import Plan
+from fpp_sweep.trial.trial import Plan, TrialStopped
 from tests.kit.tasks import dataset_info
 from tests.search.test_searcher import SPACE, Sweep
 
@@ -182,6 +182,25 @@ def test_a_trial_that_waits_for_the_next_driver_is_stopped_before_it_begins(tmp_
     assert (stored_command.name, stored_command.words) == (command.name, "stop trial=trial-0000: stopped")
     study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{sweep.folder.study_file}")
     assert study.trials[0].state.name == "PRUNED"
+
+
+class IdleExecutor:
+    """An executor whose tasks have no results."""
+
+    def results(self, tasks, order=0):
+        yield from ()
+
+
+def test_a_command_to_stop_that_was_applied_stops_no_later_run_of_the_trial(tmp_path):
+    folder = SweepFolder(tmp_path / "sweep")
+    executor = LoggingExecutor(IdleExecutor(), tmp_path / "log.txt", folder, "trial-0000")
+    folder.ask("stop", {"trial": "trial-0001"})
+    assert list(executor.results([])) == []
+    command = folder.ask("stop", {"trial": "trial-0000"})
+    with pytest.raises(TrialStopped):
+        list(executor.results([]))
+    folder.record_applied(command, "stopped")
+    assert list(executor.results([])) == []
 
 
 def brief(sweep):

@@ -58,13 +58,36 @@ def test_a_folder_of_images_that_lacks_a_split_is_refused_before_ray_starts(tmp_
         check_before_start(small_space(dataset), Options())
 
 
-def test_checking_a_model_imports_neither_torch_nor_open_clip():
-    code = (
-        "from fpp_sweep.core.models.model_names import require_model; require_model('ViT-B-16/openai'); "
-        "import sys; print({'torch', 'open_clip'} & set(sys.modules))"
-    )
+@pytest.mark.parametrize(
+    "check",
+    [
+        "from fpp_sweep.core.models.model_names import require_model; require_model('ViT-B-16/openai')",
+        "from fpp_sweep.trial.templates import texts_by_class; texts_by_class('openai', 'dtd', ['striped'])",
+    ],
+)
+def test_checking_models_and_templates_imports_neither_torch_nor_open_clip(check):
+    code = f"{check}; import sys; print({{'torch', 'open_clip'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_template_file_that_lacks_a_class_is_refused_and_left_to_the_workers_on_a_cluster(tmp_path, on_cluster):
+    templates = tmp_path / "texts.json"
+    space = small_space("base.method=zero", f"base.adapt.templates={templates}", "work.datasets=[digits,letters]")
+    complaints = {
+        "{": f"{templates}: not a readable JSON file",
+        json.dumps(
+            {"number zero": ["the digit 0"]}
+        ): f"{templates}: has no texts for class 'number one' of digits; add",
+    }
+    for content, complaint in complaints.items():
+        templates.write_text(content)
+        with pytest.raises(InputError) as refusal:
+            check_before_start(space, Options())
+        assert complaint in str(refusal.value)
+        check_before_start(space, on_cluster)
+    templates.write_text(json.dumps(["the sign {}."]))
+    check_before_start(space, Options())
 
 
 @pytest.mark.parametrize("model", ["tiny", "ViT-B-16/openai", "ViT-B-16+quickgelu/openai"])

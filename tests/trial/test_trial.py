@@ -466,7 +466,7 @@ def test_artifacts_contain_the_trials_results(small, tmp_path):
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == sorted(
         [f"prompts/{stem}.safetensors" for stem in stems]
         + [f"val/{stem}.predictions.parquet" for stem in stems]
-        + ["val/reliability.png", "val/block_stats.npz"]
+        + ["val/reliability.json", "val/reliability.png", "val/block_stats.npz"]
     )
     sums = read_sums(folder, "val")
     assert list(sums) == [(each.dataset.name, each.seed) for each in parts]

@@ -547,6 +547,17 @@ async def test_failed_starts_while_another_worker_works_do_not_count_towards_giv
     assert harness.status.fatal is None
 
 
+async def test_workers_on_several_kinds_of_devices_are_reported_once_each_kind(start):
+    kinds = ("cpu", "NVIDIA H100", "cpu")
+    harness = start(wanted=1, on_start=lambda number: {"kind": kinds[number]})
+    await until(lambda: harness.status.workers == 1)
+    assert harness.status.notes == ()
+    harness.scheduler.wanted_workers = lambda: 3
+    await until(lambda: harness.status.workers == 3)
+    devices = "workers compute on several kinds of devices (cpu, NVIDIA H100)"
+    assert harness.status.notes == (f"{devices}, whose results differ in last bits",)
+
+
 async def test_only_consecutive_failed_starts_are_reported(start):
     """A start that succeeds ends the series: three failures with successes in between are not worth a note."""
     harness = start()

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-from functools import cache
 from typing import Any
 
 from fpp_sweep.core.methods.base import Method, TextModel
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import AdaptConfig
+from fpp_sweep.spec.messages import warn_once
 from fpp_sweep.spec.released import keys_without_released_value, with_released
 
 __all__ = ["Method", "TextModel", "build_method"]
-
-_log = logging.getLogger(__name__)
 
 
 def build_method(name: str, adapt: AdaptConfig, group: str, dataset: str = "") -> Method[Any]:
@@ -44,9 +41,3 @@ def _warn_of_defaults(row: catalogue.MethodRow, adapt: AdaptConfig, dataset: str
             defaults.append(f"{key}={getattr(filled, name)}")
     if defaults:
         warn_once(f"{dataset}: no settings of {row.name} are released for this dataset; uses {' '.join(defaults)}")
-
-
-@cache
-def warn_once(message: str) -> None:
-    """Log a warning, once in a process, whatever the number of trials and shards."""
-    _log.warning(message)

@@ -39,9 +39,10 @@ for (const table of document.querySelectorAll("table:not([data-fixed-order])")) 
   const output = document.querySelector(`output[for="${table.id}"]`);
   const trials = rows.filter(row => trialOf(row));
   const apply = () => {
-    filter(rows, names, input.value, output);
-    const shown = rows.filter(row => !row.hidden).map(trialOf);
-    if (trials.length) markTrials(input.value.trim() ? new Set(shown) : null, "filter");
+    const problem = filter(rows, names, input.value);
+    const shown = rows.filter(row => !row.hidden);
+    output.textContent = problem || `${shown.length} of ${rows.length}`;
+    if (trials.length) markTrials(shown.length < rows.length ? new Set(shown.map(trialOf)) : null, "filter");
   };
   input.addEventListener("input", apply);
   addEventListener("load", apply);  // the browser restores what was typed before the page was loaded again
@@ -127,34 +128,68 @@ function valueOf(row, column) {
   return cell.dataset.value ?? cell.textContent.trim();
 }
 
-// The query holds words that a row must contain, and comparisons such as ece<5 or state=failed.
-function filter(rows, names, query, output) {
-  const words = query.trim().toLowerCase().replace(/\s*([<>]=?|=)\s*/g, "$1").split(/\s+/);
-  const tests = words.map(word => testOf(word, names));
+// The query holds words that a row must contain, and comparisons such as ece<5 or state=failed. A query that cannot be
+// used hides no row; returns what is wrong with it, if anything.
+function filter(rows, names, query) {
+  const words = query.trim().toLowerCase().replace(/\s*([<>!=]=|[<>=])\s*/g, "$1").split(/\s+/);
+  const problem = words.map(word => problemOf(word, names)).find(text => text) ?? "";
+  const tests = problem ? [] : words.map(word => testOf(word, names));
   for (const row of rows) row.hidden = !tests.every(test => test(row));
-  const unknown = words.map(word => comparisonOf(word)[1]).find(name => name && !names.includes(name));
-  const similar = unknown && names.find(name => name.startsWith(unknown) || name.endsWith(`.${unknown}`));
-  output.textContent = `${rows.filter(row => !row.hidden).length} of ${rows.length}`;
-  if (unknown) output.textContent = `no column ${unknown}` + (similar ? `; did you mean ${similar}?` : "");
+  return problem;
 }
 
-// The word, and its name, operator and value if it is a comparison.
+const OPERATORS = {
+  "<": (a, b) => a < b,
+  ">": (a, b) => a > b,
+  "<=": (a, b) => a <= b,
+  ">=": (a, b) => a >= b,
+};
+
+// Returns column, operator and value of a word that is a comparison; nothing for another word.
 function comparisonOf(word) {
-  return word.match(/^(.+?)([<>]=?|=)(.+)$/) ?? [];
+  return word.match(/^(.*?)([<>!=]=|[<>=])(.*)$/)?.slice(1);
+}
+
+function problemOf(word, names) {
+  const comparison = comparisonOf(word);
+  if (!comparison) return "";
+  const [name, operator, value] = comparison;
+  if (!name || !value) return "a comparison has a column and a value, such as accuracy>66";
+  if (!names.includes(name)) {
+    const similar = similarName(name, names.filter(other => other));
+    return `no column ${name}` + (similar ? `; did you mean ${similar}?` : "");
+  }
+  if (operator in OPERATORS && Number.isNaN(parseFloat(value))) return `${value} is not a number; use = for words`;
+  return "";
+}
+
+// Returns a column for a part of its name, such as acc or gamma1, for a slip of the keys, or for val/accuracy.
+function similarName(name, names) {
+  return names.find(other => other.startsWith(name) || other.endsWith(`.${name}`))
+    ?? names.find(other => differsByASlip(name, other))
+    ?? names.find(other => name.endsWith(`/${other}`));
+}
+
+function differsByASlip(name, other) {
+  let start = 0;
+  while (start < name.length && name[start] === other[start]) start++;
+  let end = 0;
+  while (end < Math.min(name.length, other.length) - start && name.at(-1 - end) === other.at(-1 - end)) end++;
+  const lettersBetween = Math.max(name.length, other.length) - start - end;
+  return lettersBetween <= 2 && lettersBetween < name.length - 1;
 }
 
 function testOf(word, names) {
-  const comparisons = {
-    "<": (a, b) => a < b,
-    ">": (a, b) => a > b,
-    "<=": (a, b) => a <= b,
-    ">=": (a, b) => a >= b,
-  };
-  const [, name, operator, value] = comparisonOf(word);
+  const comparison = comparisonOf(word);
+  if (!comparison) return row => row.textContent.toLowerCase().includes(word);
+  const [name, operator, value] = comparison;
   const column = names.indexOf(name);
-  if (column < 0) return row => row.textContent.toLowerCase().includes(word);
-  if (operator === "=") return row => valueOf(row, column).toLowerCase() === value;
-  return row => comparisons[operator](parseFloat(valueOf(row, column)), parseFloat(value));
+  if (operator in OPERATORS) return row => OPERATORS[operator](parseFloat(valueOf(row, column)), parseFloat(value));
+  const isEqual = row => {
+    const shown = row.cells[column].textContent.trim().toLowerCase();
+    return shown === value || (shown !== "" && Number(shown) === Number(value));
+  };
+  return operator === "!=" ? row => !isEqual(row) : isEqual;
 }
 
 // The page of a running sweep is loaded again, unless the reader has just used it or it is inside another page's frame.
