@@ -194,9 +194,9 @@ class IdleExecutor:
 def test_a_command_to_stop_that_was_applied_stops_no_later_run_of_the_trial(tmp_path):
     folder = SweepFolder(tmp_path / "sweep")
     executor = LoggingExecutor(IdleExecutor(), tmp_path / "log.txt", folder, "trial-0000")
-    folder.ask("stop", {"trial": "trial-0001"})
+    folder.send_command("stop", {"trial": "trial-0001"})
     assert list(executor.results([])) == []
-    command = folder.ask("stop", {"trial": "trial-0000"})
+    command = folder.send_command("stop", {"trial": "trial-0000"})
     with pytest.raises(TrialStopped):
         list(executor.results([]))
     folder.record_applied(command, "stopped")

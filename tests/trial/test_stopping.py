@@ -139,7 +139,7 @@ class Asks(StoppingPolicy):
 
     def reason_to_stop(self, task, result):
         if not self.ended:
-            self.folder.ask("stop", {"trial": "trial-0000"})
+            self.folder.send_command("stop", {"trial": "trial-0000"})
         self.ended += 1
 
 
