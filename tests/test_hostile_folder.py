@@ -60,7 +60,7 @@ def build(path):
     (folder.artifacts(name) / "val/reliability.png").write_bytes(b"\x89PNG")
     write_json(folder.race(name) / "decisions.json", {"config": name, "decisions": []})
     write_line(folder.path / "logs/machine-1.log", "evaluate scenes, config trial-0002: begins")
-    folder.ask("budget", {"trials": 20})
+    folder.send_command("budget", {"trials": 20})
     (folder.path / "lock").write_text("1")
     (folder.path / "study.db").write_text("")
     (folder.path / "mlflow_sync.json").write_text("{}")
@@ -130,7 +130,7 @@ def resume(sweep):
         space = space_of(folder.info().space, "space")
         load_for_resume(space, Options(), folder)
         merge_resume_request(space, folder.info(), folder)
-        folder.record_applied(folder.ask("budget", {"trials": 30}))
+        folder.record_applied(folder.send_command("budget", {"trials": 30}))
         TaskStore(folder.tasks).get("abcd")
         write_line(folder.artifacts("trial-0002") / "log.txt", "trial-0002 begins on val")
 

@@ -74,7 +74,7 @@ class Section:
     title: str
     rules: tuple[Rule, ...]
     note: str = ""
-    datasets: bool = False  # whether the table of datasets follows
+    datasets: bool = False  # True if the table of datasets follows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 GENERATED = {"conformance.md", "findings.md", "printed.md"}  # `python -m tools.conformance`, `findings`, `printed`
-MAX_WORDS = 20_000  # of docs/, generated pages not counted
+MAX_WORDS = 20_000  # words of docs/, generated pages not counted
 MAX_README_WORDS = 1_200
 MAX_PARAGRAPH_WORDS = 100
 

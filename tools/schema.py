@@ -17,9 +17,9 @@ from fpp_sweep.spec.config import Setting, settings
 
 Schema = dict[str, Any]
 
-INDENTED_LEVELS = 4  # of the file: these are spread over lines if they are longer than WIDTH
+INDENTED_LEVELS = 4  # levels of the file that are spread over lines if they are longer than WIDTH
 WIDTH = 110
-NUMBERS: Mapping[str, Schema] = {  # how they may be written; x0.1 is relative to the setting's default
+NUMBERS: Mapping[str, Schema] = {  # forms in which numbers may be written; x0.1 is relative to the setting's default
     "float": {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^x[0-9.eE+-]+$"}]},
     "int": {"type": "integer"},
 }

@@ -26,7 +26,7 @@ from fpp_sweep.spec.progress import Bar
 
 WIDTH = 100  # columns of a terminal, for the problems
 ONE_LINE_PER_ROW = 10_000  # columns: rows are short, and problems stand below theirs
-IMAGES_AT_ONCE = 256  # that wait to be decoded; a queue of all of ImageNet's would fill the memory
+IMAGES_AT_ONCE = 256  # images that wait to be decoded; a queue of all of ImageNet's would fill the memory
 HEADINGS = ("dataset", "found", "classes", *SPLITS)
 
 

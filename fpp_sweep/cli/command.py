@@ -48,20 +48,20 @@ def words_of(parser: argparse.ArgumentParser) -> list[str]:
 def parser(module: str, description: str, usage: str | None = None) -> Parser:
     """Return the parser of the command in a module; help texts name the command as the user typed it.
 
-    `usage` are the arguments in brief; without it, all are listed.
+    `usage` is the command's arguments in brief; without it, the help text lists all of them.
     """
     program = program_name(module, sys.argv[0])
     if usage is not None:
         usage = f"{program} {usage}"
-    options = Parser(
+    command_parser = Parser(
         prog=program,
         usage=usage,
         description=description.replace(f"python -m {module}", program),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    options.add_argument("--version", action="version", version=f"{PACKAGE} {VERSION}")
-    options.add_argument(LIST_WORDS, action=ListWords, nargs=0, help=argparse.SUPPRESS)
-    return options
+    command_parser.add_argument("--version", action="version", version=f"{PACKAGE} {VERSION}")
+    command_parser.add_argument(LIST_WORDS, action=ListWords, nargs=0, help=argparse.SUPPRESS)
+    return command_parser
 
 
 def typed_words(argv: Sequence[str] | None) -> list[str]:
@@ -107,7 +107,8 @@ def run(main: Callable[[], None]) -> NoReturn:
         sys.stderr.close()
         sys.exit(141)
     except (FloatingPointError, MemoryError, OSError) as error:  # a number that is not finite, or a machine that fails
-        print(f"error: {printable(error) or 'out of memory'}", file=sys.stderr)
+        message = printable(error) or "out of memory"  # a MemoryError has no text
+        print(f"error: {message}", file=sys.stderr)
         sys.exit(1)
     sys.exit(0)
 

@@ -50,9 +50,9 @@ from fpp_sweep.spec.messages import masked, note
 FORMAT = 3
 RECORDS = "[!.]*.json"  # names of records; a file that is being written begins with a dot
 MAX_LOG_BYTES = 2**14  # read from the end of a log
-MOST_BYTES = 2**25  # limit for a record; one of ten datasets has 2^15 bytes
+MOST_BYTES = 2**25  # the record of a trial on ten datasets has 2^15 bytes
 LOCK_ATTEMPTS = 5
-LOCK_PAUSE = 0.05  # seconds between two of them
+LOCK_PAUSE = 0.05  # seconds between two attempts
 
 REMEDY = "; resume the sweep with --resume to repair it"
 
@@ -66,7 +66,7 @@ class SweepFolder:
         self.path = path.absolute()  # trials read it from processes with other working folders
         self.info_file = self.path / "sweep.json"
         self.info_copy = self.path / "sweep.json.copy"
-        self._parsed: dict[Path, tuple[object, Any]] = {}  # the stamp of each file and its record
+        self._parsed: dict[Path, tuple[object, Any]] = {}  # file -> its stamp when it was parsed, and its record
 
     def __reduce__(self) -> tuple[type[Self], tuple[Path]]:
         """Pickle the path only: other processes read the files themselves."""
@@ -76,12 +76,12 @@ class SweepFolder:
     def open(cls, path: Path) -> Self:
         """Return the folder of an existing sweep."""
         folder = cls(path)
-        if not folder.begun:
+        if not folder.has_sweep:
             raise InputError(f"{path} is not a sweep's folder (it has no sweep.json)")
         return folder
 
     @property
-    def begun(self) -> bool:
+    def has_sweep(self) -> bool:
         """True if a sweep was begun in this folder."""
         return self.info_file.is_file() or self.info_copy.is_file()
 
@@ -136,7 +136,7 @@ class SweepFolder:
         return self._info(self.info_file)
 
     def _info(self, file: Path) -> SweepInfo:
-        with _reading(self.path, file) as document:
+        with _document_of(self.path, file) as document:
             objectives = []
             with at_key("objectives"):
                 for fields in as_list(document.get("objectives")):
@@ -173,7 +173,7 @@ class SweepFolder:
 
     def trial(self, name: str) -> TrialRecord:
         """Return a trial's record."""
-        return self._read(self.trial_file(name), _trial)
+        return self._cached(self.trial_file(name), _read_trial)
 
     def has_usable_trial(self, name: str) -> bool:
         """Return whether a trial has a record; a damaged one is renamed with a note, so that the trial runs again."""
@@ -195,8 +195,8 @@ class SweepFolder:
             raise unknown(f"trial of {self.path.name}", name, names)
         return self.trial(name)
 
-    def _read(self, file: Path, read: Callable[[Path, Path], Record]) -> Record:
-        """Return a record, parsed once for each version of its file."""
+    def _cached(self, file: Path, read: Callable[[Path, Path], Record]) -> Record:
+        """Return a record, which `read` parses once for each version of its file."""
         try:
             stamp = stamp_of(file)
         except OSError:
@@ -215,8 +215,8 @@ class SweepFolder:
 
     def trials(self) -> list[TrialRecord]:
         """Return all records: baselines, then trials by number."""
-        # `_trial` checks each file that it reads; to check unchanged files again would take most of the time
-        return [self._read(file, _trial) for file in self.trial_files()]
+        # `_read_trial` checks each file that it reads; to check unchanged files again would take most of the time
+        return [self._cached(file, _read_trial) for file in self.trial_files()]
 
     def trial_files(self) -> list[Path]:
         return files_inside(self.path, self.path / "trials", RECORDS)
@@ -225,7 +225,7 @@ class SweepFolder:
         return files_inside(self.path, self.path / "steering", RECORDS)
 
     def command(self, file: Path) -> Command:
-        return self._read(file, _command)
+        return self._cached(file, _read_command)
 
     def commands(self) -> list[Command]:
         """Return the commands, oldest first; damaged commands are left to --resume, which reports them."""
@@ -235,7 +235,7 @@ class SweepFolder:
                 commands.append(self.command(file))
         return commands
 
-    def ask(self, kind: Literal["add", "stop", "budget"], values: Mapping[str, Any]) -> Command:
+    def send_command(self, kind: Literal["add", "stop", "budget"], values: Mapping[str, Any]) -> Command:
         """Write a command for the running driver, or for the next one."""
         name = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{os.getpid()}"
         command = Command(name=name, kind=kind, written=time.time(), values=values)
@@ -243,6 +243,7 @@ class SweepFolder:
         return command
 
     def record_applied(self, command: Command, outcome: str = "", number: int | None = None) -> None:
+        """Record that a command has been applied; `number` is that of the trial which tries an added point."""
         self._write_command(replace(command, applied=time.time(), outcome=outcome, number=number))
 
     def _write_command(self, command: Command) -> None:
@@ -280,7 +281,7 @@ class SweepFolder:
 
 
 def _enter_lock(stack: ExitStack, file: Path) -> None:
-    """Take the lock of a driver; `is_locked` in another process may hold it for a moment."""
+    """Take the lock of a driver in a few attempts: `is_locked` in another process may hold it for a moment."""
     for _ in range(LOCK_ATTEMPTS - 1):
         with suppress(LockHeldError):
             stack.enter_context(exclusive_lock(file, wait=False))
@@ -289,8 +290,8 @@ def _enter_lock(stack: ExitStack, file: Path) -> None:
     stack.enter_context(exclusive_lock(file, wait=False))
 
 
-def _trial(folder: Path, file: Path) -> TrialRecord:
-    with _reading(folder, file) as document:
+def _read_trial(folder: Path, file: Path) -> TrialRecord:
+    with _document_of(folder, file) as document:
         with at_key("results"):
             results = {}
             for split, result in as_mapping(document.get("results")).items():
@@ -300,8 +301,8 @@ def _trial(folder: Path, file: Path) -> TrialRecord:
         return record
 
 
-def _command(folder: Path, file: Path) -> Command:
-    with _reading(folder, file) as document:
+def _read_command(folder: Path, file: Path) -> Command:
+    with _document_of(folder, file) as document:
         command = _checked(Command, document)
         require(command.name == file.stem, f"is the command {command.name}", "name")
         if command.kind == "budget":
@@ -312,7 +313,7 @@ def _command(folder: Path, file: Path) -> Command:
 
 
 @contextmanager
-def _reading(folder: Path, file: Path) -> Iterator[dict[str, Any]]:
+def _document_of(folder: Path, file: Path) -> Iterator[dict[str, Any]]:
     """Yield the document of a record; raise InputError if the document, or its use in the block, is wrong."""
     version = None
     try:

@@ -27,13 +27,13 @@ class Front:
     """The finished trials of a sweep, its Pareto front and the baselines."""
 
     objectives: tuple[Objective, ...]
-    trials: tuple[TrialRecord, ...]  # that keep all constraints, in the order in which they finished
+    trials: tuple[TrialRecord, ...]  # trials that keep all constraints, in the order in which they finished
     infeasible: tuple[TrialRecord, ...]  # finished, but a constraint is broken
     baselines: tuple[TrialRecord, ...]  # finished ones
     reference: tuple[float, ...] | None  # corner of the hypervolume
     search_split: str = "val"
     floor: float = DEFAULT_FLOOR  # points of accuracy below zero-shot, beyond which a trial gets no mark
-    evaluate_only: bool = False  # whether tables list every trial, as none was to be chosen
+    evaluate_only: bool = False  # True if tables list every trial, as none was to be chosen
 
     @property
     def goals(self) -> list[Goal]:

@@ -45,7 +45,7 @@ class SplitResult:
     costs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     # image features that were computed for the trial: number of `images`, and seconds by step, summed over workers
     features: Mapping[str, float] = field(default_factory=dict)
-    devices: Sequence[str] = ()  # that computed the results
+    devices: Sequence[str] = ()  # devices that computed the results
     notes: Sequence[str] = ()  # post-hoc maps without a temperature, and why
 
 
@@ -163,7 +163,7 @@ class SweepInfo:
     created: float
     state: Literal["running", "finished", "interrupted", "failed"]
     space: Settings  # as resolved, plain values: load_space understands it
-    begun: Settings = field(default_factory=dict)  # the same as it began, where it has changed since
+    begun: Settings = field(default_factory=dict)  # the space at the start of the sweep, if it has changed since
     objectives: tuple[Objective, ...]
     search_split: str
     reference: Sequence[float] | None = None  # hypervolume's corner, in the order of the objectives
@@ -191,13 +191,18 @@ class SweepInfo:
     # its course and its end
     end_reason: str = ""  # why no further trial was started
     work: WorkTotals = WorkTotals()
-    race: str = ""  # how many trials were stopped early, and what that saved
+    race: str = ""  # number of trials that were stopped early, and what that saved
     steered: Sequence[str] = ()  # commands to the sweep
 
     @property
     def goals(self) -> str:
         """The objectives as text: `accuracy (max) and ece (min)`."""
         return " and ".join(f"{objective.metric} ({objective.goal})" for objective in self.objectives)
+
+    @property
+    def space_at_start(self) -> Settings:
+        """The space with which the sweep began, before a command or a resume changed it."""
+        return self.begun or self.space
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from fpp_sweep.spec.messages import plural
 
 FILE = "skipped.json"  # beside the predictions of a split
 KEYS = ("dataset", "seed", "image", "reason")
-MOST_BYTES = 2**25
+MAX_FILE_BYTES = 2**25
 
 SkippedImage = dict[str, str | int]  # by `KEYS`
 
@@ -28,7 +28,7 @@ def read_skipped(folder: Path) -> list[SkippedImage]:
     """Return the images that were left out; none if the file is absent or damaged."""
     images = []
     try:
-        for image in json.loads(read_inside(folder, folder / FILE, MOST_BYTES)):
+        for image in json.loads(read_inside(folder, folder / FILE, MAX_FILE_BYTES)):
             images.append({key: image[key] for key in KEYS})
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return []

@@ -21,9 +21,9 @@ def budget_in_force(info: SweepInfo, search: Search, commands: Sequence[Command]
 
     A point that is added is one trial more.
     """
-    at_start = as_mapping((info.begun or info.space).get("search", {}))
-    begun = Search(**{key: value for key, value in at_start.items() if key in STEERED})
-    values = {key: getattr(begun, key) for key in STEERED}
+    recorded_search = as_mapping(info.space_at_start.get("search", {}))
+    search_at_start = Search(**{key: value for key, value in recorded_search.items() if key in STEERED})
+    values = {key: getattr(search_at_start, key) for key in STEERED}
     for command in commands:
         if command.kind == "add" and values["trials"] is not None:
             values["trials"] += 1
@@ -63,4 +63,4 @@ class Queue:
 
 def space_at_start(folder: SweepFolder, info: SweepInfo) -> Space:
     """Return the space as it was when the sweep began."""
-    return space_of(info.begun or info.space, str(folder.info_file))
+    return space_of(info.space_at_start, str(folder.info_file))

@@ -20,10 +20,18 @@ from fpp_sweep.report.html import format_time, write_html
 from fpp_sweep.report.plots import front_plots, hypervolume_plot, importance_plot
 from fpp_sweep.report.provenance import provenance_section
 from fpp_sweep.report.settings_plots import map_plots, parallel_plot, slice_plots
-from fpp_sweep.report.timeline import busy_share, costs, growth, progress_line, read_workers, timeline_plot
+from fpp_sweep.report.timeline import (
+    busy_share,
+    cost_sentences,
+    growth_sentences,
+    progress_line,
+    read_workers,
+    timeline_plot,
+)
 from fpp_sweep.report.trial_sections import trial_contents, trials_section
 
 RELOAD_SECONDS = 60  # time after which the page of a running sweep loads itself again
+# explanations below the charts
 READING = (
     "Intervals are 95 % intervals over images and seeds; they say nothing about other datasets.",
     "Support for being on the front is likely in at least 80 % of the resamples of the images. It is unlikely if one "
@@ -72,7 +80,9 @@ def load_report(folder: SweepFolder) -> SweepReport:
 
 def write_page(report: SweepReport) -> None:
     """Write report/sweep.html; while the sweep is running, the page loads itself again."""
-    reload_seconds = RELOAD_SECONDS if report.info.state == "running" else 0
+    reload_seconds = 0  # the page of an ended sweep stays as it is
+    if report.info.state == "running":
+        reload_seconds = RELOAD_SECONDS
     write_html(
         report.folder.report / "sweep.html",
         sweep_document(report),
@@ -183,7 +193,8 @@ def _datasets_section(report: SweepReport) -> Section:
 def _progress_section(report: SweepReport) -> Section:
     front = report.statistics.front
     workers = read_workers(report.folder.logs)
-    blocks: list[Block] = [*paragraphs(costs(report.info, report.records))]
-    blocks.append(Section("Hypervolume", [hypervolume_plot(front), *paragraphs(growth(report.info, front))]))
+    blocks: list[Block] = [*paragraphs(cost_sentences(report.info, report.records))]
+    growth = paragraphs(growth_sentences(report.info, front))
+    blocks.append(Section("Hypervolume", [hypervolume_plot(front), *growth]))
     blocks.append(Section("Workers", [Text(busy_share(workers)), timeline_plot(workers, report.records)]))
     return Section("Progress", blocks, anchor="progress")

@@ -78,14 +78,14 @@ def _front_plot(name: str, info: SweepInfo, statistics: SweepStatistics, figure:
     }
     counts = f"{len(front.finished)} trials and {len(front.baselines)} baselines"
     description = f"{figure.y_title} over {figure.x_title} of {counts}; the table has the same numbers"
+    plot = Plot(name=name, traces=traces, layout=layout, description=description)
+    if figure.frame is not None:
+        return with_zoom(plot, {"xaxis": list(figure.frame.xs), "yaxis": list(figure.frame.ys)})
     essential = []
     for points in figure.points:
         if points.kind == "front":
             essential += list(ends_of_intervals(front, points))
-    plot = Plot(name=name, traces=traces, layout=layout, description=description)
-    if figure.frame is not None:
-        return with_zoom(plot, {"xaxis": list(figure.frame.xs), "yaxis": list(figure.frame.ys)})
-    return zoomed(plot, essential)
+    return without_outliers(plot, essential)
 
 
 def _points_trace(info: SweepInfo, statistics: SweepStatistics, points: Points) -> Trace:
@@ -178,6 +178,7 @@ def _other_split_traces(info: SweepInfo, front: Front, figure: FrontFigure, poin
             "customdata": names,
             "hovertemplate": f"<b>%{{customdata}}</b> on {plot_text(split)}<br>%{{text}}<extra></extra>",
             "line": {"color": points.color, "width": 1, "dash": "dot"},
+            # only the end of each line has a marker; a filled one marks its start already
             "marker": {"symbol": f"{points.marker.plotly}-open", "size": [0, 10, 0] * len(records)},
             "opacity": 0.75,
         }
@@ -209,7 +210,7 @@ def _region_traces(region: Region) -> list[Trace]:
 # --- axes that leave outliers out ---------------------------------------------------------------------
 
 
-def zoomed(plot: Plot, essential: Sequence[tuple[float, float]] = ()) -> Plot:
+def without_outliers(plot: Plot, essential: Sequence[tuple[float, float]] = ()) -> Plot:
     """Return a plot whose axes leave outliers out until the reader asks for all points.
 
     The essential points are never left out.
@@ -219,11 +220,11 @@ def zoomed(plot: Plot, essential: Sequence[tuple[float, float]] = ()) -> Plot:
         return plot
     zoom = {}
     xs, ys = zip(*points, strict=True)
-    kept_xs, kept_ys = _columns(essential)
-    for axis, column, kept in (("xaxis", xs, kept_xs), ("yaxis", ys, kept_ys)):
+    essential_xs, essential_ys = _columns(essential)
+    for axis, column, essential_values in (("xaxis", xs, essential_xs), ("yaxis", ys, essential_ys)):
         ends = range_without_outliers(column)
         if ends:
-            zoom[axis] = _covering(ends, kept)
+            zoom[axis] = _covering(ends, essential_values)
     return with_zoom(plot, zoom)
 
 
@@ -254,13 +255,14 @@ def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[f
 
 
 def _covering(ends: Sequence[float], values: Sequence[float]) -> list[float]:
-    """Return a range that covers the values as well, with a margin beyond those outside."""
-    low, high = ends
-    margin = 0.02 * (high - low)
+    """Return a range that covers `ends` and the values, with a margin beyond values that are outside `ends`."""
+    first, last = ends
+    margin = 0.02 * (last - first)
+    low, high = first, last
     for value in values:
-        if value < ends[0]:
+        if value < first:
             low = min(low, value - margin)
-        elif value > ends[1]:
+        elif value > last:
             high = max(high, value + margin)
     return [low, high]
 

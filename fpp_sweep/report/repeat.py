@@ -16,7 +16,7 @@ from fpp_sweep.spec.messages import command_line, runnable
 
 SPLITS = ("train", "val", "test")
 FLAGS = {"data_root": "--data-root", "dataset_file": "--dataset-file", "limit": "--limit"}  # by key of `work`
-KEYS_OF_WORK = ("threads", "cache", "loaders", "on_bad_image")  # that a repeated trial needs as well
+KEYS_OF_WORK = ("threads", "cache", "loaders", "on_bad_image")  # keys that a repeated trial needs as well
 DEFAULTS = {"on_bad_image": "fail"}
 
 

@@ -184,7 +184,7 @@ def progress_line(info: SweepInfo, records: Sequence[TrialRecord], now: float) -
     return ", ".join(parts)
 
 
-def costs(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:
+def cost_sentences(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:
     """Return sentences on what was spent, how much is left at this rate, and the budget."""
     seconds = 0.0
     last = info.created
@@ -218,7 +218,7 @@ def costs(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:
     return sentences
 
 
-def growth(info: SweepInfo, front: Front) -> list[str]:
+def growth_sentences(info: SweepInfo, front: Front) -> list[str]:
     """Return a sentence on the growth of hypervolume that `search.patience` goes by, if the sweep has it."""
     patience = as_mapping(info.space.get("search", {})).get("patience")
     if not patience:

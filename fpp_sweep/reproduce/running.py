@@ -46,7 +46,10 @@ class Reproduction:
         return self.folder / "tasks"
 
     def identity(self) -> str:
-        """Return name and time of creation, which tell two reproductions of one name on two machines apart."""
+        """Return name and time of creation, which the first call writes to reproduction.json.
+
+        The time tells two reproductions of one name on two machines apart.
+        """
         file = self.folder / "reproduction.json"
         if not file.exists():
             write_json(file, {"name": self.folder.name, "created": round(time.time(), 3)})
@@ -57,10 +60,10 @@ class Reproduction:
             raise InputError(f"{file}: not readable ({error}); delete the file, and a new one is written") from error
 
     def in_order(self) -> list[str]:
-        """Return the experiments in the order of running.
+        """Return the names of the experiments in the order of running.
 
-        Those whose predictions have more columns come first, since others can use their results. Those that compare
-        times come last.
+        Experiments whose predictions have more columns come first, since others can use their results. Experiments that
+        compare times come last.
         """
         return sorted(self.experiments, key=self._rank)
 
@@ -71,8 +74,8 @@ class Reproduction:
 
 def reproduce(reproduction: Reproduction, options: Options) -> Iterator[tuple[str, Table]]:
     """Run or resume each experiment; yield its table when it has ended."""
-    with ExitStack() as opened:
-        shared: Workers | None = None
+    with ExitStack() as worker_stack:
+        shared_workers: Workers | None = None  # started for the first experiment that needs them
         for name in reproduction.in_order():
             experiment, space = reproduction.experiments[name]
             folder = reproduction.sweep(name)
@@ -86,13 +89,14 @@ def reproduce(reproduction: Reproduction, options: Options) -> Iterator[tuple[st
                 group=reproduction.identity(),
             )
             if not _is_done(folder, space, own_options):
-                if experiment.alone:
-                    opened.close()  # workers of other sweeps would disturb its times
-                    shared = None
-                elif shared is None:
+                if experiment.alone:  # `run_sweep` starts its worker; workers of other sweeps would disturb its times
+                    worker_stack.close()
+                    shared_workers = None
+                elif shared_workers is None:
                     check_before_start(space, own_options)
-                    shared = opened.enter_context(open_workers(space, own_options, reproduction.tasks))
-                run_sweep(space, own_options, None if experiment.alone else shared)
+                    workers = open_workers(space, own_options, reproduction.tasks)
+                    shared_workers = worker_stack.enter_context(workers)
+                run_sweep(space, own_options, shared_workers)
             notes = reproduction.notes.get(name, ())
             save_experiment(folder, experiment, reproduction.files, notes)
             table = table_of(experiment, folder, reproduction.files, notes)
@@ -103,7 +107,7 @@ def reproduce(reproduction: Reproduction, options: Options) -> Iterator[tuple[st
 
 def prepare_folder(folder: SweepFolder) -> None:
     """Repair the folder of an experiment that was started before, or delete it if rows failed."""
-    if folder.begun:
+    if folder.has_sweep:
         with folder.locked():
             repair_folder(folder)
     drop_failed(folder)
@@ -120,14 +124,14 @@ def drop_failed(folder: SweepFolder) -> None:
 
 
 def _is_done(folder: SweepFolder, space: Space, options: Options) -> bool:
-    """Return True if nothing is left to run; raise InputError if the folder belongs to other settings."""
+    """Return True if all of a sweep is complete; raise InputError if the folder belongs to other settings."""
     if not folder.info_file.is_file():
         return False
     info = folder.info()
     require_same(info, space, options, folder)
     records = folder.trials()
-    expected = len(space.queue()[: space.search.trials]) + len(space.baselines())
-    if info.state != "finished" or len(records) < expected:
+    rows = space.queue()[: space.search.trials]
+    if info.state != "finished" or len(records) < len(rows) + len(space.baselines()):
         return False
     return all(record.state == "complete" for record in records)
 

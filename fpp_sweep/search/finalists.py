@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of
@@ -27,7 +28,13 @@ from fpp_sweep.trial.trial import ImageRange, Plan
 
 # (names of datasets, split) -> those datasets; a split `val:400` is the first 400 images of `val`
 Describe = Callable[[Sequence[str], str], Sequence[DatasetInfo]]
-Job = tuple[str, str]  # name of a record, and the split that it runs on
+
+
+class Job(NamedTuple):
+    """A trial or baseline on one split."""
+
+    name: str  # name of the record
+    split: str
 
 
 # --- what the final stage runs on ------------------------------------------------------------------
@@ -125,7 +132,7 @@ class FinalJobs:
         final stage has ended.
         """
         split = self._space.search.split
-        running_splits = {job_split for _, job_split in running}
+        running_splits = {job.split for job in running}
         if self._finalists is None:
             if split in running_splits:
                 return None
@@ -134,7 +141,7 @@ class FinalJobs:
         if self._tested is None and FINAL not in running_splits and not self._final_stage_waits(jobs, records):
             self._tested = self._choose_for_test_split(records)
         for record in self._tested or ():
-            jobs.append((record.name, "test"))
+            jobs.append(Job(record.name, "test"))
         for job in jobs:
             if self._must_begin(job, records):
                 self._begun.add(job)
@@ -144,8 +151,7 @@ class FinalJobs:
     def _final_stage_waits(self, jobs: Sequence[Job], records: Mapping[str, TrialRecord]) -> bool:
         """Return True if a job of the final stage has not begun."""
         for job in jobs:
-            _, split = job
-            if split == FINAL and self._must_begin(job, records):
+            if job.split == FINAL and self._must_begin(job, records):
                 return True
         return False
 
@@ -187,22 +193,21 @@ class FinalJobs:
             if not self._has_final_stage:
                 return []
             split = FINAL
-        return [(f"baseline-{name}", split) for name in self._space.baselines()]
+        return [Job(f"baseline-{name}", split) for name in self._space.baselines()]
 
     def _jobs_of_finalists(self, records: Mapping[str, TrialRecord]) -> list[Job]:
         """Return the jobs of the final stage: the baseline that finalists are measured against, and the finalists."""
         if not self._has_final_stage or not self._finalists:
             return []
-        jobs = [(record.name, FINAL) for record in self._finalists]
+        jobs = [Job(record.name, FINAL) for record in self._finalists]
         reference = main_reference(self._front(records).baselines)
         if reference is not None:
-            jobs.insert(0, (reference.name, FINAL))
+            jobs.insert(0, Job(reference.name, FINAL))
         return jobs
 
     def _must_begin(self, job: Job, records: Mapping[str, TrialRecord]) -> bool:
         """Return False for a job that has a result, has begun, or belongs to a trial that failed or was stopped."""
-        name, split = job
-        record = records.get(name)
+        record = records.get(job.name)
         if record is None or record.state != "complete":
             return False
-        return split not in record.results and job not in self._begun
+        return job.split not in record.results and job not in self._begun

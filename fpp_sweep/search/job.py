@@ -1,4 +1,7 @@
-"""One job of a sweep, a trial on one split: run it and record its result, or why it has none. Ray is not needed."""
+"""One job of a sweep, which is a trial on one split: run the trial and record its result, or the reason for none.
+
+A job runs without Ray as well, with an executor that computes tasks in this process.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,10 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
-from fpp_sweep.records.records import SplitResult, TrialRecord
+from fpp_sweep.records.records import SplitResult, State, TrialRecord
 from fpp_sweep.search.racing import RacePolicy, RaceRules
 from fpp_sweep.space.objectives import Constraint, Objective, metrics_of
 from fpp_sweep.space.work import Race
@@ -49,7 +51,7 @@ class LoggingExecutor:
     log: Path
     folder: SweepFolder
     trial: str
-    held: list[float] = field(default_factory=list)  # seconds that workers were
+    held: list[float] = field(default_factory=list)  # seconds of worker time that each result took
 
     def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
         """See trial.Executor."""
@@ -58,7 +60,7 @@ class LoggingExecutor:
             for task, result in results:
                 self.held.append(result.held)
                 origin = "cached"
-                if result.held:
+                if result.held:  # a worker computed the result for this trial
                     origin = f"{result.held:.3f} s, {result.worker}"
                 write_line(self.log, f"{task.title}: {origin}")
                 for text in result.notes:
@@ -89,13 +91,14 @@ def run_job(context: TrialContext, name: str, split: str, order: int) -> None:
         write_line(log, f"{name} is interrupted on {split}: {error}")
         raise
     except TrialStopped as stop:
+        # the worker time of a trial that runs to its end is in its SplitResult
         record = replace(record, held=record.held + math.fsum(executor.held))
-        record = ended(record, split, "stopped", str(stop))
+        record = ended_early(record, split, "stopped", str(stop))
         if isinstance(policy, RacePolicy):
             record = policy.with_estimate(record)
     except Exception as error:
         failure = TaskFailed.of(error)
-        record = ended(record, split, "failed", failure.reason, failure.details)
+        record = ended_early(record, split, "failed", failure.reason, failure.details)
     folder.write_trial(record)
     write_line(log, f"{name} has ended on {split}: {record.reason or record.state}", record.details or "")
 
@@ -103,7 +106,7 @@ def run_job(context: TrialContext, name: str, split: str, order: int) -> None:
 def _run(
     context: TrialContext, record: TrialRecord, split: str, executor: Executor, policy: StoppingPolicy, order: int
 ) -> TrialRecord:
-    """Return the record with the trial's results on a split; its files are written by then."""
+    """Run a trial on a split, write its files, and return its record with the results."""
     config = TrialConfig().replace(record.config)
     plan = context.plan
     if split != context.search_split and context.final_plan is not None:
@@ -125,13 +128,14 @@ def _run(
 
 
 def _policy(context: TrialContext, record: TrialRecord, split: str) -> StoppingPolicy:
+    """Return the policy that may end the trial early: on the searched split the race, if there is one."""
     if context.race is None or split != context.search_split:
         return context.policy
     rules = RaceRules(race=context.race, objectives=context.objectives, constraints=context.constraints, split=split)
     return RacePolicy(rules, context.folder, record)
 
 
-def ended(record: TrialRecord, split: str, state: Any, reason: str, details: str = "") -> TrialRecord:
+def ended_early(record: TrialRecord, split: str, state: State, reason: str, details: str = "") -> TrialRecord:
     """Return the record of a trial that ended early; a trial that is complete keeps its state and results."""
     if record.state == "complete":
         return replace(record, reason=f"on {split}: {reason}", details=details)

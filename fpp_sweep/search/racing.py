@@ -312,7 +312,7 @@ class RacePolicy(StoppingPolicy):
         self._stages = [by_rung[rung] for rung in sorted(by_rung)]
         return self._stages
 
-    def stops(self, task: Task, result: TaskResult) -> str | None:
+    def reason_to_stop(self, task: Task, result: TaskResult) -> str | None:
         """Return why the trial is stopped; None if it goes on."""
         if isinstance(task, EvalTask):
             self._done[task] = result

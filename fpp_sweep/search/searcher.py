@@ -26,7 +26,7 @@ from fpp_sweep.records.front import MIN_GROWTH, front_of, growth_text
 from fpp_sweep.records.records import ENDED, FINAL, Command, TrialRecord, trial_name, waiting_record
 from fpp_sweep.records.steering import budget_in_force
 from fpp_sweep.search.finalists import FinalJobs, Job
-from fpp_sweep.search.job import TrialContext, ended
+from fpp_sweep.search.job import TrialContext, ended_early
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.search.trial_runner import ABORT_REASON, TrialRunner
 from fpp_sweep.space.objectives import goals_of
@@ -36,7 +36,7 @@ from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.status import StatusPoller
 
-START_SECONDS = 5.0  # Tune drops a trial's process that is still starting when another trial ends
+START_SECONDS = 5.0  # time within which Tune's process for a new trial has started
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Progress:
     finished: int = 0
     failed: int = 0
     stopped: int = 0
-    seconds: list[float] = field(default_factory=list)  # durations of finished trials
+    durations: list[float] = field(default_factory=list)  # seconds of each finished trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class TrialChange:
 
     record: TrialRecord
     split: str
-    is_search: bool  # the split is the one that is searched
+    on_search_split: bool
     has_ended: bool
     records: Sequence[TrialRecord]  # all records of the sweep
     front: Sequence[TrialRecord]  # computed only where a trial has ended on the split that is searched
@@ -117,15 +117,15 @@ class SweepSearcher(Searcher):
         self._listeners = listeners
         self._running: dict[str, Job] = {}  # by the id of Tune's trial
         self._started: dict[str, float] = {}  # id of Tune's trial -> time of its start
-        self._processes: set[int] = set()  # that have run a job
-        self._order = 0
+        self._process_ids: set[int] = set()  # processes of Tune that have run a job
+        self._jobs_begun = 0
         self._lost_processes: Counter[Job] = Counter()
         self._retries: list[Job] = []
         self._unfinished: list[int] = []  # trials that an earlier driver began
         self._baselines: list[str] = []
         self._trials_to_continue = list(continue_trials)
         self._final_jobs = FinalJobs(space, folder, has_final_stage=final_plan is not None)
-        self._failures = 0  # in a row
+        self._failures_in_a_row = 0
         self._records = {record.name: record for record in folder.trials()}
         self._update_total([])
 
@@ -146,7 +146,7 @@ class SweepSearcher(Searcher):
         for record in self._trials():
             if record.name in self._trials_to_continue:
                 self._write(replace(record, state="waiting", finished=None))
-            elif record.estimate is not None and record.state not in ENDED:
+            elif record.estimate is not None and record.state not in ENDED:  # an earlier driver was continuing it
                 self._trials_to_continue.append(record.name)
         states = Counter(record.state for record in self._trials())
         self.progress.finished = states["complete"]
@@ -163,18 +163,20 @@ class SweepSearcher(Searcher):
         return self._plan.concurrent_trials(self.search, self._poller.status.workers)
 
     def _must_wait_for_start(self) -> bool:
-        """Return True if Tune has to start a process and the oldest running trial has only just begun.
+        """Return True if Tune has to start a process and the oldest running job has only just begun.
 
-        Tune drops a process that is still starting when another trial ends.
+        Tune drops a process that is still starting when another job ends.
         """
-        if not self._running or len(self._running) < len(self._processes):
+        if not self._running:
             return False
-        return time.monotonic() - min(self._started.values()) < START_SECONDS
+        has_idle_process = len(self._running) < len(self._process_ids)
+        oldest_start = min(self._started.values())
+        return not has_idle_process and time.monotonic() - oldest_start < START_SECONDS
 
     # ------------------------------------------------------------ commands of `steer`
 
     def _apply_commands(self) -> None:
-        """Apply new budgets, and close commands to stop a trial that is missing or has ended.
+        """Apply new budgets, and mark `stop` as applied where the trial is missing or has ended.
 
         A running trial obeys `stop` in its own process, and `_queue_added_point` applies `add`.
         """
@@ -182,10 +184,10 @@ class SweepSearcher(Searcher):
         waiting = [command for command in commands if command.applied is None]
         if not waiting:
             return
-        budget_before = self.search, self.progress.total
+        search_before, total_before = self.search, self.progress.total
         self._set_budget(commands)
-        if (self.search, self.progress.total) != budget_before:
-            self.why_stopped = None
+        if self.search != search_before or self.progress.total != total_before:
+            self.why_stopped = None  # the search may go on
             self._final_jobs.reset()
         for command in waiting:
             if command.kind == "budget":
@@ -198,12 +200,13 @@ class SweepSearcher(Searcher):
                     self._record_applied(command, record.state)
 
     def _set_budget(self, commands: Sequence[Command]) -> None:
+        """Take over the budget in force, and record the space with it."""
         info = self._folder.info()
         search = budget_in_force(info, self.search, commands)
         if search != self.search:
             self._space = replace(self._space, search=search)
             space = {**info.space, "search": self._space.plain()["search"]}
-            self._folder.write_info(replace(info, space=space, begun=info.begun or info.space))
+            self._folder.write_info(replace(info, space=space, begun=info.space_at_start))
         self._update_total(commands)
 
     def _record_applied(self, command: Command, outcome: str = "", number: int | None = None) -> None:
@@ -212,9 +215,13 @@ class SweepSearcher(Searcher):
         self._folder.write_info(replace(self._folder.info(), steered=steered))
 
     def _queue_added_point(self) -> None:
-        """Make the oldest point that `steer` has added the next trial; recorded before the study has the trial."""
-        number, added = self._study.count(), self._study.queue.added
-        if number in added:  # a driver was killed after it had recorded the point
+        """Make the oldest point that `steer` has added the next trial.
+
+        The command is recorded before the study has the trial, so that a killed driver loses no point.
+        """
+        number = self._study.count()
+        added = self._study.queue.added
+        if number in added:  # a driver was killed between the two
             return
         for command in self._folder.commands():
             if command.kind == "add" and command.applied is None:
@@ -248,7 +255,7 @@ class SweepSearcher(Searcher):
             return str(Searcher.FINISHED)
         name, split = job
         record = self._records[name]
-        if split == self._space.search.split:
+        if split == self.search.split:
             attempt = record.attempt
             if record.started:
                 attempt += 1
@@ -257,22 +264,24 @@ class SweepSearcher(Searcher):
         self._running[trial_id] = job
         self._started[trial_id] = time.monotonic()
         self.progress.running.add(name)
-        self._order += 1
+        self._jobs_begun += 1
         self._announce(self._records[name], split, has_ended=False)
-        return {"name": name, "split": split, "order": self._order}
+        return {"name": name, "split": split, "order": self._jobs_begun}
 
     @aborting_tune()
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        name, split = job = self._running.pop(trial_id)
+        job = self._running.pop(trial_id)
+        name, split = job
         del self._started[trial_id]
         self.progress.running.discard(name)
         if result:
-            self._processes.add(result["pid"])
+            self._process_ids.add(result["pid"])
             if result.get(ABORT_REASON):
                 raise MachineError(result[ABORT_REASON])
         record = self._folder.trial(name)
-        is_search = split == self._space.search.split
-        if is_search:
+        on_search_split = split == self.search.split
+        # a process that lived to the end of its job has recorded how the job ended
+        if on_search_split:
             has_lost_process = record.state == "running"
         else:
             has_lost_process = error and split not in record.results
@@ -282,21 +291,21 @@ class SweepSearcher(Searcher):
             if attempts < self._space.work.attempts:  # a lost process says nothing about the trial's settings
                 self._retries.append(job)
                 return
-            record = ended(record, split, "failed", f"the trial's process died {attempts} times")
+            record = ended_early(record, split, "failed", f"the trial's process died {attempts} times")
             self._folder.write_trial(record)
         self._records[name] = record
-        if is_search and record.kind == "trial":
+        if on_search_split and record.kind == "trial":
             self._study.tell(record)
             self._count_ended(record)
         self._announce(record, split, has_ended=True)
 
     def _announce(self, record: TrialRecord, split: str, *, has_ended: bool) -> None:
         """Call the listeners with a trial that has started or ended on a split."""
-        is_search = split == self._space.search.split
+        on_search_split = split == self.search.split
         front = []
-        if is_search and has_ended:
+        if on_search_split and has_ended:
             front = self.front()
-        change = TrialChange(record, split, is_search, has_ended, self.records(), front)
+        change = TrialChange(record, split, on_search_split, has_ended, self.records(), front)
         for listener in self._listeners:
             listener.on_change(change)
 
@@ -316,25 +325,25 @@ class SweepSearcher(Searcher):
         """Return the next job; None if there is none now."""
         if self._retries:
             return self._retries.pop(0)
-        split = self._space.search.split
+        split = self.search.split
         if self._baselines:
             self.progress.phase = "baselines"
-            return self._baselines.pop(0), split
+            return Job(self._baselines.pop(0), split)
         if self._waits_for_baselines():
             return None
         if self._trials_to_continue:
-            return self._trials_to_continue.pop(0), split
+            return Job(self._trials_to_continue.pop(0), split)
         if self._has_more_trials():
             self.progress.phase = "search"
-            return self._next_trial(), split
+            return Job(self._next_trial(), split)
         return self._next_final_job()
 
     def _waits_for_baselines(self) -> bool:
         """Return True if a constraint is relative to a baseline, and any baseline is running."""
         if not any(constraint.baseline for constraint in self._space.constraints):
             return False
-        for name, _ in self._running.values():
-            if self._records[name].kind == "baseline":
+        for job in self._running.values():
+            if self._records[job.name].kind == "baseline":
                 return True
         return False
 
@@ -349,7 +358,7 @@ class SweepSearcher(Searcher):
 
     def _reason_to_stop(self) -> str | None:
         """Return why no further trial begins: a used-up budget, patience, or failures in a row."""
-        search = self._space.search
+        search = self.search
         begun = self._study.count() - len(self._unfinished)
         if self.progress.total is not None and begun >= self.progress.total:
             return f"all {self.progress.total} trials"
@@ -361,8 +370,8 @@ class SweepSearcher(Searcher):
             growth = front_of(self._folder.info(), self.records()).growth(search.patience)
             if growth is not None and growth <= MIN_GROWTH:
                 return f"hypervolume {growth_text(growth, search.patience)}, no more than {MIN_GROWTH:.0%}"
-        if search.max_failures is not None and self._failures >= search.max_failures:
-            return f"{self._failures} trials in a row failed"
+        if search.max_failures is not None and self._failures_in_a_row >= search.max_failures:
+            return f"{self._failures_in_a_row} trials in a row failed"
         return None
 
     def gpu_hours(self) -> float:
@@ -392,12 +401,13 @@ class SweepSearcher(Searcher):
 
     def _next_final_job(self) -> Job | None:
         """Return the next job of the final stage or the test split; None if there is none now."""
-        if self._poller.status.fatal or self._space.search.evaluate_only:
+        if self._poller.status.fatal or self.search.evaluate_only:
             return None
         job = self._final_jobs.next(self._records, list(self._running.values()))
         if job is not None:
-            _, split = job
-            self.progress.phase = "final stage" if split == FINAL else split
+            self.progress.phase = job.split
+            if job.split == FINAL:
+                self.progress.phase = "final stage"
         return job
 
     def front(self) -> list[TrialRecord]:
@@ -415,22 +425,20 @@ class SweepSearcher(Searcher):
     def _count_ended(self, record: TrialRecord) -> None:
         if record.state == "complete":
             self.progress.finished += 1
-            self._failures = 0
-            self.progress.seconds.append((record.finished or 0) - record.started)
+            self._failures_in_a_row = 0
+            self.progress.durations.append((record.finished or 0) - record.started)
         elif record.state == "stopped":
             self.progress.stopped += 1
-            self._failures = 0
+            self._failures_in_a_row = 0
         else:
             self.progress.failed += 1
-            self._failures += 1
+            self._failures_in_a_row += 1
 
     def as_machine_error(self, error: BaseException) -> BaseException:
         """Return an error of the disk as MachineError, also where the study's database reports it; else the error."""
-        cause = error.__cause__
-        if isinstance(error, OperationalError):
-            cause = error
-        if isinstance(cause, OperationalError):
-            return MachineError.of(OSError(f"{self._folder.study_file}: {cause.orig}"))
+        for reported in (error, error.__cause__):  # Optuna raises its own error from that of the database
+            if isinstance(reported, OperationalError):
+                return MachineError.of(OSError(f"{self._folder.study_file}: {reported.orig}"))
         if isinstance(error, OSError):
             return MachineError.of(error)
         return error
@@ -442,14 +450,15 @@ class SweepSearcher(Searcher):
 
 def run_tune(searcher: SweepSearcher, context: TrialContext, storage: str) -> None:
     """Run Tune until the searcher has no job left; raise MachineError if the machine prevents that."""
-    node = ray.util.get_node_ip_address()
+    driver_node = ray.util.get_node_ip_address()
     trainable = tune.with_parameters(TrialRunner, context=context)
-    trainable = tune.with_resources(trainable, {"cpu": 0, f"node:{node}": 0.001})
+    # a trial's process waits for workers and uses no CPU; it runs beside the driver, where the sweep's folder is
+    trainable = tune.with_resources(trainable, {"cpu": 0, f"node:{driver_node}": 0.001})
     tuner = Tuner(
         trainable,
         tune_config=TuneConfig(
             search_alg=searcher,
-            num_samples=-1,
+            num_samples=-1,  # until the searcher returns FINISHED
             reuse_actors=True,
             trial_name_creator=lambda trial: trial.config["name"],
             trial_dirname_creator=lambda trial: trial.trial_id,

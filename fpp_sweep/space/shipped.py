@@ -45,7 +45,7 @@ def find_space(word: Path | str) -> Path:
         raise unknown("search space", path.name, shipped)
     if path.stem in shipped and path.parent.name == FOLDER:
         raise InputError(f"search space {path} does not exist; {path.stem} without a path is the shipped space")
-    return path  # whose reader refuses it, and suggests similar files
+    return path  # its reader refuses it, and suggests similar files
 
 
 def list_shipped_spaces(width: int) -> str:

@@ -25,7 +25,7 @@ from fpp_sweep.space.work import Sampler, Search, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import PRESETS, TrialConfig, dotted, preset
 
-MIN_MAPPED_IMAGES = 50  # that a post-hoc map is fitted on
+MIN_MAPPED_IMAGES = 50  # images that the fit of a post-hoc map, or of conformal sets, needs
 DEFAULT_TRIALS = 16  # if no budget is given
 DEFAULT_SAMPLER: Sampler = "auto"
 
@@ -118,6 +118,7 @@ class Space:
         self._check_lent_points()
         self._check_shards()
         self._add_maps()
+        self._check_images_of_maps()
         self._check_race()
         self._check_patience()
         catalogue.require_measurable(self.methods(), self.columns())
@@ -182,13 +183,16 @@ class Space:
         for goals in (self.objectives, self.constraints):
             for goal in goals:
                 maps[catalogue.parts_of(goal.metric).posthoc] = None
-        maps.pop("", None)
+        maps.pop("", None)  # metrics without a map
         set_field(self, "work", replace(self.work, posthoc=tuple(maps)))
+
+    def _check_images_of_maps(self) -> None:
+        """Post-hoc maps and conformal sets are fitted on the images of the final stage."""
         images = self.search.finalists.images
         if images is None:
             return
         is_enough = images >= MIN_MAPPED_IMAGES
-        if maps:
+        if self.work.posthoc:
             problem = f"post-hoc maps need {MIN_MAPPED_IMAGES} images ({images}); raise it, or leave the maps out"
             require(is_enough, problem, "search.finalists.images")
         if not catalogue.CONFORMAL.keys().isdisjoint(self.columns()):
@@ -207,7 +211,7 @@ class Space:
             require(not catalogue.method(name).stateful, f"{problem}; leave race or the method out", "search.race")
 
     def _check_split(self) -> None:
-        """The training images are those of few-shot prompts; a search on them would choose nothing that holds."""
+        """Few-shot prompts are trained on the training images, so that a search there would favour what overfits."""
         if self.search.split == "train":
             problem = f"can only be evaluated ({self.search.split}); search on val or test"
             require(self.search.evaluate_only, problem, "search.split")
@@ -362,12 +366,12 @@ class Space:
 
     def _distinct(self, points: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
         """Return the points without repeated configs; each partial point, which the sampler completes, is kept."""
-        first: dict[Any, tuple[str, dict[str, Any]]] = {}
+        first: dict[Any, tuple[str, dict[str, Any]]] = {}  # identity -> the first point that has it
         start = self.start()
         for origin, values in points:
             missing = [param for param in self.params if param.exists(values) and param.key not in values]
             identity: tuple[Any, ...] = (start.replace(values),)
-            if missing:
+            if missing:  # the sampler chooses their values, so that the config is not known yet
                 identity += (frozenset(values),)
             first.setdefault(identity, (origin, values))
         return list(first.values())
@@ -430,6 +434,7 @@ class Space:
         return extended
 
 
+# fields that the space checks itself
 SPACE_PARTS = tuple(name for name in keys(Space) if name not in ("name", "question", "preset"))
 
 

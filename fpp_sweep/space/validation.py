@@ -188,7 +188,10 @@ _PROBLEMS = {  # by pydantic's type of error
 def _input_error(error: ValidationError, key: str) -> InputError:
     """Return the first of pydantic's errors as ours."""
     details = error.errors(include_url=False)[0]
-    path = [key, *(key_of(str(step)) for step in details["loc"] if step != "[key]")]
+    path = [key]
+    for step in details["loc"]:
+        if step != "[key]":  # pydantic's step for the key of a mapping, as against its value
+            path.append(key_of(str(step)))
     cause = details.get("ctx", {}).get("error")
     if isinstance(cause, InputError):  # raised by a function of this package
         return InputError(cause.problem, _joined([*path, cause.key]))
@@ -199,7 +202,7 @@ def _problem(details: ErrorDetails) -> str:
     value = details["input"]
     context = details.get("ctx", {})
     if details["type"] == "literal_error":
-        choices = re.findall(r"'([^']*)'", context["expected"])
+        choices = re.findall(r"'([^']*)'", context["expected"])  # pydantic gives them as text: 'val' or 'test'
         if isinstance(value, str):
             return unknown(str(details["loc"][-1]), value, choices).problem
         return f"must be one of {', '.join(choices)} ({shown(value)})"
@@ -281,7 +284,7 @@ def as_list(value: Any) -> list[Any] | tuple[Any, ...]:
     """Return a list or tuple; raise InputError for anything else."""
     if isinstance(value, list | tuple):
         return value
-    example = value
+    example = value  # the message suggests a list of the one value, if that makes sense
     if value is None or isinstance(value, Mapping):
         example = "..."
     raise InputError(f"must be a list, such as [{example}] ({shown(value)})")

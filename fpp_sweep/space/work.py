@@ -189,14 +189,14 @@ class Search:
     """The choice of points, and when there are enough."""
 
     sampler: Sampler = COMPUTED_DEFAULT  # auto; the space replaces it by the sampler that it stands for
-    trials: Positive | None = None  # that start, baselines not counted; none: no limit
+    trials: Positive | None = None  # trials that start, without baselines; none: no limit
     wall_clock: Seconds | None = None
     gpu_hours: Annotated[float, Limits(gt=0)] | None = None  # hours that workers were held, times the GPUs of each
     concurrency: Positive | None = None  # trials at a time; none: as many as keep the workers busy
     seed: Seed = 0
     split: Split = "val"  # the objectives are measured on it
     evaluate_only: bool = False  # report every trial on `split`; choose none, run none on the test split
-    include_published: bool = True  # whether the code's and the paper's settings are tried first
+    include_published: bool = True  # True: the code's and the paper's settings are tried first
     from_: Sweeps = ()  # sweeps whose fronts are tried first
     max_failures: Positive | None = 5  # failed trials in a row that stop the sweep; none: never
     patience: Positive | None = None  # finished trials in which hypervolume must grow by 1 %, after as many

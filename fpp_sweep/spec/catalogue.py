@@ -52,15 +52,15 @@ class MethodRow:
     penalty: Code | None = None  # function of the text features, added to the loss
     weight: float = 0.0  # the penalty's weight, as published
     weight_on_shifts: float = 0.0  # the same on ImageNet's shifts
-    views: int | None = None  # how many of a sample's views it uses, the plain one first; none: all of views.count
-    learns: bool = True  # whether it changes the prompt
-    stateful: bool = False  # whether a sample's result depends on the samples before it
+    views: int | None = None  # number of a sample's views that it uses, the plain one first; none: all of views.count
+    learns: bool = True  # True if it changes the prompt
+    stateful: bool = False  # True if a sample's result depends on the samples before it
     reads: tuple[str, ...] = ()  # the settings that its results depend on; `views.` stands for all that begin so
-    baseline: bool = False  # whether a sweep compares its trials with it by default
+    baseline: bool = False  # True if a sweep compares its trials with it by default
     protocol: ViewProtocol | None = None  # the released views; none: those of the dataset
     released: str = ""  # its table in released_settings.toml; empty: no setting depends on the dataset
     templates: str = ""  # the templates that it uses unless `adapt.templates` says otherwise; empty: the prompt
-    listed: bool = True  # whether help texts and lists name it; a row that is not listed is reachable by its name
+    listed: bool = True  # False keeps it out of help texts and lists; it is reachable by its name
     digest: str = ""  # digest of the plugin that defines the row; empty: built in
 
     @property

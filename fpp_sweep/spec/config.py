@@ -50,7 +50,8 @@ class FppConfig:
     gamma1: float = 1.0  # lambda = gamma1 + gamma2 / K
     gamma2: float = 15.0  # 15 in the released code, 0.15 in the paper's text
     lambda_shifts: float | None = 1.25  # fixed lambda on ImageNet's shifts (paper and code); none: the rule there too
-    lambda_classes: Literal["dataset", "source"] = "dataset"  # whose K, where class_source is not the dataset: unknown
+    # the classes that K counts, if class_source is not the dataset; which of the two is right is unknown
+    lambda_classes: Literal["dataset", "source"] = "dataset"
     start: Literal["random", "predefined"] = "random"  # predefined: start from the anchor prompt
     start_std: float = 0.141421
     context_var: float = 0.005  # noise on the context positions; the released std 0.0707105, squared
@@ -121,7 +122,7 @@ class AdaptConfig:
     keep_optimizer: bool = True  # the second step continues with the optimizer state of the first
     # DynaPrompt
     slots: int = 12  # prompts in the buffer
-    slot_rule: Literal["released", "corrected", "described"] = "released"  # how prompts are selected: docs/methods.md
+    slot_rule: Literal["released", "corrected", "described"] = "released"  # selects prompts: see docs/methods.md
     order: StreamOrder = "fair"  # order of the stream; all but `fair` and `file` are drawn by the seed
     # ZERO
     vote_form: Literal["described", "released"] = "described"  # hard votes, or shares at scale 1024: docs/family.md
@@ -130,7 +131,7 @@ class AdaptConfig:
     cache_alpha: float | None = None  # factor of what the positive cache adds
     cache_beta: float | None = None  # sharpness of its kernel
     boost_delta: int | None = None  # items of a class that the boosted cache holds beyond three
-    boost_query: Literal["auto", "plain", "views"] = "auto"  # what BoostAdapter files: the plain view, or the mean view
+    boost_query: Literal["auto", "plain", "views"] = "auto"  # BoostAdapter files the plain view or the mean view
     # TPS
     shift_lr: float = 5e-3  # step of the shift; unit features have the same length on every model
     shift_form: Literal["class", "shared"] = "class"  # one shift for each class, or one for all
@@ -351,7 +352,7 @@ class Setting:
     key: str
     kind: Kind
     choices: tuple[str, ...]  # values of a choice; else empty
-    optional: bool  # whether `none` is a value
+    optional: bool  # True if `none` is a value
     default: Any
 
     @classmethod

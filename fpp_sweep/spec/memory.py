@@ -14,8 +14,8 @@ import psutil
 class MemoryLimit(NamedTuple):
     """Bytes that one limit leaves to this process."""
 
-    free: int  # that the process may still take
-    total: int  # that it may ever have
+    free: int  # bytes that the process may still take
+    total: int  # bytes that the process may ever have
 
 
 def memory() -> tuple[int, int]:

@@ -31,7 +31,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 SOURCE_PREFIX = "<plugin "  # prefix of a plugin's name in tracebacks, because a plugin is executed from its text
 
 DIGEST_LENGTH = 16
-GUARDED_LIBRARIES = ("numpy", "torch")  # whose settings a plugin may change
+GUARDED_LIBRARIES = ("numpy", "torch")  # a plugin may change their settings
 _EVERYTHING = ("adapt.", "views.")  # the settings that a plugin's method reads unless it says otherwise
 
 _loaded: dict[str, PluginFile] = {}  # by name
@@ -132,7 +132,7 @@ def _innermost_line(stack: Iterable[traceback.FrameSummary]) -> str:
 def metric_error(name: str, error: BaseException) -> InputError:
     """Describe an exception in a plugin's metric: `metric mine (mine.py:12): division by zero`."""
     message = " ".join(str(error).split())
-    if not message or isinstance(error, KeyError | SystemExit):  # whose message is the key or the status only
+    if not message or isinstance(error, KeyError | SystemExit):  # their message is the key or the status only
         message = f"{type(error).__name__}: {message}".rstrip(": ")
     line = line_of(error)
     where = f"metric {name} ({line})" if line else f"metric {name}"

@@ -17,7 +17,7 @@ TEMPLATES_FILE = Path(__file__).with_name("released_templates.toml")
 FALLBACK_TEMPLATES = "simple"  # for datasets without released templates; our choice: those of ImageNet
 OPEN_VALUES = (None, "auto")  # values that mean "not set by the user": a released value replaces them
 
-# How a released value was chosen. `fixed`: one value for all datasets. `not said`: its authors do not say how.
+# The way in which a released value was chosen. `fixed`: one value for all datasets. `not said`: its authors do not say.
 # `tuned on test`: on the test images. `unpublished`: its authors give no value, so that the value is ours.
 HowChosen = Literal["fixed", "not said", "tuned on test", "unpublished"]
 

@@ -54,10 +54,10 @@ class WorkerSpec:
     device: str = "auto"
     threads: int = 1  # number of torch's threads
     share: float = 1.0  # share of the device's memory
-    precisions: tuple[StagePrecision, ...] = ()  # that trials will need; a worker that lacks one does not start
+    precisions: tuple[StagePrecision, ...] = ()  # trials will need them; a worker that lacks one does not start
     compile: bool = False
     plugins: tuple[PluginFile, ...] = ()
-    folder: str | None = None  # that relative paths start from
+    folder: str | None = None  # the folder that relative paths start from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,10 +31,12 @@ KERNEL_POINTS = 40  # confidences at which the smoothed residual is evaluated
 KERNEL_WIDTH = 0.1  # standard deviation of smooth ECE's Gaussian kernel, in units of confidence
 SMALLEST = float(np.finfo(np.float32).tiny)  # under the logarithm of a probability of 0, as in the NLL
 _LOSS_STEP = 2.0**-30  # losses are rounded to multiples, so that 2^16 and more of them add exactly
-# How much chance adds to an absolute value: the mean of |x| minus m, where x is normal with mean m and variance 1.
-# Beyond m = 6 it is taken as zero.
-_MEANS = np.linspace(0, 6, 3073)
-_EXCESS = np.array([math.sqrt(2 / math.pi) * math.exp(-m * m / 2) - m * math.erfc(m / math.sqrt(2)) for m in _MEANS])
+# Chance makes an absolute value larger: _EXCESS is the mean of |x| minus m for each m of _NORMAL_MEANS, where x is
+# normal with mean m and variance 1. Beyond m = 6 the excess is taken as zero.
+_NORMAL_MEANS = np.linspace(0, 6, 3073)
+_EXCESS = np.array(
+    [math.sqrt(2 / math.pi) * math.exp(-m * m / 2) - m * math.erfc(m / math.sqrt(2)) for m in _NORMAL_MEANS]
+)
 
 Numbers = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -62,7 +64,7 @@ class BlockStats:
     residuals: Numbers  # (blocks, BINS * CELLS): sums of correct minus confidence
     nll: Numbers
     brier: Numbers
-    top_nll: Numbers  # -ln of the confidence that is given to the answer's being right, or wrong, as it is
+    top_nll: Numbers  # -ln(confidence) if the answer is right, -ln(1 - confidence) if it is wrong
     aurc: Numbers  # contributions to the area under the risk-coverage curve
     auroc: Numbers  # contributions to the metrics of `statistics.ranking`
     fpr95: Numbers
@@ -280,7 +282,8 @@ def _sum_of_debiased_absolute(totals: Numbers) -> Numbers:
     residuals, counts, hits = np.split(totals, 3, axis=-1)
     deviation = np.sqrt(hits * (counts - hits) / np.maximum(counts, 1))  # standard deviation of a binomial count
     magnitudes = np.abs(residuals)
-    excess = deviation * np.interp(magnitudes / np.maximum(deviation, 1e-12), _MEANS, _EXCESS, right=0.0)
+    standardized = magnitudes / np.maximum(deviation, 1e-12)
+    excess = deviation * np.interp(standardized, _NORMAL_MEANS, _EXCESS, right=0.0)
     return np.asarray(np.maximum(0.0, (magnitudes - excess).sum(axis=-1)))
 
 
@@ -291,9 +294,9 @@ def _bin_counts_hits_and_losses(stats: BlockStats) -> Numbers:
 
 
 def _nll_calibration(totals: Numbers) -> Numbers:
-    """Sum over images: what the best confidence for each bin, its accuracy, saves of the NLL.
+    """Sum over images: the NLL that is saved if each bin's accuracy replaces the bin's confidences.
 
-    The other classes keep their ratios, and share what the top class leaves.
+    The other classes keep their ratios, and share the probability that the top class leaves.
     """
     counts, hits = np.split(totals[..., 2:], 2, axis=-1)
     rates = hits / np.maximum(counts, 1)
@@ -302,7 +305,7 @@ def _nll_calibration(totals: Numbers) -> Numbers:
 
 
 def _nll_refinement(totals: Numbers) -> Numbers:
-    """Sum over images: the NLL after that."""
+    """Sum over images: the NLL that is left once each bin's accuracy has replaced its confidences."""
     return np.asarray(totals[..., 0] - _nll_calibration(totals))
 
 
@@ -312,18 +315,21 @@ def _residuals_counts_and_brier(stats: BlockStats) -> Numbers:
 
 
 def _brier_calibration(totals: Numbers) -> Numbers:
-    """Sum over images: what a shift of each bin's confidences to its accuracy saves of the top class's square."""
+    """Sum over images: the top class's squared error that is saved if each bin's confidences shift to its accuracy."""
     residuals, counts = np.split(totals[..., 1:], 2, axis=-1)
     return np.asarray((residuals**2 / np.maximum(counts, 1)).sum(axis=-1))
 
 
 def _brier_refinement(totals: Numbers) -> Numbers:
-    """Sum over images: the Brier score without that."""
+    """Sum over images: the Brier score without its calibration part."""
     return np.asarray(totals[..., 0] - _brier_calibration(totals))
 
 
 def _nll_calibration_of_blocks(stats: BlockStats) -> Numbers:
-    """(blocks,): contributions to the sum, with the rates of all images; the sum's derivative by them is zero."""
+    """(blocks,): contributions to the calibration part of the NLL, with the accuracies of bins over all images.
+
+    A resample has slightly other accuracies. To first order they change nothing, since they are the best ones.
+    """
     counts, hits = stats.counts.astype(np.float64), stats.hits.astype(np.float64)
     rates = hits.sum(axis=0) / np.maximum(counts.sum(axis=0), 1)
     log_likelihoods = special.xlogy(hits, rates) + special.xlogy(counts - hits, 1 - rates)
@@ -331,13 +337,14 @@ def _nll_calibration_of_blocks(stats: BlockStats) -> Numbers:
 
 
 def _brier_calibration_of_blocks(stats: BlockStats) -> Numbers:
-    """(blocks,): contributions to the sum of squares over counts, linear in the block's own sums."""
+    """(blocks,): contributions to the calibration part of the Brier score, linear in the block's own sums."""
     residuals = _bin_residuals(stats)
     gaps = residuals.sum(axis=0) / np.maximum(stats.counts.sum(axis=0), 1)
     return np.asarray((2 * residuals * gaps - stats.counts * gaps**2).sum(axis=1))
 
 
-_SPLIT_CONTRIBUTIONS: Mapping[str, Callable[[BlockStats], Numbers]] = {
+# contributions to the parts into which NLL and Brier score are decomposed
+_CONTRIBUTIONS_TO_PARTS: Mapping[str, Callable[[BlockStats], Numbers]] = {
     "nll_calibration": _nll_calibration_of_blocks,
     "nll_refinement": lambda stats: stats.nll - _nll_calibration_of_blocks(stats),
     "brier_calibration": _brier_calibration_of_blocks,
@@ -432,17 +439,17 @@ def block_contributions(metric: str, stats: BlockStats) -> Numbers:
     trials' contributions gives the standard error of the trials' difference without resampling.
     """
     row = BLOCKWISE_METRICS[metric]
-    if metric in _SPLIT_CONTRIBUTIONS:
-        columns = _SPLIT_CONTRIBUTIONS[metric](stats)
+    if metric in _CONTRIBUTIONS_TO_PARTS:
+        sums = _CONTRIBUTIONS_TO_PARTS[metric](stats)
     elif not row.biased:
-        columns = row.columns(stats)[:, 0]
+        sums = row.columns(stats)[:, 0]
     else:
         if metric == "smooth_ece":
             residuals = _smoothed_residuals(stats)
         else:
             residuals = _bin_residuals(stats)
-        columns = residuals @ np.sign(residuals.sum(axis=0))
-    return np.asarray(row.scale * columns / stats.total)
+        sums = residuals @ np.sign(residuals.sum(axis=0))
+    return np.asarray(row.scale * sums / stats.total)
 
 
 # --- files -----------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ class MetricSamples:
     by_seed: Numbers  # (seeds, 1 + resamples); column 0 holds all images
     one_image: float = 0.0  # points of accuracy that one image counts; 0 for other metrics
     blocks: int = 1  # number of blocks of the smallest dataset
-    calibrated_bias: float = 0.0  # what a perfectly calibrated model would show; 0 for metrics that are not biased
+    calibrated_bias: float = 0.0  # value of a perfectly calibrated model; 0 for metrics that are not biased
 
     @property
     def value(self) -> float:
@@ -111,8 +111,9 @@ def block_weights(dataset: str, split: str, blocks: int, resamples: int = N_RESA
     digest = hashlib.sha256(f"{dataset}/{split}".encode()).digest()
     generator = np.random.default_rng(int.from_bytes(digest[:8], "big"))
     drawn = generator.integers(0, blocks, size=(resamples, blocks))
-    flat = drawn + np.arange(resamples)[:, None] * blocks
-    return np.bincount(flat.ravel(), minlength=resamples * blocks).reshape(resamples, blocks).astype(np.float64)
+    cells = drawn + np.arange(resamples)[:, None] * blocks  # flat index into (resamples, blocks), to count all at once
+    counts = np.bincount(cells.ravel(), minlength=resamples * blocks)
+    return counts.reshape(resamples, blocks).astype(np.float64)
 
 
 @lru_cache(maxsize=32)
@@ -213,7 +214,9 @@ def sample_split(
     records = {}
     for name, table in tables.items():
         own_digests = image_digests(table)
-        if own_digests is None or digests not in (None, own_digests):
+        if own_digests is None:
+            continue
+        if digests is not None and own_digests != digests:
             continue
         if digests is None:
             digests = own_digests

@@ -82,7 +82,7 @@ def resampled_points(
         for name in names:
             record: RecordSamples = samples.records[name]
             recentred = record.metrics[metric].recentred_draws
-            seed_deviation = np.sqrt(seeds[metric].of_mean(record).value)
+            seed_deviation = np.sqrt(seeds[metric].variance_of_mean(record).value)
             draws.append(recentred + seed_deviation * generator.standard_normal(len(recentred)))
         rows.append(np.stack(draws) * catalogue.sign(goal_of(metric)))
     return np.stack(rows)

@@ -132,8 +132,8 @@ def two_sided_p(value: float, standard_error: float, degrees_of_freedom: float) 
 def own_seed_variance(samples: MetricSamples) -> Variance:
     """Return the variance of a single seed, from the spread of the values of two seeds or more.
 
-    The spread contains noise of images that acts on each seed differently; the bootstrap tells how much, and it is
-    subtracted, because the variance of images counts it already.
+    The spread contains noise of images that acts on each seed differently. The bootstrap estimates this noise, which is
+    subtracted because the variance of images contains it already.
     """
     seeds = len(samples.by_seed)
     spread = float(samples.seed_values.var(ddof=1))
@@ -151,6 +151,7 @@ class SeedVariances:
 
     @classmethod
     def of(cls, records: Iterable[RecordSamples], metric: str) -> SeedVariances:
+        """Return the moderated variances of the records that have several seeds; zero for all if there is none."""
         own_variances: dict[str, Variance] = {}
         log_spreads: list[float] = []
         for record in records:
@@ -172,7 +173,7 @@ class SeedVariances:
             moderated[name] = Variance(value, variance.degrees_of_freedom + 1)
         return cls(Variance(weighted / degrees, degrees), moderated)
 
-    def of_mean(self, record: RecordSamples) -> Variance:
+    def variance_of_mean(self, record: RecordSamples) -> Variance:
         """Return the variance of a record's mean over its seeds; zero where seeds change nothing or are unknown."""
         if record.deterministic:
             return Variance(0.0, 0.0)
@@ -245,7 +246,7 @@ def metric_interval(
     # half of the bias is the error that the correction may have: it is itself estimated
     image_variance = float(measured.draws.var()) + measured.extra_variance + (bias / 2) ** 2
     images = Variance(image_variance, measured.blocks - 1.0)
-    variance = satterthwaite([images, seeds.of_mean(samples.records[name])])
+    variance = satterthwaite([images, seeds.variance_of_mean(samples.records[name])])
     half_width = t_quantile(1 - LEVEL / 2, variance.degrees_of_freedom) * math.sqrt(variance.value)
     centre = measured.value - bias
     return Interval(measured.value, max(0.0, centre - half_width), min(row.largest, centre + half_width))
@@ -271,8 +272,8 @@ def difference(
     variance = satterthwaite(
         [
             Variance(image_variance, minuend.blocks - 1.0),
-            seeds.of_mean(samples.records[first]),
-            seeds.of_mean(samples.records[second]),
+            seeds.variance_of_mean(samples.records[first]),
+            seeds.variance_of_mean(samples.records[second]),
         ]
     )
     standard_error = 0.0
@@ -358,16 +359,16 @@ def pairwise_differences(
     """Return paired differences between all records: (records, records) values and standard errors."""
     draws = []
     means = []
-    variances_of_seeds = []
+    seed_variances_of_means = []
     for name in names:
         record = samples.records[name]
         draws.append(record.metrics[metric].draws)
         means.append(record.metrics[metric].value)
-        variances_of_seeds.append(seeds.of_mean(record).value)
+        seed_variances_of_means.append(seeds.variance_of_mean(record).value)
     values = np.array(means)
-    of_seeds = np.array(variances_of_seeds)
+    seed_variance = np.array(seed_variances_of_means)
     covariance = np.cov(np.stack(draws), bias=True).reshape(len(names), len(names))
     image_variance = covariance.diagonal()[:, None] + covariance.diagonal() - 2 * covariance
     extra = samples.records[names[0]].metrics[metric].extra_variance
-    variance = np.maximum(image_variance, 0) + extra + of_seeds[:, None] + of_seeds
+    variance = np.maximum(image_variance, 0) + extra + seed_variance[:, None] + seed_variance
     return values[:, None] - values, np.sqrt(variance)

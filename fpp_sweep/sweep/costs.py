@@ -32,10 +32,10 @@ class Costs:
 
     phases: Sequence[Phase]
     key_of: Mapping[Task, str]  # key of the task that is computed: a task with more columns serves one with fewer
-    tasks: Mapping[str, Task]  # that are computed, by key
+    tasks: Mapping[str, Task]  # tasks that are computed, by key
     seconds: Mapping[str, float]  # by key
     feature_seconds: Mapping[str, float]  # by key; a task that reads images first also computes their features
-    views: int  # whose features are computed
+    views: int  # views whose features are computed
     running: float  # share of the time of measuring in which the process had a core
 
     @classmethod

@@ -67,10 +67,10 @@ class Display:
     def on_change(self, change: TrialChange) -> None:
         """Write a line for a trial that has ended on a split, and for one that begins because `steer` added it."""
         if not change.has_ended:
-            if change.is_search and change.record.origin == ADDED:
+            if change.on_search_split and change.record.origin == ADDED:
                 self.event(f"{change.record.name_and_origin}  begins")
             return
-        if not change.is_search:
+        if not change.on_search_split:
             self.event(split_line(change.record, change.split, self._objectives))
             return
         style = ""

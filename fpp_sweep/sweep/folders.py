@@ -24,7 +24,7 @@ def sweep_folder(space: Space, options: Options) -> SweepFolder:
     if not re.fullmatch(NAME, name):
         raise InputError(f"--name {name!r}: letters, digits, dots, dashes and underscores only; it names a folder")
     folder = SweepFolder(root / name)
-    if folder.begun or folder.study_file.exists():
+    if folder.has_sweep or folder.study_file.exists():
         raise InputError(f"sweep {root / name} exists; --resume continues it, another --name begins a new one")
     _require_writable(root)
     return folder

@@ -21,7 +21,7 @@ from fpp_sweep.sweep.imported_results import ImportedResults, results_by_split
 from fpp_sweep.sweep.summary import export_results
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.imported import ImportedRows, read_rows
-from fpp_sweep.trial.trial import measured_value, summary
+from fpp_sweep.trial.trial import measured_value, summarize
 
 DIGITS = 16  # length of a file's digest
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
@@ -77,7 +77,7 @@ def _record(info: SweepInfo, name: str, rows: ImportedRows, results: Mapping[str
     """Return the record; raise InputError for an objective that needs a post-hoc map that was left out."""
     numbers = {}
     for split, of_split in results.items():
-        result = summary(of_split.datasets, [])
+        result = summarize(of_split.datasets, [])
         numbers[split] = replace(result, notes=[*result.notes, *of_split.notes])
     digest = hashlib.sha256(Path(rows.file).read_bytes()).hexdigest()
     config = {"file": rows.file, "digest": digest[:DIGITS], "values": rows.kind}

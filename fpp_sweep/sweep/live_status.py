@@ -88,8 +88,8 @@ def seconds_left(progress: Progress, search: Search, *, spent: float) -> float |
     limits = []
     if search.wall_clock is not None:
         limits.append(search.wall_clock - spent)
-    if progress.total is not None and progress.seconds:
-        seconds_per_trial = math.fsum(progress.seconds) / len(progress.seconds)
+    if progress.total is not None and progress.durations:
+        seconds_per_trial = math.fsum(progress.durations) / len(progress.durations)
         remaining = progress.total - progress.finished - progress.failed - progress.stopped
         at_once = max(1, min(len(progress.running) or 1, remaining))
         limits.append(seconds_per_trial * remaining / at_once)

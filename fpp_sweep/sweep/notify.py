@@ -39,7 +39,7 @@ class Notifier:
 
     def on_change(self, change: TrialChange) -> None:
         record = change.record
-        if not change.is_search or not change.has_ended:
+        if not change.on_search_split or not change.has_ended:
             return
         if record.state == "failed":
             self.send("trial failed", trial=record.name, reason=record.reason)

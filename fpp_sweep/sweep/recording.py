@@ -65,7 +65,7 @@ class SweepRecorder:
                     self.folder.write_trial(replace(record, state="interrupted", reason=reason, finished=time.time()))
 
     def on_change(self, change: TrialChange) -> None:
-        if change.is_search and change.has_ended:
+        if change.on_search_split and change.has_ended:
             self.record_reference(change.records)
 
     def record_reference(self, records: Sequence[TrialRecord]) -> None:

@@ -110,7 +110,7 @@ def _settings_of(config: Path) -> dict[str, Any]:
     """Return the settings of a file; raise InputError for a link out of the sweep's folder in which the file is."""
     for parent in config.absolute().parents:
         sweep = SweepFolder(parent)
-        if sweep.begun:
+        if sweep.has_sweep:
             sweep.inside(config.absolute())
     return read_config(config)
 

@@ -78,11 +78,11 @@ def merge_resume_request(space: Space, info: SweepInfo, folder: SweepFolder) -> 
     """
     first = space_at_start(folder, info)
     for point in _new_points(space, first, folder):
-        folder.ask("add", point)
+        folder.send_command("add", point)
     budget = budget_in_force(info, space.search, folder.commands())
     changes = _budget_changes(space, first, folder, budget)
     if changes:
-        folder.ask("budget", changes)
+        folder.send_command("budget", changes)
     return replace(space, points=first.points, search=replace(budget, **changes))
 
 

@@ -22,7 +22,7 @@ from fpp_sweep.sweep.trial_view import trial_lines
 def folder_text(path: Path) -> str:
     """Return how a sweep stands, or the list of the sweeps below a folder."""
     folder = SweepFolder(path)
-    if folder.begun:
+    if folder.has_sweep:
         return "\n".join(_sweep_lines(folder))
     folders = sweeps_below(path)
     if not folders:

@@ -25,7 +25,7 @@ SECONDS_PER_HOUR = 3600.0
 def add_point(sweep: Path, assignments: Sequence[str]) -> str:
     """Ask a sweep to try a point, and return what happens next."""
     folder = SweepFolder.open(sweep)
-    return _answer(folder, folder.ask("add", checked_point(folder, assignments)))
+    return _answer(folder, folder.send_command("add", checked_point(folder, assignments)))
 
 
 def stop_trial(sweep: Path, name: str) -> str:
@@ -34,14 +34,14 @@ def stop_trial(sweep: Path, name: str) -> str:
     state = folder.known_trial(name).state
     if state in ENDED:
         raise InputError(f"{name} is {state}; only a trial that has not ended can be stopped")
-    return _answer(folder, folder.ask("stop", {"trial": name}))
+    return _answer(folder, folder.send_command("stop", {"trial": name}))
 
 
 def change_budget(sweep: Path, *, trials: str | None, hours: str | None, concurrency: str | None) -> str:
     """Ask a sweep to keep to new limits, and return what happens next."""
     folder = SweepFolder.open(sweep)
     limits = checked_budget(folder, trials=trials, hours=hours, concurrency=concurrency)
-    return _answer(folder, folder.ask("budget", limits))
+    return _answer(folder, folder.send_command("budget", limits))
 
 
 def checked_point(folder: SweepFolder, assignments: Sequence[str]) -> Mapping[str, Any]:

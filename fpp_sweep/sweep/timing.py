@@ -24,7 +24,7 @@ from fpp_sweep.trial.adapting import Adapter, evaluate
 from fpp_sweep.trial.worker import Worker
 
 STEPS = 6  # timed steps of pretraining, after a first one
-IMAGES = 8  # whose views are drawn
+IMAGES = 8  # images whose views are drawn
 ENOUGH = 0.5  # seconds after which no more is timed: a step of a large model takes many on a CPU
 
 

@@ -49,7 +49,7 @@ class TinyDataset(ABC):
 
     name: str
     classes: tuple[str, ...]
-    flip: bool = True  # whether views may be mirrored; a mirrored glyph is another glyph
+    flip: bool = True  # True if views may be mirrored; a mirrored glyph is another glyph
     sizes: ClassVar[Mapping[str, int]]
 
     @abstractmethod

@@ -43,9 +43,10 @@ PARAM_LIMIT = 6000  # MLflow's limit; longer values are cut without notice
 TAG_LIMIT = 5000  # limit of hosted MLflow; the open one allows 8000
 REASON_LIMIT = 500  # a reason is one cell of a table; the whole traceback is an artifact
 NAME_LIMIT = 120  # length of a run's name that is readable in the legend of a chart
-MOST_JSON_BYTES = 2**28  # limit for a JSON file of the folder
+MAX_JSON_BYTES = 2**28  # limit for a JSON file of the folder
 CHANGES_LIMIT = 500  # length of the tag that lists changed params
-# six averages, two times, two objectives on test, and both objectives on eleven datasets, the most the paper has
+# most metrics of a run, enough for the paper's sweeps: six averages, two times, two objectives on test, and both
+# objectives on eleven datasets
 METRICS_LIMIT = 32
 AVERAGES_SHOWN = 6  # metrics whose averages are shown, unless there are more objectives
 PREFERRED_METRICS = ("nll", "brier", "aurc")  # shown before other metrics that are not objectives
@@ -83,7 +84,7 @@ class DesiredRun:
     params: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)  # metrics of one value each
-    measured: int = 0  # time of those values, in milliseconds since 1970
+    measured_at: int = 0  # time of `metrics`, in milliseconds since 1970
     curves: Sequence[Point] = ()  # metrics with a value for each step
     texts: Mapping[str, str] = field(default_factory=dict)  # artifacts that are made here: name -> content
 
@@ -120,10 +121,10 @@ class FrontDocument:
             support[str(name)] = str(label)
         hypervolume = []
         for finished, value in document.get("hypervolume", ()):
-            point = (float(finished), float(value))
-            if not (math.isfinite(point[0]) and math.isfinite(point[1])):
+            seconds, volume = float(finished), float(value)
+            if not (math.isfinite(seconds) and math.isfinite(volume)):
                 raise ValueError("hypervolume: not finite")
-            hypervolume.append(point)
+            hypervolume.append((seconds, volume))
         recommended = document.get("recommended")
         if recommended is not None:
             recommended = str(recommended)
@@ -147,7 +148,7 @@ def _without_heading(markdown: str) -> str:
     return "\n".join(lines).strip()
 
 
-NO_FRONT = FrontDocument()
+NO_FRONT = FrontDocument()  # for a sweep without a report yet
 
 
 # Names and texts that MLflow accepts.
@@ -254,7 +255,7 @@ def trial_run(info: SweepInfo, record: TrialRecord, front: FrontDocument = NO_FR
         params=params,
         tags=_within_limits(_trial_tags(info, record, front)),
         metrics=_trial_metrics(info, record),
-        measured=milliseconds(record.finished or record.started or info.created),
+        measured_at=milliseconds(record.finished or record.started or info.created),
         texts=_trial_texts(record),
     )
 
@@ -284,18 +285,25 @@ def _settings_shown(record: TrialRecord) -> dict[str, Any]:
     """Return the settings that the record's method and metrics read, and those that were searched."""
     config = record.config
     settings = relevant(config)
-    for metric in _measured_metrics(record):
-        row = catalogue.METRICS.get(metric)
-        for column in row.columns if row else ():
+    for metric in _measured_metrics(record.results):
+        if metric not in catalogue.METRICS:  # a metric of a plugin that is not loaded
+            continue
+        for column in catalogue.METRICS[metric].columns:
             prefixes = catalogue.SETTINGS_OF_COLUMN.get(column, ())
-            settings.update((key, value) for key, value in config.items() if key.startswith(prefixes))
+            for key, value in config.items():
+                if key.startswith(prefixes):
+                    settings[key] = value
     for key, value in record.params.items():
         settings[key] = config.get(key, value)  # a searched `x2` is twice the default in the config
     return settings
 
 
-def _measured_metrics(record: TrialRecord) -> set[str]:
-    return {metric for result in record.results.values() for metric in result.average}
+def _measured_metrics(results: Mapping[str, SplitResult]) -> set[str]:
+    """Return the metrics that were measured on any split."""
+    metrics: set[str] = set()
+    for result in results.values():
+        metrics.update(result.average)
+    return metrics
 
 
 def param_text(value: Any) -> str:
@@ -338,7 +346,7 @@ def _trial_texts(record: TrialRecord) -> dict[str, str]:
 
 def metrics_table(results: Mapping[str, SplitResult]) -> str:
     """Return all metrics as CSV: for each split a row for each dataset, for their average and for its deviation."""
-    metrics = sorted({metric for result in results.values() for metric in result.average})
+    metrics = sorted(_measured_metrics(results))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["split", "dataset", *metrics])
@@ -368,17 +376,21 @@ def _metric_groups(info: SweepInfo, record: TrialRecord) -> list[dict[str, float
     if result is None:
         return groups
     main = _main_metrics(info, result)
-    further = _further_metrics(result, main)
-    groups.append(_chosen(result.average, main))
+    n_further = max(0, AVERAGES_SHOWN - len(main))
+    further = _further_metrics(result, main)[:n_further]
+    groups.append(_renamed(result.average, main))
     groups.append(_durations(record, result))
     for split, split_result in record.results.items():
         if split != info.search_split:
-            groups.append(_chosen(split_result.average, main, prefix=f"{split}/"))
-    groups.append(_chosen(result.average, further[: max(0, AVERAGES_SHOWN - len(main))]))
+            groups.append(_renamed(split_result.average, main, prefix=f"{split}/"))
+    groups.append(_renamed(result.average, further))
     for metric in main:
-        datasets = result.datasets.items()
-        groups.append({f"{metric}/{dataset}": values[metric] for dataset, values in datasets if metric in values})
-    groups.append(_chosen(result.deviation, main, suffix="_deviation"))
+        by_dataset = {}
+        for dataset, values in result.datasets.items():
+            if metric in values:
+                by_dataset[f"{metric}/{dataset}"] = values[metric]
+        groups.append(by_dataset)
+    groups.append(_renamed(result.deviation, main, suffix="_deviation"))
     return groups
 
 
@@ -409,10 +421,10 @@ def _further_metrics(result: SplitResult, main: Sequence[str]) -> list[str]:
     return sorted(other_metrics, key=lambda metric: metric not in PREFERRED_METRICS)
 
 
-def _chosen(
+def _renamed(
     values: Mapping[str, float], names: Iterable[str], *, prefix: str = "", suffix: str = ""
 ) -> dict[str, float]:
-    """Return the named values that there are, under longer names."""
+    """Return the values with these names, as far as there are any, under names with a prefix and a suffix."""
     return {f"{prefix}{name}{suffix}": values[name] for name in names if name in values}
 
 
@@ -448,7 +460,7 @@ def _sweep_tags(info: SweepInfo, records: Sequence[TrialRecord], front: FrontDoc
         "kind": "sweep",
         "state": info.state,
         "objectives": ", ".join(f"{objective.metric} {objective.goal}" for objective in info.objectives),
-        "mlflow.note.content": description(info, front),
+        "mlflow.note.content": description(info, front),  # MLflow's key for the text on top of a run
     }
     if front.recommended is not None:
         tags["recommended"] = front.recommended
@@ -560,7 +572,7 @@ def read_json(folder: Path, file: Path) -> dict[str, Any]:
     """Return a JSON object; an empty one if the file is missing, damaged or holds something else."""
     require_inside(folder, file)
     try:
-        document = json.loads(read_inside(folder, file, MOST_JSON_BYTES))
+        document = json.loads(read_inside(folder, file, MAX_JSON_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}

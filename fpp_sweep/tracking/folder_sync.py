@@ -488,7 +488,7 @@ class SweepRuns:
         metrics = []
         for key, value in run.metrics.items():
             if key not in latest:
-                metrics.append(new_metric(key, value, run.measured, 0))
+                metrics.append(new_metric(key, value, run.measured_at, 0))
             elif latest[key] != value:
                 metrics.append(new_metric(key, value, milliseconds(time.time()), 0))
         for point in run.curves:

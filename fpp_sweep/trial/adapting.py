@@ -34,12 +34,12 @@ from fpp_sweep.spec.tasks import BATCH, EvalTask
 from fpp_sweep.trial.prompts import ensemble_model, prompt_model
 
 WITHOUT_TENSORS = (str, bytes, int, float, type, type(None))  # a tokenizer's vocabulary has 50,000 such values
-WAVES = 0.1  # concentration of the Dirichlet distribution of the order `dirichlet:0.1`
+DIRICHLET_CONCENTRATION = 0.1  # the concentration in the name of the order `dirichlet:0.1`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Adapter:
-    """A method set up for a prompt and all of a dataset, with the state in which its stream is."""
+    """A method set up for a prompt and all of a dataset, with the method's state at a point of the stream."""
 
     row: MethodRow
     method: Method[Any]
@@ -48,20 +48,20 @@ class Adapter:
     state: Any
 
     @property
-    def size(self) -> int:
+    def state_bytes(self) -> int:
         """Bytes of the state's tensors, without those of the model."""
-        of_model = _sizes_by_address(self.model)
-        size = 0
-        for address, size_of_tensor in _sizes_by_address(self.state).items():
-            if address not in of_model:
-                size += size_of_tensor
-        return size
+        model_tensors = _bytes_by_address(self.model)
+        total = 0
+        for address, tensor_bytes in _bytes_by_address(self.state).items():
+            if address not in model_tensors:
+                total += tensor_bytes
+        return total
 
 
 def make_adapter(clip: Clip, config: TrialConfig, dataset: Dataset, prompt: Prompt | None) -> Adapter:
     """Set a config's method up for all of a dataset; without a prompt, for the ensemble of the config's templates."""
     if prompt is None:
-        context = clip.text.token_embedding[:0]
+        context = clip.text.token_embedding[:0]  # no tokens: the ensemble is used whatever the context is
         model = ensemble_model(clip, config.templates, dataset)
     else:
         context = prompt.context
@@ -107,7 +107,7 @@ def stream_of(task: EvalTask, dataset: Dataset) -> NDArray[np.int64]:
         if order == "by_class":
             stream = _one_class_after_another(stream, dataset, generator)
         if order == "dirichlet:0.1":
-            stream = _in_waves(stream, dataset, generator)
+            stream = _in_dirichlet_order(stream, dataset, generator)
     return stream[task.start : task.stop]
 
 
@@ -120,17 +120,22 @@ def _one_class_after_another(
     return shuffled[ranks.argsort(kind="stable")]
 
 
-def _in_waves(shuffled: NDArray[np.int64], dataset: Dataset, generator: torch.Generator) -> NDArray[np.int64]:
-    """Return shuffled samples in as many slots of time as classes; a class's shares of the slots are Dirichlet(0.1)."""
+def _in_dirichlet_order(shuffled: NDArray[np.int64], dataset: Dataset, generator: torch.Generator) -> NDArray[np.int64]:
+    """Return shuffled samples in an order in which classes come and go, as in `dirichlet:0.1`.
+
+    The stream has as many slots of time as there are classes. Each class divides its samples between the slots by
+    shares from a Dirichlet distribution, which for a small concentration gives a few slots nearly all of them.
+    """
     classes = len(dataset.classes)
     seed = int(torch.randint(2**62, (1,), generator=generator))
-    shares = np.random.default_rng(seed).dirichlet(np.full(classes, WAVES), size=classes)
+    shares = np.random.default_rng(seed).dirichlet(np.full(classes, DIRICHLET_CONCENTRATION), size=classes)
     slots = np.empty(len(shuffled), np.int64)
     labels = dataset.labels[shuffled]
     for label in range(classes):
         positions = np.flatnonzero(labels == label)
-        ends = np.rint(shares[label].cumsum() * len(positions))
-        slots[positions] = np.searchsorted(ends, np.arange(len(positions)), side="right").clip(max=classes - 1)
+        slot_ends = np.rint(shares[label].cumsum() * len(positions))  # in samples of the class
+        slots_of_class = np.searchsorted(slot_ends, np.arange(len(positions)), side="right")
+        slots[positions] = slots_of_class.clip(max=classes - 1)
     return shuffled[slots.argsort(kind="stable")]
 
 
@@ -146,7 +151,7 @@ def evaluate(
 
     Return the adapter in the state after the last sample as well. `on_samples` is called with the size of each batch.
     """
-    parts = []
+    predictions = []
     for batch in _batches(task, stream_of(task, dataset)):
         readable = batch[np.isin(batch, features.sample_indices)]
         if not len(readable):
@@ -159,10 +164,10 @@ def evaluate(
         if adaptation_precision(task.config.precision) == "fp16":
             probabilities = probabilities.half()  # as the released code, which takes the softmax of such logits
         ids = [dataset.ids[index] for index in readable]
-        parts.append(Predictions.of(ids, dataset.labels[readable], _as_array(probabilities), columns))
+        predictions.append(Predictions.of(ids, dataset.labels[readable], _as_array(probabilities), columns))
         if on_samples:
             on_samples(len(readable))
-    return concatenate(parts), adapter
+    return concatenate(predictions), adapter
 
 
 def _batches(task: EvalTask, stream: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
@@ -173,17 +178,18 @@ def _batches(task: EvalTask, stream: NDArray[np.int64]) -> Iterator[NDArray[np.i
     """
     first = task.start // BATCH * BATCH
     for start in range(first, task.stop, BATCH):
-        yield stream[max(start - task.start, 0) : start + BATCH - task.start]
+        start_in_task = max(start - task.start, 0)  # the first batch may begin before the task
+        yield stream[start_in_task : start + BATCH - task.start]
 
 
 def _adapt(
     clip: Clip, task: EvalTask, adapter: Adapter, views: Tensor
 ) -> tuple[Tensor, dict[str, NDArray[np.float32]], Adapter]:
     """Return a batch's logits, its optional columns, and the adapter in the state after the batch."""
-    quantities = [column for column in task.columns if column in catalogue.SETTINGS_OF_COLUMN]
+    measured = [column for column in task.columns if column in catalogue.SETTINGS_OF_COLUMN]  # sharpness
     columns: dict[str, Tensor] = {}
-    if quantities:
-        logits, columns = _adapt_and_measure(clip, task, adapter, views, quantities)
+    if measured:  # the adapter stays as it is: methods that can be measured keep no state
+        logits, columns = _adapt_and_measure(clip, task, adapter, views, measured)
     else:
         logits, state = adapter.method.predict(adapter.model, adapter.state, views)
         adapter = replace(adapter, state=state)
@@ -198,7 +204,7 @@ def _adapt(
 def _adapt_and_measure(
     clip: Clip, task: EvalTask, adapter: Adapter, views: Tensor, quantities: Sequence[str]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return logits, and quantities measured at the adapted prompts."""
+    """Return logits, and the quantities of sharpness measured at the adapted prompts, by name."""
     method = cast("AdaptingMethod[Any]", adapter.method)  # catalogue.require_measurable refuses other methods
     contexts = method.adapt_contexts(adapter.model, adapter.state, views)
     values = measure_sharpness(
@@ -218,12 +224,12 @@ def _as_array(values: Tensor) -> NDArray[np.float32]:
     return array
 
 
-def _sizes_by_address(value: Any) -> dict[int, int]:
+def _bytes_by_address(value: Any) -> dict[int, int]:
     """Return the bytes of all tensors that are reachable from a value, by memory address."""
-    sizes = {}
+    bytes_by_address = {}
     for tensor in reachable_tensors(value):
-        sizes[tensor.data_ptr()] = tensor.nbytes
-    return sizes
+        bytes_by_address[tensor.data_ptr()] = tensor.nbytes
+    return bytes_by_address
 
 
 def reachable_tensors(value: Any) -> Iterator[Tensor]:
@@ -238,10 +244,10 @@ def reachable_tensors(value: Any) -> Iterator[Tensor]:
         if isinstance(current, Tensor):
             yield current
         else:
-            remaining.extend(_parts(current))
+            remaining.extend(_contents(current))
 
 
-def _parts(value: Any) -> Iterable[Any]:
+def _contents(value: Any) -> Iterable[Any]:
     """Return the items of a container, or the attributes of another object."""
     if isinstance(value, Mapping):
         return value.values()

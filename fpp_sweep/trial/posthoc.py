@@ -32,7 +32,7 @@ from fpp_sweep.statistics.posthoc_maps import (
 )
 
 LOGITS = "logits"  # the column of predictions that maps need
-FITTED_SPLIT = "val"  # that maps of the test split are fitted on
+FITTED_SPLIT = "val"  # the split that maps of the test split are fitted on
 Run = tuple[str, int]  # dataset and seed
 PredictionsByRun = Mapping[Run, Predictions]
 
@@ -53,7 +53,7 @@ class Fit:
     posthoc: str
     dataset: str
     seed: int
-    images: int  # that it was fitted on
+    images: int  # images that it was fitted on
     temperatures: tuple[float, ...]  # one, or one for each fold
     problem: str = ""
 

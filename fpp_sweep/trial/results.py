@@ -69,7 +69,7 @@ class TaskFailed(Exception):
         if isinstance(error, TaskFailed):
             return error
         reason = " ".join(str(error).split()) or "no message"
-        if not isinstance(error, InputError):  # whose message is written for the user
+        if not isinstance(error, InputError):  # an InputError's message is written for the user
             reason = f"{type(error).__name__}: {reason}"
         if where:
             reason = f"{where}: {reason}"

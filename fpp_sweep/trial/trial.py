@@ -28,8 +28,9 @@ from fpp_sweep.trial.posthoc import FITTED_SPLIT, LOGITS, Fit, PosthocInputs, ap
 from fpp_sweep.trial.results import TaskResult
 
 DatasetKey = tuple[str, str]  # name and split of a dataset
-ShardsByRun = dict[tuple[str, int], list[EvalTask]]  # shards by dataset and seed
-Numbers = dict[str, float]
+DatasetSeed = tuple[str, int]  # name of a dataset, and a seed
+Shards = dict[DatasetSeed, list[EvalTask]]
+ValuesByName = dict[str, float]  # names of metrics or of stages
 
 
 class Executor(Protocol):
@@ -45,7 +46,7 @@ class Executor(Protocol):
 
 
 class StoppingPolicy:
-    """Order of a trial's tasks, and the decision whether the trial goes on after each."""
+    """Order of a trial's tasks, and the decision after each result if the trial goes on. This one runs all tasks."""
 
     def ordered(self, plan: Plan, tasks: Sequence[EvalTask]) -> Sequence[EvalTask]:
         """Sort tasks by size, the largest first: small tasks fill the gaps at the end."""
@@ -56,8 +57,8 @@ class StoppingPolicy:
         """Split the tasks into stages, each of which begins when the previous one is done."""
         return [self.ordered(plan, tasks)]
 
-    def stops(self, task: Task, result: TaskResult) -> str | None:
-        """Return the reason if the trial ends before all its tasks are done, else None."""
+    def reason_to_stop(self, task: Task, result: TaskResult) -> str | None:
+        """Take a result, and return why the trial ends before all its tasks are done; None if it goes on."""
         return None
 
 
@@ -79,13 +80,14 @@ class Plan:
 
     datasets: Mapping[str, tuple[DatasetInfo, ...]]  # by split
     seeds: tuple[int, ...]
-    shards: int | None = None  # per dataset and seed; None: by size
+    shards: int | None = None  # number for each dataset and seed; None: by size
     columns: tuple[str, ...] = ()  # optional columns of the predictions that are stored
-    rung_ends: Mapping[DatasetKey, tuple[int, ...]] = field(default_factory=dict)  # rungs; shards end there, too
+    # images after which each rung of a race ends; shards end there, too
+    rung_ends: Mapping[DatasetKey, tuple[int, ...]] = field(default_factory=dict)
     ranges: Mapping[DatasetKey, ImageRange] = field(default_factory=dict)  # for datasets that use some of their images
-    # in the final stage, the seed that draws the views, for seeds that draw the pretraining only
+    # seed -> the seed that draws the views instead; in the final stage, seeds draw the pretraining only
     view_seeds: Mapping[int, int] = field(default_factory=dict)
-    posthoc: tuple[str, ...] = ()  # maps of calibration after the fact
+    posthoc: tuple[str, ...] = ()  # post-hoc maps
     released_temperature: float = 1.0  # temperature of the map `temperature_released`
 
     @property
@@ -106,7 +108,10 @@ class Plan:
         return self.ranges.get((dataset.name, dataset.split), ImageRange(0, dataset.size))
 
     def for_config(self, config: TrialConfig, search_seeds: tuple[int, ...]) -> Plan:
-        """Return the plan of one trial: without a pretrained prompt, seeds that draw the pretraining change nothing."""
+        """Return the final stage's plan for one trial: the seeds of the search if the trial pretrains no prompt.
+
+        Seeds of the final stage draw the pretraining only, so that such a trial would repeat the same result.
+        """
         if config.pretrains:
             return self
         return replace(self, seeds=search_seeds)
@@ -121,7 +126,7 @@ class Plan:
         tasks_per_trial = len(self.datasets[search.split]) * len(self.seeds) * (self.shards or 1)
         return max(2, math.ceil(2 * workers / tasks_per_trial))
 
-    def tasks(self, config: TrialConfig, split: str) -> ShardsByRun:
+    def tasks(self, config: TrialConfig, split: str) -> Shards:
         """Return the shards of every dataset and seed."""
         columns = {*self.columns}.difference(self.conformal)
         if self.conformal:
@@ -136,10 +141,10 @@ class Plan:
 
     def posthoc_tasks(self, config: TrialConfig, split: str) -> PosthocTasks:
         """Return the further tasks that post-hoc maps of a trial need on a split."""
-        validation: ShardsByRun | None = None
+        validation: Shards | None = None
         if needs_validation([*self.posthoc, *self.conformal], split):
             validation = self.tasks(config, FITTED_SPLIT)
-        zero_shot: ShardsByRun = {}
+        zero_shot: Shards = {}
         if "sals" in self.posthoc:
             zero_shot = self.tasks(zero_shot_of(config), split)
         return PosthocTasks(validation=validation, zero_shot=zero_shot)
@@ -166,8 +171,8 @@ class Plan:
 class PosthocTasks:
     """Tasks that post-hoc maps need beside those of the trial."""
 
-    validation: ShardsByRun | None  # none: maps are cross-fitted
-    zero_shot: ShardsByRun
+    validation: Shards | None  # None: maps are cross-fitted
+    zero_shot: Shards
 
     @property
     def evaluations(self) -> list[EvalTask]:
@@ -214,19 +219,19 @@ def run_trial(
     shards = plan.tasks(config, split)
     stages = _checked_stages(policy, plan, shards)
     done = _run_stages(stages, executor, order, policy)
-    further = plan.posthoc_tasks(config, split)
-    done |= _run_further(further.evaluations, done, executor, order)
+    posthoc_tasks = plan.posthoc_tasks(config, split)
+    done |= _run_posthoc_tasks(posthoc_tasks, done, executor, order)
     datasets = []
     for seed in plan.seeds:
         for dataset in plan.datasets[split]:
             images = plan.range_of(dataset)
             datasets.append(_dataset_result(dataset, seed, shards[dataset.name, seed], done, images))
     if plan.posthoc or plan.conformal:
-        datasets = _with_fits(plan, split, datasets, further, done)
-    return summary(datasets, list(done.values())), datasets
+        datasets = _with_fits(plan, split, datasets, posthoc_tasks, done)
+    return summarize(datasets, list(done.values())), datasets
 
 
-def _checked_stages(policy: StoppingPolicy, plan: Plan, shards: ShardsByRun) -> Sequence[Sequence[EvalTask]]:
+def _checked_stages(policy: StoppingPolicy, plan: Plan, shards: Shards) -> Sequence[Sequence[EvalTask]]:
     """Return the stages of a trial; raise ValueError if the policy loses or doubles a task."""
     expected = _flatten(shards.values())
     stages = policy.stages(plan, expected)
@@ -251,18 +256,18 @@ def _run_stages(
         with closing(executor.results(tasks, order)) as results:
             for task, result in results:
                 done[task] = result
-                if len(done) == total:
+                if len(done) == total:  # all is computed: there is nothing left to stop
                     continue
-                if reason := policy.stops(task, result):
+                if reason := policy.reason_to_stop(task, result):
                     raise TrialStopped(reason)
     return done
 
 
-def _run_further(
-    evaluations: Sequence[EvalTask], done: Mapping[Task, TaskResult], executor: Executor, order: int
+def _run_posthoc_tasks(
+    posthoc_tasks: PosthocTasks, done: Mapping[Task, TaskResult], executor: Executor, order: int
 ) -> dict[Task, TaskResult]:
-    """Run the tasks that post-hoc maps need, unless the trial has run them."""
-    tasks = [task for task in with_pretrainings(evaluations) if task not in done]
+    """Return the results of the tasks that post-hoc maps need, without those that the trial has run."""
+    tasks = [task for task in with_pretrainings(posthoc_tasks.evaluations) if task not in done]
     if not tasks:
         return {}
     with closing(executor.results(tasks, order)) as results:
@@ -270,15 +275,19 @@ def _run_further(
 
 
 def _with_fits(
-    plan: Plan, split: str, datasets: Sequence[DatasetResult], further: PosthocTasks, done: Mapping[Task, TaskResult]
+    plan: Plan,
+    split: str,
+    datasets: Sequence[DatasetResult],
+    posthoc_tasks: PosthocTasks,
+    done: Mapping[Task, TaskResult],
 ) -> list[DatasetResult]:
     """Return the results with conformal sets, and with their predictions after each post-hoc map."""
     fitted_on = None
-    if further.validation is not None:
-        fitted_on = _predictions_of(plan, FITTED_SPLIT, further.validation, done)
+    if posthoc_tasks.validation is not None:
+        fitted_on = _predictions_of(plan, FITTED_SPLIT, posthoc_tasks.validation, done)
     inputs = PosthocInputs(
         fitted_on=fitted_on,
-        zero_shot=_predictions_of(plan, split, further.zero_shot, done),
+        zero_shot=_predictions_of(plan, split, posthoc_tasks.zero_shot, done),
         released_temperature=plan.released_temperature,
     )
     return with_maps(plan.posthoc, plan.conformal, datasets, inputs)
@@ -293,26 +302,30 @@ def with_maps(
     with_sets = with_conformal_sets(conformal, measured, inputs.fitted_on)
     results = []
     for result in datasets:
-        run = (result.dataset.name, result.seed)
-        of_run = {name: predictions[run] for name, predictions in mapped.by_map.items()}
-        fits = tuple(fit for fit in mapped.fits if (fit.dataset, fit.seed) == run)
-        source = None
+        key = (result.dataset.name, result.seed)
+        fitted_on = None
         if inputs.fitted_on is not None:
-            source = inputs.fitted_on[run]
-        predictions = with_sets[run]
-        results.append(replace(result, predictions=predictions, mapped=of_run, fits=fits, fitted_on=source))
+            fitted_on = inputs.fitted_on[key]
+        with_fits = replace(
+            result,
+            predictions=with_sets[key],
+            mapped={name: predictions[key] for name, predictions in mapped.by_map.items()},
+            fits=tuple(fit for fit in mapped.fits if (fit.dataset, fit.seed) == key),
+            fitted_on=fitted_on,
+        )
+        results.append(with_fits)
     return results
 
 
 def _predictions_of(
-    plan: Plan, split: str, shards: ShardsByRun, done: Mapping[Task, TaskResult]
-) -> dict[tuple[str, int], Predictions]:
+    plan: Plan, split: str, shards: Shards, done: Mapping[Task, TaskResult]
+) -> dict[DatasetSeed, Predictions]:
     """Return the joined predictions of each dataset and seed."""
     ranges = {dataset.name: plan.range_of(dataset) for dataset in plan.datasets[split]}
     predictions = {}
-    for run, tasks in shards.items():
+    for (dataset, seed), tasks in shards.items():
         evaluations = [(task, done[task]) for task in tasks]
-        predictions[run] = join_shards(evaluations, ranges[run[0]])
+        predictions[dataset, seed] = join_shards(evaluations, ranges[dataset])
     return predictions
 
 
@@ -329,7 +342,7 @@ def with_pretrainings(evaluations: Sequence[EvalTask]) -> list[Task]:
 def _dataset_result(
     dataset: DatasetInfo, seed: int, shards: Sequence[EvalTask], done: Mapping[Task, TaskResult], images: ImageRange
 ) -> DatasetResult:
-    seconds = []
+    seconds = []  # by stage, of each task
     costs = []
     prompt = None
     if shards[0].pretrain is not None:
@@ -371,12 +384,12 @@ def join_shards(shards: Sequence[tuple[EvalTask, TaskResult]], images: ImageRang
         raise ValueError(f"{dataset}: shards {ranges} are not its {size} samples, each once")
     predictions = []
     for task, result in ordered:
-        count = len(result.skipped)
+        covered = len(result.skipped)
         if result.predictions is not None:
-            count += len(result.predictions)
+            covered += len(result.predictions)
             predictions.append(result.predictions)
-        if count != task.stop - task.start:
-            raise ValueError(f"{dataset}: samples {task.start}..{task.stop} came back as {count}")
+        if covered != task.stop - task.start:
+            raise ValueError(f"{dataset}: samples {task.start}..{task.stop} came back as {covered}")
     if not predictions:
         reason = ordered[0][1].skipped[0].reason
         raise InputError(f"{dataset}: none of its {size} images can be read, such as {reason}")
@@ -387,28 +400,31 @@ def _start_of(shard: tuple[EvalTask, TaskResult]) -> int:
     return shard[0].start
 
 
-def summary(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> SplitResult:
+def summarize(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> SplitResult:
     """Return a trial's scores, their averages and its costs; `done` are the results of all its tasks."""
-    scores: dict[int, dict[str, Numbers]] = {}  # by seed and dataset
-    costs: dict[str, list[Mapping[str, float]]] = {}  # by dataset, of each seed
-    samples = 0  # of one seed: all have the same images
+    scores_by_seed: dict[int, dict[str, ValuesByName]] = {}  # seed -> dataset -> scores
+    scores_by_dataset: dict[str, list[ValuesByName]] = {}  # dataset -> scores of each seed
+    costs_by_dataset: dict[str, list[Mapping[str, float]]] = {}  # dataset -> costs of each seed
+    samples = 0  # images of one seed: all seeds have the same images
     for result in datasets:
         name = result.dataset.name
-        scores.setdefault(result.seed, {})[name] = scores_of(result)
-        costs.setdefault(name, []).append(result.costs)
+        scores = scores_of(result)
+        scores_by_seed.setdefault(result.seed, {})[name] = scores
+        scores_by_dataset.setdefault(name, []).append(scores)
+        costs_by_dataset.setdefault(name, []).append(result.costs)
         if result.seed == datasets[0].seed:
             samples += len(result.predictions)
-    averages = [mean(list(of_seed.values())) for of_seed in scores.values()]
-    deviation: Numbers = {}
+    averages = [mean(list(by_dataset.values())) for by_dataset in scores_by_seed.values()]  # for each seed
+    deviation: ValuesByName = {}
     by_seed = {}
-    if len(scores) > 1:
+    if len(scores_by_seed) > 1:
         deviation = _deviations(averages)
-        by_seed = {str(seed): of_seed for seed, of_seed in scores.items()}
+        by_seed = {str(seed): by_dataset for seed, by_dataset in scores_by_seed.items()}
     mean_scores = {}
     mean_costs = {}
-    for name, of_seeds in costs.items():
-        mean_scores[name] = mean([of_seed[name] for of_seed in scores.values()])
-        mean_costs[name] = _cost_per_seed(of_seeds)
+    for name in scores_by_dataset:
+        mean_scores[name] = mean(scores_by_dataset[name])
+        mean_costs[name] = _cost_per_seed(costs_by_dataset[name])
     return SplitResult(
         average=mean(averages),
         datasets=mean_scores,
@@ -430,20 +446,20 @@ def _map_problems(datasets: Sequence[DatasetResult]) -> list[str]:
     return [fit.sentence for fit in fits if fit.problem]
 
 
-def scores_of(result: DatasetResult) -> Numbers:
+def scores_of(result: DatasetResult) -> ValuesByName:
     """Return all metrics of a dataset, and those after each post-hoc map as `ece@temperature_val`.
 
-    Accuracies are left out there, as maps do not change them.
+    Accuracies after maps are left out, as maps do not change them.
     """
-    numbers = score(result.predictions)
-    for name, predictions in result.mapped.items():
+    scores = score(result.predictions)
+    for map_name, predictions in result.mapped.items():
         for metric, value in score(predictions).items():
             if metric not in catalogue.ACCURACIES:
-                numbers[f"{metric}@{name}"] = value
-    return numbers
+                scores[f"{metric}@{map_name}"] = value
+    return scores
 
 
-def _deviations(rows: Sequence[Mapping[str, float]]) -> Numbers:
+def _deviations(rows: Sequence[Mapping[str, float]]) -> ValuesByName:
     """Return the standard deviation of every number over the rows."""
     deviations = {}
     for name in rows[0]:
@@ -451,15 +467,16 @@ def _deviations(rows: Sequence[Mapping[str, float]]) -> Numbers:
     return deviations
 
 
-def _cost_per_seed(of_seeds: Sequence[Mapping[str, float]]) -> Numbers:
-    """Return the mean seconds of a seed, by stage."""
-    totals = sum_by_stage(of_seeds)
-    for stage in totals:
-        totals[stage] /= len(of_seeds)
-    return totals
+def _cost_per_seed(costs: Sequence[Mapping[str, float]]) -> ValuesByName:
+    """Return the mean seconds of a seed by stage, from the costs of each seed."""
+    totals = sum_by_stage(costs)
+    means = {}
+    for stage, seconds in totals.items():
+        means[stage] = seconds / len(costs)
+    return means
 
 
-def mean(rows: Sequence[Mapping[str, float]]) -> Numbers:
+def mean(rows: Sequence[Mapping[str, float]]) -> ValuesByName:
     """Return the unweighted mean of every number over the rows, as the papers print it."""
     means = {}
     for name in rows[0]:
@@ -467,7 +484,7 @@ def mean(rows: Sequence[Mapping[str, float]]) -> Numbers:
     return means
 
 
-def sum_by_stage(rows: Iterable[Mapping[str, float]]) -> Numbers:
+def sum_by_stage(rows: Iterable[Mapping[str, float]]) -> ValuesByName:
     """Return the seconds of each stage, summed over the rows."""
     totals: dict[str, float] = {}
     for seconds_by_stage in rows:
@@ -477,17 +494,20 @@ def sum_by_stage(rows: Iterable[Mapping[str, float]]) -> Numbers:
 
 
 def measured_value(result: SplitResult, metric: str) -> float:
-    """Return a metric by name: an average, one dataset's value (`ece/dtd`), or what the trial took."""
+    """Return a metric by name: an average, one dataset's value (`ece/dtd`), or a cost of the trial.
+
+    Raise InputError for a metric that was not measured, and FloatingPointError for a value that is not finite.
+    """
     name, slash, dataset = metric.partition("/")
     if name == "device_seconds":
         return result.device_seconds
-    if not catalogue.metric(name).of_dataset:
+    if not catalogue.metric(name).of_dataset:  # `seconds`, the other cost of a trial
         return math.fsum(result.seconds.values())
     values = result.average
-    if slash and dataset not in result.datasets:
-        available = ", ".join(result.datasets)
-        raise InputError(f"objective {metric!r}: the sweep has no dataset {dataset!r}; it has {available}")
     if slash:
+        if dataset not in result.datasets:
+            available = ", ".join(result.datasets)
+            raise InputError(f"objective {metric!r}: the sweep has no dataset {dataset!r}; it has {available}")
         values = result.datasets[dataset]
     if name not in values:
         raise InputError(f"objective {metric!r}: was not measured; the result has {', '.join(values)}")

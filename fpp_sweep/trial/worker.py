@@ -195,7 +195,7 @@ class Worker:
             self._adapters.move_to_end(key)
             return self._adapters[key]
         allowed = ADAPTER_MEMORY * self.clip.text.memory.device
-        while self._adapters and sum(adapter.size for adapter in self._adapters.values()) > allowed:
+        while self._adapters and sum(adapter.state_bytes for adapter in self._adapters.values()) > allowed:
             self._adapters.popitem(last=False)  # before the next one is built, which may need the memory
         dataset = self.datasets.open(task.dataset, task.split)
         with self.model.computing(adaptation_precision(task.config.precision)):

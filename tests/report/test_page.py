@@ -18,7 +18,7 @@ from PIL import Image
 from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.records.reliability import write_reliability
 from fpp_sweep.report.document import Plot
-from fpp_sweep.report.plots import zoomed
+from fpp_sweep.report.plots import without_outliers
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.statistics.block_stats import BlockStats, to_bytes
 from tests.kit.records import (
@@ -323,7 +323,7 @@ def test_intervals_of_the_front_are_inside_the_frame(folder):
 def zoomed_ranges(xs, kept):
     """Return whether a plot's range covers the essential values, and whether it covers the last point."""
     trace = {"mode": "markers", "x": xs, "y": [0.0] * len(xs)}
-    low, high = zoomed(Plot(name="made", traces=[trace]), [(x, 0.0) for x in kept]).zoom["xaxis"]
+    low, high = without_outliers(Plot(name="made", traces=[trace]), [(x, 0.0) for x in kept]).zoom["xaxis"]
     return (*(low <= value <= high for value in kept), low <= xs[-1] <= high)
 
 

@@ -7,7 +7,7 @@ import pytest
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.search.choosing import choose_finalists, choose_for_test_split
-from fpp_sweep.search.finalists import FinalJobs, final_plan, final_seeds, fresh_images
+from fpp_sweep.search.finalists import FinalJobs, Job, final_plan, final_seeds, fresh_images
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.work import Finalists
 from fpp_sweep.spec.config import TrialConfig
@@ -189,7 +189,7 @@ def test_baselines_are_tested_then_finalists_run_and_those_in_the_race_are_teste
 
 def test_nothing_is_chosen_while_a_trial_of_the_search_runs(searched):
     jobs = Jobs(searched)
-    assert jobs.next(running=[("trial-0009", "val")]) is None
+    assert jobs.next(running=[Job("trial-0009", "val")]) is None
     assert jobs.next() is not None
 
 
@@ -239,5 +239,5 @@ def test_a_raised_budget_chooses_again(searched):
     jobs = Jobs(searched)
     jobs.run_all()
     jobs.jobs.reset()
-    assert jobs.next(running=[("trial-0009", "val")]) is None
+    assert jobs.next(running=[Job("trial-0009", "val")]) is None
     assert jobs.next() is None  # all is done

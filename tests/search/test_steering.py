@@ -79,7 +79,7 @@ def test_a_point_that_is_added_is_the_next_trial_and_one_trial_more(tmp_path):
     sweep = Steered(tmp_path / "sweep")
     for _ in range(4):  # two baselines, the code's and the paper's settings
         sweep.one()
-    sweep.folder.ask("add", POINT)
+    sweep.folder.send_command("add", POINT)
     record = sweep.one()
     assert (record.name, record.origin, record.params) == ("trial-0002", "added", POINT)
     assert sweep.searcher.progress.total == 5
@@ -99,7 +99,7 @@ def test_an_added_point_does_not_replace_the_equal_point_of_the_grid(tmp_path):
     sweep.resumed("search.trials=null", "search.include_published=false", text=grid)
     for _ in range(3):
         sweep.one()
-    sweep.folder.ask("add", POINT)
+    sweep.folder.send_command("add", POINT)
     sweep.run()
     assert [record.params["fpp.gamma1"] for record in sweep.trials()] == [1.0, 3.0, 2.0, 3.0]
     assert [record.origin for record in sweep.trials()] == ["grid", "added", "grid", "grid"]
@@ -111,7 +111,7 @@ def test_a_budget_is_what_was_said_last_and_a_search_that_had_ended_goes_on(tmp_
         sweep.one()
     job, trial = sweep.ask()  # on the test split: the search is over
     assert job["split"] == "test"
-    sweep.folder.ask("budget", {"trials": 5, "concurrency": 2})
+    sweep.folder.send_command("budget", {"trials": 5, "concurrency": 2})
     other, second = sweep.ask()
     assert (other["name"], other["split"]) == ("trial-0004", "val")
     sweep.end(trial, job)
@@ -132,8 +132,8 @@ def test_of_two_points_none_is_lost_where_a_driver_was_killed_between_folder_and
     sweep = Steered(tmp_path / "sweep")
     for _ in range(4):
         sweep.one()
-    first = sweep.folder.ask("add", POINT)
-    sweep.folder.ask("add", {"fpp.gamma1": 4.0})
+    first = sweep.folder.send_command("add", POINT)
+    sweep.folder.send_command("add", {"fpp.gamma1": 4.0})
     sweep.folder.record_applied(first, "trial-0002", 2)
     sweep.resumed().run()
     assert sweep.points() == {2: POINT, 3: {"fpp.gamma1": 4.0}}
@@ -142,7 +142,7 @@ def test_of_two_points_none_is_lost_where_a_driver_was_killed_between_folder_and
 
 def test_the_command_that_went_on_before_does_not_undo_what_was_steered_since(tmp_path):
     sweep = Steered(tmp_path / "sweep").resumed("search.trials=6")
-    sweep.folder.ask("budget", {"trials": 8})
+    sweep.folder.send_command("budget", {"trials": 8})
     sweep.one()
     assert sweep.resumed("search.trials=6").searcher.search.trials == 8
     assert sweep.resumed("search.trials=7").searcher.search.trials == 7
@@ -159,7 +159,7 @@ def test_a_grid_that_was_over_takes_a_point_without_a_budget_of_trials(tmp_path)
         sweep.one()
     job, trial = sweep.ask()
     assert job["split"] == "test"
-    sweep.folder.ask("add", POINT)
+    sweep.folder.send_command("add", POINT)
     sweep.end(trial, job)
     assert sweep.one().params == POINT
     assert all(command.applied for command in sweep.folder.commands())
@@ -170,7 +170,7 @@ def test_a_trial_that_waits_for_the_next_driver_is_stopped_before_it_begins(tmp_
     sweep.one(), sweep.one()
     job, _ = sweep.ask()
     assert job["name"] == "trial-0000"
-    command = sweep.folder.ask("stop", {"trial": "trial-0000"})
+    command = sweep.folder.send_command("stop", {"trial": "trial-0000"})
     sweep.resumed()  # the driver was killed
     job, trial = sweep.ask()
     assert job["name"] == "trial-0000"
@@ -194,9 +194,9 @@ class IdleExecutor:
 def test_a_command_to_stop_that_was_applied_stops_no_later_run_of_the_trial(tmp_path):
     folder = SweepFolder(tmp_path / "sweep")
     executor = LoggingExecutor(IdleExecutor(), tmp_path / "log.txt", folder, "trial-0000")
-    folder.ask("stop", {"trial": "trial-0001"})
+    folder.send_command("stop", {"trial": "trial-0001"})
     assert list(executor.results([])) == []
-    command = folder.ask("stop", {"trial": "trial-0000"})
+    command = folder.send_command("stop", {"trial": "trial-0000"})
     with pytest.raises(TrialStopped):
         list(executor.results([]))
     folder.record_applied(command, "stopped")
@@ -254,7 +254,7 @@ def test_what_may_not_change_is_refused_with_the_difference(tmp_path, old, new, 
 
 def test_a_damaged_command_is_set_aside_and_reported_and_does_no_harm(tmp_path, capsys):
     sweep = Steered(tmp_path / "sweep")
-    sweep.folder.ask("add", POINT)
+    sweep.folder.send_command("add", POINT)
     (file,) = sweep.folder.command_files()
     file.write_text(file.read_text().replace("add", "ad"))
     sweep.one()
@@ -272,9 +272,9 @@ def test_each_command_is_applied_once_wherever_the_driver_is_killed(tmp_path):
         moment += 1
         sweep = Steered(tmp_path / str(moment) / "sweep", "search.concurrency=1", "work.baselines=[]")
         sweep.one()
-        sweep.folder.ask("budget", {"trials": 3})
-        sweep.folder.ask("add", POINT)
-        sweep.folder.ask("stop", {"trial": "trial-0000"})  # too late
+        sweep.folder.send_command("budget", {"trials": 3})
+        sweep.folder.send_command("add", POINT)
+        sweep.folder.send_command("stop", {"trial": "trial-0000"})  # too late
         killed = killed_at(moment, sweep)
         sweep.resumed("search.concurrency=1", "work.baselines=[]").run()
         assert len(sweep.trials()) == 4, moment
@@ -315,6 +315,6 @@ def killed_at(moment, sweep):
 
 def test_a_sweep_that_was_moved_has_its_commands(tmp_path):
     sweep = Steered(tmp_path / "sweep")
-    sweep.folder.ask("add", POINT)
+    sweep.folder.send_command("add", POINT)
     moved = SweepFolder(sweep.folder.path.rename(tmp_path / "elsewhere"))
     assert [command.words for command in moved.commands()] == ["add fpp.gamma1=3: waits for a driver"]

@@ -65,7 +65,7 @@ def test_half_of_the_typical_variance_is_added_to_each_records_own():
     typical = np.exp((np.log(1.0) + np.log(16.0)) / 2 + np.euler_gamma)  # mean of log chi-square with 2 degrees
     assert seeds.by_record["a"] == Variance(pytest.approx(1.0 + typical / 2), 3.0)
     assert seeds.by_record["b"] == Variance(pytest.approx(16.0 + typical / 2), 3.0)
-    assert seeds.of_mean(samples.records["a"]).value == pytest.approx((1.0 + typical / 2) / 3)
+    assert seeds.variance_of_mean(samples.records["a"]).value == pytest.approx((1.0 + typical / 2) / 3)
 
 
 def test_one_unstable_record_does_not_hide_what_the_others_show():
@@ -82,14 +82,14 @@ def test_a_record_of_one_seed_varies_as_the_others_do():
     records = {"a": {"ece": [5.0]}, "b": {"ece": [1.0, 5.0, 9.0]}, "c": {"ece": [4.0, 5.0, 6.0]}}
     samples = split_samples(records, image_sd=0.0)
     seeds = SeedVariances.of(samples.records.values(), "ece")
-    assert seeds.of_mean(samples.records["a"]) == Variance(8.5, 4.0)
+    assert seeds.variance_of_mean(samples.records["a"]) == Variance(8.5, 4.0)
 
 
 def test_a_deterministic_record_has_no_seed_variance():
     records = {"a": {"ece": [1.0, 5.0, 9.0]}, "zero_shot": {"ece": [6.0]}}
     samples = split_samples(records, image_sd=0.0, deterministic=["zero_shot"])
     seeds = SeedVariances.of(samples.records.values(), "ece")
-    assert seeds.of_mean(samples.records["zero_shot"]) == Variance(0.0, 0.0)
+    assert seeds.variance_of_mean(samples.records["zero_shot"]) == Variance(0.0, 0.0)
 
 
 def test_a_lucky_seed_is_not_shown_as_a_gain():

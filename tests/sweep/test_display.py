@@ -321,7 +321,9 @@ def test_a_trial_that_steer_added_is_named_when_it_begins_and_other_trials_are_n
     stream = io.StringIO()
     display = Display(stream, objectives=GOALS)
     for record in (trial(1), replace(trial(2), origin="added")):
-        for is_search in (True, False):
-            change = TrialChange(record=record, split="val", is_search=is_search, has_ended=False, records=[], front=[])
+        for on_search_split in (True, False):
+            change = TrialChange(
+                record=record, split="val", on_search_split=on_search_split, has_ended=False, records=[], front=[]
+            )
             display.on_change(change)
     assert stream.getvalue() == "trial-0002 (added)  begins\n"

@@ -83,7 +83,7 @@ def test_the_time_left_is_the_smaller_of_budget_and_remaining_trials(wall_clock,
         finished=finished,
         failed=1 if finished else 0,
         running=set(map(str, range(running))),
-        seconds=[20.0, 40.0, 30.0][:finished],
+        durations=[20.0, 40.0, 30.0][:finished],
     )
     search = small_space(f"search.wall_clock={wall_clock}").search
     assert seconds_left(progress, search, spent=150.0) == left

@@ -25,7 +25,7 @@ from fpp_sweep.statistics.posthoc_maps import softmax
 from fpp_sweep.sweep.api import Trial
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.posthoc import PosthocInputs
-from fpp_sweep.trial.trial import DatasetResult, summary, with_maps
+from fpp_sweep.trial.trial import DatasetResult, summarize, with_maps
 from tests.kit.names import PLAIN, TPT
 from tests.kit.processes import ROOT
 from tests.kit.records import RANGES, sweep_info, write_sweep
@@ -65,7 +65,7 @@ def record_of(folder, name, method, seed):
     )
     results = with_maps(MAPS, SETS, results, inputs)
     write_artifacts(folder.artifacts(name), results, "test", name)
-    result = summary(results, [])
+    result = summarize(results, [])
     config = TrialConfig(method=method, prompt="a photo of a").flat()
     values = [result.average["accuracy"], result.average["ece@temperature_val"]]
     return TrialRecord(

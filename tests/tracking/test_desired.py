@@ -154,7 +154,7 @@ def test_averages_and_datasets_have_a_metric_each_and_test_has_a_prefix():
 
 
 def test_the_time_of_a_trials_metrics_is_the_time_of_its_end():
-    assert trial_run(INFO, trial(2)).measured == round((CREATED + 2 * 60 + 50) * 1000)
+    assert trial_run(INFO, trial(2)).measured_at == round((CREATED + 2 * 60 + 50) * 1000)
 
 
 def test_a_sweep_on_test_has_metrics_without_a_prefix():

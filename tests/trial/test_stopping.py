@@ -30,7 +30,7 @@ class Stops(StoppingPolicy):
     def __init__(self, split):
         self.split, self.ended = split, 0
 
-    def stops(self, task, result):
+    def reason_to_stop(self, task, result):
         self.ended += task.split == self.split
         return REASON if self.ended == 2 else None
 
@@ -116,7 +116,7 @@ def test_a_stopped_trial_is_not_a_failed_one(worker, tmp_path):
     with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
         sweep.run(executor, Stops("val"))
     progress = sweep.searcher.progress
-    assert (progress.stopped, progress.failed, progress.finished, sweep.searcher._failures) == (1, 0, 0, 0)
+    assert (progress.stopped, progress.failed, progress.finished, sweep.searcher._failures_in_a_row) == (1, 0, 0, 0)
     assert sweep.changes == [("trial-0000", "running", "val"), ("trial-0000", "stopped", "val")]
 
 
@@ -137,9 +137,9 @@ class Asks(StoppingPolicy):
     def __init__(self, folder):
         self.folder, self.ended = folder, 0
 
-    def stops(self, task, result):
+    def reason_to_stop(self, task, result):
         if not self.ended:
-            self.folder.ask("stop", {"trial": "trial-0000"})
+            self.folder.send_command("stop", {"trial": "trial-0000"})
         self.ended += 1
 
 

@@ -210,7 +210,7 @@ class AfterSome(StoppingPolicy):
     def __init__(self, most):
         self.left = most
 
-    def stops(self, task, result):
+    def reason_to_stop(self, task, result):
         self.left -= 1
         return "enough for today" if not self.left else None
 

@@ -29,7 +29,7 @@ from fpp_sweep.trial.trial import (
     join_shards,
     measured_value,
     run_trial,
-    summary,
+    summarize,
 )
 from tests.kit.names import CTPT, OTPT, PLAIN, TPT
 from tests.kit.rows import metric_row, registered
@@ -224,7 +224,7 @@ class Toy(StoppingPolicy):
     def ordered(self, plan, tasks):
         return list(reversed(super().ordered(plan, tasks)))
 
-    def stops(self, task, result):
+    def reason_to_stop(self, task, result):
         self.ended.append(task)
         return "behind the others" if len(self.ended) == self.stop_after else None
 
@@ -235,7 +235,7 @@ def test_the_largest_tasks_come_first_by_default():
     plan = replace(PLAN, datasets={"val": described})
     tasks = shards_of(plan, WORDS)
     assert [task.dataset for task in StoppingPolicy().ordered(plan, tasks)] == ["large", "few", "small"]
-    assert StoppingPolicy().stops(tasks[0], TaskResult()) is None
+    assert StoppingPolicy().reason_to_stop(tasks[0], TaskResult()) is None
 
 
 @both_executors
@@ -385,7 +385,7 @@ def test_a_summary_counts_each_image_once_over_all_seeds():
         for name, size in (("dtd", 40), ("pets", 25))
     ]
     done = [TaskResult(seconds={"adapt": 1.5, "features": 1.0}, held=4.0), TaskResult(seconds={"adapt": 2.0}, held=3.0)]
-    found = summary(parts, done)
+    found = summarize(parts, done)
     assert found.samples == 65
     assert dict(found.seconds) == {"adapt": 3.5, "features": 1.0}
     assert found.device_seconds == 7.0
@@ -403,7 +403,7 @@ def test_costs_are_of_one_seed_and_seconds_of_all(seeds):
             )
             parts.append(result)
     done = [TaskResult(seconds={"adapt": 2.0}) for _ in parts]
-    total = summary(parts, done)
+    total = summarize(parts, done)
     mean_seed = sum(seeds) / len(seeds)
     assert total.costs["dtd"] == pytest.approx({"adapt": 3.0 + mean_seed, "features": 1.0})
     assert total.costs["pets"] == pytest.approx({"adapt": 5.0 + mean_seed, "features": 1.0})

@@ -204,7 +204,7 @@ def built(monkeypatch):
         return make_adapter(clip, config, dataset, prompt)
 
     monkeypatch.setattr(worker_module, "make_adapter", counted)
-    monkeypatch.setattr(worker_module.Adapter, "size", property(lambda adapter: 100))
+    monkeypatch.setattr(worker_module.Adapter, "state_bytes", property(lambda adapter: 100))
     return made
 
 
@@ -251,10 +251,10 @@ def test_an_adapters_size_is_that_of_its_state_without_the_model(small, monkeypa
     state = (adapter := small.adapter(task, from_words(small.clip, task.config.prompt))).state
     plain = state.context.nbytes + state.first.features.nbytes
     if jacobian:
-        assert adapter.size == plain + state.first._jacobian.nbytes
+        assert adapter.state_bytes == plain + state.first._jacobian.nbytes
     else:  # the pullback holds the tower, too, which is not counted
         weights = sum(tensor.nbytes for tensor in adapting.reachable_tensors(small.clip.text))
-        assert plain < adapter.size < weights
+        assert plain < adapter.state_bytes < weights
 
 
 # ------------------------------------------------------------ streams with holes

@@ -35,8 +35,8 @@ PRELOADED = ("torch", "numpy", "scipy.stats", "pandas", "matplotlib.pyplot", "py
              "safetensors.torch", "open_clip", "sklearn", "pyarrow", "filelock", "psutil", "rich")  # fmt: skip
 # tests of texts and of other programs say nothing about behaviour
 LEFT_OUT = ("docs", "words", "layers", "printed", "conformance", "reading_paths", "install", "kuberay", "cluster")
-SECONDS = 40.0  # of tests for a break
-WARNINGS = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # of plugins that the libraries have loaded
+SECONDS = 40.0  # seconds of tests for a break
+WARNINGS = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # warnings of plugins that the libraries have loaded
 TIME_LIMIT = "time limit"
 FACTOR, ALLOWANCE = 4.0, 60.0  # a break may take so many times the seconds of its tests, and so many more
 

@@ -29,7 +29,7 @@ from fpp_sweep.tiny.shifts import IN_TRAINING, shifted
 from fpp_sweep.tiny.textures import PLAIN
 
 CHUNK = 1000  # pictures per message to a worker process
-KIND_SHARES = (0.5, 0.17, 0.22, 0.11)  # of objects, textures, glyphs and scenes
+KIND_SHARES = (0.5, 0.17, 0.22, 0.11)  # shares of objects, textures, glyphs and scenes
 
 
 def describe(rng: np.random.Generator) -> Description:

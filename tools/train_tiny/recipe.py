@@ -16,7 +16,7 @@ COOL_STEPS = 250
 class Recipe:
     """Everything that decides the weights, besides library versions and the machine."""
 
-    steps: int = STEPS  # of the cosine
+    steps: int = STEPS  # steps of the cosine
     cool_at: int | None = None  # step at which the cosine ends ...
     cool_steps: int = 200  # ... and a linear decay to zero begins, of this many steps
     seed: int = 0

@@ -273,7 +273,7 @@ class _Filling:
     workers: int
     on_bad_image: OnBadImage
     progress: Bar | None
-    chunks: dict[int, Chunk] = field(default_factory=dict)  # that are on disk
+    chunks: dict[int, Chunk] = field(default_factory=dict)  # chunks that are on disk
     notes: set[str] = field(default_factory=set)
     images_computed: int = 0
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # by stage

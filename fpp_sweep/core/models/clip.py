@@ -15,7 +15,7 @@ from fpp_sweep.core.models.image_tower import has_short_last_block, with_visual_
 from fpp_sweep.core.models.maple import DeepPrompts, digest_with
 from fpp_sweep.core.text.tower import TextTower, Tokenizer
 
-DeviceViews = Literal["off", "eager", "compiled"]  # how a GPU may render views, as far as that is proven
+DeviceViews = Literal["off", "eager", "compiled"]  # the way in which a GPU may render views, as far as proven
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

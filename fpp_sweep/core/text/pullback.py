@@ -3,7 +3,11 @@
 Test-time adaptation starts every sample from the same context. So the activations, attention weights and slopes that
 a backward pass needs are the same for all samples and are saved once; only the incoming gradient differs. Autograd
 would repeat the forward pass, or copy what it saved, for every sample. Later steps go back through contexts that
-differ from sample to sample: the same code then saves these tensors for each sample. Shapes are explained in `packing`.
+differ from sample to sample: the same code then saves these tensors for each sample.
+
+Shapes: J prompts go forward together, of which some are kept for the way back; B gradients go back, B / J for each kept
+prompt; d is the width of an attention head. `packing` explains the other letters. In the last block, only the rows at
+the EOTs are computed after the attention, since the features depend on no other row.
 """
 
 from __future__ import annotations
@@ -20,15 +24,15 @@ from fpp_sweep.core.text.packing import AttentionMask, Packing
 from fpp_sweep.core.text.tower import Block, TextTower, add_linear, norm
 
 NORM_EPSILON = 1e-5  # torch's LayerNorm
-ALL = slice(None)
+ALL_ROWS = slice(None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedNorm:
-    """A LayerNorm's output and the reciprocal of the standard deviation that it divides by."""
+    """A LayerNorm's output and the factor by which it scales each row."""
 
     out: Tensor
-    factor: Tensor
+    factor: Tensor  # reciprocal of the row's standard deviation
 
     @classmethod
     def at(cls, states: Tensor) -> SavedNorm:
@@ -41,14 +45,15 @@ class SavedNorm:
             return self
         return SavedNorm(self.out[:count].clone(), self.factor[:count].clone())
 
-    def backward(self, gradient: Tensor, rows: Tensor | slice = ALL) -> Tensor:
+    def backward(self, gradient: Tensor, rows: Tensor | slice = ALL_ROWS) -> Tensor:
         """Return gradients (B, ..., W) of the input from those of the output, or of some of its rows.
 
         gradient of the input = factor * (gradient - mean(gradient) - out * mean(gradient * out))
         """
         out, factor, gradient = self.out[:, rows], self.factor[:, rows], upcast(gradient)
-        along = (gradient * out).mean(-1, keepdim=True)
-        return torch.addcmul(gradient - gradient.mean(-1, keepdim=True), out, along, value=-1).mul_(factor)
+        centred = gradient - gradient.mean(-1, keepdim=True)
+        along_out = (gradient * out).mean(-1, keepdim=True)
+        return torch.addcmul(centred, out, along_out, value=-1).mul_(factor)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,23 +77,23 @@ class SavedAttention:
         return (self.weights @ self.value).flatten(0, 1)
 
     def backward(self, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return gradients of queries, keys and values from those of the output (B, groups, heads, slots, d).
-
-        Each of the J prompts has B / J gradients.
-        """
-        samples, length = len(gradient) // len(self.query), gradient.shape[-2]  # samples of a prompt
+        """Return gradients of queries, keys and values from those of the output (B, groups, heads, slots, d)."""
+        samples = len(gradient) // len(self.query)  # gradients of each prompt: B / J
+        length = gradient.shape[-2]
         by_prompt = gradient.unflatten(0, (-1, samples))
-        # a prompt's samples become rows, so that the constant factor is one matrix and not a copy for each sample
-        query_rows = by_prompt.permute(0, 2, 3, 1, 4, 5).flatten(3, 4)
-        of_weights = (query_rows @ self.value.transpose(-1, -2)).unflatten(3, (samples, length))
+        # a prompt's samples become rows, so that the saved factor is one matrix and not a copy for each sample
+        output_rows = by_prompt.permute(0, 2, 3, 1, 4, 5).flatten(3, 4)
+        weights_gradient = (output_rows @ self.value.transpose(-1, -2)).unflatten(3, (samples, length))
         weights = self.weights[:, :, :, None]
-        of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True))
-        of_query = (of_scores.flatten(3, 4) @ self.key).unflatten(3, (samples, length))
-        transposed = of_scores.transpose(-1, -2).flatten(3, 4)
-        of_key = (transposed @ self.query).unflatten(3, (samples, -1))
-        columns = by_prompt.permute(0, 2, 3, 4, 1, 5).flatten(4, 5)
-        of_value = (self.weights.transpose(-1, -2) @ columns).unflatten(4, (samples, -1)).transpose(3, 4)
-        return _samples_first(of_query), _samples_first(of_key), _samples_first(of_value)
+        mean_gradient = (weights_gradient * weights).sum(-1, keepdim=True)
+        scores_gradient = weights * (weights_gradient - mean_gradient)  # the softmax's backward pass
+        query_gradient = (scores_gradient.flatten(3, 4) @ self.key).unflatten(3, (samples, length))
+        transposed = scores_gradient.transpose(-1, -2).flatten(3, 4)
+        key_gradient = (transposed @ self.query).unflatten(3, (samples, -1))
+        output_columns = by_prompt.permute(0, 2, 3, 4, 1, 5).flatten(4, 5)
+        value_columns = self.weights.transpose(-1, -2) @ output_columns
+        value_gradient = value_columns.unflatten(4, (samples, -1)).transpose(3, 4)
+        return _samples_first(query_gradient), _samples_first(key_gradient), _samples_first(value_gradient)
 
 
 def _samples_first(gradient: Tensor) -> Tensor:
@@ -111,9 +116,9 @@ class SavedBlock:
         """Return gradients of the residual stream and of the attention's output from those of the block's output."""
         if self.replaced is not None:
             gradient = gradient.masked_fill(self.replaced, 0)
-        hidden = (gradient @ self.block.proj[0]).mul_(self.slope)
-        stream = gradient + self.before_mlp.backward(hidden @ self.block.fc[0])
-        return stream, stream @ self.block.out[0]
+        hidden_gradient = (gradient @ self.block.proj[0]).mul_(self.slope)
+        stream_gradient = gradient + self.before_mlp.backward(hidden_gradient @ self.block.fc[0])
+        return stream_gradient, stream_gradient @ self.block.out[0]
 
 
 class Pullback:
@@ -132,7 +137,7 @@ class Pullback:
         mask: AttentionMask | None = None,
         keep: int = 1,
     ) -> None:
-        """Run the tower on prefixes (J, P, W) and nodes (J or 1, N, W) and save what the first `keep` prompts need.
+        """Run the tower on prefixes (J, P, W) and nodes (J or 1, N, W); save the tensors of the first `keep` prompts.
 
         All prompts go through the same matrix products, because one prompt is too small to use the device well.
         """
@@ -147,10 +152,10 @@ class Pullback:
         pooled = self._last_forward(tower.blocks[-1], states)
         self._norm = SavedNorm.at(pooled[:keep])
         raw = upcast(F.linear(norm(pooled), *tower.projection))
-        length = raw.norm(dim=-1, keepdim=True)
-        packed = raw / length  # (J, K, D) in packed order
-        self._length, self._packed = length[:keep], packed[:keep]
-        self.features = packed[:, packing.inverse]  # (J, K, D)
+        lengths = raw.norm(dim=-1, keepdim=True)
+        packed_features = raw / lengths  # (J, K, D) in packed order
+        self._lengths, self._packed_features = lengths[:keep], packed_features[:keep]
+        self.features = packed_features[:, packing.inverse]  # (J, K, D)
 
     def _forward(self, block: Block, states: Tensor) -> Tensor:
         normed = SavedNorm.at(states)
@@ -163,7 +168,8 @@ class Pullback:
     def _last_forward(self, block: Block, states: Tensor) -> Tensor:
         """Return the last block's output at the EOTs."""
         normed, mask = SavedNorm.at(states), self.mask
-        attention, attended = self._attend(self.tower.last_qkv(block, normed.out, mask), mask.end_masked, len(states))
+        heads = self.tower.last_qkv(block, normed.out, mask)
+        attention, attended = self._attend(heads, mask.end_masked, len(states))
         states = add_linear(states[:, mask.ends], attended[:, mask.end_query_of], block.out)
         return self._finish_block(block, states, normed, attention)
 
@@ -203,32 +209,39 @@ class Pullback:
         """
         scale = gradient_scale(gradients)
         packed = scale * gradients[:, self.packing.order]
-        across = packed - self._packed * (packed * self._packed).sum(-1, keepdim=True)
-        pooled = self._norm.backward((across / self._length) @ self.tower.projection[0])
-        *middle, last = self._blocks
-        if not middle:
+        # a feature has length 1, so that only the part of its gradient across the feature goes back
+        along = (packed * self._packed_features).sum(-1, keepdim=True)
+        across = packed - self._packed_features * along
+        pooled = self._norm.backward((across / self._lengths) @ self.tower.projection[0])
+        *earlier_blocks, last = self._blocks
+        if not earlier_blocks:
             return self._last_backward(last, pooled, rows) / scale
-        states = self._last_backward(last, pooled, ALL)
-        for saved in reversed(middle[1:]):
-            states = self._backward(saved, states, ALL)
+        states = self._last_backward(last, pooled, ALL_ROWS)
+        for saved in reversed(earlier_blocks[1:]):
+            states = self._backward(saved, states, ALL_ROWS)
         # only the requested rows of the first block's input are needed
-        return self._backward(middle[0], states, rows) / scale
+        return self._backward(earlier_blocks[0], states, rows) / scale
 
-    def _backward(self, saved: SavedBlock, states: Tensor, rows: Tensor | slice) -> Tensor:
-        stream, attended = saved.backward_to_attention(states)
-        parts = saved.attention.backward(self._split_heads(self.mask.to_rows_backward(attended)))
-        merged = [self._merge_heads(part) for part in parts]
-        qkv = self.mask.to_slots_backward(torch.cat(merged, dim=-1), self._row_count)
+    def _backward(self, saved: SavedBlock, gradient: Tensor, rows: Tensor | slice) -> Tensor:
+        """Return gradients of some rows of a block's input from those of its output."""
+        stream, attended = saved.backward_to_attention(gradient)
+        heads = saved.attention.backward(self._split_heads(self.mask.to_rows_backward(attended)))
+        qkv_slots = torch.cat([self._merge_heads(head) for head in heads], dim=-1)
+        qkv = self.mask.to_slots_backward(qkv_slots, self._row_count)
         return stream[:, rows] + saved.before_attention.backward(qkv[:, rows] @ saved.block.qkv[0], rows)
 
-    def _last_backward(self, saved: SavedBlock, pooled: Tensor, rows: Tensor | slice) -> Tensor:
+    def _last_backward(self, saved: SavedBlock, gradient: Tensor, rows: Tensor | slice) -> Tensor:
+        """Return gradients of some rows of the last block's input from those of its output at the EOTs."""
         weight, width, mask = saved.block.qkv[0], self.tower.width, self.mask
-        stream, attended = saved.backward_to_attention(pooled)
+        query_weight, key_value_weight = weight[:width], weight[width:]
+        stream, attended = saved.backward_to_attention(gradient)
         query, key, value = saved.attention.backward(self._split_heads(mask.ends_backward(attended)))
-        key_value = torch.cat([self._merge_heads(key), self._merge_heads(value)], dim=-1)
-        of_normed = mask.to_slots_backward(key_value, self._row_count) @ weight[width:]
-        of_normed.index_add_(1, mask.ends, self._merge_heads(query)[:, mask.end_query_of] @ weight[:width])
-        return saved.before_attention.backward(of_normed).index_add_(1, mask.ends, stream)[:, rows]
+        key_value_slots = torch.cat([self._merge_heads(key), self._merge_heads(value)], dim=-1)
+        normed = mask.to_slots_backward(key_value_slots, self._row_count) @ key_value_weight
+        end_queries = self._merge_heads(query)[:, mask.end_query_of]
+        normed.index_add_(1, mask.ends, end_queries @ query_weight)
+        states = saved.before_attention.backward(normed)
+        return states.index_add_(1, mask.ends, stream)[:, rows]
 
     def _split_heads(self, slots: Tensor) -> Tensor:
         """Return slots (B, groups * S, W) as heads (B, groups, heads, S, d)."""
