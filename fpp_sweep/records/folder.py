@@ -173,7 +173,7 @@ class SweepFolder:
 
     def trial(self, name: str) -> TrialRecord:
         """Return a trial's record."""
-        return self._read(self.trial_file(name), _trial)
+        return self._read(self.path / "trials" / f"{name}.json", _trial)  # which checks each file that it reads
 
     def has_usable_trial(self, name: str) -> bool:
         """Return whether a trial has a record; a damaged one is renamed with a note, so that the trial runs again."""
@@ -215,7 +215,7 @@ class SweepFolder:
 
     def trials(self) -> list[TrialRecord]:
         """Return all records: baselines, then trials by number."""
-        # `_trial` checks each file that it reads; to check unchanged files again would take most of the time
+        # to check unchanged files again for links would take most of the time
         return [self._read(file, _trial) for file in self.trial_files()]
 
     def trial_files(self) -> list[Path]:

@@ -188,8 +188,9 @@ def write_configs(folder: Path, info: SweepInfo, front: Front, statistics: Sweep
             marks.append(record.name)
         if is_recommended and not record.is_imported:
             marks.append("recommended")
-        for mark in marks:
-            configs[_file_name(mark)] = _config_text(info, front, record, statistics.answer)
+        if marks:
+            text = _config_text(info, front, record, statistics.answer)
+            configs.update(dict.fromkeys(map(_file_name, marks), text))
     manifest = folder / MANIFEST
     written_before = _read_manifest(manifest)
     for file_name in written_before - set(configs):
