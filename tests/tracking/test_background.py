@@ -9,7 +9,7 @@ import pytest
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tracking import BackgroundSync, sync_folder
-from fpp_sweep.tracking.folder_sync import SweepRuns
+from fpp_sweep.tracking.folder_sync import FolderSync, SweepRuns
 from fpp_sweep.tracking.sync import Backoff
 from fpp_sweep.tracking.uri import connect
 from tests.kit.records import build_sweep, trial
@@ -96,6 +96,22 @@ def test_a_failed_request_is_repeated_without_a_change(tmp_path, uri, monkeypatc
     failing_once(monkeypatch, "write", OSError("no such luck"))
     folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, report=False)
     sync = BackgroundSync(folder, uri)
+    sync.start()
+    wait_for(lambda: sync.status().updated == 3)
+    assert sync.close(LONG) == 0
+
+
+def test_a_pass_that_the_disk_ends_is_repeated_without_a_change(tmp_path, uri, monkeypatch, quick_retries):
+    make_pass, calls = FolderSync.make_pass, []
+
+    def fails_once(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise OSError("no such luck")
+        return make_pass(*arguments, **options)
+
+    monkeypatch.setattr(FolderSync, "make_pass", fails_once)
+    sync = BackgroundSync(build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, report=False), uri)
     sync.start()
     wait_for(lambda: sync.status().updated == 3)
     assert sync.close(LONG) == 0
