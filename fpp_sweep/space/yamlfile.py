@@ -192,7 +192,11 @@ def config_text(config: Mapping[str, Any]) -> str:
     >>> config_text({"method": "tpt"})
     'config:\\n  method: tpt\\n'
     """
-    return yaml.dump({"config": dict(config)}, Dumper=_FAST_DUMPER, sort_keys=False, allow_unicode=True)
+    document = {"config": dict(config)}
+    try:
+        return yaml.dump(document, Dumper=_FAST_DUMPER, sort_keys=False, allow_unicode=True)
+    except UnicodeEncodeError:  # half of a character, which libyaml does not escape
+        return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
 
 def join(path: str, name: str) -> str:
