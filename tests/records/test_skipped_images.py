@@ -24,9 +24,10 @@ def test_a_run_that_leaves_out_nothing_removes_the_file_of_an_earlier_run(tmp_pa
     assert not (tmp_path / FILE).exists()
 
 
-@pytest.mark.parametrize(
-    "content", ["", "{}", "[3]", '[{"dataset": "pets"}]', "[" * 100_000], ids=lambda text: text[:9]
-)
+DAMAGED = {"empty": "", "a mapping": "{}", "a number": "[3]", "keys": '[{"dataset": "pets"}]', "deep": "[" * 100_000}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_file_counts_as_none(tmp_path, content):
     (tmp_path / FILE).write_text(content)
     assert read_skipped(tmp_path) == []
