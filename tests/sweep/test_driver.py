@@ -62,6 +62,16 @@ def test_hypervolume_is_measured_from_the_worst_of_the_baselines_unless_the_spac
     assert folder.info().reference == reference
 
 
+def test_the_time_left_counts_this_drivers_time_once_also_after_it_is_on_record(tmp_path, make_driver, monkeypatch):
+    folder = SweepFolder(tmp_path)
+    folder.write_info(sweep_info(name="sweep", spent=100.0))
+    driver = make_driver(folder, small_space("search.wall_clock=1000"))
+    monkeypatch.setattr(driver.recorder, "seconds", lambda: 10.0)
+    folder.write_info(replace(folder.info(), spent=110.0))
+    driver._show_status(STATUS)
+    assert driver.display._status.seconds_left == 890.0
+
+
 @pytest.mark.parametrize(
     ("is_search", "has_ended", "is_recorded"), [(True, True, True), (True, False, False), (False, True, False)]
 )
