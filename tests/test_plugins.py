@@ -245,6 +245,10 @@ search: {sampler: mine}
             "float('nan') if name == 'fpp.gamma1' else value",
             "sampler mine: fpp.gamma1: ValueError: `nan` is invalid value.",
         ),
+        (  # at the first trial only
+            "99.0 if name == 'fpp.gamma1' and len(study.trials) < 2 else value",
+            "sampler mine: draws fpp.gamma1: 99 is outside 0.1..10",
+        ),
         ("1 / 0", "sampler mine (mine.py:13): fpp.gamma1: ZeroDivisionError: division by zero"),
         ("study.best_trial.params[name]", "sampler mine (mine.py:13): fpp.gamma1: RuntimeError: "),
         (

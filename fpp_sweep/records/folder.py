@@ -173,7 +173,8 @@ class SweepFolder:
 
     def trial(self, name: str) -> TrialRecord:
         """Return a trial's record."""
-        return self._cached(self.trial_file(name), _read_trial)
+        # `_read_trial` checks each file that it reads; to check an unchanged file again would take most of the time
+        return self._cached(self.path / "trials" / f"{name}.json", _read_trial)
 
     def has_usable_trial(self, name: str) -> bool:
         """Return whether a trial has a record; a damaged one is renamed with a note, so that the trial runs again."""
@@ -215,8 +216,7 @@ class SweepFolder:
 
     def trials(self) -> list[TrialRecord]:
         """Return all records: baselines, then trials by number."""
-        # `_read_trial` checks each file that it reads; to check unchanged files again would take most of the time
-        return [self._cached(file, _read_trial) for file in self.trial_files()]
+        return [self._cached(file, _read_trial) for file in self.trial_files()]  # as in `trial`
 
     def trial_files(self) -> list[Path]:
         return files_inside(self.path, self.path / "trials", RECORDS)

@@ -15,7 +15,7 @@ from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, StatsBySeed, fro
 from fpp_sweep.statistics.bootstrap import RecordSamples, SplitSamples, image_digests, sample_record
 
 BLOCK_STATS_FILE = "block_stats.npz"
-MAX_RECORDS = 400  # records whose resamples are kept in memory, some 0.2 MB each
+MAX_RECORDS = 256  # whose resamples are kept, 0.1 MB for each seed: answer.MAX_COMPARED, and those of other splits
 ACCURACY_TOLERANCE = 1e-6  # points; a file of another record differs by far more
 
 

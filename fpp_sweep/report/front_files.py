@@ -8,8 +8,6 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
-import yaml
-
 from fpp_sweep.records.answer import SweepStatistics, sentence_of
 from fpp_sweep.records.front import (
     Front,
@@ -25,6 +23,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.answer_section import answer_section
 from fpp_sweep.report.document import Document, Section, document_to_markdown
 from fpp_sweep.report.front_table import front_table
+from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec.files import read_inside, set_aside, write_json, written_whole
 from fpp_sweep.statistics.paired import Interval
 from fpp_sweep.statistics.verdicts import Answer
@@ -188,8 +187,9 @@ def write_configs(folder: Path, info: SweepInfo, front: Front, statistics: Sweep
             marks.append(record.name)
         if is_recommended and not record.is_imported:
             marks.append("recommended")
-        for mark in marks:
-            configs[_file_name(mark)] = _config_text(info, front, record, statistics.answer)
+        if marks:
+            text = _config_text(info, front, record, statistics.answer)
+            configs.update(dict.fromkeys(map(_file_name, marks), text))
     manifest = folder / MANIFEST
     written_before = _read_manifest(manifest)
     for file_name in written_before - set(configs):
@@ -243,7 +243,7 @@ def _config_text(info: SweepInfo, front: Front, record: TrialRecord, answer: Ans
     if info.model:
         comments.append(f"model {info.model}; settings in units of embeddings hold for this model only")
     lines = [f"# {format_setting(comment)}" for comment in comments]
-    lines.append(yaml.safe_dump({"config": dict(record.config)}, sort_keys=False, allow_unicode=True))
+    lines.append(config_text(record.config))
     return "\n".join(lines)
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import yaml
-
 from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_metric, format_result, format_setting, metrics_shown
@@ -19,6 +17,7 @@ from fpp_sweep.report.document import Block, Html, Section, Text
 from fpp_sweep.report.html import format_time, safe
 from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.report.trial_table import USAGE_NOTE, trial_table
+from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError
@@ -26,9 +25,6 @@ from fpp_sweep.spec.messages import printable
 from fpp_sweep.spec.progress import duration
 
 LOG_LINES = 5  # last lines of a trial's log
-
-# libyaml's dumper where PyYAML has it: a page has the configuration of every trial, and the other dumper is slow
-FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def trials_section(info: SweepInfo, records: Sequence[TrialRecord], statistics: SweepStatistics) -> Section:
@@ -145,6 +141,4 @@ def _prompt_files(folder: SweepFolder, record: TrialRecord) -> list[str]:
 
 def _config_text(info: SweepInfo, record: TrialRecord) -> str:
     """Return the whole configuration as `evaluate --config` reads it."""
-    config = {"config": dict(record.config)}
-    text = yaml.dump(config, Dumper=FAST_DUMPER, sort_keys=False, allow_unicode=True)
-    return f"# {format_setting(record.name)} of sweep {format_setting(info.name)}\n{text}"
+    return f"# {format_setting(record.name)} of sweep {format_setting(info.name)}\n{config_text(record.config)}"

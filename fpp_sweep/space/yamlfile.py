@@ -19,6 +19,9 @@ from fpp_sweep.space.validation import as_list, as_mapping
 from fpp_sweep.spec.errors import InputError, similar_names, unknown
 from fpp_sweep.spec.files import read_at_most
 
+# libyaml's dumper where PyYAML has it: a page has the settings of every trial, and the other dumper is slow
+_FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
 _INT = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _WORDS: dict[str, Any] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
@@ -181,6 +184,19 @@ def dump(value: Any) -> str:
     "a: 0.001\\nb: '1e-3'\\nc: on\\n"
     """
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def config_text(config: Mapping[str, Any]) -> str:
+    """Return a trial's settings as `evaluate --config` reads them.
+
+    >>> config_text({"method": "tpt"})
+    'config:\\n  method: tpt\\n'
+    """
+    document = {"config": dict(config)}
+    try:
+        return yaml.dump(document, Dumper=_FAST_DUMPER, sort_keys=False, allow_unicode=True)
+    except UnicodeEncodeError:  # half of a character, which libyaml does not escape
+        return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
 
 def join(path: str, name: str) -> str:

@@ -26,6 +26,7 @@ import yaml
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_range, format_setting, metrics_shown
 from fpp_sweep.records.records import ENDED, SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError
@@ -335,8 +336,7 @@ def run_name(record: TrialRecord) -> str:
 
 
 def _trial_texts(record: TrialRecord) -> dict[str, str]:
-    config = yaml.safe_dump({"config": dict(record.config)}, sort_keys=False)
-    texts = {"config.yaml": storable(config)}
+    texts = {"config.yaml": storable(config_text(record.config))}
     if record.results:
         texts["metrics.csv"] = metrics_table(record.results)
     if record.details:

@@ -39,7 +39,6 @@ RETRY_SECONDS = 30.0  # without any progress, after which `sync_folder` gives up
 class SyncStatus:
     """The state of a background synchronisation."""
 
-    pending: int  # runs that differ from what was written to MLflow
     updated: int  # runs written since the start
     error: str | None  # the last failure, in one line
 
@@ -65,7 +64,7 @@ class BackgroundSync:
 
     def __init__(self, folder: SweepFolder, uri: str) -> None:
         self._sync = FolderSync(folder, uri, restore=False)
-        self._status = SyncStatus(pending=0, updated=0, error=None)
+        self._status = SyncStatus(updated=0, error=None)
         self._wake = threading.Event()  # the folder may have changed
         self._closing = threading.Event()  # the thread ends once everything is written
         self._given_up = threading.Event()  # the thread ends now: `close` has waited for long enough
@@ -116,7 +115,6 @@ class BackgroundSync:
     def _attempt(self, *, thorough: bool) -> bool:
         """Make one pass; return False if another attempt may succeed."""
         try:
-            self._status = replace(self._status, pending=len(self._sync.pending(thorough=thorough)))
             failures = self._sync.make_pass(thorough=thorough, stop=self._given_up.is_set, on_update=self._count)
         except Exception as error:  # errors of the folder, its disk or the lock: the sweep goes on
             self._sync.disconnect()
@@ -127,9 +125,9 @@ class BackgroundSync:
         self._status = replace(self._status, error=error_text)
         return all(failure.is_permanent for failure in failures)
 
-    def _count(self, pending: int) -> None:
-        """Count a run that was written; `pending` runs are left."""
-        self._status = replace(self._status, pending=pending, updated=self._status.updated + 1)
+    def _count(self, _pending: int) -> None:
+        """Count a run that was written."""
+        self._status = replace(self._status, updated=self._status.updated + 1)
 
 
 def sync_folder(

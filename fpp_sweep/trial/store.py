@@ -81,7 +81,11 @@ class TaskStore:
 
 def file_of(root: Path, key: str) -> Path:
     """Return the path of a result; raise InputError if a link on the way to it leads out of the store."""
-    return require_inside(root, root / key[:2] / f"{key}.task")
+    return require_inside(root, _path_of(root, key))
+
+
+def _path_of(root: Path, key: str) -> Path:
+    return root / key[:2] / f"{key}.task"
 
 
 def is_whole(file: Path) -> bool:
@@ -91,7 +95,7 @@ def is_whole(file: Path) -> bool:
 
 def _read(root: Path, key: str) -> TaskResult | None:
     try:
-        content = read_inside(root, file_of(root, key))
+        content = read_inside(root, _path_of(root, key))
     except OSError:
         return None
     seal, data = content[:SEAL], content[SEAL:]

@@ -1,10 +1,11 @@
 """YAML whose values know their lines."""
 
 import pytest
+import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fpp_sweep.space.yamlfile import dump, of_plain, parse, read
+from fpp_sweep.space.yamlfile import config_text, dump, of_plain, parse, read
 from fpp_sweep.spec.errors import InputError
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
@@ -111,3 +112,9 @@ def test_plain_values_get_paths_too():
     node = of_plain({"a": [1, {"b": (2, None)}]}, "sweep.json")
     assert node.plain() == {"a": [1, {"b": [2, None]}]}
     assert node.value["a"].value[1].value["b"].path == "a.1.b"
+
+
+@pytest.mark.parametrize("text", ["a photo of a", "é: ☃ # '\"", "\x1b[2J\nconfig: owned", "\ud800"], ids=ascii)
+def test_a_config_is_read_back_as_it_was_whatever_its_texts(text):
+    config = {"prompt": text, "adapt.lr": 1e-5, "fpp.gamma2": None}
+    assert yaml.safe_load(config_text(config))["config"] == config

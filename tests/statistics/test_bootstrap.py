@@ -5,7 +5,7 @@ import pytest
 
 from fpp_sweep.statistics.attainment import attainment
 from fpp_sweep.statistics.block_stats import metric_value
-from fpp_sweep.statistics.bootstrap import average_over, block_weights, resample, sample_split
+from fpp_sweep.statistics.bootstrap import MetricSamples, average_over, block_weights, resample, sample_split
 from fpp_sweep.statistics.paired import compare, metric_interval, seed_variances
 from tests.kit.measured import block_stats, split_samples
 
@@ -99,3 +99,10 @@ def test_the_region_of_the_front_runs_where_shares_of_the_resamples_reach():
     assert region.median[0] == pytest.approx(4, abs=0.1)
     for reached in (region.best, region.median, region.worst):
         assert (np.diff(reached[np.isfinite(reached)]) >= 0).all()
+
+
+def test_recentred_resamples_keep_their_spread_and_lie_around_the_value():
+    """The mean of the resamples is above the value by the bias that a small number of images causes."""
+    samples = MetricSamples(np.array([[5.0, 6.0, 7.0, 11.0], [7.0, 8.0, 9.0, 13.0]]))
+    assert (samples.value, samples.bias) == (6.0, 3.0)
+    assert samples.recentred_draws.tolist() == [4.0, 5.0, 9.0]

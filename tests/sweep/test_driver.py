@@ -8,7 +8,7 @@ import pytest
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import WorkTotals
-from fpp_sweep.search.searcher import Progress
+from fpp_sweep.search.searcher import Progress, TrialChange
 from fpp_sweep.sweep import driver as driver_module
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.driver import SweepDriver
@@ -60,6 +60,30 @@ def test_hypervolume_is_measured_from_the_worst_of_the_baselines_unless_the_spac
         folder.write_trial(replace(baseline(f"number_{number}", 53.0 + number, 11.5), **changes))
     make_driver(folder, requested).recorder.record_reference(folder.trials())
     assert folder.info().reference == reference
+
+
+def test_the_time_left_counts_this_drivers_time_once_also_after_it_is_on_record(tmp_path, make_driver, monkeypatch):
+    folder = SweepFolder(tmp_path)
+    folder.write_info(sweep_info(name="sweep", spent=100.0))
+    driver = make_driver(folder, small_space("search.wall_clock=1000"))
+    monkeypatch.setattr(driver.recorder, "seconds", lambda: 10.0)
+    folder.write_info(replace(folder.info(), spent=110.0))
+    driver._show_status(STATUS)
+    assert driver.display._status.seconds_left == 890.0
+
+
+@pytest.mark.parametrize(
+    ("is_search", "has_ended", "is_recorded"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_the_corner_is_recorded_when_a_trial_has_ended_on_the_split_that_is_searched(
+    tmp_path, make_driver, is_search, has_ended, is_recorded
+):
+    folder = SweepFolder(tmp_path)
+    folder.write_info(sweep_info(name="sweep", reference=None))
+    record = baseline("tpt", 60.0, 12.0)
+    change = TrialChange(record, "val", is_search, has_ended, records=[record], front=[])
+    make_driver(folder, small_space()).recorder.on_change(change)
+    assert (folder.info().reference is not None) == is_recorded
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import csv
 import re
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pandas  # type: ignore[import-untyped]
@@ -24,6 +25,7 @@ from fpp_sweep.statistics.paired import compare
 from fpp_sweep.statistics.posthoc_maps import softmax
 from fpp_sweep.sweep.api import Trial
 from fpp_sweep.trial.artifacts import write_artifacts
+from fpp_sweep.trial.imported import read_rows
 from fpp_sweep.trial.posthoc import PosthocInputs
 from fpp_sweep.trial.trial import DatasetResult, summarize, with_maps
 from tests.kit.names import PLAIN, TPT
@@ -366,6 +368,23 @@ def test_files_that_cannot_be_read_are_refused(sweep, tmp_path, name, content, m
         run_import(tmp_path / name)
     with pytest.raises(InputError, match="not readable as npz"):
         run_import(tmp_path / "missing.npz")
+
+
+class RunsCode:
+    """An object that touches a file when a pickle of it is loaded."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_a_file_cannot_run_code(tmp_path):
+    np.savez(tmp_path / "theirs.npz", id=np.array([RunsCode(tmp_path / "ran")], dtype=object))
+    with pytest.raises(InputError, match="not readable as npz"):
+        read_rows(tmp_path / "theirs.npz")
+    assert not (tmp_path / "ran").exists()
 
 
 def test_an_import_waits_for_no_driver(sweep, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tracking import BackgroundSync, sync_folder
-from fpp_sweep.tracking.folder_sync import SweepRuns
+from fpp_sweep.tracking.folder_sync import FolderSync, SweepRuns
 from fpp_sweep.tracking.sync import Backoff
 from fpp_sweep.tracking.uri import connect
 from tests.kit.records import build_sweep, trial
@@ -45,7 +45,6 @@ def test_it_follows_the_folder_and_ends_with_all_runs_written(tmp_path, database
     folder.write_info(replace(folder.info(), state="finished", finished=folder.info().created + 100))
     assert sync.close(LONG) == 0
     assert set(statuses(database).values()) == {"FINISHED"}
-    assert sync.status().pending == 0
 
 
 def test_only_one_process_writes_a_sweep(tmp_path, uri):
@@ -102,17 +101,34 @@ def test_a_failed_request_is_repeated_without_a_change(tmp_path, uri, monkeypatc
     assert sync.close(LONG) == 0
 
 
+def test_a_pass_that_the_disk_ends_is_repeated_without_a_change(tmp_path, uri, monkeypatch, quick_retries):
+    make_pass, calls = FolderSync.make_pass, []
+
+    def fails_once(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise OSError("no such luck")
+        return make_pass(*arguments, **options)
+
+    monkeypatch.setattr(FolderSync, "make_pass", fails_once)
+    sync = BackgroundSync(build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, report=False), uri)
+    sync.start()
+    wait_for(lambda: sync.status().updated == 3)
+    assert sync.close(LONG) == 0
+
+
 def test_a_store_that_hangs_delays_neither_a_nudge_nor_the_end(tmp_path, uri, monkeypatch):
-    answer, waited = threading.Event(), []
+    asked, answer, waited = threading.Event(), threading.Event(), []
 
     def hanging(*_):
+        asked.set()
         waited.append(answer.wait(LONG))
         raise OSError("no such luck")
 
     monkeypatch.setattr("fpp_sweep.tracking.folder_sync.SweepRuns", hanging)
     sync = BackgroundSync(build_sweep(tmp_path / "perturb-1", trials=2), uri)
     sync.start()
-    wait_for(lambda: sync.status().pending == 6)
+    assert asked.wait(LONG)
     for _ in range(100):
         sync.nudge()
     assert sync.close(0.0) == 6
@@ -127,7 +143,7 @@ def test_a_server_that_is_away_is_reported_with_the_number_of_runs_that_it_lacks
     sync.start()
     wait_for(lambda: sync.status().error)
     status = sync.status()
-    assert (status.error, status.pending, status.updated) == ("connection refused", 6, 0)
+    assert (status.error, status.updated) == ("connection refused", 0)
     assert sync.close(0.0) == 6
 
 

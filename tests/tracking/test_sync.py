@@ -16,6 +16,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import written_whole
 from fpp_sweep.spec.messages import runnable
+from fpp_sweep.spec.progress import Bar
 from fpp_sweep.tracking import DEFAULT_URI, check_store, mlflow_links, sync_folder, trusted_uri, upload_group_files
 from fpp_sweep.tracking.folder_sync import STATE_FILE, SweepRuns
 from fpp_sweep.tracking.sync import is_synced
@@ -431,6 +432,19 @@ def test_every_run_arrives_once_though_every_fifth_request_fails(
     undisturbed = shutil.copyfile(empty_database, tmp_path / "undisturbed.db")
     sync_folder(folder, f"sqlite:///{undisturbed}")
     assert as_sets(contents(database)) == as_sets(contents(undisturbed))
+
+
+def test_the_progress_of_a_sync_counts_the_runs_up_to_all_of_them(tmp_path, uri, monkeypatch):
+    counts = []
+
+    class CountedBar(Bar):
+        def advance(self, count=1):
+            super().advance(count)
+            counts.append((self.done, self.total))
+
+    monkeypatch.setattr("fpp_sweep.tracking.sync.Bar", CountedBar)
+    sync_folder(build_sweep(tmp_path / "perturb-1", trials=2, baselines=()), uri)
+    assert counts == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_a_sync_without_progress_ends_in_the_stated_time_and_says_the_cause(

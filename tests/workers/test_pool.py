@@ -113,6 +113,22 @@ async def test_ray_retries_no_task_and_restarts_no_worker(monkeypatch):
     assert (options["max_task_retries"], options["max_restarts"]) == (0, 0)
 
 
+async def test_workers_are_started_at_the_first_call_and_only_then(monkeypatch):
+    starts = []
+
+    async def start(*arguments):
+        starts.append(arguments)
+        raise TaskFailed("no model")
+
+    monkeypatch.setattr(RayWorker, "start", start)
+    actor = scheduler_actor()
+    await asyncio.sleep(0)
+    assert starts == []
+    for _ in range(2):
+        assert (await actor.open()).reason == "no model"
+    assert len(starts) == 1
+
+
 @pytest.mark.parametrize(("retry_elsewhere", "error"), [(False, TaskFailed), (True, LostError)])
 async def test_a_model_that_cannot_be_loaded_fails_the_start_and_ends_the_process(monkeypatch, retry_elsewhere, error):
     """The failure is final unless another worker might succeed."""

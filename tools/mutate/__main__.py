@@ -39,6 +39,7 @@ SECONDS = 40.0  # seconds of tests for a break
 WARNINGS = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # warnings of plugins that the libraries have loaded
 TIME_LIMIT = "time limit"
 FACTOR, ALLOWANCE = 4.0, 60.0  # a break may take so many times the seconds of its tests, and so many more
+PATIENCE = 10.0  # the unbroken copy may take so many times as long, on a machine that is busy otherwise
 
 
 Reach = dict[str, tuple[float, set[str]]]  # seconds and called functions of a test, by its name
@@ -169,7 +170,7 @@ def try_break(change: Break, copy: Path, tests: Reach) -> tuple[str, str]:
         if outcome == "survived" or by == TIME_LIMIT:
             return outcome, by
         check = [by] if by in tests else chosen
-        unbroken, also_by = run_tests(copy, check, limit_of(check, tests))
+        unbroken, also_by = run_tests(copy, check, PATIENCE * limit_of(check, tests))
         if unbroken == "survived":
             return outcome, by
         if also_by not in tests:
