@@ -89,8 +89,10 @@ def _front_plot(name: str, info: SweepInfo, statistics: SweepStatistics, figure:
 
 
 def _points_trace(info: SweepInfo, statistics: SweepStatistics, points: Points) -> Trace:
+    names = []
     hover_texts = []
     for record in points.records:
+        names.append(record.name)
         hover_texts.append(_hover_text(info, statistics, record))
     marker: dict[str, Any] = {"color": points.color, "symbol": points.marker.plotly, "size": 11}
     if points.kind in ("trials", "infeasible"):
@@ -102,7 +104,7 @@ def _points_trace(info: SweepInfo, statistics: SweepStatistics, points: Points) 
         "x": points.xs,
         "y": points.ys,
         "text": hover_texts,
-        "customdata": [record.name for record in points.records],
+        "customdata": names,
         "hovertemplate": "%{text}<extra></extra>",
         "marker": marker,
         **_error_bars(points),
@@ -152,7 +154,10 @@ def _other_split_traces(info: SweepInfo, front: Front, figure: FrontFigure, poin
     """Yield where the same trials are on other splits: hollow markers, each at the end of a thin line."""
     x_metric, y_metric = (info.objectives[index].metric for index in figure.pair)
     for split in splits_of(info, points.records)[1:]:
-        records = [record for record in points.records if split in record.results]
+        records = []
+        for record in points.records:
+            if split in record.results:
+                records.append(record)
         start_xs, start_ys = front.coordinates(records, figure.pair)
         xs: list[float | None] = []
         ys: list[float | None] = []
