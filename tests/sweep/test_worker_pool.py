@@ -1,4 +1,4 @@
-"""What a sweep asks Ray for: a worker has at most all cores of the machine, and a GPU where there is one."""
+"""The needs of a worker: at most all cores of the machine, and a GPU where there is one."""
 
 import pytest
 
