@@ -1,0 +1,30 @@
+"""The needs of a worker: at most all cores of the machine, and a GPU where there is one."""
+
+import pytest
+
+from fpp_sweep.space.work import Work
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.sweep import worker_pool
+from fpp_sweep.sweep.worker_pool import gpus_of_a_worker
+
+
+def test_a_worker_may_have_all_cores_and_no_more(monkeypatch):
+    monkeypatch.setattr(worker_pool, "cores", lambda: 4)
+    worker_pool._require_cores(4.0)
+    with pytest.raises(InputError, match=r"work.cpus_per_worker=4\.5: this machine has 4 CPUs; ask"):
+        worker_pool._require_cores(4.5)
+
+
+@pytest.mark.parametrize(
+    ("work", "gpus_here", "gpus"),
+    [
+        (Work(), 0.0, 0.0),
+        (Work(), 2.0, 1.0),
+        (Work(device="cuda"), 0.0, 1.0),  # the machines of a cluster may have GPUs
+        (Work(device="cpu"), 2.0, 0.0),
+        (Work(gpus_per_worker=0.5), 2.0, 0.5),
+    ],
+)
+def test_a_worker_has_a_gpu_where_there_is_one_unless_the_space_says_otherwise(monkeypatch, work, gpus_here, gpus):
+    monkeypatch.setattr(worker_pool, "gpus_here", lambda: gpus_here)
+    assert gpus_of_a_worker(work) == gpus
