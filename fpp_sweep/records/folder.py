@@ -45,7 +45,7 @@ from fpp_sweep.spec.files import (
     stamp_of,
     write_json,
 )
-from fpp_sweep.spec.messages import masked, note
+from fpp_sweep.spec.messages import masked, note, plural
 
 FORMAT = 3
 RECORDS = "[!.]*.json"  # names of records; a file that is being written begins with a dot
@@ -142,7 +142,11 @@ class SweepFolder:
                 for fields in as_list(document.get("objectives")):
                     objectives.append(Objective.recorded(**as_mapping(fields)))
             work = _checked(WorkTotals, document.get("work", {}), "work")
-            return _checked(SweepInfo, document | {"objectives": tuple(objectives), "work": work})
+            info = _checked(SweepInfo, document | {"objectives": tuple(objectives), "work": work})
+            if info.reference is not None:
+                problem = f"has {plural(len(info.reference), 'value')} for {plural(len(objectives), 'objective')}"
+                require(len(info.reference) == len(objectives), problem, "reference")
+            return info
 
     def load_info_or_copy(self) -> tuple[SweepInfo, str | None]:
         """Return the sweep's record and, if it was damaged and has been restored from its copy, a note of that."""

@@ -74,6 +74,8 @@ def write_measured_sweep(path, world, sides, splits=("val",), *, limit=None, see
     `shifts` has the shifts of accuracy by seed of the trials whose seeds differ.
     """
     folder = SweepFolder(path)
+    if "objectives" in changes:
+        changes.setdefault("reference", None)  # the usual corner is that of the usual objectives
     folder.write_info(replace(sweep_info(), name=path.name, **changes))
     for number, (name, side) in enumerate(sides.items()):
         table = world.block_stats(*side, limit, seeds, (shifts or {}).get(name, ()))

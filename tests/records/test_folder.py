@@ -100,6 +100,7 @@ def test_a_damaged_record_of_the_sweep_is_made_again_from_its_copy(folder):
         ("objectives", [{"metric": "ece", "goal": "good"}], "objectives: needs a metric and its goal, max or min"),
         ("objectives", [{"goal": "max"}], "missing 1 required keyword-only argument: 'metric'"),
         ("reference", [1.0, "2"], "reference.1: must be a number ('2')"),
+        ("reference", [1.0], "reference: has 1 value for 2 objectives"),
         ("state", "done", "state: unknown state 'done'"),
         ("spent", True, "spent: must be a number (True)"),
         ("spent", 10**400, "spent: must be a number (1000"),

@@ -285,7 +285,7 @@ def test_the_best_trials_of_a_sweep_are_judged_beside_the_baselines_that_it_shar
 def test_sweeps_with_one_and_with_three_objectives_are_compared(sweeps, tmp_path):
     for goals in ((("accuracy", "max"),), (("accuracy", "max"), ("ece", "min"), ("brier", "min"))):
         objectives = tuple(Objective(metric=metric, goal=goal) for metric, goal in goals)
-        sweeps["far"].write_info(replace(sweeps["far"].info(), objectives=objectives))
+        sweeps["far"].write_info(replace(sweeps["far"].info(), objectives=objectives, reference=None))
         compare.main(["far", "better", "--out", str(tmp_path / "there")])
         Image.open(tmp_path / "there" / "comparison.png").verify()
 
@@ -374,7 +374,7 @@ def test_trials_that_skipped_images_are_compared_on_whole_blocks(sweeps, capsys)
 
 def test_a_metric_that_cannot_be_resampled_has_values_and_no_test(sweeps, capsys):
     far = sweeps["far"]
-    far.write_info(replace(far.info(), objectives=(Objective(metric="sce", goal="min"),)))
+    far.write_info(replace(far.info(), objectives=(Objective(metric="sce", goal="min"),), reference=None))
     for record in far.trials():
         result = record.results["test"]
         datasets = {dataset: {**numbers, "sce": 0.25} for dataset, numbers in result.datasets.items()}
