@@ -17,6 +17,7 @@ can be reached.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -323,6 +324,8 @@ def _document_of(folder: Path, file: Path) -> Iterator[dict[str, Any]]:
     try:
         content = read_inside(folder, file, MOST_BYTES)
     except OSError as error:
+        if error.errno == errno.EFBIG:  # the file is damaged; other errors may come from the disk
+            raise _unreadable(file, error) from None
         raise _unreadable(file, error) from error
     try:
         document = dict(as_mapping(_DECODER.decode(content.decode("utf-8"))))
