@@ -251,14 +251,18 @@ def concatenate(parts: Sequence[Predictions]) -> Predictions:
     """Join shards of one dataset, in the order given; associative to the last bit."""
     if not parts:
         raise InputError("no shards to join")
-    ids: list[str] = []
-    class_bins = parts[0].class_bins
-    for index, part in enumerate(parts):
+    first, *others = parts
+    ids = list(first.ids)
+    class_bins = first.class_bins
+    for part in others:
         ids += part.ids
-        if index > 0:
-            class_bins = class_bins + part.class_bins
-    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _DTYPES}
-    columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
+        class_bins = class_bins + part.class_bins
+    joined = {}
+    for name in _DTYPES:
+        joined[name] = np.concatenate([getattr(part, name) for part in parts])
+    columns = {}
+    for name in first.columns:
+        columns[name] = np.concatenate([part.columns[name] for part in parts])
     return Predictions(ids=tuple(ids), class_bins=class_bins, columns=columns, **joined)
 
 

@@ -115,6 +115,15 @@ class Front:
             remaining = behind
         return chosen
 
+    @cached_property
+    def n_below_floor(self) -> int:
+        """Number of finished trials below the floor of accuracy."""
+        count = 0
+        for record in self.finished:
+            if self.is_below_floor(record):
+                count += 1
+        return count
+
     def is_below_floor(self, record: TrialRecord) -> bool:
         """Return True for a trial that is more than `floor` points less accurate than zero-shot."""
         zero_shot = self._zero_shot()

@@ -104,7 +104,7 @@ class _Measured:
     """All that is kept of the files of a record's block statistics, which take ten times the memory."""
 
     images: dict[str, int]  # by dataset
-    digests: dict[str, bytes]  # of each dataset's images
+    digests: dict[str, bytes]  # digest of the images, by dataset
     accuracies: Mapping[tuple[str, int], float]  # by dataset and seed
     samples: RecordSamples
 

@@ -147,11 +147,11 @@ def moved_into_range(values: Numbers, are_below_floor: NDArray[np.bool_]) -> Num
 
 def moved_values_note(front: Front) -> str:
     """Return a sentence on the trials whose values the model does not have as they are; empty if there are none."""
-    n_below_floor = int(below_floor(front, front.finished).sum())
-    if not n_below_floor or len(front.finished) - n_below_floor < MIN_ABOVE_FLOOR:
+    n_above_floor = len(front.finished) - front.n_below_floor
+    if not front.n_below_floor or n_above_floor < MIN_ABOVE_FLOOR:
         return ""
     return (
-        f"For the model, values of {plural(n_below_floor, 'trial')} more than {front.floor:g} points below "
+        f"For the model, values of {plural(front.n_below_floor, 'trial')} more than {front.floor:g} points below "
         f"{catalogue.PLAIN} are moved into the range of the other trials' values, or they would hide all other effects."
     )
 

@@ -185,7 +185,7 @@ def frame_of(front: Front, points_of_kinds: Sequence[Points]) -> Frame | None:
 
     It is None if no trial is below the floor, or if no trial is above it.
     """
-    if not any(front.is_below_floor(record) for record in front.finished):
+    if not front.n_below_floor:
         return None
     xs: list[float] = []
     ys: list[float] = []
@@ -195,12 +195,13 @@ def frame_of(front: Front, points_of_kinds: Sequence[Points]) -> Frame | None:
             ys.append(y)
     if min(xs, default=0.0) == max(xs, default=0.0) or min(ys) == max(ys):
         return None
-    return Frame(_with_margin(xs), _with_margin(ys))
+    return Frame(with_margin(xs, FRAME_MARGIN), with_margin(ys, FRAME_MARGIN))
 
 
-def _with_margin(values: Sequence[float]) -> tuple[float, float]:
+def with_margin(values: Sequence[float], share: float) -> tuple[float, float]:
+    """Return the range of the values, with a share of its width added at both ends."""
     low, high = min(values), max(values)
-    margin = FRAME_MARGIN * (high - low)
+    margin = share * (high - low)
     return low - margin, high + margin
 
 
@@ -278,9 +279,8 @@ def write_front_picture(path: Path, info: SweepInfo, statistics: SweepStatistics
     panels = front_figures(info, statistics)
     name = textwrap.fill(info.name, 60 * len(panels))
     title = f"{name}\n{len(front.members)} of {len(front.finished)} trials on the front, {info.search_split} split"
-    n_below_floor = sum(front.is_below_floor(record) for record in front.finished)
-    if n_below_floor:
-        left_out = plural(n_below_floor, "trial")
+    if front.n_below_floor:
+        left_out = plural(front.n_below_floor, "trial")
         title += f"\naxes fitted without {left_out} more than {front.floor:g} points below {PLAIN}"
 
     def draw(figure: Figure) -> None:

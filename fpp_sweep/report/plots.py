@@ -27,6 +27,7 @@ from fpp_sweep.report.figures import (
     Staircase,
     ends_of_intervals,
     front_figures,
+    with_margin,
 )
 from fpp_sweep.report.text_layout import cut
 from fpp_sweep.spec.palette import BLUE, GREY, RED
@@ -34,7 +35,7 @@ from fpp_sweep.spec.palette import BLUE, GREY, RED
 COLOR_SCALE = [[0, GREY], [0.5, BLUE], [1, RED]]  # from worst to best
 N_HOVERED_SETTINGS = 18  # settings in a hover label; a click shows all
 OUTLIER_DISTANCE = 2.0  # interquartile ranges beyond the quartiles; points further out are left out at first
-RANGE_MARGIN = 0.07  # of a range, at both of its ends
+RANGE_MARGIN = 0.07  # share of a range that is added at both of its ends
 TEXT_LENGTH = 48  # characters of a value in a plot
 MARGIN = {"l": 64, "r": 16, "t": 16, "b": 48}
 LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0}
@@ -290,10 +291,9 @@ def range_without_outliers(column: Sequence[float | None]) -> list[float] | None
     first, _, third = quantiles(values, n=4, method="inclusive")
     distance = OUTLIER_DISTANCE * (third - first)
     inside = [value for value in values if first - distance <= value <= third + distance]
-    margin = RANGE_MARGIN * (inside[-1] - inside[0])
-    if len(inside) == len(values) or not margin:
+    if len(inside) == len(values) or inside[0] == inside[-1]:
         return None
-    return [inside[0] - margin, inside[-1] + margin]
+    return list(with_margin(inside, RANGE_MARGIN))
 
 
 # --- importances and hypervolume ----------------------------------------------------------------------

@@ -14,6 +14,7 @@ from fpp_sweep.records.front import Front, format_setting, is_number, search_ran
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.effects import Curve, EffectMap, Effects, below_floor
+from fpp_sweep.report.figures import with_margin
 from fpp_sweep.report.plots import COLOR_SCALE, RANGE_MARGIN, plot_text, plot_texts, range_without_outliers, transparent
 from fpp_sweep.report.text_layout import cut
 from fpp_sweep.spec import catalogue
@@ -365,9 +366,7 @@ def usual_range(column: Sequence[float], are_below_floor: NDArray[np.bool_]) -> 
     above = np.asarray(column)[~are_below_floor].tolist()
     limits = range_without_outliers(above)
     if limits is None and len(set(above)) > 1 and len(above) < len(column):
-        low, high = min(above), max(above)
-        margin = RANGE_MARGIN * (high - low)
-        limits = [low - margin, high + margin]
+        limits = list(with_margin(above, RANGE_MARGIN))
     return limits
 
 

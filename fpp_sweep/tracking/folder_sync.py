@@ -86,7 +86,7 @@ class Failure:
 
     key: str  # `DesiredRun.key` of the run; empty if the store did not answer
     cause: str
-    is_permanent: bool  # the same request would fail again
+    is_permanent: bool  # True if the same request would fail again
 
     def __str__(self) -> str:
         if not self.key:
