@@ -175,6 +175,7 @@ class SweepInfo:
     command: str = ""  # the first driver's command line, without secrets
     group: str = ""  # id of the reproduction that the sweep belongs to; empty for a sweep that stands alone
     plugins: Texts = field(default_factory=dict)  # name of a plugin -> digest of its file
+    plugin_files: Texts = field(default_factory=dict)  # name of a plugin -> full path of its file
     versions: Texts = field(default_factory=dict)  # versions of Python, this package and the libraries, by name
     git_commit: str = ""  # commit of this package; empty where it is not a checkout
     git_dirty: bool = False  # the checkout had uncommitted changes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,15 +42,9 @@ def repeat_command(folder: SweepFolder, info: SweepInfo, record: TrialRecord) ->
             split = name
     words = ["--config", str(folder.trial_file(record.name)), *_model_and_data(info, datasets, FLAGS)]
     words += ["--seed", *seeds, "--set", f"search.split={split}", *_work_assignments(info)]
-    if info.plugins:
-        words += ["--plugin", *_plugin_files(info)]
+    if info.plugin_files:
+        words += ["--plugin", *info.plugin_files.values()]
     return runnable(command_line("evaluate", words))
-
-
-def _plugin_files(info: SweepInfo) -> list[str]:
-    """Return the plugins by their paths in the command of the sweep; by name if no command is recorded."""
-    paths = {Path(word).stem: word for word in shlex.split(info.command) if word.endswith(".py")}
-    return [paths.get(name, f"{name}.py") for name in info.plugins]
 
 
 def _work(info: SweepInfo) -> Mapping[str, Any]:

@@ -59,7 +59,7 @@ def read(paths: Iterable[Path]) -> tuple[PluginFile, ...]:
         if name in files:
             raise InputError(f"--plugin {path}: another plugin is named {name}, too; rename one of them")
         digest = hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
-        files[name] = PluginFile(name=name, text=text, digest=digest)
+        files[name] = PluginFile(name=name, path=str(path.resolve()), text=text, digest=digest)
     return tuple(files.values())
 
 

@@ -34,6 +34,7 @@ class PluginFile:
     """A plugin as it travels: workers on other machines get the text, not the path."""
 
     name: str  # the file's name without .py
+    path: str  # full path of the file on the machine where the command ran
     text: str
     digest: str
 

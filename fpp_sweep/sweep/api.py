@@ -48,6 +48,9 @@ class Options:
     def plugin_digests(self) -> dict[str, str]:
         return {file.name: file.digest for file in self.plugins}
 
+    def plugin_files(self) -> dict[str, str]:
+        return {file.name: file.path for file in self.plugins}
+
 
 @dataclass(frozen=True, slots=True)
 class Sweep:

@@ -31,6 +31,7 @@ def new_info(space: Space, options: Options, folder: SweepFolder, tracking_uri: 
         command=options.command,
         group=options.group,
         plugins=options.plugin_digests(),
+        plugin_files=options.plugin_files(),
         versions=versions(),
         git_commit=commit,
         git_dirty=has_changes,

@@ -2,22 +2,26 @@
 
 import errno
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import WorkTotals
 from fpp_sweep.report.repeat import repeat_command
-from fpp_sweep.space.reading import read_config
+from fpp_sweep.space.reading import load_space, read_config
+from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep import showing
+from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.summary import failure_lines, front_notes, state_line, summary_lines, work_lines
+from fpp_sweep.sweep.sweep_info import new_info
 from tests.kit.names import PLAIN, TPT
 from tests.kit.records import baseline, failed, running, sweep_info, trial, write_sweep
 
 WORK = {"model": "ViT-B-16/openai", "data_root": "my data", "limit": 10, "threads": None, "workers": 2, "seeds": [0, 1]}
-RAN = {"space": {"work": WORK}, "datasets": {"dtd": "1", "pets": "2"}, "plugins": {"mine": "0123"}}
+RAN = {"space": {"work": WORK}, "datasets": {"dtd": "1", "pets": "2"}, "plugin_files": {"mine": "/code/mine.py"}}
 
 
 def notes(*records, **changes):
@@ -68,7 +72,7 @@ def test_failures_have_cause_traceback_and_command_and_more_than_three_are_count
     assert command.startswith(runnable(f"fpp-sweep evaluate --config {folder.trial_file('trial-0000')} "))
     assert command.endswith(
         " --model ViT-B-16/openai --datasets pets --data-root 'my data' --limit 10 --seed 1 "
-        "--set search.split=val work.threads=1 --plugin mine.py"
+        "--set search.split=val work.threads=1 --plugin /code/mine.py"
     )
 
 
@@ -85,10 +89,15 @@ def test_a_trial_is_repeated_on_all_its_datasets_and_seeds_and_a_failed_test_on_
     assert list(failure_lines(folder, folder.info(), [tested]))
 
 
-def test_a_plugin_is_repeated_with_the_path_that_the_command_named(tmp_path):
-    command = "fpp-sweep tune --space s.yaml --plugin 'my plugins/mine.py' --set fpp.steps=1"
-    folder = write_sweep(tmp_path, sweep_info(**RAN, command=command), [trial(0)])
-    assert repeat_command(folder, folder.info(), trial(0)).endswith(" --plugin 'my plugins/mine.py'")
+def test_a_plugin_named_by_a_relative_path_is_repeated_by_its_full_path(tmp_path, monkeypatch):
+    file = tmp_path / "my plugins" / "mine.py"
+    file.parent.mkdir()
+    file.write_text("")
+    monkeypatch.chdir(tmp_path)
+    options = Options(plugins=plugins.read([Path("my plugins/mine.py")]))
+    folder = write_sweep(tmp_path / "sweep", sweep_info(), [trial(0)])
+    folder.write_info(new_info(load_space("perturb"), options, folder, tracking_uri="sqlite:///mlflow.db"))
+    assert repeat_command(folder, folder.info(), trial(0)).endswith(f" --plugin '{file}'")
 
 
 def test_a_folder_of_images_is_repeated_with_its_path(tmp_path):

@@ -222,7 +222,7 @@ def test_a_worker_reports_the_progress_of_long_steps_from_another_thread(tmp_pat
 
 def test_the_scheduler_knows_the_plugins_rows_on_which_keys_depend():
     text = "import fpp_sweep\nfrom fpp_sweep import method\n@method(views=1)\ndef mine(**options): ...\n"
-    file = PluginFile(name="mine", text=text, digest="d1")
+    file = PluginFile(name="mine", path="mine.py", text=text, digest="d1")
     actor = scheduler_actor(spec=replace(SPEC, plugins=(file,)))
     try:
         asyncio.run(actor.begin(KEYS))
