@@ -14,11 +14,11 @@ import pytest
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import written_whole
+from fpp_sweep.spec.files import exclusive_lock, written_whole
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.tracking import DEFAULT_URI, check_store, mlflow_links, sync_folder, trusted_uri, upload_group_files
-from fpp_sweep.tracking.folder_sync import STATE_FILE, SweepRuns
+from fpp_sweep.tracking.folder_sync import LOCK_FILE, STATE_FILE, FolderSync, SweepRuns
 from fpp_sweep.tracking.sync import is_synced
 from fpp_sweep.tracking.uri import connect, ui_command
 from tests.kit.names import PLAIN
@@ -608,3 +608,16 @@ def test_a_sync_with_nothing_to_do_does_not_import_mlflow(tmp_path):
     assert first.endswith("True True\n")
     assert second.startswith("perturb-1: up to date, nothing has changed since the last sync")
     assert second.endswith("False False\n")
+
+
+def test_a_failed_connection_releases_the_folders_lock(tmp_path, uri, monkeypatch):
+    def refuse(*arguments):
+        raise ConnectionError("no answer")
+
+    monkeypatch.setattr("fpp_sweep.tracking.folder_sync.SweepRuns", refuse)
+    folder = build_sweep(tmp_path / "perturb-1")
+    sync = FolderSync(folder, uri, restore=False)
+    (failure,) = sync.make_pass(thorough=True, stop=lambda: False, on_update=print)
+    assert "no answer" in failure.cause
+    with exclusive_lock(folder.path / LOCK_FILE, wait=False):  # raises LockHeldError if `sync` still holds it
+        pass
