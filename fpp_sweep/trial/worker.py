@@ -63,6 +63,7 @@ class Worker:
         self.cache = FeatureCache(Path(spec.cache) if spec.cache else default_cache(), exact=spec.float32_cache)
         self._show = show
         self._adapters: OrderedDict[str, Adapter] = OrderedDict()  # the most recently used last
+        self._adapter_bytes: dict[str, int] = {}  # by the keys of `_adapters`, as after each adapter's last task
 
     @property
     def clip(self) -> Clip:
@@ -90,6 +91,7 @@ class Worker:
         """Load the model again when it is next used: a plugin may have written to its weights."""
         self.model = WorkerModel(self.spec)
         self._adapters.clear()
+        self._adapter_bytes.clear()
 
     def run(self, task: Task, inputs: Sequence[TaskResult], adapter_key: str = "") -> TaskResult:
         """Compute a task; `inputs` are the results of `task.needs`. The adapter is kept under its key.
@@ -191,15 +193,23 @@ class Worker:
 
     def adapter(self, task: EvalTask, prompt: Prompt | None, key: str = "") -> Adapter:
         """Return the task's method, set up for its prompt and dataset; recent ones are kept while memory suffices."""
+        self._measure_last_adapter()
         if key in self._adapters:
             self._adapters.move_to_end(key)
             return self._adapters[key]
         allowed = ADAPTER_MEMORY * self.clip.text.memory.device
-        while self._adapters and sum(adapter.state_bytes for adapter in self._adapters.values()) > allowed:
-            self._adapters.popitem(last=False)  # before the next one is built, which may need the memory
+        while self._adapters and sum(self._adapter_bytes.values()) > allowed:
+            dropped, _ = self._adapters.popitem(last=False)  # before the next one is built, which may need the memory
+            del self._adapter_bytes[dropped]
         dataset = self.datasets.open(task.dataset, task.split)
         with self.model.computing(adaptation_precision(task.config.precision)):
             adapter = make_adapter(self.model.clip_for(task.config), task.config, dataset, prompt)
         if key:
             self._adapters[key] = adapter
         return adapter
+
+    def _measure_last_adapter(self) -> None:
+        """Measure the adapter of the last task; the state of no other can have grown since its own last task."""
+        if self._adapters:
+            key = next(reversed(self._adapters))
+            self._adapter_bytes[key] = self._adapters[key].state_bytes
