@@ -59,16 +59,17 @@ def faster() -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     options = parser("experiments.recommendation.simulate", __doc__ or "")
     options.add_argument("--sweeps", type=int, default=200, help="simulated sweeps of each kind")
+    options.add_argument("--kinds", nargs="+", default=kinds(), choices=kinds(), metavar="KIND", help="default: all")
     options.add_argument("--images", type=int, default=1000, help="of each of five datasets, in a split")
     options.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSON lines")
     args = options.parse_args(argv)
-    wanted = {f"{args.images}/{kind}/{seed}": (kind, seed) for seed in range(args.sweeps) for kind in kinds()}
+    wanted = {f"{args.images}/{kind}/{seed}": (kind, seed) for seed in range(args.sweeps) for kind in args.kinds}
     faster()
     known = {row["id"] for row in read_lines(args.out)}
     for name, (kind, seed) in wanted.items():
         if name not in known:
             append_line(args.out, {"id": name, "kind": kind, **simulated(kind, seed, args.images)})
-    print_tables([row for row in read_lines(args.out) if row["id"] in wanted])
+    print_tables([row for row in read_lines(args.out) if row["id"] in wanted], args.kinds)
 
 
 def kinds() -> list[str]:
@@ -162,10 +163,10 @@ def recommended(row: Mapping[str, Any], margins: Mapping[str, float], level: flo
     return None
 
 
-def print_tables(rows: Sequence[Mapping[str, Any]]) -> None:
+def print_tables(rows: Sequence[Mapping[str, Any]], shown: Sequence[str]) -> None:
     print("| sweeps | margin of ECE | bound | recommend a trial | worse by more than the margin | the better trial |")
     print("|---|---|---|---|---|---|")
-    for kind in kinds():
+    for kind in shown:
         of_kind = [row for row in rows if row["kind"] == kind]
         for margin in MARGINS:
             for name, level in LEVELS.items():
