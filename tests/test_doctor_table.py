@@ -45,7 +45,7 @@ from tests.kit.waiting import LONG, wait_for
 from tests.test_doctor import weights, zoo
 from tests.test_hostile_folder import like_any_user
 from tests.test_misbehaving_plugins import Case
-from tests.workers.test_session_folders import ended_process_id, raylet
+from tests.workers.test_session_folders import ended_process_id, start_raylet
 
 load_once = cache(load)
 # the machine of the test may be short of them
@@ -234,7 +234,7 @@ def killed_driver(setup):
     session = setup.short / f"{SESSION_PREFIX}abcd"
     (session / "r").mkdir(parents=True)
     (session / OWNER_FILE).write_text(f"{platform.node()} {ended_process_id()}")
-    leader = setup.opened.enter_context(raylet(session))
+    leader = setup.opened.enter_context(start_raylet(session))
     wait_for(lambda: len(session_processes(session)) == 2)
     setup.opened.callback(leader.wait)
     for process in session_processes(session):
