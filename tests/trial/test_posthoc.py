@@ -179,7 +179,7 @@ def test_the_fits_and_the_block_statistics_of_every_map_are_files(measured):
     assert value == pytest.approx(measured_value(record.results["test"], "ece@temperature_val"), abs=1e-6)
 
 
-def test_sals_changes_no_zero_shot_ece_but_is_applied_to_other_methods(measured, worker, tmp_path):
+def test_sals_leaves_the_ece_of_zero_shot_unchanged(measured, worker, tmp_path):
     _, _, datasets, plan = measured
     zero_shot, parts = run_trial(plan, QUICK.replace({"method": PLAIN}), "test", inline(worker, plan, tmp_path))
     # SaLS scales logits to the range of zero-shot's, so zero-shot keeps its own
