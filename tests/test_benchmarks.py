@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.harness import Ratio, Spent, Spread, equal, measure, rounds, table
+from benchmarks.harness import Ratio, Spent, Spread, check_equal, measure, rounds, table
 from benchmarks.peak import peak_bytes
 from benchmarks.world import FILE, StoredTokenizer, padded_ids, tokenised
 from fpp_sweep.core.text.packing import Packing
@@ -75,12 +75,12 @@ def test_a_table_has_a_column_for_every_key():
 def test_sides_that_differ_are_reported(result, message):
     expected = torch.tensor([[0.50001, 0.49999]])
     with pytest.raises(AssertionError, match=message):
-        equal(torch.tensor(result), expected, "test", predictions=True)
+        check_equal(torch.tensor(result), expected, "test", predictions=True)
 
 
 def test_results_that_are_not_numbers_are_not_equal():
     with pytest.raises(AssertionError, match="differ by nan"):
-        equal(torch.tensor([torch.nan]), torch.tensor([torch.nan]), "test")
+        check_equal(torch.tensor([torch.nan]), torch.tensor([torch.nan]), "test")
 
 
 def test_peak_memory_includes_freed_memory():

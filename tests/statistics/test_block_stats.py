@@ -202,7 +202,7 @@ def test_there_are_enough_blocks_and_they_fit_into_batches():
 
 
 def test_blocks_that_two_limits_share_are_matched_at_any_block_size():
-    """Of 1000 images a block has 8, of 200 images 2; the first 200 images in the fixed order are shared."""
+    """Blocks have 8 images (of 1000) and 2 images (of 200); the first 200 images in the fixed order are shared."""
     order, _ = fair_order("dtd", names(1000))
     generator = np.random.default_rng(5)
     outcomes = confidences(generator, 1000)
