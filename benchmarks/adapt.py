@@ -1,13 +1,13 @@
 """Test-time adaptation, text side, per image: `python -m benchmarks.adapt`.
 
-The naive reference adapts one image at a time: 77 tokens, forward, backward, AdamW, forward. The engine's TPT adapts a
+The naive reference adapts one image at a time: 77 tokens; forward, backward, AdamW, forward. The engine's TPT adapts a
 batch of images, with each sample's first gradient from the Jacobian J (built once for a dataset) or sent back through
 the tower (pullback). Both start from given image features.
 
-- More than --naive-up-to classes do not fit into the memory of a small machine with autograd's records for all of
-  them. The naive side is then measured on the first so many, and scaled by K, in which it is linear: marked with ~.
-- Building J takes minutes for many classes. With more than --whole-jacobian-up-to, the time is that of a few of the D
-  feature dimensions, scaled; the products are then timed with a random J of the right size.
+- With more than --naive-up-to classes, autograd's records do not fit into the memory of a small machine. The naive side
+  is then measured on the first --naive-up-to classes and scaled linearly to K; such numbers are marked with ~.
+- Building J takes minutes for many classes. With more than --whole-jacobian-up-to classes, its time is measured on
+  a few of the D feature dimensions and scaled; the products are then timed with a random J of the right size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.harness import Ratio, Spent, Spread, compile_option, equal, finish, measure, now, parse, rounds
+from benchmarks.harness import Ratio, Spent, Spread, check_equal, compile_option, finish, measure, now, parse, rounds
 from benchmarks.world import LOGIT_SCALE, SMALL, STAND_IN, TEST_SETS, VIT_B_16, World, build
 from fpp_sweep.cli.command import Parser, run
 from fpp_sweep.core.compute.compiling import EAGER_CALLS
@@ -32,16 +32,16 @@ from fpp_sweep.spec.config import AdaptConfig
 from tests.reference.naive import adapt_one, householder
 
 OTPT_WEIGHT = 18.0
-FORMS = ("jacobian", "pullback")  # of the first gradient, as `benchmarks.peak` takes them
-MOST_IMAGES = 32  # in a batch
-TOKENS_AT_ONCE = 8192  # in a batch, where that allows more than one image
-SAMPLED_DIMENSIONS = 16  # of D, where J is not built whole
+FORMS = ("jacobian", "pullback")  # forms of the first gradient, by their names in `benchmarks.peak`
+MOST_IMAGES = 32  # largest number of images in a batch
+TOKENS_AT_ONCE = 8192  # largest number of tokens in a batch of several images
+SAMPLED_DIMENSIONS = 16  # feature dimensions that are measured if J is not built completely
 QUICK_IMAGES = 4
 
 
 @dataclass(slots=True, eq=False)
 class StandInJacobian:
-    """Costs what ByJacobian does, with random numbers in J."""
+    """A substitute for ByJacobian with the same costs and random numbers in J."""
 
     features: Tensor
     jacobian: Tensor  # (K * D, n * W)
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     classes = args.classes or ([10, 47] if args.quick else [10, 47, 101])
     rows, raw = [], {}
     for count in classes:
-        timings = measured(args, count)
+        timings = measure_classes(args, count)
         raw[str(count)] = timings
         rows.append(row(count, timings))
     notes = [STAND_IN, "Ratios are naive / engine: median (lowest..highest) over rounds, wall; CPU seconds beside."]
@@ -81,8 +81,8 @@ def _options(options: Parser) -> None:
     compile_option(options)
 
 
-def measured(args: Any, classes: int) -> dict[str, Any]:
-    """Everything about one number of classes; seconds are per image."""
+def measure_classes(args: Any, classes: int) -> dict[str, Any]:
+    """Return all measurements for one number of classes; seconds are per image."""
     world = build(SMALL if args.quick else VIT_B_16, classes, samples=MOST_IMAGES, device=args.device)
     tokens = len(world.texts.packing)
     batch = QUICK_IMAGES if args.quick else max(1, min(MOST_IMAGES, TOKENS_AT_ONCE // tokens))
@@ -103,7 +103,7 @@ def measured(args: Any, classes: int) -> dict[str, Any]:
         return adapt_one(world.naive, ids, world.context, world.views[0], logit_scale=LOGIT_SCALE)
 
     def engine(method: Tpt, first: FirstGradient, world: World = world) -> Any:
-        start = started(method, world, first)
+        start = start_state(method, world, first)
         return lambda: method.predict(world.model, start, world.views)
 
     works = {
@@ -117,7 +117,7 @@ def measured(args: Any, classes: int) -> dict[str, Any]:
             forms = {"jacobian": jacobian, "pullback": ByPullback(other.texts, other.context)}
         for name, first in forms.items():
             works[f"compiled {name}"] = engine(tpt, first, other), batch
-            warmed(works[f"compiled {name}"][0], works[name][0], f"K = {classes}, {name}", args.device)
+            warm_up(works[f"compiled {name}"][0], works[name][0], f"K = {classes}, {name}", args.device)
     spent: dict[str, Any] = dict(rounds(works, args.repeats, args.device))
     penalties = {"tpt": (engine(tpt, jacobian), batch), "otpt": (engine(otpt, jacobian), batch)}
     spent |= rounds(penalties, 1 if args.quick else 2 * args.repeats + 1, args.device)
@@ -125,18 +125,18 @@ def measured(args: Any, classes: int) -> dict[str, Any]:
     return {**spent, "once": once, "images": images, "tokens": tokens, "batch": batch, "naive_scaled": scaled}
 
 
-def warmed(compiled: Any, eager: Any, what: str, device: str) -> None:
-    """Call until it is compiled; it gives the same."""
+def warm_up(compiled: Any, eager: Any, what: str, device: str) -> None:
+    """Call the compiled function until it is compiled, and check that its results equal the eager ones."""
     began = now(device)
     for _ in range(EAGER_CALLS):
         compiled()
     logits, _ = compiled()
     print(f"{what}: compiled within {(now(device) - began).wall:.0f} s")
-    equal(logits.softmax(-1), eager()[0].softmax(-1), f"{what}, compiled", predictions=True)
+    check_equal(logits.softmax(-1), eager()[0].softmax(-1), f"{what}, compiled", predictions=True)
 
 
 def build_jacobian(world: World, whole: bool, device: str) -> tuple[Spent, FirstGradient]:
-    """Return the costs of building J, and J or a matrix that costs as much to multiply with."""
+    """Return the costs of building J, and J or a random matrix with the same cost of multiplication."""
     if whole:
         built: list[ByJacobian] = []
         once = measure(lambda: built.append(ByJacobian(world.texts, world.context)), device=device)
@@ -148,7 +148,7 @@ def build_jacobian(world: World, whole: bool, device: str) -> tuple[Spent, First
     return once * (len(weight) / SAMPLED_DIMENSIONS), StandInJacobian.of(world)
 
 
-def started(method: Tpt, world: World, first: FirstGradient) -> Start:
+def start_state(method: Tpt, world: World, first: FirstGradient) -> Start:
     """Return the state of `method.start`, with our choice of the first gradient's form."""
     if method.penalty is None:
         return Start(world.context, first, 0.0)
@@ -159,7 +159,7 @@ def started(method: Tpt, world: World, first: FirstGradient) -> Start:
 
 
 def check(world: World, pulling: FirstGradient, jacobian: FirstGradient | None, naive_classes: int, args: Any) -> None:
-    """Both sides give the same probabilities; as far as the naive side gets."""
+    """Check that both sides give the same probabilities, unless the naive side cannot take all classes."""
     count = len(world.views) if args.quick else 1
     if naive_classes < len(world.texts):
         print(f"K = {len(world.texts)}: results are compared at {naive_classes} classes and fewer only", flush=True)
@@ -184,8 +184,8 @@ def check(world: World, pulling: FirstGradient, jacobian: FirstGradient | None, 
         )
         for form, first in (("J", jacobian), ("pullback", pulling)):
             if first is not None:
-                logits, _ = method.predict(world.model, started(method, world, first), world.views[:count])
-                equal(logits.softmax(-1), expected, f"K = {len(world.texts)}, {name}, {form}", predictions=True)
+                logits, _ = method.predict(world.model, start_state(method, world, first), world.views[:count])
+                check_equal(logits.softmax(-1), expected, f"K = {len(world.texts)}, {name}, {form}", predictions=True)
 
 
 def row(classes: int, timings: dict[str, Any]) -> dict[str, object]:
@@ -212,7 +212,7 @@ def row(classes: int, timings: dict[str, Any]) -> dict[str, object]:
 
 
 def growth(raw: dict[str, Any]) -> list[str]:
-    """Return the growth of an image's cost beside that of the class tokens."""
+    """Return the growth of the cost of an image relative to the growth of the number of class tokens."""
     costs = {
         classes: Spread.of([spent.cpu for spent in timings["jacobian"]]).median for classes, timings in raw.items()
     }
@@ -226,7 +226,7 @@ def growth(raw: dict[str, Any]) -> list[str]:
 
 
 def memory_notes(args: Any) -> list[str]:
-    """Return peak memory, each measured in a separate process."""
+    """Return lines with peak memory; each number is measured in a separate process."""
     notes = []
     for classes in args.memory_of:
         for form in FORMS:

@@ -1,12 +1,14 @@
-"""Fault after fault while a sweep runs: `python -m benchmarks.chaos --rounds 100 --seed 0`.
+"""Random faults while a sweep runs: `python -m benchmarks.chaos --rounds 100 --seed 0`.
 
-A sweep is left alone once. Then the same sweep runs again and again, with random faults, up to three at once (see
-`benchmarks.faults`), and is resumed whenever it has ended early, until there were as many faults as asked for. Faults
-and moments follow from the seed and the sweep's number: a moment is a number of trials ended, tasks begun or requests
-sent. `--sweep N` repeats one sweep. Whenever a driver or scheduler was killed, every result that a trial's log has
-acknowledged must be on disk. At the end of each sweep every trial must stand exactly once in folder, Optuna's study
-and MLflow, every sample once in each trial's predictions, and every value must be the undisturbed one's; nothing may
-be left running, and the terminal may have shown no traceback.
+A sweep runs once without faults. Then the same sweep runs repeatedly with random faults, up to three at once (see
+`benchmarks.faults`), until there were as many faults as requested. A sweep that ends early is resumed. Faults and
+their moments depend on the seed and the sweep's number only: a moment is a number of ended trials, started tasks or
+sent requests. `--sweep N` repeats one sweep.
+
+After each kill of a driver or scheduler, every result that a trial's log has acknowledged must be on disk. At the end
+of each sweep, every trial must be exactly once in folder, Optuna's study and MLflow; every sample must be once in each
+trial's predictions; every value must equal the undisturbed one; no process may be left running; and the terminal may
+have shown no traceback.
 """
 
 from __future__ import annotations
@@ -45,62 +47,62 @@ work: {datasets: [scenes], limit: 130, shards: 2, baselines: [zero_shot], worker
        reuse_results: false}
 """
 SAMPLES = 130
-LEFT = 90.0  # seconds within which nothing of a driver that has ended may be left
-PLANTED = Path(__file__).with_name("planted_bug.py")
-CLOCK = Path(__file__).with_name("moved_clock")
-TIME_COLUMNS = 20  # of a line's date and time
+EXIT_SECONDS = 90.0  # processes of a driver that has ended must end within this time
+PLANTED_BUG = Path(__file__).with_name("planted_bug.py")
+MOVED_CLOCK_FOLDER = Path(__file__).with_name("moved_clock")
+TIME_COLUMNS = 20  # width of the date and time at the start of a line
 ACKNOWLEDGED = re.compile(r": (cached|[0-9.]+ s, .*)$")  # the end of the line of a result in a trial's log
-HANGS = 900.0  # seconds without a record's change after which a sweep is said to hang
+HANG_SECONDS = 900.0  # a sweep hangs if no record changes for this time
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    book = Book()
+    fault_log = FaultLog()
     with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
         root = Path(scratch)
         (root / "space.yaml").write_text(SPACE.replace("TRIALS", str(args.trials)))
         with small_disk(root / "sweeps"):
-            expected = undisturbed(root)
+            expected = run_undisturbed(root)
             number = args.sweep or 1
-            while book.count < args.rounds:
+            while fault_log.count < args.rounds:
                 try:
-                    disturbed(root, expected, book, args, plan_for(args, number))
+                    run_disturbed(root, expected, fault_log, args, plan_for(args, number))
                 except InputError as error:
                     if args.plant and isinstance(error, LostResults):
-                        print(f"the planted bug was found in sweep {number}, after {book.count} faults: {error}")
+                        print(f"the planted bug was found in sweep {number}, after {fault_log.count} faults: {error}")
                         return
                     words = f"--seed {args.seed} --trials {args.trials} --most {args.most}"
                     raise InputError(f"{error}\nsweep {number}; repeat it with {words} --sweep {number}") from error
-                print(f"sweep {number}: {book.count} faults so far, all as undisturbed", flush=True)
+                print(f"sweep {number}: {fault_log.count} faults so far, all as undisturbed", flush=True)
                 if args.sweep:
                     break
                 number += 1
     if args.plant:
-        raise InputError(f"the planted bug was not found with {book.count} faults")
-    book.tell()
+        raise InputError(f"the planted bug was not found with {fault_log.count} faults")
+    fault_log.print_summary()
 
 
 class LostResults(InputError):
-    """Results that were acknowledged and are not on disk."""
+    """Acknowledged results are not on disk."""
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("benchmarks.chaos", __doc__ or "")
     add = options.add_argument
     add("--rounds", type=int, default=100, metavar="N", help="faults")
-    add("--trials", type=int, default=20, metavar="N", help="of each sweep")
+    add("--trials", type=int, default=20, metavar="N", help="trials of each sweep")
     add("--most", type=int, default=8, metavar="N", help="faults in one sweep")
-    add("--kinds", nargs="+", metavar="NAME", choices=[*RUNNING, *AT_REST], help="these alone")
-    add("--seed", type=int, default=0, metavar="N", help="of faults and moments")
-    add("--sweep", type=int, default=0, metavar="N", help="the sweep of that number alone")
-    add("--plant", action="store_true", help="plant a bug, which must be found: results are written too late")
-    add("--keep", metavar="FOLDER", help="where the terminal's text is kept")
+    add("--kinds", nargs="+", metavar="NAME", choices=[*RUNNING, *AT_REST], help="only these kinds of faults")
+    add("--seed", type=int, default=0, metavar="N", help="seed of faults and moments")
+    add("--sweep", type=int, default=0, metavar="N", help="run only the sweep with this number")
+    add("--plant", action="store_true", help="plant a bug that must be found: results are written too late")
+    add("--keep", metavar="FOLDER", help="folder for the terminal's text")
     return options.parse_args(argv)
 
 
 @dataclass(slots=True)
-class Book:
-    """Faults, and the seconds until the next trial had ended."""
+class FaultLog:
+    """Faults by kind, each with the seconds until the next trial ended."""
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     resumed: int = 0
@@ -109,7 +111,7 @@ class Book:
     def count(self) -> int:
         return sum(map(len, self.seconds.values()))
 
-    def tell(self) -> None:
+    def print_summary(self) -> None:
         kinds = sum(map(bool, self.seconds.values()))
         print(f"{self.count} faults of {kinds} kinds, {self.resumed} drivers after the first of a sweep")
         print("lost 0, doubled 0, other values 0, tracebacks 0, left running 0")
@@ -127,8 +129,8 @@ def plan_for(args: argparse.Namespace, number: int) -> SweepPlan:
     return plan_of(args.seed, number, trials=args.trials, most=args.most, running=running, rest=rest)
 
 
-def undisturbed(root: Path) -> dict[str, Any]:
-    server = store(root, "alone")
+def run_undisturbed(root: Path) -> dict[str, Any]:
+    server = start_store(root, "alone")
     try:
         if start(root, "alone", resume=False, uri=server.uri).wait():
             raise InputError((root / "alone.log").read_text()[-2000:])
@@ -137,7 +139,7 @@ def undisturbed(root: Path) -> dict[str, Any]:
     return state(root, "alone")
 
 
-def store(root: Path, name: str) -> Server:
+def start_store(root: Path, name: str) -> Server:
     folder = root / f"store-{name}"
     folder.mkdir()
     server = Server(folder)
@@ -146,9 +148,11 @@ def store(root: Path, name: str) -> Server:
     return server
 
 
-def disturbed(root: Path, expected: dict[str, Any], book: Book, args: argparse.Namespace, plan: SweepPlan) -> None:
+def run_disturbed(
+    root: Path, expected: dict[str, Any], fault_log: FaultLog, args: argparse.Namespace, plan: SweepPlan
+) -> None:
     name = f"struck{plan.number}"
-    server = store(root, name)
+    server = start_store(root, name)
     link = Link(server.port)
     victim = Victim(root, name, server, random.Random(), link)
     moments = list(plan.moments)
@@ -156,14 +160,14 @@ def disturbed(root: Path, expected: dict[str, Any], book: Book, args: argparse.N
     try:
         while True:
             victim.driver = start_driver(victim, plant=args.plant)
-            besiege(victim, book, moments, args.seed, plan)
+            strike_until_end(victim, fault_log, moments, args.seed, plan)
             require_results(victim)
-            if ended(victim):
+            if is_finished(victim):
                 break
             victim.repair(all_of_them=True)
-            book.resumed += 1
+            fault_log.resumed += 1
             victim.environment.clear()
-            strike_at_rest(victim, book, args.seed, plan, drivers)
+            strike_at_rest(victim, fault_log, args.seed, plan, drivers)
             drivers += 1
         victim.repair(all_of_them=True)
         check(victim, expected)
@@ -179,53 +183,53 @@ def disturbed(root: Path, expected: dict[str, Any], book: Book, args: argparse.N
 
 
 def start_driver(victim: Victim, *, plant: bool) -> subprocess.Popen[str]:
-    words = ["--plugin", str(PLANTED)] if plant else []
+    words = ["--plugin", str(PLANTED_BUG)] if plant else []
     variables = dict(victim.environment)
     if variables:
-        variables["PYTHONPATH"] = os.pathsep.join([str(CLOCK), environment(victim.root)["PYTHONPATH"]])
+        variables["PYTHONPATH"] = os.pathsep.join([str(MOVED_CLOCK_FOLDER), environment(victim.root)["PYTHONPATH"]])
     resume = (victim.folder / "sweep.json").is_file()
     assert victim.link is not None
     return start(victim.root, victim.name, resume=resume, uri=victim.link.uri, words=words, variables=variables)
 
 
 def counts(victim: Victim) -> dict[str, int]:
-    """Return how many events of each kind there were since the sweep began."""
+    """Return the number of events of each kind since the start of the sweep."""
     begun = 0
     for path in (victim.folder / "logs").glob("*.log"):
         with suppress(OSError):
             begun += path.read_text(errors="replace").count(": begins\n")
     assert victim.link is not None
-    return {"records": len(progress(victim)), "tasks": begun, "requests": victim.link.requests}
+    return {"records": len(ended_trials(victim)), "tasks": begun, "requests": victim.link.requests}
 
 
-def besiege(victim: Victim, book: Book, moments: list[Moment], seed: int, plan: SweepPlan) -> None:
-    """Strike until the driver has ended; moments that have come are taken out."""
+def strike_until_end(victim: Victim, fault_log: FaultLog, moments: list[Moment], seed: int, plan: SweepPlan) -> None:
+    """Cause faults at their moments until the driver has ended, and remove used moments from the list."""
     assert victim.driver is not None
     pids: set[int] = set()
     open_since: dict[str, float] = {}  # faults after which no trial has ended yet
-    before, changed = progress(victim), time.monotonic()
+    before, changed = ended_trials(victim), time.monotonic()
     while victim.running:
         time.sleep(0.05)
         victim.repair()
         pids |= set(descendants(victim.driver.pid))
         now = time.monotonic()
-        if now - changed > HANGS:
+        if now - changed > HANG_SECONDS:
             raise InputError(f"hangs: {(victim.root / f'{victim.name}.log').read_text()[-2000:]}")
-        if (seen := progress(victim)) != before:
+        if (seen := ended_trials(victim)) != before:
             before, changed = seen, now
             for kind, began in open_since.items():
-                book.seconds[kind].append(now - began)
+                fault_log.seconds[kind].append(now - began)
             open_since = {}
         if moments and counts(victim)[moments[0].event] >= moments[0].count and victim.running:
             for kind in strike(victim, moments.pop(0), seed, plan):
                 open_since[kind] = now
     for kind, began in open_since.items():
-        book.seconds[kind].append(time.monotonic() - began)
-    gone(pids)
+        fault_log.seconds[kind].append(time.monotonic() - began)
+    require_no_processes(pids)
 
 
 def strike(victim: Victim, moment: Moment, seed: int, plan: SweepPlan) -> list[str]:
-    """Strike with all faults of a moment; return those that found something to strike at."""
+    """Cause all faults of a moment; return the kinds that found a target."""
     print(f"  {moment}", flush=True)
     struck = []
     for kind in moment.kinds:
@@ -237,21 +241,21 @@ def strike(victim: Victim, moment: Moment, seed: int, plan: SweepPlan) -> list[s
     return struck
 
 
-def strike_at_rest(victim: Victim, book: Book, seed: int, plan: SweepPlan, drivers: int) -> None:
-    """Strike between two drivers, if the plan says so."""
+def strike_at_rest(victim: Victim, fault_log: FaultLog, seed: int, plan: SweepPlan, drivers: int) -> None:
+    """Cause the fault that the plan has between two drivers, if any."""
     if not plan.at_rest:
         return
     kind = plan.at_rest[drivers % len(plan.at_rest)]
     victim.draw = plan.stream(seed, "rest", drivers)
     if kind and AT_REST[kind](victim):
         print(f"  {kind}, after driver {drivers + 1}", flush=True)
-        book.seconds[kind].append(0.0)
+        fault_log.seconds[kind].append(0.0)
 
 
 def require_results(victim: Victim) -> None:
     """Raise LostResults if a trial's log has acknowledged more results than are on disk.
 
-    Call it while no scheduler writes. Every trial has other settings, so that no two of them share a result.
+    Call it while no scheduler writes. Trials share no results, because all have different settings.
     """
     acknowledged = set()
     for path in (victim.folder / "artifacts").glob("*/log.txt"):
@@ -263,8 +267,8 @@ def require_results(victim: Victim) -> None:
         raise LostResults(f"{len(acknowledged)} results were acknowledged, {on_disk} are on disk")
 
 
-def progress(victim: Victim) -> set[str]:
-    """The records of trials that have ended."""
+def ended_trials(victim: Victim) -> set[str]:
+    """Return the name, state and splits of each trial that has ended."""
     found = set()
     for path in (victim.folder / "trials").glob("[!.]*.json"):
         try:
@@ -276,7 +280,7 @@ def progress(victim: Victim) -> set[str]:
     return found
 
 
-def ended(victim: Victim) -> bool:
+def is_finished(victim: Victim) -> bool:
     """Return True if the sweep is over, with all its trials and its last delivery to MLflow."""
     assert victim.driver is not None
     if victim.driver.returncode:
@@ -285,9 +289,9 @@ def ended(victim: Victim) -> bool:
     return "MLflow lacks" not in text.rpartition(DRIVER)[2]
 
 
-def gone(pids: set[int]) -> None:
-    """Nothing that a driver started may outlive it for long."""
-    end = time.monotonic() + LEFT
+def require_no_processes(pids: set[int]) -> None:
+    """Wait until all processes of a driver have ended; raise InputError if some do not end in time."""
+    end = time.monotonic() + EXIT_SECONDS
     while alive := [pid for pid in pids if _alive(pid)]:
         if time.monotonic() > end:
             raise InputError(f"left running: {[Path(f'/proc/{pid}/cmdline').read_text()[:80] for pid in alive]}")
@@ -302,7 +306,7 @@ def _alive(pid: int) -> bool:
 
 
 def without_costs(found: dict[str, Any]) -> dict[str, Any]:
-    """A trial whose record was lost is run again, and takes another time."""
+    """Return the state of a sweep without times, which differ for a trial that ran again after a lost record."""
     metrics = [row for row in found["metrics"] if row[1] not in ("seconds", "device_seconds")]
     return {**found, "metrics": metrics}
 

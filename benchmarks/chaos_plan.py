@@ -1,4 +1,4 @@
-"""The faults of a chaos run: a function of the seed, with moments counted in events, so that a run can be repeated."""
+"""The faults of a chaos run, which depend on the seed only; moments are numbers of events, so runs can be repeated."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-EVENTS = ("records", "tasks", "requests")  # trials that have ended, tasks begun by workers, requests sent to MLflow
-EVENTS_OF_A_TRIAL = {"records": 1.0, "tasks": 3.0, "requests": 4.0}  # about
-AT_ONCE = (1, 1, 1, 2, 2, 3)  # faults of one moment, each as likely as the others
+EVENTS = ("records", "tasks", "requests")  # ended trials, tasks that workers started, requests to MLflow
+EVENTS_OF_A_TRIAL = {"records": 1.0, "tasks": 3.0, "requests": 4.0}  # approximate numbers
+AT_ONCE = (1, 1, 1, 2, 2, 3)  # number of faults of one moment, drawn uniformly from this list
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Faults that strike together, once so many events of a kind have been counted since the sweep began."""
+    """Faults that occur together once `count` events of a kind have happened since the start of the sweep."""
 
     event: str
     count: int
@@ -30,17 +30,17 @@ class SweepPlan:
 
     number: int
     moments: tuple[Moment, ...]
-    at_rest: tuple[str, ...]  # an empty text: none
+    at_rest: tuple[str, ...]  # by driver; an empty text means no fault
 
     def stream(self, seed: int, *names: object) -> random.Random:
-        """Return the random stream of one fault, whatever happened before."""
+        """Return the random stream of one fault, which does not depend on earlier faults."""
         return random.Random("/".join([f"{part}" for part in (seed, self.number, *names)]))
 
 
 def plan_of(
     seed: int, number: int, *, trials: int, most: int, running: Sequence[str], rest: Sequence[str]
 ) -> SweepPlan:
-    """Return the faults of a sweep by its number: about `most`, every kind as often as the others over many sweeps."""
+    """Return the faults of a sweep by its number: `most` faults, with all kinds equally frequent over many sweeps."""
     draw = random.Random(f"{seed}/{number}")
     kinds = deck(seed, running, number * most, most)
     moments = []
@@ -57,7 +57,7 @@ def plan_of(
 
 
 def deck(seed: int, kinds: Sequence[str], start: int, count: int) -> list[str]:
-    """Return some cards of an endless row of shuffled decks of all kinds."""
+    """Return `count` cards, from `start` on, of an endless sequence of shuffled decks of all kinds."""
     if not kinds:
         return []
     draw = random.Random(f"{seed}/deck/{'/'.join(kinds)}")

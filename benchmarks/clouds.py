@@ -1,9 +1,9 @@
 """Clouds of real trials: `python -m benchmarks.clouds --out FILE`, read by `read_clouds`.
 
-Random trials of search_spaces/perturb.yaml, the same points on each embedded dataset and seed by itself. Benchmarks of
-the search fit surrogates to their values: the mean over seeds is the surface, the differences of seeds are the noise.
-Rows are written as they come, point by point and one group of datasets after the other, so that a stopped run has whole
-clouds; a second run goes on where the first ended.
+A cloud holds random trials of search_spaces/perturb.yaml: the same points run on each embedded dataset with each seed.
+Benchmarks of the search fit surrogates to their values: the mean over seeds is the surface, the differences between
+seeds are the noise. Each row is written at once, point by point and one group of datasets after the other, so that a
+stopped run has complete clouds. A second run continues where the first ended.
 """
 
 from __future__ import annotations
@@ -30,10 +30,14 @@ from fpp_sweep.spec.specs import WorkerSpec
 FILE = Path(__file__).parent / "clouds.csv"
 SPLIT = "val"
 METRICS = ("accuracy", "smooth_ece")
-GROUPS = (("scenes", "digits", "colours"), ("letters", "textures"), ("objects", "compositions"))  # the cheapest first
+GROUPS = (
+    ("scenes", "digits", "colours"),
+    ("letters", "textures"),
+    ("objects", "compositions"),
+)  # the cheapest datasets come first
 DATASETS = tuple(itertools.chain.from_iterable(GROUPS))
-POINTS_SEED = 20  # of the random points
-MIN_TRIALS = 60  # of a cloud that benchmarks use; a run that was stopped leaves shorter ones
+POINTS_SEED = 20  # seed of the random points
+MIN_TRIALS = 60  # benchmarks use no smaller cloud; a stopped run leaves some
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,20 +45,20 @@ class Cloud:
     """The trials of one dataset that ran with each seed."""
 
     dataset: str
-    keys: tuple[str, ...]  # of the settings
+    keys: tuple[str, ...]  # names of the settings
     points: np.ndarray  # (trials, settings), as a trial takes them
     values: np.ndarray  # (trials, seeds, metrics): accuracy and smooth ECE, percent
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parser("benchmarks.clouds", __doc__ or "")
-    options.add_argument("--out", type=Path, default=FILE, metavar="FILE", help="CSV; rows that it has are kept")
-    options.add_argument("--trials", type=int, default=70, metavar="N", help="points, the same for all datasets")
-    options.add_argument("--seeds", type=int, default=3, metavar="N", help="of views and pretraining")
-    options.add_argument("--images", type=int, default=200, metavar="N", help="of each dataset")
-    options.add_argument("--views", type=int, default=16, metavar="N", help="of an image")
+    options.add_argument("--out", type=Path, default=FILE, metavar="FILE", help="CSV file; its rows are kept")
+    options.add_argument("--trials", type=int, default=70, metavar="N", help="number of points, equal for all datasets")
+    options.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds of views and pretraining")
+    options.add_argument("--images", type=int, default=200, metavar="N", help="images of each dataset")
+    options.add_argument("--views", type=int, default=16, metavar="N", help="views of an image")
     options.add_argument(
-        "--minutes", type=float, default=35.0, metavar="N", help="of CPU time; no trial begins after as many"
+        "--minutes", type=float, default=35.0, metavar="N", help="CPU time after which no trial starts"
     )
     args = options.parse_args(argv)
     space = load_space(find_space("perturb"), [f"base.views.count={args.views}"])
@@ -64,7 +68,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def collect(space: Space, args: Any, cache: str) -> None:
     """Run the missing trials, and append a row to the file after each."""
-    from fpp_sweep.trial.local_runner import LocalExecutor  # torch, which --help and the reader do without
+    from fpp_sweep.trial.local_runner import (
+        LocalExecutor,
+    )  # imported here because it loads torch, which --help and the reader do not need
     from fpp_sweep.trial.trial import Plan, run_trial
     from fpp_sweep.trial.worker import Worker
 
@@ -86,7 +92,7 @@ def collect(space: Space, args: Any, cache: str) -> None:
 
 
 def random_points(space: Space, count: int) -> Iterator[dict[str, float]]:
-    """Yield points that are uniform within the ranges, or within their logarithms."""
+    """Yield random points, uniform within each range or within its logarithm."""
     rng = np.random.default_rng(POINTS_SEED)
     for _ in range(count):
         point = {}
@@ -101,13 +107,13 @@ def random_points(space: Space, count: int) -> Iterator[dict[str, float]]:
 
 
 def _row(
-    number: int, seed: int, dataset: str, point: Mapping[str, float], found: Mapping[str, float]
+    number: int, seed: int, dataset: str, point: Mapping[str, float], averages: Mapping[str, float]
 ) -> dict[str, object]:
     row: dict[str, object] = {"trial": number, "seed": seed, "dataset": dataset}
     for key, value in point.items():
         row[key] = f"{value:.4g}"
     for metric in METRICS:
-        row[metric] = f"{found[metric]:.4g}"
+        row[metric] = f"{averages[metric]:.4g}"
     return row
 
 
@@ -128,7 +134,7 @@ def _done(file: Path) -> set[tuple[int, int, str]]:
 
 
 def read_clouds(file: Path = FILE) -> dict[str, Cloud]:
-    """Return the clouds by dataset; a trial that lacks a seed is left out, and a dataset with few trials, too."""
+    """Return the clouds by dataset, without trials that lack a seed and without datasets of few trials."""
     with file.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     keys = tuple(key for key in rows[0] if key not in ("trial", "seed", "dataset", *METRICS))

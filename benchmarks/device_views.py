@@ -1,9 +1,9 @@
-"""Views drawn on a device beside Pillow's: `python -m benchmarks.device_views --device cuda`.
+"""Views drawn on a device compared with Pillow's: `python -m benchmarks.device_views --device cuda`.
 
-First bytes: random resizes, each of AugMix's operations, and whole views, drawn by torch on the device and by Pillow on
-the CPU. Anything but 0 that differ is a defect, and the command fails. Then what it costs: milliseconds for an image's
-views by Pillow in one process, to plan them, and to draw them on the device, so many images at once. `--fused` draws
-through torch.compile as well, whose first calls take a minute and are not measured.
+The command first compares bytes: torch on the device and Pillow on the CPU draw random resizes, each of AugMix's
+operations, and whole views. Every difference is a defect, and the command fails. It then measures costs: milliseconds
+for an image's views by Pillow in one process, for planning them, and for drawing them on the device, with several
+images at once. `--fused` also draws through torch.compile, whose first calls take a minute and are not measured.
 
 It needs torch, NumPy and Pillow only.
 """
@@ -32,16 +32,16 @@ from fpp_sweep.core.images.resampling import Crops, pack, resize, unpack
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.spec.config import ViewConfig
 
-SIDES = (1, 2, 3, 7, 33, 60, 200, 333, 500)  # of small images, in any pair
+SIDES = (1, 2, 3, 7, 33, 60, 200, 333, 500)  # widths and heights of small images
 LARGE = ((4000, 3000), (3000, 1), (1, 3000), (2500, 40), (1200, 1600))
-SIZES = (1, 8, 33, 48, 96, 224, 336)  # of views
+SIZES = (1, 8, 33, 48, 96, 224, 336)  # sizes of views
 AT_ONCE = 64  # views that are compared in one batch
 NAMES = tuple(operation.__name__.strip("_") for operation in augmix.OPERATIONS)
 
 
 @dataclass(slots=True)
 class Count:
-    """Cases that were tried, and those in which some byte differs."""
+    """The number of tried cases, and the number of cases in which some byte differs."""
 
     cases: int = 0
     differ: int = 0
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"compiled kernels are left out: {fused.failure}")
         else:
             runners["fused"] = fused
-    found = {name: compared(args, device, runner) for name, runner in runners.items()}
+    found = {name: compare_bytes(args, device, runner) for name, runner in runners.items()}
     rows: list[dict[str, object]] = [
         {"bytes of": what, "cases": counts.cases, **{f"differ, {name}": found[name][what].differ for name in found}}
         for what, counts in found["eager"].items()
@@ -82,17 +82,21 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _options(options: Parser) -> None:
-    options.add_argument("--cases", type=int, default=4000, metavar="N", help="resizes, and of each operation")
-    options.add_argument("--images", type=int, nargs="+", default=[1, 4], metavar="N", help="drawn at once, when timed")
-    options.add_argument("--views", type=int, default=64, metavar="N", help="per image, when timed")
-    options.add_argument("--size", type=int, default=224, metavar="PIXELS", help="of a view, when timed")
-    options.add_argument("--fused", action="store_true", help="through torch.compile, too")
+    options.add_argument(
+        "--cases", type=int, default=4000, metavar="N", help="number of resizes, and of cases of each operation"
+    )
+    options.add_argument(
+        "--images", type=int, nargs="+", default=[1, 4], metavar="N", help="images that are drawn at once in the timing"
+    )
+    options.add_argument("--views", type=int, default=64, metavar="N", help="views per image in the timing")
+    options.add_argument("--size", type=int, default=224, metavar="PIXELS", help="size of a view in the timing")
+    options.add_argument("--fused", action="store_true", help="also draw through torch.compile")
 
 
 # --- bytes
 
 
-def compared(args: Any, device: torch.device, runner: Runner) -> dict[str, Count]:
+def compare_bytes(args: Any, device: torch.device, runner: Runner) -> dict[str, Count]:
     resized, whole = Count(), Count()
     single = {name: Count() for name in NAMES}
     rng = np.random.default_rng(0)
@@ -108,7 +112,7 @@ def compared(args: Any, device: torch.device, runner: Runner) -> dict[str, Count
 
 
 def subjects(rng: np.random.Generator) -> Iterator[tuple[NDArray[np.uint8], int]]:
-    """Images of every shape, and sizes of views: large ones first, then small ones without end."""
+    """Yield images of every shape with sizes of views: first large images, then endlessly many small ones."""
     for width, height in LARGE:
         yield picture(rng, width, height), int(rng.choice((48, 224)))
     while True:
@@ -116,7 +120,7 @@ def subjects(rng: np.random.Generator) -> Iterator[tuple[NDArray[np.uint8], int]
 
 
 def picture(rng: np.random.Generator, width: int, height: int) -> NDArray[np.uint8]:
-    """Noise, black and white, or smooth shades of some contrast."""
+    """Return a random picture: noise, black and white, or smooth shades of some contrast."""
     kind = rng.integers(0, 4)
     if kind == 0:
         return rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
@@ -136,7 +140,7 @@ def resizes(
     runner: Runner,
     count: Count,
 ) -> None:
-    """Random boxes of an image: all of it, a pixel, and any between."""
+    """Compare random boxes of an image: the whole image, single pixels, and sizes between them."""
     height, width, _ = pixels.shape
     sides = [np.sort(np.stack([rng.integers(0, n, boxes), rng.integers(0, n, boxes)]), axis=0) for n in (width, height)]
     (left, right), (top, bottom) = sides
@@ -155,7 +159,7 @@ def resizes(
 def operations(
     rng: np.random.Generator, size: int, device: torch.device, runner: Runner, counts: dict[str, Count]
 ) -> None:
-    """All nine on the same pictures, at random levels."""
+    """Compare all nine operations on the same pictures at random levels."""
     pictures = np.stack([picture(rng, size, size) for _ in range(AT_ONCE)])
     words = pack(torch.from_numpy(pictures)).to(device)
     for number, (name, count) in enumerate(counts.items()):
@@ -172,7 +176,7 @@ def operations(
 def whole_views(
     rng: np.random.Generator, device: torch.device, runner: Runner, count: Count, size: int = 0, longest: int = 600
 ) -> None:
-    """Views of some images of different sizes, to the last bit of their normalised numbers."""
+    """Compare the normalised numbers of views of several images of different sizes to the last bit."""
     preprocess = Preprocess(size=size or int(rng.choice(SIZES[2:6])))
     config = ViewConfig(count=int(rng.choice((1, 2, 8))))
     images = [Image.fromarray(picture(rng, *rng.integers(1, longest, 2).tolist())) for _ in range(rng.integers(1, 4))]
@@ -195,9 +199,9 @@ def sent(planned: PlannedImage, device: torch.device) -> PlannedImage:
 
 
 class Operations(TorchDispatchMode):
-    """Counts what torch does to tensors' contents: kernels, where nothing is fused."""
+    """Counts the operations that read or write tensors' contents: one kernel each if nothing is fused."""
 
-    SHAPES: tuple[str, ...] = (
+    VIEW_OPERATIONS: tuple[str, ...] = (
         "view",
         "reshape",
         "expand",
@@ -216,23 +220,23 @@ class Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
-        if self.touches(function.overloadpacket.__name__, out):
+        if self.touches_contents(function.overloadpacket.__name__, out):
             self.calls += 1
-            self.bytes += self.moved((args, kwargs), out)
+            self.bytes += self.bytes_moved((args, kwargs), out)
         return out
 
-    def touches(self, name: str, out: object) -> bool:
-        return (
-            isinstance(out, Tensor) and not name.startswith("empty") and not any(each in name for each in self.SHAPES)
-        )
+    def touches_contents(self, name: str, out: object) -> bool:
+        if not isinstance(out, Tensor) or name.startswith("empty"):
+            return False
+        return not any(operation in name for operation in self.VIEW_OPERATIONS)
 
-    def moved(self, given: object, out: Any) -> int:
-        """Bytes written."""
+    def bytes_moved(self, given: object, out: Any) -> int:
+        """Return the bytes that the operation writes."""
         return int(out.nbytes)
 
 
 def cost(args: Any, device: torch.device, runners: dict[str, Runner], mix: bool, images: int) -> dict[str, object]:
-    """Milliseconds of CPU or wall for an image, side by side."""
+    """Return a row with the milliseconds per image of every way to draw views."""
     preprocess, config = Preprocess(size=args.size), ViewConfig(count=args.views)
     rng = np.random.default_rng(0)
     image = Image.fromarray(picture(rng, 500, 400))
@@ -248,7 +252,7 @@ def cost(args: Any, device: torch.device, runners: dict[str, Runner], mix: bool,
         return lambda: render([sent(each, device) for each in planned], preprocess, runner)
 
     drawn = {name: drawing(runner) for name, runner in runners.items()}
-    for work in drawn.values():  # whatever is done once
+    for work in drawn.values():  # first calls include work that is done only once, such as compiling
         work()
     with Operations() as counted:
         drawn["eager"]()

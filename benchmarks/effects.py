@@ -1,11 +1,11 @@
 """Intervals of the settings' effects on planted worlds: `python -m benchmarks.effects`.
 
-A world is a known function of four settings; trials are random points with noise. Counted is how often the 95 %
-interval of an effect (the mean over the other settings, at nine values of each setting) contains the true effect, and
-how often the interval of a setting's share of the variance contains the true share.
+A world is a known function of four settings; trials are random points with noise. The benchmark counts how often the
+95 % interval of an effect (the mean over the other settings, at nine values of each setting) contains the true effect,
+and how often the interval of a setting's share of the variance contains the true share.
 
-`--falls N` counts something else, on N worlds in which one setting decides among most trials and another one lets the
-values of the rest fall: how often both have larger shares than the two settings that do nothing.
+`--falls N` instead uses N worlds in which one setting decides the values of most trials and another setting makes the
+values of the rest fall. It counts how often both have larger shares than the two settings without an effect.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Function = Callable[[Numbers], Numbers]
 SETTINGS = 4
 WAVES = 200
 VALUES = np.linspace(0.05, 0.95, 9)
-N_TRUTH = 1500  # random points that true effects are means over
-FALLEN = (0.12, 0.4)  # shares of trials whose values fall
-TOLERANCE = 0.02  # of a share: the truth is computed from random points, too
+N_TRUTH = 1500  # number of random points over which true effects are averaged
+FALLEN = (0.12, 0.4)  # share of trials with fallen values
+TOLERANCE = 0.02  # error of a true share, which is computed from random points too
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,12 @@ class Coverage:
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parser("benchmarks.effects", __doc__ or "")
-    options.add_argument("--worlds", type=int, default=20, metavar="N", help="of each kind")
+    options.add_argument("--worlds", type=int, default=20, metavar="N", help="worlds of each kind")
     options.add_argument("--trials", type=int, nargs="+", default=[30, 60], metavar="N")
-    options.add_argument("--noise", type=float, nargs="+", default=[0.3, 1.0], help="in deviations of the function")
-    options.add_argument("--falls", type=int, metavar="N", help="count this instead, on N worlds of each kind")
+    options.add_argument(
+        "--noise", type=float, nargs="+", default=[0.3, 1.0], help="noise in standard deviations of the function"
+    )
+    options.add_argument("--falls", type=int, metavar="N", help="instead: worlds with fallen values, N of each kind")
     args = options.parse_args(argv)
     rows = []
     if args.falls:
@@ -57,22 +59,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     for kind in WORLDS:
         for trials in args.trials:
             for noise in args.noise:
-                found = [measure(kind, trials, noise, seed) for seed in range(args.worlds)]
-                rows.append(summary(kind, trials, noise, found))
+                coverages = [measure(kind, trials, noise, seed) for seed in range(args.worlds)]
+                rows.append(summary(kind, trials, noise, coverages))
                 print(rows[-1], flush=True)
     print(table(rows))
 
 
-def summary(kind: str, trials: int, noise: float, found: Sequence[Coverage]) -> dict[str, object]:
-    effects = np.array([each.effects for each in found])
+def summary(kind: str, trials: int, noise: float, coverages: Sequence[Coverage]) -> dict[str, object]:
+    effects = np.array([coverage.effects for coverage in coverages])
     error = effects.std(ddof=1) / np.sqrt(len(effects)) if len(effects) > 1 else 0.0
     return {
         "world": kind,
         "trials": trials,
         "noise": noise,
         "effects inside, %": f"{100 * effects.mean():.1f} ± {100 * error:.1f}",
-        "shares inside, %": f"{100 * np.mean([each.shares for each in found]):.1f}",
-        "half-width": f"{np.mean([each.half_width for each in found]):.2f}",
+        "shares inside, %": f"{100 * np.mean([coverage.shares for coverage in coverages]):.1f}",
+        "half-width": f"{np.mean([coverage.half_width for coverage in coverages]):.2f}",
     }
 
 
@@ -98,7 +100,7 @@ def measure(kind: str, trials: int, noise: float, seed: int) -> Coverage:
 
 
 def measure_falls(worlds: int, trials: int, fallen: float) -> dict[str, object]:
-    """Return how often the settings that matter are first, with the values as they are and with fallen ones moved."""
+    """Return how often the two deciding settings come first, with raw values and with fallen values moved up."""
     n_first = {"as they are": 0, "moved": 0}
     half_widths: dict[str, list[float]] = {"as they are": [], "moved": []}
     for seed in range(worlds):
@@ -142,16 +144,16 @@ def with_value(points: Numbers, index: int, value: float) -> Numbers:
 
 
 def smooth(rng: np.random.Generator) -> Function:
-    """Return waves whose spectrum is that of a Matern 3/2 kernel, with other length scales for each setting."""
+    """Return waves with the spectrum of a Matern 3/2 kernel with a different length scale for each setting."""
     lengths = rng.uniform(0.3, 1.5, SETTINGS)
-    # one chi-square for all settings of a wave makes the kernel a function of the distance
+    # the same chi-square for all settings of a wave makes the kernel isotropic
     waves = rng.standard_normal((WAVES, SETTINGS)) / np.sqrt(rng.chisquare(3, (WAVES, 1)) / 3) / lengths
     phases, heights = rng.uniform(0, 2 * np.pi, WAVES), rng.standard_normal(WAVES)
     return lambda points: np.cos(points @ waves.T + phases) @ heights * np.sqrt(2 / WAVES)
 
 
 def additive(rng: np.random.Generator) -> Function:
-    """Return a sum of parabolas, of which the last is flat."""
+    """Return a sum of parabolas whose last one is flat."""
     weights, tops = 3 * rng.standard_normal(SETTINGS) * np.array([1, 0.5, 0.2, 0]), rng.random(SETTINGS)
     return lambda points: (points - tops) ** 2 @ weights
 
@@ -163,7 +165,7 @@ def cliff(rng: np.random.Generator) -> Function:
 
 
 def flat(rng: np.random.Generator) -> Function:
-    """Return a constant: noise alone must not look like an effect."""
+    """Return a constant function: noise alone must not look like an effect."""
     return lambda points: np.zeros(len(points))
 
 

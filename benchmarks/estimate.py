@@ -1,8 +1,8 @@
-"""The estimate of a dry run and the time of the sweep: `python -m benchmarks.estimate [smoke perturb vit]`.
+"""The estimate of a dry run compared with the time of the sweep: `python -m benchmarks.estimate [smoke perturb vit]`.
 
-Each sweep is estimated and run `--rounds` times in turn, by the commands that a user types, from an empty cache. `vit`
-has the shape of ViT-B-16, with random weights, on a few of the embedded images. The middle of the estimate should be
-0.75 to 1.33 times the time.
+Each sweep is estimated and run `--rounds` times by the commands that a user types, each time from an empty cache. `vit`
+has the shape of ViT-B-16 and random weights, on a few of the embedded images. The middle of the estimate should be 0.75
+to 1.33 times the measured time.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ work: {model: "ViT-B-16+quickgelu:CHECKPOINT", datasets: [scenes, digits], limit
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parser("benchmarks.estimate", __doc__ or "")
-    options.add_argument("sweeps", nargs="*", choices=["smoke", "perturb", "vit", []], help="all unless named")
+    options.add_argument("sweeps", nargs="*", choices=["smoke", "perturb", "vit", []], help="default: all")
     options.add_argument("--rounds", type=int, default=1)
     args = options.parse_args(argv)
     for name in args.sweeps or ("smoke", "perturb", "vit"):
         with tempfile.TemporaryDirectory(prefix="estimate-") as folder:
-            rounds = [compared(name, Path(folder) / str(number)) for number in range(args.rounds)]
+            rounds = [estimate_and_run(name, Path(folder) / str(number)) for number in range(args.rounds)]
         low, high, took = (Spread.of(column) for column in zip(*rounds, strict=True))
         ratio = Spread.of([(least + most) / 2 / seconds for least, most, seconds in rounds])
         print(f"{name}: estimated {low} to {high} s, took {took} s; middle over taken {ratio:.2f}", flush=True)
 
 
-def compared(name: str, folder: Path) -> tuple[float, float, float]:
+def estimate_and_run(name: str, folder: Path) -> tuple[float, float, float]:
     """Return the lower and the upper end of the estimate, and the time that the sweep took, in seconds."""
     folder.mkdir()
-    space = checkpointed(folder) if name == "vit" else SPACES / f"{name}.yaml"
-    low, high = estimated(run_command(folder, "tune", "--space", str(space), "--dry-run"))
+    space = write_vit_space(folder) if name == "vit" else SPACES / f"{name}.yaml"
+    low, high = parse_estimate(run_command(folder, "tune", "--space", str(space), "--dry-run"))
     began = time.perf_counter()
     run_command(folder, "tune", "--space", str(space))
     return low, high, time.perf_counter() - began
 
 
-def estimated(text: str) -> tuple[float, float]:
+def parse_estimate(text: str) -> tuple[float, float]:
     """Return the ends of a dry run's estimate, in seconds.
 
-    >>> estimated("estimate: 2 min of CPU time, 80 s to 2.0 min with 2 workers like this one")
+    >>> parse_estimate("estimate: 2 min of CPU time, 80 s to 2.0 min with 2 workers like this one")
     (80.0, 120.0)
-    >>> estimated("estimate: 2 min of CPU time, 1.5 to 2.0 min with 2 workers like this one")
+    >>> parse_estimate("estimate: 2 min of CPU time, 1.5 to 2.0 min with 2 workers like this one")
     (90.0, 120.0)
     """
     words = re.search(r"estimate: .*, (?:([\d.]+)(?: (s|min|h))? to )?([\d.]+) (s|min|h) with", text)
@@ -70,7 +70,7 @@ def estimated(text: str) -> tuple[float, float]:
     return float(low) * UNITS[low_unit or unit], most
 
 
-def checkpointed(folder: Path) -> Path:
+def write_vit_space(folder: Path) -> Path:
     import open_clip
     import torch
 

@@ -1,4 +1,4 @@
-"""The methods of docs/family.md beside TPT, per image: `python -m benchmarks.family`.
+"""Costs of the methods of docs/family.md per image, compared with TPT: `python -m benchmarks.family`.
 
 All methods start from given image features of 64 views and adapt one batch of images. The first gradient of TPT and its
 relatives comes from the tower's backward pass, or, for `tpt with J`, from a random J of the right size.
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.adapt import StandInJacobian, started
+from benchmarks.adapt import StandInJacobian, start_state
 from benchmarks.harness import Ratio, Spread, finish, parse, rounds
 from benchmarks.world import SMALL, STAND_IN, TEST_SETS, VIT_B_16, World, build
 from fpp_sweep.cli.command import Parser, run
@@ -22,8 +22,8 @@ from fpp_sweep.core.methods import build_method
 from fpp_sweep.core.methods.tpt import Tpt
 from fpp_sweep.spec.config import AdaptConfig
 
-OF_FEATURES = ("zero", "zero_mean", "mta", "tda", "boostadapter", "tps")  # without a gradient through the text tower
-OF_PROMPTS = ("tpt", "ctpt", "atpt", "soc", "rtpt")
+FEATURE_METHODS = ("zero", "zero_mean", "mta", "tda", "boostadapter", "tps")  # need no gradient through the text tower
+PROMPT_METHODS = ("tpt", "ctpt", "atpt", "soc", "rtpt")
 WITH_J = "tpt with J"
 
 
@@ -34,15 +34,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         shape, samples = SMALL, 4
     world = build(shape, args.classes, samples=samples, device=args.device)
     works: dict[str, tuple[Callable[[], object], float]] = {}
-    for name in (*OF_FEATURES, *OF_PROMPTS):
-        works[name] = (work(world, name), samples)
-    works[WITH_J] = (work_with_jacobian(world), samples)
+    for name in (*FEATURE_METHODS, *PROMPT_METHODS):
+        works[name] = (prediction_of(world, name), samples)
+    works[WITH_J] = (prediction_with_jacobian(world), samples)
     for predict, _ in works.values():
-        predict()  # allocations of the first call are not measured
+        predict()  # the first call allocates memory and is not measured
     spent = rounds(works, args.repeats, args.device)
     rows = []
     for name in works:
-        seconds = Spread.of([each.cpu for each in spent[name]])
+        seconds = Spread.of([round_costs.cpu for round_costs in spent[name]])
         rows.append(
             {
                 "method": name,
@@ -60,18 +60,18 @@ def _options(options: Parser) -> None:
     options.add_argument("--images", type=int, default=8, metavar="N", help="images in a batch")
 
 
-def work(world: World, name: str) -> Callable[[], object]:
-    """Return a call that predicts all images by a method, whose state is built before."""
+def prediction_of(world: World, name: str) -> Callable[[], object]:
+    """Return a function that predicts all images by a method whose state is already built."""
     method: Any = build_method(name, AdaptConfig(), "fine_grained")
     state = method.start(world.model, world.context, len(world.views))
     return lambda: method.predict(world.model, state, world.views)
 
 
-def work_with_jacobian(world: World) -> Callable[[], object]:
-    """Return a call that predicts all images by TPT with a random J."""
+def prediction_with_jacobian(world: World) -> Callable[[], object]:
+    """Return a function that predicts all images by TPT with a random J."""
     method = Tpt(adapt=AdaptConfig())
     with torch.no_grad():
-        start = started(method, world, StandInJacobian.of(world))
+        start = start_state(method, world, StandInJacobian.of(world))
     return lambda: method.predict(world.model, start, world.views)
 
 

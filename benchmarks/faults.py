@@ -1,4 +1,4 @@
-"""Faults that befall a sweep while it runs, or between two of its drivers: real signals, real disks, real servers."""
+"""Faults of a sweep, while it runs or between two of its drivers, with real signals, disks and servers."""
 
 from __future__ import annotations
 
@@ -23,22 +23,24 @@ from tests.kit.stores import Server
 
 DAY = 24 * 3600
 MOVED_CLOCK = "CHAOS_CLOCK"  # see moved_clock/sitecustomize.py
-DISK = "96m"  # of the disk that holds the sweep
+DISK_SIZE = "96m"  # size of the disk that holds the sweep
 
 
 @dataclass(slots=True)
 class Victim:
-    """A sweep under way, and what it stands on."""
+    """A sweep with the processes, servers and files that faults can hit."""
 
     root: Path
     name: str
     server: Server
     draw: random.Random
     link: Link | None = None  # between driver and server
-    environment: dict[str, str] = field(default_factory=dict)  # of the next driver
-    lost: int = 0  # results that faults have taken away
+    environment: dict[str, str] = field(default_factory=dict)  # variables of the next driver
+    lost: int = 0  # number of results that faults have destroyed
     driver: subprocess.Popen[str] | None = None
-    repairs: list[tuple[float, Callable[[], object]]] = field(default_factory=list)  # when, and what ends a fault
+    repairs: list[tuple[float, Callable[[], object]]] = field(
+        default_factory=list
+    )  # the time and the function that ends a fault
 
     @property
     def folder(self) -> Path:
@@ -66,13 +68,13 @@ class Victim:
             repair()
 
     def file(self, pattern: str) -> Path | None:
-        """One of the files that match, at random."""
+        """Return a random file that matches, or None."""
         found = sorted(path for path in self.root.glob(pattern) if path.is_file() and not path.name.startswith("."))
         return self.draw.choice(found) if found else None
 
 
 class Link:
-    """A link between driver and server: it counts requests, and can be cut, when nothing comes through any more."""
+    """A proxy between driver and server that counts requests; while it is cut, no data passes."""
 
     def __init__(self, port: int) -> None:
         self.requests = 0
@@ -125,40 +127,40 @@ class Link:
                 end.shutdown(socket.SHUT_RDWR)
 
 
-Strike = Callable[[Victim], bool]  # whether there was something to strike at
+Strike = Callable[[Victim], bool]  # causes a fault; returns False if it finds no target
 
 
-def killed(pattern: str) -> Strike:
+def kill_process(pattern: str) -> Strike:
     def strike(victim: Victim) -> bool:
-        return any(_sent(pid, signal.SIGKILL) for pid in _one(victim, pattern))
+        return any(_send_signal(pid, signal.SIGKILL) for pid in _pick_process(victim, pattern))
 
     return strike
 
 
-def frozen(pattern: str) -> Strike:
-    """Stopped, and let go on some seconds later."""
+def freeze_process(pattern: str) -> Strike:
+    """Return a fault that suspends a process and resumes it some seconds later."""
 
     def strike(victim: Victim) -> bool:
-        for pid in _one(victim, pattern):
-            if _sent(pid, signal.SIGSTOP):
-                victim.later(1, 8, partial(_sent, pid, signal.SIGCONT))
+        for pid in _pick_process(victim, pattern):
+            if _send_signal(pid, signal.SIGSTOP):
+                victim.later(1, 8, partial(_send_signal, pid, signal.SIGCONT))
                 return True
         return False
 
     return strike
 
 
-def driver_killed(victim: Victim) -> bool:
+def kill_driver(victim: Victim) -> bool:
     assert victim.driver is not None
-    return _sent(victim.driver.pid, signal.SIGKILL)
+    return _send_signal(victim.driver.pid, signal.SIGKILL)
 
 
-def driver_terminated(victim: Victim) -> bool:
+def terminate_driver(victim: Victim) -> bool:
     assert victim.driver is not None
-    return _sent(victim.driver.pid, signal.SIGTERM)
+    return _send_signal(victim.driver.pid, signal.SIGTERM)
 
 
-def store_down(victim: Victim) -> bool:
+def stop_store(victim: Victim) -> bool:
     if any(repair == victim.server.start for _, repair in victim.repairs):
         return False
     victim.server.kill()
@@ -166,7 +168,7 @@ def store_down(victim: Victim) -> bool:
     return True
 
 
-def link_cut(victim: Victim) -> bool:
+def cut_link(victim: Victim) -> bool:
     """Cut the link to MLflow, and restore it some seconds later."""
     if victim.link is None or not victim.link.is_up:
         return False
@@ -175,14 +177,14 @@ def link_cut(victim: Victim) -> bool:
     return True
 
 
-def clock_moved(victim: Victim) -> bool:
-    """Set the clock that Python code of the next driver sees back or forward by a day."""
+def move_clock(victim: Victim) -> bool:
+    """Move the clock of the next driver's Python code back or forward by a day."""
     victim.environment[MOVED_CLOCK] = str(victim.draw.choice((-DAY, DAY)))
     return True
 
 
-def disk_full(victim: Victim) -> bool:
-    """Filled to the last byte, and freed some seconds later."""
+def fill_disk(victim: Victim) -> bool:
+    """Fill the disk to the last byte, and free it some seconds later."""
     filler = victim.root / "sweeps/filler"
     if filler.exists() or not (victim.root / "sweeps").is_mount():
         return False
@@ -193,8 +195,8 @@ def disk_full(victim: Victim) -> bool:
     return True
 
 
-def damaged(pattern: str) -> Strike:
-    """Bytes of a file are lost, or become others."""
+def damage_file(pattern: str) -> Strike:
+    """Return a fault that truncates a file or changes some of its bytes."""
 
     def strike(victim: Victim) -> bool:
         path = victim.file(pattern)
@@ -215,7 +217,7 @@ def damaged(pattern: str) -> Strike:
     return strike
 
 
-def deleted(pattern: str) -> Strike:
+def delete_file(pattern: str) -> Strike:
     def strike(victim: Victim) -> bool:
         path = victim.file(pattern)
         if path is not None:
@@ -226,8 +228,8 @@ def deleted(pattern: str) -> Strike:
     return strike
 
 
-def from_the_future(victim: Victim) -> bool:
-    """Files that say they were written tomorrow, as after a clock was set back."""
+def set_future_times(victim: Victim) -> bool:
+    """Set the modification times of all files to tomorrow, as if the clock had been set back since."""
     tomorrow = time.time() + DAY
     paths = [path for path in victim.root.rglob("*") if path.is_file() and path.stat().st_uid == os.getuid()]
     for path in paths:
@@ -237,42 +239,43 @@ def from_the_future(victim: Victim) -> bool:
 
 
 SWEEP = "sweeps/*"
-TRIAL = r"ray::(TrialRunner|ResourceTrainable)"  # its title while it works, and while it does not
-# while the driver runs
+# a trial's process has the first title while it works, and the second otherwise
+TRIAL = r"ray::(TrialRunner|ResourceTrainable)"
+# faults while the driver runs
 RUNNING: dict[str, Strike] = {
-    "worker killed": killed("ray::WorkerActor"),
-    "worker frozen": frozen("ray::WorkerActor"),
-    "scheduler killed": killed("ray::SchedulerActor"),
-    "scheduler frozen": frozen("ray::SchedulerActor"),
-    "trial's process killed": killed(TRIAL),
-    "raylet killed": killed("raylet/raylet"),
-    "raylet frozen": frozen("raylet/raylet"),
-    "Ray's head service killed": killed("gcs_server"),
-    "driver killed": driver_killed,
-    "driver terminated": driver_terminated,
-    "MLflow down": store_down,
-    "link to MLflow cut": link_cut,
-    "disk full": disk_full,
-    "task damaged": damaged(f"{SWEEP}/tasks/*/*.task"),
-    "task deleted": deleted(f"{SWEEP}/tasks/*/*.task"),
-    "cached features damaged": damaged("cache/**/*"),
-    "files from the future": from_the_future,
+    "worker killed": kill_process("ray::WorkerActor"),
+    "worker frozen": freeze_process("ray::WorkerActor"),
+    "scheduler killed": kill_process("ray::SchedulerActor"),
+    "scheduler frozen": freeze_process("ray::SchedulerActor"),
+    "trial's process killed": kill_process(TRIAL),
+    "raylet killed": kill_process("raylet/raylet"),
+    "raylet frozen": freeze_process("raylet/raylet"),
+    "Ray's head service killed": kill_process("gcs_server"),
+    "driver killed": kill_driver,
+    "driver terminated": terminate_driver,
+    "MLflow down": stop_store,
+    "link to MLflow cut": cut_link,
+    "disk full": fill_disk,
+    "task damaged": damage_file(f"{SWEEP}/tasks/*/*.task"),
+    "task deleted": delete_file(f"{SWEEP}/tasks/*/*.task"),
+    "cached features damaged": damage_file("cache/**/*"),
+    "files from the future": set_future_times,
 }
-# between two drivers
+# faults between two drivers
 AT_REST: dict[str, Strike] = {
-    "clock moved": clock_moved,
-    "record damaged": damaged(f"{SWEEP}/trials/*.json"),
-    "record deleted": deleted(f"{SWEEP}/trials/*.json"),
-    "study damaged": damaged(f"{SWEEP}/study.db"),
-    "MLflow's state damaged": damaged(f"{SWEEP}/{STATE_FILE}"),
+    "clock moved": move_clock,
+    "record damaged": damage_file(f"{SWEEP}/trials/*.json"),
+    "record deleted": delete_file(f"{SWEEP}/trials/*.json"),
+    "study damaged": damage_file(f"{SWEEP}/study.db"),
+    "MLflow's state damaged": damage_file(f"{SWEEP}/{STATE_FILE}"),
 }
 
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[bool]:
-    """Mount a small disk at the folder, where that is allowed."""
+    """Mount a small disk at the folder if that is allowed; yield True if it was mounted."""
     folder.mkdir(parents=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_SIZE}", "tmpfs", str(folder)]
     mounted = shutil.which("mount") and not subprocess.run(command, check=False, capture_output=True).returncode
     try:
         yield bool(mounted)
@@ -281,12 +284,12 @@ def small_disk(folder: Path) -> Iterator[bool]:
             subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def _one(victim: Victim, pattern: str) -> list[int]:
+def _pick_process(victim: Victim, pattern: str) -> list[int]:
     found = victim.processes(pattern)
     return [victim.draw.choice(found)] if found else []
 
 
-def _sent(pid: int, number: int) -> bool:
+def _send_signal(pid: int, number: int) -> bool:
     try:
         os.kill(pid, number)
     except ProcessLookupError:

@@ -1,16 +1,18 @@
 """Image features of all views: `python -m benchmarks.features`.
 
-Naive is image by image in one process: decode, draw the views, send them through the tower. The engine fills a feature
-cache, with views of several images in a batch, and with worker processes that decode and draw; what their start takes
-is counted. CPU seconds are those of the main process, so only wall-clock ratios are given.
+The naive side works image by image in one process: it decodes, draws the views and sends them through the tower. The
+engine fills a feature cache with views of several images in a batch and with worker processes that decode and draw; the
+time of their start counts. CPU seconds would be those of the main process only, so the table has wall-clock ratios.
 
-The embedded model sees its own drawings; it and ViT-B-16's tower, with random weights, see JPEG files of several sizes.
+The embedded model computes features of embedded pictures. It and ViT-B-16's tower with random weights also compute
+features of JPEG files of several sizes.
 
-`--handing` measures instead what handing an image's views over takes, of the CPU of the process that reads and of the
-one that waits: as normalised floats, as today, and as what a device needs to draw them.
+`--handing` instead measures the CPU time for passing an image's views between processes, in the process that reads and
+in the process that waits. The views are passed as normalised floats, in today's form, and in the form that a device
+needs to draw them.
 
-`--tower` measures the image towers alone instead, on groups of random pixels: as open_clip runs it, with its last block
-for the class token alone, and through torch.compile.
+`--tower` instead measures the image towers alone on groups of random pixels: in open_clip's form, with a last block for
+the class token alone, and through torch.compile.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from benchmarks.harness import Ratio, Spent, Spread, equal, finish, now, parse, require_open_clip, rounds
+from benchmarks.harness import Ratio, Spent, Spread, check_equal, finish, now, parse, require_open_clip, rounds
 from fpp_sweep.cli.command import Parser, run
 from fpp_sweep.core.compute.compiling import eagerly
 from fpp_sweep.core.compute.precision import computing
@@ -46,7 +48,14 @@ from fpp_sweep.spec.progress import time_shares
 from fpp_sweep.spec.specs import StagePrecision
 
 STAGES = ("decode", "views", "tower")
-SIZES = ((500, 375), (375, 500), (640, 480), (300, 300), (1024, 768), (160, 120))  # pixels of photographs, in turn
+SIZES = (
+    (500, 375),
+    (375, 500),
+    (640, 480),
+    (300, 300),
+    (1024, 768),
+    (160, 120),
+)  # widths and heights of the photographs
 SEED = 0
 
 
@@ -55,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     require_open_clip()
     rows: list[dict[str, object]] = []
     raw: dict[str, Any] = {}
-    # in float32 a GPU would not convolve by default
+    # by default, a GPU would not convolve in float32
     precision: StagePrecision = args.precision if args.tower else "float32"
     with tempfile.TemporaryDirectory() as name, computing(precision, torch.device(args.device)):
         folder = Path(name)
@@ -63,13 +72,15 @@ def main(argv: Sequence[str] | None = None) -> None:
             notes = ["CPU milliseconds an image: median (lowest..highest) over rounds."]
             for augmix in ("off", "on"):
                 images = photographs(folder / augmix, 2 if args.quick else args.images[0])
-                raw[augmix] = handed(args, images, augmix)
-                cells = {title: Spread.of([1000 * one for one in each]) for title, each in raw[augmix].items()}
+                raw[augmix] = measure_handing(args, images, augmix)
+                cells = {
+                    title: Spread.of([1000 * value for value in seconds]) for title, seconds in raw[augmix].items()
+                }
                 rows.append({"AugMix": augmix, **cells})
         elif args.tower:
             notes = ["Ratios: median (lowest..highest) over rounds, wall, and CPU seconds."]
             for clip in {clip.name: clip for clip, _ in subjects(args, folder)}.values():
-                raw[clip.name] = towers(args, clip)
+                raw[clip.name] = measure_towers(args, clip)
                 rows.append(tower_row(args, clip, raw[clip.name]))
         else:
             notes = ["Ratios are naive / engine, wall, by worker processes: median (lowest..highest) over rounds."]
@@ -77,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 "Decode, views, tower: shares of the naive side's time, and the rate of each alone in one process."
             ]
             for (clip, dataset), augmix in product(subjects(args, folder), ("off", "on")):
-                timings = measured(args, clip, dataset, augmix, folder)
+                timings = measure_engine(args, clip, dataset, augmix, folder)
                 raw[f"{clip.name}, {dataset.name}, AugMix {augmix}"] = timings
                 rows.append(row(args, f"{clip.name}, {dataset.name}", augmix, timings))
     finish(args, rows, raw, notes)
@@ -87,14 +98,14 @@ def _options(options: Parser) -> None:
     options.add_argument("--images", type=int, nargs=2, default=[64, 4], metavar="N", help="embedded model, ViT-B-16")
     options.add_argument("--views", type=int, default=64, metavar="N", help="per image")
     options.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2], metavar="N", help="processes to compare")
-    options.add_argument("--handing", action="store_true", help="what handing views over takes")
-    options.add_argument("--tower", action="store_true", help="the image towers alone, in each of their forms")
+    options.add_argument("--handing", action="store_true", help="measure the passing of views between processes")
+    options.add_argument("--tower", action="store_true", help="measure the image towers alone in all forms")
     options.add_argument("--groups", type=int, nargs=2, default=[BATCH, 16], metavar="N", help="views, with --tower")
     options.add_argument("--precision", choices=get_args(StagePrecision), default="float32", help="with --tower")
 
 
 def subjects(args: Any, folder: Path) -> Iterator[tuple[Clip, Dataset]]:
-    """The embedded model and, unless in a hurry, ViT-B-16's image tower."""
+    """Yield the embedded model and, without --quick, ViT-B-16's image tower, each with its images."""
     embedded = load("tiny", args.device)
     if args.quick:
         args.images, args.views, args.workers = [4, 0], 8, [0]  # a worker takes seconds to start
@@ -103,13 +114,13 @@ def subjects(args: Any, folder: Path) -> Iterator[tuple[Clip, Dataset]]:
     if not args.quick and args.images[1]:
         visual = shorten_last_block(vit_b_16()).to(args.device)
         preprocess = Preprocess(size=224)
-        # the text side of the embedded model goes along; nothing here looks at it
+        # the text tower of the embedded model is included but not used
         clip = replace(embedded, name="ViT-B-16", visual=visual, preprocess=preprocess, image_digest="random")
         yield clip, photographs(folder / "large", args.images[1])
 
 
 def vit_b_16() -> torch.nn.Module:
-    # `require_open_clip` has said so where it is missing
+    # `require_open_clip` has reported a missing package before
     from open_clip import get_model_config
     from open_clip.model import CLIP
 
@@ -120,7 +131,7 @@ def vit_b_16() -> torch.nn.Module:
 
 
 def photographs(folder: Path, count: int) -> Dataset:
-    """JPEG files of several sizes with something in them at every scale, which is what decoding costs depend on."""
+    """Write JPEG files of several sizes with details at every scale, because the cost of decoding depends on them."""
     folder.mkdir()
     rng = np.random.default_rng(SEED)
     for index in range(count):
@@ -142,28 +153,28 @@ def photographs(folder: Path, count: int) -> Dataset:
     )
 
 
-def measured(args: Any, clip: Clip, dataset: Dataset, augmix: Any, folder: Path) -> dict[str, Any]:
+def measure_engine(args: Any, clip: Clip, dataset: Dataset, augmix: Any, folder: Path) -> dict[str, Any]:
     config = ViewConfig(count=args.views, augmix=augmix)
     stages: list[tuple[Spent, ...]] = []
     waited = defaultdict[int, list[Mapping[str, float]]](list)
-    cache = FeatureCache(folder, exact=True)  # it chooses where views are drawn once, which is not what is measured
+    cache = FeatureCache(folder, exact=True)  # its single choice of a renderer is not measured
 
     def engine(workers: int) -> Tensor:
         cache.root = Path(tempfile.mkdtemp(dir=folder))
-        batch = min(BATCH, args.views * len(dataset))  # batches of few images would be filled up
+        batch = min(BATCH, args.views * len(dataset))  # smaller batches would be padded
         found = cache.features(clip, dataset, config, SEED, workers=workers, batch=batch)
         waited[workers].append(found.cost)
         return found.batch(0, len(dataset))
 
     def naive() -> Tensor:
-        features, spent = one_by_one(args, clip, dataset, config)
+        features, spent = naive_features(args, clip, dataset, config)
         stages.append(spent)
         return features
 
     print(f"{clip.name}, {dataset.name}, AugMix {augmix}: {len(dataset)} images of {args.views} views", flush=True)
     expected = naive()
     for workers in args.workers:
-        equal(engine(workers), expected, f"{clip.name}, features with {workers} workers")
+        check_equal(engine(workers), expected, f"{clip.name}, features with {workers} workers")
     works = {f"{workers} workers": (lambda workers=workers: engine(workers), len(dataset)) for workers in args.workers}
     timings = rounds({"naive": (naive, len(dataset)), **works}, args.repeats, args.device)
     return {
@@ -173,8 +184,8 @@ def measured(args: Any, clip: Clip, dataset: Dataset, augmix: Any, folder: Path)
     }
 
 
-def one_by_one(args: Any, clip: Clip, dataset: Dataset, config: ViewConfig) -> tuple[Tensor, tuple[Spent, ...]]:
-    """Features, and what each stage took."""
+def naive_features(args: Any, clip: Clip, dataset: Dataset, config: ViewConfig) -> tuple[Tensor, tuple[Spent, ...]]:
+    """Return the features and the costs of each stage."""
     total = [Spent(0, 0) for _ in STAGES]
     features = []
     for sample in dataset.ids:
@@ -192,7 +203,7 @@ def one_by_one(args: Any, clip: Clip, dataset: Dataset, config: ViewConfig) -> t
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clocked:
-    """Gives what a reader does, and its process's CPU seconds."""
+    """A reader whose items also contain the CPU seconds of its process."""
 
     reader: Reader
     floats: bool = False
@@ -204,21 +215,21 @@ class Clocked:
         return found, process_time()
 
 
-def handed(args: Any, dataset: Dataset, augmix: Any) -> dict[str, list[float]]:
-    """CPU seconds an image, of the process that reads and of this one, by what is handed over."""
+def measure_handing(args: Any, dataset: Dataset, augmix: Any) -> dict[str, list[float]]:
+    """Return CPU seconds per image in the reading process and in this one, by the form of the views."""
     reader = Reader.of(dataset, ViewConfig(count=args.views, augmix=augmix), Preprocess(size=224), SEED)
-    ways = {
+    forms_of_views = {
         "as floats": Clocked(reader, floats=True),
         "as today": Clocked(reader),
         "for a device": Clocked(replace(reader, renderer="device")),
     }
     renderer, pixels = ViewRenderer(reader.preprocess, torch.device("cpu")), torch.zeros(3, args.views, 3, 224, 224)
-    renderer.fill(pixels, {row: each[0][0] for row, each in enumerate(ways.values())})
-    for row, name in enumerate(ways):
-        equal(pixels[row], pixels[0], f"AugMix {augmix}, views handed over {name}", 0.0)
+    renderer.fill(pixels, {row: each[0][0] for row, each in enumerate(forms_of_views.values())})
+    for row, name in enumerate(forms_of_views):
+        check_equal(pixels[row], pixels[0], f"AugMix {augmix}, views handed over {name}", 0.0)
     found = defaultdict[str, list[float]](list)
     for _ in range(args.repeats):
-        for name, each in ways.items():
+        for name, each in forms_of_views.items():
             views: Iterator[Any] = read_views(cast(Any, each), range(len(dataset)), workers=1, pin=False)
             _, first = next(views)
             began, clocks = thread_time(), [there for _, there in views]
@@ -228,8 +239,8 @@ def handed(args: Any, dataset: Dataset, augmix: Any) -> dict[str, list[float]]:
     return found
 
 
-def towers(args: Any, clip: Clip) -> dict[str, list[Spent]]:
-    """Each form of a tower in turn, on the same views."""
+def measure_towers(args: Any, clip: Clip) -> dict[str, list[Spent]]:
+    """Return the costs of each form of a tower on the same views."""
     views = 8 if args.quick else args.groups[0 if clip.name == "tiny" else 1]
     size, noise = clip.preprocess.size, torch.Generator().manual_seed(SEED)
     pixels = torch.randn(views, 3, size, size, generator=noise).to(args.device)
@@ -242,7 +253,9 @@ def towers(args: Any, clip: Clip) -> dict[str, list[Spent]]:
         began = now(args.device)
         found = each.image_features(pixels, runner)
         print(f"{clip.name}, {name}: first call {(now(args.device) - began).wall:.0f} s")
-        equal(found, expected, f"{clip.name}, {name}", {"float32": 1e-4, "tf32": 1e-3, "fp16": 1e-2}[args.precision])
+        check_equal(
+            found, expected, f"{clip.name}, {name}", {"float32": 1e-4, "tf32": 1e-3, "fp16": 1e-2}[args.precision]
+        )
     works = {
         name: (lambda each=each, runner=runner: each.image_features(pixels, runner), views)
         for name, (each, runner) in forms.items()

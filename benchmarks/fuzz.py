@@ -1,8 +1,8 @@
-"""Every reader of a file against files that are nearly right: `python -m benchmarks.fuzz --inputs 1000000 --seed 0`.
+"""Every reader of a file on nearly correct files: `python -m benchmarks.fuzz --inputs 1000000 --seed 0`.
 
-A file of the corpus (tests/fuzz/corpus, made by the project's own writers) is changed in its structure or its bytes.
-Its reader must give a value, or the exception that it documents with one printable line; run nothing, write nothing,
-and stay within a bound of memory. What breaks that is printed, and written to --keep.
+A file of the corpus (tests/fuzz/corpus, written by the project's own writers) is changed in its structure or its bytes.
+Its reader must return a value, or raise its documented exception with one printable line. It may run no code, write no
+file and use a limited amount of memory. Every violation is printed, and its file is written to --keep.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ from fpp_sweep.tracking.sync import mlflow_links
 from fpp_sweep.trial.store import SEAL, TaskStore, _seal
 
 CORPUS = Path(__file__).parent.parent / "tests" / "fuzz" / "corpus"
-ROOM = 2**30  # bytes of address space that a reader may take for a file of some kB
+ROOM = 2**30  # bytes of address space that a reader may use for a file of some kB
 KEY = "0" * 40
 
 
 @dataclass(frozen=True)
 class Target:
-    """A reader, the kind of its files, and how often it has its turn."""
+    """A reader, the kind of its files, and its relative frequency."""
 
     read: Callable[[Path], object]
     kind: str
-    file: str  # where the reader looks for it, below a private folder
+    file: str  # the path that the reader expects, below a private folder
     share: int
     raises: type[Exception] = InputError
 
@@ -156,13 +156,13 @@ PIECES += (
 
 
 def mutated(draw: random.Random, kind: str, data: bytes, others: Sequence[bytes]) -> bytes:
-    """The file with some changes: of its structure where it has one, else of its bytes."""
+    """Return the file with some changes, of its structure if it has one and otherwise of its bytes."""
     change = STRUCTURED.get(kind)
     if change is not None and draw.random() < 0.7:
         try:
             return change(draw, data)
         except (ValueError, RecursionError, KeyError, zipfile.BadZipFile, InputError, OverflowError):
-            pass  # a file of the corpus that is damaged already
+            pass  # the file of the corpus is already damaged
     return bytewise(draw, data, others)
 
 
@@ -191,7 +191,7 @@ def bytewise(draw: random.Random, data: bytes, others: Sequence[bytes]) -> bytes
 
 
 def restructured(draw: random.Random, value: Any) -> Any:
-    """A document with one change somewhere in it."""
+    """Return a document with one change at a random position."""
     if isinstance(value, dict | list) and value and draw.random() < 0.8:
         keys: list[Any] = list(value) if isinstance(value, dict) else list(range(len(value)))
         key = draw.choice(keys)
@@ -244,7 +244,7 @@ def _safetensors(draw: random.Random, data: bytes) -> bytes:
 
 
 def _zipped(draw: random.Random, data: bytes) -> bytes:
-    """One member changed, and the archive whole around it."""
+    """Return a valid archive with one changed member."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     pickled = [name for name in members if name.endswith(".pkl")]
@@ -282,7 +282,7 @@ FORBIDDEN: tuple[str, ...] = (
     "os.rmdir",
 )
 FORBIDDEN += ("subprocess.Popen", "socket.connect", "shutil.rmtree", "os.putenv", "os.kill", "os.symlink", "os.chmod")
-_seen: list[str] | None = None  # what a reader has done that none may, while one is at work
+_seen: list[str] | None = None  # forbidden operations of the running reader; None while no reader runs
 
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -294,12 +294,12 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
             _seen.append(f"{event} {arguments[:1]}")
 
 
-watching = cache(partial(sys.addaudithook, _watch))  # a hook stays for good
+watching = cache(partial(sys.addaudithook, _watch))  # installed once, because a hook cannot be removed
 
 
 @contextmanager
 def guarded() -> Iterator[list[str]]:
-    """Yield forbidden operations that happen in the block; limit its memory."""
+    """Yield the list of forbidden operations within the block, and limit the block's memory."""
     global _seen
     watching()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -315,7 +315,7 @@ def guarded() -> Iterator[list[str]]:
 
 
 def problem_of(target: Target, folder: Path, data: bytes) -> str | None:
-    """Return how the reader breaks its promise on a file with these bytes."""
+    """Return the violation of a reader on a file with these bytes, or None."""
     path = folder / target.file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
@@ -343,7 +343,7 @@ def corpus(name: str) -> tuple[bytes, ...]:
 
 
 def example(draw: random.Random, name: str) -> bytes:
-    """A file for a target."""
+    """Return a changed file for a target."""
     files, kind = corpus(name), TARGETS[name].kind
     data = mutated(draw, kind, draw.choice(files), files)
     return _seal(KEY, data[SEAL:]) + data[SEAL:] if kind == "task" else data
@@ -356,7 +356,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     counts: collections.Counter[str] = collections.Counter()
     seconds = dict.fromkeys(names, 0.0)
     found: dict[tuple[str, str], bytes] = {}
-    model()  # libraries set the environment when they are loaded
+    model()  # loads libraries now, because loading sets environment variables
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         for name in draw.choices(names, [TARGETS[name].share for name in names], k=args.inputs):

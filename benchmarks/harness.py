@@ -25,7 +25,7 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Seconds for one unit of work: on the wall, and of all this process's threads."""
+    """Seconds for one unit of work: wall-clock time, and CPU time of all threads of this process."""
 
     wall: float
     cpu: float
@@ -42,7 +42,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median of some values and how far they scatter.
+    """The median of some values with their minimum and maximum.
 
     >>> str(Spread.of([3.0, 1.0, 2.0]))
     '2.0 (1.0..3.0)'
@@ -66,14 +66,14 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Ratio of the seconds of two sides, round by round."""
+    """The ratio of the seconds of two sides, taken round by round."""
 
     wall: Spread
     cpu: Spread
 
     @classmethod
     def of(cls, slow: Sequence[Spent], fast: Sequence[Spent]) -> Ratio:
-        """Return the ratios of pairs measured one right after the other, so that disturbances cancel out."""
+        """Return the ratios of pairs; a pair is measured in succession, so that disturbances cancel out."""
         pairs = list(zip(slow, fast, strict=True))
         return cls(
             wall=Spread.of([a.wall / b.wall for a, b in pairs]), cpu=Spread.of([a.cpu / b.cpu for a, b in pairs])
@@ -81,7 +81,7 @@ class Ratio:
 
 
 def now(device: str) -> Spent:
-    """The clocks, once the device has finished what it was given."""
+    """Return the clocks after the device has finished all its work."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
     return Spent(time.perf_counter(), time.process_time())
@@ -95,7 +95,7 @@ def measure(work: Work, *, units: float = 1, device: str = "cpu") -> Spent:
 
 
 def rounds(works: Mapping[str, tuple[Work, float]], repeats: int, device: str) -> dict[str, list[Spent]]:
-    """Each work (with its units) in turn, again and again: A B A B."""
+    """Measure all works in turn, `repeats` times; a work comes with its number of units."""
     spent: dict[str, list[Spent]] = {name: [] for name in works}
     for _ in range(repeats):
         for name, (work, units) in works.items():
@@ -107,7 +107,7 @@ def parse(module: str, description: str, extend: Callable[[Parser], None], argv:
     """Parse the options of a module: those of all benchmarks and its own."""
     options = parser(module, description)
     options.add_argument("--repeats", type=int, default=3, metavar="N", help="rounds; ratios are medians over them")
-    options.add_argument("--threads", type=int, default=2, metavar="N", help="of torch")
+    options.add_argument("--threads", type=int, default=2, metavar="N", help="threads of torch")
     options.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
     options.add_argument("--quick", action="store_true", help="small sizes; asserts equal results, never a time")
     options.add_argument("--out", type=Path, metavar="FILE", help="write all that was measured as JSON")
@@ -121,18 +121,18 @@ def parse(module: str, description: str, extend: Callable[[Parser], None], argv:
 
 
 def compile_option(options: Parser) -> None:
-    """For benchmarks of what `evaluate --compile` compiles."""
+    """Add the option --compile, for benchmarks of code that `work.compile` compiles."""
     options.add_argument("--compile", action="store_true", help="measure the engine through torch.compile beside it")
 
 
 def require_open_clip() -> None:
-    """For benchmarks of whole models; those of the text tower do without."""
+    """Raise InputError without open_clip, which benchmarks of whole models need."""
     if importlib.util.find_spec("open_clip") is None:
         raise InputError("this benchmark needs open_clip_torch; benchmarks.adapt and benchmarks.pretrain do not")
 
 
 def machine(device: str) -> dict[str, object]:
-    """Return the conditions of a measurement besides the code."""
+    """Return the conditions of a measurement apart from the code."""
     return {
         "date": date.today().isoformat(),
         "processor": _processor(),
@@ -153,7 +153,7 @@ def _processor() -> str:
 
 
 def table(rows: Sequence[Mapping[str, object]]) -> str:
-    """Rows with the same keys as a Markdown table.
+    """Return rows with equal keys as a Markdown table.
 
     >>> print(table([{"K": 10, "ratio": Spread.of([2.0])}]))
     | K | ratio |
@@ -166,7 +166,7 @@ def table(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def finish(args: Any, rows: Sequence[Mapping[str, object]], raw: Mapping[str, object], notes: Sequence[str]) -> None:
-    """Print what was found, and write it where the user asked for that."""
+    """Print the results, and write them to --out if it is given."""
     facts = machine(args.device)
     print(", ".join(f"{key} {value}" for key, value in facts.items()))
     if torch.device(args.device).type == "cuda":
@@ -184,7 +184,7 @@ def _plain(value: object) -> object:
 
 
 def read_lines(file: Path) -> list[dict[str, Any]]:
-    """Return the results that an earlier run kept, one JSON document in a line; none without a file."""
+    """Return the results of an earlier run, one JSON document per line; the list is empty without a file."""
     if not file.exists():
         return []
     return [json.loads(line) for line in file.read_text().splitlines()]
@@ -195,10 +195,10 @@ def append_line(file: Path, row: Mapping[str, Any]) -> None:
         stream.write(json.dumps(row) + "\n")
 
 
-def equal(
+def check_equal(
     found: torch.Tensor, expected: torch.Tensor, what: str, tolerance: float = 1e-4, *, predictions: bool = False
 ) -> None:
-    """Both sides gave the same numbers; of probabilities, the same predictions too."""
+    """Raise AssertionError unless both sides have equal numbers and, with `predictions`, equal predicted classes."""
     found, expected = found.cpu(), expected.cpu()
     error = (found - expected).abs().max().item()
     if not error <= tolerance:

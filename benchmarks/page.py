@@ -1,8 +1,8 @@
 """Size and loading time of a large sweep's page: `python -m benchmarks.page`.
 
-Writes the records, sums and workers' logs of a made-up sweep of 500 trials on ten datasets as a sweep has them, makes
-its page with the package's own writer, and opens it in Chromium (the package playwright): until its text stands there,
-until the front is drawn, and with every plot of the page.
+The benchmark writes the records, block statistics and workers' logs of a made-up sweep of 500 trials on ten datasets,
+and its page with the package's own writer. It opens the page in Chromium (by the package playwright) and measures the
+time until its text is shown, until the front is drawn, and for drawing every plot.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser("benchmarks.page", __doc__ or "")
     for name, count in (("trials", 500), ("datasets", 10), ("images", 1000)):
         options.add_argument(f"--{name}", type=int, default=count)
-    options.add_argument("--keep", type=Path, help="folder that the sweep is left in")
+    options.add_argument("--keep", type=Path, help="folder in which the sweep is kept")
     args = options.parse_args(argv)
     with tempfile.TemporaryDirectory() as scratch:
-        folder = made(args.keep or Path(scratch), args.trials, args.datasets, args.images)
+        folder = write_large_sweep(args.keep or Path(scratch), args.trials, args.datasets, args.images)
         began, busy = time.perf_counter(), time.process_time()
         write_report(folder, pages=True)
         took = f"{time.perf_counter() - began:.1f} s, {time.process_time() - busy:.1f} CPU s"
         page = folder.report / "sweep.html"
         print(f"page: {page.stat().st_size / 1e6:.2f} MB, made in {took}")
-        opened(page)
+        time_in_browser(page)
 
 
-def made(root: Path, trials: int, datasets: int, images: int) -> SweepFolder:
-    """A sweep over six numbers and a method; one trial in twenty failed, and one in thirty is far off."""
+def write_large_sweep(root: Path, trials: int, datasets: int, images: int) -> SweepFolder:
+    """Write a sweep over six numbers and a method; one trial in 20 failed, and one in 30 has a low accuracy."""
     folder, draw = SweepFolder(root / "large"), random.Random(0)
     names = [f"dataset{number}" for number in range(datasets)]
     objectives = (Objective(metric="accuracy", goal="max"), Objective(metric="ece", goal="min"))
@@ -88,7 +88,7 @@ def made(root: Path, trials: int, datasets: int, images: int) -> SweepFolder:
         (f"baseline-{name}", {"method": name}, value)
         for name, value in (("zero_shot", 65.0), ("tpt", 68.0), ("ctpt", 67.5), ("otpt", 67.0))
     ]
-    drawn = [(f"trial-{number:04d}", _drawn(draw), 0.0) for number in range(trials)]
+    drawn = [(f"trial-{number:04d}", _draw_settings(draw), 0.0) for number in range(trials)]
     for number, (name, settings, known) in enumerate([*baselines, *drawn]):
         record = _record(draw, name, number, settings, names, known)
         if record.state == "complete":
@@ -107,7 +107,7 @@ def made(root: Path, trials: int, datasets: int, images: int) -> SweepFolder:
     return folder
 
 
-def _drawn(draw: random.Random) -> dict[str, object]:
+def _draw_settings(draw: random.Random) -> dict[str, object]:
     numbers = {key: 10 ** draw.uniform(math.log10(low), math.log10(high)) for key, (low, high) in RANGES.items()}
     return {**numbers, "method": draw.choice(METHODS)}
 
@@ -115,7 +115,7 @@ def _drawn(draw: random.Random) -> dict[str, object]:
 def _record(
     draw: random.Random, name: str, number: int, settings: Mapping[str, object], datasets: Sequence[str], known: float
 ) -> TrialRecord:
-    """A baseline where its accuracy is known, with a result on test."""
+    """Return a trial or, if its accuracy is `known`, a baseline, which also has a result on test."""
     far = 8.0 if number % 30 == 29 else 0.0
     accuracy = known or far or 69 - 1.5 * (math.log10(float(str(settings["adapt.lr"]))) + 2.3) ** 2 + draw.gauss(0, 0.6)
     ece = 4 + abs(draw.gauss(0, 1.5)) + abs(accuracy - 65) / 4
@@ -139,8 +139,10 @@ def _record(
 
 def _result(draw: random.Random, accuracy: float, ece: float, datasets: Sequence[str]) -> SplitResult:
     shown = {"accuracy": accuracy, "ece": ece, "nll": 1.1 + ece / 50, "brier": 0.4 + ece / 100, "aurc": 0.1}
-    each = {name: {metric: one * draw.gauss(1, 0.05) for metric, one in shown.items()} for name in datasets}
-    return SplitResult(average=shown, datasets=each, deviation={}, samples=10000, seconds={}, device_seconds=200)
+    by_dataset = {}
+    for name in datasets:
+        by_dataset[name] = {metric: value * draw.gauss(1, 0.05) for metric, value in shown.items()}
+    return SplitResult(average=shown, datasets=by_dataset, deviation={}, samples=10000, seconds={}, device_seconds=200)
 
 
 def _block_stats(result: SplitResult, images: int, seed: int) -> dict[tuple[str, int], BlockStats]:
@@ -176,8 +178,8 @@ def _log(file: Path, at: float, line: str) -> None:
         log.write(f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} {line}\n")
 
 
-def opened(page: Path) -> None:
-    """Print the seconds that a reader waits for."""
+def time_in_browser(page: Path) -> None:
+    """Print the seconds that a reader waits."""
     from playwright.sync_api import sync_playwright
 
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

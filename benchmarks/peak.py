@@ -1,8 +1,9 @@
 """Peak memory of a process that adapts to K classes: `python -m benchmarks.peak K FORM THREADS DEVICE`.
 
-Prints bytes. FORM `jacobian` builds a part of J and multiplies with all of it; `pullback` sends gradients back. A
-number of GiB as FORM is a device's room: the engine chooses what fits, J in the machine's memory among it, on a tower
-of two blocks and half the features, whose J is built within minutes; its choice and J's bytes come after the peak.
+The command prints bytes. FORM `jacobian` builds a part of J and multiplies with a complete one; `pullback` sends
+gradients back through the tower. A number as FORM is a device's memory in GiB: the engine then chooses the form that
+fits, possibly with J in the machine's memory. In that case the tower has two blocks and half the features, so that J is
+built within minutes, and the command prints the engine's choice and the size of J after the peak.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.adapt import build_jacobian, started
+from benchmarks.adapt import build_jacobian, start_state
 from benchmarks.world import VIT_B_16, Shape, build
 from fpp_sweep.core.compute.memory import MemoryBudget
 from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback, FirstGradient, first_gradient, jacobian_bytes
@@ -26,7 +27,7 @@ SHALLOW = Shape(width=512, heads=8, layers=2, embed_dim=256)
 
 
 def peak_bytes() -> int:
-    """The most that this process has held; Linux's own mark, which no parent's memory gets into."""
+    """Return the peak memory of this process; Linux's counter, unlike getrusage, excludes the parent's memory."""
     status = Path("/proc/self/status")
     if status.exists():
         (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
@@ -50,7 +51,7 @@ def main(classes: str, form: str, threads: str, device: str) -> None:
             _, first = build_jacobian(world, whole=False, device=device)
         else:
             first = ByPullback(world.texts, world.context)
-    logits, _ = method.predict(world.model, started(method, world, first), world.views)
+    logits, _ = method.predict(world.model, start_state(method, world, first), world.views)
     print(peak_bytes() if device == "cpu" else torch.cuda.max_memory_allocated(device))
     if not measured:
         block = f"{first._block} classes at a time" if isinstance(first, ByJacobian) else "no J"

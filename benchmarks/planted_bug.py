@@ -1,4 +1,4 @@
-"""A bug for `benchmarks.chaos --plant`: a result is written after its task was acknowledged, as a plugin of a sweep."""
+"""A plugin with a bug, for `benchmarks.chaos --plant`: results are written after their tasks are acknowledged."""
 
 import asyncio
 
@@ -11,12 +11,12 @@ DELAY = 1.0  # seconds between the acknowledgement and the file
 
 @metric(goal="max", heading="n", decimals=0)
 def n_samples(predictions: Predictions) -> float:
-    """Number of samples. A plugin must register something."""
+    """Return the number of samples; this metric exists because a plugin must register something."""
     return float(len(predictions.labels))
 
 
 class _Later:
-    """Tasks that must not be collected before they have run."""
+    """References to write tasks, which keep them from being garbage-collected."""
 
     writes: set[asyncio.Task[None]] = set()  # noqa: RUF012
 

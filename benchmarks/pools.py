@@ -1,4 +1,4 @@
-"""Populations of predictions: the trials of finished sweeps, image by image."""
+"""Populations of predictions: the trials of finished sweeps with statistics of each image."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read_pool(folder: SweepFolder) -> Pool:
 
 
 def draw_images(pool: Pool, images: int, seed: int) -> Pool:
-    """Draw images of each dataset with replacement, the same for all trials."""
+    """Draw images of each dataset with replacement; all trials get the same images."""
     generator = np.random.default_rng(seed)
     drawn = {}
     for dataset, trials in pool.items():
@@ -39,7 +39,7 @@ def draw_images(pool: Pool, images: int, seed: int) -> Pool:
 
 
 def values_of(pool: Pool, metrics: tuple[str, ...] = OBJECTIVES) -> np.ndarray:
-    """Return (trials, metrics): averages over datasets."""
+    """Return the averages over datasets as an array (trials, metrics)."""
     columns = []
     for metric in metrics:
         by_dataset = [[metric_value(metric, stats) for stats in trials] for trials in pool.values()]
@@ -48,7 +48,7 @@ def values_of(pool: Pool, metrics: tuple[str, ...] = OBJECTIVES) -> np.ndarray:
 
 
 def pretraining_share(folder: SweepFolder) -> float:
-    """Return the share of a trial's seconds that pretraining takes, where image features are cached."""
+    """Return the share of pretraining in a trial's seconds when image features are cached."""
     split = folder.info().search_split
     pretraining = 0.0
     adaptation = 0.0

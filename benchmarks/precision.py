@@ -1,9 +1,9 @@
 """Differences between a precision and float64: `python -m benchmarks.precision --device cuda`.
 
-Each stage is done in each precision that the device has, with everything before and after it in float64; and the whole
-trial in that precision. Every number is a difference to the whole trial in float64, on the same views and noise. On the
-embedded model real accuracy and ECE move; the tower of ViT-B-16's shape has random weights and few classes and images,
-so that only its changes of probability mean anything.
+Each stage runs in each precision of the device, with all other stages in float64; then the whole trial runs in that
+precision. Every number is a difference from the whole trial in float64 on the same views and noise. The embedded model
+shows changes of real accuracy and ECE. The tower of ViT-B-16's shape has random weights, few classes and few images, so
+that only its changes of probabilities are meaningful.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from benchmarks.harness import equal, finish, parse, require_open_clip
+from benchmarks.harness import check_equal, finish, parse, require_open_clip
 from fpp_sweep.cli.command import Parser, run
 from fpp_sweep.core.compute.precision import computing, require_precision_support
 from fpp_sweep.core.compute.random_streams import torch_generator
@@ -39,25 +39,25 @@ from fpp_sweep.trial.prompts import class_texts
 
 STAGES = ("image tower", "pretraining", "selection", "adaptation", "prediction", "zero-shot")
 WHOLE = "whole trial"
-VIEWS = 8  # of an image in the tower of ViT-B-16's shape
-YARDSTICK: StagePrecision = "float32"  # of float64 tensors: nothing is rounded to less
+VIEWS = 8  # views of an image for the tower of ViT-B-16's shape
+YARDSTICK: StagePrecision = "float32"  # computing in it leaves float64 tensors unrounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Case:
-    """A model on a device, once as it is and once in float64, and what a trial is run on."""
+    """A model on a device, unchanged and in float64, with the config and the images of a trial."""
 
     title: str
     clip: Clip
     exact: Clip
     config: TrialConfig
     classes: tuple[str, ...]
-    pixels: list[Tensor]  # of each image (V, 3, size, size)
+    pixels: list[Tensor]  # for each image (V, 3, size, size)
     labels: Any
 
 
 class Chosen(Tpt):
-    """Adaptation with views that are given instead of selected."""
+    """TPT with given views instead of selected ones."""
 
     kept: Tensor
 
@@ -67,7 +67,7 @@ class Chosen(Tpt):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One trial, each stage in a precision; None: float64."""
+    """One trial with a precision for each stage; None means float64."""
 
     case: Case
     stages: dict[str, StagePrecision | None]
@@ -115,7 +115,7 @@ class Trial:
             kept = chooser.select_views(model, features, self.like("selection", views))
         with self.computing("adaptation"):
             model, method = self.model("adaptation"), Chosen(adapt=adapt)
-            object.__setattr__(method, "kept", self.like("adaptation", self._same(kept, views)))
+            object.__setattr__(method, "kept", self.like("adaptation", self._unrounded(kept, views)))
             state = method.start(model, self.like("adaptation", prompt), len(views))
             contexts = method.adapt_contexts(model, state, self.like("adaptation", views))
         with self.computing("prediction"):
@@ -123,8 +123,8 @@ class Trial:
             found = method.classify(model, *(self.like("prediction", each) for each in (contexts, views)))
         return self._stored(found, "prediction")
 
-    def _same(self, kept: Tensor, views: Tensor) -> Tensor:
-        """The views that were selected, as they are and not as selection saw them."""
+    def _unrounded(self, kept: Tensor, views: Tensor) -> Tensor:
+        """Return the selected views with their original numbers, without the rounding of the selection."""
         distances = torch.cdist(kept.double(), views.double())
         return views.gather(1, distances.argmin(-1)[..., None].expand(-1, -1, views.shape[-1]))
 
@@ -151,25 +151,32 @@ def main(argv: Sequence[str] | None = None) -> None:
         views, prompt = exact.features(), exact.prompt()
         known = {"TPT": exact.probabilities(views, prompt), "zero-shot": exact.zero_shot(views)}
         rows += [row(case, "float64", WHOLE, name, values, values) for name, values in known.items()]
-        for precision in able(args.device):
+        for precision in supported_precisions(args.device):
             for stage in (*STAGES, WHOLE):
-                stages = {one: precision if stage in (one, WHOLE) else None for one in STAGES}
-                for name, found in changed(Trial(case=case, stages=stages), stage, views, prompt).items():
+                stages = {name: precision if stage in (name, WHOLE) else None for name in STAGES}
+                for name, found in recompute(Trial(case=case, stages=stages), stage, views, prompt).items():
                     if (precision, stage, name) == ("float32", WHOLE, "zero-shot"):
-                        equal(found, known[name], f"{case.title}, zero-shot in float32 and in float64", 1e-3)
+                        check_equal(found, known[name], f"{case.title}, zero-shot in float32 and in float64", 1e-3)
                     rows.append(row(case, precision, stage, name, found, known[name]))
                     raw[f"{case.title}, {precision}, {stage}, {name}"] = rows[-1]
                     print("   ", *rows[-1].values(), flush=True)
-    finish(args, rows, raw, [f"Precisions of {args.device}: {', '.join(able(args.device))}; the yardstick is float64."])
+    finish(
+        args,
+        rows,
+        raw,
+        [f"Precisions of {args.device}: {', '.join(supported_precisions(args.device))}; the yardstick is float64."],
+    )
 
 
 def _options(options: Parser) -> None:
-    options.add_argument("--images", type=int, default=200, metavar="N", help="of each embedded dataset")
-    options.add_argument("--vit-images", type=int, default=8, metavar="N", help="through the tower of ViT-B-16's shape")
+    options.add_argument("--images", type=int, default=200, metavar="N", help="images of each embedded dataset")
+    options.add_argument(
+        "--vit-images", type=int, default=8, metavar="N", help="images for the tower of ViT-B-16's shape"
+    )
 
 
-def able(device: str) -> list[StagePrecision]:
-    """The precisions that a device has."""
+def supported_precisions(device: str) -> list[StagePrecision]:
+    """Return the precisions that a device supports."""
     found: list[StagePrecision] = []
     for precision in get_args(StagePrecision):
         with suppress(InputError):
@@ -183,22 +190,22 @@ def cases(args: Any) -> Iterator[Case]:
     config = preset("tiny").replace({"fpp.steps": 5} if args.quick else {})
     for name in ("scenes",) if args.quick else ("scenes", "digits", "letters"):
         dataset = open_dataset(name, "test").head(8 if args.quick else args.images)
-        pixels = drawn(clip, dataset, config)
+        pixels = render_views(clip, dataset, config)
         title = f"tiny, {name}"
-        yield Case(title=title, clip=clip, exact=doubled(clip), config=config, classes=dataset.classes,
+        yield Case(title=title, clip=clip, exact=in_float64(clip), config=config, classes=dataset.classes,
                    pixels=pixels, labels=dataset.labels)  # fmt: skip
     if args.quick:
         return
     clip = vit_b_16(args.device)
     config = TrialConfig().replace({"fpp.steps": 20, "views.count": VIEWS, "adapt.view_fraction": 0.5})
     dataset = open_dataset("scenes", "test").head(args.vit_images)
-    pixels = drawn(clip, dataset, config)
-    yield Case(title="ViT-B-16, random weights", clip=clip, exact=doubled(clip), config=config,
+    pixels = render_views(clip, dataset, config)
+    yield Case(title="ViT-B-16, random weights", clip=clip, exact=in_float64(clip), config=config,
                classes=dataset.classes, pixels=pixels, labels=dataset.labels)  # fmt: skip
 
 
-def drawn(clip: Clip, dataset: Dataset, config: TrialConfig) -> list[Tensor]:
-    """The views of each image as the tower gets them."""
+def render_views(clip: Clip, dataset: Dataset, config: TrialConfig) -> list[Tensor]:
+    """Return the views of each image as inputs of the tower."""
     reader, renderer = Reader.of(dataset, config.views, clip.preprocess, 0), ViewRenderer(clip.preprocess, clip.device)
     size, found = clip.preprocess.size, []
     for index in range(len(dataset)):
@@ -211,7 +218,7 @@ def drawn(clip: Clip, dataset: Dataset, config: TrialConfig) -> list[Tensor]:
 
 
 def vit_b_16(device: str) -> Clip:
-    """open_clip's ViT-B-16 as it is initialised, with CLIP's temperature."""
+    """Return open_clip's ViT-B-16 with its initial weights and CLIP's temperature."""
     from open_clip import get_model_config
     from open_clip.model import CLIP
 
@@ -226,19 +233,23 @@ def vit_b_16(device: str) -> Clip:
     )
 
 
-def doubled(clip: Clip) -> Clip:
+def in_float64(clip: Clip) -> Clip:
     """Return the model in float64."""
     return replace(clip, visual=copy.deepcopy(clip.visual).double(), text=clip.text.to(torch.float64))
 
 
-def changed(trial: Trial, stage: str, views: Tensor, prompt: Tensor) -> dict[str, Tensor]:
-    """The probabilities that a stage, or all of them, in that precision has a part in."""
+def recompute(trial: Trial, stage: str, views: Tensor, prompt: Tensor) -> dict[str, Tensor]:
+    """Return the probabilities that depend on a stage, computed with that stage in the trial's precision."""
     if stage in ("image tower", WHOLE):
         views = trial.features().double()
     if stage in ("pretraining", WHOLE):
         prompt = trial.prompt().double()
-    found = {} if stage == "zero-shot" else {"TPT": trial.probabilities(views, prompt)}
-    return found | ({"zero-shot": trial.zero_shot(views)} if stage in ("image tower", "zero-shot", WHOLE) else {})
+    probabilities = {}
+    if stage != "zero-shot":
+        probabilities["TPT"] = trial.probabilities(views, prompt)
+    if stage in ("image tower", "zero-shot", WHOLE):
+        probabilities["zero-shot"] = trial.zero_shot(views)
+    return probabilities
 
 
 def row(case: Case, precision: str, stage: str, name: str, found: Tensor, exact: Tensor) -> dict[str, object]:

@@ -1,8 +1,7 @@
 """One step of flatness-aware pretraining: `python -m benchmarks.pretrain`.
 
-A step is the noise drawn, the clean and the four perturbed branches, the backward pass of the clean one and AdamW.
-The naive reference computes all 77 positions. The engine's steps are taken from inside a pretraining, from the end of
-its first step on.
+A step draws noise, computes the clean and the four perturbed branches, sends the clean one back and applies AdamW. The
+naive reference computes all 77 positions. The engine's steps are measured within a pretraining after its first step.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness import Ratio, Spent, compile_option, equal, finish, measure, now, parse
+from benchmarks.harness import Ratio, Spent, check_equal, compile_option, finish, measure, now, parse
 from benchmarks.world import SMALL, STAND_IN, TEST_SETS, VIT_B_16, World, build
 from fpp_sweep.cli.command import Parser, run
 from fpp_sweep.core.compute.compiling import EAGER_CALLS
@@ -22,8 +21,8 @@ from fpp_sweep.spec.config import FppConfig
 from tests.reference import naive
 
 DRAWS = 4
-STEPS_COMPARED = 2  # the losses of the second depend on the first one's gradient
-ENGINE_STEPS = 4  # measured at a time: a naive step takes as long as many of them
+STEPS_COMPARED = 2  # the losses of the second step depend on the gradient of the first
+ENGINE_STEPS = 4  # number of steps in one measurement, because one is much shorter than a naive step
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -34,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         world = build(SMALL if args.quick else VIT_B_16, count, samples=1, device=args.device)
         print(f"K = {count}: {len(world.texts.packing)} tokens", flush=True)
         check(world)
-        spent = measured(world, args)
+        spent = measure_sides(world, args)
         ratio = Ratio.of(spent["naive"], spent["engine"])
         raw[str(count)] = {**spent, "tokens": len(world.texts.packing)}
         cells = {"K": count, "as": TEST_SETS[count][0], "tokens": len(world.texts.packing)}
@@ -54,17 +53,17 @@ def _options(options: Parser) -> None:
 
 
 def check(world: World) -> None:
-    """Raise an error unless equal noise gives equal losses."""
+    """Check that both sides have equal losses with equal noise."""
     config = FppConfig(steps=STEPS_COMPARED, draws=DRAWS)
     generator = torch.Generator().manual_seed(0)
     start = draw_start(world.context, config, generator)
     draws = [naive_noise(world, world.texts.packing.longest, generator) for _ in range(STEPS_COMPARED)]
     weight = config.flatness_weight(len(world.texts))
     learned = pretrain(
-        world.texts, world.context, config, flatness_weight=weight, start=start, noise=map(scaled, draws)
+        world.texts, world.context, config, flatness_weight=weight, start=start, noise=map(in_engine_form, draws)
     )
     expected = naive.pretrain(world.naive, world.token_ids, world.context, start, draws, weight=weight)
-    equal(learned.losses, expected.losses, f"K = {len(world.texts)}, losses of {STEPS_COMPARED} steps")
+    check_equal(learned.losses, expected.losses, f"K = {len(world.texts)}, losses of {STEPS_COMPARED} steps")
 
 
 def naive_noise(world: World, suffix: int, generator: torch.Generator) -> naive.Noise:
@@ -74,7 +73,7 @@ def naive_noise(world: World, suffix: int, generator: torch.Generator) -> naive.
     return naive.Noise(context=normal(len(world.context)), sos=normal(1), suffix=normal(suffix))
 
 
-def scaled(noise: naive.Noise) -> Noise:
+def in_engine_form(noise: naive.Noise) -> Noise:
     """Return the draws in the form of the engine."""
     return Noise(
         sos=noise.sos[:, None] * naive.CLASS_STD,
@@ -83,12 +82,12 @@ def scaled(noise: naive.Noise) -> Noise:
     )
 
 
-def measured(world: World, args: Any) -> dict[str, list[Spent]]:
+def measure_sides(world: World, args: Any) -> dict[str, list[Spent]]:
     step = naive_steps(world)
     next(step)
     engines = {"engine": world}
     if args.compile:
-        engines["compiled"] = compiled(world, args.device)
+        engines["compiled"] = compile_step(world, args.device)
     spent: dict[str, list[Spent]] = {"naive": [], **{name: [] for name in engines}}
     for _ in range(args.repeats):
         spent["naive"].append(measure(lambda: next(step), device=args.device))
@@ -97,14 +96,14 @@ def measured(world: World, args: Any) -> dict[str, list[Spent]]:
     return spent
 
 
-def compiled(world: World, device: str) -> World:
+def compile_step(world: World, device: str) -> World:
     """Return the world with a compiled step."""
     other = world.compiled()
     began = now(device)
     learned, _ = engine_step(other, device, EAGER_CALLS + 1)
     print(f"K = {len(world.texts)}: compiled within {(now(device) - began).wall:.0f} s")
     expected, _ = engine_step(world, device, EAGER_CALLS + 1)
-    equal(learned.losses, expected.losses, f"K = {len(world.texts)}, compiled, losses of {EAGER_CALLS + 2} steps")
+    check_equal(learned.losses, expected.losses, f"K = {len(world.texts)}, compiled, losses of {EAGER_CALLS + 2} steps")
     return other
 
 
@@ -129,7 +128,7 @@ def naive_steps(world: World) -> Iterator[None]:
 
 
 def engine_step(world: World, device: str, steps: int = ENGINE_STEPS) -> tuple[Pretrained, Spent]:
-    """Return the costs of a step, without the set-up before the first one."""
+    """Return the costs of a step without the preparations before the first step."""
     config = FppConfig(steps=1 + steps, draws=DRAWS)
     clocks: list[Spent] = []
     noise = draw_noise(world.texts, len(world.context), config, torch.Generator().manual_seed(1))

@@ -1,8 +1,8 @@
 """Savings and losses of racing: `python -m benchmarks.racing SWEEP [SWEEP ...]`.
 
-SWEEPs are folders of finished sweeps without a race. Their trials race in the order in which they came, by the rules of
-the package. First on the images that they saw: what the sweep would have done. Then those images are a population whose
-values are the truth, and races run on images drawn from it with replacement.
+SWEEPs are folders of finished sweeps without a race. Their trials race in their original order, by the rules of the
+package. The first race uses the sweep's own images and shows its decisions for that sweep. Then the images become a
+population with known values, and races run on images that are drawn from it with replacement.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ DEFAULT = Race()
 class Outcome:
     """Outcome of one race, as shares."""
 
-    saved: float  # of adaptation
-    front_lost: float  # of the front by all images of the split
-    volume_lost: float  # of the true hypervolume of the chosen front
+    saved: float  # saved share of adaptation
+    front_lost: float  # stopped share of the front by all images of the split
+    volume_lost: float  # lost share of the true hypervolume of the front
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parser("benchmarks.racing", __doc__ or "")
     options.add_argument("sweeps", type=Path, nargs="+")
-    options.add_argument("--images", type=int, nargs="*", default=[200, 1000, 5000], help="of a dataset, in a split")
+    options.add_argument(
+        "--images", type=int, nargs="*", default=[200, 1000, 5000], help="images of a dataset in a split"
+    )
     options.add_argument("--races", type=int, default=20)
     options.add_argument("--confidence", type=float, nargs="+", default=[0.975, 0.99])
     args = options.parse_args(argv)
@@ -81,7 +83,7 @@ def with_error(values: Sequence[float]) -> str:
 
 
 def run_race(pool: Pool, images: int | None, confidence: float, seed: int) -> Outcome:
-    """Race the trials of a pool on some of its images; None stands for all of them, each once."""
+    """Race the trials of a pool on `images` drawn images; None means all images, each once."""
     true_values = values_of(pool)
     split = pool if images is None else draw_images(pool, images, seed)
     finals = values_of(split)
@@ -100,7 +102,7 @@ def run_race(pool: Pool, images: int | None, confidence: float, seed: int) -> Ou
 
 
 def rungs_of(sizes: Mapping[str, int], rules: Race = DEFAULT) -> list[dict[str, int]]:
-    """Return for each rung where it ends, by dataset."""
+    """Return the end of each rung by dataset."""
     infos = []
     for name, size in sizes.items():
         infos.append(DatasetInfo(name=name, split="", group="", classes=("a",), size=size, digest="", images=""))
@@ -110,7 +112,7 @@ def rungs_of(sizes: Mapping[str, int], rules: Race = DEFAULT) -> list[dict[str, 
 
 
 def race(split: Pool, finals: np.ndarray, rungs: Sequence[Mapping[str, int]], rules: Race) -> dict[int, int]:
-    """Return the stopped trials with the images that they had seen."""
+    """Return the stopped trials with the number of images that each had seen."""
     min_deviations = NormalDist().inv_cdf(rules.confidence)
     sizes = {dataset: len(trials[0]) for dataset, trials in split.items()}
     at_rung: dict[int, list[RungMetrics]] = {}

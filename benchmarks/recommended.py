@@ -1,12 +1,12 @@
 """Recommendations of real sweeps, with fresh pretraining seeds: `python -m benchmarks.recommended --out FILE`.
 
-A sweep of the embedded model is run by the command that a user types, with its number as seed of the sampler. The
-recommended trial then runs on the test split with fresh seeds. Where the sweep recommends a baseline, the finalist with
-the best trade-off runs instead: it shows whether the sweep was right not to recommend it. The table has the mean
-difference to zero-shot in each objective, and whether it is a loss beyond the margin of a recommendation.
+The command that a user types runs sweeps of the embedded model, each with its number as seed of the sampler. The
+recommended trial then runs on the test split with fresh seeds. If the sweep recommends a baseline, the finalist with
+the best trade-off runs instead, which shows if the sweep was right not to recommend it. The table has the mean
+difference to zero-shot in each objective, and marks losses beyond the margin of a recommendation.
 
 The default is twelve trials on three datasets with 400 images each, on one worker: small enough for ten sweeps an hour.
-All runs share a cache. `--out` keeps a line for each sweep; a second run goes on where the first ended.
+All runs share a cache. `--out` stores a line for each sweep; a second run continues where the first ended.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for seed in range(args.sweeps):
             if seed not in rows:
-                rows[seed] = {"seed": seed, **measured(args, folder, seed)}
+                rows[seed] = {"seed": seed, **run_and_check(args, folder, seed)}
                 append_line(args.out, rows[seed])
     print_table([rows[seed] for seed in range(args.sweeps)])
 
@@ -54,16 +54,22 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("benchmarks.recommended", __doc__ or "")
     add = options.add_argument
     add("--sweeps", type=int, default=10, metavar="N")
-    add("--fresh", type=int, default=5, metavar="N", help="seeds that the recommended trial runs with")
+    add("--fresh", type=int, default=5, metavar="N", help="number of fresh seeds of the recommended trial")
     add("--space", default="perturb", metavar="YAML")
-    add("--set", nargs="+", default=list(SMALL), metavar="KEY=VALUE", help="of the sweeps, instead of the default")
+    add(
+        "--set",
+        nargs="+",
+        default=list(SMALL),
+        metavar="KEY=VALUE",
+        help="settings of the sweeps, instead of the default",
+    )
     add("--folder", type=Path, metavar="DIR", help="keeps sweeps and cache; default: deleted at the end")
     add("--out", type=Path, required=True, metavar="FILE", help="JSON lines")
     return options.parse_args(argv)
 
 
-def measured(args: argparse.Namespace, folder: Path, seed: int) -> dict[str, Any]:
-    """Run a sweep and one of its finalists with fresh seeds, and return what came out."""
+def run_and_check(args: argparse.Namespace, folder: Path, seed: int) -> dict[str, Any]:
+    """Run a sweep and one of its finalists with fresh seeds; return the results."""
     sweep = sweep_of(args, folder, seed)
     info, records = sweep.info(), sweep.trials()
     answer = statistics_of(sweep, info, records).answer

@@ -14,15 +14,19 @@ from fpp_sweep.records.pareto import front, hypervolume
 from fpp_sweep.spec.catalogue import Goal
 
 GOALS: tuple[Goal, ...] = ("max", "min")  # accuracy and ECE
-ANCHORS = 600  # points at which a smooth response is drawn; it is interpolated between them
-REFERENCE_POINTS = 4000  # random points: their worse quartiles are the corner, their front's hypervolume is 100 %
-IMAGE_NOISE = np.array([0.7, 0.6])  # points of accuracy and ECE: a difference of two trials on 5 x 1,000 images
-NEAREST_TRIALS = 5  # of a cloud, whose differences of seeds are the noise at a point
-TREES = 100
+ANCHORS = 600  # number of points at which a smooth response is drawn; it is interpolated between them
+REFERENCE_POINTS = (
+    4000  # number of random points; their worse quartiles are the corner, and their front's hypervolume is 100 %
+)
+IMAGE_NOISE = np.array(
+    [0.7, 0.6]
+)  # percentage points of accuracy and ECE: the noise of a difference of two trials on 5 x 1,000 images
+NEAREST_TRIALS = 5  # number of trials of a cloud whose differences between seeds are the noise at a point
+TREES = 100  # trees of a random forest
 
 
 class Response(ABC):
-    """Two objectives at points of the unit cube; `quality` is measured by the true values."""
+    """Two objectives as functions on the unit cube; `quality` measures a set of trials by the true values."""
 
     def __init__(self, seed: int, dims: int) -> None:
         points = np.random.default_rng([seed, 1]).random((REFERENCE_POINTS, dims))
@@ -49,7 +53,7 @@ class Response(ABC):
 
 
 class SmoothResponse(Response):
-    """Two draws from a Gaussian process, as accuracy 65 +- 5 and ECE 8 +- 2.5, with the same noise everywhere."""
+    """Two draws from a Gaussian process, scaled to accuracy 65 +- 5 and ECE 8 +- 2.5; noise is the same everywhere."""
 
     def __init__(self, seed: int, dims: int, noise_scale: float) -> None:
         rng = np.random.default_rng(seed)
@@ -73,15 +77,15 @@ class SmoothResponse(Response):
 
 
 class SurrogateResponse(Response):
-    """A regression on real trials: means over seeds are the truth, differences of seeds are the noise."""
+    """A regression on real trials: means over seeds are the truth, and differences between seeds are the noise."""
 
     def __init__(self, kind: str, points: np.ndarray, values: np.ndarray, noise_scale: float) -> None:
-        """Fit a `forest` or a `process` to values by trial, seed and objective."""
+        """Fit a model of a kind (`forest` or `process`) to values by trial, seed and objective."""
         self._points = points
         means = values.mean(axis=1)
         seeds = values.shape[1]
         self._residuals = noise_scale * (values - means[:, None]) * np.sqrt(seeds / (seeds - 1))
-        self._models = [fitted(kind, points, column) for column in means.T]
+        self._models = [fit_model(kind, points, column) for column in means.T]
         super().__init__(0, points.shape[1])
 
     def true_values(self, points: np.ndarray) -> np.ndarray:
@@ -100,7 +104,8 @@ class SurrogateResponse(Response):
         return np.sqrt((self._residuals[self._nearest(point)] ** 2).mean(axis=(0, 1)))
 
 
-def fitted(kind: str, points: np.ndarray, values: np.ndarray) -> RandomForestRegressor | GaussianProcessRegressor:
+def fit_model(kind: str, points: np.ndarray, values: np.ndarray) -> RandomForestRegressor | GaussianProcessRegressor:
+    """Return a random forest (kind `forest`) or a Gaussian process (kind `process`) that is fitted to the values."""
     if kind == "forest":
         return RandomForestRegressor(TREES, min_samples_leaf=2, random_state=0).fit(points, values)
     kernel = ConstantKernel(1.0) * Matern(np.ones(points.shape[1]), (0.1, 20), nu=2.5) + WhiteKernel(0.1, (1e-3, 1))
@@ -108,7 +113,7 @@ def fitted(kind: str, points: np.ndarray, values: np.ndarray) -> RandomForestReg
 
 
 def gaussian_process(dims: int, variances: np.ndarray | float = 1e-10) -> GaussianProcessRegressor:
-    """Return a Gaussian process with noise of the same size everywhere, besides known variances by trial."""
+    """Return a Gaussian process with noise of one size everywhere, in addition to known variances by trial."""
     kernel = ConstantKernel(1.0) * Matern(np.ones(dims), (0.1, 20), nu=2.5) + WhiteKernel(0.1, (1e-3, 1))
     return GaussianProcessRegressor(kernel, alpha=variances, random_state=0)
 
@@ -116,7 +121,7 @@ def gaussian_process(dims: int, variances: np.ndarray | float = 1e-10) -> Gaussi
 def posterior_means(points: np.ndarray, values: np.ndarray, deviations: np.ndarray | None = None) -> np.ndarray:
     """Return the posterior means of Gaussian processes, one for each objective, at the observed points.
 
-    `deviations` is the known noise of each value; without it, the noise is estimated, the same for all.
+    `deviations` is the known noise of each value. Without it, one size of noise is estimated for all values.
     """
     means = []
     for column in range(values.shape[1]):

@@ -1,11 +1,10 @@
-"""Kill a sweep's driver again and again, resume it each time: `python -m benchmarks.resume --kills 20 --trials 30`.
+"""Kill a sweep's driver repeatedly and resume it each time: `python -m benchmarks.resume --kills 20 --trials 30`.
 
-Two sweeps of the same space, one at a time: one is left alone, the driver of the other is killed with SIGKILL at random
-moments, spread over the sweep so that every kill finds something to do. At the end both must have found the same: the
-same trials with the same values and the same front, in the folder, in Optuna's study and in MLflow; no trial may be
-left running, none may be there twice, and none that had finished may have been run again. With --race the sweeps race:
-what was decided before a kill must stand, and lead to the same. With --concurrency of two or more, where a sweep is not
-the same twice, what stands must stand and folder, study and MLflow must agree.
+Two sweeps of the same space run one after the other. The first is undisturbed; the driver of the second is killed with
+SIGKILL at random moments, which are spread over the sweep. At the end, both must have the same trials, values and front
+in the folder, in Optuna's study and in MLflow. No trial may be left running, appear twice, or run again after it had
+finished. With --race, decisions before a kill must be kept. With --concurrency of two or more, two sweeps may differ:
+finished trials must be kept, and folder, study and MLflow must agree.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ params:
 search: {trials: TRIALS, concurrency: 1}
 work: {datasets: [scenes], limit: 10, baselines: [zero_shot], workers: 1, reuse_results: false}
 """
-# beside the two points, steps of which most are so large that they destroy the prompt
+# two points with good learning rates, and random learning rates that mostly ruin the prompt
 RACE = """
 base: {method: tpt, prompt: a photo of a, views.count: 2, adapt.view_fraction: 0.5}
 params: {adapt.lr: {low: 0.0001, high: 2.0}}
@@ -47,10 +46,10 @@ points: [{adapt.lr: 0.003}, {adapt.lr: 0.005}]
 search: {trials: TRIALS, concurrency: 1, sampler: tpe, race: {rungs: [1/3, 2/3], reserve: 2}}
 work: {datasets: [digits], limit: 192, baselines: [zero_shot], workers: 1, reuse_results: false}
 """
-DRIVER = "=== driver"  # in the terminal's text, before each
-WRITES = 3  # of a trial's record
+DRIVER = "=== driver"  # line before the output of each driver in the log
+WRITES = 3  # number of writes of a trial's record
 ENDED = ("complete", "stopped")
-# what a run of the same thing at another time may have otherwise
+# fields that may differ between two runs of the same trial
 TIMES = ("started", "finished", "attempt", "results", "details", "held")
 
 
@@ -63,14 +62,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             space = space.replace(f"{word}: 1", f"{word}: {args.concurrency}")
         (root / "space.yaml").write_text(space)
         began = time.time()
-        expected = undisturbed(root)
+        expected = run_undisturbed(root)
         pace = Pace.of(root / "sweeps/alone", began)
-        found, kills = disturbed(root, args.kills, WRITES * args.trials, pace, random.Random(args.seed))
+        found, kills = run_disturbed(root, args.kills, WRITES * args.trials, pace, random.Random(args.seed))
         agree(found)
         if args.concurrency == 1:
             compare(root, expected, found)
     rerun, same = found["rerun"], "as in the undisturbed run" if args.concurrency == 1 else "agree with each other"
-    lost = sum(bool(looks) and looks[-1]["reason"] is not None for looks in found["looks"].values())
+    lost = sum(bool(decided_now) and decided_now[-1]["reason"] is not None for decided_now in found["looks"].values())
     raced = f", {found['decisions']} decisions of which {lost} stop a trial, none changed" if args.race else ""
     print(f"{kills} kills, {args.trials} trials{raced}: {rerun} ended trials run again, results {same}")
     if rerun:
@@ -81,9 +80,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("benchmarks.resume", __doc__ or "")
     options.add_argument("--kills", type=int, default=20, metavar="N")
     options.add_argument("--trials", type=int, default=30, metavar="N")
-    options.add_argument("--seed", type=int, default=0, metavar="N", help="of the moments")
-    options.add_argument("--race", action="store_true", help="stop trials that another beats on a part of the images")
-    options.add_argument("--concurrency", type=int, default=1, metavar="N", help="trials, and workers")
+    options.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the moments")
+    options.add_argument(
+        "--race", action="store_true", help="stop trials that another one beats on a part of the images"
+    )
+    options.add_argument(
+        "--concurrency", type=int, default=1, metavar="N", help="number of simultaneous trials and of workers"
+    )
     return options.parse_args(argv)
 
 
@@ -109,7 +112,7 @@ def start(
         )
 
 
-def undisturbed(root: Path) -> dict[str, Any]:
+def run_undisturbed(root: Path) -> dict[str, Any]:
     if start(root, "alone", resume=False).wait():
         raise InputError((root / "alone.log").read_text()[-2000:])
     return state(root, "alone")
@@ -117,10 +120,10 @@ def undisturbed(root: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds on this machine, within which a kill finds what it is meant for."""
+    """Durations on this machine, from which the moments of kills are drawn."""
 
-    start: float  # of a driver, until its first trial begins
-    write: float  # from one write of a record to the next
+    start: float  # seconds from the start of a driver to its first trial
+    write: float  # seconds between two writes of records
 
     @classmethod
     def of(cls, folder: Path, began: float) -> Pace:
@@ -130,8 +133,8 @@ class Pace:
         return cls(start=min(every) - began, write=seconds / (WRITES * len(trials)))
 
 
-def disturbed(root: Path, kills: int, writes: int, pace: Pace, draw: random.Random) -> tuple[dict[str, Any], int]:
-    """Kill, resume, kill, ...; then let it finish."""
+def run_disturbed(root: Path, kills: int, writes: int, pace: Pace, draw: random.Random) -> tuple[dict[str, Any], int]:
+    """Kill and resume the sweep `kills` times, then let it finish; return its state and the number of kills."""
     folder = root / "sweeps/killed"
     killed = rerun = 0
     before: dict[str, str] = {}
@@ -140,7 +143,9 @@ def disturbed(root: Path, kills: int, writes: int, pace: Pace, draw: random.Rand
         driver = start(root, "killed", resume=(folder / "sweep.json").is_file())
         moment = "at the end"
         if killed < kills:
-            share = (writes - WRITES * len(before)) // (kills - killed + 1)  # what is left of the sweep, shared out
+            share = (writes - WRITES * len(before)) // (
+                kills - killed + 1
+            )  # the remaining writes, divided by the remaining kills
             moment = strike(driver, folder, max(share, 1), pace, draw)
         code = driver.wait()
         now = finished(folder)
@@ -159,29 +164,29 @@ def disturbed(root: Path, kills: int, writes: int, pace: Pace, draw: random.Rand
 
 def still_decided(folder: Path, known: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """Return the decisions of trials; raise InputError if an earlier one is missing or was made twice."""
-    looks = decisions(folder)
-    for name, made in looks.items():
+    decided_now = decisions(folder)
+    for name, made in decided_now.items():
         shares = [look["share"] for look in made]
         if shares != sorted(set(shares)):
             raise InputError(f"{name} decided twice after a block: {shares}")
     for name, made in known.items():
-        if looks.get(name, [])[: len(made)] != made:
-            raise InputError(f"{name} decided {made}, and after a kill {looks.get(name)}")
-    return looks
+        if decided_now.get(name, [])[: len(made)] != made:
+            raise InputError(f"{name} decided {made}, and after a kill {decided_now.get(name)}")
+    return decided_now
 
 
 def decisions(folder: Path) -> dict[str, list[Any]]:
-    """By trial, after each block."""
+    """Return the decisions of each trial."""
     files = sorted(folder.glob("race/*/decisions.json"))
     return {path.parent.name: json.loads(path.read_text())["decisions"] for path in files}
 
 
 def strike(driver: subprocess.Popen[str], folder: Path, most: int, pace: Pace, draw: random.Random) -> str:
-    """Kill the driver: one time in four while it starts, else some moments after it has written some records."""
+    """Kill the driver; in one of four cases while it starts, otherwise shortly after a number of writes."""
     starting = draw.random() < 0.25
     delay = draw.uniform(0, pace.start if starting else pace.write)
     writes = 0 if starting else draw.randint(1, most)
-    if starting:  # at its first record, if it starts faster than the first did: it must not get away
+    if starting:  # a driver that starts quickly is killed at its first record
         await_records(driver, folder, 1, delay)
     else:
         await_records(driver, folder, writes, math.inf)
@@ -192,7 +197,7 @@ def strike(driver: subprocess.Popen[str], folder: Path, most: int, pace: Pace, d
 
 
 def await_records(driver: subprocess.Popen[str], folder: Path, writes: int, seconds: float) -> None:
-    """Wait until the driver has written so many records, or is over, or for so long."""
+    """Wait until the driver has made `writes` writes or has ended, or until the time is over."""
     end = time.monotonic() + seconds
     seen, now = 0, records(folder)
     while seen < writes and driver.poll() is None and time.monotonic() < end:
@@ -202,7 +207,7 @@ def await_records(driver: subprocess.Popen[str], folder: Path, writes: int, seco
 
 
 def records(folder: Path) -> dict[str, int]:
-    """Every record and when it was written."""
+    """Return the modification time of every record."""
     return {path.name: path.stat().st_mtime_ns for path in (folder / "trials").glob("[!.]*.json")}
 
 
@@ -245,7 +250,7 @@ def state(root: Path, name: str) -> dict[str, Any]:
 
 
 def agree(found: dict[str, Any]) -> None:
-    """Folder, study and MLflow have each trial once and ended, with the same values, and as its race decided."""
+    """Check that folder, study and MLflow agree: each trial is there once, has ended and has the same values."""
     values: dict[int, list[float]] = {}
     for number, _, value in found["values"]:
         values.setdefault(number, []).append(value)
@@ -254,11 +259,13 @@ def agree(found: dict[str, Any]) -> None:
         raise InputError(f"the study has trials {found['study']}, the folder {sorted(trials)}")
     for name, record in trials.items():
         known = record["estimate"] or list(record["values"] or ())
-        looks = found["looks"].get(name, [])
-        reason = looks[-1]["reason"] if looks else None
+        decided_now = found["looks"].get(name, [])
+        reason = decided_now[-1]["reason"] if decided_now else None
         ended = "stopped" if reason else "complete"
         if (record["state"], record["reason"], values[record["number"]]) != (ended, reason, known):
-            raise InputError(f"{name}: {record} is in the study as {values[record['number']]} and decided {looks}")
+            raise InputError(
+                f"{name}: {record} is in the study as {values[record['number']]} and decided {decided_now}"
+            )
     runs = sorted(run[:4] for run, _ in found["runs"] if run[:4].isdigit())
     if runs != sorted(name.removeprefix("trial-") for name in trials):
         raise InputError(f"MLflow has {found['runs']}, the folder {sorted(trials)}")

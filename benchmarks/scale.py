@@ -1,9 +1,9 @@
 """A sweep on hundreds of workers that compute nothing: `python -m benchmarks.scale --trials 1000 --workers 64`.
 
-Real Ray, scheduler, trials, study, records, report and MLflow; only the workers are light: processes without torch that
-wait as long as a task is said to take and answer with predictions of the right shape. What is left is what the system
-itself costs: CPU time by process for each task, memory, how long workers wait, sizes on disk, and how long the commands
-take that read such a folder. More workers than processes share them (`--processes`).
+Ray, scheduler, trials, study, records, report and MLflow are real; only the workers are light. They are processes
+without torch that wait for the duration of a task and answer with predictions of the right shape. The benchmark
+measures the costs of the system itself: CPU time of each kind of process per task, memory, idle time of workers, sizes
+on disk, and the time of commands that read such a folder. Several workers may share a process (`--processes`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.page import made
+from benchmarks.page import write_large_sweep
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
@@ -64,7 +64,7 @@ MIB = 2**20
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    scratch = Path(args.keep or tempfile.mkdtemp(prefix="scale-"))
+    scratch = Path(args.sample_until_over or tempfile.mkdtemp(prefix="scale-"))
     scratch.mkdir(parents=True, exist_ok=True)
     try:
         if args.made_up:
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             root.mkdir()
             simulate(root, workers, args)
     finally:
-        if not args.keep:
+        if not args.sample_until_over:
             subprocess.run(["rm", "-rf", scratch], check=True)
 
 
@@ -84,19 +84,19 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = options.add_argument
     add("--trials", type=int, default=1000, metavar="N")
     add("--workers", type=int, nargs="+", default=[64], metavar="N")
-    add("--processes", type=int, default=64, metavar="N", help="that the workers share; each takes some 70 MB")
+    add("--processes", type=int, default=64, metavar="N", help="processes that the workers share, each of about 70 MB")
     add("--datasets", type=int, default=10, metavar="N")
-    add("--shards", type=int, default=8, metavar="N", help="of a dataset, each of 64 images")
-    add("--seconds", type=float, default=0.0, metavar="S", help="that a task takes")
+    add("--shards", type=int, default=8, metavar="N", help="shards of a dataset, each of 64 images")
+    add("--seconds", type=float, default=0.0, metavar="S", help="duration of a task")
     add("--sampler", default="random")
-    add("--commands", action="store_true", help="time the commands that read the folder, too")
-    add("--made-up", action="store_true", help="run no sweep: CPU of the commands on a made-up folder")
-    add("--keep", metavar="FOLDER", help="where the sweep stays")
+    add("--commands", action="store_true", help="also time the commands that read the folder")
+    add("--made-up", action="store_true", help="run no sweep; measure CPU time of commands on a made-up folder")
+    add("--keep", metavar="FOLDER", help="folder in which the sweep is kept")
     return options.parse_args(argv)
 
 
 class LightActor:
-    """As `actors.WorkerActor`, for any number of workers."""
+    """A substitute for `actors.WorkerActor` that serves any number of workers."""
 
     def __init__(self, seconds: float) -> None:
         import asyncio
@@ -119,7 +119,7 @@ class LightActor:
 
 
 def predictions(task: EvalTask) -> Predictions:
-    """Some that differ from trial to trial, so that there is a front."""
+    """Return predictions that differ between trials, so that there is a front."""
     draw = np.random.default_rng(abs(hash((task.config.fpp.gamma1, task.dataset, task.start))))
     count = task.stop - task.start
     probabilities = draw.dirichlet(np.full(CLASSES, 0.3), count).astype(np.float32)
@@ -152,7 +152,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
 
 
 def start_light_pool(tasks: Path, workers: int, args: argparse.Namespace) -> Any:
-    """The real scheduler; only the workers that it starts are light."""
+    """Start the real scheduler with light workers."""
     import ray
 
     from fpp_sweep.workers.actors import Pool, RayWorker, SchedulerActor
@@ -181,7 +181,7 @@ def start_light_pool(tasks: Path, workers: int, args: argparse.Namespace) -> Any
             return "dead"
 
         def kill(self) -> None:
-            """Others live in the same process."""
+            """Do nothing: other workers share the process."""
 
     needs = WorkerNeeds(workers=workers, cpus=0.0, gpus=0.0, env={})
     remote: Any = ray.remote
@@ -191,18 +191,18 @@ def start_light_pool(tasks: Path, workers: int, args: argparse.Namespace) -> Any
 
 
 @dataclass(slots=True)
-class Book:
-    """CPU time and memory of a process and all below it, looked at every second: some end before the sweep does."""
+class ProcessLog:
+    """CPU time and memory of a process and its children, sampled every second, as some end before the sweep."""
 
     pid: int
     spent: dict[tuple[int, str], float] = field(default_factory=dict)  # CPU seconds by process and role
-    rows: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # trials that have ended, MiB by role
-    busy: list[tuple[int, int]] = field(default_factory=list)  # trials that have begun, tasks that run
+    rows: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # number of ended trials, MiB by role
+    busy: list[tuple[int, int]] = field(default_factory=list)  # number of started trials, number of running tasks
     over: threading.Event = field(default_factory=threading.Event)
 
-    def keep(self, ended: Callable[[], int], begun: Callable[[], int], running: Callable[[], int]) -> None:
+    def sample_until_over(self, ended: Callable[[], int], begun: Callable[[], int], running: Callable[[], int]) -> None:
         while not self.over.wait(1.0):
-            self.look(ended())
+            self.sample(ended())
             self.busy.append((begun(), running()))
 
     def idle_share(self, workers: int, trials: int) -> float:
@@ -213,7 +213,7 @@ class Book:
                 idle.append(1 - min(running, workers) / workers)
         return statistics.fmean(idle or [0.0])
 
-    def look(self, ended: int) -> None:
+    def sample(self, ended: int) -> None:
         row: dict[str, float] = {}
         for pid, role in roles(self.pid).items():
             with suppress(OSError):
@@ -230,7 +230,7 @@ class Book:
         return total
 
     def at(self, trials: int) -> dict[str, float]:
-        """Memory when so many trials had ended."""
+        """Return the memory at the time when `trials` trials had ended."""
         return next((row for ended, row in self.rows if ended >= trials), self.rows[-1][1])
 
 
@@ -267,37 +267,39 @@ def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
             time.sleep(0.1)
         folder.path.mkdir(parents=True)
         folder.write_info(new_info(space, Options(), folder, uri))
-        book = Book(os.getpid())
-        book.look(0)
-        before, began = book.cpu(), time.monotonic()
+        process_log = ProcessLog(os.getpid())
+        process_log.sample(0)
+        before, began = process_log.cpu(), time.monotonic()
         sweep = SweepDriver(space, folder, OpenedSweep(pool, plan, None, 0.0), Options(), uri)
-        looks = (
+        counters = (
             lambda: sweep.searcher.progress.finished,
             lambda: len(sweep.searcher.records()),
             lambda: pool.status().running,
         )
-        watcher = threading.Thread(target=book.keep, args=looks, daemon=True)
+        watcher = threading.Thread(target=process_log.sample_until_over, args=counters, daemon=True)
         watcher.start()
         try:
             sweep.search()
         finally:
             wall = time.monotonic() - began
             status = pool.status()
-            book.over.set()
+            process_log.over.set()
             watcher.join()
-            book.look(args.trials)
-            spent = {role: seconds - before[role] for role, seconds in book.cpu().items()}
+            process_log.sample(args.trials)
+            spent = {role: seconds - before[role] for role, seconds in process_log.cpu().items()}
             closing = time.monotonic()
             sweep.close()
             closing = time.monotonic() - closing
-    tell(args, workers, wall, spent, status, book)
+    print_costs(args, workers, wall, spent, status, process_log)
     print(f"  last report and delivery to MLflow: {closing:.1f} s")
     sizes(root, folder)
     if args.commands:
         commands(root, folder, uri)
 
 
-def tell(args: Any, workers: int, wall: float, spent: dict[str, float], status: Any, book: Book) -> None:
+def print_costs(
+    args: Any, workers: int, wall: float, spent: dict[str, float], status: Any, process_log: ProcessLog
+) -> None:
     tasks = args.trials * args.datasets * (args.shards + 1)
     print(
         f"{workers} workers, {args.trials} trials, {tasks} tasks ({status.counts.done} done) of {args.seconds:g} s, "
@@ -306,10 +308,10 @@ def tell(args: Any, workers: int, wall: float, spent: dict[str, float], status: 
     )
     print("  CPU ms a task: " + ", ".join(f"{role} {1000 * s / tasks:.2f}" for role, s in sorted(spent.items())))
     if args.seconds:
-        print(f"  workers idle until the last trial has begun: {book.idle_share(workers, args.trials):.1%}")
+        print(f"  workers idle until the last trial has begun: {process_log.idle_share(workers, args.trials):.1%}")
         print(f"  workers idle: {1 - tasks * args.seconds / (workers * wall):.0%} of the time")
     for trials in (args.trials // 10, args.trials):
-        row = book.at(trials)
+        row = process_log.at(trials)
         print(f"  MiB at {trials} trials: " + ", ".join(f"{role} {row[role]:.0f}" for role in sorted(row)))
 
 
@@ -354,7 +356,7 @@ def commands(root: Path, folder: SweepFolder, uri: str) -> None:
 def cost_of_commands(root: Path, trials: int, datasets: int) -> None:
     """Print the CPU seconds of commands on a folder of made-up trials, 1,000 images of each dataset, and its size."""
     if not (root / "large").exists():
-        made(root, trials, datasets, 1000)
+        write_large_sweep(root, trials, datasets, 1000)
     store = f"sqlite:///{root}/mlflow.db"
     lines: dict[str, tuple[str, ...]] = {
         "show FOLDER": ("show", str(root)),

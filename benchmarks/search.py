@@ -1,8 +1,8 @@
 """Samplers of the search on responses whose truth is known: `python -m benchmarks.search`.
 
 A search asks a sampler for settings of `perturb.yaml` (the published points come first), adds noise to the true values
-of a response, and reports them. Then the front is chosen by the values seen, and by the posterior means of a Gaussian
-process. The figures are hypervolumes of the true values of these choices, in % of what 4,000 random points attain.
+of a response, and reports them. Then the front is chosen by the observed values, and by the posterior means of a
+Gaussian process. The figures are hypervolumes of the true values of these fronts, in % of that of 4,000 random points.
 
 Responses: `smooth` (draws from a Gaussian process, with the same noise everywhere); `forest` and `process` (a random
 forest or a Gaussian process, fitted to the trials of benchmarks.clouds; the noise is the measured one of seeds).
@@ -37,7 +37,7 @@ from fpp_sweep.space.work import Search
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 
-ASKS = 3  # that are timed
+ASKS = 3  # number of timed requests for settings
 DEVIATIONS = "deviations"  # attribute of a trial: the standard deviations of its noise
 SMOOTH = "smooth"
 KINDS = (SMOOTH, "forest", "process")
@@ -89,12 +89,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = options.add_argument
     add("--responses", nargs="+", default=[SMOOTH], choices=KINDS)
     add("--samplers", nargs="+", default=["random", "tpe", "gp"], metavar="NAME")
-    add("--datasets", nargs="+", metavar="NAME", help="surrogates of these; all that benchmarks.clouds has")
+    add("--datasets", nargs="+", metavar="NAME", help="datasets of the surrogates; default: all of benchmarks.clouds")
     add("--worlds", type=int, default=2, metavar="N", help="smooth responses, or searches on each surrogate")
     add("--first-world", type=int, default=0, metavar="N")
     add("--budgets", type=int, nargs="+", default=[16], metavar="N", help="trials after which the front is chosen")
-    add("--noise", type=float, nargs="+", default=[1.0], metavar="X", help="times the measured noise")
-    add("--at-once", type=int, nargs="+", default=[1], metavar="N", help="running trials")
+    add("--noise", type=float, nargs="+", default=[1.0], metavar="X", help="factors of the measured noise")
+    add("--at-once", type=int, nargs="+", default=[1], metavar="N", help="numbers of simultaneous trials")
     add(
         "--ask-after",
         type=int,
@@ -160,14 +160,14 @@ def search(case: Case, response: Response, space: Space, budgets: Sequence[int])
     first = [point for _, point in space.first_points()]
     running: list[tuple[optuna.Trial, np.ndarray]] = []
     points: list[np.ndarray] = []
-    seen: list[np.ndarray] = []
+    observed: list[np.ndarray] = []
     deviations: list[np.ndarray] = []
     outcome = Outcome(case, {}, {}, {}, 0.0)
     ask_seconds = 0.0
-    while len(seen) < max(budgets):
+    while len(observed) < max(budgets):
         while len(running) < case.at_once:
             began = time.process_time()
-            number = len(seen) + len(running)
+            number = len(observed) + len(running)
             if number < len(first):
                 study.enqueue_trial(first[number])
             running.append(ask(case, study, space))
@@ -178,19 +178,21 @@ def search(case: Case, response: Response, space: Space, budgets: Sequence[int])
         trial.set_user_attr(DEVIATIONS, deviations[-1].tolist())
         study.tell(trial, value.tolist())
         points.append(point)
-        seen.append(value)
-        if len(seen) in budgets:
-            choose(outcome, response, np.array(points), np.array(seen), np.array(deviations))
+        observed.append(value)
+        if len(observed) in budgets:
+            choose(outcome, response, np.array(points), np.array(observed), np.array(deviations))
     return replace(outcome, ask_seconds=ask_seconds)
 
 
-def choose(outcome: Outcome, response: Response, points: np.ndarray, seen: np.ndarray, deviations: np.ndarray) -> None:
-    """Add the quality of the fronts that are chosen now."""
+def choose(
+    outcome: Outcome, response: Response, points: np.ndarray, observed: np.ndarray, deviations: np.ndarray
+) -> None:
+    """Add the quality of the fronts that would be chosen after these trials."""
     true_values = response.true_values(points)
-    trials = len(seen)
-    outcome.by_value[trials] = response.quality(seen, true_values)
-    outcome.by_posterior[trials] = response.quality(posterior_means(points, seen), true_values)
-    outcome.by_known_noise[trials] = response.quality(posterior_means(points, seen, deviations), true_values)
+    trials = len(observed)
+    outcome.by_value[trials] = response.quality(observed, true_values)
+    outcome.by_posterior[trials] = response.quality(posterior_means(points, observed), true_values)
+    outcome.by_known_noise[trials] = response.quality(posterior_means(points, observed, deviations), true_values)
 
 
 def ask(case: Case, study: optuna.Study, space: Space) -> tuple[optuna.Trial, np.ndarray]:
@@ -213,7 +215,7 @@ def ask_seconds(sampler: str, space: Space, counts: Sequence[int]) -> dict[str, 
         study = optuna.create_study(directions=["maximize", "minimize"])
         add_random_trials(study, space, count)
         seconds = []
-        for _ in range(ASKS + 1):  # the first one loads libraries
+        for _ in range(ASKS + 1):  # the first request loads libraries and is not counted
             began = time.process_time()
             trial, _point = ask(case, study, space)
             seconds.append(time.process_time() - began)
@@ -233,7 +235,7 @@ def add_random_trials(study: optuna.Study, space: Space, count: int) -> None:
 
 
 def share_of_range(value: float, low: float, high: float) -> float:
-    """Return where a value lies within a logarithmic range: 0 at its low end, 1 at its high end."""
+    """Return the position of a value in a logarithmic range: 0 at the low end, 1 at the high end."""
     return math.log(value / low) / math.log(high / low)
 
 

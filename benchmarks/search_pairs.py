@@ -1,10 +1,10 @@
 """Samplers on real trials of the embedded model, in pairs of equal seeds: `python -m benchmarks.search_pairs`.
 
-A search runs trials of perturb.yaml on validation images with one seed. The front that it chooses is run again with
-fresh seeds, and counts by the means over these: their hypervolume beyond a fixed corner, in squared points. Searches
-of a pair share their seed, and all searches share finished tasks. A second table has the trials of each search until it
-had SHARE of the hypervolume that the second sampler's search of the same seed ended with, by the values seen.
-`--out` keeps a line for each search; a second run goes on where the first ended.
+A search runs trials of perturb.yaml on validation images with one seed. Its front runs again with fresh seeds; the
+result is the hypervolume of the means over these seeds beyond a fixed corner, in squared points. The searches of a pair
+have the same seed, and all searches share finished tasks. A second table has the number of trials after which each
+search reached SHARE of the final hypervolume of the second sampler's search with the same seed, by observed values.
+`--out` stores a line for each search; a second run continues where the first ended.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import WorkerSpec
 
-CORNER = (60.0, 20.0)  # accuracy and smooth ECE: a trial beyond it gains nothing
+CORNER = (60.0, 20.0)  # accuracy and smooth ECE; a trial that is worse in one of them adds no volume
 GOALS: tuple[Goal, Goal] = ("max", "min")
 FIRST_FRESH_SEED = 1000
 SHARE = 0.95
@@ -63,7 +63,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--samplers", nargs=2, default=["gp", "tpe"], metavar="NAME")
     add("--pairs", type=int, default=12, metavar="N")
     add("--trials", type=int, default=24, metavar="N")
-    add("--fresh", type=int, default=5, metavar="N", help="seeds that the chosen front runs with")
+    add("--fresh", type=int, default=5, metavar="N", help="number of fresh seeds of the chosen front")
     add("--datasets", nargs="+", default=["scenes", "digits"], metavar="NAME")
     add("--images", type=int, default=200, metavar="N")
     add("--views", type=int, default=16, metavar="N")
@@ -72,23 +72,25 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 class Trials:
-    """Runs trials in this process; finished tasks are kept in memory."""
+    """A runner of trials in this process that keeps finished tasks in memory."""
 
     def __init__(self, args: argparse.Namespace, space: Space, cache: str) -> None:
-        from fpp_sweep.trial.store import MemoryStore  # torch, which --help does without
+        from fpp_sweep.trial.store import (
+            MemoryStore,
+        )  # imported here because it loads torch, which --help does not need
         from fpp_sweep.trial.worker import Worker
 
         self._space = space
         self._worker = Worker(WorkerSpec(model="tiny", device="cpu", threads=1, limit=args.images, cache=cache))
         self._datasets = tuple(self._worker.describe(args.datasets, SPLIT))
         self._store = MemoryStore()
-        self.seconds: list[float] = []  # that each trial held this process; tasks of earlier trials cost nothing
+        self.seconds: list[float] = []  # by trial; tasks of earlier trials cost no time
 
     def run(self, point: Mapping[str, Any], seed: int) -> list[float]:
-        from fpp_sweep.trial.local_runner import LocalExecutor  # as above
+        from fpp_sweep.trial.local_runner import LocalExecutor  # loads torch too
         from fpp_sweep.trial.trial import Plan, run_trial
 
-        # only the pretraining draws anew: features of seed 0 serve all seeds, as in a sweep's final stage
+        # seeds change the pretraining only: all seeds use the views of seed 0, as in a sweep's final stage
         plan = Plan(datasets={SPLIT: self._datasets}, seeds=(seed,), view_seeds={seed: 0})
         keys = TaskKeys(self._worker.model_info(), plan.datasets_by_key())
         executor = LocalExecutor(self._worker, keys, self._store)
@@ -127,7 +129,7 @@ def search(args: argparse.Namespace, space: Space, trials: Trials, sampler: str,
         "fresh": hypervolume(fresh, GOALS, CORNER),
         "chosen": len(chosen),
         "values": values,
-        "seconds": max(seconds),  # of a trial none of whose tasks another search had run
+        "seconds": max(seconds),  # the time of a trial without cached tasks
         "accuracy": max(value[0] for value in fresh),
         "smooth_ece": min(value[1] for value in fresh),
     }
@@ -155,7 +157,7 @@ def print_table(args: argparse.Namespace, results: Mapping[tuple[str, int], Mapp
 
 
 def print_trials_needed(args: argparse.Namespace, results: Mapping[tuple[str, int], Mapping[str, Any]]) -> None:
-    """Print by pair after how many trials each search had SHARE of the hypervolume that the second one ended with."""
+    """Print by pair the trials until each search reached SHARE of the second search's final hypervolume."""
     first, second = args.samplers
     print(f"\n| seed | {first}, trials | {second}, trials |\n|---|---|---|")
     differences = []
@@ -171,7 +173,7 @@ def print_trials_needed(args: argparse.Namespace, results: Mapping[tuple[str, in
 
 
 def trials_until(goal: float, values: Sequence[Sequence[float]]) -> int:
-    """Return after how many trials the hypervolume of the values reaches a goal; one more than all if it never does."""
+    """Return the number of trials until the hypervolume reaches a goal; one more than all if it never does."""
     volumes = hypervolume_over_time(values, GOALS, CORNER)
     for count, volume in enumerate(volumes, start=1):
         if volume >= goal:

@@ -1,9 +1,9 @@
 """One whole trial on ten sets of rendered images: `python -m benchmarks.trial --device cuda`.
 
-As a sweep runs it, by the in-process executor: decoding, drawing and encoding of all views, pretraining, adaptation. A
-ViT-B-16 with random weights, and datasets with the paper's numbers of classes and JPEG files of several
-sizes, `--images` each, of which ImageNet's names stand in for the classes. A second trial reads the features from the
-cache. With `--profile` torch prints the operations that took the time of the first.
+The in-process executor runs the trial as in a sweep: it decodes, draws and encodes all views, pretrains and adapts. The
+model is a ViT-B-16 with random weights. The datasets have the paper's numbers of classes, `--images` JPEG files of
+several sizes each, and ImageNet's names as class names. A second trial reads the features from the cache. With
+`--profile`, torch prints the most expensive operations of the first trial.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.features import photographs
-from benchmarks.harness import equal, finish, measure, parse, require_open_clip
+from benchmarks.harness import check_equal, finish, measure, parse, require_open_clip
 from benchmarks.world import FILE, PAPER_CLASSES
 from fpp_sweep.cli.command import Parser, run
 from fpp_sweep.spec.config import TrialConfig, preset
@@ -35,8 +35,8 @@ from fpp_sweep.trial.trial import DatasetResult, Plan, run_trial
 from fpp_sweep.trial.worker import Worker
 
 STAGES = ("features", "pretrain", "adapt")
-LINES = 20  # of a profile
-PROFILED = 20  # steps: of 1,000 for each dataset a profile would hold some forty million events
+LINES = 20  # number of printed lines of a profile
+PROFILED = 20  # number of profiled steps; 1,000 steps per dataset would give some forty million events
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -50,14 +50,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     config = config.replace({"views.count": args.views, "adapt.view_fraction": max(0.1, 1 / args.views)})
     with tempfile.TemporaryDirectory() as folder:
-        executor, plan = prepared(args, Path(folder))
+        executor, plan = prepare(args, Path(folder))
         found: list[list[DatasetResult]] = []
-        with watching(args) as profiler:
+        with optional_profiler(args) as profiler:
             first = measure(lambda: found.append(run_trial(plan, config, "test", executor)[1]), device=args.device)
         other = config.replace({"adapt.lr": 2 * config.adapt.lr, "fpp.gamma2": config.fpp.gamma2 + 1})
         if args.quick:
             again = run_trial(plan, config, "test", replace(executor, store=MemoryStore()))[1]
-            equal(confidences(again), confidences(found[0]), "the trial again, features cached")
+            check_equal(confidences(again), confidences(found[0]), "the trial again, features cached")
         second = measure(lambda: found.append(run_trial(plan, other, "test", executor)[1]), device=args.device)
     if profiler:
         by = "self_cuda_time_total" if torch.device(args.device).type == "cuda" else "self_cpu_time_total"
@@ -74,18 +74,18 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _options(options: Parser) -> None:
     options.add_argument("--model", default="ViT-B-16", choices=("ViT-B-16", "tiny"), help="with random weights")
-    options.add_argument("--images", type=int, default=64, metavar="N", help="of each of the ten datasets")
-    options.add_argument("--views", type=int, default=64, metavar="N", help="per image")
-    text = f"of pretraining; default: 1000, {PROFILED} with --profile, which keeps every kernel of every step"
+    options.add_argument("--images", type=int, default=64, metavar="N", help="images of each of the ten datasets")
+    options.add_argument("--views", type=int, default=64, metavar="N", help="views per image")
+    text = f"steps of pretraining; default: 1000, or {PROFILED} with --profile, which stores every kernel of every step"
     options.add_argument("--steps", type=int, metavar="N", help=text)
     options.add_argument("--loaders", type=int, default=0, metavar="N", help="processes that read images")
     options.add_argument("--precision", choices=get_args(Precision), default="float32")
-    options.add_argument("--compile", action="store_true", help="both towers through torch.compile")
-    options.add_argument("--profile", action="store_true", help="tell which operations took the time")
+    options.add_argument("--compile", action="store_true", help="run both towers through torch.compile")
+    options.add_argument("--profile", action="store_true", help="print the most expensive operations")
 
 
-def prepared(args: Any, folder: Path) -> tuple[LocalExecutor, Plan]:
-    """A worker that has loaded its model, and the ten datasets."""
+def prepare(args: Any, folder: Path) -> tuple[LocalExecutor, Plan]:
+    """Return an executor whose worker has loaded its model, and a plan of the ten datasets."""
     spec = WorkerSpec(
         model=args.model if args.model == "tiny" else checkpoint(folder),
         dataset_file=str(datasets(folder, args.images)),
@@ -96,7 +96,7 @@ def prepared(args: Any, folder: Path) -> tuple[LocalExecutor, Plan]:
         precisions=(args.precision,),
         compile=args.compile,
     )
-    worker = Worker(spec, Bar)  # which tells where views are drawn, and what time went to
+    worker = Worker(spec, Bar)  # the bar shows the renderer of views and the shares of time
     facts = tuple(worker.describe([], "test"))
     plan = Plan(datasets={"test": facts}, seeds=(0,))
     print(f"{worker.model_info().name} on {worker.model_info().device}, {len(facts)} datasets", flush=True)
@@ -104,8 +104,8 @@ def prepared(args: Any, folder: Path) -> tuple[LocalExecutor, Plan]:
 
 
 def checkpoint(folder: Path) -> str:
-    """ViT-B-16 as open_clip initialises it."""
-    # `require_open_clip` has said so where it is missing
+    """Write ViT-B-16 with open_clip's initial weights and return its model name."""
+    # `require_open_clip` has reported a missing package before
     from open_clip import get_model_config
     from open_clip.model import CLIP
 
@@ -115,21 +115,21 @@ def checkpoint(folder: Path) -> str:
 
 
 def datasets(folder: Path, images: int) -> Path:
-    """A file of ten datasets on the same photographs, each with its own classes."""
+    """Write a file of ten datasets on the same photographs with different classes."""
     ids = photographs(folder / "photographs", images).ids
     names = [text.removesuffix(".") for text, _ in json.loads(FILE.read_text())["imagenet"]]
     lines = []
     for name, classes in PAPER_CLASSES.items():
         unread = [[f"{label}-unread.jpg", label, names[label]] for label in range(classes)]
-        test = [[each, index % classes, names[index % classes]] for index, each in enumerate(ids)]
+        test = [[sample, index % classes, names[index % classes]] for index, sample in enumerate(ids)]
         (folder / f"{name}.json").write_text(json.dumps({"train": unread, "test": test}))
         lines.append(f"rendered-{name}: {{layout: split_json, images: photographs, split_file: {name}.json}}")
     (folder / "datasets.yaml").write_text("\n".join(lines) + "\n")
     return folder / "datasets.yaml"
 
 
-def watching(args: Any) -> AbstractContextManager[Any]:
-    """A profiler where one is asked for."""
+def optional_profiler(args: Any) -> AbstractContextManager[Any]:
+    """Return a profiler if --profile is given."""
     if not args.profile:
         return nullcontext()
     kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (torch.device(args.device).type == "cuda")
@@ -137,7 +137,7 @@ def watching(args: Any) -> AbstractContextManager[Any]:
 
 
 def confidences(results: Sequence[DatasetResult]) -> Tensor:
-    return torch.from_numpy(np.concatenate([each.predictions.confidence for each in results]))
+    return torch.from_numpy(np.concatenate([result.predictions.confidence for result in results]))
 
 
 def row(result: DatasetResult) -> dict[str, object]:

@@ -1,9 +1,9 @@
 """Trials that another sweep saves, by its front or by its response surface: `python -m benchmarks.warm_start`.
 
-Searches on surrogates of the clouds of embedded datasets (benchmarks/clouds.py): Gaussian processes on the means over
-seeds, with the noise of the nearest trials' seeds. A sweep on one dataset lends its front to a search on another, which
-tries it first. Or it lends its surface, a Gaussian process on its trials: random search then stays in the half of the
-space that the surface has as more accurate. The front is chosen by observed values and measured by true ones;
+Searches run on surrogates of the clouds of embedded datasets (benchmarks/clouds.py): Gaussian processes on the means
+over seeds, with the noise of the nearest trials' seeds. A sweep on one dataset lends its front to a search on another,
+which runs it first. Or it lends its surface, a Gaussian process on its trials: random search then stays in the half of
+the space with the higher predicted accuracy. The front is chosen by observed values and measured by true ones;
 hypervolume is in % of that of random points.
 """
 
@@ -31,7 +31,7 @@ from fpp_sweep.statistics.block_stats import Numbers
 
 GOALS: tuple[Goal, ...] = ("max", "min")
 ARMS = ("cold", "front first", "misleading front first")
-SURFACE_ARMS = ("surface", "misleading surface")  # of random search
+SURFACE_ARMS = ("surface", "misleading surface")  # for random search only
 NEIGHBOURS = 5  # trials whose seeds give the noise at a point
 SETTINGS = 4
 N_RANDOM = 2000
@@ -41,8 +41,8 @@ N_RANDOM = 2000
 class Surrogate:
     """A dataset's response over the unit cube."""
 
-    points: Numbers  # of the cloud, in the unit cube
-    deviations: Numbers  # over seeds, by trial and metric
+    points: Numbers  # points of the cloud in the unit cube
+    deviations: Numbers  # standard deviations over seeds by trial and metric
     models: tuple[GaussianProcessRegressor, ...]
 
     @classmethod
@@ -52,7 +52,7 @@ class Surrogate:
         means = cloud.values.mean(axis=1)
         models = []
         for metric in range(means.shape[1]):
-            models.append(fitted_process(points, means[:, metric]))
+            models.append(fit_process(points, means[:, metric]))
         return cls(points, cloud.values.std(axis=1, ddof=1), tuple(models))
 
     def true(self, points: Numbers) -> Numbers:
@@ -67,11 +67,11 @@ class Surrogate:
         return noisy
 
 
-def fitted_process(points: Numbers, values: Numbers) -> GaussianProcessRegressor:
+def fit_process(points: Numbers, values: Numbers) -> GaussianProcessRegressor:
     kernel = ConstantKernel() * Matern([0.5] * SETTINGS, (0.1, 10), nu=2.5) + WhiteKernel(0.1, (1e-3, 1))
     model = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about scales at their bounds
+        warnings.simplefilter("ignore")  # scikit-learn warns of length scales at their bounds
         return model.fit(points, values)
 
 
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             source = surrogates[sources[seed % len(sources)]]
             for arm in arms:
                 curves[arm].append(search(surrogates[target], source, arm, sampler, args.trials, seed))
-        for row in compared(sampler, target, curves):
+        for row in compare_arms(sampler, target, curves):
             rows.append(row)
             print(row, flush=True)
     print(table(rows))
@@ -106,9 +106,9 @@ def search(target: Surrogate, source: Surrogate, arm: str, sampler: str, trials:
         lent = better_half(source, seed, trials, sign=1 if arm == "surface" else -1)
     elif arm != "cold":
         goals: tuple[Goal, ...] = GOALS if arm == "front first" else ("min", "max")
-        points, observed = optimized(source, sampler, trials // 2, seed + 1000, [], goals)
+        points, observed = run_search(source, sampler, trials // 2, seed + 1000, [], goals)
         lent = [points[index] for index in front(observed.tolist(), goals)]
-    points, observed = optimized(target, sampler, trials, seed, lent, GOALS)
+    points, observed = run_search(target, sampler, trials, seed, lent, GOALS)
     everywhere = target.true(np.random.default_rng(0).random((N_RANDOM, SETTINGS)))
     corner = [float(np.quantile(everywhere[:, 0], 0.25)), float(np.quantile(everywhere[:, 1], 0.75))]
     best = hypervolume(everywhere.tolist(), GOALS, corner)
@@ -121,20 +121,20 @@ def search(target: Surrogate, source: Surrogate, arm: str, sampler: str, trials:
 
 
 def better_half(source: Surrogate, seed: int, count: int, *, sign: int) -> list[Numbers]:
-    """Return random points at which the surface of a sweep on the source is above its median; below it for sign -1."""
+    """Return random points where the source's surface is above its median, or below it for sign -1."""
     rng = np.random.default_rng(seed + 2000)
     points = rng.random((count // 2, SETTINGS))
     accuracies = [source.observed(point, rng)[0] for point in points]
-    surface = fitted_process(points, np.array(accuracies))
+    surface = fit_process(points, np.array(accuracies))
     candidates = rng.random((4 * count, SETTINGS))
     predicted = sign * surface.predict(candidates)
     return list(candidates[predicted >= np.median(predicted)][:count])
 
 
-def optimized(
+def run_search(
     surrogate: Surrogate, sampler: str, trials: int, seed: int, first: Sequence[Numbers], goals: Sequence[Goal]
 ) -> tuple[Numbers, Numbers]:
-    """Return the points that a search tries, and their observed values."""
+    """Run a search; return its points and their observed values."""
     rng = np.random.default_rng(seed)
     directions = [DIRECTIONS[goal] for goal in goals]
     search = Search(sampler=sampler, seed=seed)
@@ -152,8 +152,8 @@ def optimized(
     return np.array(points), np.array(observed)
 
 
-def compared(sampler: str, target: str, curves: dict[str, list[Numbers]]) -> list[dict[str, object]]:
-    """Return a row for each arm: hypervolume, and trials until 95 % of what cold searches end with."""
+def compare_arms(sampler: str, target: str, curves: dict[str, list[Numbers]]) -> list[dict[str, object]]:
+    """Return a row for each arm: hypervolume, and trials until 95 % of the cold searches' final hypervolume."""
     goal = 0.95 * np.mean([curve[-1] for curve in curves["cold"]])
     cold = np.array([first_reaching(curve, goal) for curve in curves["cold"]])
     rows = []

@@ -1,9 +1,9 @@
-"""One text tower and its classes for the naive reference and for the engine, at ViT-B-16's sizes.
+"""A text tower of ViT-B-16's sizes with its classes, for the naive reference and for the engine.
 
-Weights are random: speed does not depend on them. Token lengths and shared beginnings are those of real class names, by
-CLIP's tokenizer: `lengths.json` keeps the token ids, so that a machine without open_clip measures the same.
-The ten names are EuroSAT's; ImageNet's first K names stand in for the other lists (DTD's 47, Food101's 101, SUN397's
-397). `python -m benchmarks.world` writes the file anew.
+Weights are random: speed does not depend on them. Token lengths and shared prefixes are those of real class names.
+`lengths.json` has the token ids by CLIP's tokenizer, so that machines without open_clip measure the same work. The ten
+names are EuroSAT's; ImageNet's first K names replace the other lists (DTD's 47, Food101's 101, SUN397's 397).
+`python -m benchmarks.world` writes the file again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EUROSAT = (
     "River",
     "Sea or Lake",
 )
-# K: the dataset whose size and test set it stands for
+# for each K, the dataset of that size and the number of its test images
 TEST_SETS = {10: ("EuroSAT", 8100), 47: ("DTD", 1692), 101: ("Food101", 30300), 397: ("SUN397", 19850)}
 TEST_SETS[1000] = ("ImageNet", 50000)
 PAPER_CLASSES = {  # number of classes of the paper's ten datasets
@@ -72,7 +72,7 @@ SMALL = Shape(width=64, heads=4, layers=3, embed_dim=32)
 
 
 class StoredTokenizer:
-    """CLIP's tokenizer for the texts in the file, and no others."""
+    """A tokenizer that returns CLIP's token ids for the texts of the file only."""
 
     def __init__(self, stored: Mapping[str, Any]) -> None:
         self.sos: int = stored["sos"]
@@ -86,12 +86,12 @@ class StoredTokenizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class World:
-    """One random tower and one list of classes, twice; and image features for them."""
+    """A random tower and its classes in the naive and in the engine's form, with image features."""
 
     naive: NaiveText
     token_ids: Tensor  # (K, 77)
     texts: ClassTexts
-    context: Tensor  # (n, W) of PROMPT
+    context: Tensor  # (n, W), the context of PROMPT
     views: Tensor  # (samples, V, D)
 
     @property
@@ -112,7 +112,7 @@ def build(shape: Shape, classes: int, *, samples: int, device: str) -> World:
     on_cpu = {name: value.cpu() for name, value in weights.items()}
     weights = {name: value.to(device) for name, value in weights.items()}
     tower = TextTower.from_state(on_cpu, heads=shape.heads, activation="quick_gelu").to(device)
-    if torch.device(device).type == "cuda":  # what goes through at once is what fits there
+    if torch.device(device).type == "cuda":  # batches are limited by the device's memory
         tower = replace(tower, memory=MemoryBudget.available(torch.device(device), 1.0))
     texts = ClassTexts.of_names(tower, tokenizer, names)
     context = tower.token_embedding[torch.tensor(tokenizer.encode(PROMPT), device=device)]
@@ -128,7 +128,7 @@ def build(shape: Shape, classes: int, *, samples: int, device: str) -> World:
 
 
 def padded_ids(tokenizer: StoredTokenizer, names: list[str]) -> Tensor:
-    """The whole prompts of the classes, 77 ids each."""
+    """Return the complete prompts of the classes, with 77 token ids each."""
     ids = torch.zeros(len(names), 77, dtype=torch.long)
     for row, name in zip(ids, names, strict=True):
         tokens = [tokenizer.sos, *tokenizer.encode(PROMPT), *tokenizer.encode(f"{name}."), tokenizer.eot]
@@ -137,8 +137,8 @@ def padded_ids(tokenizer: StoredTokenizer, names: list[str]) -> Tensor:
 
 
 def tokenised() -> dict[str, Any]:
-    """Return the contents of the file, by open_clip's tokenizer."""
-    # load open_clip, without which the file can be read
+    """Return the contents of the file, computed by open_clip's tokenizer."""
+    # imported here because they load open_clip, which readers of the file do not need
     from fpp_sweep.core.datasets import imagenet_classes
     from fpp_sweep.core.models.building import BpeTokenizer
 
@@ -162,7 +162,7 @@ def main() -> None:
 
 
 def _lines(value: Any) -> str:
-    """A list with an item a line, so that a change can be read."""
+    """Return a value as JSON, a list with one item per line, so that differences are readable."""
     if not isinstance(value, list):
         return json.dumps(value)
     return "[\n" + ",\n".join(json.dumps(item) for item in value) + "\n]"

@@ -1,4 +1,4 @@
-"""Property tests on any machine: what is slow is not wrong. What a command keeps for its user is kept elsewhere."""
+"""Property tests without time limits, and a temporary folder for the files that commands keep for their user."""
 
 import os
 import tempfile
@@ -15,8 +15,8 @@ os.environ["XDG_CONFIG_HOME"] = _home.name
 
 @pytest.fixture(scope="session")
 def make_worker(tmp_path_factory):
-    """Make real workers that share a model and a cache."""
-    from tests.kit.workers import worker_factory  # imports torch, which most tests of commands do without
+    """Return a function that makes real workers, which share a model and a cache."""
+    from tests.kit.workers import worker_factory  # imports torch, which most tests of commands do not need
 
     with worker_factory(tmp_path_factory.mktemp("cache")) as make:
         yield make

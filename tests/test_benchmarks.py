@@ -1,4 +1,4 @@
-"""The benchmarks' statistics on known numbers, and that both sides of each give the same results."""
+"""The benchmarks: their statistics on known numbers, and equal results on both sides of each comparison."""
 
 import importlib
 import json
@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.harness import Ratio, Spent, Spread, equal, measure, rounds, table
+from benchmarks.harness import Ratio, Spent, Spread, check_equal, measure, rounds, table
 from benchmarks.peak import peak_bytes
 from benchmarks.world import FILE, StoredTokenizer, padded_ids, tokenised
 from fpp_sweep.core.text.packing import Packing
 
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = re.findall(r"^\| \w+ \| `(\w+)` \|", (ROOT / "benchmarks/README.md").read_text(), re.MULTILINE)
-SHARED = {"clouds", "peak", "world"}  # modules with a command of their own that serve other benchmarks
+SHARED = {"clouds", "peak", "world"}  # modules with a command that other benchmarks use
 STORED = json.loads(FILE.read_text())
 
 
@@ -28,7 +28,7 @@ def test_the_readme_lists_every_benchmark():
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_every_benchmark_starts(name, capsys):
+def test_every_benchmark_prints_its_help(name, capsys):
     with pytest.raises(SystemExit) as end:
         importlib.import_module(f"benchmarks.{name}").main(["--help"])
     assert end.value.code == 0
@@ -40,7 +40,7 @@ def test_a_spread_is_the_median_and_the_extremes():
     assert str(Spread.of([30.04])) == "30.0 (30.0..30.0)"
 
 
-def test_ratios_are_taken_within_a_round_so_that_a_slow_machine_cancels_out():
+def test_ratios_are_taken_within_a_round():
     slow = [Spent(10.0, 8.0), Spent(100.0, 8.0), Spent(12.0, 8.0)]
     fast = [Spent(1.0, 2.0), Spent(10.0, 1.0), Spent(1.0, 4.0)]
     ratio = Ratio.of(slow, fast)
@@ -48,17 +48,17 @@ def test_ratios_are_taken_within_a_round_so_that_a_slow_machine_cancels_out():
     assert ratio.cpu == Spread(4.0, 2.0, 8.0)
 
 
-def test_works_alternate_and_cost_is_per_unit():
+def test_the_works_of_a_round_alternate_and_costs_are_per_unit():
     calls = []
     spent = rounds({"a": (lambda: calls.append("a"), 1), "b": (lambda: calls.append("b"), 2)}, 3, "cpu")
     assert calls == ["a", "b"] * 3
     assert [len(values) for values in spent.values()] == [3, 3]
 
 
-def test_cpu_seconds_are_those_of_work_and_not_of_waiting():
+def test_cpu_seconds_exclude_waiting():
     waited = measure(lambda: time.sleep(0.2), units=2)
     assert waited.wall == pytest.approx(0.1, abs=0.09)
-    assert waited.cpu < waited.wall  # libraries' threads may do a little
+    assert waited.cpu < waited.wall  # threads of libraries may use a little CPU time
 
 
 def test_seconds_add_up():
@@ -70,27 +70,27 @@ def test_a_table_has_a_column_for_every_key():
 
 
 @pytest.mark.parametrize(
-    ("found", "message"), [([[0.6, 0.4]], "differ by"), ([[0.49999, 0.50001]], "predict different classes")]
+    ("result", "message"), [([[0.6, 0.4]], "differ by"), ([[0.49999, 0.50001]], "predict different classes")]
 )
-def test_sides_that_differ_are_reported(found, message):
+def test_sides_that_differ_are_reported(result, message):
     expected = torch.tensor([[0.50001, 0.49999]])
     with pytest.raises(AssertionError, match=message):
-        equal(torch.tensor(found), expected, "test", predictions=True)
+        check_equal(torch.tensor(result), expected, "test", predictions=True)
 
 
 def test_results_that_are_not_numbers_are_not_equal():
     with pytest.raises(AssertionError, match="differ by nan"):
-        equal(torch.tensor([torch.nan]), torch.tensor([torch.nan]), "test")
+        check_equal(torch.tensor([torch.nan]), torch.tensor([torch.nan]), "test")
 
 
-def test_peak_memory_counts_what_has_been_freed():
+def test_peak_memory_includes_freed_memory():
     before = peak_bytes()
-    del_me = torch.ones(64 * 2**20)
-    del del_me
+    freed_tensor = torch.ones(64 * 2**20)
+    del freed_tensor
     assert peak_bytes() >= max(before, 2**28)
 
 
-def test_the_stored_texts_are_two_lists_with_every_beginning_kept():
+def test_the_stored_texts_are_two_lists_of_class_names_with_token_ids():
     assert [len(STORED[part]) for part in ("prompt", "eurosat", "imagenet")] == [1, 10, 1000]
     layout = Packing.of([[*ids, STORED["eot"]] for _, ids in STORED["eurosat"]])
     assert len(layout) == 44
@@ -102,7 +102,7 @@ def test_the_stored_texts_are_two_lists_with_every_beginning_kept():
 
 @pytest.mark.nightly
 @pytest.mark.slow  # imports open_clip
-def test_the_stored_texts_are_what_clips_tokenizer_makes_of_the_real_names():
+def test_the_stored_texts_equal_the_output_of_clips_tokenizer():
     assert tokenised() == STORED
 
 
@@ -117,6 +117,6 @@ def test_both_sides_of_a_benchmark_give_the_same_results(command, tmp_path):
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "equal within" in done.stdout
-    found = json.loads(out.read_text())
-    assert found["machine"]["torch"] == torch.__version__
-    assert found["measured"]
+    result = json.loads(out.read_text())
+    assert result["machine"]["torch"] == torch.__version__
+    assert result["measured"]

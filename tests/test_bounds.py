@@ -1,4 +1,4 @@
-"""Numbers, names and files that no command can take: refused at once, in one line that cannot control a terminal."""
+"""Impossible numbers, names and files are refused at once, in one line that cannot control a terminal."""
 
 import json
 import subprocess
@@ -24,13 +24,19 @@ FLAGS = {
 KEYS = ["search.trials", "search.wall_clock", "search.gpu_hours", "search.concurrency", "search.seed", "work.limit"]
 KEYS += ["search.max_failures", "work.shards", "work.workers", "work.gpus_per_worker", "work.cpus_per_worker"]
 KEYS += ["work.threads", "work.loaders", "work.attempts", "work.task_timeout"]
-NONE_BELOW_ONE = {"--limit", "--trials", "--workers", *KEYS} - {"search.seed", "work.loaders", "work.gpus_per_worker"}
-# keys that may be 1e30, which never comes
-REAL = {"search.wall_clock", "search.gpu_hours", "work.task_timeout", "work.gpus_per_worker", "work.cpus_per_worker"}
+AT_LEAST_ONE = {"--limit", "--trials", "--workers", *KEYS} - {"search.seed", "work.loaders", "work.gpus_per_worker"}
+# keys that accept 1e30, which means no limit
+UNLIMITED = {
+    "search.wall_clock",
+    "search.gpu_hours",
+    "work.task_timeout",
+    "work.gpus_per_worker",
+    "work.cpus_per_worker",
+}
 
 
 def error_line(capsys, command, *words):
-    """The line of a command that ends with it."""
+    """Return the one line with which a command refuses its input."""
     with pytest.raises(SystemExit) as ended:
         run(lambda: COMMANDS[command].main([*NEEDED.get(command, []), *words]))
     assert ended.value.code == 2
@@ -46,26 +52,28 @@ def error_line(capsys, command, *words):
 NUMBERS = [(command, [flag], flag) for command, flags in FLAGS.items() for flag in flags]
 NUMBERS += [("tune", ["--set", f"{key}="], key) for key in KEYS]
 NUMBERS += [("evaluate", ["--set", f"{key}="], key) for key in ("work.threads", "work.loaders")]
-WRONG = ["-1", "0", "1e30", "nan", "inf", "-inf", "1" + 40 * "0", "", "0x10", "1" * 9999]
+WRONG_NUMBERS = ["-1", "0", "1e30", "nan", "inf", "-inf", "1" + 40 * "0", "", "0x10", "1" * 9999]
 
 
 @pytest.mark.parametrize(("command", "words", "name"), NUMBERS)
-def test_a_number_that_cannot_be_is_refused_by_its_flag(capsys, tmp_path, command, words, name):
-    for value in WRONG:
-        may_be = (value == "0" and name not in NONE_BELOW_ONE) or (name in REAL and value in ("1e30", WRONG[6]))
-        if may_be or (value == "" and words[0] == "--set"):  # which takes a key out
+def test_an_impossible_number_is_refused_with_the_name_of_its_flag(capsys, tmp_path, command, words, name):
+    for value in WRONG_NUMBERS:
+        is_allowed_zero = value == "0" and name not in AT_LEAST_ONE
+        is_allowed_size = name in UNLIMITED and value in ("1e30", WRONG_NUMBERS[6])
+        removes_the_key = value == "" and words[0] == "--set"
+        if is_allowed_zero or is_allowed_size or removes_the_key:
             continue
         *flag, last = words
         arguments = [*flag, last + value] if "=" in last else [f"{last}={value}"]
         line = error_line(capsys, command, *arguments, "--out", str(tmp_path / "out"), "--datasets", "nope")
-        assert "nope" not in line, (name, value)  # it was this number, and not what comes after
+        assert "nope" not in line, (name, value)  # the error is about the number, not about the wrong dataset after it
         if name.startswith("--") and 0 < len(value) < 100:
             assert line.startswith(f"error: {name} {value}: "), line
         assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("value", ["-1", "nan", "inf", "1e30", "", "-1d", "nand", "1e30d", "x" * 9999])
-def test_ages_and_sizes_of_the_cache_have_their_form(capsys, tmp_path, value):
+def test_wrong_ages_and_sizes_of_the_cache_are_refused(capsys, tmp_path, value):
     for flag in ("--older-than", "--larger-than"):
         assert flag in error_line(capsys, "cache", "prune", "--cache", str(tmp_path), f"{flag}={value}x")
 
@@ -97,7 +105,7 @@ def test_characters_that_control_a_terminal_are_escaped(capsys, command, words):
     error_line(capsys, command, *words)
 
 
-def test_notes_tables_and_errors_of_the_disk_are_written_out_as_well(capsys, tmp_path):
+def test_notes_tables_and_errors_of_the_disk_are_escaped_too(capsys, tmp_path):
     note(f"left out: {HOSTILE}")
     with pytest.raises(SystemExit):
         run(lambda: (tmp_path / HOSTILE).read_text())
@@ -113,7 +121,7 @@ def test_notes_tables_and_errors_of_the_disk_are_written_out_as_well(capsys, tmp
     assert escaped(escaped(HOSTILE)) == escaped(HOSTILE)
 
 
-def test_a_datasets_own_names_make_one_row_each(capsys, tmp_path):
+def test_hostile_names_of_a_dataset_make_one_row(capsys, tmp_path):
     images = tmp_path / HOSTILE / "zoo"
     for name in ("cat", f"{HOSTILE}dog"):
         (images / name).mkdir(parents=True)
@@ -129,11 +137,11 @@ def test_a_datasets_own_names_make_one_row_each(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("flag", ["--space", "--config", "--plugin", "--dataset-file"])
-def test_a_file_without_end_is_refused_at_once(capsys, flag):
+def test_an_endless_file_is_refused_at_once(capsys, flag):
     assert "larger than 1 MiB" in error_line(capsys, "tune", flag, "/dev/zero")
 
 
-def test_a_split_file_without_end_is_refused(capsys, tmp_path):
+def test_an_endless_split_file_is_refused(capsys, tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("zoo: {layout: split_json, images: ., split_file: /dev/zero}")
     with pytest.raises(SystemExit):
@@ -163,8 +171,9 @@ WRONG_NAMES = [
     ("reproduce", ["--data-root", "/nowhere", "--datasets", "dtd"], "dtd: data root /nowhere is not there"),
 ]
 
-# runs each list of words of standard input, and prints status, message and heavy modules of each
-RUN_EACH = """
+# This program runs a command with each list of words from its standard input, and prints the status, the outputs and
+# the loaded heavy modules of each run.
+RUN_EACH_PROGRAM = """
 import contextlib, importlib, io, json, sys
 from fpp_sweep.cli.command import run
 main = importlib.import_module(sys.argv[1]).main
@@ -183,14 +192,14 @@ print(json.dumps(results))
 
 
 @pytest.mark.parametrize("command", ["tune", "evaluate", "reproduce"])
-def test_names_that_do_not_exist_are_refused_before_ray_or_torch_is_loaded(tmp_path, command):
-    """Give a model whose weights would be fetched first."""
+def test_unknown_names_are_refused_before_ray_or_torch_is_loaded(tmp_path, command):
+    """The commands name a model whose weights would be downloaded if the check came later."""
     more = ["--model", "ViT-B-16/openai", "--out", str(tmp_path / "out")]
     cases = [(words, complaint) for name, words, complaint in WRONG_NAMES if name == command]
     lines = [[*NEEDED.get(command, []), *words, *more] for words, _ in cases]
     module = "fpp_sweep.reproduce.__main__" if command == "reproduce" else f"fpp_sweep.{command}"
     done = subprocess.run(
-        [sys.executable, "-c", RUN_EACH, module],
+        [sys.executable, "-c", RUN_EACH_PROGRAM, module],
         input=json.dumps(lines),
         capture_output=True,
         text=True,

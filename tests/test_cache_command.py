@@ -1,4 +1,4 @@
-"""The cache command, on a cache that real runs have filled."""
+"""The command `cache`, on a cache that real runs have filled."""
 
 import fcntl
 import io
@@ -26,7 +26,7 @@ DAY = 86400
 
 @pytest.fixture
 def cache(tmp_path):
-    """Two entries: a small one, last used 40 days ago, and a larger one of today."""
+    """A cache of two entries: a small one, last used 40 days ago, and a larger one, used today."""
     store = FeatureCache(tmp_path / "cache")
     store.features(CLIP, painted_dataset(3), ViewConfig(count=2, flip="off"), 0)
     for manifest in store.root.glob("features/*/manifest.json"):
@@ -44,12 +44,12 @@ def entries(cache):
     return sorted(path for path in cache.glob("features/*"))
 
 
-def by_age(cache):
-    """The old entry and the new one."""
+def entries_by_age(cache):
+    """Return the old entry and the new one."""
     return sorted(entries(cache), key=lambda folder: (folder / "manifest.json").stat().st_mtime)
 
 
-def test_list_shows_what_each_entry_is_of_its_size_and_last_use(cache, capsys):
+def test_list_shows_content_size_and_last_use_of_each_entry(cache, capsys):
     lines = command(capsys, "list", "--cache", cache).splitlines()
     assert len(lines) == 4
     assert lines[0].split() == ["entry", "model", "dataset", "seed", "views", "type", "size", "used"]
@@ -59,27 +59,27 @@ def test_list_shows_what_each_entry_is_of_its_size_and_last_use(cache, capsys):
     assert lines[3] == f"{cache}: 2 entries, {total / 1000:.1f} kB"
 
 
-def test_a_use_makes_an_entry_young_again(cache, capsys):
+def test_a_use_renews_the_time_of_an_entry(cache, capsys):
     FeatureCache(cache).features(CLIP, painted_dataset(3), ViewConfig(count=2, flip="off"), 0)
     assert "d ago" not in command(capsys, "list", "--cache", cache)
 
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b"null", b"\x00\xff"])
 def test_list_survives_an_entry_whose_manifest_is_damaged(cache, capsys, data):
-    (by_age(cache)[0] / "manifest.json").write_bytes(data)
+    (entries_by_age(cache)[0] / "manifest.json").write_bytes(data)
     assert "no readable manifest" in command(capsys, "list", "--cache", cache)
 
 
-def other_format(cache):
-    """The old entry, as another version would have written it."""
-    folder = by_age(cache)[0]
+def write_other_format(cache):
+    """Change the old entry to the format of another version and return its folder."""
+    folder = entries_by_age(cache)[0]
     for path in folder.iterdir():
         path.write_bytes(path.read_bytes().replace(keys.FEATURES.encode(), b"fpp_sweep features 1"))
     return folder
 
 
-def test_an_entry_of_another_format_is_listed_as_such_and_can_be_pruned(cache, capsys):
-    folder = other_format(cache)
+def test_an_entry_of_another_format_is_listed_with_its_format_and_can_be_pruned(cache, capsys):
+    folder = write_other_format(cache)
     (line,) = [line for line in command(capsys, "list", "--cache", cache).splitlines() if folder.name in line]
     assert re.search(r"random-0 +painted/test +0 +not used, of another format: fpp_sweep features 1 ", line)
     command(capsys, "prune", "--cache", cache, "--all", "--yes")
@@ -87,12 +87,12 @@ def test_an_entry_of_another_format_is_listed_as_such_and_can_be_pruned(cache, c
 
 
 def test_features_of_another_format_are_not_damaged(cache, capsys):
-    folder = other_format(cache)
+    folder = write_other_format(cache)
     assert "0 to remove" in command(capsys, "prune", "--cache", cache, "--damaged", "--yes")
     assert len(list(folder.iterdir())) == 2
 
 
-def test_a_folder_of_another_kind_is_listed_as_empty_and_stays(tmp_path, capsys):
+def test_foreign_files_are_neither_listed_nor_removed(tmp_path, capsys):
     (tmp_path / "features").mkdir()
     (tmp_path / "features" / "manifest.json").write_text('{"format": "something else"}')
     (tmp_path / "features" / "0123456789abcdef").write_text("a file, not an entry")
@@ -103,17 +103,17 @@ def test_a_folder_of_another_kind_is_listed_as_empty_and_stays(tmp_path, capsys)
     assert "1 entries" in command(capsys, "list", "--cache", tmp_path)
 
 
-def test_the_environment_names_the_folder(cache, capsys, monkeypatch):
+def test_the_environment_can_name_the_folder(cache, capsys, monkeypatch):
     monkeypatch.setenv("FPP_SWEEP_CACHE", str(cache))
     assert "2 entries" in command(capsys, "list")
 
 
-def test_no_cache_is_one_clear_line(tmp_path):
+def test_a_missing_cache_is_refused_in_one_line(tmp_path):
     with pytest.raises(InputError, match=r"nothing: there is no cache here; give its folder with --cache"):
         main(["list", "--cache", str(tmp_path / "nothing")])
 
 
-def test_prune_only_shows_unless_confirmed(cache, capsys, monkeypatch):
+def test_prune_removes_nothing_without_confirmation(cache, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO())
     shown = command(capsys, "prune", "--cache", cache, "--all")
     assert "2 to remove" in shown
@@ -145,8 +145,8 @@ def test_prune_removes_the_entries_that_meet_all_conditions(cache, conditions, l
     assert len(entries(cache)) == left
 
 
-def test_prune_older_than_leaves_what_was_used_lately(cache):
-    young = by_age(cache)[1]
+def test_prune_older_than_keeps_recently_used_entries(cache):
+    young = entries_by_age(cache)[1]
     main(["prune", "--cache", str(cache), "--yes", "--older-than", "30d"])
     assert entries(cache) == [young]
 
@@ -165,7 +165,7 @@ def test_prune_needs_a_criterion_with_an_age_or_a_size(cache, words, message):
         main(["prune", "--cache", str(cache), *words])
 
 
-def test_prune_damaged_removes_only_files_that_are(cache, capsys):
+def test_prune_damaged_removes_only_damaged_files(cache, capsys):
     chunks = sorted(cache.rglob("*.safetensors"))
     chunks[1].write_bytes(chunks[1].read_bytes()[:-1])
     shown = command(capsys, "prune", "--cache", cache, "--damaged", "--yes")
@@ -173,8 +173,8 @@ def test_prune_damaged_removes_only_files_that_are(cache, capsys):
     assert sorted(cache.rglob("*.safetensors")) == [chunks[0], *chunks[2:]]
 
 
-def test_prune_leaves_an_entry_that_a_run_is_filling(cache, capsys):
-    busy = by_age(cache)[1]
+def test_prune_keeps_an_entry_that_a_run_is_filling(cache, capsys):
+    busy = entries_by_age(cache)[1]
     descriptor = os.open(busy, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     assert "left alone" in command(capsys, "prune", "--cache", cache, "--all", "--yes")
@@ -182,7 +182,7 @@ def test_prune_leaves_an_entry_that_a_run_is_filling(cache, capsys):
     assert entries(cache) == [busy]
 
 
-def test_a_run_goes_on_with_features_that_were_pruned_under_it(cache):
+def test_a_run_continues_with_features_that_were_pruned_meanwhile(cache):
     features = FeatureCache(cache).features(
         CLIP, painted_dataset(70), ViewConfig(count=4, min_area=0.5, augmix="on"), 7
     )
@@ -192,7 +192,7 @@ def test_a_run_goes_on_with_features_that_were_pruned_under_it(cache):
     assert features.batch(0, 70).equal(before)
 
 
-def test_prune_touches_nothing_that_is_not_the_caches(cache):
+def test_prune_keeps_files_that_do_not_belong_to_the_cache(cache):
     (cache / "notes.txt").write_text("mine")
     other = cache / "features" / "mine"
     other.mkdir()
@@ -204,7 +204,7 @@ def test_prune_touches_nothing_that_is_not_the_caches(cache):
 
 @pytest.fixture
 def tasks(cache):
-    """Two results that all sweeps share, one of them last used 40 days ago; and a sweep that has both."""
+    """Two results that all sweeps share, one of them last used 40 days ago, and a sweep that has both."""
     folder = folder_for(cache / "tasks", replace(MODEL, made_with="torch 2.9, some processor"))
     store = TaskStore(cache.parent / "sweep", folder)
     for key in ("a" * 24, "b" * 24):
@@ -213,18 +213,18 @@ def tasks(cache):
     return folder
 
 
-def test_finished_tasks_are_listed_and_pruned_each_by_its_age_and_sweeps_keep_theirs(cache, tasks, capsys):
+def test_finished_tasks_are_pruned_by_age_and_sweeps_keep_their_own(cache, tasks, capsys):
     (line,) = [line for line in command(capsys, "list", "--cache", cache).splitlines() if tasks.name in line]
     assert re.search(r" 2 finished tasks of sweeps .* just now", line)
     output = command(capsys, "prune", "--cache", cache, "--older-than", "30d", "--yes")
-    assert re.search(rf" {re.escape(str(tasks))}\n2 to remove", output)  # and the features of then
+    assert re.search(rf" {re.escape(str(tasks))}\n2 to remove", output)  # the old task and the old features
     assert [file.stem for file in tasks.glob("*/*.task")] == ["b" * 24]
     assert len(list((cache.parent / "sweep").rglob("*.task"))) == 2
     command(capsys, "prune", "--cache", cache, "--all", "--yes")
     assert not list(tasks.glob("*/*"))
 
 
-def test_a_finished_task_that_is_used_is_young_again(cache, tasks, capsys):
+def test_a_use_renews_the_time_of_a_finished_task(cache, tasks, capsys):
     assert TaskStore(cache.parent / "other", tasks).get("a" * 24).prompt == b"x" * 1000
     output = command(capsys, "prune", "--cache", cache, "--older-than", "30d", "--yes")
     assert "1 to remove" in output

@@ -1,4 +1,4 @@
-"""The cluster files: what Ray's launcher accepts, and what a cluster that is safe and whole must have."""
+"""The cluster files: Ray's launcher accepts them, and clusters made from them are secure and complete."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ import yaml
 
 ROOT = Path(__file__).parent.parent
 CLOUD, ONPREM = ROOT / "cluster.yaml", ROOT / "cluster-onprem.yaml"
-BOTH = pytest.mark.parametrize("path", [CLOUD, ONPREM], ids=lambda path: path.stem)
+both_files = pytest.mark.parametrize("path", [CLOUD, ONPREM], ids=lambda path: path.stem)
 COMMANDS = (
     "setup_commands",
     "head_setup_commands",
@@ -19,8 +19,8 @@ COMMANDS = (
     "head_start_ray_commands",
     "worker_start_ray_commands",
 )
-# settings that only the user knows: region, type and number of machines, key
-OWN_VALUES = {
+# Settings that only the user knows, such as the region, the machines and the key.
+USERS_VALUES = {
     CLOUD: ["max_workers", "region", "availability_zone", "ImageId", "InstanceType: g", "VolumeSize"],
     ONPREM: ["head_ip: ", "worker_ips", "ssh_user", "ssh_private_key"],
 }
@@ -31,7 +31,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def start_command(path: Path, kind: str) -> str:
-    (command,) = [each for each in read(path)[f"{kind}_start_ray_commands"] if "ray start" in each]
+    (command,) = [line for line in read(path)[f"{kind}_start_ray_commands"] if "ray start" in line]
     return command
 
 
@@ -42,42 +42,42 @@ def launcher():
         return pytest.importorskip("ray.autoscaler._private.util")
 
 
-@BOTH
-def test_rays_launcher_accepts_it(launcher, path):
+@both_files
+def test_rays_launcher_accepts_the_file(launcher, path):
     prepared = launcher.prepare_config(read(path))
     launcher.validate_config(prepared)
     workers = [kind for kind in prepared["available_node_types"].values() if kind["max_workers"]]
     assert [(kind["min_workers"], kind["max_workers"]) for kind in workers] == [(0, 4) if path == CLOUD else (2, 2)]
 
 
-def test_rays_launcher_refuses_a_key_that_it_does_not_know(launcher):
+def test_rays_launcher_refuses_an_unknown_key(launcher):
     refused = pytest.importorskip("jsonschema").ValidationError
     with pytest.raises(refused, match="idle_timeout_minute"):
         launcher.validate_config(launcher.prepare_config(read(CLOUD) | {"idle_timeout_minute": 5}))
 
 
-@BOTH
+@both_files
 @pytest.mark.parametrize("kind", COMMANDS)
-def test_commands_are_bash_also_in_the_shell_that_the_launcher_puts_around_them(path, kind):
+def test_commands_are_valid_bash_inside_the_launchers_wrapper(path, kind):
     for command in read(path)[kind]:
         wrapped = f"source ~/.bashrc; export OMP_NUM_THREADS=1 && ({command})"
         subprocess.run(["bash", "-n", "-c", wrapped], check=True, capture_output=True)
 
 
-@BOTH
-def test_every_node_gets_the_token_and_every_process_asks_for_it(path):
+@both_files
+def test_every_node_gets_the_token_and_every_process_requires_it(path):
     config = read(path)
     assert config["file_mounts"]["~/.ray/auth_token"] == "~/fpp_cluster/auth_token"
     for kind in ("head", "worker"):
         before, _, _ = start_command(path, kind).partition("ray start")
         assert re.search(r"export [^;]*RAY_AUTH_MODE=token", before)
-    # clients are shells of `ray exec` and `ray attach`: they read .bashrc
+    # The shells of `ray exec` and `ray attach` are clients; they read .bashrc.
     (profile,) = [command for command in config["setup_commands"] if ".bashrc" in command]
     assert "chmod 600 ~/.ray/auth_token" in profile
 
 
-@BOTH
-def test_a_new_shell_on_a_node_has_the_environment_the_mode_and_the_cache(path, tmp_path):
+@both_files
+def test_a_new_shell_on_a_node_has_environment_token_mode_and_cache(path, tmp_path):
     (profile,) = [command for command in read(path)["setup_commands"] if ".bashrc" in command]
     (tmp_path / "fpp_cluster/env/bin").mkdir(parents=True)
     (tmp_path / ".ray").mkdir()
@@ -100,24 +100,24 @@ def test_a_new_shell_on_a_node_has_the_environment_the_mode_and_the_cache(path, 
     assert token.stat().st_mode & 0o777 == 0o600
 
 
-@BOTH
-def test_all_nodes_install_the_same(path):
+@both_files
+def test_all_nodes_install_the_same_versions(path):
     config = read(path)
     assert config["worker_setup_commands"] == []
     assert config["setup_commands"] == read(CLOUD)["setup_commands"]
     assert config["file_mounts"] == read(CLOUD)["file_mounts"]
     install = "\n".join(config["setup_commands"])
-    assert re.search(r"--python 3\.\d+\.\d+ ", install)  # Ray compares the last number, too
+    assert re.search(r"--python 3\.\d+\.\d+ ", install)  # Ray compares the patch version too
     assert "-r ~/fpp_cluster/versions.txt" in install
     assert "PYTHONPATH=~/fpp_cluster/project" in install
 
 
-@BOTH
+@both_files
 @pytest.mark.parametrize("kind", ["head", "worker"])
-def test_ray_starts_with_what_it_would_otherwise_guess_wrongly(path, kind):
+def test_ray_starts_with_options_whose_defaults_would_be_wrong(path, kind):
     before, start, options = start_command(path, kind).partition("ray start")
-    assert "unset OMP_NUM_THREADS" in before  # the launcher exports 1
-    assert re.search(r"--object-store-memory=\d+", options)  # else a share of what happens to be free
+    assert "unset OMP_NUM_THREADS" in before  # the launcher sets it to 1
+    assert re.search(r"--object-store-memory=\d+", options)  # by default, Ray takes a share of the free memory
     assert start
     if kind == "head":
         assert "--autoscaling-config=~/ray_bootstrap_config.yaml" in options
@@ -126,8 +126,8 @@ def test_ray_starts_with_what_it_would_otherwise_guess_wrongly(path, kind):
         assert "--address=$RAY_HEAD_IP:6379" in options
 
 
-@BOTH
-def test_nothing_listens_to_the_world(path):
+@both_files
+def test_no_service_listens_on_a_public_address(path):
     text = path.read_text()
     assert not re.search(r"0\.0\.0\.0|::(?!1)", text)
     assert "--dashboard-host=127.0.0.1" in start_command(path, "head")
@@ -139,32 +139,34 @@ def test_nothing_listens_to_the_world(path):
     assert "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false" in mlflow
 
 
-@BOTH
-def test_what_is_the_users_is_marked(path):
+@both_files
+def test_values_of_the_user_are_marked(path):
     lines = path.read_text().splitlines()
-    for value in OWN_VALUES[path]:
+    for value in USERS_VALUES[path]:
         numbers = [number for number, line in enumerate(lines) if re.match(rf"[^#]*\b{value}", line)]
         assert numbers, value
         for number in numbers:
-            block = [lines[number]]  # the line itself, and comment lines right above
+            block = [lines[number]]  # the line itself and the comment lines directly above it
             while lines[number - 1].lstrip().startswith("#"):
                 number -= 1
                 block.append(lines[number])
             assert "CHANGE" in "\n".join(block) or "*" in block[0], block[0]
 
 
-def test_cloud_machines_come_when_asked_for_and_go_when_idle():
+def test_cloud_machines_start_on_demand_and_end_when_idle():
     config = read(CLOUD)
     worker = config["available_node_types"]["gpu_worker"]
     assert worker["min_workers"] == 0
     assert worker["max_workers"] == config["max_workers"]
     assert worker["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
-    assert "InstanceMarketOptions" not in config["available_node_types"]["head"]["node_config"]  # it holds the sweeps
+    assert (
+        "InstanceMarketOptions" not in config["available_node_types"]["head"]["node_config"]
+    )  # the head holds the sweeps, so it is no spot machine
     assert 0 < config["idle_timeout_minutes"] <= 30
     assert config["provider"]["cache_stopped_nodes"] is False
 
 
-def test_the_document_makes_every_file_that_is_shipped():
+def test_the_document_creates_every_mounted_file():
     document = (ROOT / "docs/cluster.md").read_text()
     for local in read(CLOUD)["file_mounts"].values():
         assert local in document, local

@@ -1,4 +1,4 @@
-"""Properties of all commands: names, help texts, versions, exit statuses, and printed commands that can be run."""
+"""Properties of all commands: names, help texts, versions, exit statuses, and printed commands that run."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from fpp_sweep.spec.messages import command_line, runnable
 from fpp_sweep.spec.version import VERSION
 from tests.kit.processes import ROOT, environment
 
-RUNNING = ("tune", "evaluate", "reproduce")  # commands that run trials
+RUN_COMMANDS = ("tune", "evaluate", "reproduce")  # commands that run trials
 
 
 MODULES = {name: console.module_of(name) for name in console.COMMANDS}  # by command
@@ -36,7 +36,7 @@ def printed(capsys, main, words):
     return capsys.readouterr().out
 
 
-def test_there_are_eleven_commands_and_each_has_a_module_of_its_name():
+def test_there_are_eleven_commands_and_each_has_a_module_with_its_name():
     assert list(console.COMMANDS) == [
         "init",
         "tune",
@@ -55,15 +55,15 @@ def test_there_are_eleven_commands_and_each_has_a_module_of_its_name():
 
 
 @pytest.mark.parametrize("command", console.COMMANDS)
-def test_help_is_the_same_behind_both_names_of_a_command_and_names_it_as_typed(capsys, monkeypatch, command):
+def test_both_forms_of_a_command_print_the_same_help_with_the_typed_name(capsys, monkeypatch, command):
     main = module_of(command).main
-    own = printed(capsys, main, ["--help"])
-    assert own.startswith(f"usage: python -m fpp_sweep.{command} ")
-    assert printed(capsys, console.main, [command, "--help"]) == own
+    help_text = printed(capsys, main, ["--help"])
+    assert help_text.startswith(f"usage: python -m fpp_sweep.{command} ")
+    assert printed(capsys, console.main, [command, "--help"]) == help_text
     monkeypatch.setattr("sys.argv", ["/env/bin/fpp-sweep", command])
-    as_script = printed(capsys, console.main, [command, "--help"])
-    assert as_script.startswith(f"usage: fpp-sweep {command} ")
-    assert "python -m" not in as_script
+    help_of_script = printed(capsys, console.main, [command, "--help"])
+    assert help_of_script.startswith(f"usage: fpp-sweep {command} ")
+    assert "python -m" not in help_of_script
 
 
 @pytest.mark.parametrize("command", console.COMMANDS)
@@ -73,7 +73,7 @@ def test_every_command_prints_the_version(capsys, command):
     assert printed(capsys, console.main, [command, "--version"]) == f"fpp_sweep {VERSION}\n"
 
 
-@pytest.mark.parametrize("command", RUNNING)
+@pytest.mark.parametrize("command", RUN_COMMANDS)
 def test_commands_that_run_trials_share_one_block_of_flags(capsys, command):
     text = printed(capsys, module_of(command).main, ["--help"])
     for name in RUN_FLAGS:
@@ -86,7 +86,7 @@ def test_commands_that_run_trials_share_one_block_of_flags(capsys, command):
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
-def test_without_a_command_all_are_listed(capsys, words):
+def test_without_a_command_all_commands_are_listed(capsys, words):
     console.main(words)
     listed = capsys.readouterr().out
     assert all(f"\n    {name} " in listed for name in console.COMMANDS)
@@ -97,21 +97,21 @@ def test_an_unknown_command_is_refused_with_the_nearest_one():
         console.main(["tunes"])
 
 
-def test_the_console_script_is_the_same_function():
+def test_the_console_script_calls_the_same_function():
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {"fpp-sweep": f"{console.__name__}:{console.command.__name__}"}
 
 
-# --- as typed in a shell ------------------------------------------------------------------------------
+# --- commands in a shell ------------------------------------------------------------------------------
 
 
 def readme_commands():
-    """The commands of the README that start `tune`, as words after the interpreter."""
+    """Return the commands of the README that start `tune`, without the interpreter."""
     text = (ROOT / "README.md").read_text()
     return {match.split("#")[0].strip() for match in re.findall(r"python (-m fpp_sweep\.tune [^\\\n]*)", text)}
 
 
-@pytest.mark.slow  # a dry run that evaluates trials
+@pytest.mark.slow  # makes a dry run that evaluates trials
 def test_tune_runs_as_the_readme_writes_it(tmp_path):
     words = "-m fpp_sweep.tune --space search_spaces/perturb.yaml"
     assert words in readme_commands()
@@ -122,8 +122,8 @@ def test_tune_runs_as_the_readme_writes_it(tmp_path):
     assert not list(tmp_path.glob("sweeps"))
 
 
-def test_a_printed_command_runs_in_the_shell_that_it_is_printed_in(tmp_path):
-    """Without `fpp-sweep` or `mlflow` on the PATH the interpreter is named; with it, the script."""
+def test_a_printed_command_runs_in_the_users_shell(tmp_path):
+    """The printed command names the script if the PATH has it, and the interpreter otherwise."""
     code = (
         "from fpp_sweep.spec.messages import command_line, runnable; "
         "print(runnable(command_line('cache', ['list']))); print(runnable('mlflow --version'))"
@@ -147,7 +147,7 @@ def test_a_recorded_command_names_no_interpreter_and_no_secret():
     assert runnable(recorded).endswith(recorded.removeprefix("fpp-sweep"))
 
 
-INTERRUPTED = """
+INTERRUPTED_PROGRAM = """
 import signal, sys
 from fpp_sweep import __main__
 
@@ -168,7 +168,7 @@ __main__.command()
 )
 def test_an_interrupt_while_modules_load_leaves_no_traceback(tmp_path, module, code, message):
     done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED.format(module=module)],
+        [sys.executable, "-c", INTERRUPTED_PROGRAM.format(module=module)],
         env=environment(tmp_path),
         capture_output=True,
         text=True,
@@ -178,15 +178,15 @@ def test_an_interrupt_while_modules_load_leaves_no_traceback(tmp_path, module, c
 
 
 def test_commands_and_tests_set_how_threads_wait(tmp_path):
-    """Spinning threads made the README's test command ten times slower on a busy machine."""
-    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"  # by conftest.py
+    """Threads that wait actively made the README's test command ten times slower on a busy machine."""
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"  # the root's conftest.py sets it
     code = (
         "import os, sys; from fpp_sweep.cli.command import run; run(lambda: print(os.environ.get('OMP_WAIT_POLICY')))"
     )
     env = {name: value for name, value in environment(tmp_path).items() if not name.startswith("OMP_")}
-    for wish, expected in ((None, "PASSIVE"), ("ACTIVE", "ACTIVE")):
-        own = env if wish is None else env | {"OMP_WAIT_POLICY": wish}
-        done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True)
+    for users_value, expected in ((None, "PASSIVE"), ("ACTIVE", "ACTIVE")):
+        variables = {} if users_value is None else {"OMP_WAIT_POLICY": users_value}
+        done = subprocess.run([sys.executable, "-c", code], env=env | variables, capture_output=True, text=True)
         assert done.stdout == f"{expected}\n"
 
 
@@ -219,7 +219,7 @@ def shell_folder(tmp_path_factory):
         (["steer", "se"], ["second"]),
         (["show", ""], ["--help", "--version", "--page", "--all-metrics", "--plugin", "first", "second", "main"]),
         (["cache", "pr"], ["prune"]),
-        (["evaluate", "--prompt", "x"], [""]),  # the shell completes files
+        (["evaluate", "--prompt", "x"], [""]),  # no words, so that the shell completes files
     ],
 )
 def test_bash_completes_commands_flags_spaces_and_sweeps(shell_folder, words, expected):
@@ -236,18 +236,18 @@ def test_completion_knows_every_flag_that_help_shows(capsys, command):
     assert LIST_WORDS not in text
 
 
-def test_zsh_runs_the_script_of_bash():
+def test_the_script_for_zsh_contains_the_script_for_bash():
     script = completion.completion_script("zsh", MODULES)
     assert script.endswith(completion.completion_script("bash", MODULES))
     assert "bashcompinit" in script
 
 
-def test_completion_of_another_shell_is_refused():
+def test_completion_for_another_shell_is_refused():
     with pytest.raises(InputError, match="unknown shell 'fish'; choose from bash, zsh"):
         console.main(["--completion", "fish"])
 
 
-MISBEHAVING = """
+MISBEHAVING_PROGRAM = """
 import logging, sys, warnings
 from fpp_sweep.cli.command import run
 
@@ -262,7 +262,7 @@ run(main)
 
 def test_no_warning_log_message_or_traceback_controls_the_terminal_or_shows_a_secret():
     env = os.environ | {"SERVICE_API_KEY": "open sesame"}
-    done = subprocess.run([sys.executable, "-c", MISBEHAVING], env=env, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", MISBEHAVING_PROGRAM], env=env, capture_output=True, text=True)
     assert done.returncode == 1
     for colour in ("red", "green", "yellow"):
         assert f"m{colour}, ***" in done.stderr

@@ -1,3 +1,5 @@
+"""Configs of trials: defaults, presets, refused values, units and keys."""
+
 import dataclasses
 from typing import Any
 
@@ -18,7 +20,7 @@ from fpp_sweep.spec.config import (
 )
 from fpp_sweep.spec.errors import InputError
 
-ANY_ADAPT: Any = AdaptConfig  # a type checker would refuse the wrong values below
+ANY_ADAPT: Any = AdaptConfig  # typed as Any, because a type checker would refuse the wrong values below
 ANY_TRIAL: Any = TrialConfig
 
 
@@ -31,7 +33,7 @@ def test_the_defaults_are_the_released_code():
 
 
 @pytest.mark.parametrize(("classes", "weight"), [(10, 2.5), (37, 1.4054), (47, 1.3191), (397, 1.0378)])
-def test_lambda_follows_the_number_of_classes(classes, weight):
+def test_lambda_depends_on_the_number_of_classes(classes, weight):
     assert FppConfig().flatness_weight(classes) == pytest.approx(weight, abs=5e-5)
 
 
@@ -101,13 +103,13 @@ def test_only_optional_settings_may_be_none():
         TrialConfig().replace({"fpp.gamma1": "none"})
 
 
-def test_a_config_survives_the_way_through_text():
+def test_a_config_is_read_back_from_text_unchanged():
     config = preset("tiny").replace({"fpp.lambda_shifts": None, "prompt": "a sketch of a", "fpp.noise_shared": False})
     assert TrialConfig().replace({key: str(value).lower() for key, value in config.flat().items()}) == config
 
 
 @given(st.floats(min_value=0.05, max_value=50), st.floats(min_value=0, max_value=1))
-def test_scaling_keeps_the_shrinkage_of_a_step_and_scales_lengths(unit, variance):
+def test_scaling_keeps_weight_decay_per_step_and_scales_lengths(unit, variance):
     config = FppConfig(class_var=variance)
     scaled = config.scaled(unit)
     assert scaled.lr * scaled.weight_decay == pytest.approx(config.lr * config.weight_decay)
@@ -115,11 +117,11 @@ def test_scaling_keeps_the_shrinkage_of_a_step_and_scales_lengths(unit, variance
     assert scaled.start_std == pytest.approx(config.start_std * unit)
 
 
-def test_adaptation_scales_its_lengths_and_keeps_the_shrinkage_of_a_step():
+def test_scaling_of_adaptation_keeps_weight_decay_per_step_and_scales_lengths():
     config = AdaptConfig(
         lr=0.01, weight_decay=0.3, steps=3, view_fraction=0.2, penalty_weight=7.0, sam_rho=0.1, asam_rho=0.7
     )
-    # ASAM's radius is measured in each coordinate's own size, which grows with the embeddings by itself
+    # ASAM's radius is relative to the size of each coordinate, so it needs no scaling.
     assert config.scaled(2) == dataclasses.replace(config, lr=0.02, weight_decay=0.15, sam_rho=0.2)
     assert MeasureConfig(rho=0.5).scaled(2) == MeasureConfig(rho=1.0)
 

@@ -17,8 +17,8 @@ RULES = [rule for section in SECTIONS for rule in section.rules]
 
 
 @cache
-def functions(path):
-    """Return the functions of a test file, at any depth; none if the file is missing."""
+def function_names(path):
+    """Return the names of all functions of a test file; the set is empty if the file is missing."""
     file = ROOT / "tests" / path
     nodes = ast.walk(ast.parse(file.read_text())) if file.exists() else ()
     return {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
@@ -50,7 +50,7 @@ def test_every_row_is_complete():
 
 def test_every_named_test_exists():
     named = {tuple(test.split("::")) for row in (*RULES, *DISAGREEMENTS) for test in row.tests}
-    assert {(path, name) for path, name in sorted(named) if name not in functions(path)} == set()
+    assert {(path, name) for path, name in sorted(named) if name not in function_names(path)} == set()
 
 
 def test_every_set_example_is_valid():
@@ -78,6 +78,6 @@ def test_every_named_table_is_shipped():
 
 
 def test_every_referenced_disagreement_exists():
-    there = re.findall(r"^### (\d+)\. ", page(), flags=re.M)
-    assert there == [str(number) for number in range(1, len(DISAGREEMENTS) + 1)]
-    assert set(re.findall(r"\(disagreement (\d+)\)", page())) <= set(there)
+    headings = re.findall(r"^### (\d+)\. ", page(), flags=re.M)
+    assert headings == [str(number) for number in range(1, len(DISAGREEMENTS) + 1)]
+    assert set(re.findall(r"\(disagreement (\d+)\)", page())) <= set(headings)

@@ -1,4 +1,4 @@
-"""Files of a sweep that are really damaged, and the command that goes on with it: what it says, what comes of it."""
+"""The command that resumes a sweep with really damaged files: its notes and its results."""
 
 import json
 import os
@@ -27,8 +27,8 @@ def tune(folder, *words):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A sweep of four trials that nothing has disturbed."""
+def finished_sweep(tmp_path_factory):
+    """A finished sweep of four trials without any fault."""
     folder = tmp_path_factory.mktemp("finished")
     done = tune(folder)
     assert done.returncode == 0, done.stderr
@@ -44,17 +44,17 @@ def numbers(sweep):
 
 
 @pytest.mark.nightly
-@pytest.mark.slow  # three drivers, one after the other
-def test_what_is_damaged_is_made_again_and_the_sweep_ends_as_if_nothing_had_been(finished):
-    """Nearly everything at once; then a record alone, whose values the study has."""
-    sweep = SweepFolder(finished / "sweeps/one")
+@pytest.mark.slow  # runs three drivers one after the other
+def test_damaged_files_are_restored_and_the_sweep_ends_with_the_same_results(finished_sweep):
+    """First nearly all files are damaged at once, then only records whose values the study still has."""
+    sweep = SweepFolder(finished_sweep / "sweeps/one")
     wanted, info = numbers(sweep), sweep.info()
     os.truncate(sweep.study_file, 50_000)
     os.truncate(sweep.info_file, 100)
     os.truncate(sweep.trial_file("trial-0001"), 200)
     for name in ("trial-0002", f"baseline-{PLAIN}"):
         sweep.trial_file(name).unlink()
-    done = tune(finished, "--resume")
+    done = tune(finished_sweep, "--resume")
     assert done.returncode == 0, done.stderr
     output = "\n".join(notes(done))
     assert "sweep.json: not readable" in output
@@ -74,8 +74,8 @@ def test_what_is_damaged_is_made_again_and_the_sweep_ends_as_if_nothing_had_been
     record = json.loads(sweep.trial_file("trial-0002").read_text())
     sweep.trial_file("trial-0002").write_text(json.dumps({**record, "results": [1, 2]}))
     sweep.trial_file("trial-0003").unlink()
-    sweep.write_trial(replace(sweep.trial("trial-0000"), started=4e9, finished=4.1e9))  # a clock that was ahead
-    done = tune(finished, "--resume")
+    sweep.write_trial(replace(sweep.trial("trial-0000"), started=4e9, finished=4.1e9))  # as if the clock had been ahead
+    done = tune(finished_sweep, "--resume")
     assert done.returncode == 0, done.stderr
     assert "results: must be a mapping" in notes(done)[0]
     again = "has no usable record; it is run again, with the study's values"
@@ -85,9 +85,9 @@ def test_what_is_damaged_is_made_again_and_the_sweep_ends_as_if_nothing_had_been
 
 
 @pytest.mark.nightly
-@pytest.mark.slow  # it needs a sweep
-def test_what_cannot_be_made_again_is_reported_in_a_line_before_anything_is_started(finished, tmp_path):
-    shutil.copytree(finished / "sweeps", tmp_path / "sweeps")
+@pytest.mark.slow  # runs a sweep
+def test_damage_that_cannot_be_repaired_is_refused_in_one_line_before_the_start(finished_sweep, tmp_path):
+    shutil.copytree(finished_sweep / "sweeps", tmp_path / "sweeps")
     sweep = SweepFolder(tmp_path / "sweeps/one")
     for file in (sweep.info_file, sweep.info_copy):
         os.truncate(file, 100)

@@ -27,11 +27,11 @@ from tools.doc_words import (
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("experiments/**/*.md")])
-# studies of code that has gone: their commands stand as history
+# Studies of removed code: their commands are history and need not exist.
 HISTORY = [
     ROOT / f"experiments/{name}/README.md" for name in ("confirmation", "claims", "intervals", "searches_that_race")
 ]
-# written by a program
+# Pages that a program writes.
 REWRITTEN = {"findings.md"}
 
 

@@ -1,4 +1,4 @@
-"""`python -m fpp_sweep.doctor`: checks of readings, of cluster files, and of real Ray nodes with planted faults."""
+"""`python -m fpp_sweep.doctor`: judgement of readings, cluster files, and real Ray nodes with planted faults."""
 
 import os
 import re
@@ -35,7 +35,7 @@ CLOUD, ONPREM = ROOT / "cluster.yaml", ROOT / "cluster-onprem.yaml"
 
 
 def states(subject, *readings):
-    """The state of each node's reading."""
+    """Return the state of each node's reading."""
     nodes = {f"n{index}": {subject: reading} for index, reading in enumerate(readings)}
     return [finding.state for finding in sorted(findings(nodes), key=lambda finding: finding.node)]
 
@@ -56,7 +56,7 @@ def states(subject, *readings):
         ("CHANGE in line 3", ("ssh_user: ubuntu", "head_ip: 192.0.2.10", ""), ["note", "wrong", "ok"]),
     ],
 )
-def test_a_reading_is_judged_beside_those_of_the_other_nodes(subject, readings, expected):
+def test_a_reading_is_compared_with_those_of_the_other_nodes(subject, readings, expected):
     assert states(subject, *readings) == expected
 
 
@@ -69,34 +69,34 @@ def test_a_disk_needs_room_and_some_speed():
     assert slow.remedy == "use a faster disk: workers wait for it"
 
 
-def test_gpus_that_torch_does_not_see_are_wrong_and_different_ones_a_note():
+def test_gpus_that_torch_does_not_see_are_wrong_and_different_gpus_are_a_note():
     l4, h100 = "NVIDIA L4, 23034 MiB, 580.95", "NVIDIA H100, 81559 MiB, 580.95"
     assert states("GPUs", {"listed": [l4], "torch": 1}, {"listed": [l4], "torch": 0}) == ["ok", "wrong"]
     assert states("GPUs", {"listed": [l4], "torch": 1}, {"listed": [h100], "torch": 1}) == ["note", "note"]
 
 
 @pytest.mark.parametrize(("correct", "images", "classes", "state"), [
-    (15, 64, 100, "ok"),  # a hard dataset of a real model
+    (15, 64, 100, "ok"),  # as a real model reaches on a hard dataset
     (1, 64, 100, "wrong"),
     (6, 10, 10, "ok"),
-    (2, 10, 10, "note"),  # ten images could not show that a model fits
+    (2, 10, 10, "note"),  # ten images are too few to recognise a model that fits
     (30, 64, 2, "note"),
     (100, 200, 2, "wrong"),
-    (2, 4, 2, "note"),  # --limit 4
-    (64, 64, 1, "ok"),  # one class: nothing to guess
+    (2, 4, 2, "note"),  # as with --limit 4
+    (64, 64, 1, "ok"),  # with one class, every answer is right
 ])  # fmt: skip
-def test_accuracy_that_guessing_reaches_is_wrong_only_if_the_images_suffice(correct, images, classes, state):
+def test_an_accuracy_of_guessing_is_wrong_only_with_enough_images(correct, images, classes, state):
     assert states("accuracy on pets", {"correct": correct, "images": images, "classes": classes}) == [state]
 
 
-def test_a_note_on_accuracy_says_how_many_images_would_tell():
+def test_a_note_on_accuracy_has_the_needed_number_of_images():
     (note,) = findings({"here": {"accuracy on pets": {"correct": 2, "images": 10, "classes": 10}}})
     assert note.text == f"2 of 10 images classified correctly, 1 by guessing; {images_needed(10)} images would tell"
 
 
 @pytest.mark.parametrize("classes", [2, 10, 100])
-def test_the_needed_images_tell_a_model_that_fits_from_guessing(classes):
-    """Draw hits of a model that guesses and of one that is right on a third of the way more."""
+def test_the_needed_number_of_images_separates_a_fitting_model_from_guessing(classes):
+    """The fitting model's accuracy lies a third of the way from guessing to 100 %."""
     images, draws = images_needed(classes), np.random.default_rng(0)
     share = 1 / classes
     guessed = draws.binomial(images, share, 20_000)
@@ -118,7 +118,7 @@ def test_classes_without_images_are_a_note_and_files_that_cannot_be_read_an_erro
     assert "--verify" in finding.remedy
 
 
-def test_remedies_on_a_single_machine_speak_of_no_other_node():
+def test_remedies_on_a_single_machine_mention_no_other_node():
     missing = {"dataset pets, test": {"failed": "no folder pets"}, "weights": {"failed": "no such file"}}
     for finding in findings({"here": missing}):
         assert "node" not in finding.remedy
@@ -152,7 +152,7 @@ def test_the_environment_is_read_for_ray_threads_and_proxies(tmp_path, monkeypat
 
 
 def draw_animals(folder):
-    """Write four images of each of two classes, for both splits that a sweep reads."""
+    """Write four images of each of two classes for both splits that a sweep reads."""
     draws = np.random.default_rng(0)
     for split in ("val", "test"):
         for name in ("cat", "dog"):
@@ -162,7 +162,7 @@ def draw_animals(folder):
                 Image.fromarray(pixels).save(folder / split / name / f"{number}.png")
 
 
-def test_a_folder_that_is_given_as_a_dataset_is_looked_at(tmp_path):
+def test_a_folder_given_as_a_dataset_is_checked(tmp_path):
     draw_animals(tmp_path / "photos")
     datasets = [f"mine={tmp_path / 'photos'}"]
     spec = WorkerSpec(model="tiny", datasets=tuple(datasets), cache=str(tmp_path / "cache"), threads=1)
@@ -173,7 +173,7 @@ def test_a_folder_that_is_given_as_a_dataset_is_looked_at(tmp_path):
     assert not [finding for finding in judged.values() if finding.state == "wrong"]
 
 
-def test_every_split_that_a_sweep_reads_is_looked_at_and_faults_of_the_test_split_are_found(tmp_path, monkeypatch):
+def test_both_splits_of_a_sweep_are_checked_and_faults_of_the_test_split_are_found(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     draw_animals(tmp_path / "animals")
     (tmp_path / "animals.yaml").write_text("animals: {layout: folders, images: animals}\n")
@@ -207,11 +207,11 @@ def test_a_probe_that_fails_is_a_finding_with_its_reason_and_remedy():
     assert (fine.state, fine.text) == ("ok", "5.0 GB")
 
 
-def test_what_keeps_a_sweep_from_starting_is_checked():
+def test_every_requirement_of_a_sweeps_start_has_a_check():
     assert set(REQUIRED) <= set(CHECKS)
 
 
-def test_the_table_joins_nodes_with_equal_findings_and_has_the_remedy_below():
+def test_the_table_joins_equal_findings_and_has_remedies_below():
     nodes = {name: {"python": "3.12.1", "memory": 5e9} for name in ("n1", "n2")}
     nodes["n2"]["memory"] = 1e9
     assert finding_table(findings(nodes), 2).splitlines() == [
@@ -226,16 +226,16 @@ def test_the_table_joins_nodes_with_equal_findings_and_has_the_remedy_below():
 # --- the cluster file
 
 
-def test_every_value_marked_change_is_known_as_shipped_and_no_other():
+def test_every_value_with_a_change_mark_has_its_shipped_value_listed():
     for path in (CLOUD, ONPREM):
         marks = [line for line in path.read_text().splitlines() if re.search("CHANGE(:|$)", line)]
-        # one of them explains how to narrow a group, and needs no value
+        # one CHANGE comment explains how to narrow a group and has no value
         assert len(open_values(path.read_text())) == sum("to narrow that" not in line for line in marks)
     values = {*open_values(CLOUD.read_text()).values(), *open_values(ONPREM.read_text()).values()}
     assert values == {*SHIPPED}
 
 
-def test_a_changed_value_is_decided_although_its_comment_stays():
+def test_a_changed_value_is_no_longer_open_although_its_comment_stays():
     shipped = open_values(CLOUD.read_text())
     text = CLOUD.read_text().replace("region: us-west-2 ", "region: eu-central-1 ").replace("ami-" + "0" * 17, "ami-1")
     decided = shipped.keys() - open_values(text).keys()
@@ -262,18 +262,18 @@ params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}
 search: {trials: 1, split: test}
 work: {dataset_file: zoo.yaml, datasets: [zoo], baselines: [zero_shot], workers: 1}
 """
-FAULTS = """
+FAULTY_STARTUP = """
 import os, resource, sys, time
 if "default_worker.py" in " ".join(sys.orig_argv):
     real = time.time
     time.time = lambda: real() - 600
     resource.setrlimit(resource.RLIMIT_DATA, (1_400_000_000, resource.RLIM_INFINITY))
 """
-HIDE = 'mount -t tmpfs tmpfs {hidden} && mount -t tmpfs -o size=64k tmpfs {cache} && ulimit -n 512 && exec "$@"'
+MOUNT_FAULTS = 'mount -t tmpfs tmpfs {hidden} && mount -t tmpfs -o size=64k tmpfs {cache} && ulimit -n 512 && exec "$@"'
 
 
-def zoo(folder):
-    """The embedded scenes as a user's own files, and a second time with classes in another order."""
+def write_zoo(folder):
+    """Write the embedded scenes as a user's dataset; a second dataset has its classes in another order."""
     scenes = open_dataset("scenes", "test").head(60)
     for sample, label in zip(scenes.ids, scenes.labels, strict=True):
         file = folder / "zoo" / "test" / f"n{label:02}" / f"{sample.replace('/', '_')}.png"
@@ -287,78 +287,80 @@ def zoo(folder):
     (folder / "zoo.yaml").write_text("\n".join(lines))
 
 
-def weights(path):
+def write_weights(path):
     from open_clip import get_model_config
     from open_clip.model import CLIP
 
     torch.save(CLIP(**get_model_config("ViT-S-16-alt")).state_dict(), path)
 
 
-def token_file(path, text, mode):
+def write_token(path, text, mode):
     path.write_text(text)
     path.chmod(mode)
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path), "RAY_USAGE_STATS_ENABLED": "0"}
 
 
-def doctor(folder, *words, space=("--space", "small.yaml")):
-    """Exit status, the rows that are wrong as (node, what), and all that was printed."""
+def run_doctor(folder, *words, space=("--space", "small.yaml")):
+    """Run `doctor`; return its exit status, the wrong rows as (node, what), and its whole output."""
     start = [sys.executable, "-m", "fpp_sweep.doctor", *space, *words]
-    env = {name: value for name, value in environment(folder).items() if name != "FPP_SWEEP_CACHE"}  # each node its own
+    env = {
+        name: value for name, value in environment(folder).items() if name != "FPP_SWEEP_CACHE"
+    }  # each node has its own cache
     done = subprocess.run(start, cwd=folder, env=env, capture_output=True, text=True, timeout=LONG)
-    # notes may be of the machine that the test runs on, such as little memory left
+    # Notes are ignored: they may concern the machine of the test, for example its free memory.
     rows = re.findall(r"^(\S.*?)  +(\S.*?)  +wrong  ", done.stdout, flags=re.M)
     return done.returncode, {*rows}, done.stdout + done.stderr
 
 
 @pytest.mark.nightly
-@pytest.mark.slow  # three nodes, four looks at them
-def test_planted_faults_of_a_node_are_found_and_no_others(tmp_path, monkeypatch):
+@pytest.mark.slow  # starts three nodes and checks them four times
+def test_exactly_the_planted_faults_of_a_node_are_found(tmp_path, monkeypatch):
     if os.geteuid() or subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
         pytest.skip("mounting a file system needs root")
-    zoo(tmp_path)
+    write_zoo(tmp_path)
     (tmp_path / "small.yaml").write_text(SPACE)
     hidden, cache = tmp_path / "hidden", tmp_path / "small-cache"
     for folder in (hidden, cache, tmp_path / "faults"):
         folder.mkdir()
     shutil.copytree(tmp_path / "zoo", hidden / "zoo")
-    weights(hidden / "small.pt")
+    write_weights(hidden / "small.pt")
     other = tmp_path / "other"
     shutil.copytree(ROOT / "fpp_sweep", other / "fpp_sweep")
     with (other / "fpp_sweep/spec/version.py").open("a") as file:
         file.write("\n# another commit\n")
-    (tmp_path / "faults/sitecustomize.py").write_text(FAULTS)
+    (tmp_path / "faults/sitecustomize.py").write_text(FAULTY_STARTUP)
     monkeypatch.delenv("FPP_SWEEP_CACHE", raising=False)
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     token = secrets.token_hex(32)
-    for name, value in token_file(tmp_path / "token", token, 0o600).items():
+    for name, value in write_token(tmp_path / "token", token, 0o600).items():
         monkeypatch.setenv(name, value)
-    with tempfile.TemporaryDirectory(prefix="nodes-", ignore_cleanup_errors=True) as scratch, ExitStack() as there:
+    with tempfile.TemporaryDirectory(prefix="nodes-", ignore_cleanup_errors=True) as scratch, ExitStack() as cluster:
         scratch = Path(scratch)
         own = {"PYTHONPATH": str(ROOT), "FPP_SWEEP_CACHE": str(tmp_path / "cache")}
-        _, address = there.enter_context(node(scratch / "head", "127.0.0.2", *HEAD, env=own))
+        _, address = cluster.enter_context(node(scratch / "head", "127.0.0.2", *HEAD, env=own))
         join = f"--address={address}"
-        there.enter_context(node(scratch / "second", "127.0.0.3", join, env=own))
+        cluster.enter_context(node(scratch / "second", "127.0.0.3", join, env=own))
         wait_for(lambda: room(address) == 2)
 
-        healthy = doctor(tmp_path, "--address", address)
+        healthy = run_doctor(tmp_path, "--address", address)
         assert healthy[:2] == (0, set()), healthy[2]
 
         faulty = {
             "PYTHONPATH": f"{tmp_path / 'faults'}{os.pathsep}{other}",
             "FPP_SWEEP_CACHE": str(cache),
-            **token_file(tmp_path / "open-token", token, 0o644),
+            **write_token(tmp_path / "open-token", token, 0o644),
         }
-        mounts = HIDE.format(hidden=hidden, cache=cache)
+        mounts = MOUNT_FAULTS.format(hidden=hidden, cache=cache)
         before = ["unshare", "--mount", "sh", "-c", mounts, "sh"]
-        there.enter_context(node(scratch / "third", "127.0.0.4", join, env=faulty, before=before))
+        cluster.enter_context(node(scratch / "third", "127.0.0.4", join, env=faulty, before=before))
         wait_for(lambda: room(address) == 3)
-        silent = there.enter_context(socket.socket())
+        silent = cluster.enter_context(socket.socket())
         silent.bind(("127.0.0.1", 0))
         own_addresses = ONPREM.read_text().replace("192.0.2.10", "127.0.0.2").replace("192.0.2.11", "127.0.0.3")
         (tmp_path / "cluster.yaml").write_text(own_addresses.replace("192.0.2.12", "127.0.0.9"))
         words = "--address", address, "--cluster-file", "cluster.yaml"
         words += "--tracking-uri", f"http://127.0.0.1:{silent.getsockname()[1]}"
-        status, found, output = doctor(tmp_path, *words, "--datasets", "zoo", "shuffled", "hidden")
+        status, found, output = run_doctor(tmp_path, *words, "--datasets", "zoo", "shuffled", "hidden")
         assert status == 1
         third = {
             ("127.0.0.4", what)
@@ -375,12 +377,12 @@ def test_planted_faults_of_a_node_are_found_and_no_others(tmp_path, monkeypatch)
         assert token not in output
 
         model = f"ViT-S-16-alt:{hidden / 'small.pt'}"
-        status, found, output = doctor(tmp_path, "--address", address, "--model", model)
+        status, found, output = run_doctor(tmp_path, "--address", address, "--model", model)
         assert status == 1
         assert ("127.0.0.4", "weights") in found, output
         assert not {("127.0.0.2", "weights"), ("127.0.0.3", "weights")} & found
 
-        sweep = there.enter_context(killed_at_end(start_tune(tmp_path, "--address", address, space=SPACE)))
+        sweep = cluster.enter_context(killed_at_end(start_tune(tmp_path, "--address", address, space=SPACE)))
         _, err = sweep.communicate(timeout=LONG)
     assert sweep.returncode == 2, err
     (line,) = [line for line in err.splitlines() if line.startswith("error: ")]

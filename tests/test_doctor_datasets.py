@@ -17,12 +17,12 @@ from tests.kit.datasets import build_aircraft, build_coop, build_folders, write_
 
 @pytest.fixture(autouse=True)
 def healthy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the machine of the test is like, only datasets decide the exit status."""
+    """Skip the checks of the machine, so that only datasets decide the exit status."""
     monkeypatch.setattr("fpp_sweep.sweep.inspection.look_everywhere", lambda *target: {})
 
 
-def outcome(*words: object) -> object:
-    """The exit status of a run that accepts its input."""
+def exit_status(*words: object) -> object:
+    """Return the exit status of a run that accepts its input."""
     try:
         doctor.main([str(word) for word in words])
     except SystemExit as end:
@@ -31,7 +31,7 @@ def outcome(*words: object) -> object:
 
 
 def rows(text: str) -> dict[str, list[str]]:
-    """The cells of the table by the name of the dataset."""
+    """Return the cells of the table by the name of the dataset."""
     lines = (line for line in text.splitlines() if line and not line.startswith(" "))
     return {line.split()[0]: line.split()[1:] for line in lines}
 
@@ -45,7 +45,7 @@ def notes(text: str, name: str) -> str:
     return "\n".join(line.strip() for line in below[:end])
 
 
-def test_the_table_shows_what_is_there_and_where_the_rest_is_expected(
+def test_the_table_shows_found_datasets_and_the_expected_paths_of_missing_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build_coop(tmp_path, "pets")
@@ -54,7 +54,7 @@ def test_the_table_shows_what_is_there_and_where_the_rest_is_expected(
     build_coop(tmp_path, "eurosat")
     (tmp_path / "eurosat/2750/zebra/zebra_4.jpg").unlink()
     build_aircraft(tmp_path)
-    assert outcome("--data-root", tmp_path, "--datasets", "fine_grained") == 1
+    assert exit_status("--data-root", tmp_path, "--datasets", "fine_grained") == 1
     text = capsys.readouterr().out
     table = rows(text)
     assert table["dataset"] == ["found", "classes", "train", "val", "test"]
@@ -71,21 +71,23 @@ def test_the_table_shows_what_is_there_and_where_the_rest_is_expected(
 
 
 def test_the_table_fits_a_hundred_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome("--data-root", tmp_path, "--datasets", "fine_grained", "imagenet", "natural_shifts") == 1
+    assert exit_status("--data-root", tmp_path, "--datasets", "fine_grained", "imagenet", "natural_shifts") == 1
     lines = capsys.readouterr().out.splitlines()
-    assert max(len(line) for line in lines if str(tmp_path) not in line) <= WIDTH == 100  # a path is never cut
+    assert (
+        max(len(line) for line in lines if str(tmp_path) not in line) <= WIDTH == 100
+    )  # lines with a path may be longer: a path is never cut
     assert len(lines) > 30
 
 
-def test_a_problem_that_several_datasets_have_is_given_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome("--datasets", "pets", "dtd", "scenes") == 1
+def test_a_problem_of_several_datasets_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_status("--datasets", "pets", "dtd", "scenes") == 1
     lines = capsys.readouterr().out.splitlines()
     (line,) = [line for line in lines if "needs --data-root" in line]
     assert line.strip().startswith("pets, dtd: needs --data-root")
 
 
 def test_embedded_datasets_are_always_found(capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome("--datasets", "scenes,letters") == 0
+    assert exit_status("--datasets", "scenes,letters") == 0
     table = rows(capsys.readouterr().out)
     assert table["scenes"][:2] == ["yes", "12"]
     assert table["letters"][:2] == ["yes", "26"]
@@ -93,20 +95,20 @@ def test_embedded_datasets_are_always_found(capsys: pytest.CaptureFixture[str]) 
 
 def test_missing_datasets_fail_only_if_they_were_requested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build_coop(tmp_path, "pets")
-    assert outcome("--data-root", tmp_path) == 0
-    assert outcome("--data-root", tmp_path, "--datasets", "pets", "scenes") == 0
-    assert outcome("--data-root", tmp_path, "--datasets", "pets", "dtd") == 1
+    assert exit_status("--data-root", tmp_path) == 0
+    assert exit_status("--data-root", tmp_path, "--datasets", "pets", "scenes") == 0
+    assert exit_status("--data-root", tmp_path, "--datasets", "pets", "dtd") == 1
     capsys.readouterr()
 
 
 def test_the_users_own_datasets_are_requested_by_their_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("zoo: {layout: folders, images: photos}")
-    assert outcome("--dataset-file", file) == 1
-    text = " ".join(capsys.readouterr().out.split())  # wrapped, where depends on the path's length
+    assert exit_status("--dataset-file", file) == 1
+    text = " ".join(capsys.readouterr().out.split())  # joins wrapped lines: the breaks depend on the path's length
     assert f"image folder {tmp_path}/photos is not there" in text
     build_folders(tmp_path / "photos", ["cat", "dog"], count=10)
-    assert outcome("--dataset-file", file, "--datasets", "zoo") == 0
+    assert exit_status("--dataset-file", file, "--datasets", "zoo") == 0
     assert rows(capsys.readouterr().out)["zoo"] == ["yes", "2", "10", "4", "6"]
 
 
@@ -114,20 +116,20 @@ def test_the_datasets_of_a_space_are_requested(tmp_path: Path, capsys: pytest.Ca
     space = tmp_path / "space.yaml"
     space.write_text("params: {fpp.gamma1: [1, 2]}\nwork: {datasets: [dtd, scenes]}\n")
     build_coop(tmp_path, "pets")
-    assert outcome("--space", space, "--data-root", tmp_path) == 1
+    assert exit_status("--space", space, "--data-root", tmp_path) == 1
     assert list(rows(capsys.readouterr().out)) == ["data", "dataset", "dtd", "scenes"]
-    assert outcome("--space", space, "--data-root", tmp_path, "--datasets", "pets") == 0
+    assert exit_status("--space", space, "--data-root", tmp_path, "--datasets", "pets") == 0
 
 
 def test_verify_names_every_damaged_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build_coop(tmp_path, "pets")
     command = ("--data-root", tmp_path, "--datasets", "pets", "scenes", "--verify")
-    assert outcome(*command) == 0
+    assert exit_status(*command) == 0
     assert "18 images opened, 0 of them cannot be read" in capsys.readouterr().out
     images = tmp_path / "oxford_pets/images"
     write_image(images / "zebra_4.jpg", b"")
     write_image(images / "acorn_18.jpg", (images / "acorn_18.jpg").read_bytes()[:300])
-    assert outcome(*command) == 1
+    assert exit_status(*command) == 1
     text = capsys.readouterr().out
     assert f"{images}/zebra_4.jpg: the file is empty" in text
     assert f"{images}/acorn_18.jpg: " in text
@@ -144,12 +146,12 @@ def test_verify_names_every_damaged_image(tmp_path: Path, capsys: pytest.Capture
         (["--limit", "3"], "--model, --limit and --set: need --space"),
     ],
 )
-def test_bad_input_is_one_line(words: list[str], complaint: str) -> None:
+def test_wrong_input_is_refused_in_one_line(words: list[str], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         doctor.main(words)
 
 
-def test_the_command_reports_bad_input_with_status_two(tmp_path: Path) -> None:
+def test_wrong_input_ends_the_command_with_status_two(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fpp_sweep.doctor", "--data-root", str(tmp_path / "none")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
@@ -157,5 +159,5 @@ def test_the_command_reports_bad_input_with_status_two(tmp_path: Path) -> None:
 
 
 def test_help_states_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome("--help") == 0
+    assert exit_status("--help") == 0
     assert "exit status" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Planted faults and sound setups, and what `doctor` says about each: real files, folders, disks and processes.
+"""Planted faults and sound setups, and the findings of `doctor`, with real files, folders, disks and processes.
 
 A few faults of clusters and GPUs are recorded readings. `python -m tests.test_doctor_table` prints the table.
 """
@@ -42,18 +42,18 @@ from tests.kit.datasets import build_coop
 from tests.kit.disks import mounted
 from tests.kit.processes import ROOT, environment
 from tests.kit.waiting import LONG, wait_for
-from tests.test_doctor import weights, zoo
-from tests.test_hostile_folder import like_any_user
+from tests.test_doctor import write_weights, write_zoo
+from tests.test_hostile_folder import without_root_rights
 from tests.test_misbehaving_plugins import Case
-from tests.workers.test_session_folders import ended_process_id, raylet
+from tests.workers.test_session_folders import ended_process_id, start_raylet
 
 load_once = cache(load)
-# the machine of the test may be short of them
+# Findings that may concern the machine of the test itself.
 OF_THIS_MACHINE = ("memory", "open files", "temporary files", "Ray's files", "killed drivers")
 
 
 class Setup:
-    """A machine and a sweep without faults, in a folder; each part may be changed by a fault."""
+    """A machine and a sweep without faults in a folder; a fault changes some part."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch, opened: ExitStack) -> None:
         self.folder, self.patch, self.opened = folder, patch, opened
@@ -89,7 +89,7 @@ class Setup:
         self.opened.callback(unload_plugins)
 
     def small_disk(self, size: str) -> Path:
-        """Mount a disk, and keep what may be there only."""
+        """Mount a small disk of this size below the short folder and return its path."""
         return self.opened.enter_context(mounted(self.short / "disk", f"size={size}"))
 
 
@@ -110,7 +110,7 @@ def draw_animals(folder: Path, per_class: int = 4) -> None:
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault, the subject of the finding that names it, and words of its text and of its remedy."""
+    """A fault and its expected finding: subject, state, and parts of the text and of the remedy."""
 
     title: str
     plant: Callable[[Setup], dict[str, Any]]  # returns the readings of each node
@@ -124,7 +124,7 @@ FAULTS: list[Fault] = []
 
 
 def fault(subject: str, state: str, text: str, remedy: str):
-    """Register a function that plants a fault; its docstring is the fault's title."""
+    """Register a function that plants a fault; the function's docstring is the fault's title."""
 
     def register(plant):
         FAULTS.append(Fault(plant.__doc__, plant, subject, state, text, remedy))
@@ -170,7 +170,7 @@ def full_temporary_folder(setup):
 def protected_home(setup):
     """HOME not writable"""
     (setup.folder / "home").chmod(0o500)
-    with like_any_user():
+    with without_root_rights():
         return setup.node()
 
 
@@ -201,7 +201,7 @@ def proxy(setup):
 def protected_cache(setup):
     """cache folder not writable"""
     (setup.folder / "cache").mkdir(mode=0o500)
-    with like_any_user():
+    with without_root_rights():
         return setup.node()
 
 
@@ -230,11 +230,11 @@ def few_open_files(setup):
 
 @fault("killed drivers", "note", "of their processes still run", "kill ")
 def killed_driver(setup):
-    """processes that a killed driver has left"""
+    """processes that a killed driver left"""
     session = setup.short / f"{SESSION_PREFIX}abcd"
     (session / "r").mkdir(parents=True)
     (session / OWNER_FILE).write_text(f"{platform.node()} {ended_process_id()}")
-    leader = setup.opened.enter_context(raylet(session))
+    leader = setup.opened.enter_context(start_raylet(session))
     wait_for(lambda: len(session_processes(session)) == 2)
     setup.opened.callback(leader.wait)
     for process in session_processes(session):
@@ -369,7 +369,7 @@ def missing_weights(setup):
 
 @fault("weights", "wrong", "wrong.pt", "name weights that can be read with --model")
 def wrong_weights(setup):
-    """a weights file that is none"""
+    """a weights file without weights"""
     (setup.folder / "wrong.pt").write_text("not weights")
     setup.spec = replace(setup.spec, model=f"ViT-S-16-alt:{setup.folder / 'wrong.pt'}")
     return setup.data()
@@ -378,7 +378,7 @@ def wrong_weights(setup):
 @fault("weights", "wrong", "small.pt", "name weights that can be read with --model")
 def weights_of_another_model(setup):
     """weights of another model"""
-    weights(setup.folder / "small.pt")
+    write_weights(setup.folder / "small.pt")
     setup.spec = replace(setup.spec, model=f"ViT-B-16:{setup.folder / 'small.pt'}")
     return setup.data()
 
@@ -412,8 +412,8 @@ def empty_split(setup):
     return setup.data()
 
 
-def listed(setup, change):
-    """Describe the animals by a split file, changed by a function."""
+def describe_by_split_file(setup, change):
+    """Describe the animals by a split file that a function has changed; return the readings."""
     rows = {}
     for split in ("val", "test"):
         rows[split] = []
@@ -429,7 +429,7 @@ def listed(setup, change):
 def missing_image(setup):
     """an image of the test split that does not exist"""
     (setup.animals / "test/dog/2.png").unlink()
-    return listed(setup, lambda rows: None)
+    return describe_by_split_file(setup, lambda rows: None)
 
 
 @fault("dataset mine, test", "wrong", "label 1 is both 'dog' and 'cat'", "correct the dataset's name, folder or split")
@@ -440,7 +440,7 @@ def other_class_order(setup):
         for row in rows["test"]:
             row[1] = 1 - row[1]
 
-    return listed(setup, swap)
+    return describe_by_split_file(setup, swap)
 
 
 @fault("files of animals, test", "wrong", "8 of 8 images opened, 1 cannot be read", "replace these files")
@@ -454,7 +454,7 @@ def damaged_image(setup):
 def protected_image(setup):
     """an image that this user may not read"""
     (setup.animals / "val/cat/2.png").chmod(0)
-    with like_any_user():
+    with without_root_rights():
         return setup.data()
 
 
@@ -468,7 +468,7 @@ def empty_class(setup):
 @fault("accuracy on shuffled", "wrong", "images classified correctly", "class names and labels have the same order")
 def shuffled_names(setup):
     """class names in another order than the labels"""
-    zoo(setup.folder)
+    write_zoo(setup.folder)
     setup.spec = replace(setup.spec, dataset_file=str(setup.folder / "zoo.yaml"))
     setup.datasets, setup.splits = ["shuffled"], ["test"]
     return setup.data()
@@ -533,7 +533,7 @@ def tiny_dataset(setup):
 
 def split_file(setup):
     """own images with a split file"""
-    return listed(setup, lambda rows: None)
+    return describe_by_split_file(setup, lambda rows: None)
 
 
 def own_folders(setup):
@@ -553,7 +553,7 @@ def new_user(setup):
     """a new user's home, without a cache, a token or a proxy"""
     setup.spec = replace(setup.spec, cache=None)
     setup.patch.setenv("XDG_CACHE_HOME", str(setup.folder / "home/.cache"))
-    with like_any_user():
+    with without_root_rights():
         return setup.node()
 
 
@@ -565,7 +565,7 @@ def company_proxy(setup):
 
 
 def folder_of_dead_driver(setup):
-    """a folder that a killed driver has left, without processes"""
+    """a folder that a killed driver left, without processes"""
     session = setup.short / f"{SESSION_PREFIX}abcd"
     session.mkdir()
     (session / OWNER_FILE).write_text(f"{platform.node()} {ended_process_id()}")
@@ -608,19 +608,19 @@ def setup(tmp_path, monkeypatch):
         yield Setup(tmp_path, monkeypatch, opened)
 
 
-def other_alarms(judged, subject):
-    """Return the findings that call something wrong which is not."""
+def false_alarms(judged, subject):
+    """Return the wrong findings that do not concern the planted fault."""
     alarms = []
     for finding in judged:
         related = finding.subject == subject or finding.subject in OF_THIS_MACHINE
-        # a dataset that cannot be opened has no sound split
+        # a dataset that cannot be opened causes further findings
         if finding.state == "wrong" and not related and finding.subject.partition(" ")[0] != "dataset":
             alarms.append(finding)
     return alarms
 
 
 def finding_of(fault, judged):
-    """Return the finding that names a fault, or None."""
+    """Return the finding about a fault, or None."""
     for finding in judged:
         if finding.subject == fault.subject and finding.state == fault.state and fault.text in finding.text:
             return finding
@@ -628,20 +628,20 @@ def finding_of(fault, judged):
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.title.replace(" ", "-"))
-def test_a_planted_fault_is_found_with_its_remedy_and_nothing_else(setup, fault):
+def test_exactly_the_planted_fault_is_found_with_its_remedy(setup, fault):
     found = findings(fault.plant(setup))
     finding = finding_of(fault, found)
     assert finding is not None, "\n".join(f"{other.subject}: {other.state}, {other.text}" for other in found)
     assert fault.remedy in finding.remedy
-    assert not other_alarms(found, fault.subject)
+    assert not false_alarms(found, fault.subject)
 
 
 @pytest.mark.parametrize("plant", SOUND, ids=lambda plant: plant.__doc__.replace(" ", "-"))
 def test_a_sound_setup_gives_no_alarm(setup, plant):
-    assert not other_alarms(findings(plant(setup)), "")
+    assert not false_alarms(findings(plant(setup)), "")
 
 
-@pytest.mark.slow  # a clone, and the command in it
+@pytest.mark.slow  # clones the repository and runs the command there
 def test_a_fresh_checkout_gives_no_alarm(tmp_path):
     subprocess.run(["git", "clone", "-q", ROOT, tmp_path / "clone"], check=True)
     words = [sys.executable, "-m", "fpp_sweep.doctor", "--space", "smoke"]
@@ -660,14 +660,14 @@ def print_table():
         is_right = finding is not None and fault.remedy in finding.remedy
         found += finding is not None
         right += is_right
-        alarms = other_alarms(judged, fault.subject)
+        alarms = false_alarms(judged, fault.subject)
         print(f"{fault.title:60} found {finding is not None}, remedy right {is_right}, other alarms {len(alarms)}")
     alarms = 0
     for plant in SOUND:
         with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch, ExitStack() as opened:
-            false_alarms = other_alarms(findings(plant(Setup(Path(folder), patch, opened))), "")
-        alarms += len(false_alarms)
-        print(f"sound: {plant.__doc__:53} false alarms {len(false_alarms)}")
+            alarms_of_setup = false_alarms(findings(plant(Setup(Path(folder), patch, opened))), "")
+        alarms += len(alarms_of_setup)
+        print(f"sound: {plant.__doc__:53} false alarms {len(alarms_of_setup)}")
     print(
         f"{len(FAULTS)} faults: {found} found, {right} remedies right; {len(SOUND)} sound setups: {alarms} false alarms"
     )

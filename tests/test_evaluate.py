@@ -1,4 +1,4 @@
-"""`evaluate`: a sweep without a search, in this process or on Ray; as a user types it, where that matters."""
+"""`evaluate`: a sweep without a search, in this process or on Ray; some tests run the command as a user does."""
 
 import json
 import os
@@ -39,20 +39,20 @@ FAST = ["fpp.steps=3", "views.count=8"]
 SMALL = ["--datasets", "digits", "scenes", "--limit", "12", "--set", *FAST]
 
 
-def space_of(*words):
-    """The space of a command line, as `main` builds it."""
+def parse_command(*words):
+    """Return the space that `main` builds from a command line."""
     args = evaluate.parse([str(word) for word in words])
     trials = {"config": args.config, "methods": args.method, "prompts": args.prompt}
     return space_to_evaluate(overrides(args), **trials, anchor_prompt=args.anchor_prompt)
 
 
 def configs_of(*words):
-    space = space_of(*words)
+    space = parse_command(*words)
     return [space.resolve(values) for _, values in space.queue()]
 
 
-def started(folder, *words):
-    """Start the command in a new process, in a folder to whose `sweeps` it writes."""
+def start_command(folder, *words):
+    """Start the command in a new process that writes to `sweeps` of the folder."""
     return subprocess.Popen(
         [sys.executable, "-m", "fpp_sweep.evaluate", *map(str, words)],
         cwd=folder,
@@ -61,12 +61,14 @@ def started(folder, *words):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background has it ignored
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # a background process of a shell ignores SIGINT
     )
 
 
-def finished(folder, *words, code=0):
-    process = started(folder, *words)
+def run_command(folder, *words, code=0):
+    process = start_command(folder, *words)
     out, err = process.communicate(timeout=LONG)
     assert process.returncode == code, out + err
     return out, err
@@ -76,7 +78,7 @@ def results_of(folder):
     return json.loads((folder / "results.json").read_text())
 
 
-# --- the trials that a command line asks for ----------------------------------------------------------
+# --- the trials of a command line ---------------------------------------------------------------------
 
 
 def test_trials_are_every_combination_with_the_preset_of_the_model():
@@ -87,20 +89,20 @@ def test_trials_are_every_combination_with_the_preset_of_the_model():
         (TPT, "a"),
         ("otpt", "a"),
     ]
-    assert space_of(*words).work.seeds == (0, 1)
+    assert parse_command(*words).work.seeds == (0, 1)
     assert {config.fpp.steps for config in configs_of(*words)} == {60}
     assert {config.fpp.steps for config in configs_of("--model", "ViT-B-16/openai")} == {1000}
     assert {config.fpp.gamma2 for config in configs_of("--set", "preset=paper", "fpp.gamma1=2")} == {0.15}
 
 
-def test_an_evaluation_searches_nothing_and_looks_at_one_split():
-    space = space_of()
+def test_an_evaluation_has_no_search_and_one_split():
+    space = parse_command()
     assert (space.search.split, space.search.evaluate_only, space.search.trials) == ("test", True, 4)
     assert space.baselines() == {}
-    assert space_of("--set", "search.split=train").search.split == "train"
+    assert parse_command("--set", "search.split=train").search.split == "train"
 
 
-def test_a_config_file_gives_the_settings_unless_the_command_line_says_otherwise(tmp_path):
+def test_the_command_line_overrides_settings_of_a_config_file(tmp_path):
     file = tmp_path / "knee.yaml"
     file.write_text(
         "config: {method: otpt, prompt: fpp, anchor_prompt: a, fpp.gamma2: 3.5, adapt.penalty_weight: null}\n"
@@ -124,42 +126,42 @@ def test_a_config_file_that_cannot_be_used_is_refused_with_its_name(tmp_path, te
     file = tmp_path / "knee.yaml"
     file.write_text(text)
     with pytest.raises(InputError, match=re.escape(complaint)) as error:
-        space_of("--config", file)
+        parse_command("--config", file)
     assert str(file) in str(error.value)
 
 
 def test_sharpness_is_refused_for_a_method_without_a_prompt_for_each_sample():
     with pytest.raises(InputError, match="product cannot be measured of method zero_shot: it uses 1 of"):
-        space_of("--set", "work.columns=[logits, product]")
+        parse_command("--set", "work.columns=[logits, product]")
     methods = {config.method for config in configs_of("--set", "work.columns=[product]", "--method", TPT, "tpt_sam")}
     assert methods == {TPT, "tpt_sam"}
 
 
-def test_the_worker_of_this_process_has_the_machine_and_keys_decide_how_it_computes():
+def test_keys_configure_the_worker_of_this_process():
     words = ["work.on_bad_image=skip", "work.float32_cache=true", "work.compile=true", "work.cache=here"]
-    spec = local_worker_spec(space_of("--model", "ViT-B-16/openai", "--set", *words), ())
+    spec = local_worker_spec(parse_command("--model", "ViT-B-16/openai", "--set", *words), ())
     assert (spec.on_bad_image, spec.float32_cache, spec.compile, spec.cache) == ("skip", True, True, "here")
     assert (spec.device, spec.share) == ("auto", 1.0)
-    tiny = local_worker_spec(space_of(), ())
+    tiny = local_worker_spec(parse_command(), ())
     assert (tiny.threads, tiny.loaders) == (1, 0)
-    chosen = local_worker_spec(space_of("--set", "work.threads=3", "work.loaders=2", "work.device=cuda:1"), ())
+    chosen = local_worker_spec(parse_command("--set", "work.threads=3", "work.loaders=2", "work.device=cuda:1"), ())
     assert (chosen.threads, chosen.loaders, chosen.device) == (3, 2, "cuda:1")
-    assert local_worker_spec(space_of("--set", "work.gpus_per_worker=0"), ()).device == "cpu"
+    assert local_worker_spec(parse_command("--set", "work.gpus_per_worker=0"), ()).device == "cpu"
 
 
-def test_an_option_that_argparse_refuses_is_bad_input_too():
+def test_an_option_that_argparse_refuses_is_an_input_error():
     with pytest.raises(InputError, match="unrecognized arguments: --methods"):
         evaluate.parse(["--methods", TPT])
 
 
-# --- one evaluation, looked at from all sides ---------------------------------------------------------
+# --- one evaluation and its outputs -------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def evaluated(tmp_path_factory):
-    """A folder with an evaluation of four trials with two seeds, and what was printed."""
+    """The folder of an evaluation of four trials with two seeds, and the outputs of the command."""
     root = tmp_path_factory.mktemp("evaluated")
-    out, err = finished(root, *SMALL, "--seed", 0, 1, "--name", "four")
+    out, err = run_command(root, *SMALL, "--seed", 0, 1, "--name", "four")
     return SweepFolder(root / "sweeps" / "four"), out, err
 
 
@@ -181,7 +183,7 @@ def test_a_run_prints_tables_and_writes_everything_that_it_names(evaluated):
         assert set(trial["by_seed"]) == {"0", "1"}
         files = folder.path / trial["files"]
         for name in trial["datasets"]:
-            for metric in ("accuracy", "ece"):  # of 12 images
+            for metric in ("accuracy", "ece"):  # 12 images are too few for an interval
                 assert trial["intervals"][f"{metric}/{name}"].startswith("no interval: ")
             for seed, by_dataset in trial["by_seed"].items():
                 rows = parquet.read_table(files / f"test/{name}.seed{seed}.predictions.parquet").to_pydict()
@@ -197,12 +199,14 @@ def test_a_run_prints_tables_and_writes_everything_that_it_names(evaluated):
 
 
 @pytest.mark.slow
-def test_show_compare_and_steer_take_an_evaluation_as_they_take_a_sweep(evaluated, monkeypatch, capsys):
+def test_show_compare_and_steer_accept_an_evaluation_like_a_sweep(evaluated, monkeypatch, capsys):
     folder, _, _ = evaluated
     monkeypatch.chdir(folder.path.parent.parent)
     show.main(["four"])
     table = capsys.readouterr().out.partition("trials of four")[2]
-    assert {f"trial-{number:04d}" for number in range(4)} <= set(table.split())  # also those that are not on the front
+    assert {f"trial-{number:04d}" for number in range(4)} <= set(
+        table.split()
+    )  # trials that are not on the front are shown too
     compare.main(["four", "trial-0000", "trial-0003"])
     assert "trial-0000 minus trial-0003" in capsys.readouterr().out
     show.main(["four", "--page"])
@@ -212,7 +216,7 @@ def test_show_compare_and_steer_take_an_evaluation_as_they_take_a_sweep(evaluate
 
 
 @pytest.mark.slow  # imports MLflow
-def test_an_evaluation_is_delivered_to_mlflow_when_asked_for_and_by_sync(evaluated):
+def test_an_evaluation_is_delivered_to_mlflow_by_a_flag_or_by_sync(evaluated):
     folder, out, _ = evaluated
     root = folder.path.parent.parent
     assert "\nMLflow      " in out
@@ -221,7 +225,7 @@ def test_an_evaluation_is_delivered_to_mlflow_when_asked_for_and_by_sync(evaluat
     done = subprocess.run(line, cwd=root, env=environment(root), capture_output=True, text=True, check=True)
     assert done.stdout.startswith("four: 5 runs brought up to date, 5 of them new\n")
     words = ["--datasets", "scenes", "--limit", "5", "--method", PLAIN, "--prompt", "a", "--name", "delivered"]
-    out, _ = finished(root, *words, "--tracking-uri", "sqlite:///own.db")
+    out, _ = run_command(root, *words, "--tracking-uri", "sqlite:///own.db")
     assert f"\nMLflow      {runnable(f'mlflow ui --backend-store-uri sqlite:///{root}/own.db')}" in out
     with closing(sqlite3.connect(root / "own.db")) as store:
         assert store.execute("SELECT count(*) FROM runs WHERE status = 'FINISHED'").fetchone() == (1 + 1,)
@@ -229,26 +233,26 @@ def test_an_evaluation_is_delivered_to_mlflow_when_asked_for_and_by_sync(evaluat
 
 @pytest.mark.slow
 def test_numbers_are_the_same_bits_in_this_process_and_on_ray(evaluated):
-    """Also the folder's form; on Ray it is searched by nothing either, and no other split is looked at."""
+    """The folder has the same files. On Ray, too, there is no search and only one split."""
     folder, _, _ = evaluated
     root = folder.path.parent.parent
     words = ["--workers", "2", "--set", *FAST, "work.reuse_results=false"]
-    finished(root, *SMALL, *words, "--seed", 0, 1, "--name", "on_ray")
-    there = SweepFolder(root / "sweeps" / "on_ray")
-    for own, other in zip(folder.trials(), there.trials(), strict=True):
+    run_command(root, *SMALL, *words, "--seed", 0, 1, "--name", "on_ray")
+    on_ray = SweepFolder(root / "sweeps" / "on_ray")
+    for own, other in zip(folder.trials(), on_ray.trials(), strict=True):
         assert (own.name, own.key, own.state) == (other.name, other.key, other.state)
         assert dict(own.results["test"].by_seed) == dict(other.results["test"].by_seed)
         assert list(other.results) == ["test"]
-    assert (there.path / "results.json").is_file()
+    assert (on_ray.path / "results.json").is_file()
 
 
-# --- runs that go wrong, and runs that are continued --------------------------------------------------
+# --- failed and continued runs ------------------------------------------------------------------------
 
 
 def small_space(*assignments):
-    """One trial of zero-shot and one of TPT on ten images."""
+    """Return a space with a zero-shot trial and a TPT trial on ten images."""
     words = ["--prompt", "a photo of a", "--datasets", "scenes", "--limit", "10", "--set", *FAST, *assignments]
-    return space_of(*words)
+    return parse_command(*words)
 
 
 @pytest.fixture
@@ -257,7 +261,7 @@ def options(tmp_path, monkeypatch):
     return Options(root=tmp_path / "sweeps", name="small")
 
 
-def test_evaluation_in_this_process_starts_no_ray_and_one_split_is_run(options):
+def test_an_evaluation_in_this_process_starts_no_ray_and_runs_one_split(options):
     ended = []
     sweep = run_locally(small_space("search.split=val"), options, lambda folder, record: ended.append(record.name))
     assert ended == ["trial-0000", "trial-0001"]
@@ -266,7 +270,7 @@ def test_evaluation_in_this_process_starts_no_ray_and_one_split_is_run(options):
     assert not sweep.folder.study_file.exists()
     assert "ray" not in sys.modules or not sys.modules["ray"].is_initialized()
     rows = [record.name for record in front_of(sweep.info, sweep.trials()).compared]
-    assert sorted(rows) == ["trial-0000", "trial-0001"]  # all trials are shown, also those off the front
+    assert sorted(rows) == ["trial-0000", "trial-0001"]  # the table has all trials, not only the front
 
 
 def test_an_interrupted_evaluation_continues_where_it_stopped(options):
@@ -306,14 +310,14 @@ def test_a_trial_that_fails_leaves_the_others_and_its_reason(options, capsys, mo
     assert "\n    repeat      " in out
 
 
-def test_many_failures_in_a_row_end_the_run(options, capsys):
+def test_too_many_consecutive_failures_end_the_run(options, capsys):
     words = ["--method", TPT, PLAIN, "ctpt", "--prompt", "fpp", "--datasets", "scenes", "--limit", "5"]
-    sweep = run_locally(space_of(*words, "--set", *FAST, "fpp.lr=1e38", "search.max_failures=1"), options)
+    sweep = run_locally(parse_command(*words, "--set", *FAST, "fpp.lr=1e38", "search.max_failures=1"), options)
     assert [record.state for record in sweep.trials()] == ["failed", "waiting", "waiting"]
     assert "note: 1 trial in a row failed; the others are not begun" in capsys.readouterr().err
 
 
-def test_a_name_that_is_taken_is_refused_and_the_folder_stays(options):
+def test_a_used_name_is_refused_and_its_folder_stays_unchanged(options):
     run_locally(small_space(), options)
     results = (options.root / "small" / "sweep.json").read_text()
     with pytest.raises(InputError, match="exists; --resume continues it"):
@@ -324,7 +328,7 @@ def test_a_name_that_is_taken_is_refused_and_the_folder_stays(options):
 @pytest.mark.slow
 def test_ctrl_c_ends_a_run_and_its_processes_and_prints_how_to_continue(tmp_path):
     words = ["--datasets", "scenes", "--limit", "2000", "--set", "work.loaders=1"]
-    process = started(tmp_path, *words)
+    process = start_command(tmp_path, *words)
     wait_for(lambda: list((tmp_path / "cache").rglob("[!.]*.safetensors")))  # the first of 32 chunks
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=LONG)
@@ -338,27 +342,27 @@ def test_ctrl_c_ends_a_run_and_its_processes_and_prints_how_to_continue(tmp_path
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_process_that_is_killed_while_it_decodes_is_one_line_and_finished_chunks_stay(tmp_path):
+def test_a_killed_image_reader_is_reported_in_one_line_and_finished_chunks_stay(tmp_path):
     words = ["--datasets", "scenes", "--limit", "2000", "--prompt", "a photo of a", "--method", TPT]
-    process = started(tmp_path, *words, "--set", "work.loaders=1")
-    whole = wait_for(lambda: list((tmp_path / "cache").rglob("[!.]*.safetensors")))  # the first of 32 chunks
-    os.kill(reading(process.pid), signal.SIGKILL)
+    process = start_command(tmp_path, *words, "--set", "work.loaders=1")
+    finished_chunks = wait_for(lambda: list((tmp_path / "cache").rglob("[!.]*.safetensors")))  # the first of 32 chunks
+    os.kill(image_reader_of(process.pid), signal.SIGKILL)
     out, err = process.communicate(timeout=LONG)
     assert process.returncode == 1, err
     assert "a process that reads images has died (DataLoader worker" in out + err
     assert "--set work.loaders=N" in out + err
     assert "Traceback" not in err
-    assert all(path.exists() for path in whole)
+    assert all(path.exists() for path in finished_chunks)
 
 
-def reading(parent):
-    """The process of a run that reads images."""
+def image_reader_of(parent):
+    """Return the id of the child process that reads images."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     (child,) = (int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes())
     return child
 
 
-def test_a_device_too_small_for_the_model_is_one_line(tmp_path, monkeypatch, capsys):
+def test_a_device_too_small_for_the_model_is_reported_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fpp_sweep.trial.worker_model.load", lambda *model_and_device: torch.empty(1 << 50))
     words = ["--datasets", "digits", "--limit", "2", "--set", "work.device=cpu"]
@@ -373,10 +377,10 @@ def test_a_device_too_small_for_the_model_is_one_line(tmp_path, monkeypatch, cap
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_full_disk_ends_the_run_with_the_command_that_continues_it(tmp_path):
+def test_a_full_disk_ends_the_run_with_a_remedy(tmp_path):
     with mounted(tmp_path / "small", "size=16k") as small:
         words = [*SMALL, "--method", PLAIN, "--prompt", "a photo of a", "--out", small]
-        _, err = finished(tmp_path, *words, code=1)
+        _, err = run_command(tmp_path, *words, code=1)
         assert re.search(rf"error: {small}/.*No space left on device; make room, then go on with --resume", err)
 
 
@@ -385,11 +389,11 @@ def test_a_full_disk_ends_the_run_with_the_command_that_continues_it(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_saved_prompt_gives_the_numbers_of_the_run_that_made_it(tmp_path):
+def test_a_saved_prompt_gives_the_numbers_of_its_run(tmp_path):
     words = ["--datasets", "digits", "--limit", 12, "--method", TPT, "--set", *FAST]
-    finished(tmp_path, *words, "--prompt", "fpp", "--name", "first")
+    run_command(tmp_path, *words, "--prompt", "fpp", "--name", "first")
     (prompt,) = (tmp_path / "sweeps" / "first").rglob("prompts/digits.seed0.safetensors")
-    finished(tmp_path, *words, "--prompt", prompt, "--name", "second")
+    run_command(tmp_path, *words, "--prompt", prompt, "--name", "second")
     first, second = (results_of(tmp_path / "sweeps" / name)["trials"][0] for name in ("first", "second"))
     assert first["datasets"] == second["datasets"]
 
@@ -399,7 +403,7 @@ def test_a_dataset_without_a_readable_image_fails_the_trial_with_its_name(option
     for path in (tmp_path / "data").rglob("*.jpg"):
         path.write_bytes(b"")
     words = ["--data-root", tmp_path / "data", "--datasets", "eurosat", "--method", PLAIN, "--prompt", "a photo of a"]
-    sweep = run_locally(space_of(*words, "--set", "work.on_bad_image=skip"), options)
+    sweep = run_locally(parse_command(*words, "--set", "work.on_bad_image=skip"), options)
     (record,) = sweep.trials()
     assert record.state == "failed"
     assert record.reason.startswith("eurosat: none of its")
@@ -414,7 +418,7 @@ def test_a_corrupt_image_fails_the_trial_or_is_skipped_and_counted(options, tmp_
     words = ["--data-root", str(root), "--datasets", "eurosat", "--method", PLAIN, "--prompt", "a photo of a"]
     splits = {}
     for split in ("train", "val", "test"):
-        sweep = run_locally(space_of(*words, "--set", f"search.split={split}"), replace(options, name=split))
+        sweep = run_locally(parse_command(*words, "--set", f"search.split={split}"), replace(options, name=split))
         splits[split] = sweep.trials()[0]
     (failed,) = [split for split, record in splits.items() if record.state == "failed"]
     assert broken.name in splits[failed].reason
@@ -430,26 +434,26 @@ def test_a_corrupt_image_fails_the_trial_or_is_skipped_and_counted(options, tmp_
 @pytest.mark.slow
 def test_half_precision_runs_and_is_named_in_the_results(tmp_path):
     words = [*SMALL, "precision=fp16", "--method", TPT, "--prompt", "a photo of a", "--name", "half"]
-    finished(tmp_path, *words)
+    run_command(tmp_path, *words)
     (trial,) = results_of(tmp_path / "sweeps" / "half")["trials"]
     assert trial["config"]["precision"] == "fp16"
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("precision", "most"), [("float32", 1e-2), ("tf32", 1e-2), ("fp16", 5e-2)])
-def test_the_same_numbers_come_out_on_a_gpu(tmp_path, precision, most):
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-2), ("tf32", 1e-2), ("fp16", 5e-2)])
+def test_a_gpu_gives_nearly_the_same_numbers(tmp_path, precision, tolerance):
     assert torch.cuda.is_available()
     metrics = {}
     for device, setting in (("cpu", "float32"), ("cuda", precision)):
         words = [*SMALL, f"precision={setting}", f"work.device={device}", "work.loaders=2", "--name", device]
-        finished(tmp_path, *words)
+        run_command(tmp_path, *words)
         trials = results_of(tmp_path / "sweeps" / device)["trials"]
         metrics[device] = [values["nll"] for trial in trials for values in trial["datasets"].values()]
-    # other kernels, and features in half precision: NLL agrees to a few thousandths
-    assert metrics["cpu"] == pytest.approx(metrics["cuda"], abs=most)
+    # A GPU has other kernels and caches features in half precision: NLL agrees to a few thousandths.
+    assert metrics["cpu"] == pytest.approx(metrics["cuda"], abs=tolerance)
 
 
-BAD_INPUT = [
+WRONG_INPUTS = [
     (["--model", "ViT-B-61/openai"], "did you mean 'ViT-B-16'"),
     (["--model", "ViT-B-16/opnai"], "openai"),
     (["--datasets", "eurosta"], "did you mean 'eurosat'"),
@@ -470,8 +474,8 @@ BAD_INPUT = [
 ]
 
 
-@pytest.mark.parametrize(("words", "complaint"), BAD_INPUT)
-def test_bad_input_is_one_clear_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, words, complaint):
+@pytest.mark.parametrize(("words", "complaint"), WRONG_INPUTS)
+def test_wrong_input_is_refused_in_one_line_and_leaves_no_files(tmp_path, monkeypatch, capsys, words, complaint):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
         run(lambda: evaluate.main(words))

@@ -1,4 +1,4 @@
-"""Faults of the machine during a sweep that runs as users run it: killed processes, a dead Ray, a full disk."""
+"""Faults of the machine during a real sweep: killed processes, a dead Ray, a full disk."""
 
 import os
 import signal
@@ -29,18 +29,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.nightly]  # each starts Ray, two wor
 SCHEDULER, TRIAL, WORKER = "ray::SchedulerActor", "ray::TrialRunner", "ray::WorkerActor"
 
 
-def pids(driver, name):
+def child_pids(driver, name):
     return [pid for pid, line in descendants(driver.pid).items() if name in line]
 
 
-def kill(driver, name):
-    (victim, *_) = wait_for(lambda: pids(driver, name))
+def kill_child(driver, name):
+    (victim, *_) = wait_for(lambda: child_pids(driver, name))
     os.kill(victim, signal.SIGKILL)
-    wait_for(lambda: victim not in pids(driver, name))
+    wait_for(lambda: victim not in child_pids(driver, name))
     return victim
 
 
-def resumed(folder, *words):
+def resume(folder, *words):
     done = subprocess.run(
         tune_command(folder, *words, "--resume"), cwd=folder, env=environment(folder), capture_output=True, text=True
     )
@@ -48,20 +48,20 @@ def resumed(folder, *words):
 
 
 def is_gone(pid):
-    """Return whether a process has ended; a zombie has."""
+    """Return True if a process has ended; a zombie counts as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
 
 
-def runs(folder):
+def count_runs(folder):
     with closing(sqlite3.connect(folder / "mlflow.db")) as store:
         return dict(store.execute("SELECT status, count(*) FROM runs GROUP BY 1").fetchall())
 
 
 def assert_reported(driver, out, err, complaint):
-    """Check that the driver printed one line about the fault, at the end, and nothing of Ray's output."""
+    """Check that the driver ended with one line about the fault and printed no output of Ray."""
     assert driver.returncode == 1, out + err
     assert not out
     assert "Traceback" not in err
@@ -77,10 +77,12 @@ def test_killed_processes_of_scheduler_and_trials_cost_time_and_no_result(tmp_pa
     with killed_at_end(start_tune(tmp_path, "--trials", str(count))) as driver:
         wait_for(lambda: complete_records(tmp_path))
         for name in (SCHEDULER, TRIAL, SCHEDULER):
-            before, workers = len(complete_records(tmp_path)), pids(driver, WORKER)
-            kill(driver, name)
+            before, workers = len(complete_records(tmp_path)), child_pids(driver, WORKER)
+            kill_child(driver, name)
             if name == SCHEDULER:
-                wait_for(lambda workers=workers: all(is_gone(pid) for pid in workers))  # they would hold a device
+                wait_for(
+                    lambda workers=workers: all(is_gone(pid) for pid in workers)
+                )  # workers that live on would occupy a device
             wait_for(lambda before=before: len(complete_records(tmp_path)) > before)
         out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, out + err
@@ -91,48 +93,48 @@ def test_killed_processes_of_scheduler_and_trials_cost_time_and_no_result(tmp_pa
     assert [record.state for record in sweep.trials()] == ["complete"] * (1 + count)
     assert {record.attempt for record in sweep.trials()} <= {1, 2}
     assert sweep.info().work.model_loads == 3
-    assert sweep.info().work.tasks > count  # of all schedulers
+    assert sweep.info().work.tasks > count  # the sum over all schedulers
     assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
 
 
 @pytest.fixture
-def short():
-    """A folder for temporary files, with a short name as sockets need it."""
+def short_folder():
+    """Yield a folder for temporary files whose short name leaves room for socket names."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         yield Path(folder)
 
 
 @pytest.mark.parametrize("victim", ["raylet", "gcs_server", SCHEDULER])
-def test_the_death_of_an_irreplaceable_process_interrupts_the_sweep(tmp_path, victim, monkeypatch, short):
-    monkeypatch.setenv("TMPDIR", str(short))
+def test_the_death_of_an_irreplaceable_process_interrupts_the_sweep(tmp_path, victim, monkeypatch, short_folder):
+    monkeypatch.setenv("TMPDIR", str(short_folder))
     with killed_at_end(start_tune(tmp_path, "--trials", "1000")) as driver:
         wait_for(lambda: complete_records(tmp_path))
         processes = descendants(driver.pid)
         if victim == SCHEDULER:
             for _ in range(3):
-                kill(driver, victim)
-                wait_for(lambda: pids(driver, victim))
+                kill_child(driver, victim)
+                wait_for(lambda: child_pids(driver, victim))
                 processes |= descendants(driver.pid)
-        kill(driver, victim if victim == SCHEDULER else f"/{victim} ")
+        kill_child(driver, victim if victim == SCHEDULER else f"/{victim} ")
         out, err = driver.communicate(timeout=LONG)
     assert_reported(driver, out, err, "scheduler" if victim == SCHEDULER else f"Ray's {victim} ")
     wait_for(lambda: all(is_gone(pid) for pid in processes))
-    assert not [*short.glob("ray-*"), *short.glob("fpp_sweep-*")]
+    assert not [*short_folder.glob("ray-*"), *short_folder.glob("fpp_sweep-*")]
     sweep = only_sweep(tmp_path)
     before = {record.name: record for record in sweep.trials()}
     assert sweep.info().state == "interrupted"
     assert {record.state for record in before.values()} <= {"complete", "interrupted", "waiting"}
-    assert runs(tmp_path)["KILLED"] >= 1
-    assert "RUNNING" not in runs(tmp_path)
+    assert count_runs(tmp_path)["KILLED"] >= 1
+    assert "RUNNING" not in count_runs(tmp_path)
     count = sum(record.kind == "trial" for record in before.values()) + 1
-    resumed(tmp_path, "--trials", str(count))
+    resume(tmp_path, "--trials", str(count))
     after = {record.name: record for record in sweep.trials()}
     assert [record.state for record in after.values()] == ["complete"] * (1 + count)
     assert all(after[name].values == record.values for name, record in before.items() if record.state == "complete")
-    assert runs(tmp_path) == {"FINISHED": 2 + count}
+    assert count_runs(tmp_path) == {"FINISHED": 2 + count}
 
 
-def fill(disk):
+def fill_disk(disk):
     with (disk / "filler").open("ab", buffering=0) as file:
         try:
             while True:
@@ -145,19 +147,19 @@ def test_a_full_disk_interrupts_the_sweep_which_can_be_resumed_with_free_space(t
     with mounted(tmp_path / "sweeps", "size=8m") as disk:
         with killed_at_end(start_tune(tmp_path, "--trials", "1000")) as driver:
             wait_for(lambda: complete_records(tmp_path))
-            fill(disk)
+            fill_disk(disk)
             out, err = driver.communicate(timeout=LONG)
         assert_reported(driver, out, err, "; make room, then go on with --resume")
         assert f"error: {disk}/" in err
         sweep = only_sweep(tmp_path)
         before = {record.name: record for record in sweep.trials()}
         assert {record.state for record in before.values()} <= {"complete", "running", "interrupted", "waiting"}
-        for record in before.values():  # complete trials have their files
+        for record in before.values():  # every complete trial has all its files
             if record.state == "complete":
                 assert (sweep.artifacts(record.name) / "val/reliability.png").is_file()
         (disk / "filler").unlink()
         count = sum(record.kind == "trial" for record in before.values()) + 1
-        resumed(tmp_path, "--trials", str(count))
+        resume(tmp_path, "--trials", str(count))
         assert sweep.info().state == "finished"
         assert [record.state for record in sweep.trials()] == ["complete"] * (1 + count)
         assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")

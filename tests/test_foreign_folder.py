@@ -1,4 +1,4 @@
-"""A sweep's folder from another person may hold links: no command follows a link out of the folder."""
+"""A sweep's folder from another person may contain links: no command follows a link out of the folder."""
 
 import ast
 import subprocess
@@ -24,7 +24,7 @@ def sweep(tmp_path):
 
 
 def link_out(path, target):
-    """Replace a file or folder by a link to a path outside the sweep."""
+    """Replace a file or folder with a link to a path outside the sweep."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         path.rename(f"{path}.before")
@@ -81,7 +81,7 @@ def test_sync_does_not_walk_a_folder_behind_a_link(sweep, tmp_path, monkeypatch)
     assert left_out == {"artifacts/trial-0001"}
 
 
-LIBRARY = """
+LIBRARY_PROGRAM = """
 import logging, warnings
 from fpp_sweep.cli.command import run
 
@@ -94,7 +94,7 @@ run(main)
 
 
 def test_warnings_and_logs_of_libraries_neither_control_the_terminal_nor_show_secrets(tmp_path):
-    done = subprocess.run([sys.executable, "-c", LIBRARY], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", LIBRARY_PROGRAM], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert done.stderr.splitlines() == [
         r"note: UserWarning: image \x1b[31m of http://***@host",
@@ -120,7 +120,7 @@ def test_names_in_a_folder_do_not_control_the_terminal(sweep, capsys):
 
 
 READS = {"open", "read_text", "read_bytes", "iterdir", "glob", "rglob", "walk", "scandir", "listdir", "rmtree"}
-OTHER_READERS = {  # modules of these packages that read otherwise, and what
+OTHER_READERS = {  # modules of these packages that read other files, or read in another way, and the reason
     "records/folder.py": "the lock, which is opened without following links; `SweepFolder.open`",
     "records/log.py": "a log, for appending without following links",
     "report/html.py": "writes a page; style sheets of this package",
@@ -152,8 +152,8 @@ OTHER_READERS = {  # modules of these packages that read otherwise, and what
 }
 
 
-def readers():
-    """Yield the modules of packages that handle sweep folders which read files by themselves."""
+def modules_that_read():
+    """Yield the modules that read files themselves, in the packages that handle sweep folders."""
     for package in ("records", "report", "search", "sweep", "tracking", "trial"):
         for file in sorted((ROOT / "fpp_sweep" / package).glob("*.py")):
             for node in ast.walk(ast.parse(file.read_text())):
@@ -163,6 +163,6 @@ def readers():
                         yield f"{package}/{file.name}"
 
 
-def test_files_of_a_sweeps_folder_are_read_through_one_door():
-    """`spec/files.py` has the door: `open_inside`, `read_inside`, `files_inside`."""
-    assert set(readers()) - OTHER_READERS.keys() == set()
+def test_files_of_a_sweeps_folder_are_read_by_the_functions_of_one_module():
+    """The functions are `open_inside`, `read_inside` and `files_inside` of `spec/files.py`."""
+    assert set(modules_that_read()) - OTHER_READERS.keys() == set()

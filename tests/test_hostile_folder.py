@@ -1,7 +1,7 @@
-"""A sweep's folder from another person: each file and folder in turn is replaced by one that no sweep writes.
+"""A sweep's folder from another person: each file and folder in turn is replaced with a hostile object.
 
-Every command either does its work or refuses in one line; none reads, writes or deletes anything outside the folder,
-none waits for ever, none reads a file of terabytes. `python -m tests.test_hostile_folder` prints the whole table.
+Every command either works or refuses in one line. No command reads, writes or deletes anything outside the folder,
+waits for ever, or reads a file of terabytes. `python -m tests.test_hostile_folder` prints the whole table.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from tests.reproduce.test_page import reproduction
 
 KINDS = ("link out", "folder", "pipe", "unreadable", "huge")
 SECRET = "not for your eyes"
-SECONDS = 60  # until a command that has not ended counts as one that waits for ever
+SECONDS = 60  # a command that runs longer counts as one that waits for ever
 HUGE = 2**41  # bytes of a sparse file: more than any machine has memory
 LOG = "2026-11-20 19:12:33 evaluate scenes, config trial-0002: begins\n"
 
 
-def build(path):
+def build_template(path):
     """Build a sweep with a file of every kind that a sweep writes."""
     space = load_space("perturb").plain()
     folder = write_measured_sweep(path, World(64), FAR_APART, splits=("val", "test"), space=space)
@@ -71,24 +71,24 @@ def build(path):
     return folder
 
 
-def elements(root):
-    """Return the paths of files and folders below a folder, by their names in it: one of each kind."""
+def hostile_paths(root):
+    """Return one path of each kind of file and folder in a sweep's folder, relative to it."""
     paths = sorted(str(path.relative_to(root)) for path in root.rglob("*"))
     shown = [path for path in paths if "trial-0003" not in path and "baseline" not in path and "/test" not in path]
     return [path for path in shown if "/best/" not in path or path.endswith(("knee.yaml", ".written.json"))]
 
 
 def plant(path, kind, outside):
-    """Replace a file or folder by another object; return False if the kind does not apply to it."""
+    """Replace a file or folder with a hostile object; return False if the kind does not apply to it."""
     is_folder = path.is_dir()
     if kind == "unreadable":
         path.chmod(0)
         return True
     if (kind, is_folder) in (("folder", True), ("huge", True)):
         return False
-    path.rename(outside / "taken")
+    path.rename(outside / "original")
     if kind == "link out":
-        path.symlink_to(outside / "taken")
+        path.symlink_to(outside / "original")
     elif kind == "folder":
         path.mkdir()
     elif kind == "pipe":
@@ -108,8 +108,8 @@ class Capabilities(ctypes.Structure):
 
 
 @contextlib.contextmanager
-def like_any_user():
-    """Take from root the right to read and write everything, for the block."""
+def without_root_rights():
+    """Remove root's right to read and write everything within the block."""
     libc = ctypes.CDLL(None, use_errno=True)
     header, both = Header(0x20080522, 0), (Capabilities * 2)()
     libc.capget(ctypes.byref(header), both)
@@ -124,7 +124,7 @@ def like_any_user():
 
 
 def resume(sweep):
-    """Do what a driver does with the folder before Ray starts, and read a result that a task may have left."""
+    """Run a driver's work in the folder before Ray starts, and read a cached result of a task."""
     folder = SweepFolder.open(Path(sweep))
     with folder.locked():
         space = space_of(folder.info().space, "space")
@@ -135,7 +135,7 @@ def resume(sweep):
         write_line(folder.artifacts("trial-0002") / "log.txt", "trial-0002 begins on val")
 
 
-import_command = importlib.import_module("fpp_sweep.import")  # whose name is a word of Python
+import_command = importlib.import_module("fpp_sweep.import")  # `import` is a keyword of Python
 
 
 def import_predictions():
@@ -171,18 +171,18 @@ SLOW = {
 
 
 def snapshot(folder):
-    """Return all that is in a folder, with times of change."""
+    """Return modification time and number of links of everything in a folder."""
     return {str(path): (path.lstat().st_mtime_ns, path.lstat().st_nlink) for path in sorted(folder.rglob("*"))}
 
 
-def timed_out(*_):
+def raise_timeout(*_):
     raise AssertionError("waits for ever")
 
 
 def outcome(command):
-    """Return how a command ended: `works`, `refuses`, or what is wrong."""
+    """Run a command; return `works`, `refuses: ...` or a description of the fault."""
     out, err = io.StringIO(), io.StringIO()
-    signal.signal(signal.SIGALRM, timed_out)
+    signal.signal(signal.SIGALRM, raise_timeout)
     signal.alarm(SECONDS)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -202,11 +202,11 @@ def outcome(command):
 
 
 class Workspace:
-    """A folder with the sweeps `sent` and `other`, made again for each thing that is planted."""
+    """A folder in which each hostile object gets fresh copies of the sweeps `sent` and `other`."""
 
     def __init__(self, root, commands):
         self.root, self.commands = root, commands
-        self.template = build(root / "template/sent").path
+        self.template = build_template(root / "template/sent").path
         self.empty = root / "empty.db"
         if "sync" in commands:
             from fpp_sweep.tracking.uri import connect
@@ -214,7 +214,7 @@ class Workspace:
             connect(f"sqlite:///{self.empty}")
 
     def outcomes(self, element, kind):
-        """Return how each command ends where one element of the folder is of a kind; None if it cannot be so."""
+        """Return the outcome of each command with one hostile element, or no outcome if the kind does not apply."""
         folder = Path(tempfile.mkdtemp(dir=self.root))
         outside, sent = folder / "outside", folder / "work/sweeps/sent"
         outside.mkdir()
@@ -226,13 +226,13 @@ class Workspace:
             contradict(sent, kind)
         elif not plant(sent / element, kind, outside):
             return {}
-        if (outside / "taken").is_file():
-            (outside / "taken").write_text(SECRET)
+        if (outside / "original").is_file():
+            (outside / "original").write_text(SECRET)
         before = snapshot(outside)
         os.chdir(folder / "work")
         ended = {}
         for name, command in self.commands.items():
-            with like_any_user():
+            with without_root_rights():
                 ended[name] = outcome(command)
             if snapshot(outside) != before:
                 ended[name] = "changes what lies outside"
@@ -261,7 +261,7 @@ def remove_metric(record):
 
 
 TRIAL, SWEEP = "trials/trial-0002.json", "sweep.json"
-CONTRADICTIONS = {  # what each says, the file, and the change
+CONTRADICTIONS = {  # by description: the file and the change to it
     "a dataset without numbers": (TRIAL, remove_dataset),
     "a dataset of no other trial": (TRIAL, rename_dataset),
     "an average without an objective": (TRIAL, remove_metric),
@@ -289,11 +289,11 @@ def contradict(sent, name):
     (sent / file).write_text(edited((sent / file).read_text(), change))
 
 
-GENTLE = {
+QUICK = {
     name: FAST[name]
     for name in ("show", "show all", "show trial", "compare trials", "steer budget", "resume", "evaluate --config")
 }
-COMBINATIONS = [  # those that waited for ever, followed a link or failed with a traceback once, and one of each folder
+COMBINATIONS = [  # combinations that once revealed a fault, and one of each folder
     ("sweep.json", "link out"),
     ("trials", "link out"),
     ("trials/trial-0002.json", "link out"),
@@ -316,40 +316,40 @@ COMBINATIONS = [  # those that waited for ever, followed a link or failed with a
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
-    return Workspace(tmp_path_factory.mktemp("hostile"), GENTLE)
+    return Workspace(tmp_path_factory.mktemp("hostile"), QUICK)
 
 
-def wrong(outcomes):
+def faults_of(outcomes):
     return {name: ended for name, ended in outcomes.items() if not ended.startswith(("works", "refuses"))}
 
 
-def test_the_folder_itself_is_accepted(workspace, monkeypatch):
+def test_the_folder_without_hostile_objects_is_accepted(workspace, monkeypatch):
     monkeypatch.chdir(workspace.root)
     (workspace.root / "sweeps").mkdir()
     shutil.copytree(workspace.template, workspace.root / "sweeps/sent")
     (workspace.root / "sweeps/other").symlink_to(workspace.template)
     ended = {name: outcome(command) for name, command in FAST.items()}
     assert ended.pop("steer stop").startswith("refuses: error: trial-0002 is complete")
-    assert ended.pop("import").startswith("refuses: error: ")  # the sweep's predictions are no tables
+    assert ended.pop("import").startswith("refuses: error: ")  # the test's predictions do not fit the sweep
     assert set(ended.values()) == {"works"}
 
 
 @pytest.mark.parametrize(("element", "kind"), COMBINATIONS, ids=lambda value: value.replace(" ", "-"))
 def test_a_command_works_or_refuses_in_one_line(workspace, monkeypatch, element, kind):
     monkeypatch.chdir(workspace.root)
-    assert wrong(workspace.outcomes(element, kind)) == {}
+    assert faults_of(workspace.outcomes(element, kind)) == {}
 
 
 @pytest.mark.parametrize("kind", ["a dataset without numbers", "another metric as objective", "an empty space"])
-def test_records_that_contradict_each_other_give_one_line(workspace, monkeypatch, kind):
+def test_contradictory_records_are_refused_in_one_line(workspace, monkeypatch, kind):
     monkeypatch.chdir(workspace.root)
     both = Workspace.__new__(Workspace)
-    vars(both).update(vars(workspace), commands={**GENTLE, "compare sweeps": FAST["compare sweeps"]})
-    assert wrong(both.outcomes("", kind)) == {}
+    vars(both).update(vars(workspace), commands={**QUICK, "compare sweeps": FAST["compare sweeps"]})
+    assert faults_of(both.outcomes("", kind)) == {}
 
 
 @pytest.mark.nightly
-@pytest.mark.slow  # every command, for everything in the folder
+@pytest.mark.slow  # runs every command with every hostile object
 def test_every_command_survives_every_hostile_element(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     counts, faults = table(Workspace(tmp_path, FAST | SLOW))
@@ -367,20 +367,20 @@ PARTS = ("reproduction.json", "mine", "mine/experiment.json", "mine/sweep.json",
 
 
 def outcomes_of_reproduction(root, template, element, kind):
-    """Return how each command of `reproduce` ends where one part of its folder is of a kind."""
+    """Return the outcome of each command of `reproduce` with one hostile part in its folder."""
     folder = Path(tempfile.mkdtemp(dir=root))
     outside = folder / "outside"
     outside.mkdir()
     shutil.copytree(template, folder / "papers")
     if not plant(folder / "papers" / element, kind, outside):
         return {}
-    if (outside / "taken").is_file():
-        (outside / "taken").write_text(SECRET)
+    if (outside / "original").is_file():
+        (outside / "original").write_text(SECRET)
     before = snapshot(outside)
     os.chdir(folder)
     ended = {}
     for name, command in REPRODUCTION.items():
-        with like_any_user():
+        with without_root_rights():
             ended[name] = outcome(command)
         if snapshot(outside) != before:
             ended[name] = "changes what lies outside"
@@ -388,7 +388,7 @@ def outcomes_of_reproduction(root, template, element, kind):
     return ended
 
 
-@pytest.mark.slow  # draws the page
+@pytest.mark.slow  # draws a page for each hostile part
 def test_a_reproduction_survives_every_hostile_part(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     template = tmp_path / "template/papers"
@@ -397,19 +397,19 @@ def test_a_reproduction_survives_every_hostile_part(tmp_path, monkeypatch):
     faults = []
     for element in PARTS:
         for kind in KINDS:
-            faults += [(element, kind, wrong(outcomes_of_reproduction(tmp_path, template, element, kind)))]
+            faults += [(element, kind, faults_of(outcomes_of_reproduction(tmp_path, template, element, kind)))]
     assert not [fault for fault in faults if fault[2]]
 
 
 def table(workspace):
-    """Return how often each command ended how, by kind, and all outcomes that are neither work nor a refusal."""
+    """Return the counts of outcomes by command and kind, and all outcomes that are faults."""
     counts, faults = {}, []
-    cases = [(element, kind) for element in elements(workspace.template) for kind in KINDS]
+    cases = [(element, kind) for element in hostile_paths(workspace.template) for kind in KINDS]
     for element, kind in [*cases, *(("", name) for name in CONTRADICTIONS)]:
         column = kind if kind in KINDS else "contradiction"
         for name, ended in workspace.outcomes(element, kind).items():
             counts.setdefault((name, column), Counter())[ended.partition(":")[0]] += 1
-            if wrong({name: ended}):
+            if faults_of({name: ended}):
                 faults.append(f"{name}, {element}, {kind}: {ended}")
     return counts, faults
 

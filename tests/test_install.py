@@ -1,4 +1,4 @@
-"""Use without a clone: shipped spaces, `init`, and a wheel that holds all files of the package."""
+"""Use without a clone: shipped spaces, `init`, and a wheel with all files of the package."""
 
 import json
 import os
@@ -20,8 +20,8 @@ from tests.kit.processes import ROOT
 
 SPACES = ROOT / "search_spaces"
 SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "fpp_sweep", "search_spaces")
-BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_{}(sys.argv[1]))"
-READ = """
+BUILD_PROGRAM = "import sys; from setuptools import build_meta; print(build_meta.build_{}(sys.argv[1]))"
+READ_PROGRAM = """
 import json, sys
 from fpp_sweep.space.shipped import shipped_folder
 from fpp_sweep.space.reading import load_space
@@ -43,7 +43,7 @@ def test_a_shipped_space_opens_by_its_name(tmp_path, monkeypatch, path):
     assert load_space(path.stem) == load_space(path)
 
 
-def test_a_file_of_that_name_comes_before_a_shipped_space(tmp_path, monkeypatch):
+def test_a_file_takes_precedence_over_a_shipped_space_of_the_same_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "perturb").write_text("params: {fpp.gamma1: [1, 2]}\n")
     assert [param.key for param in load_space("perturb").params] == ["fpp.gamma1"]
@@ -63,9 +63,7 @@ def test_a_file_of_that_name_comes_before_a_shipped_space(tmp_path, monkeypatch)
         ("\0", "unknown search space"),
     ],
 )
-def test_a_space_that_does_not_exist_is_refused_with_the_name_that_was_probably_meant(
-    tmp_path, monkeypatch, word, line
-):
+def test_an_unknown_space_is_refused_with_the_nearest_name(tmp_path, monkeypatch, word, line):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as error:
         load_space(word)
@@ -87,7 +85,7 @@ def test_a_list_of_spaces_fits_the_terminal():
     assert max(len(line) for line in lines) <= 60
 
 
-def test_tune_without_a_space_says_how_to_find_one():
+def test_tune_without_a_space_names_the_command_that_lists_spaces():
     with pytest.raises(InputError, match=r"--space: is missing; .* --list-spaces lists"):
         tune.main([])
 
@@ -114,7 +112,7 @@ def test_the_space_of_init_takes_the_datasets_of_its_dataset_file(tmp_path):
 
 
 @pytest.mark.parametrize("name", [init.SPACE, init.DATASETS])
-def test_init_does_not_overwrite_and_writes_no_half(tmp_path, name):
+def test_init_overwrites_no_file_and_writes_all_files_or_none(tmp_path, name):
     (tmp_path / name).write_text("mine")
     with pytest.raises(InputError, match=f"{name}: exists, and is not overwritten; give another folder"):
         init.main([str(tmp_path)])
@@ -128,8 +126,8 @@ def test_init_refuses_a_folder_that_it_cannot_write(tmp_path):
         init.main([str(tmp_path / "file")])
 
 
-def test_every_commented_line_of_the_templates_can_be_used():
-    """A key that a template suggests must be one that the reader knows."""
+def test_every_commented_key_of_the_templates_is_valid():
+    """The reader must know every key that a template suggests in a comment."""
     text = (init.TEMPLATES / init.SPACE).read_text()
     for key in ("wall_clock: 2h", "race: true", "limit: 200", "data_root: /data"):
         commented = next(line for line in text.splitlines() if line.strip().startswith(f"# {key}"))
@@ -143,7 +141,7 @@ def test_every_commented_line_of_the_templates_can_be_used():
 # ------------------------------------------------------------ wheel and editable install
 
 
-def copied_sources(folder):
+def copy_sources(folder):
     for name in SOURCES:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -152,13 +150,13 @@ def copied_sources(folder):
     return folder
 
 
-def built(kind, folder):
-    """Build a wheel, or the wheel of an editable install, from a copy of the sources; return it unpacked."""
+def build_and_unpack(kind, folder):
+    """Build a wheel or an editable wheel from a copy of the sources; return the folder of its unpacked files."""
     sources = folder / "sources"
     sources.mkdir()
-    copied_sources(sources)
+    copy_sources(sources)
     subprocess.run(
-        [sys.executable, "-c", BUILD.format(kind), str(folder)], cwd=sources, check=True, capture_output=True
+        [sys.executable, "-c", BUILD_PROGRAM.format(kind), str(folder)], cwd=sources, check=True, capture_output=True
     )
     (wheel,) = folder.glob("*.whl")
     installed = folder / "installed"
@@ -168,7 +166,7 @@ def built(kind, folder):
 
 
 def run_outside(folder, installed, *words):
-    """Run Python in a folder without a clone, with the installed package before all others."""
+    """Run Python in a folder without a clone, with the unpacked package first on the path."""
     environment = os.environ | {"PYTHONPATH": str(installed)}
     done = subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -177,7 +175,7 @@ def run_outside(folder, installed, *words):
 
 @pytest.mark.slow  # builds a wheel
 def test_a_wheel_holds_the_same_spaces_and_every_file_of_the_package(tmp_path):
-    installed = built("wheel", tmp_path)
+    installed = build_and_unpack("wheel", tmp_path)
     assert spaces_by_bytes(installed / "fpp_sweep/search_spaces") == spaces_by_bytes(SPACES)
     package = ROOT / "fpp_sweep"
     files = [path.relative_to(package) for path in package.rglob("*") if path.is_file()]
@@ -186,7 +184,7 @@ def test_a_wheel_holds_the_same_spaces_and_every_file_of_the_package(tmp_path):
     assert not missing
     outside = tmp_path / "outside"
     outside.mkdir()
-    folder, name, _ = json.loads(run_outside(outside, installed, "-c", READ))
+    folder, name, _ = json.loads(run_outside(outside, installed, "-c", READ_PROGRAM))
     assert (Path(folder), name) == (installed / "fpp_sweep/search_spaces", "perturb")
     assert "perturb " in run_outside(outside, installed, "-m", "fpp_sweep", "tune", "--list-spaces")
     run_outside(outside, installed, "-m", "fpp_sweep", "init")
@@ -196,10 +194,10 @@ def test_a_wheel_holds_the_same_spaces_and_every_file_of_the_package(tmp_path):
 @pytest.mark.nightly
 @pytest.mark.slow  # builds a wheel
 def test_an_editable_install_reads_the_spaces_of_the_clone(tmp_path):
-    installed = built("editable", tmp_path)
+    installed = build_and_unpack("editable", tmp_path)
     assert not (installed / "fpp_sweep").exists()
-    libraries = sysconfig.get_path("purelib")  # without the .pth files there, which may lead to this clone
-    code = f"import site, sys; sys.path.append({libraries!r}); site.addsitedir({str(installed)!r})\n{READ}"
+    libraries = sysconfig.get_path("purelib")  # its .pth files are not read: they may lead to this clone
+    code = f"import site, sys; sys.path.append({libraries!r}); site.addsitedir({str(installed)!r})\n{READ_PROGRAM}"
     outside = tmp_path / "outside"
     outside.mkdir()
     folder, name, texts = json.loads(run_outside(outside, installed, "-S", "-c", code))

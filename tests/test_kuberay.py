@@ -1,4 +1,4 @@
-"""cluster/kuberay.yaml: what Ray's autoscaler makes of it, and what a cluster that is safe and whole must have."""
+"""cluster/kuberay.yaml: Ray's autoscaler reads it as intended, and its cluster is secure and complete."""
 
 import os
 import re
@@ -13,8 +13,8 @@ from fpp_sweep import tune
 from tests.kit.processes import ROOT
 
 FILE = ROOT / "cluster/kuberay.yaml"
-# KubeRay 1.6's fields in each section of the file: KubeRay drops an unknown key without a message
-KNOWN = {
+# The fields of KubeRay 1.6 in each section of the file: KubeRay drops unknown keys without a message.
+KUBERAY_FIELDS = {
     "job": "backoffLimit entrypoint submissionMode shutdownAfterJobFinishes rayClusterSpec",
     "cluster": "rayVersion authOptions enableInTreeAutoscaling autoscalerOptions headGroupSpec workerGroupSpecs",
     "head": "rayStartParams template",
@@ -45,7 +45,7 @@ def pods(cluster):
     return [group["template"]["spec"] for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])]
 
 
-def test_rays_autoscaler_starts_gpu_workers_when_asked_and_ends_them_when_idle(cluster):
+def test_rays_autoscaler_starts_gpu_workers_on_demand_and_ends_idle_ones(cluster):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         reader = pytest.importorskip("ray.autoscaler._private.kuberay.autoscaling_config")
@@ -59,7 +59,7 @@ def test_rays_autoscaler_starts_gpu_workers_when_asked_and_ends_them_when_idle(c
     assert cluster["enableInTreeAutoscaling"]
 
 
-def test_every_key_is_one_that_kuberay_knows(job, cluster):
+def test_kuberay_knows_every_key(job, cluster):
     (workers,) = cluster["workerGroupSpecs"]
     for section, keys in {
         "job": job["spec"],
@@ -67,7 +67,7 @@ def test_every_key_is_one_that_kuberay_knows(job, cluster):
         "head": cluster["headGroupSpec"],
         "workers": workers,
     }.items():
-        assert set(keys) <= set(KNOWN[section].split()), section
+        assert set(keys) <= set(KUBERAY_FIELDS[section].split()), section
     assert cluster["authOptions"] == {"mode": "token"}
     assert set(cluster["autoscalerOptions"]) <= {"version", "idleTimeoutSeconds"}
 
@@ -87,30 +87,30 @@ def test_all_pods_have_the_image_the_volume_and_the_cache_on_it(claim, cluster):
 
 def test_workers_may_run_on_spot_machines_with_gpus(cluster):
     head, workers = pods(cluster)
-    assert "tolerations" not in head  # it holds the sweep
+    assert "tolerations" not in head  # the head holds the sweep, so it avoids spot machines
     assert {entry["key"] for entry in workers["tolerations"]} >= {"nvidia.com/gpu"}
     assert len(workers["tolerations"]) == 2
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_the_entrypoint_begins_the_sweep_or_goes_on_with_it(job, tmp_path, there):
-    """Its words, as Ray's job server hands them to a shell."""
+@pytest.mark.parametrize("sweep_exists", [False, True])
+def test_the_entrypoint_starts_or_resumes_the_sweep(job, tmp_path, sweep_exists):
+    """The test runs the entrypoint in a shell, as Ray's job server does, with `echo` instead of Python."""
     name = job["metadata"]["name"]
     (tmp_path / "sweeps" / name).mkdir(parents=True)
-    if there:
+    if sweep_exists:
         (tmp_path / "sweeps" / name / "sweep.json").touch()
     entrypoint = job["spec"]["entrypoint"].replace("cd /fpp ", f"cd {tmp_path} ").replace("exec python", "echo")
     words = subprocess.run(entrypoint, shell=True, check=True, capture_output=True, text=True).stdout.split()
     assert words[:2] == ["-m", "fpp_sweep.tune"]
     args = tune.parse(words[2:])
-    assert (args.name, args.resume, args.address) == (name, there, "auto")
+    assert (args.name, args.resume, args.address) == (name, sweep_exists, "auto")
     assert args.space.name in os.listdir(ROOT / "search_spaces")
-    assert args.out == Path("sweeps")  # where it looked
+    assert args.out == Path("sweeps")  # the folder in which the entrypoint looks for the sweep
     assert int(args.workers) == job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["maxReplicas"]
-    assert "work.gpus_per_worker=1" in args.set  # without it nothing is started
+    assert "work.gpus_per_worker=1" in args.set  # without this key the autoscaler would start no GPU machine
 
 
-def test_what_is_the_users_is_marked():
+def test_values_of_the_user_are_marked():
     lines = FILE.read_text().splitlines()
     for value in (
         "storageClassName:",
@@ -126,6 +126,6 @@ def test_what_is_the_users_is_marked():
         assert "# CHANGE" in line, line
 
 
-def test_it_holds_no_secret(cluster):
+def test_the_file_contains_no_secret(cluster):
     assert "RAY_AUTH_TOKEN" not in FILE.read_text()
-    assert cluster["authOptions"]["mode"] == "token"  # KubeRay makes one
+    assert cluster["authOptions"]["mode"] == "token"  # KubeRay creates the token

@@ -1,4 +1,4 @@
-"""Plugins that misbehave, each in one way: none changes the numbers of another trial, and none goes unnoticed.
+"""Plugins that misbehave in one way each: every one is noticed, and none changes the numbers of another trial.
 
 `python -m tests.test_misbehaving_plugins` prints the table, in one process and on Ray.
 """
@@ -35,8 +35,8 @@ from fpp_sweep.workers.session import session
 from tests.kit.tasks import predictions, same_predictions
 from tests.kit.waiting import LONG
 
-MINUTE = 60.0  # seconds that the check of a plugin may take; no check of a plugin that ends takes nearly as long
-SOON = 1.0  # seconds, for a plugin that never ends
+CHECK_SECONDS = 60.0  # time limit for the check of a plugin that ends; such checks take much less
+ENDLESS_SECONDS = 1.0  # time limit for the check of a plugin that never ends
 HEAD = "import numpy, os, random, sys, time, torch, warnings\nfrom fpp_sweep import method, metric, penalty\n"
 METHOD = """
 calls = []
@@ -79,21 +79,21 @@ class Case:
     kind: str
     code: str
     outcome: str
-    message: str  # what a note says is changed, or the end of the error
+    message: str  # the changed setting that the note names, or a part of the error
 
     @property
     def title(self):
         return f"{self.kind}: {'; '.join(self.code.split(chr(10)))}"
 
     def plugin(self, name):
-        """Return the plugin's text; its row has the name of its file."""
+        """Return the plugin as a file; its row has the name of the file."""
         depth = "    " if self.kind in ("penalty", "metric") else "        "
         code = self.code if self.kind == "on load" else textwrap.indent(self.code, depth).strip()
         text = HEAD + TEMPLATES[self.kind].replace("CODE", code).replace("NAME", name)
-        return plugins_file(name, text)
+        return plugin_file(name, text)
 
 
-def plugins_file(name, text):
+def plugin_file(name, text):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.py"
         path.write_text(text)
@@ -125,7 +125,7 @@ NEVER_ENDS = "has not ended after 1 s; make it faster, or set work.task_timeout"
 CHANGES_ITS_OWN_BITS = """\
 logits = logits.double() + 1000 * torch.tensor(1 / 3).double()
 torch.set_default_dtype(torch.float64)"""
-REAL_DATA = "if logits.shape[1] != 3:\n    "  # made-up samples have three classes
+ON_REAL_DATA = "if logits.shape[1] != 3:\n    "  # the check uses made-up samples of three classes
 CASES = [
     *[Case("method", code, RESTORED, setting) for code, setting in CHANGES.items()],
     Case("on load", "torch.set_default_dtype(torch.float64)", RESTORED, "torch's default type"),
@@ -164,14 +164,14 @@ CASES = [
     Case("metric", "numpy.random.seed(5)", RESTORED, "NumPy's random state"),
     Case("metric", "torch.set_default_dtype(torch.float64)", RESTORED, "torch's default type"),
     Case("metric", "os.chdir('/')", RESTORED, "the working folder"),
-    Case("method", f"{REAL_DATA}model.texts.tower.projection[0].mul_(1.01)", FAILS, "writes to the model"),
-    Case("method", f"{REAL_DATA}text.mul_(2)", FAILS, "writes to the model, the class texts or the state"),
-    Case("method", f"{REAL_DATA}sys.exit(0)", FAILS, "SystemExit: 0"),
+    Case("method", f"{ON_REAL_DATA}model.texts.tower.projection[0].mul_(1.01)", FAILS, "writes to the model"),
+    Case("method", f"{ON_REAL_DATA}text.mul_(2)", FAILS, "writes to the model, the class texts or the state"),
+    Case("method", f"{ON_REAL_DATA}sys.exit(0)", FAILS, "SystemExit: 0"),
 ]
 
 
 def task_of(method, number=0):
-    """Return a task on the same four images; another number is another task, so that its result is not cached."""
+    """Return a task on four images; tasks with different numbers differ, so that no result is cached."""
     settings = {"views.count": 4, "adapt.view_fraction": 0.5, "adapt.lr": 0.005 * (1 + number)}
     config = TrialConfig(method=method, prompt="a photo of a").replace(settings)
     return EvalTask(config=config, dataset="digits", split="val", seed=0, start=0, stop=4)
@@ -214,8 +214,8 @@ class OnRay:
 
 
 def outcome_of(case, name, runner, number=0):
-    """Return what a plugin's method or penalty leads to, with the text of the note or error."""
-    seconds = SOON if case.message == NEVER_ENDS else MINUTE
+    """Return the outcome of a plugin's method or penalty and the text of the note or error."""
+    seconds = ENDLESS_SECONDS if case.message == NEVER_ENDS else CHECK_SECONDS
     try:
         notes = runner.check(name, seconds)
     except (InputError, TaskFailed) as error:
@@ -228,12 +228,12 @@ def outcome_of(case, name, runner, number=0):
 
 
 def outcome_of_metric(case, name):
-    """Return what a plugin's metric leads to in the process that computes it, with the text of the note or error."""
+    """Return the outcome of a plugin's metric in this process and the text of the note or error."""
     err = io.StringIO()
     row = catalogue.METRICS[name]
     with contextlib.redirect_stderr(err):
         try:
-            check_metric(row, SOON if case.message == NEVER_ENDS else MINUTE)
+            check_metric(row, ENDLESS_SECONDS if case.message == NEVER_ENDS else CHECK_SECONDS)
         except InputError as error:
             return REFUSED, str(error)
         with contextlib.suppress(InputError):
@@ -245,13 +245,13 @@ def outcome_of_metric(case, name):
 
 
 def is_right(case, name, outcome):
-    """Return whether an outcome is the expected one, and its text names the plugin, its file and its line."""
+    """Return True if the outcome is the expected one and its text names the plugin, its file and its line."""
     kind, text = outcome
     if kind != case.outcome or case.message not in text:
         return False
     if kind == RESTORED:
-        return f"plugin {name}.py: " in text and text.count(case.message) <= 2  # in the check, and in a task
-    if case.message == NEVER_ENDS:  # a slow machine may not have reached the plugin by then
+        return f"plugin {name}.py: " in text and text.count(case.message) <= 2  # once in the check and once in a task
+    if case.message == NEVER_ENDS:  # on a slow machine, the check may end before the plugin's code runs
         return re.search(rf"(method|metric) {name}\b", text) is not None
     return re.search(rf"(method|metric) {name} \({name}\.py:\d+\)", text) is not None
 
@@ -274,7 +274,7 @@ def runner(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """The probe's predictions before any plugin was loaded; libraries that metrics load are loaded now."""
+    """The probe's predictions before any plugin is loaded; computing a score loads the metrics' libraries."""
     score(predictions(8))
     return InProcess(fresh_spec(tmp_path_factory.mktemp("before"))).run(probe()).predictions
 
@@ -313,22 +313,24 @@ def test_a_call_that_never_ends_is_named_with_its_line():
     plugins.load([case.plugin("mine")])
     line = next(number for number, text in enumerate(case.plugin("mine").text.splitlines(), 1) if "sleep" in text)
     with pytest.raises(plugins.ContractError, match=rf"^metric mine \(mine\.py:{line}\): has not ended after 1 s"):
-        call_in_time(lambda: catalogue.METRICS["mine"].compute(None), SOON, "metric mine")
+        call_in_time(lambda: catalogue.METRICS["mine"].compute(None), ENDLESS_SECONDS, "metric mine")
 
 
 def test_a_metric_that_keeps_the_contract_gives_no_note(capsys):
     plugins.load([Case("metric", "pass", NOTED, "").plugin("sound")])
-    check_metric(catalogue.METRICS["sound"], MINUTE)
+    check_metric(catalogue.METRICS["sound"], CHECK_SECONDS)
     assert np.isfinite(score(made_up_predictions(()))["sound"])
     assert capsys.readouterr().err == ""
 
 
-ON_RAY = [case for case in CASES if case.kind != "metric"]  # a metric is computed by the process of its trial
+ON_RAY = [
+    case for case in CASES if case.kind != "metric"
+]  # metrics are computed in the trial's process, not by workers
 
 
 def outcomes_on_ray(folder):
-    """Yield each case with its outcome, and whether a task of another trial then has the bits that it had before."""
-    # a plugin that never ends takes time from its process: it comes last
+    """Yield each case, its name, its outcome, and True if a task of another trial keeps its bits afterwards."""
+    # plugins that never end come last, because they keep slowing down their process
     cases = sorted(ON_RAY, key=lambda case: case.message == NEVER_ENDS)
     files = {f"mine{number:02}": case.plugin(f"mine{number:02}") for number, case in enumerate(cases)}
     alone = InProcess(fresh_spec(folder))
@@ -342,7 +344,7 @@ def outcomes_on_ray(folder):
 
 
 @pytest.mark.nightly  # the fast tests do the same in one process
-@pytest.mark.slow  # Ray
+@pytest.mark.slow  # starts Ray
 def test_misbehaving_plugins_on_ray_are_noticed_and_change_no_other_trial(tmp_path):
     problems = []
     for case, name, outcome, is_same in outcomes_on_ray(tmp_path):
@@ -358,7 +360,7 @@ def _worker_of_table(folder):
 
 
 def print_table(folder):
-    """Print how each misbehaving plugin ends."""
+    """Print the outcomes of each misbehaving plugin in one process and on Ray."""
     on_ray = {case: (outcome, is_same) for case, _, outcome, is_same in outcomes_on_ray(folder)}
     for file in plugins.loaded():
         plugins.unload(file)

@@ -1,4 +1,4 @@
-"""The tool that breaks the package: which breaks it makes, and which tests it chooses."""
+"""The tool that breaks the package: its breaks, and its choice of tests."""
 
 import ast
 import textwrap
@@ -21,7 +21,7 @@ class Cart:
 '''
 
 
-def changes(tmp_path):
+def write_source(tmp_path):
     folder = tmp_path / "fpp_sweep" / "space"
     folder.mkdir(parents=True)
     path = folder / "cart.py"
@@ -29,9 +29,9 @@ def changes(tmp_path):
     return path, breaks_of(path, tmp_path)
 
 
-def test_breaks_are_mistakes_of_functions_that_change_one_expression_and_compile(tmp_path):
-    path, breaks = changes(tmp_path)
-    made = {(change.before, change.after) for change in breaks}
+def test_each_break_changes_one_expression_of_a_function_and_compiles(tmp_path):
+    path, breaks = write_source(tmp_path)
+    replacements = {(change.before, change.after) for change in breaks}
     expected = {
         ("free and prices", "(free)"),
         ("not prices", "(prices)"),
@@ -42,8 +42,8 @@ def test_breaks_are_mistakes_of_functions_that_change_one_expression_and_compile
         ("min(sum(prices[1:]), LIMIT)", "(max(sum(prices[1:]), LIMIT))"),
         ("min(sum(prices[1:]), LIMIT) + 1", "(min(sum(prices[1:]), LIMIT) - 1)"),
     }
-    assert expected <= made
-    assert ("5", "(6)") not in made  # a constant of the module
+    assert expected <= replacements
+    assert ("5", "(6)") not in replacements  # a constant of the module
     source = path.read_bytes()
     for change in breaks:
         assert change.package == "space"
@@ -53,7 +53,7 @@ def test_breaks_are_mistakes_of_functions_that_change_one_expression_and_compile
 
 
 def test_functions_report_their_calls(tmp_path):
-    path, _ = changes(tmp_path)
+    path, _ = write_source(tmp_path)
     tree = ast.parse(path.read_text())
     instrument(tree, "cart")
     called = []
@@ -64,7 +64,7 @@ def test_functions_report_their_calls(tmp_path):
     assert scope["Cart"].total.__doc__ == "Return the sum."
 
 
-def test_the_fastest_tests_that_call_the_function_run_as_long_as_there_is_time():
+def test_the_fastest_tests_that_call_the_function_run_within_the_time_limit():
     change = Break("fpp_sweep/a/b.py", "a.b.f", 1, 0, 1, "x", "y")
     tests = {"slow": (100.0, {"a.b.f"}), "fast": (1.0, {"a.b.f"}), "other": (0.1, {"a.b.g"})}
     assert reaching_tests(change, tests) == ["fast"]

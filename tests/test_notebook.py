@@ -1,4 +1,4 @@
-"""The notebook and the example of docs/library.md, run as a newcomer would; and what a notebook shows of a sweep."""
+"""The notebook and the example of docs/library.md, run as a newcomer runs them, and a sweep's view in a notebook."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from tests.kit.processes import ROOT, environment
 from tests.kit.records import build_sweep
 from tools import notebook
 
-LOOKS = """
+CHECKS_PROGRAM = """
 assert sweep.info.state == "finished", sweep.info.state
 shown = sweep._repr_html_()
 assert "<table>" in shown and "is finished (all 3 trials)" in shown
@@ -31,11 +31,11 @@ assert len(list(Path("sweeps").glob("mine/**/*.parquet"))) == 1
 """
 
 
-def code_of_the_notebook():
+def notebook_code():
     return ["".join(cell["source"]) for cell in notebook.code_cells(json.loads(notebook.NOTEBOOK.read_text()))]
 
 
-def test_the_stored_outputs_are_those_of_the_cells():
+def test_the_stored_outputs_belong_to_the_present_cells():
     document = json.loads(notebook.NOTEBOOK.read_text())
     assert document["metadata"][notebook.DIGEST] == notebook.digest(document), "run: python -m tools.notebook"
     kinds = [
@@ -45,7 +45,7 @@ def test_the_stored_outputs_are_those_of_the_cells():
     assert any("image/png" in kind for kind in kinds)
     assert notebook.NOTEBOOK.stat().st_size < 300_000
     paths = re.findall(r"/(?:tmp|root|home|work)/", json.dumps(document))
-    assert not paths, "outputs name folders of the machine that made them"
+    assert not paths, "the outputs contain paths of the machine that computed them"
 
 
 def test_a_changed_cell_needs_new_outputs_and_changed_prose_does_not():
@@ -57,7 +57,7 @@ def test_a_changed_cell_needs_new_outputs_and_changed_prose_does_not():
     assert notebook.digest(document) != before
 
 
-def test_cells_are_run_as_a_notebook_runs_them(tmp_path):
+def test_cells_run_as_in_a_notebook(tmp_path):
     cells = [{"source": ["import pathlib\n", "print('printed')\n", "x = 3\n"]}, {"source": ["x + 1"]}]
     notebook.run_cells(cells, tmp_path)
     assert cells[0]["outputs"] == [{"output_type": "stream", "name": "stdout", "text": ["printed\n"]}]
@@ -66,11 +66,13 @@ def test_cells_are_run_as_a_notebook_runs_them(tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.slow  # two sweeps, which share what they compute
-def test_the_notebook_and_the_example_run_as_they_stand(tmp_path):
-    (tmp_path / "search_spaces").symlink_to(ROOT / "search_spaces")  # for the example; the notebook needs no clone
+@pytest.mark.slow  # runs two sweeps, which share results
+def test_the_notebook_and_the_example_run_unchanged(tmp_path):
+    (tmp_path / "search_spaces").symlink_to(
+        ROOT / "search_spaces"
+    )  # the example reads this folder; the notebook needs no clone
     (example,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/library.md").read_text(), flags=re.M | re.S)
-    program = "\n".join([example, 'assert sweep.info.state == "finished"', *code_of_the_notebook(), LOOKS])
+    program = "\n".join([example, 'assert sweep.info.state == "finished"', *notebook_code(), CHECKS_PROGRAM])
     words = [sys.executable, "-c", program]
     done = subprocess.run(words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -84,10 +86,10 @@ def test_a_table_has_reasons_marks_durations_and_numbers_by_dataset(tmp_path):
     assert (best["marks"], best["on_front"]) == ("best accuracy, best ece, knee", True)
     assert (best["seconds"], best["accuracy/textures"]) == (50.0, 58.0)
     assert "test/ece/textures" in best
-    assert "accuracy low" not in best  # there are no sums to draw from
+    assert "accuracy low" not in best  # there are no block statistics for an interval
 
 
-def test_what_a_notebook_shows_is_escaped_and_there_before_any_trial_has_ended(tmp_path):
+def test_the_view_in_a_notebook_is_escaped_and_works_before_the_first_trial_ends(tmp_path):
     folder = build_sweep(tmp_path / "made", trials=0, baselines=(), state="running")
     with folder.locked():
         assert "made is running; trials: none was begun." in Sweep(folder)._repr_html_()
@@ -97,7 +99,7 @@ def test_what_a_notebook_shows_is_escaped_and_there_before_any_trial_has_ended(t
     assert "<td" in sweep._repr_html_()
 
 
-def test_a_trial_that_is_not_there_or_has_no_predictions_is_reported_in_a_line(tmp_path):
+def test_a_trial_that_is_unknown_or_without_predictions_is_refused_in_one_line(tmp_path):
     sweep = Sweep(build_sweep(tmp_path / "made"))
     with pytest.raises(InputError, match="unknown trial of made 'trial-0042', did you mean"):
         sweep.trial("trial-0042")

@@ -1,4 +1,4 @@
-"""Plugins: the recipes of docs/plugins.md as they are printed, and files that are none."""
+"""Plugins: the recipes of docs/plugins.md as printed, and files that are no plugins."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def _no_rows_left():
         plugins.unload(file)
 
 
-def written(folder, **texts):
+def write_plugins(folder, **texts):
     paths = []
     for name, text in texts.items():
         paths.append(folder / f"{name}.py")
@@ -43,17 +43,17 @@ def written(folder, **texts):
 
 
 def load(folder, **texts):
-    files = plugins.read(written(folder, **texts))
+    files = plugins.read(write_plugins(folder, **texts))
     plugins.load(files)
     return files
 
 
-def test_the_recipes_run_as_they_are_printed_and_stand_in_the_tables(tmp_path, monkeypatch, capsys):
+def test_the_recipes_run_as_printed_and_appear_in_the_tables(tmp_path, monkeypatch, capsys):
     assert list(RECIPES) == ["overconfidence", "angular", "vote", "crossing"]
     assert len(RECIPES["crossing"].splitlines()) <= 20
     assert all(len(text.splitlines()) <= 30 for text in RECIPES.values())
     monkeypatch.setenv("FPP_SWEEP_CACHE", str(tmp_path / "cache"))
-    files = [str(path) for path in written(tmp_path, **RECIPES)]
+    files = [str(path) for path in write_plugins(tmp_path, **RECIPES)]
     words = [
         "--datasets",
         "scenes",
@@ -79,7 +79,7 @@ def test_the_recipes_run_as_they_are_printed_and_stand_in_the_tables(tmp_path, m
     assert numbers["vote"]["nll"] != numbers[catalogue.PLAIN]["nll"] != numbers["angular"]["nll"]
 
 
-def test_an_edited_plugin_replaces_the_old_one_and_never_gets_its_results(tmp_path):
+def test_an_edited_plugin_replaces_the_old_one_and_has_other_keys(tmp_path):
     here = {"device": "cpu", "arithmetic": "", "node": "here", "pid": 1, "seconds": 0.0}
     model = ModelInfo(name="none", digest="weights", embedding_scale=1.0, **here)
     data = DatasetInfo(name="dtd", split="val", group="custom", classes=("a", "b"), size=64, digest="", images="")
@@ -122,10 +122,10 @@ def test_a_file_that_is_no_plugin_is_reported_in_one_line_and_leaves_no_rows(tmp
     assert (list(catalogue.METHODS), list(catalogue.METRICS)) == (methods, metrics)
 
 
-def test_a_path_that_is_no_file_or_two_of_one_name_are_reported(tmp_path):
+def test_a_missing_file_and_two_plugins_of_one_name_are_refused(tmp_path):
     with pytest.raises(InputError, match="No such file"):
         plugins.read([tmp_path / "gone.py"])
-    (path,) = written(tmp_path, mine="x = 1")
+    (path,) = write_plugins(tmp_path, mine="x = 1")
     with pytest.raises(InputError, match="another plugin is named mine"):
         plugins.read([path, path])
     path.write_bytes(b"\xff\xfe\xff")
@@ -182,20 +182,20 @@ def worker(tmp_path_factory):
     return Worker(WorkerSpec(model="tiny", cache=str(tmp_path_factory.mktemp("cache"))))
 
 
-def test_a_method_whose_samples_depend_on_those_before_must_say_so(tmp_path, worker):
+def test_a_method_whose_samples_depend_on_earlier_ones_must_declare_it(tmp_path, worker):
     text = METHOD.replace("return LOGITS, text", "return logits + text[:1, 0] * 50, text * 0.5")
     load(tmp_path, mine=text)
     with pytest.raises(InputError, match=r"composition of batches|depend on the samples before"):
         worker.check(["mine"], [], [], LONG)
 
 
-def test_a_method_that_keeps_its_contract_is_taken(tmp_path, worker):
+def test_a_method_that_keeps_its_contract_is_accepted(tmp_path, worker):
     load(tmp_path, mine=METHOD.replace("LOGITS", "logits"))
     worker.check(["mine"], [], [], LONG)
 
 
 def test_an_error_in_a_method_names_the_samples_the_worker_the_method_and_the_line(tmp_path, worker):
-    """Also one that made-up samples do not show."""
+    """The error occurs on real samples only, so the check on made-up samples does not find it."""
     text = METHOD.replace("LOGITS", "logits if len(text) == 3 else [][0]")
     line = next(number for number, code in enumerate(text.splitlines(), start=1) if "[][0]" in code)
     load(tmp_path, mine=text)
@@ -245,7 +245,7 @@ search: {sampler: mine}
             "float('nan') if name == 'fpp.gamma1' else value",
             "sampler mine: fpp.gamma1: ValueError: `nan` is invalid value.",
         ),
-        (  # at the first trial only
+        (  # the first trial alone is outside the range
             "99.0 if name == 'fpp.gamma1' and len(study.trials) < 2 else value",
             "sampler mine: draws fpp.gamma1: 99 is outside 0.1..10",
         ),
@@ -266,7 +266,7 @@ def test_a_sampler_that_breaks_its_contract_is_refused_before_the_first_trial(tm
 
 
 def test_a_sampler_that_remembers_its_draws_is_built_anew_for_each(tmp_path):
-    """So what it remembers cannot change the point after a kill."""
+    """Therefore its memory cannot change the point after a kill."""
     load(tmp_path, mine=SAMPLER.replace("BROKEN", "self.__dict__.setdefault('first', value)"))
     check_sampler(space_with_sampler())
 
@@ -284,7 +284,7 @@ def test_the_sampler_of_a_plugin_needs_the_plugin():
 
 @pytest.mark.parametrize("sampler", short_and_long(["gp", "nsga2", "random", "tpe"], lambda sampler: sampler == "gp"))
 def test_built_in_samplers_keep_the_contract(sampler):
-    """They take failed, stopped and running trials and broken constraints, and draw the same after a kill."""
+    """They accept failed, stopped and running trials and violated constraints, and draw the same after a kill."""
     fixed = "{fpp.gamma1: {low: 0.1, high: 10, log: true}, method: [tpt, ctpt]}"
     check_sampler(parse_space(f"params: {fixed}\nsearch: {{sampler: {sampler}}}\n", "space.yaml"))
 

@@ -1,4 +1,4 @@
-"""docs/printed.md is current, and its numbers follow from the cells that are printed."""
+"""docs/printed.md is up to date, and its numbers follow from the printed cells."""
 
 import math
 
@@ -13,12 +13,12 @@ MEANS = printed.data()["means"]
 GOLDEN = ROOT / "tests/golden/family_small.npz"
 
 
-def test_the_page_is_current():
+def test_the_page_is_up_to_date():
     assert (ROOT / "docs/printed.md").read_text() == printed.page() + "\n"
 
 
 @pytest.mark.parametrize("row", MEANS, ids=lambda row: f"{row['of']} {row['what']}")
-def test_printed_means_are_those_of_their_cells(row):
+def test_printed_means_equal_the_means_of_their_cells(row):
     assert printed.mean_of(row["cells"]) == pytest.approx(row["printed"], abs=0.0051)
 
 

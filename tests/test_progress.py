@@ -21,7 +21,7 @@ class Clock:
         return self.now
 
 
-def run(stream, steps, seconds, **options):
+def run_bar(stream, steps, seconds, **options):
     clock = Clock()
     with Bar("features", steps, stream=stream, clock=clock, **options) as bar:
         for _ in range(steps):
@@ -30,13 +30,13 @@ def run(stream, steps, seconds, **options):
     return stream.getvalue()
 
 
-def states(text):
+def successive_screens(text):
     """Return the successive contents of the terminal."""
     return [state for state in re.split(r"\r\033\[J|\033\[1F\033\[J", text) if state]
 
 
-def test_a_log_gets_a_line_every_ten_seconds_and_a_last_one():
-    lines = run(io.StringIO(), 50, 0.5).splitlines()
+def test_a_log_gets_a_line_every_ten_seconds_and_one_at_the_end():
+    lines = run_bar(io.StringIO(), 50, 0.5).splitlines()
     assert lines == [
         "features: 20/50 images, 2.0/s, 15 s left",
         "features: 40/50 images, 2.0/s, 5 s left",
@@ -45,7 +45,7 @@ def test_a_log_gets_a_line_every_ten_seconds_and_a_last_one():
 
 
 def test_a_terminal_gets_one_line_that_is_refreshed_ten_times_a_second_at_most():
-    shown = states(run(Terminal(), 1000, 0.01))
+    shown = successive_screens(run_bar(Terminal(), 1000, 0.01))
     assert all(state.count("\n") == 1 and state.endswith("\n") for state in shown)
     assert 90 <= len(shown) <= 101
     assert shown[-1] == "features: 1000/1000 images in 10 s, 100.0/s\n"
@@ -55,15 +55,15 @@ def test_a_terminal_line_is_no_longer_than_the_terminal(monkeypatch):
     monkeypatch.setattr("os.get_terminal_size", lambda _: os.terminal_size((20, 30)))
     stream = Terminal()
     stream.fileno = lambda: 1
-    *refreshed, last = states(run(stream, 100, 0.05))
+    *refreshed, last = successive_screens(run_bar(stream, 100, 0.05))
     assert len(refreshed) > 10
-    assert max(len(state) for state in refreshed) == 20  # a newline, and the last column stays free
-    assert last.startswith("features: 100/100 images in 5 s")  # it stays, and is whole
+    assert max(len(state) for state in refreshed) == 20  # 18 letters, a newline included, and a free last column
+    assert last.startswith("features: 100/100 images in 5 s")  # the last line stays on the screen, so it is not cut
 
 
-def test_quick_work_leaves_nothing_behind():
-    assert run(io.StringIO(), 10, 0.5) == ""
-    assert run(Terminal(), 10, 0.05).endswith("\033[1F\033[J")
+def test_quick_work_leaves_no_output():
+    assert run_bar(io.StringIO(), 10, 0.5) == ""
+    assert run_bar(Terminal(), 10, 0.05).endswith("\033[1F\033[J")
 
 
 def test_a_hidden_bar_is_silent(capfd):
@@ -75,7 +75,7 @@ def test_a_hidden_bar_is_silent(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_was_found_is_done_but_says_nothing_about_the_rate():
+def test_cached_items_count_as_done_but_not_for_the_rate():
     clock = Clock()
     bar = Bar("features", 100, stream=io.StringIO(), clock=clock)
     bar.add_cached(80)
@@ -84,7 +84,7 @@ def test_what_was_found_is_done_but_says_nothing_about_the_rate():
     assert (bar.done, bar.rate, bar.remaining) == (90, 2.0, 5.0)
 
 
-def test_without_work_nothing_is_known_and_nothing_shown():
+def test_without_work_there_is_no_rate_and_no_output():
     bar = Bar("features", 100, stream=io.StringIO())
     bar.add_cached(100)
     assert (bar.rate, bar.remaining) == (0.0, None)
@@ -99,35 +99,35 @@ def test_a_note_is_on_a_separate_line_above_the_bar():
     bar.advance(1)
     bar.note("a shard is damaged")
     bar.note("bad\033[2J")
-    assert states(stream.getvalue())[-2:] == [
+    assert successive_screens(stream.getvalue())[-2:] == [
         "a shard is damaged\nfeatures: 1/10 images, 1.0/s, 9 s left\n",
         "bad\\x1b[2J\nfeatures: 1/10 images, 1.0/s, 9 s left\n",
     ]
 
 
-def test_wide_letters_count_as_the_two_columns_that_they_take(monkeypatch):
+def test_wide_letters_count_as_two_columns(monkeypatch):
     monkeypatch.setattr("os.get_terminal_size", lambda _: os.terminal_size((20, 30)))
     stream = Terminal()
     stream.fileno = lambda: 1
     screen = Screen(stream)
     screen.draw(block=["字" * 30])
-    assert states(stream.getvalue()) == ["字" * 9 + "…\n"]
+    assert successive_screens(stream.getvalue()) == ["字" * 9 + "…\n"]
     table = Table.of_strings(["data", "acc"], [["花", "1.0"]])
     assert to_text(table, width=1000).splitlines() == ["data  acc", "花    1.0"]
 
 
-def test_colours_are_for_terminals_that_want_them(monkeypatch):
+def test_only_terminals_that_allow_it_get_colours(monkeypatch):
     from rich.text import Text
 
-    def drawn(stream):
+    def draw_line(stream):
         Screen(stream).draw([Text("a line", "red")])
         return stream.getvalue()
 
     monkeypatch.setenv("FORCE_COLOR", "1")  # as some CI does
-    assert drawn(io.StringIO()) == "a line\n"
-    assert "\033[31ma line" in drawn(Terminal())
+    assert draw_line(io.StringIO()) == "a line\n"
+    assert "\033[31ma line" in draw_line(Terminal())
     monkeypatch.setenv("NO_COLOR", "1")
-    assert drawn(Terminal()) == "a line\n"
+    assert draw_line(Terminal()) == "a line\n"
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("TERM", "dumb")
-    assert drawn(Terminal()) == "a line\n"
+    assert draw_line(Terminal()) == "a line\n"

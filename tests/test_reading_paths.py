@@ -1,4 +1,4 @@
-"""The walks of tools/reading_paths.yaml: each step leads to the next, and none has more files than allowed."""
+"""The walks of tools/reading_paths.yaml: each step leads to the next, and no walk has too many files."""
 
 import pytest
 
@@ -21,8 +21,8 @@ def test_a_walk_has_no_more_files_than_allowed(name):
     assert len(walk.files) <= walk.goal
 
 
-def test_all_files_on_the_way_of_gamma2_are_on_its_walk(tmp_path):
-    """Every file whose function is on the stack at the end of one of the walk's chains counts, in a real run."""
+def test_the_walk_of_gamma2_has_all_files_that_a_real_run_calls(tmp_path):
+    """A file counts if one of its functions is on the stack when the run reaches the end of a chain of the walk."""
     walk = WALKS["a"]
     words = ["--prompt", "fpp", "--method", "tpt", "--datasets", "digits", "--limit", "2", "--out", str(tmp_path)]
     settings = ["--set", "fpp.gamma2=0.37", "fpp.steps=1", "views.count=2", "adapt.view_fraction=0.5"]

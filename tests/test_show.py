@@ -1,4 +1,4 @@
-"""`show`: sweeps, one of them, or one of its trials, from their folders alone."""
+"""`show`: a list of sweeps, one sweep or one trial, read from folders alone."""
 
 import shutil
 from dataclasses import replace
@@ -14,7 +14,7 @@ from tests.kit.records import build_sweep
 
 @pytest.fixture
 def folder(tmp_path):
-    """Build the folder of a sweep that ran under another path."""
+    """Build a sweep's folder and move it to another path."""
     folder = build_sweep(tmp_path / "there" / "perturb-1", trials=6, failed_trials=(3,))
     (folder.artifacts("trial-0003") / "log.txt").parent.mkdir(parents=True, exist_ok=True)
     (folder.artifacts("trial-0003") / "log.txt").write_text("".join(f"line {number}\n" for number in range(9)))
@@ -22,13 +22,13 @@ def folder(tmp_path):
     return type(folder)(tmp_path / "here")
 
 
-def shown(capsys, *words):
+def run_show(capsys, *words):
     show.main([str(word) for word in words])
     return capsys.readouterr().out
 
 
 def test_a_sweep_is_shown_from_its_folder_alone(capsys, folder):
-    text = shown(capsys, folder.path)
+    text = run_show(capsys, folder.path)
     lines = text.splitlines()
     question = "question  How much noise should a prompt be pretrained with?"
     assert lines[:3] == ["sweep     here", question, "searches  accuracy (max) and ece (min) on val"]
@@ -41,16 +41,16 @@ def test_a_sweep_is_shown_from_its_folder_alone(capsys, folder):
     assert "/there" not in text
 
 
-def test_a_running_sweep_says_when_it_last_changed(capsys, folder):
+def test_a_running_sweep_shows_the_time_of_its_last_change(capsys, folder):
     folder.write_info(replace(folder.info(), state="running", finished=None))
     with folder.locked():
-        text = shown(capsys, folder.path)
+        text = run_show(capsys, folder.path)
     assert "\nperturb-1 is running; trials: " in text
     assert "\nchanged   " in text
 
 
 def test_a_trial_is_shown_with_settings_numbers_files_and_the_command_to_repeat_it(capsys, folder):
-    text = shown(capsys, folder.path, "trial-0005")
+    text = run_show(capsys, folder.path, "trial-0005")
     assert text.startswith("trial-0005  complete, begun 2026-11-20 ")
     assert "\n    fpp.class_var = 0.006\n" in text
     assert f"\nprompt      {folder.artifacts('trial-0005')}/prompts/shapes-0.safetensors\n" in text
@@ -64,35 +64,35 @@ def test_a_trial_is_shown_with_settings_numbers_files_and_the_command_to_repeat_
 
 
 def test_all_metrics_of_a_trial_are_shown_on_request(capsys, folder):
-    rows = [line.split() for line in shown(capsys, folder.path, "trial-0005", "--all-metrics").splitlines()]
+    rows = [line.split() for line in run_show(capsys, folder.path, "trial-0005", "--all-metrics").splitlines()]
     assert ["val", "acc", "ECE", "NLL", "SCE", "Brier"] in rows
     assert ["average", "58.00", "8.00", "0.6600", "2.0000", "0.4000"] in rows
     with pytest.raises(InputError, match="--all-metrics: needs a trial"):
-        shown(capsys, folder.path, "--all-metrics")
+        run_show(capsys, folder.path, "--all-metrics")
 
 
 def test_a_trial_that_failed_is_shown_with_its_reason_and_the_end_of_its_log(capsys, folder):
-    lines = shown(capsys, folder.path, "trial-0003").splitlines()
+    lines = run_show(capsys, folder.path, "trial-0003").splitlines()
     assert "reason      FloatingPointError: non-finite objectives ['ece']" in lines
     assert [line for line in lines if "line" in line] == [f"    line {number}" for number in range(4, 9)]
 
 
-def test_what_a_trial_that_lost_a_race_would_have_broken_is_shown_as_expected(capsys, folder):
+def test_the_expected_violation_of_a_stopped_trial_is_shown_as_expected(capsys, folder):
     broken = replace(folder.trial("trial-0005"), constraints={"accuracy": 1.5}, fidelity=0.25)
     folder.write_trial(broken)
-    assert "breaks      accuracy, by 1.5\n" in shown(capsys, folder.path, "trial-0005")
+    assert "breaks      accuracy, by 1.5\n" in run_show(capsys, folder.path, "trial-0005")
     folder.write_trial(replace(broken, state="stopped", values=None, results={}, estimate=[60.0, 9.0]))
-    text = shown(capsys, folder.path, "trial-0005")
+    text = run_show(capsys, folder.path, "trial-0005")
     assert "breaks      accuracy, by 1.5, as expected after 25% of the images\n" in text
 
 
-def test_what_is_in_a_folder_cannot_steer_the_terminal(capsys, folder):
+def test_texts_of_a_folder_cannot_control_the_terminal(capsys, folder):
     hostile = "\033[2Jgone\n"
     folder.write_info(replace(folder.info(), space={"question": hostile, "search": {"trials": 6}}))
     folder.write_trial(replace(folder.trial("trial-0003"), reason=hostile, params={hostile: hostile}))
     (folder.artifacts("trial-0003") / "log.txt").write_text(hostile)
     for words in ([], ["trial-0003"]):
-        assert "\033" not in shown(capsys, folder.path, *words)
+        assert "\033" not in run_show(capsys, folder.path, *words)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_what_is_in_a_folder_cannot_steer_the_terminal(capsys, folder):
         (["here", "../sweep"], "unknown trial of here '../sweep'"),
     ],
 )
-def test_names_that_do_not_exist_are_refused_in_a_line(capsys, monkeypatch, folder, words, complaint):
+def test_unknown_names_are_refused_in_one_line(capsys, monkeypatch, folder, words, complaint):
     monkeypatch.chdir(folder.path.parent)
     with pytest.raises(InputError, match=complaint):
         show.main(words)
@@ -124,7 +124,7 @@ def test_sweeps_are_listed_with_state_progress_and_front(capsys, tmp_path):
     (build_sweep(tmp_path / "old", trials=1).info_file).write_text("not JSON\033[2J")
     (tmp_path / "other").mkdir()
     with running.locked():
-        text = shown(capsys, tmp_path)
+        text = run_show(capsys, tmp_path)
     assert "\033" not in text
     header, *rows = ([cell.strip() for cell in line.split("  ") if cell] for line in text.splitlines())
     assert header == ["sweep", "state", "trials", "front", "changed"]
@@ -142,21 +142,21 @@ def test_without_arguments_the_sweeps_of_this_folder_are_listed(capsys, monkeypa
     with pytest.raises(InputError, match="sweeps: has no sweeps; give the folder that --out named"):
         show.main([])
     build_sweep(tmp_path / "sweeps" / "a", trials=3)
-    assert [line.split()[0] for line in shown(capsys).splitlines()] == ["sweep", "a"]
+    assert [line.split()[0] for line in run_show(capsys).splitlines()] == ["sweep", "a"]
 
 
-def test_a_sweep_is_found_by_its_name_and_a_mistyped_name_is_shown_with_the_nearest(capsys, monkeypatch, tmp_path):
+def test_a_sweep_is_found_by_its_name_and_a_mistyped_name_gets_a_suggestion(capsys, monkeypatch, tmp_path):
     build_sweep(tmp_path / "sweeps" / "perturb-1", trials=3)
     monkeypatch.chdir(tmp_path)
-    assert shown(capsys, "perturb-1") == shown(capsys, "sweeps/perturb-1")
+    assert run_show(capsys, "perturb-1") == run_show(capsys, "sweeps/perturb-1")
     with pytest.raises(InputError, match="unknown sweep 'pertrub-1', did you mean 'perturb-1'"):
         show.main(["pertrub-1"])
 
 
-def test_the_page_of_a_sweep_is_written_again_by_its_name(capsys, monkeypatch, tmp_path):
+def test_show_page_writes_the_page_of_a_sweep_again(capsys, monkeypatch, tmp_path):
     folder = build_sweep(tmp_path / "sweeps" / "perturb-1", trials=3)
     page = folder.report / "sweep.html"
     page.write_text("old")
     monkeypatch.chdir(tmp_path)
-    assert shown(capsys, "perturb-1", "--page") == f"page: {page.as_uri()}\n"
+    assert run_show(capsys, "perturb-1", "--page") == f"page: {page.as_uri()}\n"
     assert "trial-0002" in page.read_text()

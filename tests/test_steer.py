@@ -1,4 +1,4 @@
-"""`fpp-sweep steer` as its users run it: what it refuses, and a real sweep that is steered, killed and gone on with."""
+"""`fpp-sweep steer` as its users run it: refused commands, and a real sweep that is steered, killed and resumed."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from tests.test_tune import tune as run_tune
 
 @pytest.fixture
 def folder(tmp_path):
-    """A sweep of six trials: five have ended, one runs."""
+    """A sweep of six trials: five have ended, and one runs."""
     return build_sweep(tmp_path / "made", running_trials=(5,), failed_trials=(3,), state="interrupted", report=False)
 
 
@@ -51,7 +51,7 @@ def folder(tmp_path):
         (["pause"], "invalid choice: 'pause'"),
     ],
 )
-def test_what_cannot_be_done_is_refused_in_a_line_and_leaves_nothing(folder, words, complaint):
+def test_an_impossible_command_is_refused_in_one_line_and_leaves_no_files(folder, words, complaint):
     folder.write_info(replace(folder.info(), spent=3600.0))
     with pytest.raises(InputError) as refused:
         main([str(folder.path), *words])
@@ -71,7 +71,7 @@ def test_a_sweep_is_found_by_its_name(tmp_path, monkeypatch):
     assert [command.kind for command in folder.commands()] == ["stop"]
 
 
-def test_what_a_running_sweep_has_spent_counts_from_its_lock_on(folder):
+def test_the_time_of_a_running_sweep_counts_from_its_lock(folder):
     folder.write_info(replace(folder.info(), state="running"))
     (folder.path / "lock").touch()
     os.utime(folder.path / "lock", (CREATED, time.time() - 7200))
@@ -79,54 +79,56 @@ def test_what_a_running_sweep_has_spent_counts_from_its_lock_on(folder):
         main([str(folder.path), "budget", "--hours", "1.5"])
 
 
-def test_what_is_asked_for_is_kept_and_who_will_do_it_is_said(folder, capsys):
+def test_a_command_is_stored_and_the_reply_says_when_it_applies(folder, capsys):
     main([str(folder.path), "add", "fpp.gamma2=2", "fpp.class_var=0.01"])
     main([str(folder.path), "stop", "trial-0005"])
     folder.write_info(replace(folder.info(), state="running"))
     main([str(folder.path), "budget", "--trials", "none", "--hours", "2"])
     first, second, third = capsys.readouterr().out.splitlines()
-    go_on = f"made is interrupted; to have it applied: {runnable('fpp-sweep tune --name made --resume')}"
-    assert first == f"add fpp.gamma2=2 fpp.class_var=0.01: {go_on}"
-    assert second == f"stop trial=trial-0005: {go_on}"
+    how_to_apply = f"made is interrupted; to have it applied: {runnable('fpp-sweep tune --name made --resume')}"
+    assert first == f"add fpp.gamma2=2 fpp.class_var=0.01: {how_to_apply}"
+    assert second == f"stop trial=trial-0005: {how_to_apply}"
     assert third.startswith("budget trials=none wall_clock=7200: the running sweep applies it within seconds")
-    assert [(one.kind, dict(one.values)) for one in folder.commands()] == [
+    assert [(command.kind, dict(command.values)) for command in folder.commands()] == [
         ("add", {"fpp.gamma2": 2.0, "fpp.class_var": 0.01}),
         ("stop", {"trial": "trial-0005"}),
         ("budget", {"trials": None, "wall_clock": 7200.0}),
     ]
 
 
-def test_hours_are_said_as_in_a_space_file(folder):
+def test_hours_have_the_forms_of_a_space_file(folder):
     main([str(folder.path), "budget", "--hours", "90m"])
     assert folder.commands()[0].values == {"wall_clock": 5400.0}
 
 
-def requested(tmp_path, *overrides, space=SMALL_SPACE, **points):
+def request_space(tmp_path, *overrides, space=SMALL_SPACE, **added_points):
     (tmp_path / "small.yaml").write_text(space)
-    return space_to_tune(tmp_path / "small.yaml", overrides, **points)
+    return space_to_tune(tmp_path / "small.yaml", overrides, **added_points)
 
 
-def test_a_config_is_the_first_point_as_far_as_it_is_searched(tmp_path, capsys):
+def test_the_searched_settings_of_a_config_are_the_first_point(tmp_path, capsys):
     file = tmp_path / "knee.yaml"
     file.write_text(dump({"config": {"fpp.gamma1": 3.0, "views.count": 8}}))
-    space = requested(tmp_path, config=file)
+    space = request_space(tmp_path, config=file)
     assert space.queue()[0] == ("point", {"fpp.gamma1": 3.0})
     assert space.base["views.count"] == 8
     file.write_text(dump({"config": {"fpp.gamma1": 30.0, "views.count": 8}}))
-    space = requested(tmp_path, config=file)
+    space = request_space(tmp_path, config=file)
     assert (space.points, space.base["views.count"]) == ((), 8)
     note = f"note: {file}: its point is not tried first: 30 is outside 0.1..10"
     assert capsys.readouterr().err.splitlines() == [note]
 
 
-FOR_MADE = SMALL_SPACE.replace("fpp.gamma1: {low: 0.1, high: 10, log: true}", "PARAMS")
-BOTH = "{fpp.gamma2: {low: 0.1, high: 15}, fpp.class_var: {low: 0.001, high: 0.02}}"
+SPACE_OF_MADE = SMALL_SPACE.replace("fpp.gamma1: {low: 0.1, high: 10, log: true}", "PARAMS")
+BOTH_RANGES = "{fpp.gamma2: {low: 0.1, high: 15}, fpp.class_var: {low: 0.001, high: 0.02}}"
 
 
-def test_the_front_of_another_sweep_is_tried_first(tmp_path):
+def test_points_from_the_front_of_another_sweep_run_first(tmp_path):
     folder = build_sweep(tmp_path / "made", report=False)
-    space = requested(tmp_path, f"search.from={folder.path}", space=FOR_MADE.replace("\n  PARAMS", f" {BOTH}"))
-    members = [record for record in folder.trials() if record.name == "trial-0005"]  # it is alone on the front
+    space = request_space(
+        tmp_path, f"search.from={folder.path}", space=SPACE_OF_MADE.replace("\n  PARAMS", f" {BOTH_RANGES}")
+    )
+    members = [record for record in folder.trials() if record.name == "trial-0005"]  # the only member of the front
     assert [values for origin, values in space.queue() if origin == "point"] == [dict(members[0].params)]
 
 
@@ -134,38 +136,42 @@ def test_the_front_of_another_sweep_is_tried_first(tmp_path):
     ("params", "complaint"),
     [
         ("{fpp.gamma1: {low: 0.1, high: 10}}", " searched fpp.class_var, fpp.gamma2, which small does not; give a"),
-        (BOTH.replace("0.02", "0.002"), ": trial-0005: fpp.class_var: 0.006 is outside 0.001..0.002"),
+        (BOTH_RANGES.replace("0.02", "0.002"), ": trial-0005: fpp.class_var: 0.006 is outside 0.001..0.002"),
     ],
 )
 def test_points_of_other_parameters_are_refused(tmp_path, params, complaint):
     folder = build_sweep(tmp_path / "made", report=False)
     with pytest.raises(InputError) as refused:
-        requested(tmp_path, f"search.from={folder.path}", space=FOR_MADE.replace("\n  PARAMS", f" {params}"))
+        request_space(tmp_path, f"search.from={folder.path}", space=SPACE_OF_MADE.replace("\n  PARAMS", f" {params}"))
     assert str(refused.value).startswith(f"search.from: {folder.path}{complaint}")
 
 
-def test_the_fronts_of_several_sweeps_are_tried_in_their_order(tmp_path):
+def test_points_from_several_sweeps_run_in_the_order_of_the_sweeps(tmp_path):
     made, other = (build_sweep(tmp_path / name, trials=trials, report=False) for name, trials in (("a", 6), ("b", 3)))
     fronts = []
     for sweep in (made, other):
         fronts += [dict(member.params) for member in front_of(sweep.info(), sweep.trials()).members]
     assert len(fronts) >= 2
-    space = requested(
-        tmp_path, f"search.from=[{made.path}, {other.path}]", space=FOR_MADE.replace("\n  PARAMS", f" {BOTH}")
+    space = request_space(
+        tmp_path,
+        f"search.from=[{made.path}, {other.path}]",
+        space=SPACE_OF_MADE.replace("\n  PARAMS", f" {BOTH_RANGES}"),
     )
     assert list(space.points) == fronts
 
 
-def test_of_an_unfinished_sweep_the_finished_trials_are_lent(tmp_path):
+def test_an_unfinished_sweep_lends_points_of_finished_trials(tmp_path):
     made = build_sweep(tmp_path / "made", failed_trials=(3,), running_trials=(4, 5), state="running", report=False)
-    space = requested(tmp_path, f"search.from={made.path}", space=FOR_MADE.replace("\n  PARAMS", f" {BOTH}"))
+    space = request_space(
+        tmp_path, f"search.from={made.path}", space=SPACE_OF_MADE.replace("\n  PARAMS", f" {BOTH_RANGES}")
+    )
     finished = {record.name: dict(record.params) for record in made.trials() if record.state == "complete"}
-    assert list(space.points) == [finished["trial-0002"]]  # the best of those that finished
+    assert list(space.points) == [finished["trial-0002"]]  # the best finished trial
 
 
-def test_a_space_in_python_gets_its_lent_points_once(tmp_path):
+def test_a_space_built_in_python_gets_lent_points_once(tmp_path):
     made = build_sweep(tmp_path / "made", report=False)
-    text = FOR_MADE.replace("\n  PARAMS", f" {BOTH}")
+    text = SPACE_OF_MADE.replace("\n  PARAMS", f" {BOTH_RANGES}")
     space = parse_space(text, "small.yaml")
     space = replace(space, search=replace(space.search, from_=(str(made.path),)))
     lent = with_lent_points(space)
@@ -179,9 +185,9 @@ def test_a_space_in_python_gets_its_lent_points_once(tmp_path):
 
 def test_a_sweep_of_other_objectives_is_refused(tmp_path):
     made = build_sweep(tmp_path / "made", report=False)
-    text = FOR_MADE.replace("\n  PARAMS", f" {BOTH}") + "objectives: [accuracy, nll]\n"
+    text = SPACE_OF_MADE.replace("\n  PARAMS", f" {BOTH_RANGES}") + "objectives: [accuracy, nll]\n"
     with pytest.raises(InputError) as refused:
-        requested(tmp_path, f"search.from={made.path}", space=text)
+        request_space(tmp_path, f"search.from={made.path}", space=text)
     problem = "has the objectives accuracy (max), ece (min), and small has accuracy (max), nll (min)"
     assert str(refused.value) == f"search.from: {made.path} {problem}; give a sweep of the same objectives"
 
@@ -189,7 +195,7 @@ def test_a_sweep_of_other_objectives_is_refused(tmp_path):
 def test_a_sweep_without_a_front_has_no_points(tmp_path):
     folder = build_sweep(tmp_path / "made", trials=0)
     with pytest.raises(InputError, match="has no front yet"):
-        requested(tmp_path, f"search.from={folder.path}")
+        request_space(tmp_path, f"search.from={folder.path}")
 
 
 def steer(sweep, *words):
@@ -200,9 +206,9 @@ def steer(sweep, *words):
     return done.stdout
 
 
-@pytest.mark.slow  # two drivers
-def test_a_real_sweep_is_steered_while_it_runs_and_before_it_goes_on(tmp_path):
-    """A point, a stopped trial and a budget; SIGKILL; another point, a wider range, another budget; to the end."""
+@pytest.mark.slow  # runs two drivers
+def test_a_real_sweep_is_steered_while_it_runs_and_before_it_is_resumed(tmp_path):
+    """The test adds a point and a budget, kills the driver, stops a trial, adds more, and resumes to the end."""
     events_file = tmp_path / "events.jsonl"
     (tmp_path / "notify.sh").write_text(f'cat >> "{events_file}"; echo >> "{events_file}"')
     space = SMALL_SPACE.replace("trials: 4", f"trials: 1000, sampler: random, notify: sh {tmp_path}/notify.sh")
@@ -210,25 +216,27 @@ def test_a_real_sweep_is_steered_while_it_runs_and_before_it_goes_on(tmp_path):
         wait_for(lambda: list((tmp_path / "sweeps").glob("*/trials/trial-0002.json")))
         sweep = only_sweep(tmp_path)
         assert "the running sweep applies it" in steer(sweep, "add", "fpp.gamma1=3")
-        wait_for(lambda: points(sweep))
-        running = wait_for(lambda: [one.name for one in sweep.trials() if one.state == "running"])
+        wait_for(lambda: added_points(sweep))
+        running = wait_for(lambda: [record.name for record in sweep.trials() if record.state == "running"])
         steer(sweep, "budget", "--concurrency", "2")
         wait_for(lambda: sweep.info().space["search"]["concurrency"] == 2)
-        wait_for(lambda: not pending(sweep))
+        wait_for(lambda: not pending_commands(sweep))
         kill_tree(driver.pid)
         driver.wait(LONG)
     assert running
     count = len(list((sweep.path / "trials").glob("trial-*.json")))
-    left = [one.name for one in sweep.trials() if one.state == "running"]
+    left = [record.name for record in sweep.trials() if record.state == "running"]
     steer(sweep, "stop", left[0])
     steer(sweep, "add", "fpp.gamma1=5")
     steer(sweep, "budget", "--trials", str(count + 2))
     wider = space.replace("high: 10", "high: 20") + "points: [{fpp.gamma1: 15}]\n"
     done = run_tune(tmp_path, "--resume", space=wider)
     assert sweep.info().state == "finished"
-    assert sorted(points(sweep)) == [3.0, 5.0, 15.0]
-    assert not pending(sweep)
-    assert len(list((sweep.path / "trials").glob("trial-*.json"))) == count + 2 + 1  # the file's point came later
+    assert sorted(added_points(sweep)) == [3.0, 5.0, 15.0]
+    assert not pending_commands(sweep)
+    assert (
+        len(list((sweep.path / "trials").glob("trial-*.json"))) == count + 2 + 1
+    )  # the point of the file came after the budget
     assert sweep.trial(left[0]).state == "stopped"
     assert re.search(r"^steered     add fpp.gamma1=3: trial-\d+$", done.stdout, re.M)
     assert "add fpp.gamma1=5" in "; ".join(sweep.info().steered)
@@ -236,23 +244,23 @@ def test_a_real_sweep_is_steered_while_it_runs_and_before_it_goes_on(tmp_path):
     assert "add fpp.gamma1=5" in page
     events = [json.loads(line) for line in events_file.read_text().splitlines()]
     assert events[-1]["event"] == "finished"
-    assert "new front" in {one["event"] for one in events}
+    assert "new front" in {event["event"] for event in events}
     members = {record.name for record in sweep.trials() if record.name in events[-1]["front"]}
     assert members == set(events[-1]["front"])
 
 
-def points(sweep):
+def added_points(sweep):
     return [record.params["fpp.gamma1"] for record in sweep.trials() if record.origin == "added"]
 
 
-def pending(sweep):
+def pending_commands(sweep):
     return [command for command in sweep.commands() if command.applied is None]
 
 
 @pytest.mark.nightly
-@pytest.mark.slow  # two sweeps
-def test_a_sweep_that_is_repeated_computes_nothing(tmp_path):
-    """The second on what the first left for all; with `work.reuse_results=false` a third computes it all."""
+@pytest.mark.slow  # runs three sweeps
+def test_a_repeated_sweep_computes_no_task(tmp_path):
+    """The second sweep uses the shared results of the first; without `work.reuse_results` a third computes all."""
     space = SMALL_SPACE.replace("trials: 4", "trials: 2")
     for name in ("one", "other"):
         run_tune(tmp_path, "--name", name, space=space)

@@ -26,7 +26,7 @@ def test_a_folder_without_a_sweep_is_refused(tmp_path):
         main([str(tmp_path)])
 
 
-def test_a_server_that_is_away_is_refused(tmp_path):
+def test_an_unreachable_server_is_refused(tmp_path):
     folder = build_sweep(tmp_path / "perturb-1", trials=1)
     with pytest.raises(InputError, match="connection refused"):
         main([str(folder.path), "--into", f"http://127.0.0.1:{free_port()}"])
@@ -60,7 +60,7 @@ def test_a_copied_folder_needs_the_flag(tmp_path, monkeypatch, capsys):
     assert (copy / STATE_FILE).is_file()
 
 
-def test_the_store_that_was_named_for_a_received_sweep_needs_no_second_naming(tmp_path, monkeypatch, capsys):
+def test_the_store_of_a_received_sweep_must_be_named_once_only(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     sender = "sqlite:////home/sender/mlflow.db"
     folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
@@ -79,14 +79,13 @@ def test_the_store_that_was_named_for_a_received_sweep_needs_no_second_naming(tm
 
 
 @pytest.mark.slow
-def test_the_command_writes_quietly_and_prints_where_to_look(tmp_path):
+def test_the_command_prints_only_the_result_and_the_links(tmp_path):
     folder = build_sweep(tmp_path / "perturb-1", trials=1)
     command = [sys.executable, "-m", "fpp_sweep.sync", str(folder.path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    first, second = (
-        subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-        for _ in range(2)
-    )
+    options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "check": True}
+    first = subprocess.run(command, **options)
+    second = subprocess.run(command, **options)
     ((run,),) = rows(tmp_path / "mlflow.db", "select run_uuid from runs where name = 'perturb-1'")
     where = [
         f"see them: {runnable(f'mlflow ui --backend-store-uri sqlite:///{tmp_path}/mlflow.db')}",

@@ -1,4 +1,4 @@
-"""The main command, as its users run it: real processes, real signals, a real study and a real MLflow store."""
+"""The command `tune` as its users run it, with real processes, signals, studies and MLflow stores."""
 
 import json
 import os
@@ -47,13 +47,13 @@ def study_states(sweep):
         return [state for (state,) in study.execute("SELECT state FROM trials ORDER BY number")]
 
 
-@pytest.mark.slow  # Ray, two workers, MLflow
+@pytest.mark.slow  # starts Ray and writes to MLflow
 def test_a_sweep_runs_from_a_space_file_to_its_front(tmp_path):
     done = tune(tmp_path, space=(ROOT / "search_spaces/smoke.yaml").read_text())
     sweep = only_sweep(tmp_path)
     assert sweep.info().state == "finished"
-    assert_reported_from_the_first_second_to_the_last(done, sweep)
-    assert sweep.info().work.model_loads == 1  # as many as there are workers, not trials
+    assert_output_is_complete(done, sweep)
+    assert sweep.info().work.model_loads == 1  # a worker loads its model once, not for every trial
     assert {"front.csv", "front.json", "front.png", "sweep.html"} <= {path.name for path in sweep.report.iterdir()}
     records = {record.name: record for record in sweep.trials()}
     assert set(records) == {f"baseline-{PLAIN}", f"baseline-{TPT}", *(f"trial-{number:04d}" for number in range(4))}
@@ -71,7 +71,7 @@ def test_a_sweep_runs_from_a_space_file_to_its_front(tmp_path):
         "test/reliability.png",
         "log.txt",
     } <= artifacts
-    assert_logged(sweep, records[tested[0]])
+    assert_logs_are_complete(sweep, records[tested[0]])
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as store:
         assert store.execute("SELECT count(*) FROM runs WHERE status = 'FINISHED'").fetchone() == (1 + 2 + 4,)
     assert_same_layout(sweep, tmp_path / "mlflow.db")
@@ -82,8 +82,8 @@ def test_a_sweep_runs_from_a_space_file_to_its_front(tmp_path):
     subprocess.run(line, check=True, capture_output=True, cwd=tmp_path, env=environment(tmp_path))
 
 
-def assert_reported_from_the_first_second_to_the_last(done, sweep):
-    """On what a pipe gets: the header, what is begun, then sentences, table, and what to open."""
+def assert_output_is_complete(done, sweep):
+    """Check a pipe's output: the header, the steps, then sentences, the table, and the files to open."""
     subjects = ["sweep", "question", "searches", "work", "budget", "then", "folder", "page"]
     assert [line.split()[0] for line in done.stderr.splitlines()[: len(subjects)]] == subjects
     begun = [line for line in done.stderr.splitlines() if line.endswith(" ...")]
@@ -111,8 +111,8 @@ def assert_reported_from_the_first_second_to_the_last(done, sweep):
     assert "/#/experiments/1/runs/" in done.stdout
 
 
-def assert_logged(sweep, record):
-    """A trial's log has its key, its tasks and its end; that of the worker that is named there has the task, too."""
+def assert_logs_are_complete(sweep, record):
+    """Check that the trial's log has its key, tasks and end, and that the named worker's log has the task."""
     lines = (sweep.artifacts(record.name) / "log.txt").read_text().splitlines()
     assert f"{record.name} begins on val: config {record.key}, attempt 1" in lines[0]
     assert lines[-1].endswith(f"{record.name} has ended on test: complete")
@@ -122,8 +122,8 @@ def assert_logged(sweep, record):
     assert f"{title}, config {record.key}: begins" in log.read_text()
 
 
-@pytest.mark.slow  # several drivers in a row
-def test_killed_drivers_change_nothing_but_the_time():
+@pytest.mark.slow  # runs several drivers one after the other
+def test_killed_drivers_change_only_the_time():
     """Run `python -m benchmarks.resume` in its shortest form; `.ci/nightly races` kills twenty times."""
     words = [sys.executable, "-m", "benchmarks.resume", "--kills", "1", "--trials", "3"]
     done = subprocess.run(words, cwd=ROOT, env=environment(ROOT), capture_output=True, text=True)
@@ -131,12 +131,12 @@ def test_killed_drivers_change_nothing_but_the_time():
     assert "1 kills, 3 trials: 0 ended trials run again" in done.stdout
 
 
-@pytest.mark.slow  # two drivers
-def test_an_interrupted_sweep_is_put_in_order_and_goes_on(tmp_path):
-    processes, err = interrupted(tmp_path, signal.SIGINT)
+@pytest.mark.slow  # runs two drivers
+def test_an_interrupted_sweep_can_be_resumed(tmp_path):
+    processes, err = interrupt(tmp_path, signal.SIGINT)
     words = f"--space small.yaml --trials 1000 --name {only_sweep(tmp_path).path.name} --resume"
     assert err.splitlines()[-2:] == ["interrupted; to continue:", f"    {runnable(f'fpp-sweep tune {words}')}"]
-    wait_for(lambda: not any(line == _line(pid) for pid, line in processes.items()))
+    wait_for(lambda: not any(line == command_line_of(pid) for pid, line in processes.items()))
     before = {path.name: path.read_text() for path in complete_records(tmp_path)}
     sweep = only_sweep(tmp_path)
     changed = tune(tmp_path, "--resume", "--set", "params.fpp.gamma1.high=3", code=2)
@@ -144,7 +144,7 @@ def test_an_interrupted_sweep_is_put_in_order_and_goes_on(tmp_path):
     assert "params.fpp.gamma1.high: 10" in line
     assert "-> 3" in line
     count = len(before) + 2
-    tune(tmp_path, "--trials", str(count), "--resume")  # a budget may change
+    tune(tmp_path, "--trials", str(count), "--resume")  # a resume may change the budget
     assert sweep.info().state == "finished"
     states = {record.name: record.state for record in sweep.trials()}
     assert states == {f"baseline-{PLAIN}": "complete", **{f"trial-{number:04d}": "complete" for number in range(count)}}
@@ -158,12 +158,12 @@ def test_an_interrupted_sweep_is_put_in_order_and_goes_on(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_machine_that_shuts_down_interrupts_as_well(tmp_path):
-    interrupted(tmp_path, signal.SIGTERM)
+def test_sigterm_interrupts_a_sweep_like_ctrl_c(tmp_path):
+    interrupt(tmp_path, signal.SIGTERM)
 
 
-def interrupted(folder, kind):
-    """Send a driver a signal when one of many trials has ended; the processes that it had, and what it said."""
+def interrupt(folder, kind):
+    """Send a driver a signal after its first trial; return its child processes and its standard error."""
     with killed_at_end(start_tune(folder, "--trials", "1000")) as driver:
         wait_for(lambda: complete_records(folder))
         processes = descendants(driver.pid)
@@ -181,8 +181,8 @@ def interrupted(folder, kind):
 
 
 @pytest.mark.nightly
-@pytest.mark.slow  # Ray is being started
-def test_an_interrupt_while_ray_starts_says_how_to_go_on(tmp_path):
+@pytest.mark.slow  # starts Ray
+def test_an_interrupt_while_ray_starts_prints_the_command_that_resumes(tmp_path):
     with killed_at_end(start_tune(tmp_path)) as driver:
         while (line := driver.stderr.readline()) != "starting Ray ...\n":
             assert line
@@ -199,7 +199,7 @@ def test_an_interrupt_while_ray_starts_says_how_to_go_on(tmp_path):
     ]
 
 
-def _line(pid):
+def command_line_of(pid):
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     except OSError:
@@ -208,29 +208,29 @@ def _line(pid):
 
 @pytest.mark.slow
 def test_killed_workers_cost_time_and_no_result(tmp_path):
-    """First one, then the other of two workers is killed; they stand still before, so that trials are left."""
+    """The test kills two workers one after the other; it suspends them first, so that trials are left."""
     space = SMALL_SPACE.replace("workers: 1", "workers: 2")
     with killed_at_end(start_tune(tmp_path, "--trials", "8", space=space)) as driver:
 
         def workers():
             return {pid for pid, line in descendants(driver.pid).items() if "ray::WorkerActor" in line}
 
-        def stopped(count):
-            there = workers()
-            for pid in there:
+        def suspend_workers(count):
+            pids = workers()
+            for pid in pids:
                 os.kill(pid, signal.SIGSTOP)
-            return sorted(there) if len(there) == count else None
+            return sorted(pids) if len(pids) == count else None
 
         wait_for(lambda: complete_records(tmp_path))
-        victims = wait_for(lambda: stopped(2))
+        victims = wait_for(lambda: suspend_workers(2))
         for victim in victims:
-            there = workers()
+            pids = workers()
             os.kill(victim, signal.SIGKILL)
-            wait_for(lambda there=there: workers() - there)
+            wait_for(lambda pids=pids: workers() - pids)
         out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, out + err
     sweep = only_sweep(tmp_path)
-    assert sweep.info().work.workers_lost == len(victims)  # or the test proves nothing
+    assert sweep.info().work.workers_lost == len(victims)  # both kills were losses
     assert [record.state for record in sweep.trials()] == ["complete"] * 9
     assert_same_as_in_one_process(sweep, load_space(tmp_path / "small.yaml"), tmp_path / "cache")
 
@@ -253,8 +253,8 @@ class AsItIs(ZeroShot):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_what_goes_wrong_in_a_trial_fails_that_trial_with_its_reason_and_plugins_reach_every_process(tmp_path):
-    """A learning rate under which numbers overflow; an objective and a baseline that only a plugin has."""
+def test_an_error_in_a_trial_fails_only_that_trial_and_plugins_reach_every_process(tmp_path):
+    """One learning rate makes numbers overflow; an objective and a baseline come from a plugin."""
     (tmp_path / "mine.py").write_text(PLUGIN)
     space = """
 base: {fpp.steps: 2, views.count: 4, adapt.view_fraction: 0.5}
@@ -316,12 +316,12 @@ def test_tasks_that_take_too_long_end_the_sweep_with_their_reason(tmp_path):
         (["--frobnicate"], "--frobnicate"),
     ],
 )
-def test_bad_input_is_refused_at_once_in_a_line_and_leaves_nothing(tmp_path, words, complaint):
+def test_wrong_input_is_refused_at_once_in_one_line_and_leaves_no_files(tmp_path, words, complaint):
     done = tune(tmp_path, *words, code=2)
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")
     assert complaint in line
-    assert not list((tmp_path / "sweeps").glob("*/*")) if (tmp_path / "sweeps").exists() else True
+    assert not list((tmp_path / "sweeps").glob("*/*"))
 
 
 def assert_reported(done, complaint):
@@ -331,14 +331,14 @@ def assert_reported(done, complaint):
 
 
 @pytest.mark.parametrize("words", [[], ["--model", "ViT-B-16/openai"]])
-def test_a_data_root_that_is_not_there_is_reported_before_ray_and_weights_are(tmp_path, words):
+def test_a_missing_data_root_is_reported_before_ray_and_weights_are_loaded(tmp_path, words):
     done = tune(tmp_path, "--data-root", "nowhere", "--datasets", "dtd", *words, code=2)
     assert_reported(done, "dtd: data root nowhere is not there")
     assert " ...\n" not in done.stderr
     assert not list((tmp_path / "sweeps").glob("*/*"))
 
 
-@pytest.mark.slow  # Ray is started first
+@pytest.mark.slow  # starts Ray
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -349,7 +349,7 @@ def test_a_data_root_that_is_not_there_is_reported_before_ray_and_weights_are(tm
         (["--tracking-uri", "http://127.0.0.1:PORT"], "MLflow"),
     ],
 )
-def test_what_is_not_there_is_reported_in_a_line_before_any_trial(tmp_path, words, complaint):
+def test_missing_resources_are_reported_in_one_line_before_any_trial(tmp_path, words, complaint):
     done = tune(tmp_path, *(word.replace("PORT", str(free_port())) for word in words), code=2)
     assert_reported(done, complaint)
     assert not list((tmp_path / "sweeps").glob("*/*"))

@@ -43,7 +43,7 @@ def build_folder(folder):
 
 
 def refusal(case):
-    """Return exit code, standard output and the last line of standard error of a case in the current folder."""
+    """Run a case in the current folder; return exit code, standard output and the last line of standard error."""
     if "wrong" in case:
         Path("wrong.yaml").write_text(case["wrong"])
     out, err = io.StringIO(), io.StringIO()
@@ -80,7 +80,7 @@ def test_a_wrong_input_is_refused_in_one_line(folder, monkeypatch, case):
 
 
 def print_table():
-    """Print the table with the lines as they are now."""
+    """Print the table with the present lines."""
     comments = [line for line in TABLE.read_text().splitlines() if line.startswith("#")]
     print("\n".join([*comments, ""]))
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):

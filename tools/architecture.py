@@ -95,7 +95,7 @@ BOXES = (
     Box(620, 392, 240, 63, "MLflow", ("a copy, brought up to date; tracking/",)),
 )
 
-ARROWS = (  # x1, y1, x2, y2, both ways
+ARROWS = (  # x1, y1, x2, y2, and whether the arrow has two heads
     (250, 65, 310, 65, False),
     (345, 110, 215, 165, True),
     (435, 110, 435, 165, False),
@@ -108,7 +108,7 @@ ARROWS = (  # x1, y1, x2, y2, both ways
 )
 
 
-def drawn_box(box: Box, theme: Theme) -> str:
+def box_svg(box: Box, theme: Theme) -> str:
     fill = theme.accent if box.accent else theme.fill
     parts = [
         f'<rect x="{box.x}" y="{box.y}" width="{box.width}" height="{box.height}" rx="8" fill="{fill}" '
@@ -121,7 +121,7 @@ def drawn_box(box: Box, theme: Theme) -> str:
     return "\n".join(parts)
 
 
-def drawn_arrow(arrow: tuple[int, int, int, int, bool], theme: Theme) -> str:
+def arrow_svg(arrow: tuple[int, int, int, int, bool], theme: Theme) -> str:
     x1, y1, x2, y2, both_ways = arrow
     start = ' marker-start="url(#head)"' if both_ways else ""
     return f'<path d="M{x1} {y1} L{x2} {y2}" stroke="{theme.line}" stroke-width="1.5"{start} marker-end="url(#head)"/>'
@@ -136,8 +136,8 @@ def picture(theme: Theme) -> str:
         f'orient="auto-start-reverse"><path d="M0 0 L8 4 L0 8 z" fill="{theme.line}"/></marker></defs>',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="{theme.background}"/>',
     ]
-    parts.extend(drawn_arrow(arrow, theme) for arrow in ARROWS)
-    parts.extend(drawn_box(box, theme) for box in BOXES)
+    parts.extend(arrow_svg(arrow, theme) for arrow in ARROWS)
+    parts.extend(box_svg(box, theme) for box in BOXES)
     return "\n".join([*parts, "</svg>", ""])
 
 

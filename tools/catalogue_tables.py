@@ -34,7 +34,7 @@ def _method_lines(rows: Iterable[catalogue.MethodRow]) -> list[str]:
 
 
 def _pattern(key: str) -> str:
-    """Return `views.*` for `views.`, which stands for all settings that begin so."""
+    """Return `views.*` for `views.`, which stands for all settings whose keys begin with `views.`."""
     if key.endswith("."):
         return f"{key}*"
     return key

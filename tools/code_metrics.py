@@ -17,7 +17,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = "fpp_sweep"
-SMALL_PACKAGE = 300  # lines of functions; smaller packages are pooled, since a few lines would move their density
+SMALL_PACKAGE = (
+    300  # lines of functions in a package; smaller packages are pooled, because a few lines would change their density
+)
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -26,7 +28,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass
 class Figures:
-    """Counts over some functions."""
+    """Sums of counts over several functions."""
 
     lines: int = 0
     clauses: int = 0
@@ -56,7 +58,7 @@ class Figures:
 class Module:
     """A parsed source file."""
 
-    name: str  # dotted
+    name: str  # dotted name
     path: Path
     tree: ast.Module = field(repr=False)
 
@@ -113,7 +115,7 @@ def measure_all(modules: list[Module]) -> Figures:
 
 
 def packages(modules: list[Module]) -> dict[str, Figures]:
-    """Figures of each package; small ones are pooled under the name `small`."""
+    """Return the figures of each package; small packages are pooled under the name `small`."""
     by_package: dict[str, list[Module]] = {}
     for module in modules:
         by_package.setdefault(module.package, []).append(module)
@@ -131,7 +133,7 @@ def packages(modules: list[Module]) -> dict[str, Figures]:
 
 
 def clauses_of_expression(node: ast.AST) -> int:
-    """Comprehension clauses of one expression, those nested in it included."""
+    """Return the number of comprehension clauses of an expression, including nested ones."""
     return sum(len(inner.generators) for inner in ast.walk(node) if isinstance(inner, COMPREHENSIONS))
 
 
@@ -160,7 +162,7 @@ def is_type_checking(node: ast.AST) -> bool:
 
 
 def own_imports(module: Module, known: set[str]) -> set[str]:
-    """Modules of the package that a module imports when it runs, wherever in the file it does."""
+    """Return the modules of the package that a module imports at run time, at its top or in functions."""
     imported: set[str] = set()
     ahead: list[ast.AST] = [module.tree]
     while ahead:
@@ -178,7 +180,7 @@ def own_imports(module: Module, known: set[str]) -> set[str]:
 
 
 def imports_in_functions(modules: list[Module]) -> list[tuple[str, bool]]:
-    """Return imports inside functions, and for each if a comment stands on its line or on the line before."""
+    """Return imports inside functions, each with whether a comment stands on its line or the line before."""
     imports = []
     for module in modules:
         lines = module.path.read_text("utf-8").splitlines()
@@ -211,7 +213,7 @@ def print_summary(modules: list[Module]) -> None:
 
 
 def print_worst(modules: list[Module], target: Path, most: int = 40) -> None:
-    """The densest functions of a file or folder."""
+    """Print the densest functions of a file or folder."""
     rows = []
     chosen = [module for module in modules if module.path == target or target in module.path.parents]
     for module in chosen:

@@ -2,10 +2,10 @@
 
     python -m tools.conformance > docs/conformance.md
 
-`conformance.yaml` beside this file has the rows. `{...}` in its texts is replaced by a value of config or catalogue:
-`{fpp.gamma2}` is a default, `{paper:fpp.gamma2}` a value of the preset `paper`, `{ctpt.weight}` and `{ece.title}` are
-values of a row of the catalogue, `{lambda 10}` is lambda for ten classes, and `{views kept}` the number of selected
-views. Tests are named as pytest does, relative to tests/.
+`conformance.yaml` beside this file has the rows. `{...}` in its texts is replaced by a value of the configuration or
+the catalogue: `{fpp.gamma2}` is a default, `{paper:fpp.gamma2}` a value of the preset `paper`, `{ctpt.weight}` and
+`{ece.title}` are values of a row of the catalogue, `{lambda 10}` is lambda for ten classes, and `{views kept}` the
+number of selected views. Tests are named as pytest does, relative to tests/.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Section:
     title: str
     rules: tuple[Rule, ...]
     note: str = ""
-    datasets: bool = False  # True if the table of datasets follows
+    datasets: bool = False  # whether the table of datasets follows this section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +219,7 @@ def _setting(key: str) -> str:
 
 
 def _test_links(tests: Iterable[str], separator: str) -> str:
-    """Return links to tests; their names are sentences and are shown as such."""
+    """Return links to tests; their names are sentences, and the links show them as sentences."""
     links = []
     for test in tests:
         path, _, name = test.partition("::")

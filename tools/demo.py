@@ -1,6 +1,6 @@
-"""The pages that README links: `python -m tools.demo` runs a sweep and a reproduction and stores them in docs/demo.
+"""Run a sweep and a reproduction, and store their pages in docs/demo for the README: `python -m tools.demo`.
 
-Both use the embedded model, so that they take minutes. They run in a temporary folder and print commands as in an
+Both use the embedded model and therefore take only minutes. They run in a temporary folder and print commands as in an
 activated environment.
 """
 

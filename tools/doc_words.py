@@ -10,7 +10,11 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-GENERATED = {"conformance.md", "findings.md", "printed.md"}  # `python -m tools.conformance`, `findings`, `printed`
+GENERATED = {
+    "conformance.md",
+    "findings.md",
+    "printed.md",
+}  # pages that `python -m tools.conformance`, `tools.findings` and `tools.printed` write
 MAX_WORDS = 20_000  # words of docs/, generated pages not counted
 MAX_README_WORDS = 1_200
 MAX_PARAGRAPH_WORDS = 100

@@ -1,4 +1,4 @@
-"""docs/findings.md from a reproduction on the embedded model: `python -m tools.findings reproductions/tiny`.
+"""Write docs/findings.md from a reproduction on the embedded model.
 
 python -m fpp_sweep.reproduce --table all
 python -m tools.findings reproductions/tiny > docs/findings.md

@@ -1,8 +1,7 @@
-"""The notebook with the outputs of its cells: `python -m tools.notebook` runs docs/first_sweep.ipynb and stores them.
+"""Run docs/first_sweep.ipynb and store the outputs of its cells: `python -m tools.notebook`.
 
-The cells run in a temporary folder, in one process, as after `pip install` without a clone. The metadata of the
-notebook hold a digest of the cells and of the engine; `tests/test_notebook.py` compares it, so that stale outputs are
-found.
+The cells run in one process in a temporary folder, as they would after `pip install` without a clone. The notebook's
+metadata hold a digest of the cells and of the engine. `tests/test_notebook.py` compares it and so finds stale outputs.
 """
 
 from __future__ import annotations
@@ -25,17 +24,18 @@ from typing import Any
 from fpp_sweep.spec.keys import ENGINE
 
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "first_sweep.ipynb"
-DIGEST = "outputs_of"  # key of the metadata
-LONGEST_OUTPUT = 2000  # characters that a cell prints
-HTML_ATTRIBUTES = r' (?:class|id|tabindex|role|aria-label|scope|data-[a-z]+)="[^"]*"'  # for pages only
+DIGEST = "outputs_of"  # key of the digest in the metadata
+LONGEST_OUTPUT = 2000  # number of characters of a cell's output that are kept
+HTML_ATTRIBUTES = (
+    r' (?:class|id|tabindex|role|aria-label|scope|data-[a-z]+)="[^"]*"'  # attributes that only web pages need
+)
 
 
 def main() -> None:
     document = json.loads(NOTEBOOK.read_text("utf-8"))
     programs = str(Path(sys.executable).parent)
-    os.environ["PATH"] = (
-        f"{programs}{os.pathsep}{os.environ['PATH']}"  # commands are printed as in an active environment
-    )
+    # commands are printed as in an activated environment
+    os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
     started_in = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -52,7 +52,7 @@ def code_cells(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def digest(document: Mapping[str, Any]) -> str:
-    """Return a digest of what the outputs follow from: the code of all cells, and the engine's version."""
+    """Return a digest of everything that determines the outputs: the code of all cells, and the engine's version."""
     code = "\0".join("".join(cell["source"]) for cell in code_cells(document))
     return hashlib.sha256(f"{ENGINE}\0{code}".encode()).hexdigest()[:16]
 

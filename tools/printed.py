@@ -1,4 +1,4 @@
-"""The page of what is printed and does not agree with code or with itself: `python -m tools.printed > docs/printed.md`.
+"""Write the page of printed numbers that contradict code or each other: `python -m tools.printed > docs/printed.md`.
 
 `printed.yaml` beside this file has the data. Means are computed from their cells.
 """

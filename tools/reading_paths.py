@@ -36,7 +36,7 @@ class Step:
 
     file: str  # below the package's folder
     name: str  # such as `main`, `Worker` or `Worker.run`
-    is_caller: bool = False  # this step names the one before, and not the other way round
+    is_caller: bool = False  # whether this step names the previous one, instead of the previous one naming this step
 
     @classmethod
     def of(cls, text: str) -> Step:
@@ -59,7 +59,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """A way through the source, and how many files it may have."""
+    """A path through the source, and the largest number of files that it may have."""
 
     name: str
     title: str
@@ -142,7 +142,7 @@ def is_named(caller: Step, callee: Step) -> bool:
     if source is None:
         return False
     if caller.file == callee.file and callee.name == caller.name.rpartition(".")[0]:
-        return True  # from a method to its class, and on to a method that uses the same file or attribute
+        return True  # a method leads to its class, and from there to a method that uses the same file or attribute
     class_name, _, method = callee.name.rpartition(".")
     if class_name:
         return _names_method(caller, callee, source, class_name, method)
@@ -211,11 +211,11 @@ def _is_module(node: ast.expr, caller: Step, callee: Step) -> bool:
 
 
 class AllChainsSeen(BaseException):
-    """The end of work that is recorded; not an Exception, which would be taken for a failure of the trial."""
+    """A signal that ends the recorded work; it is no Exception, because that would count as a failure of the trial."""
 
 
 class StackRecorder:
-    """Records the files of the package on the stack whenever the last step of a chain is entered along the chain."""
+    """A recorder of the package's files on the stack at each entry into a chain's last step along the chain."""
 
     def __init__(self, walk: Walk) -> None:
         self.files: set[str] = set()
@@ -247,7 +247,9 @@ class StackRecorder:
         stack = _stack_of(frame)
         remaining = iter(stack)
         functions = [step for step in self._walk.chains[number] if not _is_class(step)]
-        if all(step.definition in remaining for step in functions):  # the chain is on the stack, in its order
+        if all(
+            step.definition in remaining for step in functions
+        ):  # the steps of the chain are on the stack in this order
             self.seen_chains.add(number)
             self.files |= {file for file, _ in stack}
         if len(self.seen_chains) == len(self._walk.chains):

@@ -17,7 +17,7 @@ from fpp_sweep.spec.config import Setting, settings
 
 Schema = dict[str, Any]
 
-INDENTED_LEVELS = 4  # levels of the file that are spread over lines if they are longer than WIDTH
+INDENTED_LEVELS = 4  # number of levels that are written on several lines if they are longer than WIDTH
 WIDTH = 110
 NUMBERS: Mapping[str, Schema] = {  # forms in which numbers may be written; x0.1 is relative to the setting's default
     "float": {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^x[0-9.eE+-]+$"}]},
@@ -30,7 +30,7 @@ STEPS: Mapping[str, Schema] = {
 
 
 def schema() -> Schema:
-    """Return what editors check a file against while it is written; `load_space` checks more."""
+    """Return the schema with which editors check a search space; `load_space` checks more."""
     metric = json_schema(Objective)["metric"]
     objective = _object(json_schema(Objective), required=["metric"])
     constraint = _object(json_schema(Constraint), required=["metric"])
@@ -79,7 +79,10 @@ def _definitions() -> Schema:
         definitions[kind] = number
         definitions[f"{kind}.range"] = _range(kind)
     definitions["settings"] = _object(single_values)
-    definitions["values"] = {**_object(values), "patternProperties": {",": {}}}  # keys that move together
+    definitions["values"] = {
+        **_object(values),
+        "patternProperties": {",": {}},
+    }  # keys with a comma are groups of settings that change together
     definitions["when"] = {**_ref("values"), "propertyNames": {"pattern": "^[^,]+$"}}
     return definitions
 
@@ -138,7 +141,7 @@ def _object(properties: Mapping[str, Schema], required: Sequence[str] = ()) -> S
 
 
 def written(value: Any, depth: int = 0) -> str:
-    """Return JSON whose first levels are spread over lines, as far as they need it.
+    """Return JSON whose first levels are written on several lines where one line would be too long.
 
     >>> print(written({"a": {"b": [1, 2]}}))
     {"a": {"b": [1, 2]}}

@@ -1,4 +1,4 @@
-"""A clock that is off by CHAOS_CLOCK seconds, for Python code: `benchmarks.faults` puts this folder on PYTHONPATH."""
+"""Move the clock of Python code by CHAOS_CLOCK seconds; `benchmarks.faults` puts this folder on PYTHONPATH."""
 
 import os
 import time

@@ -1,8 +1,11 @@
 """Overhead of a sweep: `python -m experiments.driver_costs.driver`.
 
-- Trials of a task that does nothing, through all that a real one goes through: Ray Tune, Optuna's study, the trial's
-  process, the scheduler, scoring, files, records. At one trial at a time, so that nothing hides behind anything else.
-- What `ask` takes in a study that has many trials already.
+The command measures two things:
+
+- the time of trials whose task does nothing. They pass through everything that a real trial passes through: Ray Tune,
+  Optuna's study, the trial's process, the scheduler, scoring, files and records. One trial runs at a time, so that no
+  cost is hidden by another trial's work.
+- the time of `ask` in a study that already has many trials.
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ SAMPLES, CLASSES = 10, 3
 
 
 class EndTimes:
-    """Keeps the times at which trials were completed."""
+    """A listener that stores the times at which trials were completed."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
@@ -75,8 +78,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("experiments.driver_costs.driver", __doc__ or "")
-    options.add_argument("--trials", type=int, default=200, metavar="N", help="that do nothing")
-    options.add_argument("--asked", type=int, nargs="*", default=[100, 500, 2000], metavar="N", help="sizes of a study")
+    options.add_argument("--trials", type=int, default=200, metavar="N", help="number of trials that do nothing")
+    options.add_argument(
+        "--asked", type=int, nargs="*", default=[100, 500, 2000], metavar="N", help="numbers of trials in the study"
+    )
     return options.parse_args(argv)
 
 
@@ -85,7 +90,7 @@ def space_of(trials: int) -> Space:
 
 
 def ask_seconds(count: int) -> float:
-    """Seconds for the next ask, a median of five; the study is filled with random trials."""
+    """Return the median seconds of five asks in a study that is filled with random trials."""
     space = space_of(10 * count)
     with tempfile.TemporaryDirectory() as scratch:
         study = SweepStudy(Path(scratch) / "study.db", "asked", space)
@@ -118,8 +123,8 @@ def print_overhead(trials: int) -> None:
     shape: dict[str, Any] = {"group": "tiny", "classes": ("a", "b", "c"), "size": SAMPLES, "digest": "", "images": ""}
     data = DatasetInfo(name="scenes", split="test", **shape)
 
-    class NothingToDo:
-        """A worker that answers at once."""
+    class IdleWorker:
+        """A worker that returns a result without any work."""
 
         def __init__(self) -> None:
             self.info = model
@@ -152,8 +157,8 @@ def print_overhead(trials: int) -> None:
                 super().__init__(WorkerSpec(model="none"), needs, tasks, attempts=1, timeout=60.0)
                 self._scheduler.start_worker = self._start_idle
 
-            async def _start_idle(self) -> NothingToDo:
-                return NothingToDo()
+            async def _start_idle(self) -> IdleWorker:
+                return IdleWorker()
 
         folder = SweepFolder(Path(scratch) / "driver")
         folder.path.mkdir()

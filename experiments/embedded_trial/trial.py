@@ -1,7 +1,7 @@
-"""A whole trial, pretraining and TPT over a dataset: `python -m experiments.embedded_trial.trial`.
+"""Time of a whole trial with pretraining and TPT on one dataset: `python -m experiments.embedded_trial.trial`.
 
-Both sides start from cached image features, which do not depend on the trial. (The released code makes views and
-features again in every trial; benchmarks.features tells what that costs.) Both sides pretrain with the same noise.
+Both sides start from cached image features, which do not depend on the trial. (The released code draws views and
+computes features again in every trial; benchmarks.features measures that cost.) Both sides pretrain with equal noise.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.harness import Ratio, equal, finish, parse, require_open_clip, rounds
+from benchmarks.harness import Ratio, check_equal, finish, parse, require_open_clip, rounds
 from fpp_sweep.cli.command import Parser, run
 from fpp_sweep.core.compute.random_streams import torch_generator
 from fpp_sweep.core.datasets import Dataset
@@ -36,12 +36,12 @@ from tests.reference import naive
 
 SEED = 0
 SPLIT = "test"
-TOLERANCE = 1e-3  # of probabilities after a pretraining: rounding grows from step to step
+TOLERANCE = 1e-3  # for probabilities after a pretraining, in which rounding errors grow from step to step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trial:
-    """One trial, for either side."""
+    """One trial that the engine and the naive reference can both run."""
 
     worker: Worker
     plan: Plan
@@ -55,13 +55,14 @@ class Trial:
         return self.worker.clip
 
     def by_engine(self) -> tuple[Tensor, Tensor]:
-        """Confidences and predicted classes, by the path that every command takes."""
+        """Return confidences and predicted classes, computed as every command computes them."""
         executor = LocalExecutor(self.worker, TaskKeys(self.worker.model_info(), self.plan.datasets_by_key()))
         _, (result,) = run_trial(self.plan, self.config, SPLIT, executor)
         predictions = result.predictions
         return torch.as_tensor(predictions.confidence), torch.as_tensor(predictions.predicted)
 
     def by_naive(self) -> tuple[Tensor, Tensor]:
+        """Return confidences and predicted classes, computed by the naive reference one image at a time."""
         text = naive.NaiveText(self.weights, self.clip.text.heads, quick_gelu=self.clip.text.activation == "quick_gelu")
         ids = self._token_ids()
         context = self._naive_prompt(text, ids)
@@ -87,7 +88,7 @@ class Trial:
         config = self.config.fpp.scaled(self.clip.embedding_scale)
         predefined = open_prompt(self.clip, self.config.anchor_prompt).context
         texts = class_texts(self.clip, self.dataset.classes, len(predefined))
-        names = (SEED, "fpp", self.dataset.name)  # of the engine's random streams
+        names = (SEED, "fpp", self.dataset.name)  # of the random streams that the engine uses
         draws = draw_noise(texts, len(predefined), config, torch_generator(*names, "noise"))
         learned = naive.pretrain(
             text,
@@ -99,7 +100,7 @@ class Trial:
                 for noise in itertools.islice(draws, config.steps)
             ],
             weight=flatness_weight(self.config, self.dataset, len(texts)),
-            context_std=1.0,  # the draws are scaled already
+            context_std=1.0,  # the draws already have their final scale
             class_std=1.0,
             lr=config.lr,
             final_lr=config.final_lr,
@@ -120,9 +121,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse("experiments.embedded_trial.trial", __doc__ or "", _options, argv)
     require_open_clip()
     with tempfile.TemporaryDirectory() as folder:
-        trial = prepared(args, Path(folder))
+        trial = prepare_trial(args, Path(folder))
         (confidence, predicted), (expected, classes) = trial.by_engine(), trial.by_naive()
-        equal(confidence, expected, "confidences", TOLERANCE)
+        check_equal(confidence, expected, "confidences", TOLERANCE)
         if not torch.equal(predicted, classes):
             raise AssertionError("the two sides predict different classes")
         works = {"naive": (trial.by_naive, 1), "engine": (trial.by_engine, 1)}
@@ -139,12 +140,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _options(options: Parser) -> None:
-    options.add_argument("--dataset", default="digits", metavar="NAME", help="one of the embedded ones")
+    options.add_argument("--dataset", default="digits", metavar="NAME", help="an embedded dataset")
     options.add_argument("--images", type=int, default=100, metavar="N")
 
 
-def prepared(args: Any, folder: Path) -> Trial:
-    """The embedded model with features of a dataset; what open_clip takes to load is behind us then."""
+def prepare_trial(args: Any, folder: Path) -> Trial:
+    """Return a trial of the embedded model with cached features; open_clip, which loads slowly, is loaded here."""
     config = preset("tiny").replace({"prompt": "fpp"})
     if args.quick:
         config = config.replace({"fpp.steps": 10, "views.count": 16})

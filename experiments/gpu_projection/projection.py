@@ -1,10 +1,13 @@
-"""Counts of the work of a trial on a GPU: `python -m experiments.gpu_projection.projection`. No GPU is used.
+"""Projected time of a trial on a GPU from counted work: `python -m experiments.gpu_projection.projection`.
 
-Floating-point operations of matrix products, bytes that operations read and write, and kernels launched, of the work
-that trials consist of, at ViT-B-16's sizes: a view through the image tower, an image's 64 views drawn, a step of
-pretraining, an image adapted to. Every eager operation that touches contents counts as one kernel. Seconds are the
-longest of three: operations at a share of a device's peak, bytes at a share of its bandwidth, launches one after the
-other. Peaks are the vendors' figures without sparsity; the shares are assumptions, and options.
+No GPU is used. The command counts the floating-point operations of matrix products, the bytes that operations read
+and write, and the kernels that are launched. It counts each kind of work in a trial at ViT-B-16's sizes: one view in
+the image tower, drawing an image's 64 views, one step of pretraining, and adapting to one image. Every eager operation
+that touches contents counts as one kernel.
+
+The projected seconds are the longest of three times: the operations at a share of a device's peak, the bytes at a share
+of its bandwidth, and the launches one after the other. Peaks are the vendors' figures without sparsity; the shares are
+assumptions that options can change.
 """
 
 from __future__ import annotations
@@ -21,10 +24,10 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.adapt import MOST_IMAGES, StandInJacobian, started
+from benchmarks.adapt import MOST_IMAGES, StandInJacobian, start_state
 from benchmarks.device_views import Operations, picture
 from benchmarks.features import vit_b_16
-from benchmarks.harness import equal, finish, parse, require_open_clip, table
+from benchmarks.harness import check_equal, finish, parse, require_open_clip, table
 from benchmarks.pretrain import engine_step
 from benchmarks.world import PAPER_CLASSES, SMALL, VIT_B_16, Shape, build
 from experiments.gpu_projection.paper import counter
@@ -42,11 +45,11 @@ from fpp_sweep.core.models.image_tower import shorten_last_block
 from fpp_sweep.core.text.tower import TextTower
 from fpp_sweep.spec.config import AdaptConfig, FppConfig, ViewConfig
 
-GPU_ROWS = 65536  # that a GPU takes at once: counted here as it would, so that there are as many launches
-TOKENS = 16384  # of a batch that is adapted to
-PHOTO = 500, 400  # pixels
+GPU_ROWS = 65536  # rows that a GPU computes at once; counting with the same number gives the same number of launches
+TOKENS = 16384  # tokens of a batch of images that are adapted to
+PHOTO = 500, 400  # width and height in pixels
 VIEWS = 64
-TRIALS = 200  # of the projected sweep
+TRIALS = 200  # number of trials of the projected sweep
 SWEEP_DEVICES = ("H100 (SXM)", "A100 (80 GB)", "L4")
 SWEEP_GPUS = (1, 8, 64)
 TOWER, DRAWN, FUSED = "64 views through the tower", "64 views drawn, eager", "64 views drawn, fused"
@@ -55,7 +58,7 @@ WHOLE = f"{TOWER}, last block whole"
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Peaks of a GPU, dense: TFLOP/s by precision, and TB/s."""
+    """Peaks of a GPU for dense matrices: TFLOP/s by precision, and bandwidth in TB/s."""
 
     float32: float
     tf32: float
@@ -96,7 +99,7 @@ class Counted:
 class Work:
     """Operations, bytes and kernels of a unit of work, by precision.
 
-    Where work was counted in float32 alone, bytes stay those of float32.
+    Work that was counted only in float32 has the bytes of float32 in every precision.
     """
 
     counted: Mapping[str, Counted]
@@ -107,19 +110,19 @@ class Work:
 
 
 class Traffic(Operations):
-    """Counts what they read, too, and operations that give several tensors."""
+    """Operations that also count the bytes read, and operations that return several tensors."""
 
-    SHAPES = (*Operations.SHAPES, "transpose", "detach", "as_strided", "empty", "split", "chunk")
+    VIEW_OPERATIONS = (*Operations.VIEW_OPERATIONS, "transpose", "detach", "as_strided", "empty", "split", "chunk")
 
-    def touches(self, name: str, out: object) -> bool:
-        return name != "t" and not any(each in name for each in self.SHAPES)
+    def touches_contents(self, name: str, out: object) -> bool:
+        return name != "t" and not any(operation in name for operation in self.VIEW_OPERATIONS)
 
-    def moved(self, given: object, out: object) -> int:
-        return stored(given) + stored(out)
+    def bytes_moved(self, given: object, out: object) -> int:
+        return bytes_stored(given) + bytes_stored(out)
 
 
-def stored(values: object) -> int:
-    """Bytes of all tensors among them; of one that repeats itself, once."""
+def bytes_stored(values: object) -> int:
+    """Return the bytes of all tensors among the values; a tensor that repeats its storage counts once."""
     tensors = [each for each in tree_leaves(values) if isinstance(each, Tensor)]
     return sum(min(each.nbytes, each.untyped_storage().nbytes()) for each in tensors)
 
@@ -130,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     counts: dict[str, Work] = image_side(args)
     for classes in [10] if args.quick else args.classes:
         counts |= text_side(args, classes)
-    print("\n" + table([*projected(args, counts), ten_sets(args, counts)]) + "\n")
+    print("\n" + table([*project_work(args, counts), ten_sets(args, counts)]) + "\n")
     if not args.quick:
         print(table(whole_sweep(args, counts)) + "\n")
     rows = [
@@ -149,12 +152,22 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _options(options: Parser) -> None:
     options.add_argument("--classes", type=int, nargs="+", default=[10, 101, 1000], metavar="K", help="10 ... 1000")
-    options.add_argument("--of-peak", type=float, default=0.4, metavar="SHARE", help="that products reach")
-    options.add_argument("--of-bandwidth", type=float, default=0.6, metavar="SHARE", help="that other kernels reach")
-    options.add_argument("--launch", type=float, default=5.0, metavar="US", help="microseconds of an eager kernel")
+    options.add_argument(
+        "--of-peak", type=float, default=0.4, metavar="SHARE", help="share of the peak that matrix products reach"
+    )
+    options.add_argument(
+        "--of-bandwidth",
+        type=float,
+        default=0.6,
+        metavar="SHARE",
+        help="share of the bandwidth that other kernels reach",
+    )
+    options.add_argument(
+        "--launch", type=float, default=5.0, metavar="US", help="microseconds for launching an eager kernel"
+    )
 
 
-def counted(work: Callable[[], object]) -> Counted:
+def count_work(work: Callable[[], object]) -> Counted:
     with counter() as flops, Traffic() as traffic:
         work()
     return Counted(flops.get_total_flops(), traffic.calls, traffic.bytes)
@@ -164,40 +177,44 @@ def counted(work: Callable[[], object]) -> Counted:
 
 
 def image_side(args: Any) -> dict[str, Work]:
-    """An image of 64 views: through the tower, whole and shortened, and drawn."""
-    eager, fused = drawing(args)
-    whole = tower(vit_b_16())
+    """Return the work for an image of 64 views: the whole tower, the shortened tower, and drawing."""
+    eager, fused = count_drawing(args)
+    whole = count_tower(vit_b_16())
     found = torch.tensor([whole["float32"].flops, whole["fp16"].flops], dtype=torch.float64)
-    equal(found, torch.full_like(found, VIEWS * formula()), "operations counted and by formula", 0.5)
+    check_equal(found, torch.full_like(found, VIEWS * flops_of_view()), "operations counted and by formula", 0.5)
     return {
         WHOLE: Work(whole, "image"),
-        TOWER: Work(tower(shorten_last_block(vit_b_16())), "image"),
+        TOWER: Work(count_tower(shorten_last_block(vit_b_16())), "image"),
         DRAWN: Work({"float32": eager}, "image"),
         FUSED: Work({"float32": fused}, "image"),
     }
 
 
-def tower(visual: nn.Module) -> dict[str, Counted]:
-    """Return the counts of an image in a group of 256 views, by precision: what a third view adds to two."""
+def count_tower(visual: nn.Module) -> dict[str, Counted]:
+    """Return the counts of an image in a group of 256 views by precision, computed from two views and three."""
     group, found = VIEWS * images_per_batch(VIEWS), {}
-    torch.backends.mha.set_fastpath_enabled(False)  # one operation of many kernels, which cannot be counted
+    torch.backends.mha.set_fastpath_enabled(
+        False
+    )  # the fast path is one operation with many kernels that cannot be counted
     try:
         for precision in ("float32", "fp16"):
             with torch.no_grad(), computing(precision, torch.device("cpu")):
-                two, three = (counted(partial(visual, torch.zeros(some, 3, 224, 224))) for some in (2, 3))
-            found[precision] = (two + (three + two * -1) * (group - 2)) * (VIEWS / group)
+                two_views = count_work(partial(visual, torch.zeros(2, 3, 224, 224)))
+                three_views = count_work(partial(visual, torch.zeros(3, 3, 224, 224)))
+            one_view = three_views + two_views * -1
+            found[precision] = (two_views + one_view * (group - 2)) * (VIEWS / group)
     finally:
         torch.backends.mha.set_fastpath_enabled(True)
     return found
 
 
-def formula(width: int = 768, tokens: int = 197, blocks: int = 12, out: int = 512) -> float:
-    """Operations of a view in ViT-B-16: patches, blocks with their two products of attention, projection."""
+def flops_of_view(width: int = 768, tokens: int = 197, blocks: int = 12, out: int = 512) -> float:
+    """Return the operations of a view in ViT-B-16 by formula: patches, blocks (with attention), projection."""
     block = 12 * tokens * width**2 + 2 * tokens**2 * width
     return 2.0 * ((tokens - 1) * width**2 + blocks * block + width * out)
 
 
-class Fusing:
+class FusingRunner:
     """Counts a compiled function as one kernel that reads its arguments and writes its results, and runs it eagerly."""
 
     def __init__(self) -> None:
@@ -205,37 +222,43 @@ class Fusing:
 
     def __call__(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         found: list[T] = []
-        self.inside += counted(lambda: found.append(function(*arguments, **named)))
-        self.kernels += Counted(0, 1, stored((arguments, named, found)))
+        self.inside += count_work(lambda: found.append(function(*arguments, **named)))
+        self.kernels += Counted(0, 1, bytes_stored((arguments, named, found)))
         return found[0]
 
 
-def drawing(args: Any) -> tuple[Counted, Counted]:
-    """Return the counts of an image, eager and fused; a group has as many kernels.
+def count_drawing(args: Any) -> tuple[Counted, Counted]:
+    """Return the counts of drawing an image's views, eager and fused.
 
-    Fused counts the eager rest and one kernel for each compiled function.
+    A group of images needs as many kernels as one image, so an image has its share of them. The fused counts are the
+    eager operations outside compiled functions, and one kernel for each compiled function.
     """
     count, size = (8, 48) if args.quick else (VIEWS, 224)
     image = Image.fromarray(picture(np.random.default_rng(0), *PHOTO))
     stream = views.sample_rng(0, "any", "test", "0")
     plan = views.plan_views(image.size, ViewConfig(count=count), augmix=True, flip=True, rng=stream)
-    planned, preprocess, fusing = [PlannedImage.of(image, plan, size)], Preprocess(size=size), Fusing()
-    eager = counted(lambda: render(planned, preprocess, eagerly))
-    fused = counted(lambda: render(planned, preprocess, fusing)) + fusing.inside * -1 + fusing.kernels
-    first, second = (replace(each, launches=each.launches / images_per_batch(VIEWS)) for each in (eager, fused))
-    return first, second
+    planned, preprocess, fusing = [PlannedImage.of(image, plan, size)], Preprocess(size=size), FusingRunner()
+    eager = count_work(lambda: render(planned, preprocess, eagerly))
+    fused = count_work(lambda: render(planned, preprocess, fusing)) + fusing.inside * -1 + fusing.kernels
+    group = images_per_batch(VIEWS)
+    return replace(eager, launches=eager.launches / group), replace(fused, launches=fused.launches / group)
 
 
 # --- texts
 
 
 def text_side(args: Any, classes: int) -> dict[str, Work]:
-    """A step of pretraining, and an image adapted to with a prepared J; from what a third block adds to two."""
+    """Return the work of pretraining, and of adapting to an image with a prepared J.
+
+    Towers with two and three blocks are counted; their difference is the work of each further block.
+    """
     shape = SMALL if args.quick else VIT_B_16
     with patch.object(TextTower, "positions_per_batch", lambda tower: GPU_ROWS):
-        (step, adapted, batch), more = (text_counts(replace(shape, layers=layers), classes) for layers in (2, 3))
-    beyond, steps = shape.layers - 2, FppConfig().steps
-    step, adapted = step + (more[0] + step * -1) * beyond, adapted + (more[1] + adapted * -1) * beyond
+        step_of_two, adapted_of_two, batch = text_counts(replace(shape, layers=2), classes)
+        step_of_three, adapted_of_three, _ = text_counts(replace(shape, layers=3), classes)
+    further_blocks, steps = shape.layers - 2, FppConfig().steps
+    step = step_of_two + (step_of_three + step_of_two * -1) * further_blocks
+    adapted = adapted_of_two + (adapted_of_three + adapted_of_two * -1) * further_blocks
     return {
         f"pretraining, K = {classes}, {steps} steps": Work({"float32": step * steps}, "prompt"),
         f"adaptation, K = {classes}": Work({"float32": adapted * (1 / batch)}, f"image, of {batch} at once"),
@@ -243,21 +266,22 @@ def text_side(args: Any, classes: int) -> dict[str, Work]:
 
 
 def text_counts(shape: Shape, classes: int) -> tuple[Counted, Counted, int]:
-    """A step, a batch of images, and how many those are."""
+    """Return the counts of a step of pretraining and of adapting to a batch of images, and the size of the batch."""
     world = build(shape, classes, samples=MOST_IMAGES, device="cpu")
     tokens = len(world.texts.packing)
     batch = max(1, min(MOST_IMAGES, TOKENS // tokens))
     size = jacobian_bytes(world.texts, world.context) / 2**20
     print(f"K = {classes}: {tokens} tokens, J of {size:.0f} MiB in float32, {shape.layers} blocks", flush=True)
-    # of two steps without what one takes: a first step has more to do
-    one, two = (counted(partial(engine_step, world, "cpu", steps)) for steps in (1, 2))
+    # the difference of two steps and one step, because the first step has additional work
+    one_step = count_work(partial(engine_step, world, "cpu", 1))
+    two_steps = count_work(partial(engine_step, world, "cpu", 2))
     with torch.no_grad():
         features = world.texts.features(world.context)
     empty = features.new_empty(features.numel(), world.context.numel())  # never written, so it takes no memory
     first = StandInJacobian(features, empty, world.context.shape)
     method = Tpt(adapt=AdaptConfig())
-    adapted = counted(lambda: method.predict(world.model, started(method, world, first), world.views[:batch]))
-    return two + one * -1, adapted, batch
+    adapted = count_work(lambda: method.predict(world.model, start_state(method, world, first), world.views[:batch]))
+    return two_steps + one_step * -1, adapted, batch
 
 
 # --- tables
@@ -269,26 +293,29 @@ def counted_row(name: str, precision: str, found: Counted, work: Work) -> dict[s
     return cells | {"GB read and written": f"{found.bytes / 1e9:.3g}"}
 
 
-def projected(args: Any, counts: Mapping[str, Work]) -> list[dict[str, object]]:
-    """Seconds of a prompt, or images per second."""
+def project_work(args: Any, counts: Mapping[str, Work]) -> list[dict[str, object]]:
+    """Return rows with the projected seconds per prompt, or images per second, on each device."""
     rows = []
     for name, work in counts.items():
         prompt = work.unit == "prompt"
         cells: dict[str, object] = {"work": name, "unit": "s" if prompt else "images/s"}
         for title, device in DEVICES.items():
             times = [work.seconds(device, precision, args) for precision in PRECISIONS]
-            cells[title] = shown(times if prompt else [1 / each for each in times])
+            cells[title] = format_values(times if prompt else [1 / each for each in times])
         rows.append(cells)
     return rows
 
 
 def ten_sets(args: Any, counts: Mapping[str, Work]) -> dict[str, object]:
-    """Minutes for the features of the paper's ten test sets, drawn and encoded one after the other on one device."""
+    """Return a row with the minutes for the features of the paper's ten test sets on one device.
+
+    Views are drawn first and encoded afterwards; the two times add up.
+    """
     images = sum(DATASETS[name].test_size or 0 for name in PAPER_CLASSES)
     cells: dict[str, object] = {"work": f"features of {images} images", "unit": "min"}
     for title, device in DEVICES.items():
         times = [sum(counts[name].seconds(device, each, args) for name in (TOWER, FUSED)) for each in PRECISIONS]
-        cells[title] = shown([images * each / 60 for each in times])
+        cells[title] = format_values([images * each / 60 for each in times])
     return cells
 
 
@@ -319,8 +346,8 @@ def sweep_seconds(args: Any, counts: Mapping[str, Work], device: Device, precisi
     return total
 
 
-def shown(values: Sequence[float]) -> str:
-    """Return one number where all are equal."""
+def format_values(values: Sequence[float]) -> str:
+    """Return the numbers with three digits, or a single number if all are equal."""
     texts = [f"{value:.3g}" for value in values]
     return " / ".join(texts if len(set(texts)) > 1 else texts[:1])
 

@@ -1,8 +1,8 @@
 """Cost of an MLflow outage to a sweep: `python -m experiments.mlflow_outage.outage`.
 
-The same sweep, alternating: with a server that is up, and with one that is killed as soon as the first record is
-written and stays away until the sweep is over. Then the server is started again, `sync` delivers, and both stores must
-hold the same runs, params, metrics and tags, each once.
+The same sweep runs alternately with a server that stays up, and with a server that is killed as soon as the first
+record is written and stays down until the sweep is over. Then the server is started again, and `sync` delivers the
+records. Both stores must hold the same runs, params, metrics and tags, each of them once.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tests.kit.processes import environment
 from tests.kit.stores import Server, contents
 
 SPACES = Path(__file__).parents[2] / "search_spaces"
-KEYS = {"runs": 2, "params": 2, "metrics": 2, "latest": 2, "tags": 2}  # columns of a row that say what it is
-STEP = 3  # the column of a metric's step
+KEYS = {"runs": 2, "params": 2, "metrics": 2, "latest": 2, "tags": 2}  # number of columns of a row that identify it
+STEP = 3  # index of the column with a metric's step
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -38,10 +38,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             for state in ("up", "down") if pair % 2 == 0 else ("down", "up"):
                 folder = root / f"{pair}-{state}"
                 folder.mkdir()
-                took, held[state] = measured(folder, environment(root), args, down=state == "down")
-                if pair:  # the first one fills the cache of image features
+                took, held[state] = run_sweep(folder, environment(root), args, down=state == "down")
+                if pair:  # the first pair only fills the cache of image features
                     seconds[state].append(took)
-            compare(held["up"], held["down"])
+            require_equal(held["up"], held["down"])
             if pair:
                 print(f"pair {pair}: {seconds['down'][-1] / seconds['up'][-1] - 1:+.1%}", flush=True)
     lost = statistics.median(down / up for down, up in zip(seconds["down"], seconds["up"], strict=True)) - 1
@@ -51,14 +51,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("experiments.mlflow_outage.outage", __doc__ or "")
     options.add_argument("--pairs", type=int, default=3, metavar="N")
-    options.add_argument("--trials", type=int, default=8, metavar="N", help="of the perturb space")
+    options.add_argument("--trials", type=int, default=8, metavar="N", help="trials of the space `perturb`")
     return options.parse_args(argv)
 
 
-def measured(
+def run_sweep(
     folder: Path, env: dict[str, str], args: argparse.Namespace, *, down: bool
 ) -> tuple[float, dict[str, set[object]]]:
-    """The seconds from a sweep's first trial to the end of its last, and what MLflow has of it in the end."""
+    """Run a sweep; return the seconds from its first trial's start to its last trial's end, and MLflow's contents."""
     server = Server(folder)
     server.start()
     words = ["--space", str(SPACES / "perturb.yaml"), "--name", "swept", "--trials", str(args.trials)]
@@ -81,7 +81,7 @@ def measured(
         if down:
             server.start()
             subprocess.run([*module("sync"), str(sweep)], cwd=folder, env=env, check=True)
-        return spent(sweep), holdings(server.database)
+        return seconds_of_trials(sweep), holdings(server.database)
     finally:
         server.kill()
 
@@ -90,28 +90,34 @@ def module(name: str) -> list[str]:
     return [sys.executable, "-m", f"fpp_sweep.{name}"]
 
 
-def spent(sweep: Path) -> float:
+def seconds_of_trials(sweep: Path) -> float:
     records = [json.loads(path.read_text()) for path in (sweep / "trials").glob("[!.]*.json")]
     return float(max(trial["finished"] for trial in records) - min(trial["started"] for trial in records))
 
 
 def holdings(database: Path) -> dict[str, set[object]]:
-    """Return the contents by name; raise an error for duplicates."""
+    """Return the keys of all rows of each table; raise an error for duplicates."""
     held: dict[str, set[object]] = {}
     for table, rows in contents(database).items():
-        names = [
-            (*row[: KEYS[table]], *row[STEP : STEP + 1]) if table == "metrics" else row[: KEYS[table]] for row in rows
-        ]
-        held[table] = set(names)
-        if twice := [name for name, count in Counter(names).items() if count > 1]:
-            raise InputError(f"{table}: {twice[:5]} are there more than once")
+        keys = []
+        for row in rows:
+            key = row[: KEYS[table]]
+            if table == "metrics":
+                key = (*key, *row[STEP : STEP + 1])
+            keys.append(key)
+        held[table] = set(keys)
+        repeated = [key for key, count in Counter(keys).items() if count > 1]
+        if repeated:
+            raise InputError(f"{table}: {repeated[:5]} occur more than once")
     return held
 
 
-def compare(up: dict[str, set[object]], down: dict[str, set[object]]) -> None:
+def require_equal(up: dict[str, set[object]], down: dict[str, set[object]]) -> None:
+    """Raise an error if the two stores have different rows."""
     for table, expected in up.items():
-        if different := expected ^ down[table]:
-            raise InputError(f"{table}: in one store only: {sorted(map(str, different))[:5]}")
+        different = expected ^ down[table]
+        if different:
+            raise InputError(f"{table}: rows that only one store has: {sorted(map(str, different))[:5]}")
 
 
 if __name__ == "__main__":

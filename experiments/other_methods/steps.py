@@ -1,8 +1,9 @@
-"""Adaptation with other steps than TPT's, text side, per image: `python -m experiments.other_methods.steps`.
+"""Time of adaptation with other steps than TPT's per image, text side: `python -m experiments.other_methods.steps`.
 
-As `benchmarks.adapt`: the naive reference adapts one image at a time, the engine a batch. The first gradient comes from
-the Jacobian J, random here but for its size, as its building has been measured there; whatever a method needs beyond
-goes forward and back through the tower for every image. Results are compared with first gradients sent back, too.
+As in `benchmarks.adapt`, the naive reference adapts one image at a time, and the engine adapts a batch. The first
+gradient comes from the Jacobian J. Here J is random and only has the right size, because `benchmarks.adapt` measures
+how long building it takes. Every further gradient of a method is computed forward and back through the tower for every
+image. Before the timing, the results of both sides are compared with real first gradients.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from unittest.mock import patch
 import torch
 
 from benchmarks.adapt import MOST_IMAGES, QUICK_IMAGES, TOKENS_AT_ONCE, StandInJacobian
-from benchmarks.harness import Ratio, equal, finish, parse, rounds
+from benchmarks.harness import Ratio, check_equal, finish, parse, rounds
 from benchmarks.world import LOGIT_SCALE, SMALL, STAND_IN, TEST_SETS, VIT_B_16, World, build
 from fpp_sweep.cli.command import Parser, run
 from fpp_sweep.core.methods import build_method
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse("experiments.other_methods.steps", __doc__ or "", _options, argv)
     rows, raw = [], {}
     for count in args.classes or ([10] if args.quick else [47, 101]):
-        timings = measured(args, count)
+        timings = measure_methods(args, count)
         raw[str(count)] = timings
         cells: dict[str, object] = {"K": count, "as": TEST_SETS[count][0]}
         for name in args.methods:
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows.append(cells)
     notes = [
         STAND_IN,
-        "Ratios are naive / engine, J given: median (lowest..highest) over rounds, wall; CPU seconds beside.",
+        "Ratios are naive / engine, with J given: median (lowest..highest) over rounds, wall-clock and CPU seconds.",
     ]
     finish(args, rows, raw, notes)
 
@@ -56,8 +57,8 @@ def _options(options: Parser) -> None:
     options.add_argument("--methods", nargs="+", choices=NAIVE, default=list(NAIVE), metavar="NAME", help=str([*NAIVE]))
 
 
-def measured(args: Any, classes: int) -> dict[str, Any]:
-    """Seconds per image, by method and side."""
+def measure_methods(args: Any, classes: int) -> dict[str, Any]:
+    """Return the seconds per image by method and side."""
     world = build(SMALL if args.quick else VIT_B_16, classes, samples=MOST_IMAGES, device=args.device)
     batch = QUICK_IMAGES if args.quick else max(1, min(MOST_IMAGES, TOKENS_AT_ONCE // len(world.texts.packing)))
     world = replace(world, views=world.views[:batch])
@@ -67,25 +68,25 @@ def measured(args: Any, classes: int) -> dict[str, Any]:
         jacobian = StandInJacobian.of(world)
     for name in args.methods:
         method: Any = build_method(name, AdaptConfig(), "fine_grained")
-        check(world, name, method, count=batch if args.quick else 1)
+        check_method(world, name, method, count=batch if args.quick else 1)
         with patch.object(Tpt, "first_gradient", lambda *unused: jacobian):
             state = method.start(world.model, world.context, batch)
-        works[f"naive {name}"] = partial(naive, world, name), 1
+        works[f"naive {name}"] = partial(adapt_naively, world, name), 1
         works[name] = partial(method.predict, world.model, state, world.views), batch
     return dict(rounds(works, args.repeats, args.device))
 
 
-def naive(world: World, name: str, image: int = 0) -> Adapted:
+def adapt_naively(world: World, name: str, image: int = 0) -> Adapted:
     views, weight = world.views[image], catalogue.method(name).weight
     return NAIVE[name](world.naive, world.token_ids, world.context, views, logit_scale=LOGIT_SCALE, weight=weight)
 
 
-def check(world: World, name: str, method: Any, count: int) -> None:
-    """Both sides give the same probabilities; the engine with a real first gradient."""
+def check_method(world: World, name: str, method: Any, count: int) -> None:
+    """Check that both sides give the same probabilities; the engine uses a real first gradient."""
     state = method.start(world.model, world.context, 1)
     logits, _ = method.predict(world.model, state, world.views[:count])
-    expected = torch.stack([naive(world, name, image).probabilities for image in range(count)])
-    equal(logits.softmax(-1), expected, f"K = {len(world.texts)}, {name}", predictions=True)
+    expected = torch.stack([adapt_naively(world, name, image).probabilities for image in range(count)])
+    check_equal(logits.softmax(-1), expected, f"K = {len(world.texts)}, {name}", predictions=True)
 
 
 if __name__ == "__main__":

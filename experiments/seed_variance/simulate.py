@@ -1,10 +1,12 @@
 """Simulate rules for the variance of seeds in paired differences: `python -m experiments.seed_variance.simulate`.
 
 Three finalists are compared with six baselines in two objectives. The finalists and two baselines draw a pretraining
-with each of three seeds. `spread` is the standard deviation over seeds, in points; records differ in it by a lognormal
-factor with the standard deviation `unevenness`. Images contribute a standard error of 0.4 points to each difference.
-For each rule: the share of simulations with a false difference (Holm, 5 %) if nothing differs, the share in which a
-planted gain of 2 points is found, and the coverage of 95 % intervals.
+with each of three seeds. `spread` is the standard deviation over seeds in percentage points. Each record's spread is
+multiplied by a lognormal factor with the standard deviation `unevenness`. Images contribute a standard error of 0.4
+points to each difference.
+
+For each rule the command prints the share of simulations with a false difference (Holm, 5 %) if nothing differs, the
+share in which a true gain of 2 points is found, and the coverage of 95 % intervals.
 """
 
 from __future__ import annotations
@@ -17,18 +19,18 @@ Numbers = NDArray[np.float64]
 
 SIMULATIONS = 4000
 FINALISTS, BASELINES, PRETRAINED_BASELINES, OBJECTIVES, SEEDS = 3, 6, 2, 2, 3
-IMAGE_ERROR = 0.4  # points: standard error of a difference
+IMAGE_ERROR = 0.4  # standard error of a difference, in percentage points
 IMAGE_DEGREES = 150.0
-GAIN = 2.0  # points of the first finalist in the first objective
+GAIN = 2.0  # true gain of the first finalist in the first objective, in percentage points
 SPREADS = (0.2, 0.5, 1.0)
 UNEVENNESS = (0.0, 0.6, 1.2)
 
 
 def rules(variances: Numbers) -> dict[str, tuple[Numbers, float]]:
-    """Return the variance of each record by each rule, with its degrees of freedom."""
+    """Return the variance of each record by each rule, together with the rule's degrees of freedom."""
     own_degrees = SEEDS - 1
     pooled = np.broadcast_to(variances.mean(axis=1, keepdims=True), variances.shape)
-    bias = special.digamma(own_degrees / 2) - np.log(own_degrees / 2)  # of the mean logarithm of a variance
+    bias = special.digamma(own_degrees / 2) - np.log(own_degrees / 2)  # bias of the mean logarithm of a variance
     logarithms = np.log(np.maximum(variances, 1e-6)).mean(axis=1, keepdims=True)
     typical = np.broadcast_to(np.exp(logarithms - bias), variances.shape)
     return {
@@ -53,7 +55,7 @@ def holm(p_values: Numbers) -> NDArray[np.bool_]:
 
 
 def simulate(spread: float, unevenness: float, gain: float, generator: np.random.Generator) -> dict[str, list[float]]:
-    """Return by rule: % with any difference, % with the planted one, and coverage in %."""
+    """Return for each rule the % with any difference found, the % with the true one found, and coverage in %."""
     records = FINALISTS + BASELINES
     pretrained = np.arange(records) < FINALISTS + PRETRAINED_BASELINES
     truth = np.zeros((SIMULATIONS, records, OBJECTIVES))
@@ -74,6 +76,7 @@ def simulate(spread: float, unevenness: float, gain: float, generator: np.random
 
 
 def judge(truth: Numbers, estimates: Numbers, errors: Numbers, degrees: float) -> list[float]:
+    """Return the % with any difference found, the % with the true difference found, and coverage in %."""
     first, second = errors[:, :FINALISTS, None], errors[:, None, FINALISTS:]
     total = IMAGE_ERROR**2 + first + second
     effective = total**2 / (first**2 / degrees + second**2 / degrees + IMAGE_ERROR**4 / IMAGE_DEGREES)

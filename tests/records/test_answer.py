@@ -1,4 +1,4 @@
-"""The answer of a sweep, from its folder."""
+"""The answer of a sweep, read from its folder."""
 
 from dataclasses import replace
 
@@ -17,17 +17,17 @@ BETTER = {PLAIN: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "t
 EQUAL = {PLAIN: (0.60, 0.15), TPT: (0.601, 0.15), "trial-0002": (0.602, 0.15), "trial-0003": (0.599, 0.15)}
 
 
-def sweep(tmp_path, sides, splits=("val", FINAL, "test"), images=1000, seeds=(0, 1, 2)):
+def write_sweep_of(tmp_path, sides, splits=("val", FINAL, "test"), images=1000, seeds=(0, 1, 2)):
     return write_measured_sweep(tmp_path / "sweep", World(images, seed=3), sides, splits, seeds=seeds)
 
 
-def read(folder):
+def read_statistics(folder):
     return statistics_of(folder, folder.info(), folder.trials())
 
 
 def test_a_trial_that_is_better_without_a_loss_is_recommended(tmp_path):
-    folder = sweep(tmp_path, BETTER)
-    statistics = read(folder)
+    folder = write_sweep_of(tmp_path, BETTER)
+    statistics = read_statistics(folder)
     assert (statistics.answer.recommended, statistics.answer.recommended_kind) == ("trial-0002", "trial")
     assert statistics.answer.split == "test"
     assert statistics.answer.difference("trial-0002", f"baseline-{PLAIN}", "accuracy").mark == "+"
@@ -36,9 +36,9 @@ def test_a_trial_that_is_better_without_a_loss_is_recommended(tmp_path):
     assert sentence.endswith("(3 seeds, 2 x 1000 test images).")
 
 
-def test_where_nothing_differs_the_best_baseline_is_recommended(tmp_path):
-    folder = sweep(tmp_path, EQUAL)
-    statistics = read(folder)
+def test_without_a_significant_difference_the_best_baseline_is_recommended(tmp_path):
+    folder = write_sweep_of(tmp_path, EQUAL)
+    statistics = read_statistics(folder)
     assert statistics.answer.recommended_kind == "baseline"
     sentence = sentence_of(folder.info(), statistics)
     assert sentence.startswith("No trial is recommended, because no finalist is shown to be better than ")
@@ -61,16 +61,16 @@ def test_the_sentence_names_the_trial_with_its_settings_or_the_baseline_and_the_
     assert sentence_of(sweep_info(), statistics) == sentence
 
 
-def test_the_family_is_every_finalist_against_every_baseline_in_every_objective(tmp_path):
-    answer = read(sweep(tmp_path, BETTER)).answer
+def test_the_family_of_tests_has_every_finalist_baseline_and_objective(tmp_path):
+    answer = read_statistics(write_sweep_of(tmp_path, BETTER)).answer
     assert len(answer.differences) == len(answer.finalists) * 2 * 2 == 8
     assert {difference.family_size for difference in answer.differences.values()} == {8}
 
 
 def test_before_the_final_stage_there_is_no_answer(tmp_path):
-    folder = sweep(tmp_path, BETTER, ("val",), seeds=(0,))
+    folder = write_sweep_of(tmp_path, BETTER, ("val",), seeds=(0,))
     folder.write_info(replace(folder.info(), state="running"))
-    statistics = read(folder)
+    statistics = read_statistics(folder)
     assert statistics.answer.recommended is None
     assert sentence_of(folder.info(), statistics) == "Nothing is recommended: the final stage has not run yet."
 
@@ -78,45 +78,45 @@ def test_before_the_final_stage_there_is_no_answer(tmp_path):
 @pytest.mark.parametrize(
     ("splits", "judged_on"), [(("val",), "val"), (("val", FINAL), FINAL), (("val", FINAL, "test"), "test")]
 )
-def test_finalists_are_judged_on_the_latest_stage_and_not_on_the_images_that_chose_them(tmp_path, splits, judged_on):
-    answer = read(sweep(tmp_path, BETTER, splits)).answer
+def test_finalists_are_judged_on_the_latest_stage(tmp_path, splits, judged_on):
+    answer = read_statistics(write_sweep_of(tmp_path, BETTER, splits)).answer
     assert answer.split == judged_on
     assert answer.recommended == "trial-0002"
 
 
 @pytest.mark.parametrize("state", ["running", "finished"])
 def test_a_search_on_the_test_split_is_judged_on_the_final_stage(tmp_path, state):
-    folder = sweep(tmp_path, BETTER, ("test", FINAL))
+    folder = write_sweep_of(tmp_path, BETTER, ("test", FINAL))
     folder.write_info(replace(folder.info(), search_split="test", state=state))
-    assert read(folder).answer.split == FINAL
+    assert read_statistics(folder).answer.split == FINAL
 
 
-def test_an_answer_of_one_seed_says_so(tmp_path):
-    folder = sweep(tmp_path, BETTER, ("val", "test"), seeds=(0,))
-    assert "(one seed, 2 x 1000 test images)" in sentence_of(folder.info(), read(folder))
+def test_an_answer_from_one_seed_states_that(tmp_path):
+    folder = write_sweep_of(tmp_path, BETTER, ("val", "test"), seeds=(0,))
+    assert "(one seed, 2 x 1000 test images)" in sentence_of(folder.info(), read_statistics(folder))
 
 
 def test_without_baselines_nothing_is_recommended(tmp_path):
-    folder = sweep(tmp_path, {"trial-0002": (0.64, 0.05), "trial-0003": (0.6, 0.04)})
-    assert sentence_of(folder.info(), read(folder)).startswith(
+    folder = write_sweep_of(tmp_path, {"trial-0002": (0.64, 0.05), "trial-0003": (0.6, 0.04)})
+    assert sentence_of(folder.info(), read_statistics(folder)).startswith(
         "Nothing is recommended: there are no baselines to compare with"
     )
 
 
-def test_without_zero_shot_the_first_baseline_takes_its_role(tmp_path):
+def test_without_zero_shot_the_first_baseline_is_the_reference(tmp_path):
     sides = {name: side for name, side in BETTER.items() if name != PLAIN}
-    folder = sweep(tmp_path, sides)
-    assert f"than {TPT}" in read(folder).answer.reason
+    folder = write_sweep_of(tmp_path, sides)
+    assert f"than {TPT}" in read_statistics(folder).answer.reason
 
 
 def test_few_images_are_not_tested(tmp_path):
-    folder = sweep(tmp_path, BETTER, images=20)
-    assert "20 images of a dataset are too few for any test" in sentence_of(folder.info(), read(folder))
+    folder = write_sweep_of(tmp_path, BETTER, images=20)
+    assert "20 images of a dataset are too few for any test" in sentence_of(folder.info(), read_statistics(folder))
 
 
 @pytest.mark.parametrize("damage", ["cut", "swapped", "missing"])
 def test_damaged_or_swapped_block_statistics_are_ignored_and_reported(tmp_path, damage):
-    folder = sweep(tmp_path, BETTER)
+    folder = write_sweep_of(tmp_path, BETTER)
     file = folder.artifacts("trial-0003") / "test" / "block_stats.npz"
     if damage == "cut":
         file.write_bytes(file.read_bytes()[:100])
@@ -124,7 +124,7 @@ def test_damaged_or_swapped_block_statistics_are_ignored_and_reported(tmp_path, 
         file.write_bytes((folder.artifacts("trial-0002") / "test" / "block_stats.npz").read_bytes())
     else:
         file.unlink()
-    statistics = read(folder)
+    statistics = read_statistics(folder)
     assert statistics.answer.finalists == ("trial-0002",)
     if damage != "missing":
         (line,) = statistics.notes
@@ -132,14 +132,14 @@ def test_damaged_or_swapped_block_statistics_are_ignored_and_reported(tmp_path, 
 
 
 def test_an_objective_that_cannot_be_resampled_is_named(tmp_path):
-    folder = sweep(tmp_path, BETTER)
+    folder = write_sweep_of(tmp_path, BETTER)
     first, second = folder.info().objectives
     folder.write_info(replace(folder.info(), objectives=(first, replace(second, metric="mce"))))
-    answer = read(folder).answer
+    answer = read_statistics(folder).answer
     assert (answer.metrics, answer.untested) == (("accuracy",), ("mce",))
 
 
 def test_support_uses_the_final_stage_for_finalists(tmp_path):
-    statistics = read(sweep(tmp_path, BETTER))
+    statistics = read_statistics(write_sweep_of(tmp_path, BETTER))
     assert statistics.support.word("trial-0002") == "likely"
     assert statistics.support.trials["trial-0003"].beaten_by == "trial-0002"

@@ -1,4 +1,4 @@
-"""Files of a sweep's folder: they have one writer, and a file that is incomplete or of another version is refused."""
+"""Files of a sweep's folder: they have one writer, and incomplete files or files of another version are refused."""
 
 import json
 import math
@@ -16,14 +16,14 @@ from tests.kit.records import sweep_info, trial
 
 @pytest.fixture
 def folder(tmp_path):
-    """A sweep that runs, and a trial of it."""
+    """The folder of a running sweep with one trial."""
     folder = SweepFolder(tmp_path / "sweep")
     folder.write_info(sweep_info(name="sweep", state="running"))
     folder.write_trial(trial(0))
     return folder
 
 
-# how a record is changed, and how it is read again
+# for each kind of record, a function that changes it and a function that reads it
 RECORDS = {
     "the sweep": (lambda folder, spent: folder.write_info(replace(folder.info(), spent=spent)), SweepFolder.info),
     "a trial": (
@@ -38,18 +38,18 @@ def test_two_drivers_cannot_hold_the_same_sweep(folder):
     other = SweepFolder(folder.path)
     with folder.locked(), pytest.raises(InputError, match=f"is being run by process {os.getpid()};"), other.locked():
         pass
-    with other.locked():  # it goes with its holder
+    with other.locked():  # the lock is free after its holder has released it
         pass
 
 
 def refusal(path):
-    """Return the error of a driver that cannot start in that folder."""
+    """Return the error of a driver that cannot lock that folder."""
     with pytest.raises(InputError) as refused, SweepFolder(path).locked():
         pass
     return str(refused.value)
 
 
-def test_a_folder_that_cannot_be_written_or_locked_is_refused_in_words(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_written_or_locked_is_refused_with_a_remedy(tmp_path, monkeypatch):
     advice = "; make that possible, or name another folder with --out"
     with mounted(tmp_path / "forbidden", "size=64k,ro") as disk:
         assert refusal(disk / "one") == f"{disk}/one/lock cannot be written and locked (Read-only file system){advice}"
@@ -57,7 +57,7 @@ def test_a_folder_that_cannot_be_written_or_locked_is_refused_in_words(tmp_path,
         with pytest.raises(OSError, match="No space left"):
             (disk / "fill").write_bytes(bytes(2**17))
         assert "one/lock cannot be written and locked (No space left on device)" in refusal(disk / "one")
-        (disk / "fill").write_bytes(bytes(2**16 - 5 * 4096))  # room for the lock, and not for a record
+        (disk / "fill").write_bytes(bytes(2**16 - 5 * 4096))  # leaves room for the lock but not for a record
         with (
             SweepFolder(disk / "one").locked(),
             pytest.raises(OSError, match=r"No space left on device: '.*/sweep.json"),
@@ -67,11 +67,15 @@ def test_a_folder_that_cannot_be_written_or_locked_is_refused_in_words(tmp_path,
     assert "lock cannot be written and locked (File exists)" in refusal(tmp_path / "file")
     (tmp_path / "one" / "lock").mkdir(parents=True)
     assert "lock cannot be written and locked (Is a directory)" in refusal(tmp_path / "one")
-    monkeypatch.setattr("fcntl.flock", lambda *words: (_ for _ in ()).throw(OSError(37, "No locks available")))
+
+    def fail(*_):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", fail)
     assert "lock cannot be written and locked (No locks available)" in refusal(tmp_path / "two")
 
 
-def test_a_damaged_record_of_the_sweep_is_made_again_from_its_copy(folder):
+def test_a_damaged_record_of_the_sweep_is_restored_from_its_copy(folder):
     wanted = folder.info()
     for content in (b"", b"{", b"\xff", json.dumps({"format": FORMAT, "versions": None}).encode(), None):
         folder.info_file.unlink()
@@ -116,7 +120,7 @@ def test_a_record_with_wrong_types_is_refused_with_file_and_field(folder, field,
     assert "\n" not in str(refused.value)
 
 
-def test_a_record_is_read_again_once_it_was_written_again_and_only_then(folder):
+def test_a_record_is_read_again_only_after_it_was_written_again(folder):
     first = folder.trial("trial-0000")
     assert folder.trial("trial-0000") is first
     other = pickle.loads(pickle.dumps(folder))
@@ -132,7 +136,7 @@ def test_a_record_is_read_again_once_it_was_written_again_and_only_then(folder):
         folder.trial("trial-0000")
 
 
-def test_the_log_and_the_prompts_of_a_trial_are_those_in_its_artifacts(folder):
+def test_the_log_and_the_prompts_of_a_trial_come_from_its_artifacts(folder):
     name = "trial-0000"
     assert (folder.last_log_lines(name, 2), folder.prompt_files(name)) == ([], [])
     artifacts = folder.path / "artifacts" / name
@@ -146,12 +150,12 @@ def test_the_log_and_the_prompts_of_a_trial_are_those_in_its_artifacts(folder):
 
 
 @each_record
-def test_a_record_that_cannot_be_written_whole_stays_what_it_was(folder, monkeypatch, write, read):
-    def full(descriptor):
+def test_a_record_that_cannot_be_written_completely_stays_unchanged(folder, monkeypatch, write, read):
+    def report_full_disk(descriptor):
         raise OSError(28, "No space left on device")
 
     before, files = read(folder), set(folder.path.rglob("*"))
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("os.fsync", report_full_disk)
     with pytest.raises(OSError, match="No space left"):
         write(folder, 5.0)
     assert read(folder) == before
@@ -160,8 +164,8 @@ def test_a_record_that_cannot_be_written_whole_stays_what_it_was(folder, monkeyp
 
 @each_record
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_is_no_number_is_not_written(folder, write, read, value):
-    """Other readers of JSON than Python's refuse a file with NaN in it."""
+def test_nan_and_infinity_are_not_written(folder, write, read, value):
+    """Readers of JSON other than Python's refuse a file that contains NaN."""
     before = read(folder)
     with pytest.raises(ValueError, match="not JSON compliant"):
         write(folder, value)

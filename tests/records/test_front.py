@@ -30,7 +30,7 @@ from tests.kit.records import (
 )
 
 
-def report(path, records, information=None):
+def write_and_read_front(path, records, information=None):
     folder = write_sweep(path, information or sweep_info(), records)
     write_report(folder, pages=False)
     return front_of(folder.info(), folder.trials()), folder.report
@@ -45,14 +45,14 @@ def rows(folder):
         return list(csv.DictReader(file))
 
 
-def test_the_front_is_what_no_other_trial_beats_from_the_best_accuracy_on(tmp_path):
+def test_the_front_has_the_undominated_trials_by_descending_accuracy(tmp_path):
     records = [trial(0, 70, 4), trial(1, 72, 6), trial(2, 69, 5), trial(3, 70, 4)]
-    _, folder = report(tmp_path, records)
+    _, folder = write_and_read_front(tmp_path, records)
     assert [member["name"] for member in document(folder)["members"]] == ["trial-0001", "trial-0000", "trial-0003"]
     assert document(folder)["objectives"] == [{"metric": "accuracy", "goal": "max"}, {"metric": "ece", "goal": "min"}]
 
 
-def test_the_front_begins_with_the_lowest_where_low_is_good():
+def test_the_front_starts_with_the_lowest_value_of_a_minimized_objective():
     records = [trial(number, 70 + number, 5 + number, objectives=(ECE, ACCURACY)) for number in (1, 0, 2)]
     front = front_of(sweep_info((ECE, ACCURACY)), records)
     assert [member.name for member in front.members] == ["trial-0000", "trial-0001", "trial-0002"]
@@ -61,7 +61,7 @@ def test_the_front_begins_with_the_lowest_where_low_is_good():
 
 
 @pytest.mark.parametrize("metric", ["nll", "nll/dtd", "sce/dtd", "brier/my own", "aurc/dtd"])
-def test_small_metrics_have_four_decimals_for_one_dataset_too(metric):
+def test_metrics_of_small_values_have_four_decimals_also_for_one_dataset(metric):
     assert format_metric(metric, 0.51239, 0.012) == "0.5124±0.0120"
     assert format_metric(metric.replace(metric.partition("/")[0], "ece"), 0.51239) == "0.51"
 
@@ -85,17 +85,19 @@ def test_only_finished_and_feasible_trials_are_on_the_front(best):
     assert len(front.hypervolume) == 1
 
 
-def test_what_a_trial_is_expected_to_break_is_not_reported_as_if_it_had():
+def test_an_expected_violation_is_not_reported_as_a_measured_one():
     broken = {"constraints": {"accuracy": 1.5}}
     lost = failed(1, "beaten", state="stopped", estimate=[60.0, 9.0], fidelity=0.25, **broken)
-    whole = trial(2, estimate=[60.0, 9.0], fidelity=0.25, **broken)  # finished by name, which measured it
+    whole = trial(
+        2, estimate=[60.0, 9.0], fidelity=0.25, **broken
+    )  # the user continued this trial to its end, so the violation is measured
     front = front_of(sweep_info(), [lost, whole])
     assert front.remarks(lost) == ["expected to break a constraint"]
     assert front.remarks(whole) == ["breaks a constraint"]
 
 
-def test_baselines_stand_beside_the_front_in_their_usual_order(tmp_path):
-    _, folder = report(tmp_path, [*all_baselines(), trial(0)])
+def test_baselines_follow_the_front_in_their_usual_order(tmp_path):
+    _, folder = write_and_read_front(tmp_path, [*all_baselines(), trial(0)])
     names = [row["name"].removeprefix("baseline-") for row in rows(folder)]
     assert names == ["trial-0000", PLAIN, TPT, CTPT, OTPT, "fpp_paper", "fpp_code"]
     assert len(document(folder)["baselines"]) == 6
@@ -103,33 +105,35 @@ def test_baselines_stand_beside_the_front_in_their_usual_order(tmp_path):
 
 def test_the_hypervolume_grows_in_the_order_in_which_trials_finished(tmp_path):
     early, late = trial(0, 70, 10, finished=CREATED + 5), trial(1, 72, 12, finished=CREATED + 3)
-    _, folder = report(tmp_path, [early, late])
+    _, folder = write_and_read_front(tmp_path, [early, late])
     assert document(folder)["hypervolume"] == [[CREATED + 3, 12 * 8], [CREATED + 5, 12 * 8 + 10 * 2]]
 
 
 def test_without_a_reference_there_is_no_hypervolume(tmp_path):
-    _, folder = report(tmp_path, [trial(0)], sweep_info(reference=None))
+    _, folder = write_and_read_front(tmp_path, [trial(0)], sweep_info(reference=None))
     assert document(folder)["hypervolume"] == []
     assert document(folder)["reference"] is None
 
 
-def test_rows_hold_every_split_and_the_settings_that_were_searched(tmp_path):
-    _, folder = report(tmp_path, [trial(0, 70, 5, test=True, params={"fpp.gamma2": 3.0}), baseline(TPT, 68, 9)])
+def test_rows_have_every_split_and_the_searched_settings(tmp_path):
+    _, folder = write_and_read_front(
+        tmp_path, [trial(0, 70, 5, test=True, params={"fpp.gamma2": 3.0}), baseline(TPT, 68, 9)]
+    )
     member, beside = rows(folder)
     assert (member["accuracy (val)"], member["accuracy (test)"], member["fpp.gamma2"]) == ("70.0", "69.3", "3.0")
     assert (beside["kind"], beside["fpp.gamma2"]) == ("baseline", "")
 
 
-def test_an_objective_may_be_one_datasets(tmp_path):
+def test_an_objective_may_concern_one_dataset(tmp_path):
     information = sweep_info((Objective(metric="ece/textures", goal="min"),), reference=[20.0])
     records = [trial(0, values=[5.0]), trial(1, ece=4.0, values=[4.0])]
-    _, folder = report(tmp_path, records, information)
+    _, folder = write_and_read_front(tmp_path, records, information)
     assert [row["ece/textures (val)"] for row in rows(folder)] == ["4.0"]
     assert (folder / "best/best-ece-textures.yaml").is_file()
 
 
 def test_configs_are_settings_that_can_be_run_again(tmp_path):
-    front, folder = report(tmp_path, searched_trials())
+    front, folder = write_and_read_front(tmp_path, searched_trials())
     names = {path.name for path in (folder / "best").glob("[!.]*")}
     singles = {"knee.yaml", "best-accuracy.yaml", "best-ece.yaml"}
     assert names == singles | {f"{member.name}.yaml" for member in front.members}
@@ -141,7 +145,7 @@ def test_configs_are_settings_that_can_be_run_again(tmp_path):
     assert best == front.members[0].config
 
 
-def test_configs_of_former_members_go(tmp_path):
+def test_configs_of_former_members_are_deleted(tmp_path):
     folder = write_sweep(tmp_path, sweep_info(), [trial(0, 70, 5)])
     write_report(folder, pages=False)
     assert (folder.report / "best/trial-0000.yaml").is_file()
@@ -157,30 +161,32 @@ def test_configs_of_former_members_go(tmp_path):
 
 def test_a_config_survives_hostile_texts(tmp_path):
     prompt = f"{HOSTILE}\nconfig: owned # \x1b[2J: '"
-    _, folder = report(tmp_path, [trial(0, params={"prompt": prompt})], sweep_info(model="a\nconfig: owned"))
+    _, folder = write_and_read_front(
+        tmp_path, [trial(0, params={"prompt": prompt})], sweep_info(model="a\nconfig: owned")
+    )
     assert yaml.safe_load((folder / "best/trial-0000.yaml").read_text())["config"]["prompt"] == prompt
     assert document(folder)["members"][0]["params"]["prompt"] == prompt
 
 
 def test_a_sweep_without_results_has_empty_tables(tmp_path):
-    front, folder = report(tmp_path, [])
+    front, folder = write_and_read_front(tmp_path, [])
     assert front.members == ()
     assert document(folder)["members"] == document(folder)["baselines"] == []
     assert rows(folder) == []
 
 
 def test_the_cheap_form_writes_tables_and_configs_only(tmp_path):
-    _, folder = report(tmp_path, [trial(0)])
+    _, folder = write_and_read_front(tmp_path, [trial(0)])
     assert {path.name for path in folder.iterdir()} == {"answer.md", "front.csv", "front.json", "best"}
 
 
-def test_the_staircase_is_the_edge_of_what_is_dominated():
+def test_the_staircase_is_the_edge_of_the_dominated_region():
     front = front_of(sweep_info(), [trial(0, 72, 9), trial(1, 71, 5), trial(2, 70, 3)])
     xs, ys = staircase(front)
     assert list(zip(xs, ys, strict=True)) == [(72, 9), (71, 9), (71, 5), (70, 5), (70, 3)]
 
 
-def test_each_setting_has_a_value_for_every_record_and_none_where_a_condition_leaves_it_out():
+def test_each_setting_has_a_value_or_none_for_every_record():
     records = [trial(0, params={"method": "tpt"}), trial(1, params={"method": "ctpt", "fpp.gamma2": 3.0})]
     assert values_by_setting(records) == {"method": ["tpt", "ctpt"], "fpp.gamma2": [None, 3.0]}
 
@@ -189,7 +195,7 @@ def test_a_setting_that_is_missing_or_a_truth_value_is_shown_in_lower_case():
     assert [format_setting(value) for value in (None, True, "A b", 0.25)] == ["none", "true", "A b", "0.25"]
 
 
-def test_one_point_can_be_the_best_at_all_and_the_knee():
+def test_one_trial_can_be_best_in_all_objectives_and_the_knee():
     front = front_of(sweep_info(), [trial(0, 70, 5), trial(1, 71, 4)])
     assert front.marks == {"trial-0001": ["best accuracy", "best ece", "knee"]}
 
@@ -203,7 +209,7 @@ def test_one_point_can_be_the_best_at_all_and_the_knee():
         ("zero", "shuffled", 3, []),
     ],
 )
-def test_a_result_of_one_order_of_the_stream_says_so(method, order, seeds, remark):
+def test_a_remark_counts_the_orders_of_the_stream(method, order, seeds, remark):
     config = TrialConfig().replace({"method": method, "adapt.order": order}).flat()
     by_seed = {str(seed): {} for seed in range(seeds)} if seeds > 1 else {}
     result = replace(split_result(), by_seed=by_seed)

@@ -1,4 +1,4 @@
-"""The Pareto front and its hypervolume, against Optuna, moocore and the definition."""
+"""The Pareto front and its hypervolume equal Optuna's, moocore's and those by definition."""
 
 import random
 import sys
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fpp_sweep.records.pareto import front, hypervolume, hypervolume_over_time, knee_order, worst
 from fpp_sweep.spec.errors import InputError
 
-COARSE = st.integers(-4, 4).map(float)  # ties and twins are then frequent
+COARSE = st.integers(-4, 4).map(float)  # few values, so that ties and equal points are frequent
 
 
 @st.composite
@@ -22,13 +22,18 @@ def problems(draw):
     return draw(st.lists(st.tuples(*[number] * count), max_size=25)), goals
 
 
-def dominates(one, other, goals):
-    better = [a - b if goal == "max" else b - a for a, b, goal in zip(one, other, goals, strict=True)]
-    return min(better) >= 0 and max(better) > 0
+def dominates(first, second, goals):
+    leads = []
+    for a, b, goal in zip(first, second, goals, strict=True):
+        leads.append(a - b if goal == "max" else b - a)
+    return min(leads) >= 0 and max(leads) > 0
 
 
 def random_set(number):
-    """Points with ties and twins, and a reference that some of them do not reach; even sets have 2 objectives."""
+    """Return random points with ties, their goals and a reference that some points do not reach.
+
+    Even numbers give sets with 2 objectives, and odd numbers sets with 3.
+    """
     draw = random.Random(number)
     size = draw.randint(0, 60)
     values = [draw.choice([float(draw.randint(0, 9)), draw.uniform(0, 10)]) for _ in range(20)]
@@ -39,7 +44,7 @@ def random_set(number):
 
 
 @given(problems())
-def test_no_member_is_dominated_and_everything_else_is(problem):
+def test_exactly_the_members_are_undominated(problem):
     points, goals = problem
     members = set(front(points, goals))
     for index, point in enumerate(points):
@@ -58,19 +63,20 @@ def test_the_order_of_the_points_does_not_matter(problem, shuffle):
 
 
 @given(problems())
-def test_a_goal_is_only_a_sign(problem):
+def test_maximizing_equals_minimizing_the_negative(problem):
     points, goals = problem
-    turned = [
-        [-value if goal == "max" else value for value, goal in zip(point, goals, strict=True)] for point in points
-    ]
-    least = ["min"] * len(goals)
-    assert front(turned, least) == front(points, goals)
-    reference = [-5.0 if goal == "max" else 5.0 for goal in goals]
-    assert hypervolume(turned, least, [5.0] * len(goals)) == hypervolume(points, goals, reference)
+    signs = [-1 if goal == "max" else 1 for goal in goals]
+    negated = []
+    for point in points:
+        negated.append([sign * value for sign, value in zip(signs, point, strict=True)])
+    all_min = ["min"] * len(goals)
+    assert front(negated, all_min) == front(points, goals)
+    reference = [5.0 * sign for sign in signs]
+    assert hypervolume(negated, all_min, [5.0] * len(goals)) == hypervolume(points, goals, reference)
 
 
 @pytest.mark.parametrize("number", range(200))
-def test_front_and_hypervolume_are_those_of_moocore(number):
+def test_front_and_hypervolume_equal_moocores(number):
     moocore = pytest.importorskip("moocore")
     points, goals, reference = random_set(number)
     upwards = [goal == "max" for goal in goals]
@@ -84,7 +90,7 @@ def test_front_and_hypervolume_are_those_of_moocore(number):
 
 
 @pytest.mark.parametrize("number", range(200))
-def test_the_front_is_optunas(number):
+def test_the_front_equals_optunas(number):
     optuna = pytest.importorskip("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     points, goals, _ = random_set(number)
@@ -94,7 +100,7 @@ def test_the_front_is_optunas(number):
 
 
 @pytest.mark.parametrize("number", range(200))
-def test_the_hypervolume_is_optunas(number):
+def test_the_hypervolume_equals_optunas(number):
     pytest.importorskip("optuna")
     numpy = pytest.importorskip("numpy")
     from optuna._hypervolume import compute_hypervolume
@@ -109,11 +115,11 @@ def test_the_hypervolume_is_optunas(number):
 
 
 @given(problems())
-def test_hypervolume_over_time_is_the_hypervolume_of_every_beginning(problem):
+def test_hypervolume_over_time_is_the_hypervolume_of_the_first_points(problem):
     points, goals = problem
     reference = [-5.0 if goal == "max" else 5.0 for goal in goals]
-    beginnings = [hypervolume(points[: end + 1], goals, reference) for end in range(len(points))]
-    assert hypervolume_over_time(points, goals, reference) == pytest.approx(beginnings, rel=1e-9)
+    volumes = [hypervolume(points[: end + 1], goals, reference) for end in range(len(points))]
+    assert hypervolume_over_time(points, goals, reference) == pytest.approx(volumes, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +132,7 @@ def test_hypervolume_over_time_is_the_hypervolume_of_every_beginning(problem):
         ([(70.0, 5.5), (61.0, 5.0)], (60.0, 10.0), [0, 1]),
         # a collapsed trial cannot make accuracy cheap
         ([(70.0, 9.0), (19.7, 1.0)], (65.0, 10.0), [0, 1]),
-        # beside the corner in every case: the smaller loss
+        # no point reaches the corner: the smaller loss comes first
         ([(60.0, 9.0), (62.0, 9.5)], (65.0, 8.0), [1, 0]),
         ([(5.0, 5.0)], (5.0, 5.0), [0]),
         ([], (5.0, 5.0), []),
@@ -164,8 +170,8 @@ def test_four_objectives_are_refused():
         front([(1.0,) * 4], ["max"] * 4)
 
 
-def steps(run, *given):
-    """Lines and calls that it takes."""
+def count_steps(run, *arguments):
+    """Return the number of Python lines and calls that the function executes."""
     events = []
 
     def trace(frame, event, argument):
@@ -175,7 +181,7 @@ def steps(run, *given):
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        run(*given)
+        run(*arguments)
     finally:
         sys.settrace(before)
     return len(events)
@@ -185,7 +191,7 @@ def steps(run, *given):
 def test_twice_the_points_take_about_twice_the_steps(shape):
     draw = random.Random(0)
     along = [draw.random() for _ in range(2000)]
-    points = [(each, each if shape == "all on the front" else draw.random()) for each in along]
+    points = [(x, x if shape == "all on the front" else draw.random()) for x in along]
     assert (len(front(points, ["max", "min"])) == 2000) == (shape == "all on the front")
     for run in (front, partial(hypervolume, reference=[0.0, 1.0])):
-        assert steps(run, points, ["max", "min"]) < 2.5 * steps(run, points[:1000], ["max", "min"])
+        assert count_steps(run, points, ["max", "min"]) < 2.5 * count_steps(run, points[:1000], ["max", "min"])

@@ -1,4 +1,4 @@
-"""Tables mark trials that use settings of a released program, by how these were chosen, and say what the marks mean."""
+"""Tables mark trials with settings of a released program by how the settings were chosen, and explain the marks."""
 
 from dataclasses import replace
 
@@ -18,9 +18,9 @@ def record(method, datasets=PAPERS, number=0, **settings):
     return trial(number, params={"method": method, **settings}, datasets=datasets)
 
 
-def test_a_mark_says_how_the_settings_in_use_were_chosen():
+def test_a_mark_depends_on_how_the_settings_were_chosen():
     assert released_mark(record("tpt")) == ""
-    assert released_mark(record("zero")) == ""  # fixed
+    assert released_mark(record("zero")) == ""  # its released value is the same for all datasets
     assert released_mark(record("tda")) == "†"
     assert released_mark(record("soc")) == "§"
     assert released_mark(record("tda", OWN)) == "§"  # nothing is released for these datasets
@@ -39,7 +39,7 @@ def test_settings_of_the_user_have_no_mark():
 
 def test_a_setting_that_was_tuned_on_test_images_has_another_mark(monkeypatch):
     settings = released_settings()
-    tuned = [replace(each, chosen="tuned on test") for each in settings["tda"]]
+    tuned = [replace(setting, chosen="tuned on test") for setting in settings["tda"]]
     monkeypatch.setitem(settings, "tda", tuned)
     assert released_mark(record("tda")) == "‡"
     assert released_notes([record("tda")]) == [
@@ -59,7 +59,7 @@ def test_notes_name_each_setting_once():
 @pytest.mark.parametrize(
     ("render", "name"), [(to_text, "trial-0000†"), (to_html, "trial-0000†"), (to_latex, r"trial-0000\dag{}")]
 )
-def test_tables_of_a_terminal_a_page_and_a_paper_show_marks_and_notes(render, name):
+def test_tables_in_text_html_and_latex_show_marks_and_notes(render, name):
     front = front_of(sweep_info(), [record("tda")])
     for table in (front_table(sweep_info(), front), dataset_table(sweep_info(), front, None, "val")):
         text = " ".join(render(table).split())

@@ -1,4 +1,4 @@
-"""Reliability diagrams as numbers: they follow from the predictions, and a file that holds no diagrams is ignored."""
+"""Reliability diagrams as numbers: they are computed from predictions, and a file without diagrams is ignored."""
 
 import json
 
@@ -13,8 +13,8 @@ CORRECT = np.array([True, False, True])
 CONFIDENCE = np.array([0.91, 0.93, 0.42], np.float32)
 
 
-def written(tmp_path, content=None):
-    """Return a sweep's folder with the diagrams of a trial, or with other content instead."""
+def write_diagrams(tmp_path, content=None):
+    """Write a sweep's folder with the diagrams of a trial, or with other content in their file."""
     folder = SweepFolder(tmp_path / "sweep")
     path = folder.artifacts("trial-0000") / "val"
     stats = block_stats(CORRECT, CONFIDENCE, dataset="dtd")
@@ -24,12 +24,12 @@ def written(tmp_path, content=None):
     return folder
 
 
-def test_a_bin_has_its_images_the_correct_ones_and_their_mean_confidence():
+def test_a_bin_has_its_number_of_images_its_correct_images_and_its_mean_confidence():
     assert diagram_of([block_stats(CORRECT, CONFIDENCE)]) == [8, 1, 1, 420, 18, 2, 1, 920]
 
 
-def test_the_diagram_of_a_dataset_holds_the_images_of_all_seeds(tmp_path):
-    diagrams = read_reliability(written(tmp_path), "trial-0000", "val")
+def test_the_diagram_of_a_dataset_pools_all_seeds(tmp_path):
+    diagrams = read_reliability(write_diagrams(tmp_path), "trial-0000", "val")
     assert diagrams == {"dtd": [8, 2, 2, 420, 18, 4, 2, 920], "pets": [8, 1, 1, 420, 18, 2, 1, 920]}
 
 
@@ -38,17 +38,17 @@ def test_the_diagram_of_a_dataset_holds_the_images_of_all_seeds(tmp_path):
     [[], {"dtd": 3}, {"dtd": [8, 1, 1]}, {"dtd": [8, 1, 1, "<b>"]}, {"dtd": [8, 1, True, 420]}, {"dtd": [20, 1, 1, 9]}],
     ids=str,
 )
-def test_a_file_that_holds_no_diagrams_is_ignored(tmp_path, diagrams):
-    assert read_reliability(written(tmp_path, json.dumps(diagrams)), "trial-0000", "val") == {}
+def test_a_file_without_diagrams_is_ignored(tmp_path, diagrams):
+    assert read_reliability(write_diagrams(tmp_path, json.dumps(diagrams)), "trial-0000", "val") == {}
 
 
 @pytest.mark.parametrize("content", ["", "{", "[" * 100_000])
 def test_a_damaged_file_is_ignored(tmp_path, content):
-    assert read_reliability(written(tmp_path, content), "trial-0000", "val") == {}
+    assert read_reliability(write_diagrams(tmp_path, content), "trial-0000", "val") == {}
 
 
 def test_a_file_outside_the_sweep_is_not_read(tmp_path):
-    folder = written(tmp_path)
+    folder = write_diagrams(tmp_path)
     file = folder.artifacts("trial-0000") / "val" / FILE
     file.rename(tmp_path / "outside")
     file.symlink_to(tmp_path / "outside")

@@ -1,4 +1,4 @@
-"""A sweep whose trials are far apart, with its statistics."""
+"""A sweep whose trials are clearly different, with its statistics."""
 
 import pytest
 

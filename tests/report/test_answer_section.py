@@ -1,4 +1,4 @@
-"""The answer on pages and terminals."""
+"""The section with the answer, on pages and terminals."""
 
 import re
 
@@ -53,7 +53,7 @@ def test_marks_and_colors_are_those_of_the_answer(sweep):
     assert {"good", "bad"} <= styles
 
 
-def test_the_note_says_whether_anything_is_significant(sweep, tmp_path):
+def test_the_note_states_if_any_difference_is_significant(sweep, tmp_path):
     _, statistics = sweep
     assert (
         difference_table(statistics.answer).notes[0] == "* significant at 5 % after Holm's correction for 8 comparisons"
@@ -86,7 +86,7 @@ def test_the_page_has_the_sentence_the_table_and_the_settings(sweep):
     assert '<section id="answer">' in page
     assert f'<p class="lead">{sentence_of(information, statistics)}</p>' in page
     assert re.search(r'<td class="good">\+\d+\.\d\*</td>', page)
-    assert "data-fixed-order" in page  # a row without a finalist's name cannot be sorted away from its first row
+    assert "data-fixed-order" in page  # sorting would separate rows without a name from the finalist's first row
     assert "<h3>Settings of the finalists</h3>" in page
 
 

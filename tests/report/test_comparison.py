@@ -34,7 +34,7 @@ BETTER = {PLAIN: (0.6, 0.2), "trial-0001": (0.69, 0.05), "trial-0002": (0.74, 0.
 
 @pytest.fixture
 def sweeps(tmp_path, monkeypatch):
-    """Two sweeps on the same images, one on a part of them, one on another dataset; they are in `sweeps/`."""
+    """Sweeps in `sweeps/`: two on the same images, one on a part of them, and one on another dataset."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     world, root = World(1000), tmp_path / "sweeps"
@@ -46,29 +46,29 @@ def sweeps(tmp_path, monkeypatch):
     }
 
 
-def shown(capsys, *words):
+def run_compare(capsys, *words):
     compare.main([str(word) for word in words])
     return capsys.readouterr().out
 
 
-def union(sweeps, *names):
+def compare_by_name(sweeps, *names):
     return compare_sweeps({name: sweeps[name] for name in names})
 
 
-# ------------------------------------------------------------ what is shared
+# ------------------------------------------------------------ shared images
 
 
-def table_of(images, first=None, seeds=(0,), datasets=DATASETS):
+def block_stats_of(images, first=None, seeds=(0,), datasets=DATASETS):
     return World(images, datasets=datasets).block_stats(0.6, 0.1, first, seeds)
 
 
 @pytest.mark.parametrize(
     ("some", "other", "images"),
     [
-        (table_of(1000), table_of(1000, 200), 200),
-        (table_of(1000, 200), table_of(1000), 200),
-        (table_of(1000, 100), table_of(1000), 96),  # whole blocks of 8
-        (table_of(50), table_of(50), 50),
+        (block_stats_of(1000), block_stats_of(1000, 200), 200),
+        (block_stats_of(1000, 200), block_stats_of(1000), 200),
+        (block_stats_of(1000, 100), block_stats_of(1000), 96),  # whole blocks of 8
+        (block_stats_of(50), block_stats_of(50), 50),
     ],
 )
 def test_the_first_images_are_shared_whatever_the_limit(some, other, images):
@@ -81,21 +81,21 @@ def test_the_first_images_are_shared_whatever_the_limit(some, other, images):
 
 
 def test_a_record_that_lacks_some_of_the_images_has_no_numbers_on_them():
-    common = CommonImages.of(table_of(300, seeds=(0, 1)))
-    assert len(common.restrict(table_of(300, seeds=(0, 1, 2)))) == 6  # seeds need not be the same
-    assert len(common.restrict(table_of(300))) == 2
-    assert common.restrict(table_of(300, 200, seeds=(0, 1))) == {}
-    assert common.restrict(table_of(300, datasets=("digits", "pets"), seeds=(0, 1))) == {}
-    both = common.intersection(CommonImages.of(table_of(300, datasets=("digits", "pets"))))
+    common = CommonImages.of(block_stats_of(300, seeds=(0, 1)))
+    assert len(common.restrict(block_stats_of(300, seeds=(0, 1, 2)))) == 6  # the seeds may differ
+    assert len(common.restrict(block_stats_of(300))) == 2
+    assert common.restrict(block_stats_of(300, 200, seeds=(0, 1))) == {}
+    assert common.restrict(block_stats_of(300, datasets=("digits", "pets"), seeds=(0, 1))) == {}
+    both = common.intersection(CommonImages.of(block_stats_of(300, datasets=("digits", "pets"))))
     assert list(both.datasets) == ["digits"]
-    assert common.intersection(CommonImages.of(table_of(300, datasets=("pets",)))).datasets == {}
+    assert common.intersection(CommonImages.of(block_stats_of(300, datasets=("pets",)))).datasets == {}
 
 
 # ------------------------------------------------------------ sweeps
 
 
 def test_the_union_of_two_sweeps_has_their_own_numbers(sweeps):
-    comparison = union(sweeps, "far", "better")
+    comparison = compare_by_name(sweeps, "far", "better")
     front = comparison.statistics.front
     assert {member.name for member in front.members} == {"far/trial-0002", "better/trial-0001", "better/trial-0002"}
     for record in front.finished:
@@ -111,13 +111,13 @@ def test_the_cost_of_a_search_includes_trials_that_were_stopped_early(sweeps):
     far = sweeps["far"]
     lost = replace(failed(1), name="trial-0001", state="stopped", estimate=(60.0, 9.0), held=5.0, reason="beaten")
     far.write_trial(replace(lost, finished=far.trial("trial-0003").finished - 0.5))
-    comparison = union(sweeps, "far", "better")
+    comparison = compare_by_name(sweeps, "far", "better")
     assert [list(sweep.seconds) for sweep in comparison.sweeps] == [[45.0, 95.0], [45.0, 90.0]]
     assert "far/trial-0001" not in [record.name for record in comparison.statistics.front.finished]
 
 
-def test_the_best_of_two_sweeps_are_tested_on_images_that_they_were_not_chosen_by(sweeps):
-    comparison = union(sweeps, "far", "better")
+def test_the_best_of_two_sweeps_are_tested_on_images_that_did_not_choose_them(sweeps):
+    comparison = compare_by_name(sweeps, "far", "better")
     assert {test.split for test in comparison.tests} == {"test"}
     (accuracy, *_) = (test.difference for test in comparison.tests if "best accuracy" in test.marks)
     assert (accuracy.first, accuracy.second) == ("far/trial-0002", "better/trial-0002")
@@ -129,7 +129,7 @@ def test_the_best_of_two_sweeps_are_tested_on_images_that_they_were_not_chosen_b
     smallest = min(test.difference.p_value for test in comparison.tests)
     adjusted = min(test.difference.adjusted_p for test in comparison.tests)
     assert adjusted == pytest.approx(min(1, len(comparison.tests) * smallest))
-    assert {test.split for test in union(sweeps, "few", "better").tests} == {"val"}
+    assert {test.split for test in compare_by_name(sweeps, "few", "better").tests} == {"val"}
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_hypervolume_is_measured_from_the_worst_baseline_in_each_objective(recor
 
 
 def test_sweeps_with_other_limits_are_compared_on_the_images_that_both_have(sweeps):
-    comparison = union(sweeps, "far", "few")
+    comparison = compare_by_name(sweeps, "far", "few")
     assert comparison.notes == [
         "far: compared on the images of val that all have seen, 200 of 1000 of digits, 200 of 1000 of scenes"
     ]
@@ -160,13 +160,11 @@ def test_sweeps_with_other_limits_are_compared_on_the_images_that_both_have(swee
         table = read_sums(sweeps[sweep].artifacts(name), "val")
         for dataset in DATASETS:
             ids = [f"image {index}" for index in range(1000)]
-            one = table[dataset, 0]
-            first = one.with_block_size(8).take(slice(0, 25))
+            first = table[dataset, 0].with_block_size(8).take(slice(0, 25))
             assert first.total == 200 == len(fair_order(dataset, ids)[0][:200])
             assert result.datasets[dataset]["ece"] == pytest.approx(metric_value("ece", first))
-        assert result.average["accuracy"] == pytest.approx(
-            np.mean([result.datasets[each]["accuracy"] for each in DATASETS])
-        )
+        accuracies = [result.datasets[dataset]["accuracy"] for dataset in DATASETS]
+        assert result.average["accuracy"] == pytest.approx(np.mean(accuracies))
     assert comparison.statistics.splits["val"].samples.images == dict.fromkeys(DATASETS, 200)
 
 
@@ -180,14 +178,14 @@ def test_a_note_names_everything_that_cannot_be_paired(sweeps, tmp_path):
         "half: pets of val cannot be paired; left out of every number here",
         "half searched nll (min); all are judged by accuracy (max) and ece (min)",
     ]
-    (record,) = (one for one in comparison.statistics.front.trials if one.name == "half/trial-0001")
+    (record,) = (trial for trial in comparison.statistics.front.trials if trial.name == "half/trial-0001")
     table = read_sums(half.artifacts("trial-0001"), "val")
     expected = np.mean([metric_value("accuracy", table["digits", seed]) for seed in (0, 1)])
     assert record.results["val"].average["accuracy"] == pytest.approx(expected)
     objectives = (Objective(metric="sce", goal="min"), Objective(metric="ece/scenes", goal="min"),
                   Objective(metric="ece", goal="min"))  # fmt: skip
-    of_all = write_measured_sweep(tmp_path / "all", World(1000), BETTER, objectives=(*objectives[1:], SECONDS))
-    comparison = compare_sweeps({"all": of_all, "half": half})
+    with_seconds = write_measured_sweep(tmp_path / "all", World(1000), BETTER, objectives=(*objectives[1:], SECONDS))
+    comparison = compare_sweeps({"all": with_seconds, "half": half})
     assert "seconds cannot be compared: it depends on datasets and seeds that are not shared" in comparison.notes
     first = write_measured_sweep(tmp_path / "first", World(1000), BETTER, limit=600, objectives=objectives)
     comparison = compare_sweeps({"first": first, "half": half})
@@ -196,12 +194,12 @@ def test_a_note_names_everything_that_cannot_be_paired(sweeps, tmp_path):
     assert [objective.metric for objective in comparison.info.objectives] == ["ece"]
 
 
-def test_a_baseline_on_a_part_of_its_images_is_the_same(tmp_path):
+def test_a_baseline_on_a_part_of_its_images_is_recognised_and_listed_once(tmp_path):
     world = World(1000)
     whole = write_measured_sweep(tmp_path / "whole", world, BETTER)
     part = write_measured_sweep(tmp_path / "part", world, BETTER, limit=200)
     table = read_sums(whole.artifacts(f"baseline-{PLAIN}"), "val")
-    first = {key: one.with_block_size(8).take(slice(0, 25)) for key, one in table.items()}
+    first = {key: stats.with_block_size(8).take(slice(0, 25)) for key, stats in table.items()}
     (part.artifacts(f"baseline-{PLAIN}") / "val" / BLOCK_STATS_FILE).write_bytes(to_bytes(first))
     record = part.trial(f"baseline-{PLAIN}")
     datasets = {}
@@ -212,11 +210,11 @@ def test_a_baseline_on_a_part_of_its_images_is_the_same(tmp_path):
     assert [record.label for record in comparison.statistics.front.baselines] == [PLAIN]
 
 
-def test_datasets_of_one_name_with_other_files_or_labels_are_named(sweeps, tmp_path):
+def test_a_note_names_datasets_whose_files_or_labels_differ(sweeps, tmp_path):
     for name, images, labels in (("far", "12", "ab"), ("better", "13", "ac"), ("few", "45", "de")):
         datasets, files = dict(zip(DATASETS, labels, strict=True)), dict(zip(DATASETS, images, strict=True))
         sweeps[name].write_info(replace(sweeps[name].info(), datasets=datasets, images=files))
-    notes = union(sweeps, "far", "better", "few").notes
+    notes = compare_by_name(sweeps, "far", "better", "few").notes
     assert [note for note in notes if "compared on" not in note] == [
         "better: labels or views of scenes differ from far's; paired by their names",
         "better: image files (size or time) of scenes differ from far's; paired by their names",
@@ -242,7 +240,7 @@ def test_a_baseline_that_is_the_same_in_both_sweeps_is_listed_once(sweeps, tmp_p
 
 
 def test_a_comparison_is_written_as_text_page_picture_markdown_and_latex(capsys, sweeps, tmp_path):
-    text = shown(capsys, "far", sweeps["better"].path, "--target", "70", "25")
+    text = run_compare(capsys, "far", sweeps["better"].path, "--target", "70", "25")
     for title in ("Union front of far, better", "The sweeps' best trials against each other", "Attainment", "Cost",
                   "Settings that differ"):  # fmt: skip
         assert f"\n{title}" in text
@@ -263,17 +261,17 @@ def test_a_comparison_is_written_as_text_page_picture_markdown_and_latex(capsys,
 def test_a_trial_that_two_sweeps_have_is_listed_once(capsys, sweeps, tmp_path):
     shutil.copytree(sweeps["far"].path, tmp_path / "sweeps" / "twin")
     twin = type(sweeps["far"])(tmp_path / "sweeps" / "twin")
-    found = compare_sweeps({"far": sweeps["far"], "twin": twin})
-    assert {trial.name.partition("/")[0] for trial in found.statistics.front.finished} == {"far"}
-    assert not found.tests
-    assert all(sweep.attainment is not None for sweep in found.sweeps)
-    text = shown(capsys, "far", "twin")
+    comparison = compare_sweeps({"far": sweeps["far"], "twin": twin})
+    assert {trial.name.partition("/")[0] for trial in comparison.statistics.front.finished} == {"far"}
+    assert not comparison.tests
+    assert all(sweep.attainment is not None for sweep in comparison.sweeps)
+    text = run_compare(capsys, "far", "twin")
     assert "No difference between the sweeps' best trials is significant." in text
     assert re.search(r"(\d) of 2 trials: \1 of far, \1 of twin", text)
 
 
-def test_the_best_trials_of_a_sweep_are_judged_beside_the_baselines_that_it_shares(tmp_path):
-    """A trial far below zero-shot is not the best one, in the second sweep as in the first."""
+def test_marks_of_a_sweep_take_shared_baselines_into_account(tmp_path):
+    """A trial far below zero-shot is not marked as best in either sweep."""
     reached = {PLAIN: (0.7, 0.2), "trial-0001": (0.75, 0.1), "trial-0002": (0.3, 0.02)}
     first = write_measured_sweep(tmp_path / "first", World(1000), reached)
     shutil.copytree(first.path, tmp_path / "second")
@@ -293,7 +291,7 @@ def test_sweeps_with_one_and_with_three_objectives_are_compared(sweeps, tmp_path
 def test_a_sweep_without_a_feasible_trial_has_a_cost_and_no_front(capsys, sweeps):
     for name in ("trial-0001", "trial-0002"):
         sweeps["better"].write_trial(replace(sweeps["better"].trial(name), constraints={"accuracy": 1.0}))
-    text = shown(capsys, "far", "better")
+    text = run_compare(capsys, "far", "better")
     assert "1 of 4 trials: 1 of far, 0 of better" in text
     assert "\nbetter: 2 trials not on the front, for constraints of that sweep\n" in text
     assert "The sweeps' best trials against each other\n" in text
@@ -301,12 +299,12 @@ def test_a_sweep_without_a_feasible_trial_has_a_cost_and_no_front(capsys, sweeps
     assert re.search(r"\nbetter +2 +1:30 +0 +never +never +never\n", text)
 
 
-def test_hostile_names_and_settings_stay_texts_in_every_output(capsys, tmp_path, monkeypatch):
+def test_hostile_names_and_settings_are_escaped_in_every_output(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = ("<b>$x$_\033[2J", "b|&%")
     for name in names:
         write_measured_sweep(tmp_path / "sweeps" / name, World(100), BETTER, space={HOSTILE: f"{HOSTILE}\033[2J{name}"})
-    text = shown(capsys, *names, "--out", "there")
+    text = run_compare(capsys, *names, "--out", "there")
     assert "\033" not in text
     page = (tmp_path / "there" / "comparison.html").read_text()
     assert "<b>" not in page
@@ -325,7 +323,7 @@ def test_trials_are_compared_on_average_and_by_dataset_in_two_families(capsys, s
              if key not in comparison.from_answer}  # fmt: skip
     assert sizes == {False: 6, True: 12}
     difference = comparison.differences["trial-0002", "trial-0003", "ece"]
-    text = shown(capsys, "far", "trial-0002", "trial-0003", TPT)
+    text = run_compare(capsys, "far", "trial-0002", "trial-0003", TPT)
     bounds = f"[{difference.low:+.1f}, {difference.high:+.1f}]"
     assert f"{difference.value:+.1f}* {bounds}" in text
     joined = " ".join(text.split())
@@ -337,7 +335,7 @@ def test_trials_are_compared_on_average_and_by_dataset_in_two_families(capsys, s
     assert latex.count(r"\begin{tabular}{lrrr}") == latex.count(r"\bottomrule") == 4
     assert f"{difference.value:+.1f}* {bounds}".replace("-", "$-$") in latex
     assert "$<$0.001" in latex
-    on_val = shown(capsys, "far", "trial-0002", "trial-0003", "--split", "val")
+    on_val = run_compare(capsys, "far", "trial-0002", "trial-0003", "--split", "val")
     assert "trials were chosen by these images: optimistic" in " ".join(on_val.split())
 
 
@@ -354,7 +352,7 @@ def test_a_pair_of_the_sweeps_answer_has_the_same_verdict_in_the_comparison(swee
     assert comparison.from_answer == {("trial-0002", TPT, "accuracy"), ("trial-0002", TPT, "ece")}
 
 
-def test_numbers_on_all_images_are_those_on_record(sweeps):
+def test_numbers_on_all_images_equal_the_recorded_ones(sweeps):
     comparison = compare_trials(sweeps["far"], ["trial-0002", "trial-0003"])
     record = sweeps["far"].trial("trial-0002").results["test"]
     assert comparison.results["trial-0002"].datasets == record.datasets
@@ -369,7 +367,9 @@ def test_trials_that_skipped_images_are_compared_on_whole_blocks(sweeps, capsys)
     file.write_bytes(to_bytes({**table, ("digits", 0): digits.take(np.arange(len(digits)) != 5)}))
     comparison = compare_trials(far, ["trial-0002", "trial-0003"])
     assert comparison.samples.images == {"digits": 5 * 8, "scenes": 1000}
-    assert "images that all have seen: 40 of digits, 1000 of scenes" in shown(capsys, "far", "trial-0002", "trial-0003")
+    assert "images that all have seen: 40 of digits, 1000 of scenes" in run_compare(
+        capsys, "far", "trial-0002", "trial-0003"
+    )
 
 
 def test_a_metric_that_cannot_be_resampled_has_values_and_no_test(sweeps, capsys):
@@ -380,12 +380,12 @@ def test_a_metric_that_cannot_be_resampled_has_values_and_no_test(sweeps, capsys
         datasets = {dataset: {**numbers, "sce": 0.25} for dataset, numbers in result.datasets.items()}
         results = {**record.results, "test": replace(result, datasets=datasets)}
         far.write_trial(replace(record, values=[0.25], results=results))
-    text = shown(capsys, "far", "trial-0002", "trial-0003")
+    text = run_compare(capsys, "far", "trial-0002", "trial-0003")
     assert re.search(r"\ntrial-0003 +0\.2500 +0\.2500 +0\.2500\n", text)
     assert "sce: no paired test\nit cannot be computed from block statistics\n" in text
 
 
-# ------------------------------------------------------------ what cannot be done
+# ------------------------------------------------------------ refused comparisons
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_a_metric_that_cannot_be_resampled_has_values_and_no_test(sweeps, capsys
         (["far", "damaged"], "sweeps/damaged/sweep.json: not readable as a record of a sweep"),
     ],
 )
-def test_one_line_says_why_something_cannot_be_compared(sweeps, capsys, words, complaint):
+def test_a_comparison_that_is_impossible_is_refused_in_one_line(sweeps, capsys, words, complaint):
     root = sweeps["far"].path.parent
     sweeps["far"].write_trial(failed(7))
     write_measured_sweep(root / "none", World(1000), {PLAIN: (0.6, 0.2)})
@@ -429,14 +429,14 @@ def test_one_line_says_why_something_cannot_be_compared(sweeps, capsys, words, c
     assert not (root.parent / "comparisons").exists()
 
 
-def test_a_name_is_a_baseline_even_if_a_folder_has_the_same_name(capsys, sweeps, tmp_path):
+def test_a_name_means_the_baseline_even_if_a_folder_has_the_same_name(capsys, sweeps, tmp_path):
     (tmp_path / TPT).mkdir()
-    assert f"trial-0002 minus {TPT}" in shown(capsys, "far", "trial-0002", TPT)
+    assert f"trial-0002 minus {TPT}" in run_compare(capsys, "far", "trial-0002", TPT)
 
 
 def test_two_sweeps_of_one_name_are_labelled_by_their_folders(capsys, sweeps, tmp_path):
     write_measured_sweep(tmp_path / "elsewhere" / "far", World(1000), BETTER)
-    text = shown(capsys, "far", "elsewhere/far")
+    text = run_compare(capsys, "far", "elsewhere/far")
     assert "elsewhere/far/trial-0002" in text
 
 

@@ -1,4 +1,4 @@
-"""Effects of the settings, as the page and its file show them."""
+"""Effects of the settings, on the page and in its file."""
 
 import json
 import random
@@ -23,14 +23,14 @@ def effects_of(information, trials):
     return compute_effects(information, front_of(information, trials))
 
 
-def test_the_setting_that_moves_an_objective_most_is_the_most_important_one(effects):
+def test_the_setting_that_changes_an_objective_most_is_the_most_important_one(effects):
     accuracy, ece = effects
     assert (accuracy.metric, ece.metric) == ("accuracy", "ece")
     assert (list(accuracy.shares)[:2], list(ece.shares)[:2]) == (["b", "a"], ["d", "c"])
 
 
 def sweep_with_a_fall(count=40, seed=3):
-    """Return a sweep and its records: `a` decides the accuracy, but where `b` is high it falls far below zero-shot."""
+    """Return a sweep in which `a` decides the accuracy; if `b` is high, the accuracy falls far below zero-shot."""
     generator = random.Random(seed)
     records = [baseline(PLAIN, 68.0, 5.0)]
     for number in range(count):
@@ -46,7 +46,7 @@ def width(curve):
     return (curve.high - curve.low).mean()
 
 
-def test_trials_far_below_zero_shot_do_not_hide_the_setting_that_decides_among_the_others():
+def test_trials_far_below_zero_shot_do_not_hide_the_effect_of_another_setting():
     information, records = sweep_with_a_fall()
     front = front_of(information, records)
     n_fallen = sum(map(front.is_below_floor, front.finished))
@@ -56,11 +56,13 @@ def test_trials_far_below_zero_shot_do_not_hide_the_setting_that_decides_among_t
         assert set(list(row.shares)[:2]) == {"a", "b"}
     assert moved_values_note(front).startswith(f"For the model, values of {n_fallen} trials more than 5 points below")
     without_zero_shot = effects_of(information, records[1:])[0]
-    assert without_zero_shot.shares["a"] < effects[0].shares["a"] / 3  # then no trial is known to be far below it
+    assert (
+        without_zero_shot.shares["a"] < effects[0].shares["a"] / 3
+    )  # without zero-shot no value is moved into the range
     assert width(without_zero_shot.curves["a"]) > 1.5 * width(effects[0].curves["a"])
 
 
-def test_trials_far_below_zero_shot_do_not_squeeze_the_axes_and_colours_of_the_others(tmp_path):
+def test_trials_far_below_zero_shot_do_not_widen_axes_and_color_ranges(tmp_path):
     written = write_sweep(tmp_path, *sweep_with_a_fall(20))
     write_report(written, pages=True)
     drawn = plots(written.report)
@@ -72,10 +74,12 @@ def test_trials_far_below_zero_shot_do_not_squeeze_the_axes_and_colours_of_the_o
     assert line["line"]["cmin"] > 60
     page = (written.report / "sweep.html").read_text()
     n_fallen = sum("more than 5 points below" in row for row in page.partition('id="all-trials"')[2].split("<tr"))
-    assert page.count(f"Show all: {n_fallen} more") >= 2  # of the front, and of the settings, each trial once
+    assert (
+        page.count(f"Show all: {n_fallen} more") >= 2
+    )  # one button for the front, one for the settings; each counts a trial once
 
 
-def test_values_are_moved_only_where_enough_other_trials_give_a_range():
+def test_values_are_moved_only_if_enough_other_trials_give_a_range():
     values = np.array([20.0, *np.linspace(66, 70, 9)])
     is_fallen = values < 60
     assert moved_into_range(values, is_fallen) is values
@@ -89,7 +93,7 @@ def test_every_bar_lies_within_its_whisker(effects):
             assert 0 <= low <= share <= high <= 1
 
 
-def test_a_curve_follows_the_objective_and_an_effectless_setting_is_flat(effects):
+def test_a_curve_follows_the_objective_and_is_flat_without_an_effect(effects):
     accuracy = effects[0]
     curve, other = accuracy.curves["b"], accuracy.curves["d"]
     assert curve.mean[0] - curve.mean[-1] > 10
@@ -98,7 +102,7 @@ def test_a_curve_follows_the_objective_and_an_effectless_setting_is_flat(effects
     assert np.ptp(other.mean) < 4
 
 
-def test_a_map_is_empty_where_a_cell_may_be_as_good_as_the_mean(effects):
+def test_a_map_shows_only_cells_that_differ_from_the_mean(effects):
     known = np.isfinite(effects[0].maps[0].mean)
     assert effects[0].maps[0].keys == ("b", "a")
     assert known[:, -1].all()  # b = 1 loses 20 points
@@ -126,19 +130,19 @@ def test_a_reason_replaces_effects_that_cannot_be_computed(records, reason):
     assert not found.shares
 
 
-def test_a_large_sweep_takes_the_time_of_its_limit():
+def test_a_sweep_above_the_limit_of_trials_has_effects():
     information, trials = sweep_with_effects(MAX_TRIALS + 1)
     assert effects_of(information, trials)[0].shares
 
 
 def test_page_and_file_have_the_effects_on_each_objective(tmp_path):
-    """A logarithmic range, one beside it, choices and a setting that some trials lack."""
+    """The searched settings have a logarithmic and a linear range, choices, and a value that some trials lack."""
     trials = [record for record in searched_trials(50) if record.values]
     written = write_sweep(tmp_path, sweep_info(), trials)
     write_report(written, pages=True)
     accuracy, ece = effects_of(sweep_info(), trials)
     shares = json.loads((written.report / "importances.json").read_text())
-    assert {key: each["share"] for key, each in shares["ece"].items()} == pytest.approx(dict(ece.shares))
+    assert {key: effect["share"] for key, effect in shares["ece"].items()} == pytest.approx(dict(ece.shares))
     drawn = plots(written.report)
     bars = {trace["name"]: dict(zip(trace["y"], trace["x"], strict=True)) for trace in drawn["importances"]["traces"]}
     assert bars["accuracy"] == pytest.approx(dict(accuracy.shares))

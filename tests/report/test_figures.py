@@ -1,4 +1,4 @@
-"""The picture of a front, whose data matplotlib and plotly share."""
+"""The figure of a front, drawn by matplotlib and by plotly from the same data."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ def test_the_figure_has_points_intervals_the_staircase_and_the_region_of_resampl
     (region,) = figure.regions
     assert len(region.xs) == len(region.best) == len(region.worst)
     reached = [(best, worst) for best, worst in zip(region.best, region.worst, strict=True) if best is not None]
-    assert all(best <= worst for best, worst in reached)  # ECE: less is better
+    assert all(best <= worst for best, worst in reached)  # the vertical axis is ECE: a lower value is better
     assert len(figure.staircases) == 1
 
 

@@ -1,4 +1,4 @@
-"""front.csv, front.json, answer.md and the configs in best/."""
+"""The files front.csv and front.json, answer.md, and the configs in best/."""
 
 import csv
 import json
@@ -42,12 +42,12 @@ def test_front_json_and_csv_have_intervals_support_and_the_answer(far):
     assert front["support"]["trial-0003"] == "unlikely"
     assert front["recommended"] == "trial-0002"
     assert front["answer"]["sentence"].startswith("Recommended: trial-0002")
-    differences = {(one["second"], one["metric"]): one for one in front["answer"]["differences"]}
+    differences = {(entry["second"], entry["metric"]): entry for entry in front["answer"]["differences"]}
     assert differences[f"baseline-{TPT}", "ece"]["high"] < 0
     assert differences[f"baseline-{TPT}", "ece"]["mark"] == "+"
 
 
-def test_the_answer_is_readable_as_markdown(far):
+def test_the_answer_is_written_as_markdown(far):
     write_report(far, pages=False)
     text = (far.report / "answer.md").read_text()
     assert text.startswith("# far\n\n## Answer\n\nRecommended: trial-0002")
@@ -55,14 +55,14 @@ def test_the_answer_is_readable_as_markdown(far):
     assert "## Front" in text
 
 
-def test_what_mlflow_reads_of_the_front_is_what_the_report_wrote(far):
+def test_mlflow_reads_the_front_that_the_report_wrote(far):
     write_report(far, pages=False)
     assert FrontDocument.read(far).support == {"trial-0002": "likely", "trial-0003": "unlikely"}
     (far.report / "front.json").write_text(json.dumps({"members": [], "support": []}))
     assert FrontDocument.read(far) == FrontDocument()
 
 
-def test_a_finalist_beside_the_front_has_a_row_and_a_config_for_as_long_as_it_is_one(tmp_path):
+def test_a_finalist_that_is_not_on_the_front_has_a_row_and_a_config(tmp_path):
     folder = write_measured_sweep(tmp_path / "sweep", World(1000), SIDES, ("val",))
     finalist = folder.trial("trial-0004")
     best = folder.report / "best"
@@ -81,7 +81,7 @@ def test_a_finalist_beside_the_front_has_a_row_and_a_config_for_as_long_as_it_is
     assert not (best / "trial-0004.yaml").exists()
 
 
-def test_the_recommended_config_says_what_it_rests_on(far):
+def test_the_recommended_config_names_its_evidence(far):
     write_report(far, pages=False)
     lines = (far.report / "best" / "recommended.yaml").read_text().splitlines()
     assert lines[0].startswith("# trial-0002 of sweep far, on its front, best accuracy, best ece, knee, recommended")

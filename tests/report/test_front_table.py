@@ -1,4 +1,4 @@
-"""The table of a front, in all its outputs."""
+"""The table of a front in all output formats."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def test_members_come_first_then_baselines_with_intervals_support_and_remarks(fa
     assert (first.starts_group, second.starts_group) == (True, False)
 
 
-def test_an_unlikely_trial_names_the_one_that_is_ahead(far):
+def test_an_unlikely_trial_names_the_trial_that_beats_it(far):
     information, statistics = far
     beaten = next(trial for trial in statistics.front.trials if trial.name == "trial-0003")
     front = replace(statistics.front, trials=(beaten,))
@@ -56,11 +56,11 @@ def test_settings_and_title_are_optional():
 
 def test_a_baseline_shows_the_settings_that_it_reads():
     learned = baseline("fpp_code", 70.0, 5.0)
-    of_words = replace(learned, config={**learned.config, "prompt": "a photo of a"})
+    words_baseline = replace(learned, config={**learned.config, "prompt": "a photo of a"})
     gamma = learned.config["fpp.gamma2"]
     keys = ["fpp.gamma2", "method"]
     assert [cell.text for cell in setting_cells(learned, keys)] == [f"{gamma:g}", TPT]
-    assert [cell.text for cell in setting_cells(of_words, keys)] == ["", TPT]
+    assert [cell.text for cell in setting_cells(words_baseline, keys)] == ["", TPT]
 
 
 def test_the_table_by_dataset_has_the_intervals_of_single_datasets(far):

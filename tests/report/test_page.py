@@ -1,4 +1,4 @@
-"""The page of a sweep, and the picture of its front."""
+"""The HTML page of a sweep and the picture of its front."""
 
 import base64
 import gzip
@@ -36,11 +36,11 @@ from tests.kit.records import (
     write_sweep,
 )
 
-AXE = os.environ.get("AXE_CORE")  # path of axe.min.js, which `npm install axe-core` writes
+AXE = os.environ.get("AXE_CORE")  # path of axe.min.js, a file of the npm package axe-core
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-def hostile():
+def hostile_sweep():
     params = [{"prompt": f"{HOSTILE}{number}", HOSTILE: number % 2} for number in range(12)]
     trials = [trial(number, 70 + number, 5 + number, params=settings) for number, settings in enumerate(params)]
     return sweep_info(versions={HOSTILE: HOSTILE}, command=HOSTILE, space={"question": HOSTILE}), [
@@ -70,11 +70,11 @@ SWEEPS = {
         sweep_info(),
         [trial(number, 70 + number, params={"a": value}) for number, value in enumerate([None, True, "x", 2, 0.5, -1])],
     ),
-    "hostile": hostile,
+    "hostile": hostile_sweep,
 }
 
 
-def report(path, name):
+def write_page(path, name):
     information, records = SWEEPS[name]()
     folder = write_sweep(path, information, records)
     write_report(folder, pages=True)
@@ -83,58 +83,64 @@ def report(path, name):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return report(tmp_path_factory.mktemp("sweeps"), "two objectives")
+    return write_page(tmp_path_factory.mktemp("sweeps"), "two objectives")
 
 
 def page_data(folder):
-    """Return what the scripts of a page are given: plots and trials, by name."""
+    """Return the data that the page's scripts read: plots and trials by name."""
     text = (folder / "sweep.html").read_text()
-    found = re.findall(r'<script type="text/plain" id="page-data">(.*?)</script>', text)
-    return json.loads(gzip.decompress(base64.b64decode(found[0]))) if found else {"plots": {}, "trials": {}}
+    match = re.search(r'<script type="text/plain" id="page-data">(.*?)</script>', text)
+    if match is None:
+        return {"plots": {}, "trials": {}}
+    return json.loads(gzip.decompress(base64.b64decode(match[1])))
 
 
 def plots(folder):
     return page_data(folder)["plots"]
 
 
-def merged(old, changes):
-    """Merge as plots.js does."""
+def merge(old, changes):
+    """Merge changes into an old value as plots.js does."""
     if not isinstance(changes, dict):
         return changes
-    return {**(old or {}), **{key: merged((old or {}).get(key), value) for key, value in changes.items()}}
+    result = dict(old or {})
+    for key, value in changes.items():
+        result[key] = merge(result.get(key), value)
+    return result
 
 
-def drawn(plot):
-    """Yield traces and layout of each choice of a plot."""
+def drawn_choices(plot):
+    """Yield the traces and the layout that plots.js draws for each choice of a plot."""
     for choice in list(plot["choices"].values()) or [{}]:
         changes = choice.get("traces", [{}] * len(plot["traces"]))
-        traces = [merged(trace, change) for trace, change in zip(plot["traces"], changes, strict=True)]
-        layout = merged(plot["layout"], choice.get("layout", {}))
-        yield traces, merged(layout, {axis: {"range": ends} for axis, ends in choice.get("zoom", plot["zoom"]).items()})
+        traces = [merge(trace, change) for trace, change in zip(plot["traces"], changes, strict=True)]
+        layout = merge(plot["layout"], choice.get("layout", {}))
+        ranges = {axis: {"range": ends} for axis, ends in choice.get("zoom", plot["zoom"]).items()}
+        yield traces, merge(layout, ranges)
 
 
 @pytest.mark.parametrize("name", SWEEPS)
 def test_every_sweep_has_a_picture_and_a_page_whose_plots_plotly_accepts(tmp_path, name):
     graph_objects = pytest.importorskip("plotly.graph_objects")
-    folder = report(tmp_path, name)
+    folder = write_page(tmp_path, name)
     Image.open(folder / "front.png").verify()
     plot_ids = set(re.findall(r'class="plot"[^>]*? id="([\w-]+)"', (folder / "sweep.html").read_text()))
     assert set(plots(folder)) == plot_ids
     for plot in plots(folder).values():
-        for traces, layout in drawn(plot):
+        for traces, layout in drawn_choices(plot):
             graph_objects.Figure(data=traces, layout=layout)  # raises for an unknown or bad property
 
 
-def test_the_page_is_one_file_that_asks_for_nothing(folder):
+def test_the_page_is_one_file_that_loads_no_other(folder):
     page = (folder / "sweep.html").read_text()
     outside = re.sub(r"<script.*?</script>", "", page, flags=re.S)
     assert not re.search(r'(src|href)\s*=(?!"#)|url\(|@import', outside)
     assert "default-src 'none'" in outside
 
 
-def test_plotly_is_inside_compressed_and_only_in_pages_with_plots(tmp_path, folder):
+def test_only_pages_with_plots_contain_plotly_compressed(tmp_path, folder):
     assert 1_500_000 < (folder / "sweep.html").stat().st_size < 2_600_000
-    assert (report(tmp_path, "nothing yet") / "sweep.html").stat().st_size < 26_000
+    assert (write_page(tmp_path, "nothing yet") / "sweep.html").stat().st_size < 26_000
 
 
 def test_sections_begin_with_the_answer_and_can_be_linked(folder):
@@ -147,14 +153,14 @@ def test_sections_begin_with_the_answer_and_can_be_linked(folder):
     assert all(f'id="{link}"' in page for link in links)
 
 
-def test_only_the_page_of_a_running_sweep_loads_itself_again(tmp_path, folder):
+def test_only_the_page_of_a_running_sweep_reloads_itself(tmp_path, folder):
     running = write_sweep(tmp_path, sweep_info(state="running"), [trial(0)])
     write_report(running, pages=True)
     assert 'data-reload-seconds="60"' in (running.report / "sweep.html").read_text()
     assert 'data-reload-seconds="0"' in (folder / "sweep.html").read_text()
 
 
-def test_the_page_of_a_running_sweep_says_how_far_it_is_and_when_it_was_written(tmp_path, folder):
+def test_the_page_of_a_running_sweep_shows_its_progress_and_its_time(tmp_path, folder):
     space = {"search": {"trials": 16}}
     records = [
         *all_baselines(),
@@ -189,10 +195,10 @@ def test_an_outlier_does_not_stretch_the_axes(tmp_path):
 def test_baselines_differ_in_color_and_marker_and_hollow_markers_show_the_test_split(folder):
     traces = plots(folder)["front-0"]["traces"]
     names = [record.label for record in all_baselines()]
-    looks = [
+    markers = [
         trace["marker"] for trace in traces if trace.get("name") in names and "-open" not in trace["marker"]["symbol"]
     ]
-    assert len({look["symbol"] for look in looks}) == len({look["color"] for look in looks}) == len(names)
+    assert len({look["symbol"] for look in markers}) == len({look["color"] for look in markers}) == len(names)
     hollow = [trace for trace in traces if "-open" in str(trace.get("marker", {}).get("symbol"))]
     ends = {trace["customdata"][1]: trace["x"][1] for trace in hollow if trace["x"]}
     assert ends == {
@@ -224,7 +230,7 @@ def test_parallel_coordinates_slices_and_heat_map_can_show_every_metric(folder):
     assert len({json.dumps(choice) for choice in figures["slice-0"]["choices"].values()}) == len(metrics)
 
 
-def test_a_slice_leaves_outliers_out_until_the_reader_asks_for_them(tmp_path):
+def test_the_range_of_a_slice_leaves_out_outliers(tmp_path):
     records = [trial(number, 70 + number / 10, params={"fpp.gamma2": number}) for number in range(20)]
     written = write_sweep(tmp_path, sweep_info(), [*records, trial(20, 3.0, params={"fpp.gamma2": 20})])
     write_report(written, pages=True)
@@ -238,14 +244,14 @@ def test_the_heat_map_shows_gains_over_the_datasets_median(tmp_path):
     written = write_sweep(tmp_path, sweep_info(), records)
     write_report(written, pages=True)
     heat = plots(written.report)["heat"]
-    ((trace,), _), *_ = drawn(heat)
+    ((trace,), _), *_ = drawn_choices(heat)
     assert trace["y"][0] == "trial-0004"
     assert trace["z"] == [[gain] * 3 for gain in (2.0, 1.0, 0.0, -1.0, -2.0)]
     assert trace["text"][0] == ["73.00", "74.00", "75.00"]
 
 
-def write_measured_sweep(path):
-    """A trial with everything that its section shows, beside two baselines, a trial without files and a failed one."""
+def write_sweep_with_artifacts(path):
+    """Write a trial with all contents of a section, two baselines, a trial without files and a failed trial."""
     measured = trial(0, 69.0, 5.0, params={"fpp.gamma2": 0.15}, test=True)
     written = write_sweep(path, sweep_info(), [*all_baselines()[:2], measured, trial(1), failed(2)])
     folder = written.artifacts("trial-0000")
@@ -263,25 +269,25 @@ def write_measured_sweep(path):
 
 
 def test_each_trial_has_a_section_with_its_settings_numbers_diagrams_log_and_files(tmp_path):
-    written = write_measured_sweep(tmp_path)
+    written = write_sweep_with_artifacts(tmp_path)
     page = (written.report / "sweep.html").read_text()
     trials = page_data(written.report)["trials"]
     assert [name for name in trials if f'<section class="trial" id="{name}"' in page] == list(trials)
     assert set(trials) == {record.name for record in written.trials()}
-    made = trials["trial-0000"]
-    assert made["settings"][0] == ["fpp.gamma2", "0.15"]
-    assert made["numbers"]["test"][0][:3] == ["", "accuracy", "ece"]
-    averages = made["numbers"]["test"][-1]
+    section = trials["trial-0000"]
+    assert section["settings"][0] == ["fpp.gamma2", "0.15"]
+    assert section["numbers"]["test"][0][:3] == ["", "accuracy", "ece"]
+    averages = section["numbers"]["test"][-1]
     assert averages[:2] == ["average", "68.30±0.31"]
-    assert made["diagrams"] == {"val": {}, "test": {"digits": [8, 2, 2, 420, 18, 4, 2, 920]}}
-    assert made["log"] == [f"line {number}" for number in range(4, 9)]
-    assert made["prompts"] == ["artifacts/trial-0000/prompts/digits.seed0.safetensors"]
-    assert re.search(r"evaluate --config \S*trials/trial-0000.json ", made["repeat"])
-    assert yaml.safe_load(made["yaml"])["config"] == dict(written.trial("trial-0000").config)
+    assert section["diagrams"] == {"val": {}, "test": {"digits": [8, 2, 2, 420, 18, 4, 2, 920]}}
+    assert section["log"] == [f"line {number}" for number in range(4, 9)]
+    assert section["prompts"] == ["artifacts/trial-0000/prompts/digits.seed0.safetensors"]
+    assert re.search(r"evaluate --config \S*trials/trial-0000.json ", section["repeat"])
+    assert yaml.safe_load(section["yaml"])["config"] == dict(written.trial("trial-0000").config)
     assert trials["trial-0002"]["reason"] == "FloatingPointError: non-finite objectives ['ece']"
 
 
-def test_sections_hold_no_text_of_files_outside_the_sweep(tmp_path):
+def test_sections_contain_no_text_of_files_outside_the_sweep(tmp_path):
     written = write_sweep(tmp_path, sweep_info(), [trial(0)])
     (tmp_path / "secret").write_text("not the sweep's")
     written.artifacts("trial-0000").mkdir(parents=True)
@@ -289,8 +295,8 @@ def test_sections_hold_no_text_of_files_outside_the_sweep(tmp_path):
         (written.artifacts("trial-0000") / name).symlink_to(tmp_path / "secret")
     (written.artifacts("trial-0000") / "val").symlink_to(tmp_path)
     write_report(written, pages=True)
-    made = page_data(written.report)["trials"]["trial-0000"]
-    assert (made["log"], made["prompts"], made["diagrams"]) == ([], [], {"val": {}})
+    section = page_data(written.report)["trials"]["trial-0000"]
+    assert (section["log"], section["prompts"], section["diagrams"]) == ([], [], {"val": {}})
 
 
 def test_trials_are_sorted_by_merit_with_their_settings_beside_the_name(tmp_path):
@@ -317,11 +323,11 @@ def test_intervals_of_the_front_are_inside_the_frame(folder):
         if axis in front["zoom"]:
             low, high = front["zoom"][axis]
             assert all(low <= value <= high for value in values)
-    assert zoomed_ranges([1.0, 1.1, 1.2, 1.3, 50.0], [0.4, 1.5]) == (True, True, False)
+    assert is_in_range([1.0, 1.1, 1.2, 1.3, 50.0], [0.4, 1.5]) == (True, True, False)
 
 
-def zoomed_ranges(xs, kept):
-    """Return whether a plot's range covers the essential values, and whether it covers the last point."""
+def is_in_range(xs, kept):
+    """Return, for each kept value and for the last point, if the range of the plot contains it."""
     trace = {"mode": "markers", "x": xs, "y": [0.0] * len(xs)}
     low, high = without_outliers(Plot(name="made", traces=[trace]), [(x, 0.0) for x in kept]).zoom["xaxis"]
     return (*(low <= value <= high for value in kept), low <= xs[-1] <= high)
@@ -360,12 +366,12 @@ def test_the_timeline_is_read_from_the_workers_logs(tmp_path):
     assert "Left: 4 of 6 trials" in page
 
 
-def test_hostile_texts_are_only_texts(tmp_path):
-    page = (report(tmp_path, "hostile") / "sweep.html").read_text()
-    ours = re.sub(r"<script>.*?</script>\s*(?=<script>|</body>)", "", page, flags=re.S)
-    assert "&lt;/script&gt;&lt;script&gt;" in ours
-    assert "<img" not in ours
-    assert "</script><script>document" not in ours
+def test_hostile_texts_are_escaped(tmp_path):
+    page = (write_page(tmp_path, "hostile") / "sweep.html").read_text()
+    page_without_our_scripts = re.sub(r"<script>.*?</script>\s*(?=<script>|</body>)", "", page, flags=re.S)
+    assert "&lt;/script&gt;&lt;script&gt;" in page_without_our_scripts
+    assert "<img" not in page_without_our_scripts
+    assert "</script><script>document" not in page_without_our_scripts
 
 
 def test_infeasible_trials_are_drawn_and_failed_ones_have_their_reason(folder):
@@ -387,7 +393,7 @@ def test_stopped_and_waiting_trials_are_counted_and_stopped_ones_have_a_reason(t
 def test_a_condition_leaves_a_gap_in_the_parallel_coordinates(folder):
     parallel = plots(folder)["parallel"]
     axes = {axis["label"]: axis for axis in parallel["traces"][0]["dimensions"]}
-    weight = "adapt.pen…y_weight"  # as long as an axis has room for
+    weight = "adapt.pen…y_weight"  # shortened to the width of an axis
     assert list(axes) == ["fpp.context_var", "fpp.gamma2", "method", weight, "accuracy", "ece"]
     assert axes[weight]["ticktext"][0] == "not set"
     assert axes[weight]["values"].count(axes[weight]["tickvals"][0]) > 5
@@ -397,9 +403,9 @@ def test_a_condition_leaves_a_gap_in_the_parallel_coordinates(folder):
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_comes_alive_in_a_sandboxed_frame_of_a_browser(tmp_path, scheme):
+def test_the_page_works_in_a_sandboxed_frame_of_a_browser(tmp_path, scheme):
     playwright = pytest.importorskip("playwright.sync_api")
-    page_text = (report(tmp_path, "hostile") / "sweep.html").read_text()
+    page_text = (write_page(tmp_path, "hostile") / "sweep.html").read_text()
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         window = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme=scheme)
@@ -425,7 +431,9 @@ def test_the_page_comes_alive_in_a_sandboxed_frame_of_a_browser(tmp_path, scheme
         frame.locator("[data-filter=all-trials]").fill("accuracy>75 state=complete")
         assert frame.locator("output[for=all-trials]").text_content() == "6 of 13"
         assert frame.locator("#all-trials tbody tr:visible").count() == 6
-        frame.get_by_role("link", name="trial-0007").last.press("Enter")  # no address: the frame's text was set
+        frame.get_by_role("link", name="trial-0007").last.press(
+            "Enter"
+        )  # the frame has no address, because its text was set
         assert frame.locator("#trial-0007 h3").text_content() == "trial-0007Close"
         frame.get_by_role("button", name="Close").press("Enter")
         assert not frame.locator("section.trial:visible").count()
@@ -434,7 +442,7 @@ def test_the_page_comes_alive_in_a_sandboxed_frame_of_a_browser(tmp_path, scheme
         assert inside.evaluate("document.documentElement.scrollWidth <= innerWidth")
         paper = inside.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
-        window.emulate_media(media="print", color_scheme=scheme)  # plots are drawn again, in black
+        window.emulate_media(media="print", color_scheme=scheme)  # printing draws the plots again, with black text
         title = 'getComputedStyle(document.querySelector("#front-0 .xtitle")).fill == "rgb(29, 33, 39)"'
         inside.wait_for_function(title, timeout=20_000)
         assert (errors, [url for url in requests if url.startswith("http")]) == ([], [])
@@ -454,10 +462,10 @@ def test_numbers_of_a_trial_begin_with_the_objectives_and_the_metrics_of_every_t
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
-def test_a_diagram_names_the_numbers_of_the_table_above_it(tmp_path):
-    """Its bins hold all seeds together, whose ECE is another number than the mean over seeds."""
+def test_the_label_of_a_diagram_has_the_numbers_of_the_table(tmp_path):
+    """The diagram pools all seeds, and the ECE of the pool differs from the mean over seeds in the table."""
     playwright = pytest.importorskip("playwright.sync_api")
-    written = write_measured_sweep(tmp_path)
+    written = write_sweep_with_artifacts(tmp_path)
     rows = page_data(written.report)["trials"]["trial-0000"]["numbers"]["test"]
     numbers = {dataset: f"accuracy {accuracy}, ece {ece}" for dataset, accuracy, ece, *_ in rows}
     with playwright.sync_playwright() as driver:
@@ -473,9 +481,9 @@ def test_a_diagram_names_the_numbers_of_the_table_above_it(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
-def test_a_link_opens_a_trial_and_marks_carry_over_between_charts_and_table(tmp_path):
+def test_a_link_opens_a_trial_and_a_selection_applies_to_charts_and_table(tmp_path):
     playwright = pytest.importorskip("playwright.sync_api")
-    page = report(tmp_path, "two objectives") / "sweep.html"
+    page = write_page(tmp_path, "two objectives") / "sweep.html"
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         window = browser.new_page(viewport={"width": 1280, "height": 900}, accept_downloads=True)
@@ -520,7 +528,7 @@ def test_a_link_opens_a_trial_and_marks_carry_over_between_charts_and_table(tmp_
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
-def test_a_reader_steers_the_plots_and_the_page_of_a_running_sweep_follows_it(tmp_path):
+def test_a_reader_changes_plots_and_the_page_of_a_running_sweep_reloads(tmp_path):
     playwright = pytest.importorskip("playwright.sync_api")
     information, records = sweep_info(state="running"), [*searched_trials(), trial(40, 3.0, 60.0)]
     written = write_sweep(tmp_path, information, records)
@@ -558,15 +566,15 @@ def test_a_reader_steers_the_plots_and_the_page_of_a_running_sweep_follows_it(tm
             assert (output.text_content(), rows.count()) == (problem, n_rows)
             assert window.locator(".marks").is_hidden()
         window.locator("[data-filter=all-trials]").fill("ece<4")
-        window.locator("[data-filter=all-trials]").press("End")  # loading took seconds: the page might be due already
+        window.locator("[data-filter=all-trials]").press("End")  # a key press restarts the time until the reload
         written.write_trial(trial(41, 72.0))
         write_report(written, pages=True)
         window.clock.fast_forward(50_000)
         window.locator("[data-filter=all-trials]").press("End")
-        new = window.locator("[data-trial=trial-0041]").first  # its row is there, and hidden by what was typed
+        new = window.locator("[data-trial=trial-0041]").first  # the filter hides the row, but it is in the table
         window.clock.fast_forward(30_000)
-        window.wait_for_timeout(2_000)  # a page that loads again has begun to by then
-        assert not new.count()  # a reader who types is not disturbed
+        window.wait_for_timeout(2_000)  # enough for a reload to start
+        assert not new.count()  # the page does not reload while the reader types
         window.clock.fast_forward(130_000)
         new.wait_for(state="attached", timeout=60_000)
         window.wait_for_function("document.querySelector('output[for=all-trials]').textContent.includes(' of ')")
@@ -577,13 +585,15 @@ def test_a_reader_steers_the_plots_and_the_page_of_a_running_sweep_follows_it(tm
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None or AXE is None, reason="no Chromium, or AXE_CORE does not name axe.min.js")
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])
-def test_axe_finds_nothing_on_a_page_with_an_open_trial(tmp_path, scheme, width):
+def test_axe_finds_no_violation_on_a_page_with_an_open_trial(tmp_path, scheme, width):
     playwright = pytest.importorskip("playwright.sync_api")
-    page = report(tmp_path, "two objectives") / "sweep.html"
+    page = write_page(tmp_path, "two objectives") / "sweep.html"
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         viewport = {"width": width, "height": 900}
-        context = browser.new_context(color_scheme=scheme, viewport=viewport, bypass_csp=True)  # its policy: no scripts
+        context = browser.new_context(
+            color_scheme=scheme, viewport=viewport, bypass_csp=True
+        )  # the page's content security policy would refuse axe's script
         window = context.new_page()
         window.goto(f"{page.as_uri()}#trial-0007")
         window.locator("#trial-0007").wait_for(timeout=60_000)
@@ -600,7 +610,7 @@ def test_axe_finds_nothing_on_a_page_with_an_open_trial(tmp_path, scheme, width)
     ("patience", "state"),
     [(10, "it grew by 6.4% in the last 10 finished trials."), (19, "38 trials have to finish first."), (None, None)],
 )
-def test_the_page_says_how_far_patience_has_gone(tmp_path, patience, state):
+def test_the_page_shows_the_state_of_the_patience_rule(tmp_path, patience, state):
     space = {"search": {"trials": 40, "patience": patience}}
     folder = write_sweep(tmp_path, sweep_info(ranges=SEARCHED_RANGES, space=space), searched_trials())
     write_report(folder, pages=True)

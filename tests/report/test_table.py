@@ -1,4 +1,4 @@
-"""The table model in its four outputs."""
+"""The table model in its four output formats."""
 
 import re
 
@@ -11,8 +11,8 @@ HOSTILE = "<b>|&%\x1b[2J"
 NAMES = ("trial-0002", "trial-0010", "zero_shot")
 
 
-def front(datasets=("val", "test")):
-    """A table like that of a front: two metrics for each of some groups, remarks, and settings that may go."""
+def front_like_table(datasets=("val", "test")):
+    """Return a table like a front's: two metrics for each group, remarks, and settings that may be dropped."""
     columns = [Column("trial", is_text=True)]
     for dataset in datasets:
         columns += [Column("accuracy", group=dataset), Column("ece", group=dataset)]
@@ -34,7 +34,7 @@ def widths(text):
 @pytest.mark.parametrize("datasets", [("val", "test"), tuple(f"dataset{number}" for number in range(11))])
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
 def test_text_fits_the_terminal_and_breaks_no_word(datasets, width):
-    table = front(datasets)
+    table = front_like_table(datasets)
     text = to_text(table, width)
     assert max(widths(text)) <= width
     words = set(text.split())
@@ -43,8 +43,8 @@ def test_text_fits_the_terminal_and_breaks_no_word(datasets, width):
             assert set(cell.text.split()) <= words | {word.rstrip("*") for word in words}
 
 
-def test_intervals_stand_beside_the_values_then_below_them_then_go():
-    table = front()
+def test_intervals_move_below_the_values_and_are_dropped_as_the_width_shrinks():
+    table = front_like_table()
     assert "trial-0002  71.00* [70.1, 71.9]  4.20" in to_text(table, 200)
     below = to_text(table, 100).splitlines()
     assert [line.split()[:2] for line in below if line.startswith("  95 %")] == [["95", "%"]] * 3
@@ -52,7 +52,7 @@ def test_intervals_stand_beside_the_values_then_below_them_then_go():
     assert "not shown: intervals, " in to_text(table, 60)
 
 
-def test_columns_go_by_their_rank_and_a_note_names_them():
+def test_columns_are_dropped_by_rank_and_named_in_a_note():
     columns = [Column("trial", is_text=True), Column("second", drop_rank=2), Column("first", drop_rank=1)]
     table = Table(columns=columns, rows=[Row([Cell("a"), Cell("1"), Cell("2")])])
     assert to_text(table, 20) == "trial  second  first\na           1      2"
@@ -60,8 +60,8 @@ def test_columns_go_by_their_rank_and_a_note_names_them():
     assert to_text(table, 11) == "trial\na\nnot shown:\n  second,\n  first"
 
 
-def test_a_table_that_is_too_wide_goes_on_below_with_its_first_column_and_keeps_groups_together():
-    text = to_text(front(("dataset1", "dataset2", "dataset3")), 40)
+def test_a_wide_table_continues_below_with_its_first_column_and_whole_groups():
+    text = to_text(front_like_table(("dataset1", "dataset2", "dataset3")), 40)
     heads = [line.split() for line in text.splitlines() if line.startswith("trial ")]
     assert heads == [["trial", "accuracy", "ece"]] * 3 + [["trial", "remarks"]]
     assert text.count("trial-0002") == len(heads)
@@ -102,7 +102,7 @@ def test_lines_below_a_value_have_their_label_in_the_first_column():
 
 
 @pytest.mark.parametrize(("width", "word", "shown"), [(47, "w" * 35, "w" * 35), (80, "x" * 30 + "y" * 30, "x…y")])
-def test_a_long_word_stays_whole_and_only_an_endless_one_loses_its_middle(width, word, shown):
+def test_only_a_very_long_word_loses_its_middle(width, word, shown):
     rows = [["trial-0001", f"better in {word} than the rest", "1.0"]]
     text = to_text(Table.of_strings(["trial", "remarks", "accuracy"], rows, text_columns=(0, 1)), width)
     assert max(widths(text)) <= width
@@ -114,8 +114,8 @@ def test_wide_letters_take_two_columns():
     assert len(set(widths(to_text(table)))) == 1
 
 
-def test_color_changes_nothing_but_escape_sequences():
-    table = front()
+def test_color_adds_escape_sequences_only():
+    table = front_like_table()
     colored = to_text(table, 120, color=True)
     assert "\x1b[32m" in colored
     assert re.sub(r"\x1b\[\d+m", "", colored) == to_text(table, 120)
@@ -127,7 +127,7 @@ def test_a_row_of_another_length_is_refused():
 
 
 @pytest.mark.parametrize("render", [to_text, to_html, to_markdown, to_latex])
-def test_no_output_can_be_steered_by_a_text(render):
+def test_every_output_escapes_hostile_texts(render):
     cells = [Cell(HOSTILE), Cell(HOSTILE, interval=HOSTILE, mark=HOSTILE, below={HOSTILE: HOSTILE})]
     columns = [Column(HOSTILE, is_text=True), Column(HOSTILE, group=HOSTILE)]
     row = Row(cells, trial=HOSTILE)
@@ -144,7 +144,7 @@ def test_no_output_can_be_steered_by_a_text(render):
 
 
 def test_groups_are_headings_above_their_columns():
-    table = front()
+    table = front_like_table()
     _, groups, heads, *_ = to_text(table, 200).splitlines()
     assert groups.index("- val -") < heads.index("ece") < groups.index("- test -") < heads.rindex("ece")
     assert '<th class="group" colspan="2">test</th>' in to_html(table)
@@ -159,7 +159,7 @@ def test_a_table_without_rows_has_its_title_and_notes():
     assert to_latex(table) == "% A_b. 50 %."
 
 
-def test_minus_signs_are_set_as_such_in_latex():
+def test_latex_has_minus_signs_instead_of_hyphens():
     assert tex("-1.5 a-b") == "$-$1.5 a-b"
 
 

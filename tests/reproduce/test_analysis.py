@@ -1,4 +1,4 @@
-"""Experiments without a sweep, and their output."""
+"""Experiments that need no sweep, and their output."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_a_finding_is_written_with_its_verdict_and_numbers():
     assert rows == [["a step", "holds in part", "cosine", "0.7472"], ["a step", "holds in part", "angle", "41.65"]]
 
 
-def test_the_papers_stand_in_explains_entropy_for_uniform_views_only():
+def test_the_papers_stand_in_for_entropy_explains_it_for_uniform_views_only():
     setting = Setting.of(load("tiny", "cpu"), open_dataset("scenes", "test", None), preset("tiny"), 0, QUICK)
     drawing, shares = entropy_and_penalties(setting)
     assert len(drawing.data) == 2 * len(MEASURES) * QUICK.contexts

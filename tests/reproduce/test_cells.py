@@ -1,4 +1,4 @@
-"""Cells of a table: our numbers, the printed ones and their difference, in all forms of output."""
+"""Cells of a table: our numbers, the printed numbers and their differences, in all output formats."""
 
 import csv
 import io
@@ -23,13 +23,13 @@ ACCURACY, ECE, SCE = MAIN.columns
 
 
 def metrics(accuracy, ece, sce=1.0, step=0.2):
-    """Numbers that move by `step` from seed to seed, and by dataset."""
+    """Return a function of dataset and seed; its metrics grow by `step` with each seed and by 1 with each dataset."""
 
-    def of(name, seed):
+    def numbers_of(name, seed):
         shift = SETS.index(name) if name in SETS else 0
         return {"accuracy": accuracy + shift + step * seed, "ece": ece + step * seed, "sce": sce}
 
-    return of
+    return numbers_of
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +55,10 @@ def test_averages_are_with_and_without_eurosat(table):
     own = table.experiment.row("fpp")
     assert tuple(table.scopes) == (*SETS, AVERAGE, WITHOUT)
     assert table.cell(own, ACCURACY, AVERAGE).value == pytest.approx(46.1 + 1)
-    assert table.cell(own, ACCURACY, WITHOUT).value == pytest.approx(46.1 + 1)  # of 46.1 and 48.1
+    assert table.cell(own, ACCURACY, WITHOUT).value == pytest.approx(46.1 + 1)  # the mean of 46.1 and 48.1
     assert table.cell(own, ECE, AVERAGE).printed.text == "4.13"
     assert table.cell(own, ECE, WITHOUT).printed.value == pytest.approx(4.01, abs=0.005)
-    # all move together from seed to seed, so that the average moves as much as each
+    # all datasets change equally between seeds, so the average has the deviation of a single dataset
     assert table.cell(own, ACCURACY, AVERAGE).deviation == pytest.approx(0.2 / math.sqrt(2))
 
 
@@ -68,7 +68,7 @@ def test_averages_are_with_and_without_eurosat(table):
         (4.13, 0.0, "agrees"),
         (4.1349, 0.0, "agrees"),
         (4.14, 0.0, "differs"),
-        # t with two degrees of freedom: 4.303 sqrt(1 + 1/3) = 4.969 deviations, and half a unit of the last digit
+        # the limit is t (two degrees of freedom): 4.303 sqrt(1 + 1/3) = 4.969 deviations, plus the rounding error
         (4.13 + 0.4968 + 0.005, 0.1, "agrees"),
         (4.13 + 0.4970 + 0.005, 0.1, "differs"),
         (4.13, None, ""),
@@ -79,13 +79,13 @@ def test_a_number_differs_from_the_printed_one_by_a_t_test_over_seeds(value, dev
     assert cell.verdict == verdict
 
 
-def test_a_printed_zero_at_the_end_makes_the_test_finer():
+def test_a_printed_trailing_zero_makes_the_test_stricter():
     assert Cell(value=8.53, deviation=0.0, seeds=3, printed=PrintedNumber.of_text("8.5")).verdict == "agrees"
     assert Cell(value=8.53, deviation=0.0, seeds=3, printed=PrintedNumber.of_text("8.50")).verdict == "differs"
 
 
 def test_one_true_cell_in_twenty_differs_by_chance():
-    """With a mean over three seeds on our side and one run on the printed side."""
+    """Our number is a mean over three seeds, and the printed number comes from one run."""
     generator = np.random.default_rng(0)
     differing = 0
     for _ in range(2000):
@@ -96,7 +96,7 @@ def test_one_true_cell_in_twenty_differs_by_chance():
     assert 70 <= differing <= 130
 
 
-def test_another_models_numbers_are_not_compared(tmp_path):
+def test_numbers_of_another_model_are_not_compared(tmp_path):
     table = write_experiment(tmp_path, MAIN, SETS, {"tpt": two_seed_result(SETS, metrics(46.6, 21.0))}, model="tiny")
     cell = table.cell(table.experiment.row("tpt"), ACCURACY, "dtd")
     assert (cell.printed.text, cell.difference, cell.verdict) == ("46.7", None, "")
@@ -106,12 +106,12 @@ def test_another_models_numbers_are_not_compared(tmp_path):
     assert "other model" in as_csv(table)
 
 
-def test_rows_without_numbers_say_why(table):
+def test_rows_without_numbers_have_a_reason(table):
     assert table.failed == {"otpt": "FloatingPointError: logits are not finite"}
     assert "otpt has no numbers: FloatingPointError" in as_text(table)
 
 
-def test_a_table_with_a_failed_row_begins_again_and_another_does_not(tmp_path, capsys):
+def test_a_table_with_a_failed_row_is_deleted_to_run_again(tmp_path, capsys):
     good = {"tpt": two_seed_result(SETS, metrics(46.6, 21.0))}
     for name, results in (("whole", good), ("failed", {**good, "otpt": "out of memory"})):
         write_experiment(tmp_path / name, MAIN, SETS, results)
@@ -122,7 +122,7 @@ def test_a_table_with_a_failed_row_begins_again_and_another_does_not(tmp_path, c
     drop_failed(SweepFolder(tmp_path / "none"))
 
 
-def test_deviations_and_costs_have_columns_of_their_own(tmp_path):
+def test_deviations_and_costs_have_separate_columns(tmp_path):
     seeds, costs = find("seeds"), find("costs")
     moved = {"fpp": two_seed_result(("dtd", "pets"), metrics(46.0, 7.4))}
     table = write_experiment(tmp_path / "seeds", seeds, ("dtd", "pets"), moved)
@@ -138,7 +138,7 @@ def test_deviations_and_costs_have_columns_of_their_own(tmp_path):
 
 def test_every_cell_is_a_line_of_the_csv(table):
     rows = list(csv.DictReader(io.StringIO(as_csv(table))))
-    cells = {(one["row"], one["column"], one["dataset"]): one for one in rows}
+    cells = {(line["row"], line["column"], line["dataset"]): line for line in rows}
     assert len(rows) == 5 * 3 * len(table.scopes)
     assert cells["tpt", "accuracy", "dtd"]["ours"] == "46.7"
     assert cells["tpt", "accuracy", "dtd"]["verdict"] == "agrees"
@@ -146,7 +146,7 @@ def test_every_cell_is_a_line_of_the_csv(table):
     assert float(cells["fpp", "ece", AVERAGE]["difference"]) == pytest.approx(3.37)
 
 
-def test_markdown_and_latex_have_the_same_numbers_and_say_what_was_run(table):
+def test_markdown_and_latex_have_the_same_numbers_and_settings(table):
     document = table_document(table)
     markdown, latex = document_to_markdown(document), document_to_latex(document)
     for text in (markdown, latex):
@@ -156,4 +156,4 @@ def test_markdown_and_latex_have_the_same_numbers_and_say_what_was_run(table):
     assert "| TPT | 46.70±0.14 |" in markdown
     assert r"TPT & 46.70$\pm$0.14 &" in latex
     assert latex.count(r"\begin{tabular}{lrrrrr}") == 3
-    assert latex.count(r"\begin{tabular}{lll}") == 1  # the claims
+    assert latex.count(r"\begin{tabular}{lll}") == 1  # the table of claims

@@ -1,4 +1,4 @@
-"""Claims of a table: verdicts on our own numbers, by the rule for every difference that is shown."""
+"""Claims of a table: verdicts from our own numbers, by the test of all shown differences."""
 
 from dataclasses import replace
 
@@ -22,8 +22,7 @@ def better(row, *others, column="accuracy", **options):
 
 
 def table_with(path, claims, sides, images=400, seeds=(0, 1)):
-    """The main table with other claims; `sides` are (right, shift) by row: the share of right answers and the
-    overconfidence."""
+    """Write the main table with other claims; `sides` has the accuracy and the overconfidence of each row."""
     world = World(images, datasets=SETS)
     stats = {row: world.block_stats(*side, seeds=seeds) for row, side in sides.items()}
     results = {row: result_from_stats(table, sce=1.0) for row, table in stats.items()}
@@ -56,14 +55,14 @@ def test_a_claim_has_a_verdict(tmp_path, claim, verdict):
     assert verdicts(table_with(tmp_path, [claim], SIDES)) == [verdict]
 
 
-def test_a_claim_about_several_rows_counts_those_for_which_it_holds(tmp_path):
+def test_the_verdict_of_a_claim_about_several_rows_counts_the_rows_for_which_it_holds(tmp_path):
     claims = [better("tpt", "zero_shot", "ctpt"), better("ctpt", "zero_shot", "otpt")]
     sides = {"zero_shot": (0.6, 0.1), "tpt": (0.65, 0.1), "ctpt": (0.65, 0.1), "otpt": (0.7, 0.1)}
     table = table_with(tmp_path, claims, sides)
     assert verdicts(table) == ["undecided; holds in 1 of 2", "does not hold; holds in 1 of 2"]
 
 
-def test_claims_are_judged_as_a_sweeps_answer_by_one_comparison_of_all_their_pairs(tmp_path):
+def test_claims_are_judged_like_an_answer_by_one_family_of_tests(tmp_path):
     claims = [better("tpt", "zero_shot"), better("ctpt", "zero_shot"), better("tpt", "ctpt", column="ece")]
     sides = {"zero_shot": (0.60, 0.1), "tpt": (0.625, 0.12), "ctpt": (0.61, 0.14)}
     table = table_with(tmp_path, claims, sides)
@@ -79,7 +78,7 @@ def test_claims_are_judged_as_a_sweeps_answer_by_one_comparison_of_all_their_pai
         difference = family[pair.first, pair.second, claim.column]
         gain = difference.value * (1 if claim.column == "accuracy" else -1)
         assert judged.numbers.startswith(f"{gain:+.2f} ± {difference.half_width:.2f}")
-        if difference.p_value == smallest:  # Holm: the smallest of three counts threefold
+        if difference.p_value == smallest:  # Holm's correction multiplies the smallest of three p-values by three
             assert (judged.verdict in ("holds", "does not hold")) == (3 * smallest < 0.05)
 
 
@@ -95,7 +94,7 @@ def test_holms_family_is_all_comparisons_of_the_tables_claims(tmp_path):
     among_many = replace(table, experiment=replace(table.experiment, claims=(claim, *further)))
     assert verdicts(among_many)[0] == "undecided"
     numbers = [judge_claims(judged)[0].numbers for judged in (table, among_many)]
-    assert numbers == [f"{numbers[1]}*", numbers[1]]  # intervals are not corrected
+    assert numbers == [f"{numbers[1]}*", numbers[1]]  # intervals are not corrected for multiple tests
 
 
 def test_a_metric_without_block_statistics_is_compared_by_seed(tmp_path):
@@ -106,16 +105,16 @@ def test_a_metric_without_block_statistics_is_compared_by_seed(tmp_path):
     claims = (better("tpt", "zero_shot", column="sce"), better("zero_shot", "tpt", column="sce"))
     table = write_experiment(tmp_path, replace(MAIN, claims=claims), SETS, results)
     assert verdicts(table) == ["holds", "does not hold"]
-    # paired by seed: 1.0 and 1.001; t with one degree of freedom: 12.706 standard errors of 0.0005
+    # differences by seed are 1.0 and 1.001; t with one degree of freedom: 12.706 standard errors of 0.0005
     assert judge_claims(table)[0].numbers == "+1.00 ± 0.01*"
 
 
-def test_too_few_images_test_nothing(tmp_path):
+def test_a_claim_is_not_tested_on_too_few_images(tmp_path):
     table = table_with(tmp_path, [better("tpt", "zero_shot")], SIDES, images=20)
     assert verdicts(table) == ["not tested"]
 
 
-def test_every_shipped_claim_names_what_it_compares():
+def test_shipped_claims_name_all_rows_that_they_compare():
     """A sentence about the best or worst row compares the row with every other row that has printed numbers."""
     isolated = find("isolated_effect")
     worst = next(claim for claim in isolated.claims if "worst" in claim.says)

@@ -1,4 +1,4 @@
-"""The shipped tables and figures, and files of one's own."""
+"""The shipped tables and figures, and experiment files of users."""
 
 import math
 
@@ -12,11 +12,11 @@ from fpp_sweep.spec.errors import InputError
 
 FILES = {"coop": "/c/model.pth.tar-50", "maple": "/m/model.pth.tar-2"}
 FINE_GRAINED = 10
-# printed averages that are not the mean of their columns, and by how much at most
-OFF = {("main", "zero_shot", "ece"): 0.007, ("init", "coop_otpt", "accuracy"): 0.009}
-OFF |= {("natural_shifts", "fpp", "sce"): 0.018, ("flatness", "otpt", "sharpness"): 0.0007}
-OFF |= {("seeds", "otpt", "ece_std"): 0.006}
-OWN = """
+# printed averages that differ from the mean of their columns, and the largest difference
+WRONG_AVERAGES = {("main", "zero_shot", "ece"): 0.007, ("init", "coop_otpt", "accuracy"): 0.009}
+WRONG_AVERAGES |= {("natural_shifts", "fpp", "sce"): 0.018, ("flatness", "otpt", "sharpness"): 0.0007}
+WRONG_AVERAGES |= {("seeds", "otpt", "ece_std"): 0.006}
+USERS_FILE = """
 columns: [accuracy, {name: before, metric: accuracy, set: {method: zero_shot}}]
 rows:
   - {name: one, set: {method: tpt, prompt: a photo of a}, printed: {accuracy: 60.5, before: {dtd: 44.25, average: 61}}}
@@ -28,17 +28,17 @@ work: {datasets: [tiny]}
 """
 
 
-def written(tmp_path, text, name="own.yaml"):
+def write_file(tmp_path, text, name="own.yaml"):
     (tmp_path / name).write_text(text)
     return str(tmp_path / name)
 
 
-def test_there_is_a_file_for_each_and_no_other():
+def test_every_shipped_experiment_has_a_file_and_there_is_no_other():
     assert sorted(shipped()) == sorted(path.stem for path in SHIPPED.glob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", shipped())
-def test_each_is_a_space_over_its_rows(name):
+def test_each_shipped_experiment_is_a_grid_of_its_cells(name):
     experiment = find(name)
     assert experiment.title
     assert experiment.question.endswith("?")
@@ -47,35 +47,34 @@ def test_each_is_a_space_over_its_rows(name):
     space = experiment.space(overrides=[], files=FILES)
     assert (space.search.split, space.search.sampler, space.work.baselines) == ("test", "grid", ())
     configs = {space.resolve(point) for point in space.grid_points()}
-    cells = {
-        space.resolve(experiment.settings(row, column, FILES))
-        for row in experiment.rows
-        for column in experiment.columns
-        if row.set is not None
-    }
-    assert configs == cells
+    cell_configs = set()
+    for row in experiment.rows:
+        if row.set is not None:
+            for column in experiment.columns:
+                cell_configs.add(space.resolve(experiment.settings(row, column, FILES)))
+    assert configs == cell_configs
     assert len(space.queue()) == len(configs)
     assert space.left_out() == []
 
 
 @pytest.mark.parametrize("name", [name for name in shipped() if not find(name).theory])
-def test_printed_averages_are_the_means_of_their_columns_but_for_those_that_are_known(name):
+def test_printed_averages_are_the_means_of_their_columns_except_for_known_errors(name):
     experiment = find(name)
     for row in experiment.rows:
         for column, numbers in row.printed.items():
             averaged = experiment.average or [dataset for dataset in numbers if dataset != AVERAGE]
             if AVERAGE in numbers and len(numbers) > 1:
                 mean = math.fsum(numbers[dataset].value for dataset in averaged) / len(averaged)
-                off = abs(mean - numbers[AVERAGE].value)
-                assert off <= OFF.get((name, row.name, column), 0.0051), (row.name, column)
+                error = abs(mean - numbers[AVERAGE].value)
+                assert error <= WRONG_AVERAGES.get((name, row.name, column), 0.0051), (row.name, column)
 
 
-def test_the_main_table_prints_what_the_paper_does():
+def test_the_main_table_has_the_papers_numbers():
     main = find("main")
     assert main.row("fpp").printed["ece"][AVERAGE].text == "4.13"
     assert len(main.row("tpt").printed["accuracy"]) == FINE_GRAINED + 1
     ece = main.column("ece")
-    # computed from the printed columns: without EuroSAT O-TPT has the lower ECE
+    # computed from the printed columns: without EuroSAT, O-TPT has the lower ECE
     assert printed_in(main.row("fpp"), ece, WITHOUT).value == pytest.approx(4.01, abs=0.005)
     assert printed_in(main.row("otpt"), ece, WITHOUT).value == pytest.approx(3.52, abs=0.005)
 
@@ -106,7 +105,7 @@ def test_lambda_is_125_on_all_datasets_of_the_natural_shifts():
     (point,) = space.grid_points()
     fpp = space.resolve(point).fpp
     assert fpp.lambda_shifts == 1.25
-    assert fpp.flatness_weight(1000) == 1.25  # ImageNet, to which the rule would give 1.015
+    assert fpp.flatness_weight(1000) == 1.25  # for ImageNet's 1000 classes, the rule of other datasets would give 1.015
 
 
 def test_each_perturbation_is_varied_alone():
@@ -122,8 +121,8 @@ def test_rows_are_evaluated_without_a_final_stage():
     assert search.evaluate_only
 
 
-def test_settings_are_those_of_the_model_unless_a_row_says_otherwise(tmp_path):
-    experiment = find(written(tmp_path, OWN))
+def test_settings_are_the_models_preset_except_for_those_of_a_row(tmp_path):
+    experiment = find(write_file(tmp_path, USERS_FILE))
     space = experiment.space(overrides=[], files={})
     configs = [space.resolve(point) for point in space.grid_points()]
     assert [(config.method, config.prompt) for config in configs] == [
@@ -148,7 +147,7 @@ def test_settings_are_those_of_the_model_unless_a_row_says_otherwise(tmp_path):
     ],
 )
 def test_an_error_in_a_key_names_file_and_line(tmp_path, slip, message):
-    path = written(tmp_path, OWN.lstrip() + slip)
+    path = write_file(tmp_path, USERS_FILE.lstrip() + slip)
     with pytest.raises(InputError, match=r"own\.yaml") as caught:
         find(path).space(overrides=[], files={})
     assert message in str(caught.value)
@@ -172,7 +171,7 @@ def test_an_error_in_a_key_names_file_and_line(tmp_path, slip, message):
     ],
 )
 def test_an_error_in_a_row_names_its_line(tmp_path, before, after, message):
-    path = written(tmp_path, OWN.lstrip().replace(before, after, 1))
+    path = write_file(tmp_path, USERS_FILE.lstrip().replace(before, after, 1))
     with pytest.raises(InputError, match=r"own\.yaml") as caught:
         find(path).space(overrides=[], files={})
     assert message in str(caught.value)
@@ -183,7 +182,7 @@ def test_a_table_that_compares_times_runs_on_one_worker():
     assert find("main").space(overrides=[], files={}).work.workers is None
 
 
-def test_rows_whose_checkpoint_is_not_given_are_left_out():
+def test_rows_without_their_checkpoint_are_left_out():
     init = find("init")
     only = init.space(overrides=[], files={"coop": "/c/model.pth.tar-50"})
     assert {point["prompt"] for point in only.grid_points()} == {"/c/model.pth.tar-50", "fpp"}
@@ -192,7 +191,7 @@ def test_rows_whose_checkpoint_is_not_given_are_left_out():
         init.space(overrides=[], files={})
 
 
-def test_unknown_tables_and_those_without_sense_on_the_embedded_model():
+def test_unknown_tables_and_tables_that_need_photographs_are_refused():
     with pytest.raises(InputError, match="did you mean 'main'"):
         find("mian")
     with pytest.raises(InputError, match="makes no sense on the embedded model: it has no photographs"):
@@ -200,16 +199,20 @@ def test_unknown_tables_and_those_without_sense_on_the_embedded_model():
     assert find("costs").embedded() == ["scenes", "letters"]
 
 
-def test_rows_in_two_precisions_stand_side_by_side_and_are_computed_apart():
+def test_rows_in_two_precisions_are_adjacent_and_separate_trials():
     both = in_precisions(find("dynaprompt"), ["fp16", "float32"])
-    run = [row for row in find("dynaprompt").rows if row.set]
-    names = [name for row in run for name in (row.name, f"{row.name}_float32")]
-    assert [row.name for row in both.rows if row.set] == names
-    assert [row.title for row in both.rows if row.set][:2] == [
-        f"{run[0].title}, {each}" for each in ("fp16", "float32")
-    ]
-    assert [row.printed for row in both.rows if row.set] == [row.printed for row in run for _ in range(2)]
-    assert len(both.rows) - len(names) == len(find("dynaprompt").rows) - len(run)  # printed only: as they were
+    computed_rows = [row for row in find("dynaprompt").rows if row.set]
+    names, printed = [], []
+    for row in computed_rows:
+        names += [row.name, f"{row.name}_float32"]
+        printed += [row.printed, row.printed]
+    rows_in_both = [row for row in both.rows if row.set]
+    assert [row.name for row in rows_in_both] == names
+    title = computed_rows[0].title
+    assert [row.title for row in rows_in_both][:2] == [f"{title}, fp16", f"{title}, float32"]
+    assert [row.printed for row in rows_in_both] == printed
+    n_printed_only = len(find("dynaprompt").rows) - len(computed_rows)
+    assert len(both.rows) - len(names) == n_printed_only
     points = both.space(overrides=["work.datasets=[tiny]"], files={}).grid_points()
     assert [point["precision"] for point in points] == ["fp16", "float32"] * (len(points) // 2)
     assert both.claims == find("dynaprompt").claims

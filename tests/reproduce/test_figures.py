@@ -1,4 +1,4 @@
-"""Figures: what is drawn, by hand; that they are drawn, with fonts inside, the same each time."""
+"""Figures: their numbers, computed by hand, and their files, which embed fonts and are reproducible."""
 
 import csv
 import io
@@ -14,8 +14,8 @@ from tests.kit.experiments import two_seed_result, write_experiment, write_predi
 from tests.kit.long_forms import short_and_long
 
 SETS = ("dtd", "pets")
-# of dtd, the flattest two are 1 and 3: both 0.9 sure, one right, so |0.5 - 0.9|; then 5 and 4: |1 - 0.8| and |0 - 0.3|,
-# halved; then 2 and 0: both 0.6 sure and right
+# ECE of the three groups of dtd by sharpness. Low: images 1 and 3 with confidence 0.9, one of them right: |0.5 - 0.9|.
+# Medium: images 5 and 4: the mean of |1 - 0.8| and |0 - 0.3|. High: images 2 and 0 with confidence 0.6, both right.
 DTD = {
     "sharpness": [0.6, 0.1, 0.5, 0.2, 0.4, 0.3],
     "confidence": [0.6, 0.9, 0.6, 0.9, 0.3, 0.8],
@@ -27,8 +27,8 @@ PETS = {"sharpness": [3.0, 1.0, 2.0], "confidence": [1.0, 1.0, 1.0], "correct": 
 EVERY_FIGURE = ["flatness_ece", "sharpness_groups", "reliability", "lambda", "variance_class", "variance_context"]
 
 
-def made(path, name, rows=("tpt", "fpp"), **changes):
-    """An experiment's folder and table, with samples of two seeds."""
+def write_experiment_with_samples(path, name, rows=("tpt", "fpp"), **changes):
+    """Write an experiment with samples of two seeds; return its folder and its table."""
 
     def metrics(index):
         return lambda name, seed: {"accuracy": 50.0 + index, "ece": 8.0 - index + seed, "sharpness": 1.0 + index + seed,
@@ -46,20 +46,20 @@ def made(path, name, rows=("tpt", "fpp"), **changes):
     return folder, table
 
 
-def lines(folder):
+def figure_lines(folder):
     return list(csv.DictReader(io.StringIO((folder.report / "figure.csv").read_text())))
 
 
 @pytest.mark.parametrize("name", short_and_long(EVERY_FIGURE, lambda name: name in ("lambda", "sharpness_groups")))
-def test_every_figure_is_drawn_with_its_fonts_and_the_same_each_time(tmp_path, name):
+def test_every_figure_embeds_its_fonts_and_is_reproducible(tmp_path, name):
     experiment = find(name)
-    folder, table = made(tmp_path, name, [row.name for row in experiment.rows][:3])
+    folder, table = write_experiment_with_samples(tmp_path, name, [row.name for row in experiment.rows][:3])
     write_figure(folder, table)
     Image.open(folder.report / "figure.png").verify()
     document = (folder.report / "figure.pdf").read_bytes()
     assert b"/FontFile2" in document
     assert b"/Type3" not in document
-    assert lines(folder)
+    assert figure_lines(folder)
     again = figure_of(folder, table, experiment.figure)
     assert again.to_bytes("pdf") == document
     assert again.to_svg() == again.to_svg()
@@ -69,9 +69,9 @@ def test_every_figure_is_drawn_with_its_fonts_and_the_same_each_time(tmp_path, n
 
 
 def test_groups_are_thirds_of_each_dataset_by_sharpness_then_averaged(tmp_path):
-    folder, table = made(tmp_path, "sharpness_groups")
+    folder, table = write_experiment_with_samples(tmp_path, "sharpness_groups")
     write_figure(folder, table)
-    own = {(line["dataset"], line["group"]): line for line in lines(folder) if line["row"] == "fpp"}
+    own = {(line["dataset"], line["group"]): line for line in figure_lines(folder) if line["row"] == "fpp"}
     assert [float(own["dtd", group]["ece"]) for group in ("low", "medium", "high")] == pytest.approx([40, 25, 40])
     assert [float(own["pets", group]["ece"]) for group in ("low", "medium", "high")] == [0, 0, 100]
     assert [float(own["average", group]["ece"]) for group in ("low", "medium", "high")] == pytest.approx([20, 12.5, 70])
@@ -81,8 +81,8 @@ def test_groups_are_thirds_of_each_dataset_by_sharpness_then_averaged(tmp_path):
     assert {own["dtd", group]["samples"] for group in ("low", "medium", "high")} == {"2"}
 
 
-def test_reliability_is_that_of_each_dataset_over_all_seeds(tmp_path):
-    folder, table = made(tmp_path, "main")
+def test_reliability_pools_the_seeds_of_each_dataset(tmp_path):
+    folder, table = write_experiment_with_samples(tmp_path, "main")
     figure = figure_of(folder, table, Figure(kind="reliability"))
     assert {(line["row"], line["dataset"]) for line in figure.data} == {
         ("tpt", "dtd"),
@@ -104,20 +104,24 @@ def test_reliability_is_that_of_each_dataset_over_all_seeds(tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.slow  # a large figure is drawn twice
-def test_reliability_shows_the_papers_datasets_if_they_are_there(tmp_path):
-    folder, table = made(tmp_path, "reliability")
+@pytest.mark.slow  # draws a large figure twice
+def test_reliability_shows_the_papers_datasets_that_the_sweep_has(tmp_path):
+    folder, table = write_experiment_with_samples(tmp_path, "reliability")
     write_figure(folder, table)
-    assert {line["dataset"] for line in lines(folder)} == {"dtd"}  # of dtd, eurosat and sun397
+    assert {line["dataset"] for line in figure_lines(folder)} == {
+        "dtd"
+    }  # the paper's figure has dtd, eurosat and sun397
     picture = figure_of(folder, table, table.experiment.figure).to_svg()
     assert "TPT, dtd" in picture
     assert "accuracy 66.67 %, ECE 3" in picture
 
 
 def test_a_scatter_has_a_point_for_each_row_and_dataset_and_their_mean(tmp_path):
-    folder, table = made(tmp_path, "flatness_ece")
+    folder, table = write_experiment_with_samples(tmp_path, "flatness_ece")
     write_figure(folder, table)
-    points = {(line["row"], line["dataset"]): (float(line["sharpness"]), float(line["ece"])) for line in lines(folder)}
+    points = {
+        (line["row"], line["dataset"]): (float(line["sharpness"]), float(line["ece"])) for line in figure_lines(folder)
+    }
     assert points == {
         **{("tpt", column): (1.5, 8.5) for column in (*SETS, "mean")},
         **{("fpp", column): (2.5, 7.5) for column in (*SETS, "mean")},
@@ -129,14 +133,16 @@ def test_a_scatter_has_a_point_for_each_row_and_dataset_and_their_mean(tmp_path)
 
 def test_ties_share_their_rank_and_a_constant_has_no_correlation():
     points = [{"x": x, "y": y} for x, y in [(1, 1), (1, 2), (2, 3), (3, 9)]]
-    assert correlations(points, "x", "y").endswith("rho 0.95")  # ranks 0.5 0.5 2 3 and 0 1 2 3: 4.5 / sqrt(4.5 * 5)
+    assert correlations(points, "x", "y").endswith(
+        "rho 0.95"
+    )  # ranks 0.5, 0.5, 2, 3 and 0, 1, 2, 3: 4.5 / sqrt(4.5 * 5)
     assert correlations([{"x": 1, "y": 1}, {"x": 1, "y": 2}], "x", "y") == "no correlation, as one of them is constant"
 
 
-def test_lines_have_the_spread_over_seeds_and_rules_are_levels(tmp_path):
-    folder, table = made(tmp_path, "lambda", ("lambda_0", "lambda_2", "rule_15"))
+def test_lines_have_the_deviation_over_seeds_and_rules_are_horizontal_lines(tmp_path):
+    folder, table = write_experiment_with_samples(tmp_path, "lambda", ("lambda_0", "lambda_2", "rule_15"))
     write_figure(folder, table)
-    points = {(line["row"], line["column"]): line for line in lines(folder)}
+    points = {(line["row"], line["column"]): line for line in figure_lines(folder)}
     ece = points["lambda_2", "ece"]
     assert (ece["fpp.gamma1"], ece["fpp.gamma2"], float(ece["value"])) == ("2", "0", 7.5)
     assert float(ece["deviation"]) == pytest.approx(0.5**0.5, abs=1e-5)
@@ -146,10 +152,10 @@ def test_lines_have_the_spread_over_seeds_and_rules_are_levels(tmp_path):
     assert "fpp.gamma2 = 15" not in picture
 
 
-def test_the_page_shows_what_the_samples_allow_beside_the_experiments_own_figure(tmp_path):
-    folder, table = made(tmp_path / "scatter", "flatness_ece")
+def test_the_page_adds_figures_of_samples_to_the_experiments_figure(tmp_path):
+    folder, table = write_experiment_with_samples(tmp_path / "scatter", "flatness_ece")
     assert [figure.kind for figure in figures_of_page(folder, table)] == ["scatter", "reliability", "groups"]
-    folder, table = made(tmp_path / "main", "main")
+    folder, table = write_experiment_with_samples(tmp_path / "main", "main")
     assert [figure.kind for figure in figures_of_page(folder, table)] == ["reliability"]
 
 
@@ -161,7 +167,7 @@ def test_without_numbers_and_samples_there_is_no_figure(tmp_path, name):
     assert not (tmp_path / "report").exists()
 
 
-def test_texts_are_drawn_as_they_are(tmp_path):
+def test_texts_of_figures_are_escaped_and_drawn_literally(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(
         "columns: [ece]\nfigure: {kind: lines, x: fpp.gamma1, y: [ece]}\n"
@@ -176,7 +182,7 @@ def test_texts_are_drawn_as_they_are(tmp_path):
     Image.open(io.BytesIO(drawing.to_bytes("png"))).verify()
 
 
-def test_a_figure_of_a_column_that_is_not_there_names_its_line(tmp_path):
+def test_a_figure_of_an_unknown_column_is_refused_with_its_line(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("columns: [ece]\nrows: [{name: a}]\nfigure: {kind: scatter, x: sharpnes, y: [ece]}\n")
     with pytest.raises(ValueError, match=r"mine.yaml:3: figure: unknown column 'sharpnes'"):

@@ -1,4 +1,4 @@
-"""A pair has one verdict, wherever it is shown: in a sweep's answer, its table, `compare`, and a claim of the paper."""
+"""A pair has the same verdict in a sweep's answer, in its table, in `compare` and in a claim of the paper."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from tests.kit.names import PLAIN, TPT
 SETS = ("dtd", "pets")
 METRICS = ("accuracy", "ece")
 SIDES = {PLAIN: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.58, 0.15)}
-ROWS = {PLAIN: "zero_shot", TPT: "tpt", "trial-0002": "ctpt", "trial-0003": "otpt"}  # of the paper's table
+ROWS = {PLAIN: "zero_shot", TPT: "tpt", "trial-0002": "ctpt", "trial-0003": "otpt"}  # rows of the paper's table
 VERDICTS = {"+": "holds", "-": "does not hold", "": "undecided"}
 
 
@@ -46,7 +46,7 @@ def test_a_pair_has_the_same_verdict_in_the_table_of_the_answer(folder):
     for finalist in answer.finalists:
         for metric in METRICS:
             cells = list(next(rows).cells[2:])
-            cells.pop(1)  # the half width
+            cells.pop(1)  # the column with the half width of the interval
             for baseline, cell in zip(answer.baselines, cells, strict=True):
                 mark = answer.differences[finalist, baseline, metric].mark
                 assert (cell.mark, cell.style) == ("*" if mark else "", styles[mark])
@@ -76,7 +76,7 @@ def test_a_pair_has_the_same_verdict_as_a_claim_of_the_paper(folder, tmp_path):
     assert [claim.verdict for claim in judge_claims(table)] == [VERDICTS[mark] for mark in marks.values()]
 
 
-def test_what_is_recommended_follows_from_the_same_verdicts(folder):
+def test_the_recommendation_follows_from_the_same_verdicts(folder):
     marks = marks_of(folder)
     assert answer_of(folder).recommended == "trial-0002"
     assert marks["trial-0002", f"baseline-{PLAIN}", "accuracy"] == "+"

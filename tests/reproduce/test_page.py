@@ -1,4 +1,4 @@
-"""The page of a reproduction, and the command that makes pages."""
+"""The page of a reproduction, and the command that writes pages."""
 
 import json
 import re
@@ -57,20 +57,20 @@ def page(tmp_path_factory):
 
 
 def cells(page, title):
-    """The row of that title in each table of numbers, without tags."""
+    """Return the cells of the row with this title in each table of numbers, without tags."""
     rows = re.findall(rf'<tr><th class="[^"]*" scope="row">{title}</th>(.*?)</tr>', page)
     tables = [[re.sub("<[^>]+>", " ", cell).split() for cell in re.findall("<td.*?</td>", row)] for row in rows]
     return [cells for cells in tables if "paper" in cells[0] or "other" in cells[0]]
 
 
-def test_a_cell_has_ours_its_spread_the_printed_number_and_a_mark_if_they_differ(page):
+def test_a_cell_has_our_number_its_deviation_the_printed_number_and_a_mark_if_they_differ(page):
     accuracy, ece, _ = cells(page, "TPT")
     assert accuracy[0][0] == "46.70±0.07"
     assert accuracy[0][-4:-1] == ["paper", "46.7", "difference"]
     assert accuracy[0][-1] in ("+0.00", "-0.00")
     assert ece[0][-4:] == ["paper", "21.2", "difference", "+8.85*"]
     assert re.search(r'<td class="bad"[^>]*>[^<]*(<small>[^<]*</small>)*<small>difference \+8.85\*</small>', page)
-    assert len(accuracy) == len(SETS) + 2  # the averages, with and without EuroSAT
+    assert len(accuracy) == len(SETS) + 2  # two averages, with and without EuroSAT
 
 
 def test_a_cell_has_its_interval_over_images_and_seeds(tmp_path):
@@ -81,7 +81,7 @@ def test_a_cell_has_its_interval_over_images_and_seeds(tmp_path):
     assert re.search(r"<small>\[\d+\.\d, \d+\.\d\]</small>", write_page(tmp_path).read_text())
 
 
-def test_the_page_says_what_ran_what_failed_and_what_the_claims_came_to(page):
+def test_the_page_has_the_settings_the_failures_and_the_verdicts(page):
     for text in (
         "PARTIAL: without food101, which are not there",
         "otpt has no numbers: FloatingPointError: not finite",
@@ -93,10 +93,10 @@ def test_the_page_says_what_ran_what_failed_and_what_the_claims_came_to(page):
         "mine: Mine",
     ):
         assert text in page, text
-    assert page.index('id="main"') < page.index('id="costs"') < page.index('id="mine"')  # as --list has them
+    assert page.index('id="main"') < page.index('id="costs"') < page.index('id="mine"')  # the order of --list
 
 
-def test_what_needs_no_sweep_is_on_the_page_too(tmp_path):
+def test_experiments_without_a_sweep_are_on_the_page(tmp_path):
     report = reproduction(tmp_path) / "theory" / "report"
     report.mkdir(parents=True)
     (report / "table.csv").write_text("finding,verdict,measured,value\nfirst,<holds>,cosine,0.5\n")
@@ -105,7 +105,7 @@ def test_what_needs_no_sweep_is_on_the_page_too(tmp_path):
     assert '<tr><th class="text short" scope="row">first</th><td class="text short">&lt;holds&gt;</td>' in page
 
 
-def test_another_models_numbers_are_shown_and_not_compared(tmp_path):
+def test_numbers_of_another_model_are_shown_and_not_compared(tmp_path):
     page = write_page(reproduction(tmp_path, model="tiny")).read_text()
     accuracy, *_ = cells(page, "TPT")
     assert accuracy[0][-3:] == ["other", "model)", "46.7"]
@@ -113,7 +113,7 @@ def test_another_models_numbers_are_shown_and_not_compared(tmp_path):
     assert "The paper's model is ViT-B-16/openai".replace("'", "&#x27;") in page
 
 
-def test_the_page_is_one_small_file_that_asks_for_nothing(page):
+def test_the_page_is_one_small_file_that_loads_no_other(page):
     outside = re.sub(r"<script>.*?</script>", "", page, flags=re.S)
     assert not re.search(r"src\s*=|href=\"(?!#)|url\((?!#)|@import|unsafe-eval", outside)
     assert len(page) < 1_000_000
@@ -121,14 +121,14 @@ def test_the_page_is_one_small_file_that_asks_for_nothing(page):
     assert "<svg" in page
 
 
-def test_hostile_texts_are_only_texts(tmp_path):
+def test_hostile_texts_are_escaped(tmp_path):
     page = write_page(reproduction(tmp_path, title=HOSTILE)).read_text()
     assert "&lt;/script&gt;&lt;script&gt;" in page
     assert "<img" not in page
     assert "</script><script>document" not in page
 
 
-def test_the_command_makes_the_page_of_either_folder(tmp_path, capsys):
+def test_the_command_writes_the_page_of_a_sweep_or_a_reproduction(tmp_path, capsys):
     sweep = write_sweep(tmp_path, sweep_info(), [trial(0), trial(1, 71)])
     main([str(sweep.path), "--page"])
     assert capsys.readouterr().out.strip() == f"page: {(sweep.report / 'sweep.html').resolve().as_uri()}"
@@ -145,13 +145,13 @@ def test_the_command_makes_the_page_of_either_folder(tmp_path, capsys):
         ("reproduction.json", "{}", "has no table yet"),
     ],
 )
-def test_a_folder_of_something_else_is_refused_in_a_line(tmp_path, file, text, complaint):
+def test_another_folder_is_refused_in_one_line(tmp_path, file, text, complaint):
     (tmp_path / file).write_text(text)
     with pytest.raises(InputError, match=complaint):
         main([str(tmp_path), "--page"])
 
 
-def test_a_table_of_the_users_own_is_there_once_it_came_to_an_end(tmp_path):
+def test_a_users_table_is_on_the_page_after_it_has_finished(tmp_path):
     (reproduction(tmp_path) / "mine" / "experiment.json").unlink()
     (tmp_path / "costs" / "experiment.json").unlink(missing_ok=True)
     page = write_page(tmp_path).read_text()
@@ -169,7 +169,7 @@ def test_a_record_that_cannot_be_read_is_named(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_tables_are_sorted_by_click_and_key_fit_a_telephone_and_print_in_black(tmp_path, scheme):
+def test_tables_can_be_sorted_fit_a_phone_and_print_in_black(tmp_path, scheme):
     playwright = pytest.importorskip("playwright.sync_api")
     file = write_page(reproduction(tmp_path, title=HOSTILE))
     with playwright.sync_playwright() as driver:
@@ -200,7 +200,7 @@ def test_tables_are_sorted_by_click_and_key_fit_a_telephone_and_print_in_black(t
         window.emulate_media(media="print", color_scheme=scheme)
         assert window.evaluate(paper) == "rgb(255, 255, 255)"
         assert window.evaluate("getComputedStyle(document.querySelector('svg text')).fill") == "rgb(29, 33, 39)"
-        window.set_viewport_size({"width": 1030, "height": 700})  # A4 across
+        window.set_viewport_size({"width": 1030, "height": 700})  # the width of an A4 page in landscape
         assert window.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert window.title() == f"Reproduction {tmp_path.name}"
         assert (errors, requests) == ([], [file.as_uri()])

@@ -1,4 +1,4 @@
-"""The paper's theory: each identity, each rate, and the effects of AdamW and of the stop-gradient."""
+"""The paper's theory: its identities, its rates, and the effects of AdamW and of the stop-gradient."""
 
 import math
 from dataclasses import replace
@@ -41,7 +41,7 @@ def tiny(scenes):
 # The settings
 
 
-def test_the_table_takes_released_noise_and_everything_else_from_the_user():
+def test_the_table_uses_released_noise_and_the_users_other_settings():
     experiment = find("theory")
     config = experiment.space(overrides=["preset=tiny"], files={}).start()
     assert config == preset("tiny").replace(RELEASED_NOISE)
@@ -52,7 +52,7 @@ def test_the_table_takes_released_noise_and_everything_else_from_the_user():
     assert (space.work.model, space.work.seeds, space.work.datasets) == ("tiny", (3,), ("dtd",))
 
 
-def test_a_setting_is_that_of_the_model_in_its_own_units(tiny, scenes):
+def test_settings_are_scaled_to_the_models_units(tiny, scenes):
     config = preset("tiny")
     assert tiny.config.fpp == config.fpp.scaled(tiny.unit)
     assert tiny.config.adapt == config.adapt.scaled(tiny.unit)
@@ -61,21 +61,22 @@ def test_a_setting_is_that_of_the_model_in_its_own_units(tiny, scenes):
     assert tiny.views.shape[:2] == (QUICK.samples, config.views.count)
 
 
-def test_steps_and_views_are_those_of_the_settings(scenes):
+def test_the_setting_uses_the_configs_steps_and_views(scenes):
     clip = random_clip(embed_dim=32)
     config = preset("tiny").replace({"fpp.steps": 2, "views.count": 4, "anchor_prompt": "a drawing"})
     setting = Setting.of(clip, scenes, config, 0, replace(QUICK, samples=2))
     assert setting.views.shape == (2, 4, 32)
     assert len(setting.context) == 2
     longer = replace(setting, config=config.replace({"fpp.steps": 3}))
-    two, three = (pair.pretrained(pair.config.fpp, 0) for pair in (setting, longer))
-    assert not torch.equal(two, three)
+    after_two_steps = setting.pretrained(setting.config.fpp, 0)
+    after_three_steps = longer.pretrained(longer.config.fpp, 0)
+    assert not torch.equal(after_two_steps, after_three_steps)
 
 
 # Theorem 1
 
 
-def test_the_entropy_falls_with_the_spread_as_the_theorem_says():
+def test_the_entropy_falls_with_the_spread_as_theorem_1_states():
     shapes = entropy.made_up_classifiers(10, generator())
     expansion = entropy.expand(shapes, (32, 128, 512, 2048), 4000, generator(1))
     for size, ratio in expansion.slope_ratio.items():
@@ -84,7 +85,7 @@ def test_the_entropy_falls_with_the_spread_as_the_theorem_says():
 
 
 @pytest.mark.parametrize("classes", [3, 10, 30])
-def test_the_remainder_is_the_fourth_cumulants_and_falls_faster_than_stated(classes):
+def test_the_remainder_equals_the_fourth_cumulants_term_and_falls_faster_than_stated(classes):
     sizes = (32, 64, 128, 256, 512, 1024, 2048, 4096)
     shapes = entropy.made_up_classifiers(classes, generator(classes))
     expansion = entropy.expand(shapes, sizes, 4000, generator(1))
@@ -180,7 +181,7 @@ def test_the_first_step_moves_nearly_every_coordinate_by_lr(tiny):
     assert 0.5 < step.cosine < 0.9  # sqrt(2 / pi) = 0.8 if the gradient's entries were normal
 
 
-def test_the_step_is_the_sign_of_the_gradient_by_autograd(tiny):
+def test_the_first_step_has_the_sign_of_autograds_gradient(tiny):
     adapt = tiny.config.adapt
     step = first_step.step_of(tiny.model, tiny.context, tiny.views, Tpt(adapt=adapt))
     gradients = first_step.entropy_gradients(tiny.model, tiny.context, tiny.views, adapt.view_fraction).flatten(1)
@@ -190,7 +191,7 @@ def test_the_step_is_the_sign_of_the_gradient_by_autograd(tiny):
 
 
 @pytest.mark.parametrize(("penalty", "weight"), [(dispersion, 50.0), (orthogonality, 18.0)])
-def test_a_penalty_decides_signs_instead_of_adding_an_offset(tiny, penalty, weight):
+def test_a_penalty_flips_signs_of_the_step_instead_of_adding_an_offset(tiny, penalty, weight):
     step = first_step.penalty_step(tiny.model, tiny.context, tiny.views, tiny.config.adapt, penalty, weight)
     assert step.turned > 0.3
     assert step.of_penalty > 0.9
@@ -204,7 +205,7 @@ def test_a_penalty_decides_signs_instead_of_adding_an_offset(tiny, penalty, weig
 
 
 def features_of_inputs(inputs):
-    """Features of all classes as a function of separate inputs (1, M, W), without any code of the backward pass."""
+    """Return the function from separate inputs (1, M, W) to features, computed by the forward pass alone."""
     tower = inputs.texts.tower
 
     def features(values):
@@ -213,12 +214,12 @@ def features_of_inputs(inputs):
     return features
 
 
-def test_each_block_of_the_hessian_is_the_one_that_is_named():
-    """The blocks differ five times in size, so that few probes tell them apart."""
+def test_each_block_of_the_hessian_has_the_right_name():
+    """The blocks differ in size by a factor of five, so a few probes distinguish them."""
     pair = twins(width=8, heads=2, layers=1, embed_dim=4, prompt="a photo", classes=("elm", "ox"))
     texts, context = flatness.in_double(pair.texts), pair.context.double()
     inputs = flatness.SeparateInputs.at(texts, context)
-    units = torch.eye(8, dtype=torch.float64).view(8, 2, 4)  # each feature of each class
+    units = torch.eye(8, dtype=torch.float64).view(8, 2, 4)  # one unit vector for each feature of each class
     columns = []
     for unit in torch.eye(inputs.values.numel(), dtype=torch.float64):
         step = 1e-4 * unit.view_as(inputs.values)
@@ -234,7 +235,7 @@ def test_each_block_of_the_hessian_is_the_one_that_is_named():
 
 
 @pytest.mark.nightly
-@pytest.mark.slow  # a Hessian by autograd
+@pytest.mark.slow  # computes a Hessian by autograd
 def test_all_blocks_of_jacobian_and_hessian_and_the_trace_equal_autograd():
     pair = twins(width=8, heads=2, layers=1, embed_dim=4, prompt="a photo", classes=("elm", "ox"))
     texts, context = flatness.in_double(pair.texts), pair.context.double()
@@ -242,7 +243,7 @@ def test_all_blocks_of_jacobian_and_hessian_and_the_trace_equal_autograd():
     inputs = flatness.SeparateInputs.at(texts, context)
     features = features_of_inputs(inputs)
     size = inputs.values.numel()
-    with sdpa_kernel(SDPBackend.MATH):  # the other forms of attention have no second derivative
+    with sdpa_kernel(SDPBackend.MATH):  # other implementations of attention have no second derivative
         jacobian = torch.autograd.functional.jacobian
 
         def first(values):
@@ -287,7 +288,7 @@ def test_the_jacobian_equals_that_of_adaptation(tiny):
     assert values.jacobian_context == pytest.approx(float(rows.square().sum()), rel=1e-4)
 
 
-def test_l_flat_of_little_noise_is_the_jacobians_term():
+def test_l_flat_with_little_noise_equals_the_jacobians_term():
     pair = twins()
     texts, context = flatness.in_double(pair.texts), pair.context.double()
     values = flatness.derivatives(texts, context, 1, generator())
@@ -296,8 +297,8 @@ def test_l_flat_of_little_noise_is_the_jacobians_term():
     assert flatness.flatness(texts, context, noise) == pytest.approx(expected, rel=0.05)
 
 
-def test_for_little_noise_the_released_gradient_is_minus_half_the_true_one_on_a_curve():
-    """Features on a circle, a function of one coordinate: docs/theory.md derives the factor."""
+def test_with_little_noise_the_released_gradient_is_minus_half_the_true_one_on_a_curve():
+    """The features lie on a circle and depend on one coordinate; docs/theory.md derives the factor."""
     at, offsets = torch.tensor(0.4, dtype=torch.float64), 1e-3 * torch.tensor([-1.0, 1.0], dtype=torch.float64)
 
     def curve(coordinate):
@@ -348,7 +349,7 @@ def test_sharpness_is_the_rise_along_the_gradient():
 # The whole
 
 
-def test_the_table_is_complete_and_finite(scenes):
+def test_the_table_has_all_findings_with_finite_numbers(scenes):
     sizes = replace(QUICK, dimensions=(64, 256, 1024), draws=1000, contexts=6, samples=3, noise_draws=4)
     config = preset("tiny").replace({"fpp.steps": 3, **RELEASED_NOISE})
     setting = Setting.of(random_clip(embed_dim=32), scenes, config, 0, sizes)
@@ -362,7 +363,7 @@ def test_the_table_is_complete_and_finite(scenes):
     assert findings["the first step"].verdict == "does not describe what runs"
 
 
-def test_numbers_are_a_function_of_the_seed():
+def test_equal_seeds_give_equal_numbers():
     pair, config = twins(), preset("tiny").adapt
     first, again = (first_step.first_step(pair.model, pair.context, pair.views(2, 16), config) for _ in range(2))
     assert first == again

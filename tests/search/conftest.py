@@ -1,4 +1,4 @@
-"""Fixtures of the tests of studies and searchers."""
+"""Fixtures for the tests of studies and searchers."""
 
 import pytest
 from sqlalchemy import event
@@ -9,7 +9,7 @@ from fpp_sweep.search import searcher
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_disk():
-    """Not to wait for the disk: power does not fail here."""
+    """Let SQLite skip its waits for the disk: they protect against power failures only."""
 
     @event.listens_for(Engine, "connect")
     def relax(connection, _):
@@ -20,5 +20,5 @@ def quick_disk():
 
 
 @pytest.fixture(autouse=True)
-def _processes_start_at_once(monkeypatch):
+def _no_wait_for_process_starts(monkeypatch):
     monkeypatch.setattr(searcher, "START_SECONDS", 0.0)

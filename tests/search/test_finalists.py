@@ -1,4 +1,4 @@
-"""The final stage: its seeds and images, who takes part, and in which order its jobs run."""
+"""The final stage: its seeds and images, its finalists, and the order of its jobs."""
 
 from dataclasses import replace
 
@@ -23,11 +23,11 @@ work: {datasets: [digits, scenes], baselines: [zero_shot, tpt], limit: 200}
 """
 
 
-def describe_with(size):
+def describe_datasets_of_size(size):
     return lambda names, split: [dataset_info(name, split, size) for name in names]
 
 
-def plan_of(size=200, seeds=(0,)):
+def plan_with(size=200, seeds=(0,)):
     datasets = {
         split: tuple(dataset_info(name, split, size) for name in ("digits", "scenes")) for split in ("val", "test")
     }
@@ -38,10 +38,10 @@ def plan_of(size=200, seeds=(0,)):
     ("used", "available", "images", "expected"),
     [
         (200, 1000, None, (200, 400)),
-        (200, 300, None, (200, 300)),  # fewer than the search used
+        (200, 300, None, (200, 300)),  # fewer images are left than the search used
         (200, 1000, 500, (200, 700)),
         (200, 200, None, None),
-        (200, 230, None, None),  # less than a batch
+        (200, 230, None, None),  # fewer images are left than a batch has
         (20, 60, None, (20, 40)),
     ],
 )
@@ -56,7 +56,7 @@ def test_datasets_of_unequal_sizes_have_no_fresh_images():
 
 def test_further_seeds_draw_the_pretraining_and_keep_the_views():
     space = parse_space(SPACE, "space.yaml")
-    final = final_plan(plan_of(), space, describe_with(400))
+    final = final_plan(plan_with(), space, describe_datasets_of_size(400))
     config = TrialConfig(prompt="fpp", method="tpt")
     tasks = [task for tasks in final.tasks(config, FINAL).values() for task in tasks]
     assert {(task.seed, task.prompt_seed) for task in tasks} == {(0, 1), (0, 2), (0, 3)}
@@ -67,8 +67,8 @@ def test_further_seeds_draw_the_pretraining_and_keep_the_views():
 
 def test_a_prompt_of_words_runs_with_the_seeds_of_the_search_only():
     space = parse_space(SPACE, "space.yaml")
-    plan = plan_of()
-    final = final_plan(plan, space, describe_with(400))
+    plan = plan_with()
+    final = final_plan(plan, space, describe_datasets_of_size(400))
     assert final.for_config(TrialConfig(prompt="a photo of a"), plan.seeds).seeds == (0,)
     assert final.for_config(TrialConfig(prompt="fpp"), plan.seeds).seeds == (1, 2, 3)
 
@@ -80,15 +80,15 @@ def test_no_seed_of_the_search_is_used_again():
 
 def test_one_seed_turns_the_final_stage_off():
     space = parse_space(SPACE, "space.yaml", ["search.finalists={seeds: 1}"])
-    assert final_plan(plan_of(), space, describe_with(400)) is None
+    assert final_plan(plan_with(), space, describe_datasets_of_size(400)) is None
 
 
 def test_a_stateful_method_keeps_its_stream_from_the_beginning():
     space = parse_space(SPACE, "space.yaml", ["base.method=dynaprompt"])
-    assert final_plan(plan_of(), space, describe_with(400)).ranges == {}
+    assert final_plan(plan_with(), space, describe_datasets_of_size(400)).ranges == {}
 
 
-# --- who takes part ---------------------------------------------------------------------------------
+# --- the choice of finalists ------------------------------------------------------------------------
 
 SIDES = {
     PLAIN: (0.60, 0.10),
@@ -101,7 +101,7 @@ SIDES = {
 
 
 @pytest.fixture
-def searched(tmp_path):
+def searched_folder(tmp_path):
     return write_measured_sweep(tmp_path / "sweep", World(1000, seed=5), SIDES)
 
 
@@ -109,28 +109,28 @@ def front_in(folder):
     return front_of(folder.info(), folder.trials())
 
 
-def test_the_front_and_its_rivals_are_finalists_and_no_trial_below_the_floor(searched):
-    finalists = choose_finalists(searched, front_in(searched), 6)
+def test_the_front_and_its_rivals_are_finalists_and_no_trial_below_the_floor(searched_folder):
+    finalists = choose_finalists(searched_folder, front_in(searched_folder), 6)
     assert [record.name for record in finalists] == ["trial-0002", "trial-0003"]
 
 
-def test_there_are_at_most_as_many_finalists_as_asked_for(searched):
-    assert [record.name for record in choose_finalists(searched, front_in(searched), 1)] == ["trial-0002"]
+def test_there_are_at_most_as_many_finalists_as_asked_for(searched_folder):
+    assert [record.name for record in choose_finalists(searched_folder, front_in(searched_folder), 1)] == ["trial-0002"]
 
 
-def test_a_trial_with_a_baselines_settings_is_no_finalist(searched):
-    trial = searched.trial("trial-0003")
-    searched.write_trial(replace(trial, key=searched.trial(f"baseline-{TPT}").key))
-    assert [record.name for record in choose_finalists(searched, front_in(searched), 6)] == ["trial-0002"]
+def test_a_trial_with_a_baselines_settings_is_no_finalist(searched_folder):
+    trial = searched_folder.trial("trial-0003")
+    searched_folder.write_trial(replace(trial, key=searched_folder.trial(f"baseline-{TPT}").key))
+    assert [record.name for record in choose_finalists(searched_folder, front_in(searched_folder), 6)] == ["trial-0002"]
 
 
-def test_trials_below_the_floor_run_where_there_are_no_others(tmp_path):
+def test_trials_below_the_floor_are_finalists_if_all_trials_are_below_it(tmp_path):
     sides = {PLAIN: (0.60, 0.10), TPT: (0.61, 0.12), "trial-0002": (0.50, 0.0)}
     folder = write_measured_sweep(tmp_path / "sweep", World(1000), sides)
     assert [record.name for record in choose_finalists(folder, front_in(folder), 6)] == ["trial-0002"]
 
 
-def test_a_finalist_that_another_is_clearly_ahead_of_is_not_tested(tmp_path):
+def test_a_finalist_that_is_clearly_beaten_by_another_is_not_tested(tmp_path):
     sides = {PLAIN: (0.60, 0.1), "trial-0002": (0.62, 0.08), "trial-0003": (0.55, 0.2)}
     folder = write_measured_sweep(tmp_path / "sweep", World(1000), sides, ("val", FINAL), seeds=(0, 1, 2))
     finalists = [folder.trial(name) for name in ("trial-0002", "trial-0003")]
@@ -138,7 +138,7 @@ def test_a_finalist_that_another_is_clearly_ahead_of_is_not_tested(tmp_path):
 
 
 def test_finalists_whose_seeds_disagree_are_tested_last(tmp_path):
-    """The mean of the first finalist is best, but it may be worse than zero-shot."""
+    """The first finalist has the best mean, but its seeds differ so much that it may be worse than zero-shot."""
     sides = {PLAIN: (0.60, 0.1), "trial-0002": (0.64, 0.05), "trial-0003": (0.61, 0.09), "trial-0004": (0.60, 0.08)}
     shifts = {"trial-0002": (0.1, 0.05, -0.15)}
     world = World(1000)
@@ -180,21 +180,21 @@ class Jobs:
         return done
 
 
-def test_baselines_are_tested_then_finalists_run_and_those_in_the_race_are_tested(searched):
+def test_baselines_are_tested_then_finalists_run_then_finalists_are_tested(searched_folder):
     baselines = [(f"baseline-{PLAIN}", "test"), (f"baseline-{TPT}", "test")]
     finalists = [(f"baseline-{PLAIN}", FINAL), ("trial-0002", FINAL), ("trial-0003", FINAL)]
     tests = [("trial-0002", "test"), ("trial-0003", "test")]
-    assert Jobs(searched).run_all() == baselines + finalists + tests
+    assert Jobs(searched_folder).run_all() == baselines + finalists + tests
 
 
-def test_nothing_is_chosen_while_a_trial_of_the_search_runs(searched):
-    jobs = Jobs(searched)
+def test_finalists_are_chosen_only_after_the_last_trial_of_the_search(searched_folder):
+    jobs = Jobs(searched_folder)
     assert jobs.next(running=[Job("trial-0009", "val")]) is None
     assert jobs.next() is not None
 
 
-def test_no_trial_is_tested_while_a_finalist_runs(searched):
-    jobs = Jobs(searched)
+def test_no_trial_is_tested_while_a_finalist_runs(searched_folder):
+    jobs = Jobs(searched_folder)
     started = [jobs.next() for _ in range(5)]
     assert jobs.next(running=started[2:]) is None
     for position in (2, 3):
@@ -204,8 +204,8 @@ def test_no_trial_is_tested_while_a_finalist_runs(searched):
     assert jobs.next() == ("trial-0002", "test")
 
 
-def test_a_finalist_that_failed_is_not_tested_and_not_begun_again(searched):
-    jobs = Jobs(searched)
+def test_a_failed_finalist_is_neither_tested_nor_started_again(searched_folder):
+    jobs = Jobs(searched_folder)
     started = [jobs.next() for _ in range(5)]
     jobs.finish(*started[2])
     jobs.finish(*started[3])  # the other finalist leaves no result
@@ -213,14 +213,12 @@ def test_a_finalist_that_failed_is_not_tested_and_not_begun_again(searched):
     assert jobs.next() is None
 
 
-def test_a_resumed_driver_does_what_is_left(searched):
-    first = Jobs(searched)
-    done = []
+def test_a_resumed_driver_runs_only_the_remaining_jobs(searched_folder):
+    first = Jobs(searched_folder)
     for _ in range(4):
         job = first.next()
         first.finish(*job)
-        done.append(job)
-    assert Jobs(searched).run_all() == [("trial-0003", FINAL), ("trial-0002", "test"), ("trial-0003", "test")]
+    assert Jobs(searched_folder).run_all() == [("trial-0003", FINAL), ("trial-0002", "test"), ("trial-0003", "test")]
 
 
 def test_a_search_on_the_test_split_ends_with_the_final_stage(tmp_path):
@@ -229,15 +227,15 @@ def test_a_search_on_the_test_split_ends_with_the_final_stage(tmp_path):
     assert [split for _, split in jobs] == [FINAL] * 3
 
 
-def test_without_a_final_stage_the_front_is_tested(searched):
-    jobs = Jobs(searched, "search.finalists={seeds: 1}", has_final_stage=False).run_all()
+def test_without_a_final_stage_the_front_is_tested(searched_folder):
+    jobs = Jobs(searched_folder, "search.finalists={seeds: 1}", has_final_stage=False).run_all()
     names = [name for name, split in jobs if split == "test" and name.startswith("trial")]
     assert names == ["trial-0002", "trial-0004"]
 
 
-def test_a_raised_budget_chooses_again(searched):
-    jobs = Jobs(searched)
+def test_a_raised_budget_starts_the_choice_of_finalists_again(searched_folder):
+    jobs = Jobs(searched_folder)
     jobs.run_all()
     jobs.jobs.reset()
     assert jobs.next(running=[Job("trial-0009", "val")]) is None
-    assert jobs.next() is None  # all is done
+    assert jobs.next() is None  # every job has a result already

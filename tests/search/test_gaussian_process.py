@@ -1,4 +1,4 @@
-"""The Gaussian-process sampler: trials without values, and the limit of what the model is fitted to."""
+"""The Gaussian-process sampler: trials without values, and the limit on the number of fitted trials."""
 
 import random
 from unittest.mock import patch
@@ -15,8 +15,8 @@ from fpp_sweep.search.gaussian_process import GaussianProcessSampler
 RANGES = {"x": FloatDistribution(0, 1), "y": FloatDistribution(0, 1)}
 
 
-def study_of(trials):
-    """A study with trials at random points, all best near (0.3, 0.6)."""
+def study_with_trials(trials):
+    """Return a study with trials at random points; the best point is near (0.3, 0.6)."""
     study = optuna.create_study(directions=["maximize", "minimize"])
     draw = random.Random(0)
     for _ in range(trials):
@@ -37,16 +37,16 @@ def distance(first, second):
 
 @pytest.mark.parametrize("state", [TrialState.FAIL, TrialState.PRUNED])
 def test_settings_that_gave_no_values_are_not_proposed_again(state):
-    study = study_of(12)
+    study = study_with_trials(12)
     failed = ask(study, GaussianProcessSampler)
     study.tell(failed, state=state)
     assert distance(ask(study, GPSampler), failed) < 0.001  # Optuna's own sampler forgets a failed trial
     assert distance(ask(study, GaussianProcessSampler), failed) > 0.01
 
 
-def test_the_model_is_fitted_to_a_limited_number_of_trials_and_always_to_the_front(monkeypatch):
+def test_the_model_is_fitted_to_a_limited_number_of_trials_that_include_the_front(monkeypatch):
     monkeypatch.setattr(gaussian_process, "MAX_FITTED_TRIALS", 9)
-    study = study_of(30)
+    study = study_with_trials(30)
     fitted = []
 
     def record_trials(self, study, completed_trials, running_trials, search_space):
@@ -57,7 +57,7 @@ def test_the_model_is_fitted_to_a_limited_number_of_trials_and_always_to_the_fro
         for _ in range(2):
             ask(study, GaussianProcessSampler)
     first, second = fitted
-    assert first == second == sorted(first)  # a choice by the trial's own random stream
+    assert first == second == sorted(first)  # the same trial number draws the same choice
     assert len(first) == 9
     assert {trial.number for trial in study.best_trials} < set(first)
     assert set(first) != set(range(30 - 9, 30))
@@ -65,7 +65,7 @@ def test_the_model_is_fitted_to_a_limited_number_of_trials_and_always_to_the_fro
 
 @pytest.mark.parametrize(("running", "is_random"), [(4, False), (5, True)])
 def test_settings_are_random_until_more_trials_have_finished_than_run(running, is_random):
-    study = study_of(5)
+    study = study_with_trials(5)
     for number in range(running):
         study.enqueue_trial({"x": number / running, "y": 0.5})
         study.ask(RANGES)

@@ -1,4 +1,4 @@
-"""Racing: what is decided, of made-up sums; and trials that race, computed by a real worker on the embedded model."""
+"""Racing: decisions on made-up block statistics, and real trials on the embedded model that race."""
 
 import json
 import shutil
@@ -47,7 +47,7 @@ from tests.kit.tasks import dataset_info
 from tests.kit.workers import executing
 
 OBJECTIVES = ("accuracy", "ece")
-Z = 2.3263  # at 0.99
+Z = 2.3263  # the normal quantile for a confidence of 0.99
 GOALS = ("max", "min")
 
 
@@ -55,7 +55,7 @@ GOALS = ("max", "min")
 
 
 def rung_metrics(confidence, correct):
-    """The metrics of a made-up trial on the images so far."""
+    """Return the metrics of a made-up trial on the images so far."""
     table = {}
     for name in confidence:
         table[name, 0] = block_stats(correct[name], confidence[name], dataset=name, nll=0.0, brier=0.0)
@@ -63,7 +63,7 @@ def rung_metrics(confidence, correct):
 
 
 def image_sets(generator, count):
-    """Four datasets of so many images: how likely each is to be recognised, and how sure a trial is of it."""
+    """Return four datasets of `count` images, each as the probability that a trial recognises the image."""
     return {f"set{number}": generator.uniform(0.25, 0.95, count) for number in range(4)}
 
 
@@ -79,16 +79,18 @@ def trial_on(images, generator, worse=0.0):
 
 
 def final_values(trial):
-    """A trial's values on all images."""
+    """Return a trial's values on all images."""
     metrics = rung_metrics(*trial).metrics
     return [metrics[name].value for name in OBJECTIVES]
 
 
 def predict(own, finished, images, size):
-    """Predictions for a trial after so many images of each dataset, and the final values of the finished ones."""
+    """Return predictions for a trial after `images` images of each dataset, and the finished trials' final values."""
     rungs = []
-    for trial in (own, *finished):
-        rungs.append(rung_metrics(*({name: rows[:images] for name, rows in side.items()} for side in trial)))
+    for confidence, correct in (own, *finished):
+        confidence_so_far = {name: rows[:images] for name, rows in confidence.items()}
+        correct_so_far = {name: rows[:images] for name, rows in correct.items()}
+        rungs.append(rung_metrics(confidence_so_far, correct_so_far))
     finals = np.array([final_values(trial) for trial in finished])
     predictions = []
     for column, name in enumerate(OBJECTIVES):
@@ -97,8 +99,8 @@ def predict(own, finished, images, size):
     return predictions, finals
 
 
-def races(worse, count, rounds=60, size=1000, blocks=(64, 128, 256, 512)):
-    """In how many races a trial is stopped for one of three others, and in how many wrongly, by all images."""
+def simulate_races(worse, count, rounds=60, size=1000, blocks=(64, 128, 256, 512)):
+    """Return the share of races that stop a trial with three rivals, and the share that stop it wrongly."""
     stopped = wrong = 0
     for seed in range(rounds):
         generator = np.random.default_rng([seed, count])
@@ -108,46 +110,48 @@ def races(worse, count, rounds=60, size=1000, blocks=(64, 128, 256, 512)):
             predictions, finals = predict(own, finished, block, size)
             if find_dominating(predictions, finals, GOALS, Z):
                 stopped += 1
-                wrong += not ((finals - final_values(own)) * [1, -1] > 0).all(axis=1).any()
+                leads = (finals - final_values(own)) * [1, -1]
+                is_beaten_on_all_images = (leads > 0).all(axis=1).any()
+                wrong += not is_beaten_on_all_images
                 break
     return stopped / rounds, wrong / rounds
 
 
 @pytest.mark.nightly
 @pytest.mark.slow  # hundreds of simulated races
-def test_who_is_stopped_would_have_been_beaten():
-    """By all of these images one of four that are as good is often beaten, by chance."""
-    stopped, wrong = races(0.0, 1)
+def test_a_stopped_trial_would_have_been_beaten_on_all_images():
+    """Among four equally good trials one is often beaten on all images, by chance; races rarely stop others."""
+    stopped, wrong = simulate_races(0.0, 1)
     assert stopped > 0
     assert wrong <= 0.05
-    stopped, wrong = races(0.01, 12)
+    stopped, wrong = simulate_races(0.01, 12)
     assert stopped > 0.4
     assert wrong <= 0.05
 
 
-def test_a_trial_that_is_worse_by_three_points_in_both_is_stopped_by_half_of_1000_images():
-    stopped, wrong = races(0.03, 2, rounds=20)
+def test_a_trial_that_is_worse_by_three_points_is_stopped_by_half_of_its_1000_images():
+    stopped, wrong = simulate_races(0.03, 2, rounds=20)
     assert stopped > 0.9
     assert wrong == 0
 
 
-def test_predictions_miss_by_what_their_deviation_says():
+def test_errors_of_predictions_match_their_standard_deviation():
     errors = []
     for seed in range(40):
         generator = np.random.default_rng([seed, 3])
         images = image_sets(generator, 512)
         own, *finished = (trial_on(images, generator, generator.uniform(0, 0.1)) for _ in range(6))
         predictions, _ = predict(own, finished, 128, 512)
-        truths = final_values(own)
-        errors.append(
-            [(prediction.value - truth) / prediction.sd for prediction, truth in zip(predictions, truths, strict=True)]
-        )
+        standardized = []
+        for prediction, truth in zip(predictions, final_values(own), strict=True):
+            standardized.append((prediction.value - truth) / prediction.sd)
+        errors.append(standardized)
     assert np.abs(np.mean(errors, axis=0)).max() < 0.5
     assert 0.7 < np.std(errors, axis=0).min() <= np.std(errors, axis=0).max() < 1.6
 
 
 def contributions(value, noise):
-    """A metric of so many blocks."""
+    """Return a metric's contributions: one block for each entry of `noise`."""
     return Contributions([value / len(noise) + noise - noise.mean()])
 
 
@@ -166,7 +170,7 @@ def test_a_value_is_predicted_from_the_trials_that_differ_least():
     assert prediction.sd == pytest.approx(rivals[1].minus(own).sd, rel=0.01)
 
 
-def test_several_rivals_that_are_as_near_predict_better_than_one():
+def test_several_equally_near_rivals_predict_better_than_one():
     own, *rivals = (contributions(60.0, noise) for noise in NOISE)
     prediction = extrapolate_final(own, rivals, np.full(9, 61.0), 1.0)
     alone = extrapolate_final(own, rivals[:1], np.array([61.0]), 1.0)
@@ -174,34 +178,37 @@ def test_several_rivals_that_are_as_near_predict_better_than_one():
     assert prediction.sd < 0.95 * alone.sd
 
 
-def test_images_that_were_seen_are_no_longer_chance():
+def test_only_unseen_images_add_uncertainty():
     own, rival = contributions(60.0, NOISE[0]), contributions(61.0, NOISE[1])
     all_left, half_left, none_left = (extrapolate_final(own, [rival], np.array([61.0]), left) for left in (1, 0.5, 0))
     assert half_left == Prediction(all_left.value, pytest.approx(all_left.sd / np.sqrt(2)))
     assert none_left == Prediction(pytest.approx(60.0), MIN_SD)
 
 
-def test_one_and_the_same_trial_must_be_ahead_in_every_objective():
+def test_a_dominating_rival_is_ahead_in_every_objective():
     own = [Prediction(60.0, 1.0), Prediction(10.0, 1.0)]
     assert find_dominating(own, np.array([[70.0, 14.0], [55.0, 2.0]]), GOALS, Z) is None
     assert find_dominating(own, np.array([[70.0, 4.0], [55.0, 2.0]]), GOALS, Z) == (0, [10.0, 6.0])
-    assert find_dominating(own, np.array([[63.0, 4.0], [64.0, 2.0]]), GOALS, Z) == (1, [4.0, 8.0])  # the clearer one
+    assert find_dominating(own, np.array([[63.0, 4.0], [64.0, 2.0]]), GOALS, Z) == (
+        1,
+        [4.0, 8.0],
+    )  # the rival with the clearer lead
     assert find_dominating(own[:1], np.array([[62.4], [62.0]]), ["max"], Z) == (0, [pytest.approx(2.4)])
     assert find_dominating(own, np.zeros((0, 2)), GOALS, Z) is None
 
 
 @pytest.mark.parametrize(("deviation", "stopped"), [(1.0, True), (1.6, False)])
-def test_a_lead_within_chance_stops_no_trial(deviation, stopped):
+def test_a_lead_within_the_noise_stops_no_trial(deviation, stopped):
     assert bool(find_dominating([Prediction(60.0, deviation)], np.array([[63.5]]), ["max"], Z)) is stopped
 
 
-def test_three_objectives():
+def test_a_rival_must_be_ahead_in_all_of_three_objectives():
     own, goals = [Prediction(60.0, 1.0), Prediction(10.0, 1.0), Prediction(0.5, 0.01)], ["max", "min", "min"]
     assert find_dominating(own, np.array([[80.0, 2.0, 0.4]]), goals, Z)
     assert find_dominating(own, np.array([[80.0, 2.0, 0.6]]), goals, Z) is None
 
 
-def test_three_images_in_favour_of_one_trial_prove_nothing():
+def test_a_lead_of_three_images_dominates_no_trial():
     likely = {"set0": np.full(64, 0.6)}
     right = np.arange(64) < 40
     better = right | (np.arange(64) >= 61)
@@ -221,10 +228,10 @@ def test_contributions_of_blocks_sum_to_the_metric(metric):
     assert block_contributions(metric, stats).sum() == pytest.approx(metric_value(metric, stats))
 
 
-# ------------------------------------------------------------ blocks
+# ------------------------------------------------------------ rungs and rules
 
 
-def described(**sizes):
+def datasets_of_sizes(**sizes):
     return [dataset_info(name, size=size) for name, size in sizes.items()]
 
 
@@ -233,11 +240,11 @@ def described(**sizes):
     [(1000, (64, 128, 256, 512)), (200, (64, 128)), (5000, (320, 640, 1280, 2560)), (129, (64, 128)), (70, (64,))],
 )
 def test_rungs_are_whole_batches(size, ends):
-    assert rung_ends(Race(), described(one=size)) == {("one", "val"): ends}
+    assert rung_ends(Race(), datasets_of_sizes(one=size)) == {("one", "val"): ends}
 
 
-def test_all_datasets_have_as_many_rungs():
-    decision = rung_ends(Race(), described(large=1000, small=40, middle=200))
+def test_all_datasets_have_the_same_number_of_rungs():
+    decision = rung_ends(Race(), datasets_of_sizes(large=1000, small=40, middle=200))
     assert decision == {
         ("large", "val"): (64, 128, 256, 512),
         ("small", "val"): (40, 40, 40, 40),
@@ -256,12 +263,12 @@ def test_all_datasets_have_as_many_rungs():
         ),
     ],
 )
-def test_datasets_that_cannot_be_raced_on(race, sizes, message):
+def test_datasets_without_enough_images_for_the_rungs_are_refused(race, sizes, message):
     with pytest.raises(InputError, match=message):
-        rung_ends(race, described(**sizes))
+        rung_ends(race, datasets_of_sizes(**sizes))
 
 
-def test_a_metric_of_which_a_part_says_nothing_is_refused():
+def test_a_metric_that_a_part_of_the_images_cannot_predict_is_refused():
     space = parse_space(SPACE, "space.yaml", ["objectives=[accuracy, seconds]"])
     with pytest.raises(
         InputError, match=r"search.race: seconds cannot be predicted from a part of the images; race with accuracy"
@@ -290,14 +297,14 @@ def test_a_metric_of_which_a_part_says_nothing_is_refused():
         ),
     ],
 )
-def test_what_cannot_be_raced_by_is_reported_in_a_line(overrides, message):
+def test_wrong_settings_of_a_race_are_reported_in_one_line(overrides, message):
     with pytest.raises(InputError) as caught:
         parse_space(SPACE, "space.yaml", overrides)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_race_is_written_in_few_words():
+def test_short_forms_of_a_race_are_read():
     def race(value):
         return parse_space(SPACE, "space.yaml", [f"search.race={value}"]).search.race
 
@@ -311,14 +318,14 @@ def test_a_race_is_written_in_few_words():
     ]
 
 
-def test_finishing_needs_a_sweep_to_go_on_with():
+def test_continue_trials_needs_resume():
     with pytest.raises(InputError, match="--continue-trials: needs --resume"):
         parse(["--space", "space.yaml", "--continue-trials", "trial-0001"])
 
 
 # ------------------------------------------------------------ trials that race
 
-# two trials that are as good as TPT gets, and four whose steps are so large that they ruin the prompt
+# two trials with good learning rates, and four with learning rates that ruin the prompt
 SPACE = named("""
 base: {method: tpt, prompt: a photo of a, views.count: 4, adapt.view_fraction: 0.5}
 params: {adapt.lr: {low: 0.0001, high: 2.0}}
@@ -335,7 +342,7 @@ def worker(make_worker):
 
 
 class Sweep:
-    """A searcher, and Tune and the trials in this process."""
+    """A searcher whose trials run in this process, without Ray Tune."""
 
     def __init__(self, path, worker, *overrides, continue_trials=(), repaired=False):
         self.space = parse_space(SPACE, "space.yaml", overrides)
@@ -360,21 +367,24 @@ class Sweep:
         self.searcher.prepare_jobs()
 
     def run(self, *, stop_at=None, left=0):
-        """To the end of the search; or until that trial has begun, which then is cut off after a block."""
+        """Run the search to its end, or kill the trial `stop_at` when it receives result number `left`."""
         with executing("inline", self.worker, self.plan, self.folder.tasks) as executor:
-            brief = TrialContext(
+            context = TrialContext(
                 folder=self.folder,
-                executor=Cut(executor) if stop_at else executor,
+                executor=KilledExecutor(executor) if stop_at else executor,
                 plan=self.plan,
                 objectives=self.space.objectives,
                 constraints=self.space.constraints,
                 search_split="val",
                 race=self.space.search.race,
             )
-            while isinstance(job := self.searcher.suggest("t"), dict) and job["split"] == "val":
-                if isinstance(brief.executor, Cut):
-                    brief.executor.left = left if job["name"] == stop_at else -1
-                run_job(brief, job["name"], "val", job["order"])
+            while True:
+                job = self.searcher.suggest("t")
+                if not isinstance(job, dict) or job["split"] != "val":
+                    break
+                if isinstance(context.executor, KilledExecutor):
+                    context.executor.left = left if job["name"] == stop_at else -1
+                run_job(context, job["name"], "val", job["order"])
                 self.searcher.on_trial_complete("t", {"done": True, "pid": 1})
         return self
 
@@ -386,10 +396,10 @@ class Sweep:
         return [(trial.state, trial.values, trial.user_attrs.get("fidelity"), trial.params) for trial in trials]
 
     def decisions(self):
-        return decisions(self.folder)
+        return read_decisions(self.folder)
 
 
-def decisions(folder):
+def read_decisions(folder):
     files = folder.path.glob("race/*/decisions.json")
     return {path.parent.name: json.loads(path.read_text())["decisions"] for path in files}
 
@@ -398,8 +408,8 @@ class Killed(BaseException):
     pass
 
 
-class Cut:
-    """An executor whose process is killed when it hands over its last result but so many."""
+class KilledExecutor:
+    """An executor that raises Killed instead of its result number `left`, as if its process were killed."""
 
     def __init__(self, executor):
         self.executor, self.left = executor, -1
@@ -413,19 +423,19 @@ class Cut:
 
 
 @pytest.fixture(scope="module")
-def raced(worker, tmp_path_factory):
+def raced_sweep(worker, tmp_path_factory):
     return Sweep(tmp_path_factory.mktemp("raced") / "sweep", worker).run()
 
 
-def stopped(sweep):
+def stopped_records(sweep):
     return [record for record in sweep.records().values() if record.state == "stopped"]
 
 
-def test_what_is_not_beaten_runs_to_its_end_with_the_bits_that_it_has_without_a_race(raced, worker, tmp_path):
-    records = raced.records()
+def test_trials_that_are_not_beaten_finish_with_the_results_of_a_sweep_without_a_race(raced_sweep, worker, tmp_path):
+    records = raced_sweep.records()
     finished = [record for record in records.values() if record.state == "complete"]
     assert [record.name for record in finished] == [f"baseline-{PLAIN}", *(f"trial-{n:04d}" for n in range(3))]
-    plan = replace(raced.plan, rung_ends={})
+    plan = replace(raced_sweep.plan, rung_ends={})
     with executing("inline", worker, plan, tmp_path) as executor:
         for record in finished:
             result, _ = run_trial(plan, TrialConfig().replace(record.config), "val", executor)
@@ -433,16 +443,16 @@ def test_what_is_not_beaten_runs_to_its_end_with_the_bits_that_it_has_without_a_
                 assert getattr(record.results["val"], name) == getattr(result, name), record.name
 
 
-def test_a_trial_that_is_beaten_is_stopped_and_reported_as_an_estimate(raced):
-    losers = stopped(raced)
+def test_a_trial_that_is_beaten_is_stopped_and_reported_as_an_estimate(raced_sweep):
+    losers = stopped_records(raced_sweep)
     assert [record.name for record in losers] == ["trial-0003", "trial-0004", "trial-0005"]
-    looks, study = raced.decisions(), raced.study._study.get_trials()
-    info = raced.folder.info()
+    decisions, study = raced_sweep.decisions(), raced_sweep.study._study.get_trials()
+    info = raced_sweep.folder.info()
     for record in losers:
-        (look,) = looks[record.name]
+        (decision,) = decisions[record.name]
         assert (record.values, record.results, record.finished >= record.started) == (None, {}, True)
-        assert (record.fidelity, record.estimate) == (1 / 3, look["estimate"])
-        assert record.reason == look["reason"]
+        assert (record.fidelity, record.estimate) == (1 / 3, decision["estimate"])
+        assert record.reason == decision["reason"]
         assert record.reason.endswith(" in ece, after 33% of the images")
         trial = study[record.number]
         assert (trial.state, trial.values) == (TrialState.COMPLETE, record.estimate)
@@ -451,66 +461,67 @@ def test_a_trial_that_is_beaten_is_stopped_and_reported_as_an_estimate(raced):
             {"fidelity": 1 / 3, "estimate/accuracy": record.estimate[0], "estimate/ece": record.estimate[1]}, rel=1e-5
         )
     assert "fidelity" not in study[0].user_attrs
-    assert not {record.name for record in raced.searcher.front()} & set(names_stopped(raced))
-    line = savings(list(raced.records().values()), "val")
+    assert not {record.name for record in raced_sweep.searcher.front()} & set(names_of_stopped_trials(raced_sweep))
+    line = savings(list(raced_sweep.records().values()), "val")
     assert line.startswith("3 of 6 trials stopped early; that saved 33% of adaptation, ")
-    assert raced.searcher.gpu_hours() * 3600 > sum(record.held for record in losers) > 0
+    assert raced_sweep.searcher.gpu_hours() * 3600 > sum(record.held for record in losers) > 0
 
 
-def names_stopped(sweep):
-    return [name for name, looks in sweep.decisions().items() if looks[-1]["reason"]]
+def names_of_stopped_trials(sweep):
+    return [name for name, decisions in sweep.decisions().items() if decisions[-1]["reason"]]
 
 
-def test_seeds_that_all_trials_share_are_not_chance():
-    """One trial is better by 20 points with the first seed and worse with the second: on average they are equal."""
+def test_differences_between_shared_seeds_add_no_uncertainty():
+    """One trial is better by 20 points with the first seed and worse by 20 with the second; their means are equal."""
     first, second = (np.arange(200) % 10 < tenths for tenths in (6, 8))
     metrics = []
-    for sides in ((first, second), (second, first)):
+    for correct_by_seed in ((first, second), (second, first)):
         table = {}
-        for seed, correct in enumerate(sides):
+        for seed, correct in enumerate(correct_by_seed):
             table["a", seed] = block_stats(correct, dataset="a")
         metrics.append(RungMetrics.of(table, ["accuracy"]).metrics["accuracy"])
     assert [metric.value for metric in metrics] == pytest.approx([70, 70])
-    assert metrics[0].minus(metrics[1]).sd == pytest.approx(np.sqrt(2) * 100 / 200)  # two pseudo-images, nothing else
+    assert metrics[0].minus(metrics[1]).sd == pytest.approx(np.sqrt(2) * 100 / 200)  # from the two pseudo-images alone
 
 
 def test_several_seeds_race_together(worker, tmp_path):
     sweep = Sweep(tmp_path / "sweep", worker, "work.seeds=[0, 1]", "work.datasets=[digits]").run()
-    losers = stopped(sweep)
+    losers = stopped_records(sweep)
     assert losers
     for record in losers:
-        sums = from_bytes((sweep.folder.race(record.name) / "rung-1.npz").read_bytes())
-        assert {key: one.total for key, one in sums.items()} == {("digits", 0): 64, ("digits", 1): 64}
-        (look,) = sweep.decisions()[record.name]
-        assert (look["share"], len(look["estimate"])) == (1 / 3, 2)
+        block_sums = from_bytes((sweep.folder.race(record.name) / "rung-1.npz").read_bytes())
+        assert {key: stats.total for key, stats in block_sums.items()} == {("digits", 0): 64, ("digits", 1): 64}
+        (decision,) = sweep.decisions()[record.name]
+        assert (decision["share"], len(decision["estimate"])) == (1 / 3, 2)
 
 
-def predictions(raced, worker, record):
+def predictions(raced_sweep, worker, record):
     """Return the predictions of a trial on all its images."""
-    with executing("inline", worker, raced.plan, raced.folder.tasks) as executor:
-        return run_trial(raced.plan, TrialConfig().replace(record.config), "val", executor)[1]
+    with executing("inline", worker, raced_sweep.plan, raced_sweep.folder.tasks) as executor:
+        return run_trial(raced_sweep.plan, TrialConfig().replace(record.config), "val", executor)[1]
 
 
-def test_the_estimate_is_what_the_nearest_came_to_less_the_difference_on_what_both_have_seen(raced, worker):
-    loser = stopped(raced)[0]
-    (look,) = raced.decisions()[loser.name]
-    winner = raced.folder.trial(look["rival"])
-    assert look["leads"] == pytest.approx(np.subtract(winner.values, loser.estimate) * [1, -1], abs=1e-9)
-    finished = [record for record in raced.records().values() if record.state == "complete"]
-    assert len(finished) == 4  # three of which are near
-    sides = []
+def test_the_estimate_lies_between_the_estimates_from_single_rivals(raced_sweep, worker):
+    loser = stopped_records(raced_sweep)[0]
+    (decision,) = raced_sweep.decisions()[loser.name]
+    winner = raced_sweep.folder.trial(decision["rival"])
+    assert decision["leads"] == pytest.approx(np.subtract(winner.values, loser.estimate) * [1, -1], abs=1e-9)
+    finished = [record for record in raced_sweep.records().values() if record.state == "complete"]
+    assert len(finished) == 4  # three of them are near the loser
+    values_so_far = []
     for record in (*finished, loser):
-        parts = predictions(raced, worker, record)
+        parts = predictions(raced_sweep, worker, record)
         accuracy = [100 * part.predictions.correct[:64].mean() for part in parts]
-        errors = [metric_value("ece", sums_of(part, 64)) for part in parts]
-        sides.append((np.mean(accuracy), np.mean(errors)))
+        errors = [metric_value("ece", stats_of_first_images(part, 64)) for part in parts]
+        values_so_far.append((np.mean(accuracy), np.mean(errors)))
     finals = [[record.results["val"].average[name] for name in OBJECTIVES] for record in finished]
-    estimates = np.array(finals) - np.array(sides[:-1]) + sides[-1]  # what each of them alone would say
+    # the estimate from one rival: its final values minus its lead on the shared images
+    estimates = np.array(finals) - np.array(values_so_far[:-1]) + values_so_far[-1]
     assert (estimates.min(axis=0) < loser.estimate).all()
     assert (estimates.max(axis=0) > loser.estimate).all()
 
 
-def sums_of(part, images, size=0):
+def stats_of_first_images(part, images, size=0):
     rows = part.predictions
     return block_stats(
         rows.correct[:images],
@@ -523,27 +534,30 @@ def sums_of(part, images, size=0):
     )
 
 
-def test_the_benchmark_of_racing_decides_as_the_race_did(raced, worker):
-    """From the predictions of all images, as a sweep without a race leaves them."""
-    trials = [record for record in raced.records().values() if record.kind == "trial"]
+def test_the_benchmark_of_racing_makes_the_decisions_of_the_real_race(raced_sweep, worker):
+    """The benchmark gets the predictions on all images, as a sweep without a race writes them."""
+    trials = [record for record in raced_sweep.records().values() if record.kind == "trial"]
     pool = {}
     for record in trials:
-        for part in predictions(raced, worker, record):
-            pool.setdefault(part.dataset.name, []).append(sums_of(part, len(part.predictions.ids), size=1))
+        for part in predictions(raced_sweep, worker, record):
+            pool.setdefault(part.dataset.name, []).append(
+                stats_of_first_images(part, len(part.predictions.ids), size=1)
+            )
     finals = np.array([record.values or (np.nan, np.nan) for record in trials])
-    rules = raced.space.search.race
+    rules = raced_sweep.space.search.race
     sizes = {dataset: len(stats[0]) for dataset, stats in pool.items()}
     stopped_at = race(pool, finals, rungs_of(sizes, rules), rules)
     assert stopped_at == dict.fromkeys((3, 4, 5), 128)
 
 
-def decided(raced, name="trial-0003", *, changes=None, **rules):
-    """Return a trial's decision after its first block, with some records changed and under other rules."""
-    folder = SweepFolder(raced.folder.path)
-    defaults = {"race": Race(reserve=2), "objectives": raced.space.objectives, "constraints": (), "split": "val"}
-    before = {changed: folder.trial(changed) for changed in changes or ()}
+def decide_after_first_block(raced_sweep, name="trial-0003", *, changes=None, **rules):
+    """Return a trial's decision after its first rung, with changes to some records and under other rules."""
+    folder = SweepFolder(raced_sweep.folder.path)
+    defaults = {"race": Race(reserve=2), "objectives": raced_sweep.space.objectives, "constraints": (), "split": "val"}
+    changes = changes or {}
+    before = {changed: folder.trial(changed) for changed in changes}
     try:
-        for changed, change in (changes or {}).items():
+        for changed, change in changes.items():
             folder.write_trial(replace(before[changed], **change))
         policy = RacePolicy(RaceRules(**{**defaults, **rules}), folder, folder.trial(name))
         policy._rung, policy._sizes = 1, {"digits": 192, "scenes": 192}
@@ -553,39 +567,41 @@ def decided(raced, name="trial-0003", *, changes=None, **rules):
             folder.write_trial(record)
 
 
-def test_no_trial_is_stopped_before_the_reserve_has_finished(raced):
-    assert decided(raced, race=Race(reserve=3)).rival == "trial-0001"
-    assert decided(raced, race=Race(reserve=4)).reason is None
+def test_no_trial_is_stopped_before_the_reserve_has_finished(raced_sweep):
+    assert decide_after_first_block(raced_sweep, race=Race(reserve=3)).rival == "trial-0001"
+    assert decide_after_first_block(raced_sweep, race=Race(reserve=4)).reason is None
 
 
 @pytest.mark.parametrize("change", [{"state": "failed"}, {"state": "running"}, {"state": "stopped"}])
-def test_only_trials_that_have_finished_are_compared_with(raced, change):
-    every = {f"trial-{number:04d}": change for number in (0, 1, 2)}
-    decision = decided(raced, changes=every, race=Race(reserve=1))
+def test_a_race_compares_with_finished_trials_only(raced_sweep, change):
+    changes_of_all_rivals = {f"trial-{number:04d}": change for number in (0, 1, 2)}
+    decision = decide_after_first_block(raced_sweep, changes=changes_of_all_rivals, race=Race(reserve=1))
     assert (decision.rival, decision.reason) == ("", None)
-    second = decided(raced, changes={"trial-0001": change})
+    second = decide_after_first_block(raced_sweep, changes={"trial-0001": change})
     assert second.rival in ("trial-0000", "trial-0002")
 
 
-def test_a_trial_that_breaks_a_constraint_beats_no_trial_but_counts_in_the_estimate(raced):
+def test_a_trial_that_breaks_a_constraint_beats_no_trial_but_counts_in_the_estimate(raced_sweep):
     broken = {"constraints": {"one": 0.1}}
-    decision = decided(raced, changes={f"trial-{number:04d}": broken for number in (0, 1, 2)}, race=Race(reserve=1))
+    decision = decide_after_first_block(
+        raced_sweep, changes={f"trial-{number:04d}": broken for number in (0, 1, 2)}, race=Race(reserve=1)
+    )
     assert (decision.rival, decision.reason) == ("", None)
-    second = decided(raced, changes={"trial-0001": broken})
+    second = decide_after_first_block(raced_sweep, changes={"trial-0001": broken})
     assert second.rival in ("trial-0000", "trial-0002")
-    assert second.estimate == decided(raced).estimate
+    assert second.estimate == decide_after_first_block(raced_sweep).estimate
 
 
-def test_one_objective(raced):
-    (accuracy, _) = raced.space.objectives
-    decision = decided(raced, objectives=(accuracy,))
+def test_a_race_works_with_one_objective(raced_sweep):
+    (accuracy, _) = raced_sweep.space.objectives
+    decision = decide_after_first_block(raced_sweep, objectives=(accuracy,))
     assert (decision.rival, len(decision.leads), len(decision.estimate)) == (decision.rival, 1, 1)
     assert f" ± {2.3263 * decision.deviations[0]:.2f} in accuracy, after" in decision.reason
 
 
-def test_three_objectives_of_which_one_is_of_a_dataset(raced):
-    more = (*raced.space.objectives, Objective(metric="ece/digits"))
-    decision = decided(raced, objectives=more)
+def test_a_race_works_with_an_objective_on_one_dataset(raced_sweep):
+    more = (*raced_sweep.space.objectives, Objective(metric="ece/digits"))
+    decision = decide_after_first_block(raced_sweep, objectives=more)
     assert len(decision.estimate) == 3
     assert "in ece/digits" in decision.reason
 
@@ -597,12 +613,12 @@ def test_three_objectives_of_which_one_is_of_a_dataset(raced):
         (Constraint(metric="accuracy", at_least=-3, baseline=PLAIN), f"breaks accuracy_vs_{PLAIN} by"),
         (Constraint(metric="accuracy", at_least=40), None),
         (Constraint(metric="accuracy", at_least=-40, baseline=PLAIN), None),
-        (Constraint(metric="accuracy", at_least=50.9), None),  # by less than chance
+        (Constraint(metric="accuracy", at_least=50.9), None),  # broken, but within the noise
     ],
 )
-def test_a_constraint_that_is_broken_beyond_chance_stops_a_trial(raced, constraint, message):
-    objective = Objective(metric="ece", goal="max")  # in which it is the best
-    decision = decided(raced, objectives=(objective,), constraints=(constraint,))
+def test_a_constraint_that_is_broken_beyond_chance_stops_a_trial(raced_sweep, constraint, message):
+    objective = Objective(metric="ece", goal="max")  # the trial is best in this objective
+    decision = decide_after_first_block(raced_sweep, objectives=(objective,), constraints=(constraint,))
     assert (decision.reason or "").startswith(message or "")
     assert (decision.reason is None) == (message is None)
     if message:
@@ -610,9 +626,9 @@ def test_a_constraint_that_is_broken_beyond_chance_stops_a_trial(raced, constrai
         assert len(decision.estimate) == 1
 
 
-def test_what_was_decided_is_not_decided_again(raced, worker, tmp_path):
-    """A driver dies after its trial has lost, and before that stands in the trial's record."""
-    path = shutil.copytree(raced.folder.path, tmp_path / "sweep")
+def test_a_resumed_driver_keeps_earlier_decisions(raced_sweep, worker, tmp_path):
+    """A driver dies after it decided to stop a trial and before it wrote that into the trial's record."""
+    path = shutil.copytree(raced_sweep.folder.path, tmp_path / "sweep")
     folder = SweepFolder(path)
     file = folder.race("trial-0005") / "decisions.json"
     document = json.loads(file.read_text())
@@ -624,13 +640,13 @@ def test_what_was_decided_is_not_decided_again(raced, worker, tmp_path):
     record = folder.trial("trial-0005")
     assert (record.state, record.reason, record.estimate) == ("stopped", "as it was decided then", [1.0, 2.0])
     assert later.study_trials()[5][1:3] == ([1.0, 2.0], "0.3333")
-    assert later.study_trials()[:5] == raced.study_trials()[:5]
+    assert later.study_trials()[:5] == raced_sweep.study_trials()[:5]
 
 
 @pytest.mark.parametrize("damage", ["another trial's", "cut off", "no decisions"])
-def test_what_another_trial_decided_or_cannot_be_read_is_decided_anew(raced, worker, tmp_path, damage):
-    """As where record and study are lost, and other values are drawn."""
-    folder = SweepFolder(shutil.copytree(raced.folder.path, tmp_path / "sweep"))
+def test_an_unusable_file_of_decisions_is_decided_anew(raced_sweep, worker, tmp_path, damage):
+    """Such files are left, for example, if record and study are lost and other settings are drawn."""
+    folder = SweepFolder(shutil.copytree(raced_sweep.folder.path, tmp_path / "sweep"))
     file = folder.race("trial-0005") / "decisions.json"
     document = json.loads(file.read_text())
     document["decisions"][0]["reason"] = None
@@ -641,62 +657,66 @@ def test_what_another_trial_decided_or_cannot_be_read_is_decided_anew(raced, wor
     folder.write_trial(record)
     folder.study_file.unlink()
     later = Sweep(folder.path, worker, repaired=True).run()
-    assert later.decisions() == raced.decisions()
+    assert later.decisions() == raced_sweep.decisions()
     assert not (file.parent / "block-2.npz").exists()
 
 
+def averages_by_split(record):
+    return {split: result.average for split, result in record.results.items()}
+
+
 @pytest.mark.parametrize(("last", "left"), [(1, 3), (3, 2), (5, 1)])
-def test_a_race_that_is_killed_and_resumed_is_the_undisturbed_one(raced, worker, tmp_path, last, left):
-    """Killed after a decision, as the block before one ends, and within it."""
+def test_a_killed_and_resumed_race_makes_the_decisions_of_an_undisturbed_one(raced_sweep, worker, tmp_path, last, left):
+    """The kills come after a decision, at the end of the rung before a decision, and within that rung."""
     first = Sweep(tmp_path / "sweep", worker)
     with pytest.raises(Killed):
         first.run(stop_at=f"trial-{last:04d}", left=left)
     del first
     later = Sweep(tmp_path / "sweep", worker).run()
-    assert later.decisions() == raced.decisions()
-    assert later.study_trials() == raced.study_trials()
-    plain = {"started": 0, "finished": 0, "attempt": 0, "held": 0, "results": {}}
+    assert later.decisions() == raced_sweep.decisions()
+    assert later.study_trials() == raced_sweep.study_trials()
+    fields_that_differ = {"started": 0, "finished": 0, "attempt": 0, "held": 0, "results": {}}
     for name, record in later.records().items():
-        other = raced.records()[name]
-        assert replace(record, **plain) == replace(other, **plain)
-        assert [one.average for one in record.results.values()] == [one.average for one in other.results.values()]
+        undisturbed = raced_sweep.records()[name]
+        assert replace(record, **fields_that_differ) == replace(undisturbed, **fields_that_differ)
+        assert averages_by_split(record) == averages_by_split(undisturbed)
 
 
-def test_a_trial_that_lost_is_finished_by_name(raced, worker, tmp_path):
-    path = shutil.copytree(raced.folder.path, tmp_path / "sweep")
-    before = raced.folder.trial("trial-0003")
+def test_continue_trials_finishes_a_stopped_trial(raced_sweep, worker, tmp_path):
+    path = shutil.copytree(raced_sweep.folder.path, tmp_path / "sweep")
+    before = raced_sweep.folder.trial("trial-0003")
     again = Sweep(path, worker, continue_trials=["trial-0003"])
     assert (again.searcher.progress.stopped, again.searcher.progress.finished) == (2, 3)
     assert again.folder.trial("trial-0003").state == "waiting"
-    # a driver that dies now has a successor that goes on with it
+    # if the driver dies now, the next one continues the trial
     later = Sweep(path, worker).run()
     record = later.folder.trial("trial-0003")
     assert (record.state, record.estimate, record.held) == ("complete", before.estimate, before.held)
     assert record.values != before.estimate
     assert (later.searcher.progress.stopped, later.searcher.progress.finished) == (2, 4)
-    assert later.study_trials() == raced.study_trials()  # the study keeps reported values
+    assert later.study_trials() == raced_sweep.study_trials()  # the study keeps the values that were reported first
     assert list(repair_records(later.folder, later.folder.info(), later.space)) == []
-    assert later.decisions()["trial-0003"] == raced.decisions()["trial-0003"]
+    assert later.decisions()["trial-0003"] == raced_sweep.decisions()["trial-0003"]
     metrics = trial_run(later.folder.info(), record).metrics
     assert (metrics["fidelity"], metrics["accuracy"]) == (1.0, pytest.approx(record.values[0], rel=1e-5))
     records = later.records().values()
     assert savings(list(records), "val").startswith("2 of 6 trials stopped early; ")
-    left = [name for name in records if name.state != "stopped"]
-    assert savings(left, "val") == "no trial was stopped early; nothing was saved"
+    not_stopped = [record for record in records if record.state != "stopped"]
+    assert savings(not_stopped, "val") == "no trial was stopped early; nothing was saved"
 
 
 @pytest.mark.parametrize("name", ["trial-0001", "trial-0099", f"baseline-{PLAIN}"])
-def test_only_what_lost_a_race_can_be_finished(raced, name):
+def test_only_trials_that_lost_a_race_can_be_continued(raced_sweep, name):
     message = (
         f"--continue-trials {name}: not a trial that was stopped early; those are trial-0003, trial-0004, trial-0005"
     )
     with pytest.raises(InputError, match=message):
-        load_for_resume(raced.space, Options(resume=True, continue_trials=(name,)), raced.folder)
+        load_for_resume(raced_sweep.space, Options(resume=True, continue_trials=(name,)), raced_sweep.folder)
 
 
-def test_a_study_is_built_with_the_estimates_on_record(raced, tmp_path):
-    folder = SweepFolder(shutil.copytree(raced.folder.path, tmp_path / "sweep"))
-    trials = SweepStudy(folder.study_file, "sweep", raced.space, records=folder.trials())._study.get_trials()
+def test_a_rebuilt_study_has_the_recorded_estimates(raced_sweep, tmp_path):
+    folder = SweepFolder(shutil.copytree(raced_sweep.folder.path, tmp_path / "sweep"))
+    trials = SweepStudy(folder.study_file, "sweep", raced_sweep.space, records=folder.trials())._study.get_trials()
     assert [(trial.state, trial.values, trial.user_attrs.get("fidelity"), trial.params) for trial in trials] == (
-        raced.study_trials()
+        raced_sweep.study_trials()
     )

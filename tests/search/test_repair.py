@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from operator import attrgetter
 
 import optuna
 import pytest
@@ -34,20 +35,18 @@ constraints: [{metric: accuracy, at_least: 40}]
 search: {trials: 8, sampler: SAMPLER}
 work: {datasets: [scenes], baselines: [zero_shot]}
 """)
-ATTRIBUTES = ("user_attrs", "constraints")
 ENDS = ["complete", "failed", "complete", "stopped", "complete", "complete"]
-STATES = [
-    {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL, "stopped": TrialState.PRUNED}[end] for end in ENDS
-]
+OPTUNA_STATES = {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL, "stopped": TrialState.PRUNED}
+STATES = [OPTUNA_STATES[end] for end in ENDS]
 
 
-def space_of(sampler="random"):
+def space_with_sampler(sampler="random"):
     return parse_space(SPACE.replace("SAMPLER", sampler), "space.yaml")
 
 
 def start_sweep(path, sampler="random"):
     """Return the folder and the study of a driver while a trial runs."""
-    space, folder = space_of(sampler), SweepFolder(path)
+    space, folder = space_with_sampler(sampler), SweepFolder(path)
     folder.write_info(
         replace(sweep_info(name=path.name, state="running"), space=space.plain(), objectives=space.objectives)
     )
@@ -77,32 +76,30 @@ def next_record(study, end):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def undamaged_path(tmp_path_factory):
     return write_killed_sweep(tmp_path_factory.mktemp("whole") / "sweep").path
 
 
 @pytest.fixture
-def folder(whole, tmp_path):
-    return SweepFolder(shutil.copytree(whole, tmp_path / "sweep"))
+def folder(undamaged_path, tmp_path):
+    return SweepFolder(shutil.copytree(undamaged_path, tmp_path / "sweep"))
 
 
-def repaired(folder, sampler="random"):
-    return list(repair_records(folder, folder.info(), space_of(sampler)))
+def repair_notes(folder, sampler="random"):
+    return list(repair_records(folder, folder.info(), space_with_sampler(sampler)))
 
 
-def trials(folder):
+def study_trials(folder):
     """Return the study's trials, without Optuna's own times and ids."""
     study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{folder.study_file}")
     assert study.metric_names == ["accuracy", "ece"]
-    return [
-        tuple(getattr(trial, name) for name in ("number", "state", "params", "distributions", "values", *ATTRIBUTES))
-        for trial in study.trials
-    ]
+    fields = attrgetter("number", "state", "params", "distributions", "values", "user_attrs", "constraints")
+    return [fields(trial) for trial in study.trials]
 
 
 def next_driver(folder, sampler="random"):
     """Return the study of the next driver."""
-    return SweepStudy(folder.study_file, "sweep", space_of(sampler), records=folder.trials())
+    return SweepStudy(folder.study_file, "sweep", space_with_sampler(sampler), records=folder.trials())
 
 
 def scribble(file, seed=0):
@@ -112,7 +109,7 @@ def scribble(file, seed=0):
     file.write_bytes(content)
 
 
-def an_index(file):
+def damage_an_index(file):
     """Overwrite a page of an index that the study uses only when a trial ends."""
     with closing(sqlite3.connect(file)) as study:
         (size,) = study.execute("PRAGMA page_size").fetchone()
@@ -124,95 +121,101 @@ def an_index(file):
     file.write_bytes(content)
 
 
-def all_but_its_journal(file):
-    """As a driver that is killed while it writes leaves it; SQLite would play it into whatever has the study's name."""
+def leave_only_the_journal(file):
+    """Leave only SQLite's journal, as a kill during a write does; SQLite would apply it to a new study file."""
     journal = file.with_name("study.db-journal")
     with closing(sqlite3.connect(file, isolation_level=None)) as study:
-        study.execute("DELETE FROM trial_params")  # what it would play
-        study.execute("PRAGMA cache_size = 1")  # so that it is written out while the transaction is open
+        study.execute("DELETE FROM trial_params")  # the journal would undo the changes that follow
+        study.execute("PRAGMA cache_size = 1")  # write pages to the disk while the transaction is open
         study.execute("BEGIN IMMEDIATE")
         study.execute("INSERT INTO trial_params (trial_id, param_name) VALUES (1, 'x')")
         for table in ("trials", "trial_values", "trial_user_attributes"):
             study.execute(f"DELETE FROM {table}")
         content = journal.read_bytes()
         study.execute("ROLLBACK")
-    assert int.from_bytes(content[8:12], "big") > 0  # pages that it holds
+    assert int.from_bytes(content[8:12], "big") > 0  # the number of pages in the journal
     journal.write_bytes(content)
     file.unlink()
 
 
-def of_another_sweep(file):
-    SweepStudy(file, "other", space_of())
+def write_study_of_another_sweep(file):
+    SweepStudy(file, "other", space_with_sampler())
 
 
-def of_other_directions(file):
+def write_study_with_other_directions(file):
     space = parse_space(f"{SPACE.replace('SAMPLER', 'random')}\nobjectives: [ece, brier]", "space.yaml")
     SweepStudy(file, "sweep", space)
 
 
-def of_another_space(file):
+def write_study_of_another_space(file):
     space = parse_space(named("params: {method: [tpt, otpt]}\nwork: {datasets: [scenes]}"), "space.yaml")
     study = SweepStudy(file, "sweep", space)
     for _ in range(9):
         study.ask()
 
 
-STUDIES = {
+STUDY_DAMAGES = {
     "empty": lambda file: os.truncate(file, 0),
     "a header": lambda file: os.truncate(file, 100),
     "cut": lambda file: os.truncate(file, file.stat().st_size // 2),
     "random inside": scribble,
-    "an index": an_index,
+    "an index": damage_an_index,
     "random": lambda file: file.write_bytes(random.Random(1).randbytes(50_000)),
     "missing": lambda file: file.unlink(),
-    "missing but for its journal": all_but_its_journal,
-    "of another sweep": of_another_sweep,
-    "of other directions": of_other_directions,
-    "of another space": of_another_space,
+    "missing but for its journal": leave_only_the_journal,
+    "of another sweep": write_study_of_another_sweep,
+    "of other directions": write_study_with_other_directions,
+    "of another space": write_study_of_another_space,
 }
 
 
-@pytest.mark.parametrize("damage", STUDIES.values(), ids=STUDIES)
-def test_a_driver_builds_the_study_from_the_records_whatever_the_old_one_is(folder, damage):
-    wanted = trials(folder)
+@pytest.mark.parametrize("damage", STUDY_DAMAGES.values(), ids=STUDY_DAMAGES)
+def test_a_driver_builds_the_study_from_the_records_whatever_the_damage(folder, damage):
+    wanted = study_trials(folder)
     assert [state for _, state, *_ in wanted] == [*STATES, TrialState.RUNNING]
     damage(folder.study_file)
-    assert repaired(folder) == []
+    assert repair_notes(folder) == []
     next_driver(folder)
-    assert trials(folder) == wanted
+    assert study_trials(folder) == wanted
 
 
 def test_a_study_that_another_process_has_open_is_replaced(folder):
-    wanted = trials(folder)
+    wanted = study_trials(folder)
     with closing(sqlite3.connect(folder.study_file)) as dashboard:
         dashboard.execute("BEGIN EXCLUSIVE")
         next_driver(folder)
-    assert trials(folder) == wanted
+    assert study_trials(folder) == wanted
 
 
-def test_repair_changes_nothing_that_is_whole(folder):
-    before = {path: path.stat().st_mtime_ns for path in folder.path.rglob("*") if path.is_file()}
-    assert repaired(folder) == []
-    assert {path: path.stat().st_mtime_ns for path in folder.path.rglob("*") if path.is_file()} == before
+def modification_times(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.path.rglob("*") if path.is_file()}
+
+
+def test_repair_leaves_undamaged_files_unchanged(folder):
+    before = modification_times(folder)
+    assert repair_notes(folder) == []
+    assert modification_times(folder) == before
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_lost_record_is_restored_or_drawn_anew_whatever_byte_of_the_study_is_wrong(folder, seed):
-    wanted = trials(folder)
+def test_a_lost_record_is_restored_or_drawn_anew_for_any_damaged_bytes_of_the_study(folder, seed):
+    wanted = study_trials(folder)
     folder.trial_file("trial-0002").unlink()
     choice = random.Random(seed)
     content = bytearray(folder.study_file.read_bytes())
     for _ in range(choice.choice([1, 20, 400])):
         content[choice.randrange(len(content))] = choice.randrange(256)
     folder.study_file.write_bytes(content)
-    repaired(folder)
+    repair_notes(folder)
     study = next_driver(folder)
     assert study.unfinished()[0] == 2
-    assert [trial for trial in trials(folder)[:7] if trial[0] != 2] == [trial for trial in wanted if trial[0] != 2]
+    assert [trial for trial in study_trials(folder)[:7] if trial[0] != 2] == [
+        trial for trial in wanted if trial[0] != 2
+    ]
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe", "nsga2"])
-def test_the_next_trial_is_that_of_the_undisturbed_sweep(tmp_path, sampler, monkeypatch):
+def test_a_resumed_study_asks_for_the_same_next_trial(tmp_path, sampler, monkeypatch):
     monkeypatch.setattr(samplers, "POPULATION_SIZE", 2)
     monkeypatch.setattr(samplers, "TPE_STARTUP_TRIALS", 3)
     folder, undisturbed = start_sweep(tmp_path / "sweep", sampler)
@@ -220,7 +223,7 @@ def test_the_next_trial_is_that_of_the_undisturbed_sweep(tmp_path, sampler, monk
     assert resumed.ask() == undisturbed.ask()
 
 
-RECORDS = {
+RECORD_DAMAGES = {
     "cut": lambda document: json.dumps(document)[:200],
     "not UTF-8": lambda document: json.dumps(document).encode()[:-1] + b"\xff}",
     "no object": lambda document: "[]",
@@ -244,28 +247,31 @@ RECORDS = {
 }
 
 
-@pytest.mark.parametrize("damage", RECORDS.values(), ids=RECORDS)
+@pytest.mark.parametrize("damage", RECORD_DAMAGES.values(), ids=RECORD_DAMAGES)
 def test_a_trial_without_a_record_is_run_again_with_the_settings_of_the_study(folder, damage):
-    wanted, file = trials(folder), folder.trial_file("trial-0002")
-    content = damage and damage(json.loads(file.read_text()))
+    wanted, file = study_trials(folder), folder.trial_file("trial-0002")
+    content = None
+    if damage is not None:
+        content = damage(json.loads(file.read_text()))
     file.unlink()
     if content is not None:
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    *first, again = repaired(folder)
-    assert [f"{file}: " in line and "kept as trial-0002.json.damaged-" in line for line in first] == [True] * (
-        content is not None
-    )
-    assert len(max(first, default="")) < 900
-    assert again == "trial-0002 has no usable record; it is run again, with the study's values"
+    *damage_notes, rerun_note = repair_notes(folder)
+    assert len(damage_notes) == (content is not None)
+    for note in damage_notes:
+        assert f"{file}: " in note
+        assert "kept as trial-0002.json.damaged-" in note
+        assert len(note) < 900
+    assert rerun_note == "trial-0002 has no usable record; it is run again, with the study's values"
     record = folder.trial("trial-0002")
     assert (record.state, record.number, record.params) == ("waiting", 2, wanted[2][2])
-    assert list(record.params) == [param.key for param in space_of().params if param.key in record.params]
+    assert list(record.params) == [param.key for param in space_with_sampler().params if param.key in record.params]
     assert record.config["fpp.gamma2"] == record.params["fpp.gamma2"]
-    assert repaired(folder) == []
+    assert repair_notes(folder) == []
     assert next_driver(folder).unfinished() == [2, 6]
-    left = trials(folder)
-    assert left[2] == (*wanted[2][:1], TrialState.RUNNING, *wanted[2][2:4], None, {}, {})
-    assert left[:2] + left[3:] == wanted[:2] + wanted[3:]
+    rebuilt = study_trials(folder)
+    assert rebuilt[2] == (*wanted[2][:1], TrialState.RUNNING, *wanted[2][2:4], None, {}, {})
+    assert rebuilt[:2] + rebuilt[3:] == wanted[:2] + wanted[3:]
 
 
 def test_a_restored_record_has_the_generation_of_nsga2(tmp_path, monkeypatch):
@@ -274,19 +280,19 @@ def test_a_restored_record_has_the_generation_of_nsga2(tmp_path, monkeypatch):
     generations = [record.generation for record in folder.trials() if record.kind == "trial"]
     assert generations[-1] > 0
     folder.trial_file("trial-0004").unlink()
-    repaired(folder, "nsga2")
+    repair_notes(folder, "nsga2")
     assert [record.generation for record in folder.trials() if record.kind == "trial"] == generations
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_a_trial_in_neither_records_nor_study_is_drawn_anew(tmp_path, sampler):
-    """Settings of the queue and of the random sampler are the same again."""
+    """Settings from the queue and from the random sampler are drawn equal again; those of TPE may differ."""
     folder = write_killed_sweep(tmp_path / "sweep", sampler)
-    wanted = trials(folder)
+    wanted = study_trials(folder)
     os.truncate(folder.study_file, 3000)
     os.truncate(folder.trial_file("trial-0001"), 5)
     folder.trial_file("trial-0004").unlink()
-    notes = repaired(folder, sampler)
+    notes = repair_notes(folder, sampler)
     lost = "has no usable record; it is run again, with values drawn anew, as the study lacks it, too"
     assert [note for note in notes if note.startswith("trial")] == [f"trial-0001 {lost}", f"trial-0004 {lost}"]
     study = next_driver(folder, sampler)
@@ -299,14 +305,14 @@ def test_a_trial_in_neither_records_nor_study_is_drawn_anew(tmp_path, sampler):
 
 @pytest.mark.parametrize("is_complete", [True, False])
 def test_a_trial_whose_driver_was_killed_before_its_first_record(folder, is_complete):
-    """With all settings in the study, the trial is restored; else its number and its settings are drawn again."""
-    wanted = trials(folder)[6][2]
+    """If the study has all settings, the trial is restored; otherwise the next trial gets its number and settings."""
+    wanted = study_trials(folder)[6][2]
     folder.trial_file("trial-0006").unlink()
     if not is_complete:
         with closing(sqlite3.connect(folder.study_file)) as study:
             study.execute("DELETE FROM trial_params WHERE trial_id = 7 AND param_name = 'method'")
             study.commit()
-    notes = repaired(folder)
+    notes = repair_notes(folder)
     assert len(notes) == is_complete
     if is_complete:
         assert folder.trial("trial-0006").params == wanted
@@ -315,22 +321,22 @@ def test_a_trial_whose_driver_was_killed_before_its_first_record(folder, is_comp
         assert (number, params) == (6, wanted)
 
 
-def test_a_baseline_without_a_record_is_noticed(folder):
+def test_a_baseline_without_a_record_is_reported(folder):
     folder.trial_file(f"baseline-{PLAIN}").unlink()
-    assert repaired(folder) == [f"baseline-{PLAIN} has no usable record; it is run again"]
+    assert repair_notes(folder) == [f"baseline-{PLAIN} has no usable record; it is run again"]
 
 
-def test_a_sweep_that_was_ended_before_its_first_trial_lacks_nothing(folder):
+def test_a_sweep_that_ended_before_its_first_trial_needs_no_repair(folder):
     shutil.rmtree(folder.path / "trials")
     folder.study_file.unlink()
-    assert repaired(folder) == []
+    assert repair_notes(folder) == []
 
 
-def test_a_record_that_the_disk_does_not_give_is_not_taken_for_damaged(folder):
+def test_a_record_that_the_disk_cannot_read_is_not_treated_as_damaged(folder):
     file = folder.trial_file("trial-0002")
     file.unlink()
-    file.symlink_to(file)  # a loop: an error of the file system, for root, too
+    file.symlink_to(file)  # a loop of links cannot be read, not even by root
     with pytest.raises(InputError, match="Too many levels"):
-        repaired(folder)
+        repair_notes(folder)
     assert not list(folder.path.rglob("*.damaged-*"))
-    assert trials(folder)[-1][1] == TrialState.RUNNING
+    assert study_trials(folder)[-1][1] == TrialState.RUNNING

@@ -1,4 +1,4 @@
-"""The searcher as Tune calls it: the choice of the next trial and the end of the search; trials end as tests say."""
+"""The searcher as Tune calls it: the next trial and the end of the search. The tests set how trials end."""
 
 import math
 from dataclasses import replace
@@ -32,7 +32,7 @@ work: {datasets: [scenes], baselines: [zero_shot, tpt]}
 
 
 class Sweep:
-    """A searcher, and the split of Tune and of the trials in it."""
+    """A searcher and stand-ins for Ray Tune and for the trials' processes."""
 
     def __init__(self, path, *overrides, spent=0.0, gpus=0.0, fatal=None):
         self.space = parse_space(SPACE, "space.yaml", overrides)
@@ -75,13 +75,13 @@ class Sweep:
         self.ran.append((job["name"], job["split"]))
         self.searcher.on_trial_complete(trial, {} if error else {"pid": pid}, error)
 
-    def run(self, **how):
-        """To the end, one at a time; `how` gives what a trial comes to by its name."""
+    def run(self, **ends):
+        """Run all jobs, one at a time; `ends` has the arguments of `end` by the job's name."""
         while True:
             job, trial = self.ask()
             if job == Searcher.FINISHED:
                 return [name if split == "val" else f"{name} on {split}" for name, split in self.ran]
-            self.end(trial, job, **how.get(job["name"].replace("-", "_"), {}))
+            self.end(trial, job, **ends.get(job["name"].replace("-", "_"), {}))
 
 
 def test_baselines_come_first_then_the_search_then_the_front_on_the_test_split(tmp_path):
@@ -92,11 +92,13 @@ def test_baselines_come_first_then_the_search_then_the_front_on_the_test_split(t
     ]
 
 
-def test_a_search_on_the_test_split_has_no_second_look(tmp_path):
+def test_a_search_on_the_test_split_tests_no_trial_again(tmp_path):
     sweep = Sweep(tmp_path / "sweep", "search.split=test", "work.baselines=[]")
     jobs = []
-    while (asked := sweep.ask())[0] != Searcher.FINISHED:
-        job, trial = asked
+    while True:
+        job, trial = sweep.ask()
+        if job == Searcher.FINISHED:
+            break
         jobs.append((job["name"], job["split"]))
         record = sweep.folder.trial(job["name"])
         sweep.folder.write_trial(replace(record, state="complete", values=[1.0, 1.0], finished=record.started))
@@ -120,7 +122,7 @@ def test_a_trial_may_end_before_another_process_has_started(tmp_path, monkeypatc
     assert long.ask()[0]
 
 
-def test_no_more_run_at_once_than_asked_for(tmp_path):
+def test_at_most_the_requested_number_of_trials_run_at_once(tmp_path):
     sweep = Sweep(tmp_path / "sweep")
     first, trial = sweep.ask()
     assert sweep.ask()[0] is not None
@@ -129,7 +131,7 @@ def test_no_more_run_at_once_than_asked_for(tmp_path):
     assert sweep.ask()[0] is not None
 
 
-def test_workers_that_join_get_trials_too(tmp_path):
+def test_more_trials_run_when_workers_join(tmp_path):
     sweep = Sweep(tmp_path / "sweep", "search.concurrency=null")
     jobs = [sweep.ask() for _ in range(2)]
     assert sweep.ask()[0] is None
@@ -147,7 +149,7 @@ def test_workers_that_join_get_trials_too(tmp_path):
 @pytest.mark.parametrize(
     ("workers", "seeds", "datasets", "overrides", "trials"),
     [
-        (8, 1, 1, [], 16),  # one in the workers and one that waits
+        (8, 1, 1, [], 16),  # each worker computes one trial while another waits
         (8, 3, 1, [], 6),
         (8, 3, 2, [], 3),
         (8, 1, 1, ["work.shards=4"], 4),
@@ -155,7 +157,9 @@ def test_workers_that_join_get_trials_too(tmp_path):
         (8, 3, 2, ["search.concurrency=1"], 1),
     ],
 )
-def test_as_many_trials_run_as_feed_the_workers(tmp_path, workers, seeds, datasets, overrides, trials):
+def test_the_number_of_simultaneous_trials_keeps_all_workers_busy(
+    tmp_path, workers, seeds, datasets, overrides, trials
+):
     sweep = Sweep(tmp_path / "sweep", "search.concurrency=null", *overrides)
     sweep.workers.workers = workers
     described = tuple(dataset_info(f"number {index}") for index in range(datasets))
@@ -164,18 +168,18 @@ def test_as_many_trials_run_as_feed_the_workers(tmp_path, workers, seeds, datase
     assert sweep.searcher._max_running() == trials
 
 
-def test_trials_whose_constraints_look_at_baselines_wait_for_them(tmp_path):
+def test_trials_wait_for_the_baselines_that_constraints_refer_to(tmp_path):
     sweep = Sweep(tmp_path / "sweep", named("constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]"))
-    (one, first), (other, second) = sweep.ask(), sweep.ask()
-    sweep.end(first, one)
+    (first_job, first_trial), (second_job, second_trial) = sweep.ask(), sweep.ask()
+    sweep.end(first_trial, first_job)
     assert sweep.ask()[0] is None
-    sweep.end(second, other)
+    sweep.end(second_trial, second_job)
     assert sweep.ask()[0]["name"] == "trial-0000"
 
 
 def test_infeasible_trials_are_not_on_the_front(tmp_path):
     sweep = Sweep(tmp_path / "sweep", named("constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]"))
-    brief = TrialContext(
+    context = TrialContext(
         folder=sweep.folder,
         executor=None,
         plan=None,
@@ -186,34 +190,33 @@ def test_infeasible_trials_are_not_on_the_front(tmp_path):
     ran = sweep.run(**{f"baseline_{TPT}": {"accuracy": 55.0}})
     assert "trial-0000 on test" in ran
     record = sweep.folder.trial("trial-0000")
-    (broken,) = violations(brief, record.results["val"]).values()
-    assert broken == pytest.approx(4.5)  # 50 where 55 - 0.5 is asked for
+    (broken,) = violations(context, record.results["val"]).values()
+    assert broken == pytest.approx(4.5)  # the accuracy is 50, and the constraint asks for 55 - 0.5
     sweep.folder.write_trial(replace(record, constraints={"accuracy": broken}))
     again = Sweep(tmp_path / "sweep", named("constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]"))
-    assert "trial-0000" not in {each.name for each in again.searcher.front()}
+    assert "trial-0000" not in {record.name for record in again.searcher.front()}
 
 
 @pytest.mark.parametrize(
-    ("overrides", "options", "why"),
+    ("overrides", "options", "why", "trials"),
     [
-        (["search.trials=2"], {}, "all 2 trials"),
-        (["search.wall_clock=100", "search.trials=null"], {"spent": 101.0}, "wall clock of 100 s used up"),
-        (["search.gpu_hours=3", "search.trials=null"], {"gpus": 1.0}, "3 GPU-hours used up"),
-        (["search.gpu_hours=3", "search.trials=null"], {"gpus": 0.0}, "3 GPU-hours used up"),
-        (["search.gpu_hours=1.5", "search.trials=null"], {"gpus": 0.5}, "1.5 GPU-hours used up"),
+        (["search.trials=2"], {}, "all 2 trials", 2),
+        (["search.wall_clock=100", "search.trials=null"], {"spent": 101.0}, "wall clock of 100 s used up", 0),
+        # two baselines and a trial hold a GPU for an hour each
+        (["search.gpu_hours=3", "search.trials=null"], {"gpus": 1.0}, "3 GPU-hours used up", 1),
+        (["search.gpu_hours=3", "search.trials=null"], {"gpus": 0.0}, "3 GPU-hours used up", 1),
+        (["search.gpu_hours=1.5", "search.trials=null"], {"gpus": 0.5}, "1.5 GPU-hours used up", 1),
     ],
 )
-def test_a_budget_that_is_used_up_ends_the_search_and_what_was_begun_is_finished(tmp_path, overrides, options, why):
+def test_a_used_up_budget_ends_the_search_after_the_running_trials(tmp_path, overrides, options, why, trials):
     sweep = Sweep(tmp_path / "sweep", *overrides, **options)
     sweep.run()
     assert sweep.searcher.why_stopped == why
     searched = [name for name, split in sweep.ran if name.startswith("trial") and split == "val"]
-    assert len(searched) == {"all": 2, "wall": 0}.get(
-        why.split()[0], 1
-    )  # two baselines and a trial held GPUs for an hour each
+    assert len(searched) == trials
 
 
-def test_failures_in_a_row_end_the_sweep_and_one_success_begins_the_row_anew(tmp_path):
+def test_consecutive_failures_end_the_sweep_and_a_success_resets_their_count(tmp_path):
     bad = {"reason": "ValueError: no"}
     sweep = Sweep(tmp_path / "one", "search.trials=9", "search.max_failures=2")
     sweep.run(trial_0000=bad, trial_0002=bad, trial_0003=bad)
@@ -235,12 +238,12 @@ def test_a_trial_whose_process_died_runs_again_until_its_attempts_are_used_up(tm
     ended = ("failed", "the trial's process died 3 times", 3) if losses == 3 else ("complete", None, losses + 1)
     assert (record.state, record.reason, record.attempt) == ended
     assert (other.state, other.attempt) == ("complete", 1)
-    states = [each.state.name for each in sweep.searcher._study._study.get_trials()]
+    states = [study_trial.state.name for study_trial in sweep.searcher._study._study.get_trials()]
     assert states == ["FAIL" if losses == 3 else "COMPLETE", "COMPLETE"]
 
 
 @pytest.mark.parametrize("losses", [1, 3])
-def test_a_test_split_whose_process_died_runs_again_and_leaves_the_trial_what_it_was(tmp_path, losses):
+def test_a_test_job_whose_process_died_runs_again_and_the_trial_stays_complete(tmp_path, losses):
     sweep = Sweep(tmp_path / "sweep", "search.trials=1", "work.baselines=[]")
     job, trial = sweep.ask()
     sweep.end(trial, job)
@@ -255,7 +258,7 @@ def test_a_test_split_whose_process_died_runs_again_and_leaves_the_trial_what_it
     assert ("test" in record.results) == (losses < 3)
 
 
-def test_a_process_that_dies_with_its_result_written_has_not_died_in_vain(tmp_path):
+def test_a_result_counts_if_its_process_dies_after_writing_it(tmp_path):
     sweep = Sweep(tmp_path / "sweep", "search.trials=1", "work.baselines=[]")
     job, trial = sweep.ask()
     sweep.end(trial, job)
@@ -267,46 +270,46 @@ def test_a_process_that_dies_with_its_result_written_has_not_died_in_vain(tmp_pa
     assert sweep.folder.trial(job["name"]).reason is None
 
 
-def test_a_machine_that_fails_ends_the_sweep_and_nothing_is_reported_to_the_study(tmp_path):
+def test_a_machine_error_ends_the_sweep_and_the_study_gets_no_report(tmp_path):
     sweep = Sweep(tmp_path / "sweep", "work.baselines=[]")
     _, trial = sweep.ask()
-    with pytest.raises(AbortTune) as halt:
+    with pytest.raises(AbortTune) as raised:
         sweep.searcher.on_trial_complete(trial, {"done": True, "pid": 1, ABORT_REASON: "a/b: No space left on device"})
-    assert str(halt.value.__cause__) == "a/b: No space left on device"
-    assert type(halt.value.__cause__) is MachineError
+    assert str(raised.value.__cause__) == "a/b: No space left on device"
+    assert type(raised.value.__cause__) is MachineError
     assert [record.state.name for record in sweep.searcher._study._study.get_trials()] == ["RUNNING"]
 
 
-def test_a_full_disk_below_the_study_is_reported_as_such(tmp_path):
+def test_a_full_disk_of_the_study_is_reported_as_a_full_disk(tmp_path):
     sweep = Sweep(tmp_path / "sweep", "work.baselines=[]", "search.trials=5000", "search.sampler=random")
     engine = sweep.searcher._study._study._storage._backend.engine
-    with engine.connect() as connection:  # SQLite's own way to have no room
+    with engine.connect() as connection:  # SQLite reports a full disk when the file has its maximal number of pages
         (pages,) = connection.exec_driver_sql("PRAGMA page_count").one()
 
     @event.listens_for(engine, "checkout")
-    def fill(connection, *_):
+    def allow_no_more_pages(connection, *_):
         connection.execute(f"PRAGMA max_page_count = {pages}")
 
-    with pytest.raises(AbortTune) as halt:
+    with pytest.raises(AbortTune) as raised:
         sweep.run()
     message = f"{sweep.folder.study_file}: database or disk is full; make room, then go on with --resume"
-    assert str(sweep.searcher.as_machine_error(halt.value.__cause__)) == message
+    assert str(sweep.searcher.as_machine_error(raised.value.__cause__)) == message
 
 
-def test_a_fatal_word_from_the_workers_ends_it_at_once(tmp_path):
+def test_a_fatal_failure_of_the_workers_ends_the_search_at_once(tmp_path):
     sweep = Sweep(tmp_path / "sweep", "work.baselines=[]", fatal="no worker starts")
     assert sweep.ask()[0] == Searcher.FINISHED
     assert sweep.searcher.why_stopped == "no worker starts"
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_new_driver_goes_on_with_the_trials_on_record(tmp_path, ended):
+def test_a_new_driver_continues_the_recorded_trials(tmp_path, ended):
     before = Sweep(tmp_path / "sweep", "search.concurrency=1", "work.baselines=[]")
     job, trial = before.ask()
     before.end(trial, job)
     job, _ = before.ask()
     params = before.folder.trial(job["name"]).params
-    if ended:  # the trial had come to its end, and the driver died before it reported to Optuna
+    if ended:  # the trial finished, and the driver died before its report to Optuna
         record = before.folder.trial(job["name"])
         before.folder.write_trial(replace(record, state="complete", values=[1.0, 2.0], finished=record.started))
     after = Sweep(tmp_path / "sweep", "search.concurrency=1", "work.baselines=[]")
@@ -316,10 +319,10 @@ def test_a_new_driver_goes_on_with_the_trials_on_record(tmp_path, ended):
     record = after.folder.trial("trial-0001")
     assert record.params == params
     assert record.attempt == (1 if ended else 2)
-    assert [each.state.name for each in after.searcher._study._study.get_trials()] == ["COMPLETE"] * 4
+    assert [study_trial.state.name for study_trial in after.searcher._study._study.get_trials()] == ["COMPLETE"] * 4
 
 
-def test_what_has_been_on_the_test_split_is_not_sent_there_again(tmp_path):
+def test_a_tested_trial_is_not_tested_again(tmp_path):
     before = Sweep(tmp_path / "sweep", "search.trials=1")
     assert before.run()[-1] == "trial-0000 on test"
     assert Sweep(tmp_path / "sweep", "search.trials=1").run() == []
@@ -336,11 +339,11 @@ def test_a_listener_gets_the_start_and_the_end_of_each_trial(tmp_path):
     ]
 
 
-# ------------------------------------------------------------ what a trial's process writes
+# ------------------------------------------------------------ records that a trial's process writes
 
 
-class Workers:
-    """An executor whose results differ from split to split."""
+class SplitDependentExecutor:
+    """An executor whose results differ between splits."""
 
     def results(self, tasks, order):
         for task in tasks:
@@ -348,21 +351,22 @@ class Workers:
             yield task, TaskResult(predictions=rows, seconds={"adapt": 1.0})
 
 
-def test_results_on_the_test_split_stand_beside_what_was_searched_and_change_nothing_of_it(tmp_path):
+def test_results_on_the_test_split_are_added_and_change_nothing_else_of_the_record(tmp_path):
     space = parse_space(SPACE, "space.yaml", ["constraints=[{metric: accuracy, at_least: 50}]"])
-    brief = TrialContext(
+    context = TrialContext(
         folder=SweepFolder(tmp_path),
-        executor=Workers(),
+        executor=SplitDependentExecutor(),
         plan=Plan(datasets={split: (dataset_info("dtd", split, 64),) for split in ("val", "test")}, seeds=(0,)),
         objectives=space.objectives,
         constraints=space.constraints,
         search_split="val",
     )
     config = TrialConfig(prompt="a photo of a").flat()
-    brief.folder.write_trial(TrialRecord(name="trial-0000", kind="trial", state="running", number=0, config=config))
-    searched, tested = (
-        run_job(brief, "trial-0000", split, 1) or brief.folder.trial("trial-0000") for split in ("val", "test")
-    )
+    context.folder.write_trial(TrialRecord(name="trial-0000", kind="trial", state="running", number=0, config=config))
+    run_job(context, "trial-0000", "val", 1)
+    searched = context.folder.trial("trial-0000")
+    run_job(context, "trial-0000", "test", 1)
+    tested = context.folder.trial("trial-0000")
     average = searched.results["val"].average
     assert (searched.state, searched.values) == ("complete", [average["accuracy"], average["ece"]])
     assert searched.constraints == {"accuracy": 50 - average["accuracy"]}
@@ -373,38 +377,44 @@ def test_results_on_the_test_split_stand_beside_what_was_searched_and_change_not
 # ------------------------------------------------------------ patience
 
 
-def patient(path, accuracies, patience=2, trials=9):
-    """Run a search whose trials have these accuracies; return the number of trials and the reason for its end."""
+def run_with_patience(path, accuracies, patience=2, trials=9):
+    """Run a search whose trials have these accuracies; return the number of trials and the reason for the end."""
     sweep = Sweep(path, f"search.patience={patience}", f"search.trials={trials}", "search.concurrency=1")
-    while (jobs := sweep.ask())[0] != Searcher.FINISHED and jobs[0]["split"] == "val":
-        job, tune_trial = jobs
+    while True:
+        job, tune_trial = sweep.ask()
+        if job == Searcher.FINISHED or job["split"] != "val":
+            break
         number = sweep.folder.trial(job["name"]).number or 0
         accuracy = accuracies[min(number, len(accuracies) - 1)]
         sweep.end(tune_trial, job, accuracy=accuracy, reason=None if accuracy else "it failed")
     return sum(name.startswith("trial") for name, _ in sweep.ran), sweep.searcher.why_stopped
 
 
-STAGNANT = "hypervolume grew by {}% in the last 2 finished trials, no more than 1%"
+STAGNATION = "hypervolume grew by {}% in the last 2 finished trials, no more than 1%"
 
 
 @pytest.mark.parametrize(
     ("values", "trials", "why"),
     [
-        ([50.0], 4, STAGNANT.format("0.0")),  # twice the patience, not before
-        ([50.0, 40.0, 40.0, 50.4], 4, STAGNANT.format("0.8")),  # by less than 1 %
-        ([50.0, 40.0, 40.0, 50.6, 40.0], 6, STAGNANT.format("0.0")),
+        ([50.0], 4, STAGNATION.format("0.0")),  # the search runs at least twice the patience
+        ([50.0, 40.0, 40.0, 50.4], 4, STAGNATION.format("0.8")),  # the hypervolume grew by less than 1 %
+        ([50.0, 40.0, 40.0, 50.6, 40.0], 6, STAGNATION.format("0.0")),
         ([50.0, 60.0, 70.0, 80.0, 90.0, 91.0, 92.0, 93.0, 94.0], 9, "all 9 trials"),
-        ([50.0, None, None, None, 50.0], 7, STAGNANT.format("0.0")),  # of finished ones
+        (
+            [50.0, None, None, None, 50.0],
+            7,
+            STAGNATION.format("0.0"),
+        ),  # failed trials do not count towards the patience
     ],
 )
 def test_a_search_ends_when_its_front_has_not_moved(tmp_path, values, trials, why):
-    assert patient(tmp_path / "sweep", values) == (trials, why)
+    assert run_with_patience(tmp_path / "sweep", values) == (trials, why)
 
 
 # ------------------------------------------------------------ trials in flight, stopped trials and second drivers
 
 
-def stop(sweep, trial, job, held=0.0):
+def stop_trial(sweep, trial, job, held=0.0):
     """End a trial as `steer stop` or a race does."""
     record = sweep.folder.trial(job["name"])
     stopped = replace(record, state="stopped", reason="stopped by `steer`", held=held, finished=record.started + 1)
@@ -412,7 +422,7 @@ def stop(sweep, trial, job, held=0.0):
     sweep.searcher.on_trial_complete(trial, {"pid": 1}, False)
 
 
-def test_the_front_is_tested_after_the_last_of_two_simultaneous_trials_which_may_join_it(tmp_path):
+def test_the_front_is_tested_after_the_last_of_two_simultaneous_trials(tmp_path):
     sweep = Sweep(tmp_path / "sweep", "search.trials=2", "search.concurrency=2", "work.baselines=[]")
     (first, first_id), (second, second_id) = sweep.ask(), sweep.ask()
     sweep.end(first_id, first)
@@ -421,25 +431,25 @@ def test_the_front_is_tested_after_the_last_of_two_simultaneous_trials_which_may
     assert sweep.run()[2:] == ["trial-0001 on test"]
 
 
-def test_the_time_of_workers_for_stopped_trials_counts_as_gpu_hours(tmp_path):
+def test_worker_time_of_stopped_trials_counts_as_gpu_hours(tmp_path):
     options = ["search.gpu_hours=1", "search.trials=null", "search.concurrency=1", "work.baselines=[]"]
     sweep = Sweep(tmp_path / "sweep", *options, gpus=1.0)
     job, trial = sweep.ask()
-    stop(sweep, trial, job, held=3600.0)
+    stop_trial(sweep, trial, job, held=3600.0)
     assert sweep.searcher.gpu_hours() == 1.0
     assert sweep.ask()[0] == Searcher.FINISHED
     assert sweep.searcher.why_stopped == "1 GPU-hours used up"
-    assert Sweep(tmp_path / "sweep", *options, gpus=1.0).searcher.gpu_hours() == 1.0  # a second driver
+    assert Sweep(tmp_path / "sweep", *options, gpus=1.0).searcher.gpu_hours() == 1.0  # as a second driver counts
 
 
-def test_a_stopped_trial_ends_a_row_of_failures(tmp_path):
+def test_a_stopped_trial_resets_the_count_of_consecutive_failures(tmp_path):
     sweep = Sweep(tmp_path / "sweep", "search.trials=9", "search.max_failures=2", "work.baselines=[]")
     for state in ("failed", "stopped", "failed"):
         job, trial = sweep.ask()
         if state == "failed":
             sweep.end(trial, job, reason="ValueError: no")
         else:
-            stop(sweep, trial, job)
+            stop_trial(sweep, trial, job)
     assert sweep.ask()[0]["name"] == "trial-0003"
     assert sweep.searcher.why_stopped is None
 
@@ -448,7 +458,7 @@ def test_a_stopped_baseline_stays_stopped_when_the_sweep_is_resumed(tmp_path):
     sweep = Sweep(tmp_path / "sweep", "search.trials=1", "search.concurrency=1")
     job, trial = sweep.ask()
     assert job["name"] == f"baseline-{PLAIN}"
-    stop(sweep, trial, job)
+    stop_trial(sweep, trial, job)
     resumed = Sweep(tmp_path / "sweep", "search.trials=1", "search.concurrency=1")
     assert resumed.folder.trial(f"baseline-{PLAIN}").state == "stopped"
     ran = resumed.run()

@@ -1,4 +1,4 @@
-"""Errors of a space file or a `--set` are one line with file, line and key."""
+"""Errors in a space file or a `--set` are one line with file, line number and key."""
 
 import json
 import subprocess
@@ -14,13 +14,13 @@ from fpp_sweep.spec.errors import InputError
 from tests.space.wrong_spaces import RANGE, SHAPES, VALUES
 
 
-def of(text, *overrides):
+def read_space(text, *overrides):
     return parse_space(text, "x.yaml", overrides)
 
 
 def error_of(text, *overrides):
     with pytest.raises(InputError) as error:
-        of(text, *overrides)
+        read_space(text, *overrides)
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -47,7 +47,7 @@ def test_a_grid_of_too_many_points_is_refused_before_it_is_built():
 )
 def test_the_limit_of_a_grids_points_is_inclusive(text, monkeypatch):
     monkeypatch.setattr(grid, "MAX_POINTS", 6)
-    assert len(of(text).grid_points()) == 6
+    assert len(read_space(text).grid_points()) == 6
     monkeypatch.setattr(grid, "MAX_POINTS", 5)
     assert "more than 5 points" in error_of(text)
 
@@ -57,7 +57,7 @@ def test_the_limit_of_a_grids_points_is_inclusive(text, monkeypatch):
 def test_any_text_is_read_or_refused_in_one_line(text):
     line = "x.yaml: no error"
     try:
-        of(text)
+        read_space(text)
     except InputError as error:
         line = str(error)
     assert line.startswith("x.yaml")
@@ -70,7 +70,7 @@ OVERRIDABLE = RANGE + "search: {trials: 5}\nobjectives: [accuracy, {metric: ece,
 
 
 @pytest.mark.parametrize(
-    ("override", "holds"),
+    ("override", "is_applied"),
     [
         ("search.trials=20", lambda space: space.search.trials == 20),
         ("search.wall_clock=5m", lambda space: space.search.wall_clock == 300),
@@ -97,12 +97,12 @@ OVERRIDABLE = RANGE + "search: {trials: 5}\nobjectives: [accuracy, {metric: ece,
         ("search.trials=null", lambda space: space.search.trials == 16),
     ],
 )
-def test_every_key_can_be_overridden(override, holds):
-    assert holds(of(OVERRIDABLE, override))
+def test_every_key_can_be_overridden(override, is_applied):
+    assert is_applied(read_space(OVERRIDABLE, override))
 
 
 def test_a_parameter_can_be_taken_out_and_fixed_instead():
-    space = of(RANGE.replace("}}", "}, fpp.draws: [1, 2]}"), "params.fpp.gamma1=null", "base.fpp.gamma1=2")
+    space = read_space(RANGE.replace("}}", "}, fpp.draws: [1, 2]}"), "params.fpp.gamma1=null", "base.fpp.gamma1=2")
     assert [param.key for param in space.params] == ["fpp.draws"]
     assert space.base == {"fpp.gamma1": 2.0}
 
@@ -169,7 +169,7 @@ def test_an_error_in_a_config_file_names_the_setting(tmp_path, monkeypatch, name
 
 
 def loaded_by(code):
-    """Return the libraries, of those that are slow to load, that a process has loaded after this code."""
+    """Return the slow libraries that a process has loaded after it ran this code."""
     slow = {"torch", "numpy", "ray", "optuna", "mlflow", "pydantic"}
     show = f"{code}\nimport sys\nprint(*sorted({slow} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, check=True)

@@ -23,12 +23,12 @@ DOCUMENT = (ROOT / "docs/spaces.md").read_text()
 
 
 def fits_the_schema(document):
-    jsonschema = pytest.importorskip("jsonschema")  # MLflow and Ray bring it
+    jsonschema = pytest.importorskip("jsonschema")  # a dependency of MLflow and Ray
     return jsonschema.Draft202012Validator(schema()).is_valid(document)
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_shipped_spaces_begin_with_their_purpose_and_fit_the_schema(path):
+def test_shipped_spaces_state_their_purpose_and_fit_the_schema(path):
     lines = path.read_text().splitlines()
     assert lines[0].startswith("# ")
     assert f"#     python -m fpp_sweep.tune --space search_spaces/{path.name}" in lines
@@ -100,8 +100,11 @@ def test_the_document_lists_exactly_the_keys_that_exist():
     inner |= {"search": keys(Search), "work": keys(Work)}
     expected = []
     for key in keys(Space):
-        expected += [key] if key not in inner else []
-        expected += [f"{path}.{name}" for path in inner if path.partition(".")[0] == key for name in inner[path]]
+        if key not in inner:
+            expected.append(key)
+        for path, names in inner.items():
+            if path.partition(".")[0] == key:
+                expected += [f"{path}.{name}" for name in names]
     assert re.findall(r"^\| `([\w.*]+)` \|", DOCUMENT, flags=re.M) == expected
 
 

@@ -1,4 +1,4 @@
-"""Search spaces: their defaults, the points that they try first, and their form as records."""
+"""Search spaces: their defaults, their first points, and their form in records."""
 
 import json
 import pickle
@@ -26,12 +26,12 @@ SHIPPED = sorted((ROOT / "search_spaces").glob("*.yaml"))
 RANGE = "params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}\n"
 
 
-def of(text, *overrides):
+def read_space(text, *overrides):
     return parse_space(text, "x.yaml", overrides)
 
 
 def test_one_range_is_a_space_with_defaults():
-    space = of(RANGE)
+    space = read_space(RANGE)
     assert space.name == "x"
     assert space.params == (Param(key="fpp.gamma1", low=0.1, high=10.0, log=True),)
     assert space.objectives == (Objective(metric="accuracy", goal="max"), Objective(metric="ece", goal="min"))
@@ -46,13 +46,13 @@ CONDITION = "params: {method: [tpt, ctpt], adapt.penalty_weight: {low: 1, high: 
 @pytest.mark.parametrize(
     ("text", "sampler"), [(RANGE, "gp"), (CONDITION, "tpe"), ("grid: [{method: [tpt, ctpt]}]\n", "grid")]
 )
-def test_the_default_is_auto_which_stands_for_gp_or_for_the_sampler_that_the_space_needs(text, sampler):
-    assert of(f"{text}search: {{sampler: auto}}").search.sampler == sampler
-    assert of(text).search.sampler == sampler
+def test_the_default_sampler_is_gp_or_the_one_that_the_space_needs(text, sampler):
+    assert read_space(f"{text}search: {{sampler: auto}}").search.sampler == sampler
+    assert read_space(text).search.sampler == sampler
 
 
 def test_a_parameter_has_the_kind_of_its_setting():
-    space = of(
+    space = read_space(
         "params: {fpp.draws: {low: 1, high: 9, step: 2}, fpp.lambda_shifts: {low: 0, high: 2},"
         " fpp.noise_shared: [on, off]}"
     )
@@ -62,45 +62,45 @@ def test_a_parameter_has_the_kind_of_its_setting():
 
 
 def test_bounds_and_choices_may_be_relative_to_the_default():
-    space = of("params: {fpp.class_var: {low: x0.1, high: 1}, fpp.context_var: [x1, x2]}")
+    space = read_space("params: {fpp.class_var: {low: x0.1, high: 1}, fpp.context_var: [x1, x2]}")
     assert space.params[0].low == pytest.approx(0.002)
     assert space.params[1].choices == (0.005, 0.01)
 
 
 def test_none_is_a_choice_of_an_optional_setting():
-    assert of("params: {adapt.penalty_weight: [none, 3]}").params[0].choices == (None, 3.0)
-    assert of("params: {adapt.penalty_weight: [null, 3]}").params[0].choices == (None, 3.0)
+    assert read_space("params: {adapt.penalty_weight: [none, 3]}").params[0].choices == (None, 3.0)
+    assert read_space("params: {adapt.penalty_weight: [null, 3]}").params[0].choices == (None, 3.0)
 
 
 def test_a_trial_takes_the_preset_then_the_base_then_its_values():
-    space = of("base: {fpp.steps: 7, fpp.class_var: x2}\n" + RANGE)
+    space = read_space("base: {fpp.steps: 7, fpp.class_var: x2}\n" + RANGE)
     config = space.resolve({"fpp.gamma1": 3})
     assert config == preset("tiny").replace({"fpp.steps": 7, "fpp.class_var": 0.04, "fpp.gamma1": 3})
 
 
 def test_the_preset_follows_the_model_unless_it_is_named():
-    assert of(RANGE).start() == preset("tiny")
-    assert of(RANGE, "work.model=ViT-B-16/openai").start() == preset("code")
-    assert of(RANGE, "preset=paper").start() == preset("paper")
+    assert read_space(RANGE).start() == preset("tiny")
+    assert read_space(RANGE, "work.model=ViT-B-16/openai").start() == preset("code")
+    assert read_space(RANGE, "preset=paper").start() == preset("paper")
 
 
 def test_default_datasets_depend_on_the_data():
-    assert of(RANGE, "work.data_root=/data").work.datasets == ("fine_grained",)
-    assert of(RANGE, "work.dataset_file=mine.yaml").work.datasets == ()
-    assert of(RANGE, "work.dataset_file=mine.yaml", "work.datasets=[dtd]").work.datasets == ("dtd",)
+    assert read_space(RANGE, "work.data_root=/data").work.datasets == ("fine_grained",)
+    assert read_space(RANGE, "work.dataset_file=mine.yaml").work.datasets == ()
+    assert read_space(RANGE, "work.dataset_file=mine.yaml", "work.datasets=[dtd]").work.datasets == ("dtd",)
 
 
 def test_parents_come_before_their_children_and_decide_whether_they_exist():
-    space = of("params: {adapt.penalty_weight: {low: 1, high: 9, when: {method: otpt}}, method: [tpt, otpt]}")
+    space = read_space("params: {adapt.penalty_weight: {low: 1, high: 9, when: {method: otpt}}, method: [tpt, otpt]}")
     assert [param.key for param in space.params] == ["method", "adapt.penalty_weight"]
     child = space.params[1]
     assert child.exists({"method": "otpt"})
     assert not child.exists({"method": "tpt"})
-    assert not child.exists({})  # its parent does not exist either
+    assert not child.exists({})  # the parent does not exist either
 
 
-def test_a_parameter_exists_where_all_of_its_conditions_hold():
-    space = of(
+def test_a_parameter_exists_if_all_of_its_conditions_hold():
+    space = read_space(
         "params: {method: [tpt, otpt], fpp.noise_shared: [on, off],"
         " fpp.steps: {choices: [1], when: {method: otpt, fpp.noise_shared: on}}}"
     )
@@ -115,18 +115,18 @@ def test_a_parameter_exists_where_all_of_its_conditions_hold():
 
 
 def test_a_range_includes_both_ends():
-    space = of(RANGE + "points: [{fpp.gamma1: 0.1}, {fpp.gamma1: 10}]")
+    space = read_space(RANGE + "points: [{fpp.gamma1: 0.1}, {fpp.gamma1: 10}]")
     assert space.points == ({"fpp.gamma1": 0.1}, {"fpp.gamma1": 10.0})
 
 
 def test_a_constraint_may_require_one_value():
-    (only,) = of(RANGE + "constraints: [{metric: ece, at_least: 2, at_most: 2}]").constraints
+    (only,) = read_space(RANGE + "constraints: [{metric: ece, at_least: 2, at_most: 2}]").constraints
     assert [only.violation(value) for value in (1, 2, 3)] == [1, 0, 1]
 
 
-def test_the_default_goal_is_that_of_the_metric():
+def test_the_default_goal_depends_on_the_metric():
     text = "objectives: [ece/dtd, {metric: nll, goal: max, reference: 3}, device_seconds]\n" + RANGE
-    assert of(text).objectives == (
+    assert read_space(text).objectives == (
         Objective(metric="ece/dtd", goal="min"),
         Objective(metric="nll", goal="max", reference=3.0),
         Objective(metric="device_seconds", goal="min"),
@@ -143,9 +143,9 @@ def test_the_violation_of_a_constraint_is_its_excess():
         relative.violation(61)
 
 
-def test_constraints_are_named_after_what_they_compare():
+def test_the_name_of_a_constraint_has_its_metric_and_baseline():
     text = "constraints: [{metric: accuracy, at_least: 0, baseline: tpt}, {metric: ece/dtd, at_most: 9}]\n" + RANGE
-    assert [constraint.name for constraint in of(text).constraints] == ["accuracy_vs_tpt", "ece_dtd"]
+    assert [constraint.name for constraint in read_space(text).constraints] == ["accuracy_vs_tpt", "ece_dtd"]
 
 
 @pytest.mark.parametrize(
@@ -159,11 +159,11 @@ def test_constraints_are_named_after_what_they_compare():
     ],
 )
 def test_a_search_without_a_budget_gets_16_trials(search, trials):
-    assert of(f"{RANGE}search: {search}").search.trials == trials
+    assert read_space(f"{RANGE}search: {search}").search.trials == trials
 
 
 def test_a_grid_runs_the_product_of_each_block_and_each_config_once():
-    space = of(
+    space = read_space(
         "base: {fpp.gamma2: 15}\ngrid:\n- {fpp.gamma1: [1, 2], fpp.gamma2: [0, 15]}\n- {fpp.gamma1: 2}\n- fpp.steps: 9"
     )
     points = [tuple(point.values()) for point in space.grid_points()]
@@ -171,22 +171,22 @@ def test_a_grid_runs_the_product_of_each_block_and_each_config_once():
     assert space.search.sampler == "grid"
 
 
-def test_keys_in_one_line_move_together():
-    points = of("grid: [{'fpp.context_var, fpp.class_var': [x1, x2]}]").grid_points()
+def test_keys_in_one_entry_of_a_grid_vary_together():
+    points = read_space("grid: [{'fpp.context_var, fpp.class_var': [x1, x2]}]").grid_points()
     assert points == [
         {"fpp.context_var": 0.005, "fpp.class_var": 0.02},
         {"fpp.context_var": 0.01, "fpp.class_var": 0.04},
     ]
-    points = of("grid: [{'prompt, anchor_prompt': [[fpp, a photo of a], words]}]").grid_points()
+    points = read_space("grid: [{'prompt, anchor_prompt': [[fpp, a photo of a], words]}]").grid_points()
     assert points == [{"prompt": "fpp", "anchor_prompt": "a photo of a"}, {"prompt": "words", "anchor_prompt": "words"}]
 
 
-def test_a_grid_of_choices_does_not_vary_what_does_not_exist():
+def test_a_grid_of_choices_varies_a_setting_only_under_its_condition():
     text = (
         "params: {method: [tpt, otpt], adapt.penalty_weight: {choices: [1, 2], when: {method: otpt}}}\n"
         "search: {sampler: grid}"
     )
-    space = of(text)
+    space = read_space(text)
     assert space.grid_points() == [
         {"method": "tpt"},
         {"method": "otpt", "adapt.penalty_weight": 1.0},
@@ -195,8 +195,8 @@ def test_a_grid_of_choices_does_not_vary_what_does_not_exist():
     assert space.search.trials == 3
 
 
-def test_the_searched_values_of_a_grid_are_those_of_all_blocks():
-    space = of("grid: [{fpp.gamma2: [1, 2]}, {fpp.start: predefined}]")
+def test_the_searched_values_of_a_grid_come_from_all_blocks():
+    space = read_space("grid: [{fpp.gamma2: [1, 2]}, {fpp.start: predefined}]")
     assert space.searched() == (
         Param(key="fpp.gamma2", choices=(1.0, 2.0, 0.15)),
         Param(key="fpp.start", choices=("random", "predefined")),
@@ -204,7 +204,9 @@ def test_the_searched_values_of_a_grid_are_those_of_all_blocks():
 
 
 def test_users_points_come_first_then_the_codes_and_the_papers():
-    space = of("points: [{fpp.gamma1: 2}]\nparams: {fpp.gamma1: {low: 0, high: 3}, fpp.gamma2: {low: 0.1, high: 20}}")
+    space = read_space(
+        "points: [{fpp.gamma1: 2}]\nparams: {fpp.gamma1: {low: 0, high: 3}, fpp.gamma2: {low: 0.1, high: 20}}"
+    )
     assert space.first_points() == [
         ("point", {"fpp.gamma1": 2.0}),
         ("code", {"fpp.gamma1": 1.0, "fpp.gamma2": 15.0}),
@@ -213,13 +215,15 @@ def test_users_points_come_first_then_the_codes_and_the_papers():
     assert space.left_out() == []
 
 
-def test_a_partial_point_does_not_replace_the_full_point_that_it_resembles():
-    space = of("points: [{fpp.gamma1: 1}]\nparams: {fpp.gamma1: {low: 0, high: 3}, fpp.gamma2: {low: 0.1, high: 20}}")
+def test_a_partial_point_does_not_replace_a_similar_full_point():
+    space = read_space(
+        "points: [{fpp.gamma1: 1}]\nparams: {fpp.gamma1: {low: 0, high: 3}, fpp.gamma2: {low: 0.1, high: 20}}"
+    )
     assert [origin for origin, _ in space.first_points()] == ["point", "code", "paper"]
 
 
 def test_a_published_point_outside_the_space_is_reported_and_not_tried():
-    space = of("params: {fpp.gamma2: {low: 1, high: 20}, fpp.start: [random]}")
+    space = read_space("params: {fpp.gamma2: {low: 1, high: 20}, fpp.start: [random]}")
     assert [origin for origin, _ in space.first_points()] == ["code"]
     (line,) = space.left_out()
     assert line.startswith(
@@ -227,12 +231,12 @@ def test_a_published_point_outside_the_space_is_reported_and_not_tried():
     )
 
 
-def test_code_and_paper_are_one_point_where_they_agree():
-    assert [origin for origin, _ in of(RANGE).first_points()] == ["code"]
+def test_equal_points_of_code_and_paper_run_once():
+    assert [origin for origin, _ in read_space(RANGE).first_points()] == ["code"]
 
 
 def test_the_queue_of_a_grid_has_each_config_once():
-    space = of("points: [{fpp.gamma2: 3}]\ngrid: [{fpp.gamma2: [0.15, 15, 3]}]")
+    space = read_space("points: [{fpp.gamma2: 3}]\ngrid: [{fpp.gamma2: [0.15, 15, 3]}]")
     assert [(origin, point["fpp.gamma2"]) for origin, point in space.queue()] == [
         ("point", 3),
         ("code", 15),
@@ -251,7 +255,7 @@ def test_published_points_are_the_released_code_and_the_papers_text():
 
 
 def test_baselines_adapt_like_trials_and_pretrain_as_published():
-    space = of(
+    space = read_space(
         "base: {adapt.lr: 0.1, views.count: 9, fpp.steps: 3, anchor_prompt: a drawing of a, method: otpt}\n" + RANGE
     )
     configs = space.baselines()
@@ -262,7 +266,7 @@ def test_baselines_adapt_like_trials_and_pretrain_as_published():
         config = configs[f"fpp_{origin}"]
         assert (config.method, config.prompt, config.anchor_prompt) == ("tpt", "fpp", "a drawing of a")
         assert (config.fpp.gamma2, config.fpp.steps) == (gamma2, 60)
-    assert list(of(RANGE, "work.baselines=[tpt]").baselines()) == ["tpt"]
+    assert list(read_space(RANGE, "work.baselines=[tpt]").baselines()) == ["tpt"]
 
 
 @st.composite
@@ -300,23 +304,23 @@ def spaces(draw):
 
 @given(spaces())
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_a_space_survives_the_way_through_its_plain_values(document):
-    space = of(dump(document))
+def test_a_space_equals_the_space_of_its_plain_values(document):
+    space = read_space(dump(document))
     assert space_of(json.loads(json.dumps(space.plain())), "sweep.json") == space
-    assert of(dump(space.plain())) == space
-    assert space.difference(of(dump(space.plain()))) == []
+    assert read_space(dump(space.plain())) == space
+    assert space.difference(read_space(dump(space.plain()))) == []
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_a_shipped_space_survives_the_way_through_its_plain_values(path):
+def test_a_shipped_space_equals_the_space_of_its_plain_values(path):
     space = load_space(path)
     assert space_of(json.loads(json.dumps(space.plain())), "sweep.json") == space
     assert pickle.loads(pickle.dumps(space)) == space
 
 
-def test_the_difference_of_spaces_lists_what_decides_results_and_nothing_else():
-    space = of(RANGE)
-    same = of(
+def test_the_difference_of_spaces_lists_only_keys_that_affect_results():
+    space = read_space(RANGE)
+    same = read_space(
         RANGE,
         "search.trials=99",
         "search.concurrency=3",
@@ -326,7 +330,7 @@ def test_the_difference_of_spaces_lists_what_decides_results_and_nothing_else():
         "name=other",
     )
     assert space.difference(same) == []
-    other = of(
+    other = read_space(
         RANGE, "params.fpp.gamma1.high=3", "base.fpp.steps=2", "search.seed=1", "work.limit=5", "objectives=[ece]"
     )
     assert space.difference(other) == [

@@ -1,4 +1,4 @@
-"""Values built in Python are checked as those of a file are, with the same messages."""
+"""Values built in Python are checked like those of a file, with the same messages."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ from fpp_sweep.spec.errors import InputError
 from tests.kit.rows import registered
 from tests.space.wrong_spaces import VALUES
 
-# as Any, because a type checker would refuse the wrong values below
+# typed as Any, because a type checker would refuse the wrong values below
 Constraint: Any = objectives.Constraint
 Objective: Any = objectives.Objective
 Param: Any = params.Param
@@ -33,7 +33,7 @@ def space(**values):
 
 
 def build(document):
-    """Return the space of plain values without the reader of files."""
+    """Build a space from plain values without the reader of files."""
     values = {"name": "x"}
     for key, value in document.items():
         if key == "params":
@@ -167,7 +167,7 @@ def test_a_pickled_error_keeps_its_key():
 
 @pytest.fixture
 def plugin():
-    """Add a method whose results depend on the samples before, and a metric."""
+    """Add a stateful method and a metric to the catalogue."""
     method = dataclasses.replace(catalogue.METHODS["tpt"], name="stream", stateful=True, digest="d")
     metric = dataclasses.replace(catalogue.METRICS["ece"], name="oce", goal="max", digest="d")
     for row in (method, metric):
@@ -229,7 +229,7 @@ SHARP = "work: {{baselines: {}}}\nobjectives: [accuracy, {}]\nparams: {{adapt.lr
 )
 def test_sharpness_is_refused_for_methods_without_a_prompt_for_each_sample(text, problem):
     class Short:
-        """A method that does not show its prompts."""
+        """A method without `adapt_contexts`, so that its prompts cannot be measured."""
 
     row = dataclasses.replace(catalogue.METHODS["tpt"], name="short", build=Short, digest="d")
     with registered(row), pytest.raises(InputError, match=problem):

@@ -1,4 +1,4 @@
-"""YAML whose values know their lines."""
+"""The YAML reader, whose values know their lines."""
 
 import pytest
 import yaml
@@ -18,12 +18,12 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-@example({"\x85": "a\u2028b"})  # line breaks that only Unicode has
+@example({"\x85": "a\u2028b"})  # two line breaks of Unicode
 @settings(deadline=None)
 def test_dumped_values_are_read_back_with_equal_values_and_types(value):
     again = parse(dump(value), "x.yaml").plain()
     assert again == value
-    assert repr(again) == repr(value)  # 1, 1.0 and True are equal
+    assert repr(again) == repr(value)  # compares types too: 1, 1.0 and True are equal
 
 
 @given(st.text() | st.text("[]{}:,-&*!|>'\"#%@` \n\ta1"))
@@ -53,7 +53,7 @@ def test_any_text_is_read_or_refused_with_a_line(text):
         *[("x0.1", "x0.1"), ("'1'", "1"), ("~", None), ("0x10", "0x10"), ("e5", "e5")],
     ],
 )
-def test_scalars_are_those_of_yaml_1_2(text, value):
+def test_scalars_are_read_by_the_rules_of_yaml_1_2(text, value):
     assert repr(parse(text, "x.yaml").plain()) == repr(value)
 
 
@@ -77,13 +77,13 @@ def test_scalars_are_those_of_yaml_1_2(text, value):
         ("a: " + "9" * 5000, "x.yaml:1: a: "),
     ],
 )
-def test_what_is_not_accepted_yaml_is_refused_with_its_line(text, line):
+def test_wrong_yaml_is_refused_with_its_line(text, line):
     with pytest.raises(InputError) as error:
         parse(text, "x.yaml")
     assert str(error.value).startswith(line)
 
 
-def test_a_value_has_the_line_of_its_key_and_an_item_its_own():
+def test_a_value_has_the_line_of_its_key_and_an_item_has_its_own_line():
     tree = parse("a:\n  b.c: [1,\n    2]\n  d:\n    e: 3\n", "x.yaml")
     inner = tree.value["a"].value
     assert (inner["b.c"].where, inner["b.c"].path) == ("x.yaml:2", "a.b.c")
@@ -115,6 +115,6 @@ def test_plain_values_get_paths_too():
 
 
 @pytest.mark.parametrize("text", ["a photo of a", "é: ☃ # '\"", "\x1b[2J\nconfig: owned", "\ud800"], ids=ascii)
-def test_a_config_is_read_back_as_it_was_whatever_its_texts(text):
+def test_a_config_with_any_text_is_read_back_unchanged(text):
     config = {"prompt": text, "adapt.lr": 1e-5, "fpp.gamma2": None}
     assert yaml.safe_load(config_text(config))["config"] == config

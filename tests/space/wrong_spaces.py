@@ -1,4 +1,4 @@
-"""Search spaces that are wrong, with the line that refuses each: see wrong_spaces.yaml."""
+"""Wrong search spaces, each with the line that refuses it, from wrong_spaces.yaml."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 
 
 def cases(section):
-    """Return the pairs of a space's text and its line in a section of the table."""
+    """Return pairs of a space's text and the line that refuses it, from one section of the table."""
     return [(case["space"].replace("RANGE\n", RANGE), case["line"]) for case in TABLE[section]]
 
 

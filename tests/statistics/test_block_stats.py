@@ -37,7 +37,7 @@ ARRAYS = ("digests", "images", "correct", "counts", "hits", "residuals", "nll", 
 
 
 def confidences(generator, images, shift=0.0):
-    """Made-up predictions, over-confident by `shift`."""
+    """Return random predictions that are overconfident by `shift`."""
     confidence = generator.uniform(0.3, 1, images).astype(np.float32)
     return Confidences(confidence, generator.uniform(size=images) < np.clip(confidence - shift, 0, 1))
 
@@ -46,52 +46,52 @@ def names(images):
     return [f"image {index}" for index in range(images)]
 
 
-def sums_of(outcomes, ids=None, size=0, generator=None):
+def stats_of(outcomes, ids=None, size=0, generator=None):
     generator = generator or np.random.default_rng(9)
     losses = generator.uniform(0, 3, (2, len(outcomes)))
     return BlockStats.of("dtd", ids or names(len(outcomes)), outcomes, *losses, size=size)
 
 
-def made(images, seed=0, shift=0.1, size=0):
+def random_stats(images, seed=0, shift=0.1, size=0):
     generator = np.random.default_rng(seed)
-    return sums_of(confidences(generator, images, shift), size=size, generator=generator)
+    return stats_of(confidences(generator, images, shift), size=size, generator=generator)
 
 
-def equal(one, other):
-    return one.size == other.size and all(
-        np.array_equal(getattr(one, name), getattr(other, name)) for name in ARRAYS
-    )  # to the bit
+def are_identical(first, second):
+    if first.size != second.size:
+        return False
+    return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in ARRAYS)
 
 
 @given(st.integers(1, 300), st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 8, 64]))
 @settings(max_examples=40, deadline=None)
-def test_sums_over_blocks_equal_the_sum_over_one_block_to_the_bit(images, seed, size):
-    one = made(images, seed, size=size)
-    whole = one.with_block_size(512)
-    assert equal(whole, made(images, seed, size=512))
+def test_metrics_have_the_same_bits_for_every_block_size(images, seed, size):
+    stats = random_stats(images, seed, size=size)
+    whole = stats.with_block_size(512)
+    assert are_identical(whole, random_stats(images, seed, size=512))
     assert len(whole) == 1
     for metric in BLOCKWISE_METRICS:
-        assert metric_value(metric, one) == metric_value(metric, whole)
+        assert metric_value(metric, stats) == metric_value(metric, whole)
 
 
 @given(st.integers(1, 400), st.integers(0, 2**32 - 1))
 @settings(max_examples=40, deadline=None)
-def test_metrics_of_sums_equal_metrics_of_images_to_the_bit(images, seed):
+def test_metrics_of_block_statistics_have_the_bits_of_metrics_of_images(images, seed):
     outcomes = confidences(np.random.default_rng(seed), images)
-    one = sums_of(outcomes)
-    assert metric_value("accuracy", one) == accuracy(outcomes)
-    assert metric_value("ece", one) == expected_calibration_error(outcomes)
+    stats = stats_of(outcomes)
+    assert metric_value("accuracy", stats) == accuracy(outcomes)
+    assert metric_value("ece", stats) == expected_calibration_error(outcomes)
     row = BLOCKWISE_METRICS["ece"]
-    in_blocks = row.scale * row.value(np.ones(len(one)) @ row.columns(one)) / one.total
+    in_blocks = row.scale * row.value(np.ones(len(stats)) @ row.columns(stats)) / stats.total
     assert in_blocks == expected_calibration_error(outcomes)
 
 
-def test_confidences_on_edges_are_in_the_bins_of_ece():
+def test_confidences_on_edges_fall_into_the_bins_of_ece():
     outcomes = Confidences(EDGES.copy(), np.arange(len(EDGES)) % 2 == 0)
-    one = sums_of(outcomes)
-    assert metric_value("ece", one) == expected_calibration_error(outcomes)
-    assert one.counts.sum() == len(EDGES) - 1  # exactly 0 is in no bin
-    assert one.total == len(EDGES)
+    stats = stats_of(outcomes)
+    assert metric_value("ece", stats) == expected_calibration_error(outcomes)
+    assert stats.counts.sum() == len(EDGES) - 1  # exactly 0 is in no bin
+    assert stats.total == len(EDGES)
 
 
 def test_the_order_of_predictions_does_not_matter():
@@ -101,20 +101,20 @@ def test_the_order_of_predictions_does_not_matter():
     order = generator.permutation(90)
     shuffled = Confidences(outcomes.confidence[order], outcomes.correct[order])
     first = BlockStats.of("dtd", ids, outcomes, *losses)
-    assert equal(first, BlockStats.of("dtd", [ids[index] for index in order], shuffled, *losses[:, order]))
+    assert are_identical(first, BlockStats.of("dtd", [ids[index] for index in order], shuffled, *losses[:, order]))
 
 
-def test_contributions_to_aurc_have_aurc_as_their_mean_and_its_derivatives():
+def test_contributions_to_aurc_have_aurc_as_their_mean_and_are_its_influences():
     generator = np.random.default_rng(4)
-    given = confidences(generator, 200)
-    contributions = risk_coverage_contributions(given.confidence, given.correct)
-    errors = ~given.correct[np.argsort(given.confidence, kind="stable")[::-1]]
+    outcomes = confidences(generator, 200)
+    contributions = risk_coverage_contributions(outcomes.confidence, outcomes.correct)
+    errors = ~outcomes.correct[np.argsort(outcomes.confidence, kind="stable")[::-1]]
     value = np.mean(np.cumsum(errors) / np.arange(1, 201))
     assert contributions.mean() == pytest.approx(value, rel=1e-12)
-    # an image that counts twice moves AURC by its influence over the number of images
+    # counting an image twice changes AURC by the image's influence divided by the number of images
     for image in (0, 57, 199):
         twice = np.append(np.arange(200), image)
-        moved = risk_coverage_contributions(given.confidence[twice], given.correct[twice]).mean()
+        moved = risk_coverage_contributions(outcomes.confidence[twice], outcomes.correct[twice]).mean()
         assert moved - value == pytest.approx((contributions[image] - value) / 201, abs=3e-4)
 
 
@@ -126,15 +126,15 @@ def test_contributions_to_aurc_have_aurc_as_their_mean_and_its_derivatives():
         (partial(coverage_contributions, coverage=0.8), partial(accuracy_of_most_confident, coverage=0.8)),
     ],
 )
-def test_contributions_to_rankings_have_the_metric_as_their_mean_and_its_spread(contributions, value):
+def test_contributions_to_ranking_metrics_have_the_metrics_mean_and_deviation(contributions, value):
     generator = np.random.default_rng(4)
-    given = confidences(generator, 2_000, 0.1)
-    parts = contributions(given.confidence, given.correct)
-    assert parts.mean() == pytest.approx(value(given.confidence, given.correct), rel=1e-12)
+    outcomes = confidences(generator, 2_000, 0.1)
+    parts = contributions(outcomes.confidence, outcomes.correct)
+    assert parts.mean() == pytest.approx(value(outcomes.confidence, outcomes.correct), rel=1e-12)
     drawn, resampled = [], []
     for _ in range(200):
         images = generator.integers(0, 2_000, 2_000)
-        drawn.append(value(given.confidence[images], given.correct[images]))
+        drawn.append(value(outcomes.confidence[images], outcomes.correct[images]))
         resampled.append(parts[images].mean())
     assert np.std(resampled) == pytest.approx(np.std(drawn), rel=0.15)
     assert np.corrcoef(drawn, resampled)[0, 1] > 0.85
@@ -142,12 +142,12 @@ def test_contributions_to_rankings_have_the_metric_as_their_mean_and_its_spread(
 
 @pytest.mark.parametrize("metric", ["nll_calibration", "nll_refinement", "brier_calibration", "brier_refinement"])
 def test_contributions_of_blocks_to_a_split_loss_add_up_to_it(metric):
-    stats = made(300, 5, size=8)
+    stats = random_stats(300, 5, size=8)
     assert block_contributions(metric, stats).sum() == pytest.approx(metric_value(metric, stats), rel=1e-9)
 
 
 def test_smooth_ece_equals_its_definition():
-    """Residuals in 200 cells, each spread over 40 points by a Gaussian that is reflected at 0 and 1."""
+    """The loop spreads residuals of 200 cells over 40 points by a Gaussian that is reflected at 0 and 1."""
     outcomes = confidences(np.random.default_rng(2), 60)
     smoothed = [0.0] * KERNEL_POINTS
     for confidence, hit in zip(outcomes.confidence.tolist(), outcomes.correct.tolist(), strict=True):
@@ -158,17 +158,17 @@ def test_smooth_ece_equals_its_definition():
             shares.append(sum(math.exp(-0.5 * ((image - centre) / KERNEL_WIDTH) ** 2) for image in images))
         for index, share in enumerate(shares):
             smoothed[index] += share / sum(shares) * (hit - confidence)
-    assert metric_value("smooth_ece", sums_of(outcomes)) == pytest.approx(100 * sum(map(abs, smoothed)) / 60, rel=1e-6)
+    assert metric_value("smooth_ece", stats_of(outcomes)) == pytest.approx(100 * sum(map(abs, smoothed)) / 60, rel=1e-6)
 
 
 def test_smooth_ece_is_the_excess_of_a_confidence_that_is_too_high_everywhere():
-    one = sums_of(confidences(np.random.default_rng(3), 40_000, 0.1))
-    assert metric_value("smooth_ece", one) == pytest.approx(10, abs=0.6)
-    assert metric_value("smooth_ece", sums_of(confidences(np.random.default_rng(3), 40_000))) < 0.5
+    stats = stats_of(confidences(np.random.default_rng(3), 40_000, 0.1))
+    assert metric_value("smooth_ece", stats) == pytest.approx(10, abs=0.6)
+    assert metric_value("smooth_ece", stats_of(confidences(np.random.default_rng(3), 40_000))) < 0.5
 
 
 def test_debiased_ece_equals_its_definition():
-    """The sum over bins of |residual| minus its bias, which is the mean of |N(residual, variance)| minus |residual|."""
+    """The loop sums |residual| - bias over bins; the bias is the mean of |N(residual, variance)| - |residual|."""
     outcomes = confidences(np.random.default_rng(6), 150, 0.05)
     total = 0.0
     for index in range(len(EDGES) - 1):
@@ -181,17 +181,17 @@ def test_debiased_ece_equals_its_definition():
             mean = spread * math.sqrt(2 / math.pi) * math.exp(-z * z / 2) + gap * math.erf(z / math.sqrt(2))
             gap -= mean - gap
         total += gap
-    assert metric_value("debiased_ece", sums_of(outcomes)) == pytest.approx(100 * total / 150, rel=1e-5)
+    assert metric_value("debiased_ece", stats_of(outcomes)) == pytest.approx(100 * total / 150, rel=1e-5)
 
 
 def test_debiasing_removes_much_of_the_bias_of_few_images():
     generator = np.random.default_rng(4)
-    splits = [sums_of(confidences(generator, 200)) for _ in range(40)]
-    plain, debiased = (np.mean([metric_value(name, one) for one in splits]) for name in ("ece", "debiased_ece"))
-    assert plain > 8  # the truth is 0
+    splits = [stats_of(confidences(generator, 200)) for _ in range(40)]
+    plain, debiased = (np.mean([metric_value(name, stats) for stats in splits]) for name in ("ece", "debiased_ece"))
+    assert plain > 8  # the true error is 0
     assert debiased < 0.7 * plain
-    far = [sums_of(confidences(generator, 200, 0.3)) for _ in range(40)]
-    assert np.mean([metric_value("debiased_ece", one) for one in far]) == pytest.approx(30, abs=1.5)
+    far = [stats_of(confidences(generator, 200, 0.3)) for _ in range(40)]
+    assert np.mean([metric_value("debiased_ece", stats) for stats in far]) == pytest.approx(30, abs=1.5)
 
 
 def test_there_are_enough_blocks_and_they_fit_into_batches():
@@ -202,7 +202,7 @@ def test_there_are_enough_blocks_and_they_fit_into_batches():
 
 
 def test_blocks_that_two_limits_share_are_matched_at_any_block_size():
-    """Blocks have 8 of 1000 images, or 2 of 200; the first 200 images in the fixed order are the same."""
+    """Blocks have 8 images (of 1000) and 2 images (of 200); the first 200 images in the fixed order are shared."""
     order, _ = fair_order("dtd", names(1000))
     generator = np.random.default_rng(5)
     outcomes = confidences(generator, 1000)
@@ -217,25 +217,25 @@ def test_blocks_that_two_limits_share_are_matched_at_any_block_size():
     many = BlockStats.of("dtd", names(1000), outcomes, *losses)
     short, long = restrict_to_shared_blocks([few, many])
     assert (few.size, many.size, len(short)) == (2, 8, 25)
-    assert equal(short, long)
+    assert are_identical(short, long)
 
 
 def test_statistics_of_different_images_are_not_shared():
     generator = np.random.default_rng(0)
-    different = sums_of(confidences(generator, 100), [f"other {index}" for index in range(100)])
+    different = stats_of(confidences(generator, 100), [f"other {index}" for index in range(100)])
     with pytest.raises(InputError, match="the same images"):
-        restrict_to_shared_blocks([made(100), different])
+        restrict_to_shared_blocks([random_stats(100), different])
 
 
 def test_statistics_are_read_back_from_a_file_to_the_bit():
-    table = {("dtd", 0): made(150), ("dtd", 1): made(150, 1), ("a/b c", 0): made(5000, 2)}
+    table = {("dtd", 0): random_stats(150), ("dtd", 1): random_stats(150, 1), ("a/b c", 0): random_stats(5000, 2)}
     back = from_bytes(to_bytes(table))
     assert list(back) == list(table)
-    assert all(equal(back[key], one) for key, one in table.items())
+    assert all(are_identical(back[key], stats) for key, stats in table.items())
     assert len(to_bytes(table)) < 150_000
 
 
-@pytest.mark.parametrize("data", [b"", b"PK\3\4 nothing", to_bytes({("dtd", 0): made(10)})[:-30]])
+@pytest.mark.parametrize("data", [b"", b"PK\3\4 nothing", to_bytes({("dtd", 0): random_stats(10)})[:-30]])
 def test_a_damaged_file_raises_an_error(data):
     with pytest.raises(ValueError, match="not a file of block statistics"):
         from_bytes(data)

@@ -1,4 +1,4 @@
-"""Resampled metrics against plain loops, and what few images can show."""
+"""Resampled metrics equal plain loops, and a few images prove no difference."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from fpp_sweep.statistics.paired import compare, metric_interval, seed_variances
 from tests.kit.measured import block_stats, split_samples
 
 
-def accuracies(generator, images=400, dataset="dtd"):
+def random_table(generator, images=400, dataset="dtd"):
     return {(dataset, 0): block_stats(generator.random(images) < 0.7, dataset=dataset)}
 
 
@@ -25,7 +25,7 @@ def test_a_resample_equals_a_loop_over_its_blocks():
             assert value == pytest.approx(metric_value(metric, taken), rel=1e-9)
 
 
-def test_weights_follow_from_dataset_split_and_number_alone():
+def test_block_weights_depend_on_dataset_split_and_number_of_blocks_only():
     ten = block_weights("dtd", "val", 50, 10)
     assert np.array_equal(block_weights("dtd", "val", 50, 30)[:10], ten)
     assert not np.array_equal(block_weights("dtd", "test", 50, 10), ten)
@@ -33,11 +33,11 @@ def test_weights_follow_from_dataset_split_and_number_alone():
     assert (ten.sum(axis=1) == 50).all()
 
 
-def test_datasets_are_resampled_independently_so_that_errors_average_out():
+def test_datasets_are_resampled_independently():
     generator = np.random.default_rng(0)
     table = {}
     for name in "abcd":
-        table |= accuracies(generator, dataset=name)
+        table |= random_table(generator, dataset=name)
     samples = sample_split("val", {"trial": table}, ["accuracy"]).records["trial"].metrics
     assert samples["accuracy"].draws.std() == pytest.approx(samples["accuracy/a"].draws.std() / 2, rel=0.2)
 
@@ -46,7 +46,7 @@ def test_an_average_over_some_datasets_equals_the_average_of_a_record_with_these
     generator = np.random.default_rng(0)
     table = {}
     for name in "abc":
-        table |= accuracies(generator, dataset=name)
+        table |= random_table(generator, dataset=name)
     part = {key: stats for key, stats in table.items() if key[0] in "ac"}
     averaged = average_over(sample_split("val", {"trial": table}, ["accuracy", "nll"]), ["a", "c"])
     expected = sample_split("val", {"trial": part}, ["accuracy", "nll"])
@@ -58,7 +58,7 @@ def test_an_average_over_some_datasets_equals_the_average_of_a_record_with_these
 
 @pytest.mark.parametrize(("images", "is_shown"), [(1, False), (4, False), (5, False), (8, True)])
 def test_a_few_images_that_only_one_record_gets_right_prove_nothing(images, is_shown):
-    """If five images all favour one side, chance does as much in one case of 16; with eight, in one of 128."""
+    """By chance, five images favour the same record in one case of 16, and eight images in one case of 128."""
     index = np.arange(400)
     tables = {"more": {("dtd", 0): block_stats(index < 200 + images)}, "fewer": {("dtd", 0): block_stats(index < 200)}}
     (difference,) = compare(sample_split("val", tables, ["accuracy"]), [("more", "fewer")], ["accuracy"])
@@ -67,7 +67,7 @@ def test_a_few_images_that_only_one_record_gets_right_prove_nothing(images, is_s
 
 
 @pytest.mark.parametrize("wrong", [0, 100])
-def test_an_accuracy_of_0_or_100_has_an_interval_of_some_width(wrong):
+def test_an_accuracy_of_0_or_100_has_an_interval_of_positive_width(wrong):
     """If 100 of 100 images are right, the error rate may still be 3 % (rule of three)."""
     samples = sample_split("val", {"trial": {("dtd", 0): block_stats(np.arange(100) >= wrong)}}, ["accuracy"])
     interval = metric_interval(samples, "trial", "accuracy")
@@ -80,8 +80,8 @@ def test_resamples_are_recentred_around_the_value():
     assert samples.recentred_draws.mean() == pytest.approx(samples.value)
 
 
-def test_the_region_of_the_front_runs_where_shares_of_the_resamples_reach():
-    """Three trials side by side: the first is best in one objective, the last in the other."""
+def test_the_region_of_the_front_has_the_quantiles_of_resampled_fronts():
+    """The first of three trials is best in accuracy, and the last one in ECE."""
     samples = split_samples(
         {
             "a": {"accuracy": [70.0], "ece": [8.0]},
@@ -102,7 +102,7 @@ def test_the_region_of_the_front_runs_where_shares_of_the_resamples_reach():
 
 
 def test_recentred_resamples_keep_their_spread_and_lie_around_the_value():
-    """The mean of the resamples is above the value by the bias that a small number of images causes."""
+    """The mean of the resamples exceeds the value by the bias that a small number of images causes."""
     samples = MetricSamples(np.array([[5.0, 6.0, 7.0, 11.0], [7.0, 8.0, 9.0, 13.0]]))
     assert (samples.value, samples.bias) == (6.0, 3.0)
     assert samples.recentred_draws.tolist() == [4.0, 5.0, 9.0]

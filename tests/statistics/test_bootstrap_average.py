@@ -25,7 +25,7 @@ def test_an_average_is_the_unweighted_mean_of_its_datasets(record):
         np.testing.assert_allclose(record.metrics[metric].by_seed, np.mean(rows, axis=0), rtol=1e-12)
 
 
-def test_an_image_counts_by_the_smallest_dataset_divided_by_the_number_of_datasets(record):
+def test_one_image_is_worth_its_share_of_the_smallest_dataset(record):
     assert record.metrics["accuracy/large"].one_image == 100 / 1600
     assert record.metrics["accuracy/small"].one_image == 100 / 800
     assert record.metrics["accuracy"].one_image == 100 / 800 / 2

@@ -1,4 +1,4 @@
-"""Conformal sets equal a naive form, and hold as many labels as they promise."""
+"""Conformal sets equal those of a naive implementation and contain the promised share of labels."""
 
 from fractions import Fraction
 
@@ -10,8 +10,8 @@ from fpp_sweep.statistics.conformal import class_scores, fit_threshold, scores_o
 FORMS = ("lac", "aps")
 
 
-def drawn(seed, samples, classes):
-    """Probabilities of an overconfident model, some of them equal, and labels."""
+def random_probabilities(seed, samples, classes):
+    """Return probabilities of an overconfident model, with ties, and labels."""
     random = np.random.default_rng(seed)
     logits = random.normal(size=(samples, classes)).round(1)
     labels = (logits + random.gumbel(size=logits.shape)).argmax(axis=1)
@@ -30,7 +30,7 @@ def naive_score(form, row, label):
 
 
 def naive_set(form, row, calibration, labels, percent):
-    """Classes that are at least as plausible as all but a few labels, counting the class itself among them."""
+    """Return the classes whose rank among the calibration labels, counting the class itself, is not too low."""
     members = set()
     for candidate in range(len(row)):
         score = naive_score(form, row, candidate)
@@ -45,9 +45,9 @@ def naive_set(form, row, calibration, labels, percent):
 @pytest.mark.parametrize("percent", [90, 95])
 @pytest.mark.parametrize("form", FORMS)
 def test_sets_are_the_classes_that_a_rank_test_keeps(form, percent):
-    for samples in (50, 59, 60, 79):  # where rounding up does and does not matter
-        calibration, labels = drawn(samples, samples, 6)
-        test, _ = drawn(1, 30, 6)
+    for samples in (50, 59, 60, 79):  # sizes with and without an effect of rounding up
+        calibration, labels = random_probabilities(samples, samples, 6)
+        test, _ = random_probabilities(1, 30, 6)
         threshold = fit_threshold(scores_of_labels(class_scores(form, calibration), labels), percent)
         found = class_scores(form, test) <= threshold
         for row, is_in_set in zip(test, found, strict=True):
@@ -59,10 +59,10 @@ def test_sets_are_the_classes_that_a_rank_test_keeps(form, percent):
 def test_sets_hold_the_promised_share_of_labels(form, percent):
     held = []
     for seed in range(200):
-        probabilities, labels = drawn(seed, 300, 5)
+        probabilities, labels = random_probabilities(seed, 300, 5)
         label_scores = scores_of_labels(class_scores(form, probabilities), labels)
         held.append((label_scores[99:] <= fit_threshold(label_scores[:99], percent)).mean())
-    # coverage lies between the level and the level + 1 / (n + 1), but for ties; its mean has a standard error of 0.002
+    # Without ties, coverage lies between the level and the level + 1 / (n + 1). The mean has a standard error of 0.002.
     assert percent / 100 - 0.01 < np.mean(held) < percent / 100 + 0.02
 
 

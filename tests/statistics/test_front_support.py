@@ -1,4 +1,4 @@
-"""Support for the front, in words."""
+"""Support of trials for being on the front: likely, uncertain or unlikely."""
 
 import numpy as np
 
@@ -14,21 +14,20 @@ def support_of(records, **options):
     return front_support(samples, list(records), METRICS, seed_variances(samples, METRICS)).trials
 
 
-def test_domination_is_what_its_definition_says():
+def test_domination_follows_its_definition():
     generator = np.random.default_rng(0)
     for _ in range(30):
         points = generator.integers(0, 4, size=(2, 9)).astype(float)
         expected = []
-        for one in range(9):
-            rivals = [
-                (points[:, other] >= points[:, one]).all() and (points[:, other] > points[:, one]).any()
-                for other in range(9)
-            ]
-            expected.append(any(rivals))
+        for point in points.T:
+            is_beaten = False
+            for rival in points.T:
+                is_beaten |= bool((rival >= point).all() and (rival > point).any())
+            expected.append(is_beaten)
         assert is_dominated(points).tolist() == expected
 
 
-def test_the_share_is_the_mean_over_resamples():
+def test_the_share_on_the_front_is_the_mean_over_resamples():
     better = np.array([[[1.0, 0.0], [0.0, 1.0]]])  # each trial is ahead in one of two resamples
     assert share_on_front(better).tolist() == [0.5, 0.5]
 
@@ -38,7 +37,7 @@ def test_a_trial_that_is_clearly_beaten_in_every_objective_is_unlikely_and_its_r
     assert (support["a"].word, support["b"].word, support["b"].beaten_by) == ("likely", "unlikely", "a")
 
 
-def test_two_rivals_that_are_ahead_in_one_objective_each_make_nothing_unlikely():
+def test_rivals_that_are_ahead_in_one_objective_each_make_no_trial_unlikely():
     support = support_of(
         {
             "a": {"accuracy": [70.0], "ece": [9.0]},

@@ -26,7 +26,7 @@ from tests.kit.measured import metric_samples, split_samples
 NO_NOISE = np.zeros(500)
 
 
-def test_p_values_are_those_of_students_t():
+def test_p_values_come_from_students_t_distribution():
     for value, error, degrees in ((1.0, 0.5, 3.0), (-2.0, 0.7, 12.5), (0.3, 1.0, 1e12)):
         assert two_sided_p(value, error, degrees) == pytest.approx(2 * stats.t.sf(abs(value) / error, degrees))
 
@@ -37,7 +37,7 @@ def test_degrees_of_freedom_follow_satterthwaite():
     assert total.degrees_of_freedom == pytest.approx(0.41**2 / (0.16**2 / 60 + 0.25**2 / 3))
 
 
-def test_holm_rejects_what_its_definition_rejects():
+def test_holms_correction_follows_its_definition():
     generator = np.random.default_rng(0)
     for _ in range(50):
         p_values = generator.random(12) ** 3
@@ -47,28 +47,30 @@ def test_holm_rejects_what_its_definition_rejects():
         assert sum(p < 0.05 for p in holm(list(p_values))) == rejected
 
 
-def test_the_spread_of_seeds_is_counted_without_the_noise_of_images_in_it():
+def test_the_variance_of_seeds_excludes_the_noise_of_images():
     generator = np.random.default_rng(1)
     estimates = []
     for _ in range(400):
-        own_noise = 0.8 * generator.standard_normal((3, 501))  # images act on each seed on their own
+        own_noise = 0.8 * generator.standard_normal((3, 501))  # image noise is independent between seeds
         by_seed = 70 + 0.5 * generator.standard_normal((3, 1)) + own_noise
         estimates.append(own_seed_variance(MetricSamples(by_seed)).value)
-    # truncation at zero raises the mean a little above 0.25; the spread alone would be 0.25 + 0.64
+    # truncation at zero raises the mean slightly above 0.25; the plain variance over seeds would be 0.25 + 0.64
     assert 0.2 < np.mean(estimates) < 0.55
 
 
-def test_half_of_the_typical_variance_is_added_to_each_records_own():
+def test_half_of_the_typical_variance_is_added_to_each_records_variance():
     records = {"a": {"ece": [4.0, 5.0, 6.0]}, "b": {"ece": [1.0, 5.0, 9.0]}}
     samples = split_samples(records, image_sd=0.0)
     seeds = SeedVariances.of(samples.records.values(), "ece")
-    typical = np.exp((np.log(1.0) + np.log(16.0)) / 2 + np.euler_gamma)  # mean of log chi-square with 2 degrees
+    typical = np.exp(
+        (np.log(1.0) + np.log(16.0)) / 2 + np.euler_gamma
+    )  # by the mean of log chi-square with 2 degrees of freedom
     assert seeds.by_record["a"] == Variance(pytest.approx(1.0 + typical / 2), 3.0)
     assert seeds.by_record["b"] == Variance(pytest.approx(16.0 + typical / 2), 3.0)
     assert seeds.variance_of_mean(samples.records["a"]).value == pytest.approx((1.0 + typical / 2) / 3)
 
 
-def test_one_unstable_record_does_not_hide_what_the_others_show():
+def test_one_unstable_record_does_not_hide_differences_of_others():
     steady = {f"trial-{number}": {"accuracy": [72.0, 72.2, 71.8]} for number in range(3)}
     baseline = {"zero_shot": {"accuracy": [70.0]}}
     calm = split_samples({**steady, **baseline}, deterministic=["zero_shot"])
@@ -78,7 +80,7 @@ def test_one_unstable_record_does_not_hide_what_the_others_show():
         assert result.mark == "+"
 
 
-def test_a_record_of_one_seed_varies_as_the_others_do():
+def test_a_record_of_one_seed_gets_the_seed_variance_of_the_others():
     records = {"a": {"ece": [5.0]}, "b": {"ece": [1.0, 5.0, 9.0]}, "c": {"ece": [4.0, 5.0, 6.0]}}
     samples = split_samples(records, image_sd=0.0)
     seeds = SeedVariances.of(samples.records.values(), "ece")
@@ -93,7 +95,7 @@ def test_a_deterministic_record_has_no_seed_variance():
 
 
 def test_a_lucky_seed_is_not_shown_as_a_gain():
-    # the accuracies of a real config over four seeds, and zero-shot (76.5); one seed alone looks certain
+    # accuracies of a real config by seed: the first seed alone would show a significant gain
     one_seed = split_samples({"a": {"accuracy": [70.1]}, "b": {"accuracy": [66.0]}}, image_sd=0.8)
     three = split_samples({"a": {"accuracy": [70.1, 58.6, 60.0]}, "b": {"accuracy": [66.0, 65.0, 66.5]}}, image_sd=0.8)
     (alone,) = compare(one_seed, [("a", "b")], ["accuracy"])
@@ -112,7 +114,7 @@ def test_marks_follow_the_metrics_goal(metric, values, mark):
     assert result.mark == mark
 
 
-def test_the_more_differences_a_family_has_the_larger_one_must_be():
+def test_a_difference_must_be_larger_in_a_larger_family():
     family = [
         Difference(first="a", second=f"b{number}", metric="ece", value=-1.0, standard_error=0.4,
                    degrees_of_freedom=100, p_value=0.014)
@@ -123,7 +125,7 @@ def test_the_more_differences_a_family_has_the_larger_one_must_be():
     assert {result.family_size for result in correct(family)} == {4}
 
 
-def test_equal_records_differ_by_nothing_for_certain():
+def test_equal_records_have_a_difference_of_zero_without_error():
     records = {"a": {"ece": [5.0, 6.0, 7.0]}}
     samples = split_samples(records)
     twin = RecordSamples("b", (0, 1, 2), False, samples.records["a"].metrics)
@@ -146,7 +148,7 @@ def test_an_interval_stays_in_the_range_of_its_metric():
     assert brier.low == 0.0
 
 
-def test_an_interval_contains_images_and_seeds():
+def test_an_interval_covers_the_variance_of_images_and_seeds():
     apart = split_samples({"a": {"accuracy": [60.0, 65.0, 70.0]}}, image_sd=0.5)
     together = split_samples({"a": {"accuracy": [65.0, 65.0, 65.0]}}, image_sd=0.5)
     wide, narrow = (metric_interval(samples, "a", "accuracy") for samples in (apart, together))
@@ -162,7 +164,7 @@ def test_an_interval_contains_images_and_seeds():
         ("nll", "no block statistics of these images"),
     ],
 )
-def test_a_metric_without_an_interval_says_why(metric, reason):
+def test_a_metric_without_an_interval_has_a_reason(metric, reason):
     assert reason in metric_interval(split_samples({"a": {"ece": [5.0]}}), "a", metric)
 
 
@@ -183,8 +185,8 @@ def test_a_calibration_error_has_an_interval_above_one_threshold_for_all_records
 
 
 def test_the_bias_of_few_images_is_subtracted_once():
-    """The plain error is less biased after the bootstrap's bias is subtracted; the debiased one already is."""
-    noise = 0.3 * np.random.default_rng(0).standard_normal(500) + 1.0  # resamples are biased by 1
+    """The bootstrap's bias is subtracted from plain ECE only: debiased ECE is corrected already."""
+    noise = 0.3 * np.random.default_rng(0).standard_normal(500) + 1.0  # the mean of the resamples is too high by 1
     metrics = {name: metric_samples([9.0], noise, calibrated_bias=2.0) for name in ("ece", "debiased_ece")}
     samples = SplitSamples("test", {"dtd": 1000}, {"a": RecordSamples("a", (0,), True, metrics)})
     plain, debiased = (metric_interval(samples, "a", metric) for metric in metrics)

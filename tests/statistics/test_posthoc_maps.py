@@ -26,7 +26,7 @@ GOLDEN, _ = read("posthoc_small")
 ZERO_SHOT = read("family_small")[0]["zeroshot/logits"].numpy().astype(np.float64)
 
 
-def labelled(name):
+def golden_logits(name):
     return LabelledLogits(
         logits=GOLDEN[f"{name}/val_logits"].numpy().astype(np.float64),
         labels=GOLDEN[f"{name}/val_labels"].numpy().astype(np.int64),
@@ -46,16 +46,16 @@ def loss(dataset, temperature):
 
 
 def slope(dataset, inverse):
-    """The derivative of the loss by 1 / T, from its definition."""
+    """Return the derivative of the loss with respect to 1 / T."""
     expected = (softmax(inverse * dataset.logits) * dataset.logits).sum(axis=1)
     return (expected - dataset.logits[np.arange(len(expected)), dataset.labels]).mean()
 
 
 @pytest.mark.parametrize("name", ["ts_val", "ts_val_over", "ts_val_under"])
-def test_the_temperature_is_the_golden_one(name):
-    fit = fit_temperature([labelled(name)])
+def test_the_temperature_equals_the_golden_one(name):
+    fit = fit_temperature([golden_logits(name)])
     assert fit.temperature == pytest.approx(float(GOLDEN[f"{name}/temperature"]), rel=1e-6)
-    assert loss(labelled(name), fit.temperature) == pytest.approx(float(GOLDEN[f"{name}/val_nll"]), abs=1e-6)
+    assert loss(golden_logits(name), fit.temperature) == pytest.approx(float(GOLDEN[f"{name}/val_nll"]), abs=1e-6)
     assert not fit.problem
 
 
@@ -65,12 +65,12 @@ def test_the_temperature_equals_that_of_an_exact_minimiser(seed):
     exact = brentq(lambda b: slope(dataset, b), 1e-4, 1e4, xtol=1e-14, rtol=1e-14)
     temperature = fit_temperature([dataset]).temperature
     assert temperature == pytest.approx(1 / exact, rel=1e-6)
-    # logits that are multiplied by c need c times the temperature
+    # logits times c need a temperature times c
     scaled = LabelledLogits(logits=7 * dataset.logits, labels=dataset.labels)
     assert fit_temperature([scaled]).temperature == pytest.approx(7 * temperature, rel=1e-9)
 
 
-def test_a_temperature_of_several_datasets_counts_each_the_same():
+def test_a_temperature_of_several_datasets_weights_each_equally():
     few, many = random_logits(samples=60, classes=4, seed=1), random_logits(samples=600, seed=2, scale=9.0)
     temperature = fit_temperature([few, many]).temperature
     at_optimum = loss(few, temperature) + loss(many, temperature)
@@ -80,7 +80,7 @@ def test_a_temperature_of_several_datasets_counts_each_the_same():
 
 @pytest.mark.parametrize(("name", "problem"), [("ts_separable", ALL_RIGHT), ("ts_inverted", NO_SIGNAL)])
 def test_a_minimiser_that_does_not_exist_is_reported(name, problem):
-    fit = fit_temperature([labelled(name)])
+    fit = fit_temperature([golden_logits(name)])
     assert (fit.temperature, fit.problem) == (1.0, problem)
 
 

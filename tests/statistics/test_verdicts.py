@@ -1,4 +1,4 @@
-"""The recommendation."""
+"""The recommendation of a sweep and its reason."""
 
 import pytest
 
@@ -11,7 +11,7 @@ REFERENCES = BASELINES[:2]
 
 
 def family(rows):
-    """Differences {(finalist, baseline, metric): (value, standard error, adjusted p)}; all others are near zero."""
+    """Return all differences; `rows` has value, standard error and adjusted p of some, and the rest are near zero."""
     differences = []
     for finalist in {finalist for finalist, _, _ in rows}:
         for baseline in BASELINES:
@@ -49,7 +49,7 @@ GAIN = ("trial-0001", "baseline-zero_shot", "ece"), (-3.0, 0.5, 0.001)
         (dict([GAIN, (LOSS[0], (-0.2, 0.45, 0.9))]), {}, "trial-0001"),
         # a baseline beats it
         (dict([GAIN, (("trial-0001", "baseline-fpp_code", "accuracy"), (-1.0, 0.1, 0.001))]), {}, None),
-        # nothing is shown
+        # no gain is significant
         ({("trial-0001", "baseline-zero_shot", "ece"): (-0.3, 0.2, 0.4)}, {}, None),
     ],
 )  # fmt: skip
@@ -57,7 +57,7 @@ def test_a_finalist_is_recommended_if_it_gains_without_a_loss(rows, margins, cho
     assert recommended(rows, margins=margins)[0] == chosen
 
 
-def test_of_two_that_qualify_the_first_in_the_order_of_preference_is_recommended():
+def test_the_first_qualifying_finalist_in_the_order_of_preference_is_recommended():
     rows = dict([GAIN, (("trial-0002", "baseline-zero_shot", "ece"), (-4.0, 0.5, 0.001))])
     assert recommended(rows, ("trial-0002", "trial-0001"))[0] == "trial-0002"
     assert recommended(rows, ("trial-0001", "trial-0002"))[0] == "trial-0001"
@@ -67,7 +67,7 @@ def test_of_two_that_qualify_the_first_in_the_order_of_preference_is_recommended
     ("baselines", "metrics", "reason"),
     [((), METRICS, "there are no baselines to compare with"), (BASELINES, (), "no objective can be resampled")],
 )
-def test_nothing_is_recommended_without_something_to_test(baselines, metrics, reason):
+def test_without_a_test_nothing_is_recommended(baselines, metrics, reason):
     chosen, why = recommend([], ("trial-0001",), baselines, metrics, {}, references=baselines[:1])
     assert chosen is None
     assert reason in why
@@ -78,7 +78,7 @@ def test_the_reason_names_the_gains():
     assert reason == "better in ece than zero_shot, not worse than zero_shot by more than 1 point"
 
 
-def test_the_reason_says_what_is_missing():
+def test_the_reason_names_the_missing_evidence():
     assert recommended(dict([GAIN, LOSS]))[1] == "every finalist may be worse than zero_shot by more than 1 point"
     assert recommended(dict([GAIN, LOSS]), margins={"ece": 0.5})[1].endswith("by more than 1 of accuracy or 0.5 of ece")
     beaten = dict([GAIN, (("trial-0001", "baseline-fpp_code", "accuracy"), (-1.0, 0.1, 0.001))])
@@ -108,7 +108,7 @@ def test_the_best_baseline_is_not_dominated():
     assert best_baseline({}, ["max", "min"]) is None
 
 
-def test_an_answer_says_on_how_many_seeds_and_images_it_rests():
+def test_the_design_of_an_answer_has_its_seeds_and_images():
     assert Answer(split="test", images={"a": 200, "b": 200}, seeds=3).design == "3 seeds, 2 x 200 test images"
     assert Answer(split="test", images={"a": 200, "b": 97}, seeds=1).design == (
         "one seed, 2 datasets of 97 to 200 test images"

@@ -1,4 +1,4 @@
-"""A space of two datasets and its worker, which the tests of costs and times share."""
+"""A space of two datasets and its worker, shared by the tests of costs and times."""
 
 import pytest
 
@@ -13,7 +13,9 @@ def space(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def worker(space):
-    from fpp_sweep.sweep.worker_spec import worker_spec  # these import torch, which most tests here do without
+    from fpp_sweep.sweep.worker_spec import (
+        worker_spec,
+    )  # imported here because it loads torch, which most tests of this folder do not need
     from fpp_sweep.trial.worker import Worker
 
     return Worker(worker_spec(space, gpus=0.0))

@@ -1,4 +1,4 @@
-"""A running sweep on a terminal and in a log."""
+"""The display of a running sweep on a terminal and in a log."""
 
 import fcntl
 import io
@@ -45,7 +45,7 @@ class Clock:
 
 
 class Terminal:
-    """A pseudo-terminal and, in a few lines, what a person would see on it."""
+    """A pseudo-terminal, and a small emulator that returns the rows that a person would see."""
 
     def __init__(self, columns=80, encoding="utf-8"):
         self.master, slave = pty.openpty()
@@ -67,16 +67,16 @@ class Terminal:
         return self.raw.decode(self.stream.encoding)
 
     def screen(self):
-        """Rows, wrapped at the present width as a terminal that was resized would have them."""
+        """Return the visible rows, wrapped at the present width as a resized terminal wraps them."""
         rows = [""]
         for token in re.findall(r"\033\[\d*[FJ]|\033\[[\d;]*m|\r\n|\r|\n|[^\033\r\n]+", self.text()):
             if token.endswith("F") and token.startswith("\033"):
                 above = int(token[2:-1])
-                assert above < len(rows), "it went above the top of the screen"
+                assert above < len(rows), "the cursor was moved above the top of the screen"
                 rows = [*rows[: len(rows) - 1 - above], ""]
             elif token == "\r\n":
                 rows.append("")
-            elif not token.startswith(("\033", "\r")):  # colours take no room
+            elif not token.startswith(("\033", "\r")):  # escape codes of colours take no columns
                 words = rows.pop() + token
                 rows += [words[start : start + self.columns] for start in range(0, len(words), self.columns)]
         return rows[:-1] if rows[-1] == "" else rows
@@ -84,16 +84,16 @@ class Terminal:
 
 @pytest.fixture
 def terminal():
-    made = []
+    terminals = []
 
     def make(*arguments, **named):
-        made.append(Terminal(*arguments, **named))
-        return made[-1]
+        terminals.append(Terminal(*arguments, **named))
+        return terminals[-1]
 
     yield make
-    for each in made:
-        os.close(each.master)
-        each.stream.close()
+    for opened in terminals:
+        os.close(opened.master)
+        opened.stream.close()
 
 
 def test_a_terminal_has_one_block_that_is_redrawn(terminal):
@@ -112,7 +112,7 @@ def test_a_terminal_has_one_block_that_is_redrawn(terminal):
     ]
 
 
-def test_events_stand_above_the_block(terminal):
+def test_events_are_printed_above_the_block(terminal):
     screen = terminal()
     display = Display(screen.stream, objectives=GOALS)
     display.event("before")
@@ -126,7 +126,7 @@ def test_events_stand_above_the_block(terminal):
     assert len(rows) == 8
 
 
-def test_a_block_fits_a_narrow_terminal_and_one_that_was_narrowed(terminal):
+def test_a_block_fits_a_narrow_terminal_also_after_it_was_narrowed(terminal):
     screen = terminal(60)
     clock = Clock()
     display = Display(screen.stream, objectives=GOALS, clock=clock)
@@ -144,7 +144,7 @@ def test_a_block_fits_a_narrow_terminal_and_one_that_was_narrowed(terminal):
     assert narrow[-1].endswith("…")
 
 
-def test_a_terminal_that_lacks_the_letters_gets_plain_ones(terminal):
+def test_a_terminal_without_unicode_gets_ascii_characters(terminal):
     screen = terminal(62, encoding="ascii")
     display = Display(screen.stream, objectives=GOALS)
     display.update(replace(STATUS, note="façade " * 20))
@@ -182,7 +182,7 @@ def test_unknown_rates_and_values_are_left_out():
 
 
 @pytest.mark.parametrize("interactive", [True, False])
-def test_closing_leaves_the_last_state(interactive):
+def test_closing_shows_the_last_status_once(interactive):
     stream = io.StringIO()
     display = Display(stream, interactive, objectives=GOALS)
     display.update(STATUS)
@@ -234,7 +234,7 @@ def test_a_pipe_without_a_reader_is_not_written_to_again():
         stream.close()
 
 
-class Broken(io.StringIO):
+class FailingStream(io.StringIO):
     writes = 0
 
     def write(self, text):
@@ -243,7 +243,7 @@ class Broken(io.StringIO):
 
 
 def test_a_stream_that_failed_once_is_not_written_to_again():
-    stream = Broken()
+    stream = FailingStream()
     display = Display(stream, False, objectives=GOALS)
     display.event("a line")
     display.event("a line")
@@ -270,12 +270,12 @@ def test_lines_of_several_threads_are_not_mixed(terminal):
     stream = io.StringIO()
     display = Display(stream, True, objectives=GOALS, clock=iter(range(10_000)).__next__)
 
-    def work(name):
+    def write_lines(name):
         for number in range(50):
             display.event(f"{name}-{number:03d}")
             display.update(STATUS)
 
-    threads = [threading.Thread(target=work, args=(name,)) for name in ("a", "b")]
+    threads = [threading.Thread(target=write_lines, args=(name,)) for name in ("a", "b")]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,4 +1,4 @@
-"""The driver: the sweep's own record, the time that it expects to take, and its end."""
+"""The driver: the record that it keeps of the sweep, the time left that it shows, and its end."""
 
 import signal
 from dataclasses import replace
@@ -24,7 +24,7 @@ STATUS = SchedulerStatus(scheduler="first", workers=2, pids=(1, 2), counts=COUNT
 
 @pytest.fixture
 def make_driver(monkeypatch):
-    """Make a driver of a sweep's folder that has no workers and no study."""
+    """Return a function that makes a driver without workers and study for a sweep's folder."""
     monkeypatch.setattr("fpp_sweep.sweep.searching.SweepStudy", lambda *_: None)
 
     def make(folder, requested):
@@ -49,7 +49,7 @@ def make_driver(monkeypatch):
         ("[accuracy, ece]", ["failed"], None),
     ],
 )
-def test_hypervolume_is_measured_from_the_worst_of_the_baselines_unless_the_space_says_otherwise(
+def test_the_corner_is_the_worst_of_the_baselines_or_the_reference_of_the_space(
     tmp_path, make_driver, objectives, ends, reference
 ):
     requested = small_space(f"objectives={objectives}")
@@ -62,7 +62,7 @@ def test_hypervolume_is_measured_from_the_worst_of_the_baselines_unless_the_spac
     assert folder.info().reference == reference
 
 
-def test_the_time_left_counts_this_drivers_time_once_also_after_it_is_on_record(tmp_path, make_driver, monkeypatch):
+def test_the_time_left_counts_the_drivers_time_once_after_it_was_recorded(tmp_path, make_driver, monkeypatch):
     folder = SweepFolder(tmp_path)
     folder.write_info(sweep_info(name="sweep", spent=100.0))
     driver = make_driver(folder, small_space("search.wall_clock=1000"))
@@ -75,7 +75,7 @@ def test_the_time_left_counts_this_drivers_time_once_also_after_it_is_on_record(
 @pytest.mark.parametrize(
     ("is_search", "has_ended", "is_recorded"), [(True, True, True), (True, False, False), (False, True, False)]
 )
-def test_the_corner_is_recorded_when_a_trial_has_ended_on_the_split_that_is_searched(
+def test_the_corner_is_recorded_when_a_trial_ends_on_the_split_of_the_search(
     tmp_path, make_driver, is_search, has_ended, is_recorded
 ):
     folder = SweepFolder(tmp_path)
@@ -90,12 +90,12 @@ def test_the_corner_is_recorded_when_a_trial_has_ended_on_the_split_that_is_sear
     ("wall_clock", "total", "finished", "running", "left"),
     [
         ("null", None, 0, 2, None),
-        ("null", 10, 0, 2, None),  # no trial has ended: their time is unknown
+        ("null", 10, 0, 2, None),  # no trial has ended, so the duration of a trial is unknown
         ("1000", None, 0, 2, 850.0),
         ("120", None, 0, 2, 0.0),
         ("null", 10, 3, 2, 90.0),  # six trials of 30 s, two at a time
         ("null", 10, 3, 0, 180.0),
-        ("null", 5, 3, 4, 30.0),  # the last one, alone
+        ("null", 5, 3, 4, 30.0),  # one trial of 30 s is left
         ("null", 4, 3, 0, 0.0),
         ("1000", 10, 3, 2, 90.0),
         ("160", 10, 3, 2, 10.0),
@@ -115,7 +115,7 @@ def test_the_time_left_is_the_smaller_of_budget_and_remaining_trials(wall_clock,
     assert seconds_left(progress, search, spent=150.0) is None
 
 
-def test_the_work_and_the_time_of_a_second_driver_are_added_to_those_of_the_first(tmp_path, make_driver):
+def test_work_and_time_of_a_second_driver_are_added_to_the_firsts(tmp_path, make_driver):
     folder = SweepFolder(tmp_path)
     folder.write_info(sweep_info(name="sweep"))
     once = WorkTotals(tasks=7, cached=5, model_loads=2, workers_lost=1)
@@ -145,12 +145,12 @@ def test_a_second_ctrl_c_skips_the_report_and_still_delivers_to_mlflow(tmp_path,
     deliveries = []
     driver.reporter = SimpleNamespace(close=lambda: signal.raise_signal(signal.SIGINT))
     driver.mlflow_sync = SimpleNamespace(close=deliveries.append)
-    # a shell's background process, in which the tests may run, ignores the signal
+    # In a background process of a shell, SIGINT is ignored, so the test installs the usual handler.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
             driver.close()
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL  # a third one ends the process
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL  # a third Ctrl-C ends the process
     finally:
         signal.signal(signal.SIGINT, before)
     assert deliveries == [driver_module.HURRIED_DELIVERY_TIMEOUT]

@@ -1,4 +1,4 @@
-"""A dry run: the configs and tasks of the sweep itself, their costs, and bounds on the time that it takes."""
+"""A dry run: the configs and tasks of the sweep, their costs, and bounds on the sweep's time."""
 
 import random
 import re
@@ -35,8 +35,8 @@ from tests.kit.names import OTPT, PLAIN, TPT, named
 from tests.kit.spaces import DATASET_INFOS, MODEL_INFO, ONE_DATASET, SPEED, TWO_DATASETS
 
 
-def lean_sweep(*overrides, plan=None):
-    """A sweep on 100 images of validation and 60 of test, and its costs."""
+def expected_sweep_and_costs(*overrides, plan=None):
+    """Return a sweep on 100 images of validation and 60 of test, and its costs."""
     space = parse_space(ONE_DATASET, "space.yaml", overrides)
     plan = plan or Plan(datasets=DATASET_INFOS, seeds=(0,))
     sweep = ExpectedSweep(space, plan, expected_configs(space))
@@ -46,7 +46,7 @@ def lean_sweep(*overrides, plan=None):
 # ------------------------------------------------------------ configs
 
 
-def test_the_configs_are_those_of_the_sweep(space):
+def test_the_expected_configs_are_the_configs_that_the_sweep_will_run(space):
     configs = expected_configs(space)
     queue = space.queue()
     assert list(configs)[:2] == [f"baseline-{PLAIN}", f"baseline-{TPT}"]
@@ -90,7 +90,8 @@ def test_a_task_that_several_trials_share_is_counted_once(space, worker):
     costs = Costs.of([sweep], dict.fromkeys(["scenes", "digits"], SPEED), keys)
     tasks = {}
     for name, config in sweep.configs.items():
-        for split in ("val", "test") if name.startswith("baseline") or name <= "trial-0003" else ("val",):
+        is_tested = name.startswith("baseline") or name <= "trial-0003"
+        for split in ("val", "test") if is_tested else ("val",):
             for shards in plan.tasks(config, split).values():
                 tasks |= {keys.of(task): task for task in (*shards, *shards[0].needs)}
     pretrainings = sum(isinstance(task, PretrainTask) for task in tasks.values())
@@ -103,13 +104,13 @@ def test_a_task_that_several_trials_share_is_counted_once(space, worker):
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        # six prompts of 3 steps; on validation 8 configs, on test the 2 baselines and 4 of the front
+        # six prompts of 3 steps; 8 configs on validation, 2 baselines and 4 front members on test
         (
             [],
             [
                 "tasks: 6 pretrainings, 14 evaluations of shards, 1160 images",
-                # 160 plain images; 12 preparations, 1000 images adapted to; 1 and 4 views of 160 images, of 192 in the
-                # image tower
+                # 160 images without adaptation; 12 adapters, adaptation to 1000 images; 1 and 4 views of 160 images,
+                # which fill batches of 192 in the image tower
                 "worker time, measured here (CPU): pretraining 9 s, adaptation 40 s, image features 59 s "
                 "(features once, less where cached)",
                 "estimate: 1.8 min of CPU time, 2.2 min with 1 worker like this one",
@@ -127,19 +128,19 @@ def test_a_task_that_several_trials_share_is_counted_once(space, worker):
         (["search.trials=2"], ["2 pretrainings, 8 evaluations of shards, 640 images", "worker time", "estimate"]),
     ],
 )
-def test_costs_are_the_sum_of_what_each_task_takes(overrides, expected):
-    sweep, costs = lean_sweep(*overrides)
+def test_costs_are_the_sums_over_all_tasks(overrides, expected):
+    sweep, costs = expected_sweep_and_costs(*overrides)
     lines = list(cost_lines(costs, [sweep], 1, device="CPU"))
     assert len(lines) == len(expected)
     for line, words in zip(lines, expected, strict=True):
         assert words in line
 
 
-def test_the_time_is_between_work_by_workers_and_that_plus_the_longest_chain():
-    _, costs = lean_sweep()
+def test_the_time_lies_between_work_per_worker_and_a_bound_with_the_longest_chain():
+    _, costs = expected_sweep_and_costs()
     search, test = costs.phase_times(5)
-    # 9 s of prompts, 26 of adaptation, 37.8 of features. The longest chain is the baseline that reads 4 views of 100
-    # images first, 30.2 s, and adapts to them, 3 s
+    # Work: 9 s of prompts, 26 s of adaptation, 37.8 s of features. Longest chain: the baseline that computes features
+    # of 4 views of 100 images (30.2 s) and adapts to them (3 s).
     assert (search.low, search.high) == pytest.approx((33.24, 72.8 / 5 + 33.24 * 4 / 5))
     assert test.low < test.high
     total = total_time(costs, 5)
@@ -152,14 +153,14 @@ def test_the_time_is_between_work_by_workers_and_that_plus_the_longest_chain():
     assert sum(time.high for time in one_worker) == pytest.approx(costs.work)
 
 
-def test_trials_that_run_one_after_the_other_are_a_chain():
-    _, parallel = lean_sweep("search.concurrency=8")
-    _, sequential = lean_sweep("search.concurrency=1")
+def test_sequential_trials_form_one_chain():
+    _, parallel = expected_sweep_and_costs("search.concurrency=8")
+    _, sequential = expected_sweep_and_costs("search.concurrency=1")
     assert sequential.phase_times(100)[0].low > 1.5 * parallel.phase_times(100)[0].low
 
 
 def test_a_busy_machine_makes_the_estimate_a_range():
-    sweep, _ = lean_sweep()
+    sweep, _ = expected_sweep_and_costs()
     speeds = {"dtd": replace(SPEED, running=0.5)}
     costs = Costs.of([sweep], speeds, TaskKeys(MODEL_INFO, sweep.plan.datasets_by_key()))
     *_, line, note = cost_lines(costs, [sweep], 1, device="CPU")
@@ -169,7 +170,7 @@ def test_a_busy_machine_makes_the_estimate_a_range():
 
 @pytest.mark.parametrize(("wall_clock", "is_short"), [(60, True), (1000, False)])
 def test_a_budget_that_is_too_short_is_named(wall_clock, is_short):
-    sweep, costs = lean_sweep(f"search.wall_clock={wall_clock}")
+    sweep, costs = expected_sweep_and_costs(f"search.wall_clock={wall_clock}")
     assert list(budget_lines(sweep, costs, 1)) == [f"the budget of {wall_clock} s may end it earlier"] * is_short
 
 
@@ -179,15 +180,18 @@ RACE = "race: trials after the first {} adapt for {}% of this; 14% to 62% of tha
 @pytest.mark.parametrize(
     ("points", "numbers"),
     [
-        ([], (2, 11, 2, 7)),  # 4 of 6 trials, of 3 s each, of 108 s
+        ([], (2, 11, 2, 7)),  # 4 of 6 trials may be stopped: 3 s of adaptation each, 108 s in all
         ([2, 3, 4], (4, 6, 1, 3)),  # points and the published setting are never stopped
     ],
 )
-def test_a_race_may_save_a_part_of_the_adaptation_of_the_trials_that_it_may_stop(points, numbers):
-    overrides = [f"points=[{', '.join(f'{{fpp.gamma1: {value}}}' for value in points)}]"] if points else []
-    sweep, costs = lean_sweep("search.race={reserve: 2}", *overrides)
+def test_the_possible_saving_of_a_race_counts_only_trials_that_it_may_stop(points, numbers):
+    overrides = []
+    if points:
+        texts = [f"{{fpp.gamma1: {value}}}" for value in points]
+        overrides = [f"points=[{', '.join(texts)}]"]
+    sweep, costs = expected_sweep_and_costs("search.race={reserve: 2}", *overrides)
     assert list(race_lines(sweep, costs, {"dtd": SPEED})) == [RACE.format(*numbers)]
-    assert list(race_lines(lean_sweep()[0], costs, {"dtd": SPEED})) == []
+    assert list(race_lines(expected_sweep_and_costs()[0], costs, {"dtd": SPEED})) == []
 
 
 def test_a_final_stage_runs_the_finalists_again_with_more_seeds():
@@ -197,47 +201,47 @@ def test_a_final_stage_runs_the_finalists_again_with_more_seeds():
     sweep = ExpectedSweep(space, plan, expected_configs(space), final)
     search, stage, test = sweep.phases()
     assert (search.split, stage.split, test.split) == ("val", FINAL, "test")
-    assert [len(phase.trials) for phase in (search, stage, test)] == [8, 3, 4]  # zero-shot runs in the final stage, too
+    assert [len(phase.trials) for phase in (search, stage, test)] == [8, 3, 4]  # the final stage runs zero-shot too
     pretrainings = [sum(isinstance(task, PretrainTask) for task in trial) for trial in stage.trials]
     assert pretrainings == [0, 3, 3]
-    words, tpt, *finalists = test.trials  # a prompt of words is not pretrained: one seed
+    words, tpt, *finalists = test.trials  # a prompt of words is not pretrained, so one seed is enough
     assert [len(trial) for trial in (words, tpt)] == [1, 1]
     assert [len(trial) for trial in finalists] == [6, 6]
     costs = Costs.of([sweep], {"dtd": SPEED}, TaskKeys(MODEL_INFO, plan.datasets_by_key()))
     (line,) = final_stage_lines(sweep, costs)
     assert line.startswith("final stage: 2 finalists with 3 seeds, and test: ")
     assert costs.seconds_after_search(sweep) == pytest.approx(costs.work - search_work(costs))
-    assert list(final_stage_lines(lean_sweep()[0], costs)) == []
+    assert list(final_stage_lines(expected_sweep_and_costs()[0], costs)) == []
 
 
 def search_work(costs):
-    """Seconds of the first phase."""
+    """Return the seconds of work in the first phase."""
     computed = set()
     return sum(costs._new_work(trial, computed)[0] for trial in costs.phases[0].trials)
 
 
 def test_a_table_compares_numbers_of_workers():
-    _, costs = lean_sweep()
+    _, costs = expected_sweep_and_costs()
     size, _, one, many = worker_table(costs, (1, 100), view_bytes=1000)
-    assert size.startswith("image features: 0.8 MB ")  # 160 images with 4 views, and with 1
-    # on validation 9 s of prompts, 26 of adaptation, 37.8 of features; on test 14 s and 20.8 s
+    assert size.startswith("image features: 0.8 MB ")  # 4 views and 1 view of 160 images
+    # validation: 9 s of prompts, 26 s of adaptation, 37.8 s of features; test: 14 s and 20.8 s
     assert re.split("  +", one.strip()) == ["1", "73 s", "35 s", "2.2 min", "18%"]
     assert re.split("  +", many.strip()) == ["100", "33 to 34 s", "19 s", "77 s", "99%"]
 
 
-# ------------------------------------------------------------ on this machine
+# ------------------------------------------------------------ measured speed
 
 
 @pytest.mark.parametrize(
-    ("override", "neighbours", "words"),
+    ("override", "busy_cores", "words"),
     [
         ("work.workers=3", 2, "with 3 workers"),
         ("work.workers=20", 7, "20 workers"),
         ("work.cpus_per_worker=2", 3, "4 w"),
     ],
 )
-def test_speed_is_measured_beside_as_many_busy_cores_as_there_will_be_workers(
-    monkeypatch, capsys, override, neighbours, words
+def test_speed_is_measured_while_other_cores_are_as_busy_as_in_the_sweep(
+    monkeypatch, capsys, override, busy_cores, words
 ):
     busy = []
     monkeypatch.setattr(estimate, "cores", lambda: 8)
@@ -246,7 +250,7 @@ def test_speed_is_measured_beside_as_many_busy_cores_as_there_will_be_workers(
     search = ["search.split=test", "search.finalists.seeds=1"]
     overrides = [*search, "work.gpus_per_worker=0", "work.workers=null", override]
     text = dry_run([parse_space(TWO_DATASETS, "space.yaml", overrides)])
-    assert busy == [neighbours]
+    assert busy == [busy_cores]
     assert words in text
     assert "16 evaluations of shards" in text
     assert capsys.readouterr().err.splitlines() == [
@@ -259,8 +263,8 @@ def test_speed_is_measured_beside_as_many_busy_cores_as_there_will_be_workers(
 @pytest.mark.parametrize(
     ("gpus_per_worker", "share", "words"), [("null", 1.0, "with 2 workers"), ("0.5", 0.5, "with 4 workers")]
 )
-def test_a_machine_is_expected_to_run_as_many_workers_as_its_gpus_hold(monkeypatch, gpus_per_worker, share, words):
-    """Two GPUs, as torch would report them; nothing is timed."""
+def test_the_expected_number_of_workers_fills_the_gpus(monkeypatch, gpus_per_worker, share, words):
+    """Torch is replaced with a stand-in that reports two GPUs; no speed is measured."""
     shares = []
 
     def worker_spec_on_cpu(space, gpus):
@@ -278,10 +282,10 @@ def test_a_machine_is_expected_to_run_as_many_workers_as_its_gpus_hold(monkeypat
     assert words in text
 
 
-COUNT = preset("tiny").views.count
+VIEWS = preset("tiny").views.count
 
 
-def views_of(method, *overrides):
+def count_views(method, *overrides):
     """Return the number of views whose features a grid of one method needs on validation."""
     text = f"grid: [{{method: [{method}], prompt: [a photo of a]}}]\nsearch: {{sampler: grid, evaluate_only: true}}"
     space = parse_space(f"{text}\nwork: {{baselines: []}}", "space.yaml", overrides)
@@ -290,24 +294,24 @@ def views_of(method, *overrides):
     return Costs.of([sweep], {"dtd": SPEED}, TaskKeys(MODEL_INFO, plan.datasets_by_key())).views
 
 
-def test_views_are_those_of_the_methods_protocol():
+def test_views_are_counted_by_the_methods_protocol():
     images = DATASET_INFOS["val"][0].size
-    assert views_of(TPT) == COUNT * images
-    assert views_of("tda") == images  # the plain view alone
-    assert views_of("tda, zero_shot") == images
-    assert views_of("zero, zero_shot") == (COUNT + 1) * images
+    assert count_views(TPT) == VIEWS * images
+    assert count_views("tda") == images  # one view: the plain image
+    assert count_views("tda, zero_shot") == images
+    assert count_views("zero, zero_shot") == (VIEWS + 1) * images
 
 
-def test_two_rows_share_the_features_of_one_protocol_and_no_others():
+def test_methods_share_features_only_within_one_protocol():
     images = DATASET_INFOS["val"][0].size
-    assert views_of("zero, mta, zero_mean") == COUNT * images
-    assert views_of(f"{TPT}, zero") == 2 * COUNT * images
+    assert count_views("zero, mta, zero_mean") == VIEWS * images
+    assert count_views(f"{TPT}, zero") == 2 * VIEWS * images
 
 
 def test_the_validation_images_of_post_hoc_maps_are_counted():
     overrides = ["search.evaluate_only=true", "search.split=test"]
     plan = Plan(datasets=DATASET_INFOS, seeds=(0,))
-    _, without = lean_sweep(*overrides, plan=plan)
-    _, costs = lean_sweep(*overrides, plan=replace(plan, posthoc=("temperature_val",)))
+    _, without = expected_sweep_and_costs(*overrides, plan=plan)
+    _, costs = expected_sweep_and_costs(*overrides, plan=replace(plan, posthoc=("temperature_val",)))
     assert {task.split for task in without.evaluations} == {"test"}
     assert len(costs.evaluations) == 2 * len(without.evaluations)

@@ -23,10 +23,10 @@ from tests.kit.records import (
 )
 
 
-def table_of(records, width=100, about=None):
-    """Return what the terminal shows of records that have no block statistics."""
-    about = about or sweep_info()
-    return final_table(about, records, statistics_of_samples(about, front_of(about, records), {}), width)
+def table_without_statistics(records, width=100, info=None):
+    """Return the terminal's table of records that have no block statistics."""
+    info = info or sweep_info()
+    return final_table(info, records, statistics_of_samples(info, front_of(info, records), {}), width)
 
 
 def test_the_table_has_the_front_and_the_baselines_on_every_split():
@@ -37,7 +37,7 @@ def test_the_table_has_the_front_and_the_baselines_on_every_split():
         trial(2, 60, 9, params=settings),
     ]
     records = [*all_baselines(), *trials]
-    lines = table_of(records).splitlines()
+    lines = table_without_statistics(records).splitlines()
     assert lines[:3] == ["Answer", "Nothing is recommended: the final stage has not run yet.", ""]
     lines = lines[3:]
     assert lines[0] == "front of perturb-20261120-185232: 2 of 3 trials, by accuracy (max) and ece (min) on val"
@@ -58,7 +58,7 @@ def test_finalists_that_are_not_on_the_front_are_named_in_the_title():
     finalist = trial(1, 70.0, 6.0)
     finalist = replace(finalist, results={**finalist.results, FINAL: finalist.results["val"]})
     records = [*all_baselines(), trial(0, 72.0, 4.0), finalist, trial(2, 60, 9)]
-    lines = table_of(records, width=140).splitlines()
+    lines = table_without_statistics(records, width=140).splitlines()
     (title,) = [line for line in lines if line.startswith("front of")]
     assert title.startswith("front of perturb-20261120-185232: 1 of 3 trials, ")
     assert title.endswith(" on val; then other finalists")
@@ -75,8 +75,8 @@ def test_the_table_fits_the_terminal_and_shows_every_setting(width):
             values = (*record.values, record.results["val"].average["nll"])
             trials.append(replace(record, results=results, values=values))
     records = [*all_baselines(goals), *trials]
-    long = table_of(records, width, sweep_info(goals, name="x" * 150))
-    table = table_of(records, width, sweep_info(goals))
+    long = table_without_statistics(records, width, sweep_info(goals, name="x" * 150))
+    table = table_without_statistics(records, width, sweep_info(goals))
     assert max(map(len, [*table.splitlines(), *long.splitlines()])) <= width
     assert "adapt.penalty_weight" in table
     assert "…" not in table
@@ -86,8 +86,8 @@ def test_the_table_fits_the_terminal_and_shows_every_setting(width):
 
 @pytest.mark.parametrize("records", [[], [failed(0)]])
 def test_a_sweep_without_results_has_an_empty_front(records):
-    assert f"0 of {len(records)} trials" in table_of(records)
+    assert f"0 of {len(records)} trials" in table_without_statistics(records)
 
 
 def test_a_sweep_with_baselines_alone_has_a_table():
-    assert PLAIN in table_of(all_baselines())
+    assert PLAIN in table_without_statistics(all_baselines())

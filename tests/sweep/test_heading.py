@@ -1,4 +1,4 @@
-"""The header of a sweep: its budget, and what the budget does not contain."""
+"""The header of a sweep: its budget, and the work after the budget."""
 
 import pytest
 
@@ -18,6 +18,6 @@ from tests.kit.records import sweep_info
         ({"gpu_hours": 2, "finalists": {"seeds": 1}}, "then      the front on test, with one seed"),
     ],
 )
-def test_the_header_says_what_follows_the_budget(tmp_path, search, line):
+def test_the_header_names_the_work_after_the_budget(tmp_path, search, line):
     space = {"search": {"finalists": {"count": 6, "seeds": 3}, **search}}
     assert line in heading(SweepFolder(tmp_path), space, sweep_info().objectives, "val", width=120)

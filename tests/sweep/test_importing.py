@@ -1,4 +1,4 @@
-"""`import`: predictions from a file become a baseline that is measured like all others, or one line says why not."""
+"""`import`: predictions from a file become a baseline like any other, or are refused in one line."""
 
 import csv
 import re
@@ -37,11 +37,11 @@ MAPS = ("temperature_val", "temperature_transfer", "sals", "isotonic")
 SETS = ["lac_90", "aps_95"]
 CLASSES = {"digits": ("zero", "one", "two"), "scenes": ("a beach", "a street", "a forest", "a field", "a lake")}
 IMAGES = {"test": 120, "val": 90}
-ERROR_OF_FILES = 1e-5  # predictions are float32, and logits in files too
+FILE_TOLERANCE = 1e-5  # predictions and logits in files have float32's precision
 
 
 def predictions(dataset, split, seed):
-    """Predictions of made-up logits, which favour the label."""
+    """Return predictions of made-up logits, in which the label's logit is raised."""
     generator = np.random.default_rng([seed, len(dataset), IMAGES[split]])
     size, classes = IMAGES[split], len(CLASSES[dataset])
     labels = np.random.default_rng([len(dataset), IMAGES[split]]).integers(0, classes, size)
@@ -52,8 +52,8 @@ def predictions(dataset, split, seed):
     return Predictions.of(ids, labels, probabilities, {"logits": logits})
 
 
-def record_of(folder, name, method, seed):
-    """Write a trial on the test split with the sweep's post-hoc maps, and return its record."""
+def write_trial_with_maps(folder, name, method, seed):
+    """Write the artifacts of a trial on the test split with the sweep's post-hoc maps; return its record."""
     results = []
     for dataset, classes in CLASSES.items():
         info = DatasetInfo(
@@ -78,7 +78,7 @@ def record_of(folder, name, method, seed):
 
 @pytest.fixture
 def sweep(tmp_path, monkeypatch):
-    """A finished sweep in `sweeps/ev`, with a zero-shot trial and one of TPT, in the working folder."""
+    """A finished sweep in `sweeps/ev` of the working folder, with a zero-shot trial and a TPT trial."""
     monkeypatch.chdir(tmp_path)
     work = {"seeds": [0], "posthoc": list(MAPS), "columns": SETS}
     info = sweep_info(
@@ -91,25 +91,25 @@ def sweep(tmp_path, monkeypatch):
     ece_after_map = replace(info.objectives[1], metric="ece@temperature_val")
     folder = write_sweep(tmp_path / "sweeps", replace(info, objectives=(info.objectives[0], ece_after_map)), [])
     for name, method, seed in (("trial-0000", PLAIN, 1), ("trial-0001", TPT, 2)):
-        folder.write_trial(record_of(folder, name, method, seed))
+        folder.write_trial(write_trial_with_maps(folder, name, method, seed))
     return folder
 
 
 def columns_of(seed=2, splits=("test", "val")):
-    """The columns of a file that holds the predictions of trial-0001."""
+    """Return the columns of a file that holds the predictions of trial-0001."""
     columns = {name: [] for name in ("id", "dataset", "split", "label", "logits")}
     for split in splits:
         for dataset in CLASSES:
-            of_dataset = predictions(dataset, split, seed)
-            columns["id"] += of_dataset.ids
-            columns["dataset"] += [dataset] * len(of_dataset)
-            columns["split"] += [split] * len(of_dataset)
-            columns["label"] += of_dataset.labels.tolist()
-            columns["logits"] += of_dataset.columns["logits"].tolist()
+            rows = predictions(dataset, split, seed)
+            columns["id"] += rows.ids
+            columns["dataset"] += [dataset] * len(rows)
+            columns["split"] += [split] * len(rows)
+            columns["label"] += rows.labels.tolist()
+            columns["logits"] += rows.columns["logits"].tolist()
     return columns
 
 
-def padded(rows):
+def pad_rows(rows):
     width = max(len(row) for row in rows)
     return np.array([[*row, *[np.nan] * (width - len(row))] for row in rows])
 
@@ -117,7 +117,7 @@ def padded(rows):
 def write_npz(path, columns):
     arrays = {name: np.array(values) for name, values in columns.items() if name not in ("logits", "probabilities")}
     for name in {"logits", "probabilities"} & set(columns):
-        arrays[name] = padded(columns[name])
+        arrays[name] = pad_rows(columns[name])
     np.savez(path, **arrays)
 
 
@@ -126,7 +126,7 @@ def write_parquet(path, columns):
 
 
 def write_csv(path, columns):
-    values = padded(columns["logits"])
+    values = pad_rows(columns["logits"])
     names = [name for name in columns if name != "logits"]
     with open(path, "w", newline="") as file:
         writer = csv.writer(file)
@@ -140,11 +140,11 @@ def run_import(file, name="theirs"):
     import_module("fpp_sweep.import").main([str(file), "--as", name, "--into", "ev"])
 
 
-# --- files that fit ---------------------------------------------------------------------------------
+# --- accepted files ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("write", [write_npz, write_parquet, write_csv], ids=lambda write: write.__name__)
-def test_the_same_predictions_have_the_same_numbers_after_every_map_and_no_difference(sweep, tmp_path, write, capsys):
+def test_imported_predictions_of_a_trial_have_the_numbers_of_the_trial(sweep, tmp_path, write, capsys):
     file = tmp_path / f"theirs.{write.__name__.removeprefix('write_')}"
     write(file, columns_of())
     run_import(file)
@@ -153,10 +153,10 @@ def test_the_same_predictions_have_the_same_numbers_after_every_map_and_no_diffe
     assert set(theirs.results["test"].average) == set(own.results["test"].average)
     assert "lac_90_size" in own.results["test"].average
     for metric, value in own.results["test"].average.items():
-        assert theirs.results["test"].average[metric] == pytest.approx(value, abs=ERROR_OF_FILES), metric
+        assert theirs.results["test"].average[metric] == pytest.approx(value, abs=FILE_TOLERANCE), metric
     samples = statistics_of(sweep, sweep.info(), sweep.trials()).splits["test"].samples
     for difference in compare(samples, [("trial-0001", "baseline-theirs")], ["accuracy", "ece@temperature_val"]):
-        assert difference.value == pytest.approx(0, abs=ERROR_OF_FILES)
+        assert difference.value == pytest.approx(0, abs=FILE_TOLERANCE)
     to_own, to_theirs = compare(
         samples, [("trial-0000", "trial-0001"), ("trial-0000", "baseline-theirs")], ["accuracy"]
     )
@@ -164,17 +164,22 @@ def test_the_same_predictions_have_the_same_numbers_after_every_map_and_no_diffe
     assert to_theirs.standard_error == to_own.standard_error
 
 
-def test_probabilities_are_measured_as_they_are(sweep, tmp_path):
+def test_a_file_may_have_probabilities_instead_of_logits(sweep, tmp_path):
     columns = columns_of()
     columns["probabilities"] = [softmax(np.array([row]))[0].tolist() for row in columns.pop("logits")]
     write_parquet(tmp_path / "theirs.parquet", columns)
     run_import(tmp_path / "theirs.parquet")
     theirs, own = (sweep.trial(name).results["test"].average for name in ("baseline-theirs", "trial-0001"))
-    for metric in ("accuracy", "ece", "nll", "ece@temperature_val"):  # dividing log p by T is dividing the logits
-        assert theirs[metric] == pytest.approx(own[metric], abs=ERROR_OF_FILES)
+    for metric in (
+        "accuracy",
+        "ece",
+        "nll",
+        "ece@temperature_val",
+    ):  # dividing log p by T has the effect of dividing the logits by T
+        assert theirs[metric] == pytest.approx(own[metric], abs=FILE_TOLERANCE)
 
 
-def test_an_import_is_a_row_of_tables_the_page_and_show(sweep, tmp_path, capsys):
+def test_tables_the_page_and_show_contain_an_import(sweep, tmp_path, capsys):
     write_npz(tmp_path / "theirs.npz", columns_of())
     run_import(tmp_path / "theirs.npz")
     assert "theirs" in (sweep.report / "front.csv").read_text()
@@ -205,7 +210,7 @@ def test_an_import_has_no_configuration(sweep, tmp_path):
 
 
 def test_one_dataset_and_split_need_no_columns_for_them(sweep, tmp_path):
-    allow_objectives(sweep, 1)
+    keep_first_objectives(sweep, 1)
     sweep.write_info(replace(sweep.info(), datasets={"digits": "digest"}))
     of_digits = predictions("digits", "test", 2)
     np.savez(tmp_path / "theirs.npz", id=np.array(of_digits.ids), logits=of_digits.columns["logits"])
@@ -223,12 +228,12 @@ def test_the_recipes_of_the_page_write_files_that_are_imported(sweep, tmp_path, 
     page = (ROOT / "docs/import.md").read_text()
     names, one, several, table = re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S)
     path = sweep.artifacts("trial-0001") / "test/digits.seed0.predictions.parquet"
-    known = {}
-    exec(names.replace("sweeps/NAME/artifacts/TRIAL/test/dtd.seed0.predictions.parquet", str(path)), known)
-    assert known["classes"] == list(CLASSES["digits"])
+    recipe_names = {}
+    exec(names.replace("sweeps/NAME/artifacts/TRIAL/test/dtd.seed0.predictions.parquet", str(path)), recipe_names)
+    assert recipe_names["classes"] == list(CLASSES["digits"])
     tests = {dataset: predictions(dataset, "test", 2) for dataset in CLASSES}
     vals = {dataset: predictions(dataset, "val", 2) for dataset in CLASSES}
-    assert sorted(known["names"]) == sorted(tests["digits"].ids)
+    assert sorted(recipe_names["names"]) == sorted(tests["digits"].ids)
 
     paths = [f"DATA/dtd/images/{name}" for part in tests.values() for name in part.ids]
     parts = {dataset: part.columns["logits"] for dataset, part in tests.items()}
@@ -236,7 +241,7 @@ def test_the_recipes_of_the_page_write_files_that_are_imported(sweep, tmp_path, 
     exec(one, recipe)
     assert np.load("theirs.npz")["id"][0] == tests["digits"].ids[0]
     exec(several, recipe)
-    allow_objectives(sweep, 1)
+    keep_first_objectives(sweep, 1)
     run_import("theirs.npz", "arrays")
 
     frames = {}
@@ -256,50 +261,50 @@ def frame_of(dataset, part):
     return pandas.DataFrame({"id": part.ids, "dataset": dataset, **columns})
 
 
-def allow_objectives(sweep, count):
-    """Leave a sweep its first objectives."""
+def keep_first_objectives(sweep, count):
+    """Remove all objectives of a sweep after the first `count`."""
     sweep.write_info(replace(sweep.info(), objectives=sweep.info().objectives[:count]))
     for number in (0, 1):
         record = sweep.trial(f"trial-000{number}")
         sweep.write_trial(replace(record, values=record.values[:count]))
 
 
-# --- files that do not fit --------------------------------------------------------------------------
+# --- refused files ----------------------------------------------------------------------------------
 
 
-def changed(name, row, value):
+def change_value(name, row, value):
     def change(columns):
         columns[name][row] = value
 
     return change
 
 
-def repeated(columns):
+def repeat_first_row(columns):
     for values in columns.values():
         values.append(values[0])
 
 
-def shortened(columns):
+def remove_fourth_row(columns):
     for values in columns.values():
         del values[3]
 
 
-def without(name):
+def remove_column(name):
     def change(columns):
         del columns[name]
 
     return change
 
 
-def as_probabilities(columns):
+def rename_logits_to_probabilities(columns):
     columns["probabilities"] = columns.pop("logits")
 
 
-def scaled(columns):
+def use_probabilities_that_sum_to_101_percent(columns):
     columns["probabilities"] = [[1.01 / len(row)] * len(row) for row in columns.pop("logits")]
 
 
-def with_a_class_less(columns):
+def remove_last_class(columns):
     columns["logits"] = [row[:-1] for row in columns["logits"]]
 
 
@@ -309,28 +314,40 @@ def keep_test(columns):
         columns[name] = [values[row] for row in rows]
 
 
-WRONG = {
-    "duplicate": (repeated, "digits, split test, seed 0: sample 'test/digits-000.jpg' appears more than once"),
-    "unknown": (changed("id", 0, "cat.jpg"), "unknown sample 'cat.jpg'; the sweep has 120 samples, such as 'test/dig"),
-    "missing": (shortened, "lacks 1 of 120 samples, first 'test/digits-003.jpg'; add them"),
-    "label": (changed("label", 0, 7), "sample 'test/digits-000.jpg' has label 7, in the sweep [012] "),
-    "nan": (changed("logits", 1, [0.0, np.nan, 1.0]), "sample 'test/digits-001.jpg': logits of class 1 is nan, must"),
-    "infinite": (changed("logits", 1, [0.0, -np.inf, 1.0]), "logits of class 1 is -inf, must be finite"),
-    "classes": (with_a_class_less, "digits, split test, seed 0: has 2 classes, the sweep has 3, from 'zero' to 'two'"),
-    "range": (as_probabilities, "the probability of class . is .*, must lie in 0..1; name the values logits"),
-    "sum": (scaled, "sample 'test/digits-000.jpg': probabilities sum to 1.01, must sum to 1"),
-    "dataset": (changed("dataset", 0, "digit"), "unknown dataset 'digit', did you mean 'digits'?"),
-    "no dataset": (without("dataset"), r"no column `dataset`, and the sweep has 2 \(digits, scenes\); add it"),
-    "no id": (without("id"), "has no column `id`"),
-    "no values": (without("logits"), r"must have either logits or probabilities \(neither\)"),
-    "split": (changed("split", 0, "train"), "lacks dataset scenes of split train, seed 0; add its rows"),
+WRONG_FILES = {
+    "duplicate": (repeat_first_row, "digits, split test, seed 0: sample 'test/digits-000.jpg' appears more than once"),
+    "unknown": (
+        change_value("id", 0, "cat.jpg"),
+        "unknown sample 'cat.jpg'; the sweep has 120 samples, such as 'test/dig",
+    ),
+    "missing": (remove_fourth_row, "lacks 1 of 120 samples, first 'test/digits-003.jpg'; add them"),
+    "label": (change_value("label", 0, 7), "sample 'test/digits-000.jpg' has label 7, in the sweep [012] "),
+    "nan": (
+        change_value("logits", 1, [0.0, np.nan, 1.0]),
+        "sample 'test/digits-001.jpg': logits of class 1 is nan, must",
+    ),
+    "infinite": (change_value("logits", 1, [0.0, -np.inf, 1.0]), "logits of class 1 is -inf, must be finite"),
+    "classes": (remove_last_class, "digits, split test, seed 0: has 2 classes, the sweep has 3, from 'zero' to 'two'"),
+    "range": (
+        rename_logits_to_probabilities,
+        "the probability of class . is .*, must lie in 0..1; name the values logits",
+    ),
+    "sum": (
+        use_probabilities_that_sum_to_101_percent,
+        "sample 'test/digits-000.jpg': probabilities sum to 1.01, must sum to 1",
+    ),
+    "dataset": (change_value("dataset", 0, "digit"), "unknown dataset 'digit', did you mean 'digits'?"),
+    "no dataset": (remove_column("dataset"), r"no column `dataset`, and the sweep has 2 \(digits, scenes\); add it"),
+    "no id": (remove_column("id"), "has no column `id`"),
+    "no values": (remove_column("logits"), r"must have either logits or probabilities \(neither\)"),
+    "split": (change_value("split", 0, "train"), "lacks dataset scenes of split train, seed 0; add its rows"),
     "objective": (keep_test, "objective 'ece@temperature_val': was not measured"),
 }
 
 
-@pytest.mark.parametrize("kind", WRONG)
-def test_a_file_that_does_not_fit_is_refused_and_changes_nothing(sweep, tmp_path, kind):
-    change, message = WRONG[kind]
+@pytest.mark.parametrize("kind", WRONG_FILES)
+def test_a_wrong_file_is_refused_and_changes_nothing(sweep, tmp_path, kind):
+    change, message = WRONG_FILES[kind]
     columns = columns_of()
     change(columns)
     write_parquet(tmp_path / "theirs.parquet", columns)
@@ -340,7 +357,7 @@ def test_a_file_that_does_not_fit_is_refused_and_changes_nothing(sweep, tmp_path
     assert [path for path in sorted(sweep.path.rglob("*")) if path.name != "lock"] == before
 
 
-def test_names_that_the_sweep_has_are_refused(sweep, tmp_path):
+def test_used_and_invalid_names_are_refused(sweep, tmp_path):
     write_npz(tmp_path / "theirs.npz", columns_of())
     run_import(tmp_path / "theirs.npz")
     for name, message in (
@@ -387,7 +404,7 @@ def test_a_file_cannot_run_code(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_an_import_waits_for_no_driver(sweep, tmp_path):
+def test_an_import_into_a_running_sweep_is_refused(sweep, tmp_path):
     write_npz(tmp_path / "theirs.npz", columns_of())
     with sweep.locked(), pytest.raises(InputError, match="sweep ev is being run by"):
         run_import(tmp_path / "theirs.npz")

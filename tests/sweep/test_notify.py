@@ -1,4 +1,4 @@
-"""The command that is notified of events: real processes, whose failures cost nothing."""
+"""The command that is notified of events, run as a real process; its failures do not affect the sweep."""
 
 import json
 
@@ -16,7 +16,7 @@ def test_the_command_gets_each_event_as_json_in_order(tmp_path):
     notifier.send("new front", trial="trial-0001", front={"trial-0001": {"accuracy": 60.0}})
     notifier.send("finished")
     notifier.close()
-    notifier.send("finished")  # after a second Ctrl-C
+    notifier.send("finished")  # an event after the close, as a second Ctrl-C may cause, is dropped
     sweep = {"sweep": str(tmp_path / "sweep")}
     assert [json.loads(line) for line in received.read_text().splitlines()] == [
         {"event": "new front", **sweep, "trial": "trial-0001", "front": {"trial-0001": {"accuracy": 60.0}}},
@@ -24,7 +24,7 @@ def test_the_command_gets_each_event_as_json_in_order(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("command", [None, "false", "true"])  # `true` reads nothing
+@pytest.mark.parametrize("command", [None, "false", "true"])  # the command `true` reads no input
 def test_a_command_that_fails_or_reads_nothing_does_not_disturb_the_sweep(command, tmp_path, capsys):
     notifier = Notifier(command, tmp_path, ())
     for _ in range(3):

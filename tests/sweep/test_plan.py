@@ -1,4 +1,4 @@
-"""Plans: what the workers open, which datasets and prompts they check, and what a resumed sweep must share."""
+"""Plans: the datasets and prompts that workers open and check, and the inputs that a resume must find unchanged."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def worker(tmp_path_factory):
 @pytest.mark.parametrize(
     ("gpus", "cpus", "share"), [(1.0, 1, 1.0), (0.25, 1, 0.25), (2.0, 1, 1.0), (0.0, 1, 0.25), (0.0, 8, 1.0)]
 )
-def test_workers_get_the_share_of_the_memory_that_they_have_of_the_device(monkeypatch, gpus, cpus, share):
+def test_a_workers_share_of_memory_equals_its_share_of_the_device(monkeypatch, gpus, cpus, share):
     monkeypatch.setattr("fpp_sweep.sweep.worker_spec.cores", lambda: 4)
     assert worker_spec(small_space(f"work.cpus_per_worker={cpus}"), gpus).share == share
 
@@ -135,15 +135,15 @@ def test_an_unknown_or_missing_prompt_or_method_is_refused_by_name(worker, overr
 
 
 class RecordingInspector:
-    """Notes which prompts are to be checked, each with its setting of `deep_prompts`."""
+    """An inspector that records the prompts that it should check."""
 
     def check(self, methods, prompts, datasets, seconds):
         self.prompts = prompts
         return Validation()
 
 
-WORDS = TextSource("a photo of a")  # of the baselines
-LINKED = "prompt, anchor_prompt, deep_prompts: [[fpp, m.pth, text], [fpp, a photo, none], [m.pth, x, both]]"
+WORDS = TextSource("a photo of a")  # the prompt of the baselines
+LINKED_SETTINGS = "prompt, anchor_prompt, deep_prompts: [[fpp, m.pth, text], [fpp, a photo, none], [m.pth, x, both]]"
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ LINKED = "prompt, anchor_prompt, deep_prompts: [[fpp, m.pth, text], [fpp, a phot
         ("params: {method: [tpt, zero], adapt.templates: [none, t.json]}", {WORDS, TextSource("", templates="t.json")}),
         ("grid: [{method: [zero_shot_ensemble]}]", {WORDS, TextSource("", templates="openai")}),
         (
-            f"grid:\n- {LINKED}",
+            f"grid:\n- {LINKED_SETTINGS}",
             {WORDS, TextSource("m.pth", "text"), TextSource("a photo"), TextSource("m.pth", "both")},
         ),
     ],
@@ -180,7 +180,7 @@ def test_every_prompt_that_a_trial_may_start_from_is_checked(worker, searched, e
     assert set(inspector.prompts) == expected
 
 
-def test_words_that_the_embedded_model_has_not_learned_give_a_note(worker):
+def test_words_unknown_to_the_embedded_model_cause_a_note(worker):
     requested = small_space("base.anchor_prompt=quixotic zeppelins")
     (note,) = validate(requested, worker, make_plan(requested, worker)).notes
     assert "quixotic" in note
@@ -192,23 +192,25 @@ def test_a_resumed_sweep_needs_the_model_the_data_and_the_prompts_of_its_start(w
     requested = small_space(f"base.prompt={file}")
     model, plan = worker.model_info(), make_plan(requested, worker)
 
-    def opened(words, info, model=model):
+    def inputs_on_record(words, info, model=model):
         save_prompt(open_prompt(worker.clip, words), worker.clip, file, {})
         return with_inputs(info, requested, model, plan, validate(requested, worker, plan))
 
-    started = opened("a photo of a", replace(sweep_info(name="sweep"), model=""))
-    assert opened("a photo of a", started) == started
+    started = inputs_on_record("a photo of a", replace(sweep_info(name="sweep"), model=""))
+    assert inputs_on_record("a photo of a", started) == started
     with pytest.raises(InputError, match="a prompt file differs"):
-        opened("a picture of a", started)
+        inputs_on_record("a picture of a", started)
     with pytest.raises(InputError, match="tiny has other weights"):
-        opened("a photo of a", started, replace(model, digest="another"))
+        inputs_on_record("a photo of a", started, replace(model, digest="another"))
     with pytest.raises(InputError, match="its data differ"):
-        opened("a photo of a", replace(started, datasets={"scenes": "another", "digits": "another"}))
+        inputs_on_record("a photo of a", replace(started, datasets={"scenes": "another", "digits": "another"}))
 
 
-def test_changed_image_files_give_a_note():
+def test_changed_image_files_cause_a_note():
     before = replace(sweep_info(name="sweep"), images={"dtd": "a"})
     assert image_changes(before, before) == []
-    assert image_changes(replace(before, model=""), replace(before, images={"dtd": "b"})) == []  # the first driver
+    assert (
+        image_changes(replace(before, model=""), replace(before, images={"dtd": "b"})) == []
+    )  # a first driver has no earlier images
     (note,) = image_changes(before, replace(before, images={"dtd": "b"}))
     assert note.startswith("image files have changed (size or time)")

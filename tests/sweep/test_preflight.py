@@ -1,4 +1,4 @@
-"""Checks that end before Ray starts: each names the key or flag, the value, and what to do."""
+"""Checks before the start of Ray: each refusal names the key or flag, the value and the remedy."""
 
 import json
 import socket
@@ -43,7 +43,7 @@ def on_cluster():
         (["params.precision=[float32, tf32]", "work.gpus_per_worker=0"], "precision tf32: needs a GPU"),
     ],
 )
-def test_a_space_that_cannot_run_here_is_refused_and_left_to_the_workers_on_a_cluster(overrides, complaint, on_cluster):
+def test_a_space_that_cannot_run_here_is_refused_except_on_a_cluster(overrides, complaint, on_cluster):
     with pytest.raises(InputError) as refusal:
         check_before_start(small_space(*overrides), Options())
     assert complaint in str(refusal.value)
@@ -71,7 +71,7 @@ def test_checking_models_and_templates_imports_neither_torch_nor_open_clip(check
     assert done.stdout.strip() == "set()"
 
 
-def test_a_template_file_that_lacks_a_class_is_refused_and_left_to_the_workers_on_a_cluster(tmp_path, on_cluster):
+def test_a_template_file_that_lacks_a_class_is_refused_except_on_a_cluster(tmp_path, on_cluster):
     templates = tmp_path / "texts.json"
     space = small_space("base.method=zero", f"base.adapt.templates={templates}", "work.datasets=[digits,letters]")
     complaints = {
@@ -166,7 +166,7 @@ def test_an_address_where_no_process_listens_is_refused_before_ray_starts(addres
     assert str(refusal.value).startswith(complaint.replace("UNUSED", port))
 
 
-def test_auto_is_the_cluster_of_the_environment_or_of_ray_start(tmp_path, monkeypatch, on_cluster):
+def test_auto_means_the_cluster_of_the_environment_or_of_ray_start(tmp_path, monkeypatch, on_cluster):
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(InputError, match=f"^--address auto: no cluster was started on this machine .*{tmp_path}/ray/"):

@@ -1,4 +1,4 @@
-"""A sweep that races, on Ray: killed and resumed it decides as the undisturbed one does; what lost can be finished."""
+"""A race on Ray: a killed and resumed sweep makes the same decisions; stopped trials can be continued."""
 
 import json
 from dataclasses import replace
@@ -11,7 +11,7 @@ from tests.kit.names import named
 from tests.kit.processes import assert_same_as_in_one_process, kill_tree, killed_at_end, only_sweep, start_tune
 from tests.kit.waiting import wait_for
 
-# beside the two points, steps of which most are so large that they ruin the prompt
+# two points with good learning rates, and random learning rates that mostly ruin the prompt
 SPACE = named("""
 base: {method: tpt, prompt: a photo of a, views.count: 2, adapt.view_fraction: 0.5}
 params: {adapt.lr: {low: 0.0001, high: 2.0}}
@@ -28,15 +28,15 @@ def run(folder, *words):
     return process.returncode, out, errors
 
 
-def looks(sweep):
+def read_decisions(sweep):
     files = sweep.path.glob("race/*/decisions.json")
     return {path.parent.name: json.loads(path.read_text())["decisions"] for path in files}
 
 
-def plain(sweep):
-    """Records without when and how long."""
-    free = {"started": 0.0, "finished": None, "attempt": 1, "held": 0.0, "results": {}}
-    return [replace(record, **free) for record in sweep.trials()]
+def comparable_records(sweep):
+    """Return the records without the fields that differ between runs, such as times."""
+    fields_that_differ = {"started": 0.0, "finished": None, "attempt": 1, "held": 0.0, "results": {}}
+    return [replace(record, **fields_that_differ) for record in sweep.trials()]
 
 
 def study_trials(sweep):
@@ -46,7 +46,7 @@ def study_trials(sweep):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_race_that_is_killed_and_resumed_and_what_lost_it(tmp_path):
+def test_a_killed_and_resumed_race_decides_as_an_undisturbed_one_and_its_losers_can_be_continued(tmp_path):
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     undisturbed.mkdir()
     killed.mkdir()
@@ -58,15 +58,15 @@ def test_a_race_that_is_killed_and_resumed_and_what_lost_it(tmp_path):
     assert f"race        {len(losers)} of 6 trials stopped early; that saved " in output
 
     with killed_at_end(start_tune(killed, space=SPACE)) as process:
-        wait_for(lambda: list(killed.glob(f"sweeps/*/race/{losers[0]}/*")))  # its first block is done
+        wait_for(lambda: list(killed.glob(f"sweeps/*/race/{losers[0]}/*")))  # the first rung of the trial is done
         kill_tree(process.pid)
-    before = looks(only_sweep(killed))
+    before = read_decisions(only_sweep(killed))
     status, _, errors = run(killed, "--resume")
     assert status == 0, errors
     sweep = only_sweep(killed)
-    assert {name: looks(sweep)[name][: len(decisions)] for name, decisions in before.items()} == before
-    assert looks(sweep) == looks(whole)
-    assert plain(sweep) == plain(whole)
+    assert {name: read_decisions(sweep)[name][: len(decisions)] for name, decisions in before.items()} == before
+    assert read_decisions(sweep) == read_decisions(whole)
+    assert comparable_records(sweep) == comparable_records(whole)
     assert study_trials(sweep) == study_trials(whole)
 
     status, output, errors = run(killed, "--resume", "--continue-trials", *losers)
@@ -76,7 +76,7 @@ def test_a_race_that_is_killed_and_resumed_and_what_lost_it(tmp_path):
         record = sweep.trial(name)
         assert (record.state, record.estimate) == ("complete", whole.trial(name).estimate)
     assert study_trials(sweep) == study_trials(whole)
-    finished = [each for each in sweep.trials() if each.state == "complete"]
+    finished = [record for record in sweep.trials() if record.state == "complete"]
     assert len(finished) == 6 + 1
     space = parse_space(SPACE, "small.yaml", ["search.race=false"])
     assert_same_as_in_one_process(sweep, space, tmp_path / "features", finished)

@@ -20,7 +20,7 @@ from tests.kit.stores import free_port
 
 @pytest.fixture
 def run_with(monkeypatch):
-    """Run a sweep without Ray, up to its first worker; the test's function stands in for loading the model."""
+    """Return a function that runs a sweep without Ray until it loads its model, which `load_model` replaces."""
 
     def run(options, load_model, *, on_ray_start=lambda: None):
         @contextmanager
@@ -45,8 +45,8 @@ def refuse(folder):
     raise TaskFailed("no such model")
 
 
-def finished_sweep(root, name):
-    """A sweep of the tests' space that has ended."""
+def write_finished_sweep(root, name):
+    """Write a finished sweep of the tests' space and return its folder."""
     folder = build_sweep(root / name, trials=1, failed_trials=(), report=False)
     folder.write_info(replace(folder.info(), space=small_space().plain()))
     return folder
@@ -69,8 +69,8 @@ def test_a_new_sweep_that_is_refused_is_removed_unless_it_has_trials(tmp_path, r
     assert left == (["sweep.json", "trial-0000.json"] if trials else [])
 
 
-def test_a_resumed_sweep_is_running_and_one_that_is_refused_is_as_it_was(tmp_path, run_with):
-    folder = finished_sweep(tmp_path, "old")
+def test_a_resumed_sweep_is_running_and_a_refusal_restores_its_record(tmp_path, run_with):
+    folder = write_finished_sweep(tmp_path, "old")
     before = folder.info()
     infos = []
 
@@ -92,7 +92,7 @@ def test_without_a_name_the_newest_sweep_of_the_space_is_resumed(tmp_path, run_w
         "space-other",
         "other-29990101-000000",
     ):
-        finished_sweep(tmp_path, name)
+        write_finished_sweep(tmp_path, name)
     resumed = []
 
     def look_and_refuse(folder):
@@ -105,7 +105,7 @@ def test_without_a_name_the_newest_sweep_of_the_space_is_resumed(tmp_path, run_w
 
 
 def test_a_sweep_whose_plugin_is_missing_or_was_edited_is_not_resumed(tmp_path, run_with):
-    folder = finished_sweep(tmp_path, "old")
+    folder = write_finished_sweep(tmp_path, "old")
     folder.write_info(replace(folder.info(), plugins={"angular": "0123"}))
     with pytest.raises(InputError, match="plugins: angular 0123 -> none; begin another"):
         run_with(Options(root=tmp_path, name="old", resume=True), refuse)
@@ -148,7 +148,7 @@ def test_sigterm_interrupts_a_sweep_like_ctrl_c_even_if_ray_replaces_its_handler
 
 
 def test_a_second_sigterm_does_not_disturb_the_clean_up_after_the_first():
-    """SLURM sends one to every process of a job, and another when their time is up."""
+    """SLURM sends a SIGTERM to every process of a job, and a second one when its time is up."""
     cleaned_up = False
     before = signal.getsignal(signal.SIGTERM)
     with terminable():

@@ -1,4 +1,4 @@
-"""The start of a sweep: its record, and a page that stands until the first report."""
+"""The start of a sweep: its record, and a page that is shown until the first report."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_the_page_that_is_announced_exists_from_the_start(tmp_path, start):
     assert 'data-reload-seconds="10"' in page
 
 
-def test_the_page_of_a_resumed_sweep_stays(tmp_path, start):
+def test_a_resume_keeps_the_page_of_the_sweep(tmp_path, start):
     folder = SweepFolder(tmp_path)
     folder.report.mkdir(parents=True)
     (folder.report / "sweep.html").write_text("report")

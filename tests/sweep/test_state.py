@@ -34,7 +34,7 @@ def test_a_sweep_whose_driver_was_killed_has_stopped_without_notice(folder):
     assert resume_command(folder, folder.info()) == f"{COMMAND} --name small-1 --resume"
 
 
-def test_a_sweep_that_ends_while_it_is_looked_at_is_not_called_abandoned(folder):
+def test_a_sweep_that_ends_during_the_check_is_not_called_abandoned(folder):
     info = folder.info()
     folder.write_info(replace(info, state="finished"))
     assert not is_abandoned(folder, info)
@@ -47,7 +47,7 @@ def test_a_sweep_that_ends_while_it_is_looked_at_is_not_called_abandoned(folder)
         ({"state": "interrupted", "command": f"{COMMAND} --name small-1"}, f"{COMMAND} --name small-1 --resume"),
         ({"state": "interrupted", "command": f"{COMMAND} --resume"}, f"{COMMAND} --resume --name small-1"),
         ({"state": "interrupted", "group": "tiny@1.0"}, COMMAND),  # the same command continues a reproduction
-        ({"state": "interrupted", "command": ""}, ""),  # started from Python
+        ({"state": "interrupted", "command": ""}, ""),  # a sweep that was started from Python has no command
         ({"state": "finished"}, ""),
         ({"state": "failed"}, ""),
     ],
@@ -56,7 +56,7 @@ def test_an_interrupted_sweep_has_a_command_that_continues_it(folder, changes, c
     assert resume_command(folder, replace(folder.info(), **changes)) == command
 
 
-def test_looking_at_the_lock_does_not_keep_a_driver_out(folder):
+def test_checking_the_lock_does_not_take_it(folder):
     assert not folder.is_locked()
     with folder.locked():
         assert folder.is_locked()

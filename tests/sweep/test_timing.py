@@ -1,4 +1,4 @@
-"""The time of a trial's steps: each is measured by itself, with no more work than the measurement needs."""
+"""The time of a trial's steps: each is measured separately and with little work."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -18,7 +18,7 @@ from tests.kit.spaces import DATASET_INFOS
 
 
 class Clock:
-    """Goes on only when work is done."""
+    """A clock that advances only by `work`."""
 
     now = 0.0
 
@@ -30,17 +30,17 @@ class Clock:
         return result
 
 
-def test_the_time_of_a_step_and_of_an_image_is_what_one_more_adds(space, monkeypatch):
+def test_the_time_of_a_step_is_the_time_that_one_more_step_adds(space, monkeypatch):
     clock = Clock()
     monkeypatch.setattr(timing, "perf_counter", clock)
     monkeypatch.setattr(timing, "process_time", lambda: clock.now / 2)  # other work takes half of the core
     settings = []
 
-    def adaptation(worker, task):
+    def time_adaptation(worker, task):
         settings.append((task.config.method, task.config.prompt))
         return (0.25, 9.0) if task.config.method == PLAIN else (2.0, 4.0)
 
-    monkeypatch.setattr(timing, "_time_adaptation", adaptation)
+    monkeypatch.setattr(timing, "_time_adaptation", time_adaptation)
     monkeypatch.setattr(timing, "_time_features", lambda worker, task: (0.5, 0.125))
     stub = SimpleNamespace(
         run=lambda task, needs: clock.work(10 + 3 * task.config.fpp.steps),
@@ -52,7 +52,7 @@ def test_the_time_of_a_step_and_of_an_image_is_what_one_more_adds(space, monkeyp
 
 
 @pytest.mark.parametrize(("seconds", "counts"), [(0.01, [1, 8, 40]), (0.1, [1, 8]), (9.0, [1])])
-def test_no_more_items_are_timed_than_take_long_enough(monkeypatch, seconds, counts):
+def test_timing_stops_after_enough_seconds(monkeypatch, seconds, counts):
     clock, timed = Clock(), []
     monkeypatch.setattr(timing, "perf_counter", clock)
     assert timing._seconds_of_one(lambda count: clock.work(seconds * count, timed.append(count)), 40) == pytest.approx(
@@ -65,7 +65,7 @@ def test_no_more_items_are_timed_than_take_long_enough(monkeypatch, seconds, cou
     assert timed == ([1, 1] if seconds > timing.ENOUGH else [1, 1, 1 + timing.STEPS])
 
 
-def test_each_part_of_a_task_is_timed_by_itself(space, worker, monkeypatch):
+def test_each_part_of_a_task_is_timed_separately(space, worker, monkeypatch):
     clock = Clock()
     monkeypatch.setattr(timing, "perf_counter", clock)
     config = space.start().replace({"prompt": "a photo of a"})
@@ -74,13 +74,16 @@ def test_each_part_of_a_task_is_timed_by_itself(space, worker, monkeypatch):
     monkeypatch.setattr(timing, "evaluate", lambda clip, task, *_: clock.work(2.0 * task.stop))
     assert timing._time_adaptation(worker, task) == (2.0, 7.0)
     monkeypatch.setattr(Reader, "__getitem__", lambda self, position: clock.work(0.5))
-    tower = lambda self, pixels: clock.work(len(pixels) / 8, pixels[:, 0, 0])  # noqa: E731
-    monkeypatch.setattr(type(worker.clip), "image_features", tower)
+
+    def image_features(self, pixels):
+        return clock.work(len(pixels) / 8, pixels[:, 0, 0])
+
+    monkeypatch.setattr(type(worker.clip), "image_features", image_features)
     assert timing._time_features(worker, task) == (0.5, 0.125)
 
 
 def test_the_time_includes_the_work_that_a_gpu_has_not_finished(worker, space, monkeypatch):
-    """A GPU that takes five seconds for everything."""
+    """The stand-in for a GPU takes five seconds to synchronize."""
     clock = Clock()
     monkeypatch.setattr(timing, "perf_counter", clock)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
@@ -89,10 +92,9 @@ def test_the_time_includes_the_work_that_a_gpu_has_not_finished(worker, space, m
     task = EvalTask(config=space.start(), dataset="scenes", split="val", seed=0, start=0, stop=100)
     monkeypatch.setattr(worker, "adapter", lambda *_: clock.work(7.0))
     monkeypatch.setattr(timing, "evaluate", lambda *_: None)
-    assert (
-        timing._time_adaptation(worker, replace(task, config=task.config.replace({"prompt": "a photo of a"})))[1]
-        == 12.0
-    )
+    words_task = replace(task, config=task.config.replace({"prompt": "a photo of a"}))
+    _, seconds_of_adapter = timing._time_adaptation(worker, words_task)
+    assert seconds_of_adapter == 7.0 + 5.0
 
 
 def test_the_tower_is_timed_in_groups_that_fit_in_memory(space, worker, monkeypatch):
@@ -101,8 +103,12 @@ def test_the_tower_is_timed_in_groups_that_fit_in_memory(space, worker, monkeypa
     room = replace(text.memory, device=0.0)
     tight = replace(worker.clip, text=replace(text, memory=room))
     monkeypatch.setattr(worker.model, "clip_for", lambda config: tight)
-    tower = lambda self, pixels: sizes.append(len(pixels)) or pixels[:, 0, 0]  # noqa: E731
-    monkeypatch.setattr(type(tight), "image_features", tower)
+
+    def image_features(self, pixels):
+        sizes.append(len(pixels))
+        return pixels[:, 0, 0]
+
+    monkeypatch.setattr(type(tight), "image_features", image_features)
     timing._time_features(
         worker, EvalTask(config=space.start(), dataset="scenes", split="val", seed=0, start=0, stop=100)
     )

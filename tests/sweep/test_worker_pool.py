@@ -1,4 +1,4 @@
-"""The needs of a worker: at most all cores of the machine, and a GPU where there is one."""
+"""The needs of a worker: at most all cores of the machine, and a GPU if the machine has one."""
 
 import pytest
 
@@ -25,6 +25,6 @@ def test_a_worker_may_have_all_cores_and_no_more(monkeypatch):
         (Work(gpus_per_worker=0.5), 2.0, 0.5),
     ],
 )
-def test_a_worker_has_a_gpu_where_there_is_one_unless_the_space_says_otherwise(monkeypatch, work, gpus_here, gpus):
+def test_a_worker_gets_a_gpu_if_there_is_one_and_the_space_allows_it(monkeypatch, work, gpus_here, gpus):
     monkeypatch.setattr(worker_pool, "gpus_here", lambda: gpus_here)
     assert gpus_of_a_worker(work) == gpus

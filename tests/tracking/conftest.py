@@ -1,3 +1,5 @@
+"""MLflow databases for tests, and short pauses between attempts."""
+
 import shutil
 
 import pytest
@@ -25,7 +27,7 @@ def uri(database):
 
 @pytest.fixture
 def quick_retries(monkeypatch):
-    """Pauses of milliseconds between attempts."""
+    """Shorten the pauses between attempts to milliseconds."""
     monkeypatch.setattr("fpp_sweep.tracking.sync.FIRST_PAUSE", 0.001)
     monkeypatch.setattr("fpp_sweep.tracking.sync.LONGEST_PAUSE", 0.01)
     monkeypatch.setattr("fpp_sweep.tracking.sync.REST", 0.0)

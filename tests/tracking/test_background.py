@@ -1,4 +1,4 @@
-"""The thread that keeps MLflow up to date during a sweep: it follows the folder, retries, and delays nothing."""
+"""The thread that keeps MLflow up to date during a sweep: it follows the folder, retries, and delays no sweep."""
 
 import os
 import threading
@@ -21,8 +21,8 @@ def statuses(database):
     return dict(rows(database, "select name, status from runs where lifecycle_stage = 'active'"))
 
 
-def failing_once(monkeypatch, name, error):
-    """Make the first call of a method fail."""
+def fail_first_call(monkeypatch, name, error):
+    """Make the first call of a method of SweepRuns raise this error."""
     method, calls = getattr(SweepRuns, name), []
 
     def call(*arguments, **options):
@@ -34,7 +34,7 @@ def failing_once(monkeypatch, name, error):
     monkeypatch.setattr(SweepRuns, name, call)
 
 
-def test_it_follows_the_folder_and_ends_with_all_runs_written(tmp_path, database, uri):
+def test_the_thread_follows_the_folder_and_ends_with_all_runs_written(tmp_path, database, uri):
     folder = build_sweep(tmp_path / "perturb-1", trials=2, running_trials=(0, 1), state="running", report=False)
     sync = BackgroundSync(folder, uri)
     sync.start()
@@ -76,7 +76,7 @@ def test_a_refused_run_is_tried_again_after_the_next_change(tmp_path, database, 
     from mlflow.exceptions import MlflowException
 
     monkeypatch.setattr("fpp_sweep.tracking.sync.REST", 0.0)
-    failing_once(monkeypatch, "write", MlflowException.invalid_parameter_value("no such luck"))
+    fail_first_call(monkeypatch, "write", MlflowException.invalid_parameter_value("no such luck"))
     folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, report=False)
     sync = BackgroundSync(folder, uri)
     sync.start()
@@ -93,7 +93,7 @@ def test_a_refused_run_is_tried_again_after_the_next_change(tmp_path, database, 
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_failed_request_is_repeated_without_a_change(tmp_path, uri, monkeypatch, quick_retries, answers):
     monkeypatch.setattr(SweepRuns, "answers", lambda self: answers)
-    failing_once(monkeypatch, "write", OSError("no such luck"))
+    fail_first_call(monkeypatch, "write", OSError("no such luck"))
     folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, report=False)
     sync = BackgroundSync(folder, uri)
     sync.start()
@@ -101,7 +101,7 @@ def test_a_failed_request_is_repeated_without_a_change(tmp_path, uri, monkeypatc
     assert sync.close(LONG) == 0
 
 
-def test_a_pass_that_the_disk_ends_is_repeated_without_a_change(tmp_path, uri, monkeypatch, quick_retries):
+def test_a_pass_that_a_disk_error_ends_is_repeated_without_a_change(tmp_path, uri, monkeypatch, quick_retries):
     make_pass, calls = FolderSync.make_pass, []
 
     def fails_once(*arguments, **options):
@@ -120,24 +120,24 @@ def test_a_pass_that_the_disk_ends_is_repeated_without_a_change(tmp_path, uri, m
 def test_a_store_that_hangs_delays_neither_a_nudge_nor_the_end(tmp_path, uri, monkeypatch):
     asked, answer, waited = threading.Event(), threading.Event(), []
 
-    def hanging(*_):
+    def wait_for_answer(*_):
         asked.set()
         waited.append(answer.wait(LONG))
         raise OSError("no such luck")
 
-    monkeypatch.setattr("fpp_sweep.tracking.folder_sync.SweepRuns", hanging)
+    monkeypatch.setattr("fpp_sweep.tracking.folder_sync.SweepRuns", wait_for_answer)
     sync = BackgroundSync(build_sweep(tmp_path / "perturb-1", trials=2), uri)
     sync.start()
     assert asked.wait(LONG)
     for _ in range(100):
         sync.nudge()
     assert sync.close(0.0) == 6
-    assert not waited  # it hangs still
+    assert not waited  # the store still hangs
     answer.set()
     sync.close(LONG)
 
 
-def test_a_server_that_is_away_is_reported_with_the_number_of_runs_that_it_lacks(tmp_path):
+def test_an_unreachable_server_is_reported_with_the_number_of_missing_runs(tmp_path):
     folder = build_sweep(tmp_path / "perturb-1", trials=2)
     sync = BackgroundSync(folder, f"http://127.0.0.1:{free_port()}")
     sync.start()

@@ -42,20 +42,22 @@ def test_a_user_finds_the_sweep_its_trials_and_the_report(page, mlflow):
     trial_name = "0007 60/6.6 gamma2=4.1 class_var=0.008"
 
     page.goto(link)
-    page.get_by_text("Search for accuracy").first.wait_for()  # the description
+    page.get_by_text("Search for accuracy").first.wait_for()  # in the description of the run
     page.get_by_text("best/accuracy").first.wait_for()
     page.get_by_text("Child runs").first.wait_for()
     page.screenshot(path=mlflow.folder / "1-sweep.png", full_page=True)
 
     page.goto(f"{link}/artifacts/report/sweep.html")
-    page.frame_locator("iframe").get_by_text("Front of the sweep").wait_for()  # its script runs
+    page.frame_locator("iframe").get_by_text("Front of the sweep").wait_for()  # the report's script writes this text
     page.screenshot(path=mlflow.folder / "2-report.png")
 
     experiment = link.partition("/runs/")[0]
     page.goto(f"{experiment}/runs")
     sweep = page.get_by_role("link", name="perturb-20261120-185232").first
     sweep.wait_for()
-    sweep.locator("xpath=ancestor::*[@role='gridcell'][1]").get_by_role("button").first.click()  # shows its children
+    sweep.locator("xpath=ancestor::*[@role='gridcell'][1]").get_by_role(
+        "button"
+    ).first.click()  # unfolds the child runs
     page.get_by_role("link", name=trial_name).first.wait_for()
     page.screenshot(path=mlflow.folder / "3-list.png")
 

@@ -1,4 +1,4 @@
-"""The runs that MLflow should show: names, params, tags, metrics, curves, description, artifacts."""
+"""The runs that MLflow should have: names, params, tags, metrics, curves, description and artifacts."""
 
 import json
 import posixpath
@@ -44,7 +44,7 @@ FRONT = FrontDocument.parse(DOCUMENT)
 
 
 def curves(run):
-    """The values of each curve by step."""
+    """Return each curve as pairs of step and value."""
     points = {}
     for point in run.curves:
         points.setdefault(point.key, []).append((point.step, point.value))
@@ -84,7 +84,7 @@ def test_names_of_runs_sort_by_number_and_have_objectives_and_searched_settings(
 # Params.
 
 
-def test_a_long_text_says_that_it_was_cut():
+def test_a_cut_text_states_its_full_length():
     text = param_text("x" * 7000)
     assert len(text) <= PARAM_LIMIT
     assert text.endswith("... (7000 characters)")
@@ -164,11 +164,11 @@ def test_a_sweep_on_test_has_metrics_without_a_prefix():
     assert not [key for key in metrics if key.startswith("test/")]
 
 
-def test_eleven_datasets_fit_and_of_forty_none_is_shown():
+def test_metrics_of_eleven_datasets_fit_and_those_of_forty_are_left_out():
     eleven = [f"dataset {number}" for number in range(11)]
     record = replace(trial(0), results={"val": split_result(datasets=eleven), "test": split_result(datasets=eleven)})
-    of_datasets = {f"{metric}/{name}" for metric in ("accuracy", "ece") for name in eleven}
-    assert of_datasets <= set(trial_run(INFO, record).metrics)
+    dataset_metrics = {f"{metric}/{name}" for metric in ("accuracy", "ece") for name in eleven}
+    assert dataset_metrics <= set(trial_run(INFO, record).metrics)
     record = replace(trial(0), results={"val": split_result(datasets=[f"d{number}" for number in range(40)])})
     metrics = trial_run(INFO, record).metrics
     assert len(metrics) <= METRICS_LIMIT
@@ -176,7 +176,7 @@ def test_eleven_datasets_fit_and_of_forty_none_is_shown():
     assert not [key for key in metrics if "/d" in key]
 
 
-def test_the_table_has_what_the_metrics_leave_out():
+def test_the_table_has_all_metrics():
     table = metrics_table({"val": split_result(), "test": split_result(54.0, 10.8)}).splitlines()
     assert table[0] == "split,dataset,accuracy,brier,ece,nll,sce"
     assert len(table) == 1 + 2 * (len(DATASETS) + 2)
@@ -227,7 +227,7 @@ def test_a_sweeps_run_has_its_provenance_as_tags():
     }
     assert {name: tags.get(name) for name in expected} == expected
     assert tags["warning"].startswith("hyperparameters were searched on the test split")
-    assert "race" not in tags  # nothing was raced
+    assert "race" not in tags  # the sweep has no race
 
 
 def test_front_and_recommendation_are_tags():
@@ -257,13 +257,13 @@ def test_curves_count_the_trials_that_ended_in_the_order_of_their_ends():
     assert curves(run)["trials_failed"] == [(1, 0), (2, 1), (3, 1)]
     assert curves(run)["device_hours"] == [(1, 0.0125), (2, 0.0125), (3, 0.025)]
     assert curves(run)["hypervolume"] == [(1, 10.0), (3, 12.5)]
-    ended = {1: CREATED + 50, 2: CREATED + 65, 3: CREATED + 170}  # the second failed after five seconds
+    ended = {1: CREATED + 50, 2: CREATED + 65, 3: CREATED + 170}  # the second trial to end failed after five seconds
     assert {(point.step, point.time) for point in run.curves} == {
         (step, round(at * 1000)) for step, at in ended.items()
     }
 
 
-def test_device_hours_contain_what_a_trial_used_before_it_lost_its_race():
+def test_device_hours_include_stopped_trials():
     raced = replace(failed(0), state="stopped", held=3600.0)
     later = replace(trial(1), held=1800.0)
     assert curves(sweep_run(INFO, [raced, later]))["device_hours"] == [(1, 1.0), (2, 1.5125)]
@@ -285,7 +285,7 @@ def test_stopped_trials_are_counted_from_the_first_one_on():
     assert curves(run)["trials_complete"] == [(1, 1), (2, 1), (3, 2)]
 
 
-def test_points_stay_when_the_test_split_has_been_run(tmp_path):
+def test_points_of_curves_do_not_change_after_the_test_split(tmp_path):
     folder = build_sweep(tmp_path / "made", trials=4)
 
     def points():
@@ -311,7 +311,7 @@ def test_the_description_has_the_answer_and_the_front_of_the_report(tmp_path):
     text = description(folder.info(), front)
     written = (folder.report / "answer.md").read_text()
     assert written.startswith("# made\n")
-    assert text.startswith(written.partition("\n")[2].strip())  # MLflow's page hides all but the first lines
+    assert text.startswith(written.partition("\n")[2].strip())  # MLflow's page shows the first lines only
     assert "| trial-0002 |" in text
     (folder.report / "answer.md").unlink()
     assert description(folder.info(), FrontDocument.read(folder)).startswith("Search for accuracy (max) and ece (min)")
@@ -330,7 +330,7 @@ def test_a_front_behind_a_link_out_of_the_folder_is_not_read(tmp_path, document)
     assert FrontDocument.read(folder) == NO_FRONT
 
 
-def test_links_that_stay_in_the_folder_are_artifacts_and_others_are_named(tmp_path):
+def test_links_within_the_folder_are_artifacts_and_others_are_listed_as_left_out(tmp_path):
     folder = build_sweep(tmp_path / "sent", trials=1, baselines=())
     (tmp_path / "outside").mkdir()
     (folder.report / "inside").symlink_to("sweep.html")

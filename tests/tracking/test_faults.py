@@ -1,4 +1,4 @@
-"""Killed syncs, killed servers and failing requests: in the end MLflow has everything, exactly once."""
+"""After killed syncs, killed servers and failed requests, MLflow has everything exactly once."""
 
 import os
 import signal
@@ -20,9 +20,9 @@ from tests.kit.waiting import LONG, wait_for
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent.parent
-# loads MLflow once, then for every step that it reads forks a process that syncs and is killed before that step, and
-# prints how that process ended; a step is a commit of the database, and the state is saved after each run
-SYNC = """
+# This program loads MLflow once. For every step number that it reads, it forks a process that syncs and is killed at
+# that step, and prints the status of that process. A step is a commit of the database; each run saves the state.
+SYNC_PROGRAM = """
 import os, signal, sys
 from pathlib import Path
 from sqlalchemy import Engine, event
@@ -51,10 +51,10 @@ for line in sys.stdin:
 
 
 @contextmanager
-def syncs(folder, uri):
-    """A process whose children sync: write the step at which one is killed, read how it ended."""
+def forked_syncs(folder, uri):
+    """Run a process whose children sync: write the step that kills a child, then read the child's status."""
     with subprocess.Popen(
-        [sys.executable, "-c", SYNC, str(folder.path), uri],
+        [sys.executable, "-c", SYNC_PROGRAM, str(folder.path), uri],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -64,7 +64,7 @@ def syncs(folder, uri):
         yield process
 
 
-def undisturbed(folder, tmp_path, empty_database, **options):
+def sync_without_faults(folder, tmp_path, empty_database, **options):
     """Return the contents of a database after a sync without faults."""
     other = tmp_path / "undisturbed.db"
     other.write_bytes(empty_database.read_bytes())
@@ -77,15 +77,15 @@ def undisturbed(folder, tmp_path, empty_database, **options):
 def test_a_sync_killed_at_many_steps_leaves_everything_once(tmp_path, database, uri, empty_database):
     check_store(uri)
     folder = build_sweep(tmp_path / "perturb-1", trials=20)
-    with syncs(folder, uri) as process:
+    with forked_syncs(folder, uri) as process:
         for step in range(1, 21):
             print(step, file=process.stdin, flush=True)
-            assert int(process.stdout.readline()) == signal.SIGKILL  # or the test proves nothing
+            assert int(process.stdout.readline()) == signal.SIGKILL  # every sync was killed before its end
             if step % 2:
                 (folder.path / STATE_FILE).unlink(missing_ok=True)
     assert 0 < len(contents(database)["runs"]) < 24
     sync_folder(folder, uri)
-    assert as_sets(contents(database)) == undisturbed(folder, tmp_path, empty_database, trials=20)
+    assert as_sets(contents(database)) == sync_without_faults(folder, tmp_path, empty_database, trials=20)
 
 
 def test_a_server_down_for_the_whole_sweep_gets_everything_when_it_is_up(tmp_path, empty_database):
@@ -97,28 +97,28 @@ def test_a_server_down_for_the_whole_sweep_gets_everything_when_it_is_up(tmp_pat
         folder = build_sweep(tmp_path / "perturb-1")
         sync.nudge()
         assert sync.close(0.0) == 10
-        sync.close(LONG)  # its last attempt is over
+        sync.close(LONG)  # waits until its last attempt has ended
         with pytest.raises(InputError, match="connection refused; 0 runs written, 10 left"):
             sync_folder(folder, mlflow.uri, retry_for=0.0)
         mlflow.start()
         assert sync_folder(folder, mlflow.uri).created == 10
         (link,) = mlflow_links(folder, mlflow.uri)
         assert link.startswith(f"{mlflow.uri}/#/experiments/")
-        assert as_sets(contents(mlflow.database)) == undisturbed(folder, tmp_path, empty_database)
+        assert as_sets(contents(mlflow.database)) == sync_without_faults(folder, tmp_path, empty_database)
         assert list((tmp_path / "server_artifacts").rglob("report/sweep.html"))
 
 
 @pytest.mark.nightly
-def test_a_server_killed_during_a_sync_is_brought_up_to_date_by_itself(tmp_path, empty_database, monkeypatch):
+def test_a_server_killed_during_a_sync_gets_everything_after_its_restart(tmp_path, empty_database, monkeypatch):
     set_status, calls = SweepRuns.set_status, []
 
-    def kill_at_the_fourth(*arguments):
+    def kill_server_at_the_fourth_call(*arguments):
         if len(calls) == 3:
             mlflow.kill()
         calls.append(1)
         set_status(*arguments)
 
-    monkeypatch.setattr(SweepRuns, "set_status", kill_at_the_fourth)
+    monkeypatch.setattr(SweepRuns, "set_status", kill_server_at_the_fourth_call)
     with server(tmp_path, empty_database) as mlflow:
         mlflow.start()
         folder = build_sweep(tmp_path / "perturb-1", running_trials=range(6), state="running", report=False)
@@ -131,13 +131,13 @@ def test_a_server_killed_during_a_sync_is_brought_up_to_date_by_itself(tmp_path,
         mlflow.start()
         assert sync.close(LONG) == 0
         assert sync.status().error is None
-        assert as_sets(contents(mlflow.database)) == undisturbed(folder, tmp_path, empty_database)
+        assert as_sets(contents(mlflow.database)) == sync_without_faults(folder, tmp_path, empty_database)
 
 
-def test_fifteen_runs_arrive_once_though_a_fifth_of_all_requests_fails(
+def test_fifteen_runs_arrive_once_although_a_fifth_of_all_requests_fail(
     tmp_path, empty_database, monkeypatch, quick_retries, capsys
 ):
-    monkeypatch.setattr("fpp_sweep.tracking.uri.CHECK_SECONDS", LONG)  # the first requests may fail, too
+    monkeypatch.setattr("fpp_sweep.tracking.uri.CHECK_SECONDS", LONG)  # the first requests may fail too
     faults = []
     folder = build_sweep(tmp_path / "perturb-1", trials=11)
     with server(tmp_path, empty_database) as mlflow:
@@ -149,6 +149,6 @@ def test_fifteen_runs_arrive_once_though_a_fifth_of_all_requests_fails(
         assert "MLflow: trial-0" in output.err
         assert set(faults) == {500, 503, "drop", "lost"}
         assert len(faults) > 20
-        everything = undisturbed(folder, tmp_path, empty_database, trials=11)
+        everything = sync_without_faults(folder, tmp_path, empty_database, trials=11)
         assert as_sets(contents(mlflow.database)) == everything
         assert len(list((tmp_path / "server_artifacts").rglob("config.yaml"))) == 14

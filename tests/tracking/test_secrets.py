@@ -1,4 +1,4 @@
-"""Secrets in MLflow's address stay secret, and a folder from elsewhere chooses neither store nor files."""
+"""Secrets in MLflow's address stay secret; a folder from elsewhere decides neither about stores nor about files."""
 
 import stat
 import subprocess
@@ -38,7 +38,7 @@ SPACE = "params: {fpp.gamma1: {low: 0.1, high: 10}}"
 @given(PASSWORDS, SHAPES)
 @example("S3/a@b?c#:cret", "postgresql://me:{}@db/mlflow")
 @example("S3@cret", "mysql+pymysql://db/x?user=me&password={}&ssl=1")
-def test_no_password_is_shown_whatever_it_is_made_of(password, shape):
+def test_no_password_is_shown_whatever_its_characters(password, shape):
     uri = shape.format(password)
     words = ["--tracking-uri", uri, f"--tracking-uri={uri}", "--set", f"work.tracking_uri={uri}"]
     error = one_line(ValueError(f"cannot connect to {uri}: no such luck"), 1000)
@@ -51,7 +51,7 @@ def test_no_password_is_shown_whatever_it_is_made_of(password, shape):
 @given(PASSWORDS, SHAPES)
 @example("S3/a@b?c#:cret", "ftp://me:{}@db/mlflow")
 @example("S3cret", "me:{}@db")
-def test_an_address_that_is_refused_is_refused_without_its_password(password, shape):
+def test_the_refusal_of_an_address_does_not_show_its_password(password, shape):
     uri = shape.format(password)
     if uri.startswith("postgresql") and not set(password) & set("/?#@[]\\ \0"):
         uri = f"ftp{uri}"
@@ -61,7 +61,7 @@ def test_an_address_that_is_refused_is_refused_without_its_password(password, sh
 
 
 @given(PASSWORDS)
-def test_a_record_has_a_password_in_one_field_of_a_file_that_only_its_owner_reads(tmp_path_factory, password):
+def test_only_one_field_of_a_file_that_only_its_owner_can_read_has_the_password(tmp_path_factory, password):
     uri = f"postgresql://me:{quote(password, safe='')}@db/mlflow"
     space = parse_space(SPACE, "space.yaml", [f"work.tracking_uri={uri}"])
     folder = build_sweep(tmp_path_factory.mktemp("sweep") / "perturb-1", trials=0, baselines=())
@@ -78,15 +78,15 @@ def test_a_record_has_a_password_in_one_field_of_a_file_that_only_its_owner_read
 
 def test_a_password_in_the_text_of_another_library_is_not_shown(tmp_path, monkeypatch):
     uri = "postgresql://me:secret@db/mlflow"
-    for before in range(200):  # wherever the text is cut
+    for before in range(200):  # moves the password to every position of the cut
         assert "sec" not in one_line(ValueError(f"{'x' * before} {uri} {'y' * 100}"), 120)
 
-    def refusing(*_):
+    def refuse_connection(*_):
         raise OSError(f"{uri}: no such luck")
 
     monkeypatch.setattr("fpp_sweep.tracking.uri.CHECK_SECONDS", 0.1)
     for name in ("uri.connect", "folder_sync.connect"):
-        monkeypatch.setattr(f"fpp_sweep.tracking.{name}", refusing)
+        monkeypatch.setattr(f"fpp_sweep.tracking.{name}", refuse_connection)
     folder = build_sweep(tmp_path / "perturb-1", trials=1)
     for attempt in (lambda: check_store(uri), lambda: sync_folder(folder, uri, retry_for=0.0)):
         with pytest.raises(InputError, match="no such luck") as refusal:
@@ -104,15 +104,15 @@ def test_an_error_of_a_command_shows_no_password(capsys):
     assert "S3cret" not in "".join(capsys.readouterr())
 
 
-def holding(folder, *words):
-    """The files below a folder that contain one of these words."""
+def files_containing(folder, *words):
+    """Return the files below a folder that contain one of these words."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {path for path in files if any(word.encode() in path.read_bytes() for word in words)}
 
 
 @pytest.mark.slow
 def test_a_server_behind_a_password_gets_everything_and_no_other_file_has_the_password(tmp_path, empty_database):
-    """A real sweep, a real server, and a proxy that asks for name and password."""
+    """The test runs a real sweep and a real server behind a proxy that asks for name and password."""
     password = "S3/a@b:cret"
     encoded = quote(password, safe="")
     words = "--trials", "1", "--name", "one"
@@ -127,8 +127,10 @@ def test_a_server_behind_a_password_gets_everything_and_no_other_file_has_the_pa
             assert driver.returncode == 0, out + err
             assert f"MLflow      http://{address}/#/experiments/" in out
             folder = only_sweep(work)
-            assert holding(tmp_path, password, encoded) == {folder.info_file, folder.info_copy}
-            assert {stat.S_IMODE(path.stat().st_mode) for path in holding(tmp_path, password, encoded)} == {0o600}
+            assert files_containing(tmp_path, password, encoded) == {folder.info_file, folder.info_copy}
+            assert {stat.S_IMODE(path.stat().st_mode) for path in files_containing(tmp_path, password, encoded)} == {
+                0o600
+            }
             assert password not in out + err
             assert encoded not in out + err
             assert len(contents(mlflow.database)["runs"]) == 3
@@ -137,7 +139,7 @@ def test_a_server_behind_a_password_gets_everything_and_no_other_file_has_the_pa
             command = [sys.executable, "-m", "fpp_sweep.sync", str(folder.path)]
             in_environment = {"MLFLOW_TRACKING_USERNAME": "me", "MLFLOW_TRACKING_PASSWORD": password}
             for flags, variables, code in (
-                (["--verify"], {}, 0),  # the store that was used before
+                (["--verify"], {}, 0),  # uses the store of the sweep
                 (["--verify", "--into", f"http://me:wrong-one@{address}"], {}, 2),
                 (["--verify", "--into", f"http://{address}"], {}, 2),
                 (["--verify", "--into", f"http://{address}"], in_environment, 0),
@@ -149,7 +151,7 @@ def test_a_server_behind_a_password_gets_everything_and_no_other_file_has_the_pa
                 assert "wrong-one" not in done.stderr
                 assert len(done.stderr.splitlines()) == (1 if code else 0), done.stderr
                 assert not code or "HTTP 401 Unauthorized" in done.stderr
-            assert holding(tmp_path, password, encoded) == {folder.info_file, folder.info_copy}
+            assert files_containing(tmp_path, password, encoded) == {folder.info_file, folder.info_copy}
 
 
 def test_a_store_on_record_that_the_user_has_not_used_before_is_not_used(tmp_path, monkeypatch):
@@ -180,14 +182,14 @@ def test_links_that_lead_out_of_the_folder_are_not_followed(tmp_path, uri, capsy
     folder = build_sweep(tmp_path / "perturb-1", trials=2, failed_trials=())
     (folder.report / "key.txt").symlink_to(secret / "key")
     (folder.report / "linked").symlink_to(secret)
-    (folder.report / "page.html").symlink_to("sweep.html")  # stays within
+    (folder.report / "page.html").symlink_to("sweep.html")  # this link stays in the folder
     (folder.path / "artifacts/baseline-zero_shot").symlink_to(secret)
     before = (secret / "key").read_text()
     (folder.path / LOCK_FILE).unlink(missing_ok=True)
     sync.main([str(folder.path), "--into", uri])
     uploaded = [path for path in (tmp_path / "mlartifacts").rglob("*") if path.is_file()]
     assert {path.name for path in uploaded} >= {"sweep.html", "page.html"}
-    assert not holding(tmp_path / "mlartifacts", "S3cret")
+    assert not files_containing(tmp_path / "mlartifacts", "S3cret")
     err = capsys.readouterr().err
     assert err.startswith("note: left out 3 links that lead out of the folder, such as artifacts/baseline-")
     assert (secret / "key").read_text() == before
@@ -241,7 +243,7 @@ def test_a_front_with_wrong_types_is_ignored(tmp_path, uri, damaged):
     assert sync_folder(folder, uri).created == 2
 
 
-def test_strange_texts_arrive_once(tmp_path, uri):
+def test_texts_with_control_characters_arrive_once(tmp_path, uri):
     folder = build_sweep(tmp_path / "perturb-1", trials=2, failed_trials=(1,), baselines=())
     info = folder.info()
     strange = {"a/b\\..": "x", "": "y", "esc\x1b": "\x1b[2J\0", "half": "\ud800", "long": "z" * 2**20}

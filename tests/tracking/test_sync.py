@@ -1,4 +1,4 @@
-"""`sync_folder` writes every run, param, metric, tag and artifact of a sweep once."""
+"""`sync_folder` writes every run, param, metric, tag and artifact of a sweep exactly once."""
 
 import errno
 import os
@@ -40,18 +40,18 @@ def params(database, name):
     return dict(rows(database, "select key, value from params join runs using (run_uuid) where name = ?", name))
 
 
-def latest(database, name):
+def latest_metrics(database, name):
     return dict(rows(database, "select key, value from latest_metrics join runs using (run_uuid) where name = ?", name))
 
 
-def history(database, name, key):
-    """The points of a metric: step and value."""
+def metric_history(database, name, key):
+    """Return the points of a metric as pairs of step and value."""
     query = "select step, value from metrics join runs using (run_uuid) where name = ? and key = ? order by step, value"
     return rows(database, query, name, key)
 
 
-def artifacts(folder):
-    """The artifacts beside a database by name, each once for every run that has it."""
+def artifact_names(folder):
+    """Return the names of all artifacts beside a database, without the run."""
     files = [path for path in (folder / "mlartifacts").rglob("*") if path.is_file()]
     return {path.relative_to(folder / "mlartifacts").as_posix().partition("/artifacts/")[2] for path in files}
 
@@ -66,26 +66,26 @@ def test_a_sweep_becomes_a_run_with_a_child_for_each_trial_and_baseline(tmp_path
     children = rows(database, "select count(*) from tags where key = 'mlflow.parentRunId' and value = ?", parent)
     assert children == [(9,)]
     member, other = "0005 58/8 gamma2=1.42 class_var=0.006", "0004 57/8.7 gamma2=0.835 class_var=0.005"
-    assert latest(database, member)["test/accuracy"] == 57.3
+    assert latest_metrics(database, member)["test/accuracy"] == 57.3
     assert params(database, member)["fpp.gamma2"] == "1.41986"
     assert (tags(database, member)["on_front"], tags(database, other)["on_front"]) == ("true", "false")
     assert "non-finite" in tags(database, "0003 gamma2=0.491 class_var=0.004")["reason"]
 
 
-def test_sweeps_of_one_group_stand_under_one_run(tmp_path, database, uri):
+def test_sweeps_of_one_group_have_one_parent_run(tmp_path, database, uri):
     page = tmp_path / "reproduction.html"
     page.write_text("<title>all tables</title>")
     for name in ("main", "seeds"):
         folder = build_sweep(tmp_path / name, trials=2, failed_trials=(), baselines=())
         folder.write_info(replace(folder.info(), group="tiny@123.000"))
-        for _ in range(2):  # the second sync finds what the first has created
+        for _ in range(2):  # the second sync finds the runs of the first
             sync_folder(folder, uri)
             upload_group_files(folder, uri, [page])
     ((above,),) = rows(database, "select run_uuid from runs where name = 'tiny'")
     below = "select name from tags join runs using (run_uuid) where key = 'mlflow.parentRunId' and value = ?"
     assert sorted(rows(database, below, above)) == [("main",), ("seeds",)]
     assert statuses(database)["tiny"] == "FINISHED"
-    assert "reproduction.html" in artifacts(tmp_path)
+    assert "reproduction.html" in artifact_names(tmp_path)
 
 
 # Repeated calls.
@@ -141,10 +141,10 @@ def test_a_running_trial_is_shown_and_gets_its_results_when_it_ends(tmp_path, da
     sync_folder(folder, uri)
     assert statuses(database)["0002 gamma2=0.289 class_var=0.003"] == "RUNNING"
     folder.write_trial(trial(2))
-    assert sync_folder(folder, uri).updated == 2  # the trial, and the sweep that counts it
+    assert sync_folder(folder, uri).updated == 2  # the trial, and the sweep with its counts
     name = "0002 55/10.1 gamma2=0.289 class_var=0.003"
     assert statuses(database)[name] == "FINISHED"
-    assert latest(database, name)["accuracy"] == 55.0
+    assert latest_metrics(database, name)["accuracy"] == 55.0
 
 
 def test_a_trial_that_runs_again_after_an_interruption_is_running_and_has_no_reason(tmp_path, database, uri):
@@ -161,15 +161,15 @@ def test_a_trial_that_runs_again_after_an_interruption_is_running_and_has_no_rea
     assert tags(database, name)["attempt"] == "2"
 
 
-def test_a_trial_that_leaves_the_front_loses_what_the_front_said_about_it(tmp_path, database, uri):
+def test_a_trial_that_leaves_the_front_loses_the_tags_of_the_front(tmp_path, database, uri):
     folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=1)
     front = folder.report / "front.json"
     front.write_text(
         '{"members": [{"name": "trial-0000"}], "support": {"trial-0000": "likely"}, "recommended": "trial-0000"}'
     )
     sync_folder(folder, uri)
-    of_front = {"on_front": "true", "front_support": "likely", "recommended": "true"}
-    assert of_front.items() <= tags(database, "0000 53/11.5 code gamma2=0.1 class_var=0.001").items()
+    front_tags = {"on_front": "true", "front_support": "likely", "recommended": "true"}
+    assert front_tags.items() <= tags(database, "0000 53/11.5 code gamma2=0.1 class_var=0.001").items()
     assert tags(database, "perturb-1")["recommended"] == "trial-0000"
     front.write_text('{"members": []}')
     sync_folder(folder, uri)
@@ -179,7 +179,7 @@ def test_a_trial_that_leaves_the_front_loses_what_the_front_said_about_it(tmp_pa
     assert "recommended" not in tags(database, "perturb-1")
 
 
-def test_a_waiting_trial_is_scheduled_without_an_end_and_a_stopped_one_says_why(tmp_path, database, uri):
+def test_a_waiting_trial_is_scheduled_and_a_stopped_trial_has_a_reason(tmp_path, database, uri):
     folder = build_sweep(
         tmp_path / "perturb-1", baselines=(), trials=2, failed_trials=(1,), running_trials=(0,), report=False
     )
@@ -194,7 +194,7 @@ def test_a_waiting_trial_is_scheduled_without_an_end_and_a_stopped_one_says_why(
     assert tags(database, stopped)["reason"] == "lower after 2 of 5 datasets"
 
 
-def test_a_changed_value_replaces_the_one_before_even_if_it_is_smaller_and_as_old(tmp_path, database, uri):
+def test_a_changed_value_replaces_the_former_one_even_if_it_is_smaller_and_equally_old(tmp_path, database, uri):
     folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, report=False)
     sync_folder(folder, uri)
     record = trial(1)
@@ -204,11 +204,11 @@ def test_a_changed_value_replaces_the_one_before_even_if_it_is_smaller_and_as_ol
     (folder.path / STATE_FILE).unlink()
     sync_folder(folder, uri)
     name = "0001 54/10.8 gamma2=0.17 class_var=0.002"
-    assert latest(database, name)["accuracy"] == 1.5
-    assert history(database, name, "accuracy") == [(0, 1.5), (0, 54.0)]
+    assert latest_metrics(database, name)["accuracy"] == 1.5
+    assert metric_history(database, name, "accuracy") == [(0, 1.5), (0, 54.0)]
 
 
-def test_a_curve_has_a_point_for_each_trial_also_where_its_value_stays(tmp_path, database, uri):
+def test_a_curve_has_a_point_for_each_trial_even_if_its_value_does_not_change(tmp_path, database, uri):
     folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, running_trials=(1,), report=False)
     sync_folder(folder, uri)
     folder.write_trial(failed(1))
@@ -216,8 +216,8 @@ def test_a_curve_has_a_point_for_each_trial_also_where_its_value_stays(tmp_path,
     (folder.path / STATE_FILE).unlink()
     folder.write_trial(trial(2))
     sync_folder(folder, uri)
-    assert history(database, "perturb-1", "trials_complete") == [(1, 1), (2, 1), (3, 2)]
-    assert history(database, "perturb-1", "best/accuracy") == [(1, 53), (2, 53), (3, 55)]
+    assert metric_history(database, "perturb-1", "trials_complete") == [(1, 1), (2, 1), (3, 2)]
+    assert metric_history(database, "perturb-1", "best/accuracy") == [(1, 53), (2, 53), (3, 55)]
 
 
 def test_a_changed_param_is_named_in_a_tag_because_mlflow_keeps_the_first_value(tmp_path, database, uri):
@@ -232,7 +232,7 @@ def test_a_changed_param_is_named_in_a_tag_because_mlflow_keeps_the_first_value(
 # Artifacts.
 
 
-def test_artifacts_lie_beside_the_database_wherever_the_command_is_started(
+def test_artifacts_are_stored_beside_the_database_from_any_working_folder(
     tmp_path, database, uri, monkeypatch, tmp_path_factory
 ):
     folder = build_sweep(tmp_path / "perturb-1", baselines=())
@@ -240,7 +240,7 @@ def test_artifacts_lie_beside_the_database_wherever_the_command_is_started(
     check_store("sqlite:///mlflow.db")
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     sync_folder(folder, uri)
-    assert artifacts(tmp_path) >= {
+    assert artifact_names(tmp_path) >= {
         "report/sweep.html",
         "report/best/trial-0005.yaml",
         "space.yaml",
@@ -252,7 +252,7 @@ def test_artifacts_lie_beside_the_database_wherever_the_command_is_started(
 
 
 @pytest.mark.parametrize("refusal", [None, errno.EXDEV, errno.EPERM, errno.EMLINK])
-def test_files_are_linked_where_the_disk_allows_it_and_copied_elsewhere(tmp_path, uri, monkeypatch, refusal):
+def test_files_are_linked_if_the_disk_allows_it_and_copied_otherwise(tmp_path, uri, monkeypatch, refusal):
     folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
     if refusal is not None:
 
@@ -266,14 +266,14 @@ def test_files_are_linked_where_the_disk_allows_it_and_copied_elsewhere(tmp_path
     assert stored.read_bytes() == page.read_bytes()
     assert stored.samefile(page) == (refusal is None)
     (folder.path / STATE_FILE).unlink()
-    sync_folder(folder, uri)  # which uploads the same files again
+    sync_folder(folder, uri)  # uploads the same files again
     assert stored.samefile(page) == (refusal is None)
     assert not [path for path in stored.parent.iterdir() if path.name.startswith(".")]
-    shutil.rmtree(folder.path)  # what MLflow has does not depend on the folder
+    shutil.rmtree(folder.path)  # MLflow's files do not depend on the folder
     assert stored.read_text().endswith("</script>")
 
 
-def test_the_report_is_uploaded_again_only_where_it_changed(tmp_path, uri):
+def test_only_changed_files_of_the_report_are_uploaded_again(tmp_path, uri):
     folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2)
     sync_folder(folder, uri)
     (page,) = (tmp_path / "mlartifacts").glob("*/*/artifacts/report/sweep.html")
@@ -317,7 +317,7 @@ def test_names_with_strange_characters_arrive(tmp_path, database, uri, monkeypat
     assert [path.read_text() for path in stored] == ["safe and sound"]
 
 
-# Runs that were deleted, or created twice.
+# Runs that were deleted or created twice.
 
 
 def test_a_run_that_a_user_deleted_is_restored(tmp_path, database, uri):
@@ -355,7 +355,7 @@ def test_two_sweeps_of_one_name_have_separate_runs(tmp_path, database, uri):
     [(0, False, False), (-1000, False, False), (1000, False, True), (-1000, True, True)],
     ids=["as old", "older, but not written to", "younger", "older, but deleted"],
 )
-def test_of_a_run_created_twice_the_right_one_stays(tmp_path, database, uri, started, deleted, forgotten):
+def test_if_a_run_was_created_twice_the_right_one_is_kept(tmp_path, database, uri, started, deleted, forgotten):
     folder = build_sweep(tmp_path / "perturb-1", trials=1)
     sync_folder(folder, uri)
     active = "select run_uuid from runs where lifecycle_stage = 'active'"
@@ -373,7 +373,7 @@ def test_of_a_run_created_twice_the_right_one_stays(tmp_path, database, uri, sta
     assert as_sets(contents(database)) == before
 
 
-def test_all_runs_are_found_however_many_pages_they_fill(tmp_path, database, uri, monkeypatch):
+def test_a_search_for_runs_reads_all_pages(tmp_path, database, uri, monkeypatch):
     folder = build_sweep(tmp_path / "perturb-1", trials=4)
     sync_folder(folder, uri)
     (folder.path / STATE_FILE).unlink()
@@ -385,8 +385,8 @@ def test_all_runs_are_found_however_many_pages_they_fill(tmp_path, database, uri
 # Failures.
 
 
-class Flaky:
-    """An MLflow client whose calls fail by a list of faults: `before` or `after` they are carried out, or None."""
+class FlakyClient:
+    """An MLflow client with a fault for each call: fail `before` or `after` the call's effect, or None."""
 
     def __init__(self, client, faults, error=None):
         self._client = client
@@ -412,20 +412,20 @@ class Flaky:
 
 
 def make_flaky(monkeypatch, faults, error=None):
-    monkeypatch.setattr("fpp_sweep.tracking.folder_sync.connect", lambda uri: Flaky(connect(uri), faults, error))
+    monkeypatch.setattr("fpp_sweep.tracking.folder_sync.connect", lambda uri: FlakyClient(connect(uri), faults, error))
 
 
 @pytest.mark.parametrize("kind", ["before", "after"])
-def test_every_run_arrives_once_though_every_fifth_request_fails(
+def test_every_run_arrives_once_although_every_fifth_request_fails(
     tmp_path, database, uri, monkeypatch, empty_database, quick_retries, kind
 ):
     folder = build_sweep(tmp_path / "perturb-1", trials=11)
 
-    def every_fifth():
+    def faults_at_every_fifth_call():
         while True:
             yield from (None, None, None, None, kind)
 
-    make_flaky(monkeypatch, every_fifth())
+    make_flaky(monkeypatch, faults_at_every_fifth_call())
     result = sync_folder(folder, uri, show_progress=True)
     monkeypatch.undo()
     assert result.updated == 15
@@ -434,7 +434,7 @@ def test_every_run_arrives_once_though_every_fifth_request_fails(
     assert as_sets(contents(database)) == as_sets(contents(undisturbed))
 
 
-def test_the_progress_of_a_sync_counts_the_runs_up_to_all_of_them(tmp_path, uri, monkeypatch):
+def test_the_progress_of_a_sync_counts_all_runs(tmp_path, uri, monkeypatch):
     counts = []
 
     class CountedBar(Bar):
@@ -447,17 +447,15 @@ def test_the_progress_of_a_sync_counts_the_runs_up_to_all_of_them(tmp_path, uri,
     assert counts == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_a_sync_without_progress_ends_in_the_stated_time_and_says_the_cause(
-    tmp_path, uri, monkeypatch, quick_retries, capsys
-):
+def test_a_sync_without_progress_ends_in_time_and_names_the_cause(tmp_path, uri, monkeypatch, quick_retries, capsys):
     folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
 
-    def fails_from_the_tenth_request_on():
+    def faults_from_the_tenth_call():
         yield from [None] * 9
         while True:
             yield "before"
 
-    make_flaky(monkeypatch, fails_from_the_tenth_request_on())
+    make_flaky(monkeypatch, faults_from_the_tenth_call())
     with pytest.raises(InputError, match=r"HTTP 503 Service Unavailable: .*; 1 runs written, 1 left for another sync"):
         sync_folder(folder, uri, retry_for=0.05, show_progress=True)
     retries = [line for line in capsys.readouterr().err.splitlines() if "next attempt in" in line]
@@ -465,22 +463,27 @@ def test_a_sync_without_progress_ends_in_the_stated_time_and_says_the_cause(
     assert all("HTTP 503 Service Unavailable" in line and "s more without progress" in line for line in retries)
 
 
-def with_a_bad_param(name):
+def make_run_with_bad_param(name):
     from fpp_sweep.tracking.desired import trial_run
 
-    def changed(info, record, front):
+    def trial_run_with_bad_param(info, record, front):
         run = trial_run(info, record, front)
-        return replace(run, params={"not (allowed)": "1"}) if record.name == name else run
+        if record.name == name:
+            return replace(run, params={"not (allowed)": "1"})
+        return run
 
-    return changed
+    return trial_run_with_bad_param
 
 
 def test_a_run_that_mlflow_refuses_is_reported_at_once_and_does_not_stop_the_others(
     tmp_path, database, uri, monkeypatch
 ):
     folder = build_sweep(tmp_path / "perturb-1", trials=3, report=False)
-    monkeypatch.setattr("fpp_sweep.tracking.folder_sync.trial_run", with_a_bad_param("trial-0001"))
-    monkeypatch.setattr("fpp_sweep.tracking.sync.time.sleep", lambda _: pytest.fail("it would be refused again"))
+    monkeypatch.setattr("fpp_sweep.tracking.folder_sync.trial_run", make_run_with_bad_param("trial-0001"))
+    monkeypatch.setattr(
+        "fpp_sweep.tracking.sync.time.sleep",
+        lambda _: pytest.fail("waits for another attempt, which MLflow would refuse too"),
+    )
     with pytest.raises(InputError, match=r"trial-0001: .*; 6 runs written, 1 left"):
         sync_folder(folder, uri)
     assert "0002 55/10.1 gamma2=0.289 class_var=0.003" in statuses(database)
@@ -505,7 +508,7 @@ def test_a_run_whose_state_could_not_be_set_gets_it_with_the_next_sync(tmp_path,
     assert set(statuses(database).values()) == {"FINISHED"}
 
 
-# Is there anything to do, and may it be done?
+# Folders that are up to date, and stores that may be used.
 
 
 CHANGES = {
@@ -514,7 +517,7 @@ CHANGES = {
     "sweep.json": lambda folder: folder.write_info(replace(folder.info(), spent=5.0)),
     "an artifact": lambda folder: (folder.artifacts("trial-0000") / "prompts" / "new").write_text(""),
     "the report": lambda folder: (folder.report / "front.csv").write_text("new"),
-    "a file that is gone": lambda folder: (folder.report / "front.csv").unlink(),
+    "a deleted file": lambda folder: (folder.report / "front.csv").unlink(),
 }
 
 
@@ -540,7 +543,7 @@ def test_a_folder_is_not_synced_with_another_store_or_after_a_failure(tmp_path, 
     (tmp_path / "elsewhere.db").rename(database)
     assert is_synced(folder, uri)
     with monkeypatch.context() as patched:
-        patched.setattr("fpp_sweep.tracking.folder_sync.trial_run", with_a_bad_param("trial-0001"))
+        patched.setattr("fpp_sweep.tracking.folder_sync.trial_run", make_run_with_bad_param("trial-0001"))
         with pytest.raises(InputError):
             sync_folder(folder, uri)
     assert not is_synced(folder, uri)
@@ -576,7 +579,7 @@ def test_a_copy_of_a_folder_does_not_write_to_the_runs_of_the_original(tmp_path,
     linked = tmp_path / "link"
     linked.symlink_to(folder.path)
     assert trusted_uri(SweepFolder(linked), "") == uri
-    sync_folder(copy, uri)  # the user has named the store
+    sync_folder(copy, uri)  # now the user has named the store for the copy
     assert trusted_uri(copy, "") == uri
 
 
@@ -588,7 +591,7 @@ def test_links_lead_to_the_sweeps_run_where_it_was_written(tmp_path, uri):
     sync_folder(folder, uri)
     ((run,),) = rows(tmp_path / "mlflow.db", "select run_uuid from runs where name = 'perturb-1'")
     assert mlflow_links(folder, uri) == [ui_command(uri), f"http://127.0.0.1:5000/#/experiments/1/runs/{run}"]
-    assert mlflow_links(folder, server) == [server]  # its runs are in another store
+    assert mlflow_links(folder, server) == [server]  # the sweep's runs are in another store
     command = runnable(f"fpp-sweep sync {folder.path} --into sqlite:///mlflow.db")
     assert mlflow_links(folder, "sqlite:////home/sender/mlflow.db")[1] == command
 

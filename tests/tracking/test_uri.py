@@ -1,4 +1,4 @@
-"""Stores: which are refused, how an SQLite file is created and upgraded, what is shown of an address or an error."""
+"""Stores: refused addresses, creation and upgrade of SQLite files, and one-line texts of addresses and errors."""
 
 import os
 import socket
@@ -21,10 +21,10 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.mark.parametrize("kind", ["refused", "hanging"])
 def test_a_server_that_does_not_answer_is_refused_before_mlflow_is_imported(kind, monkeypatch):
-    """MLflow itself would retry for minutes."""
+    """The check comes first because MLflow itself would retry for minutes."""
     monkeypatch.setattr(uri, "load", lambda: pytest.fail("MLflow was imported"))
     monkeypatch.setattr(uri, "CHECK_SECONDS", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as hanging:  # accepts, and never answers
+    with socket.create_server(("127.0.0.1", 0)) as hanging:  # the socket accepts connections and never answers
         port = hanging.getsockname()[1] if kind == "hanging" else free_port()
         with pytest.raises(InputError, match="cannot be used") as refusal:
             check_store(f"http://127.0.0.1:{port}")
@@ -101,7 +101,7 @@ def test_a_database_of_an_older_mlflow_is_backed_up_with_its_rows_before_it_is_u
     assert rows(path, "select version_num from alembic_version") != [(version,)]
     assert rows(path, "select run_uuid, name from runs") == [("a1", "precious")]
     check_store(f"sqlite:///{path}")
-    assert list(tmp_path.glob("*.backup")) == [backup]  # an upgraded database needs no other
+    assert list(tmp_path.glob("*.backup")) == [backup]  # an upgraded database gets no second backup
 
 
 def test_a_failed_upgrade_leaves_its_backup_and_the_next_one_does_not_replace_it(tmp_path, monkeypatch):
@@ -113,14 +113,14 @@ def test_a_failed_upgrade_leaves_its_backup_and_the_next_one_does_not_replace_it
 
     monkeypatch.setattr("mlflow.store.db.utils._upgrade_db", upgrade_that_fails)
     for minute in (1, 2):
-        monkeypatch.setattr(uri, "datetime", Clock(minute))
+        monkeypatch.setattr(uri, "datetime", FixedClock(minute))
         with pytest.raises(InputError, match="the disk is full"):
             check_store(f"sqlite:///{path}")
     assert len(list(tmp_path.glob("*.backup"))) == 2
 
 
-class Clock:
-    """A substitute for the class `datetime`, at a given minute."""
+class FixedClock:
+    """A substitute for the class `datetime` that is fixed at a given minute."""
 
     def __init__(self, minute):
         self.minute = minute
@@ -131,9 +131,9 @@ class Clock:
         return datetime.datetime(2026, 11, 20, 12, self.minute)
 
 
-# loads MLflow once, then for every line forks a process that is killed after it has created so many tables, and prints
-# how that process ended; at 0 none is killed
-CREATE = """
+# This program loads MLflow once. For every number that it reads, it forks a process that is killed after the creation
+# of that many tables, and prints the status of that process. At 0, the process is not killed.
+CREATE_PROGRAM = """
 import os, signal, sys
 from sqlalchemy import Engine, event
 from fpp_sweep.cli.command import run
@@ -163,7 +163,7 @@ KILLED_AT = (20, 40)
 @pytest.mark.slow
 def test_after_a_kill_during_the_creation_of_tables_the_next_start_creates_them(tmp_path):
     with subprocess.Popen(
-        [sys.executable, "-c", CREATE, f"sqlite:///{tmp_path}/mlflow.db"],
+        [sys.executable, "-c", CREATE_PROGRAM, f"sqlite:///{tmp_path}/mlflow.db"],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -204,7 +204,7 @@ def test_a_database_that_was_created_again_is_another_store(tmp_path):
 
 
 def errors_of_mlflow():
-    """Rows of an error, its line, and whether the same request would fail again."""
+    """Return rows of an error, its text in one line, and True if the same request would fail again."""
     import requests
     from mlflow.exceptions import MlflowException, RestException
 
@@ -226,19 +226,23 @@ def errors_of_mlflow():
         (MlflowException("('Connection aborted.', x)"), "the connection was closed without an answer", False),
         (RestException({"error_code": "BAD_REQUEST", "message": "no"}), "HTTP 400 Bad Request: BAD_REQUEST: no", True),
         (RestException({"error_code": "INTERNAL_ERROR", "message": "no"}), "HTTP 500 Internal Server", False),
-        (MlflowException.invalid_parameter_value("Invalid name"), "Invalid name", True),  # of a database, without HTTP
+        (
+            MlflowException.invalid_parameter_value("Invalid name"),
+            "Invalid name",
+            True,
+        ),  # an error of a database has no HTTP status
         (OSError("No space left"), "No space left", False),
         (InputError("the experiment was deleted"), "the experiment was deleted", True),
     ]
 
 
-def test_an_error_is_one_line_with_status_and_reason_and_says_if_a_retry_may_help():
-    for error, line, permanent in errors_of_mlflow():
+def test_an_error_becomes_one_line_and_permanent_errors_are_recognised():
+    for error, line, is_expected_permanent in errors_of_mlflow():
         assert one_line(error).startswith(line)
-        assert is_permanent(error) == permanent, error
+        assert is_permanent(error) == is_expected_permanent, error
 
 
-def test_an_answer_that_may_not_come_again_does_not_refuse_a_store(uri, monkeypatch):  # the fixture, a database
+def test_a_store_is_refused_at_once_only_for_a_permanent_error(uri, monkeypatch):  # the fixture `uri`, not the module
     from mlflow.exceptions import MlflowException
 
     from fpp_sweep.tracking import uri as module

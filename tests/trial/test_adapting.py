@@ -1,5 +1,6 @@
-"""Cutting and joining the work changes no bit; prompts and streams depend on names and seeds only."""
+"""Shards give the same bits as the whole; prompts and random streams depend only on names and seeds."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -35,14 +36,13 @@ def features(tmp_path_factory):
     return cache.features(CLIP, DIGITS, CONFIG.views, 0)
 
 
-def adapter_of(config):
-    return make_adapter(
-        CLIP, config, DIGITS, make_prompt(CLIP, PretrainTask(config=config, dataset="digits", seed=0), DIGITS)
-    )
+def adapter_for(config):
+    prompt = make_prompt(CLIP, PretrainTask(config=config, dataset="digits", seed=0), DIGITS)
+    return make_adapter(CLIP, config, DIGITS, prompt)
 
 
 def predictions(features, *tasks):
-    adapter = adapter_of(tasks[0].config)
+    adapter = adapter_for(tasks[0].config)
     return concatenate([evaluate(CLIP, task, DIGITS, features, adapter)[0] for task in tasks])
 
 
@@ -63,33 +63,34 @@ def test_a_shard_needs_only_the_features_of_its_samples(features, tmp_path):
 
 
 def test_samples_with_unreadable_images_are_left_out_in_every_shard(features):
-    class Holed:
+    class FeaturesOfFiveSamples:
         sample_indices = np.array([0, 2, 3, 70, 199])
 
         def of(self, indices):
             return torch.stack([features.batch(i, i + 1)[0] for i in indices.tolist()])
 
-    found = predictions(Holed(), *TASK.shards(3))
-    assert found.ids == tuple(DIGITS.ids[i] for i in Holed.sample_indices)
-    assert np.array_equal(found.labels, DIGITS.labels[Holed.sample_indices])
+    readable = FeaturesOfFiveSamples.sample_indices
+    joined = predictions(FeaturesOfFiveSamples(), *TASK.shards(3))
+    assert joined.ids == tuple(DIGITS.ids[i] for i in readable)
+    assert np.array_equal(joined.labels, DIGITS.labels[readable])
 
 
-def prompt(seed=0, dataset="digits", **changes):
+def pretrained_prompt(seed=0, dataset="digits", **changes):
     config = replace(CONFIG, prompt="fpp", fpp=replace(CONFIG.fpp, **changes))
     return make_prompt(CLIP, PretrainTask(config=config, dataset=dataset, seed=seed), DIGITS)
 
 
 def test_a_prompt_depends_on_seed_and_dataset_and_nothing_else():
     torch.manual_seed(1)
-    first = prompt()
+    first = pretrained_prompt()
     torch.manual_seed(2)
-    assert torch.equal(first.context, prompt().context)
-    assert not torch.equal(first.context, prompt(seed=1).context)
-    assert not torch.equal(first.context, prompt(dataset="letters").context)
+    assert torch.equal(first.context, pretrained_prompt().context)
+    assert not torch.equal(first.context, pretrained_prompt(seed=1).context)
+    assert not torch.equal(first.context, pretrained_prompt(dataset="letters").context)
 
 
 def test_a_prompts_metadata_has_its_final_losses():
-    origin = prompt().origin
+    origin = pretrained_prompt().origin
     assert float(origin["final_alignment_loss"]) > 0
     assert float(origin["final_flatness_loss"]) < 0
     assert (origin["words"], origin["seed"], origin["dataset"]) == ("a photo of a", "0", "digits")
@@ -97,49 +98,61 @@ def test_a_prompts_metadata_has_its_final_losses():
 
 def test_start_noise_and_gaussian_classes_have_separate_random_streams(monkeypatch):
     streams = []
-    monkeypatch.setattr(
-        prompts, "torch_generator", lambda *names: streams.append(torch_generator(*names)) or streams[-1]
-    )
-    prompt(class_source="gaussian", steps=1)
+
+    def recorded_generator(*names):
+        streams.append(torch_generator(*names))
+        return streams[-1]
+
+    monkeypatch.setattr(prompts, "torch_generator", recorded_generator)
+    pretrained_prompt(class_source="gaussian", steps=1)
     assert len({stream.initial_seed() for stream in streams}) == 3
 
 
 def test_classes_may_come_from_gaussian_tokens():
-    assert not torch.equal(prompt(class_source="gaussian").context, prompt().context)
+    assert not torch.equal(pretrained_prompt(class_source="gaussian").context, pretrained_prompt().context)
 
 
 @pytest.mark.nightly
-@pytest.mark.slow  # open_clip's class names, and a thousand texts
+@pytest.mark.slow  # encodes the thousand class names of ImageNet
 def test_classes_may_come_from_imagenet():
-    assert not torch.equal(prompt(class_source="imagenet", steps=1, draws=1).context, prompt(steps=1, draws=1).context)
+    from_imagenet = pretrained_prompt(class_source="imagenet", steps=1, draws=1)
+    from_dataset = pretrained_prompt(steps=1, draws=1)
+    assert not torch.equal(from_imagenet.context, from_dataset.context)
 
 
 def test_logits_are_stored_on_request_and_give_the_probabilities(features):
-    found = predictions(features, replace(TASK, columns=("logits",)))
-    logits = torch.from_numpy(found.columns["logits"])
+    with_logits = predictions(features, replace(TASK, columns=("logits",)))
+    logits = torch.from_numpy(with_logits.columns["logits"])
     assert logits.shape == (len(DIGITS), len(DIGITS.classes))
-    assert np.array_equal(logits.softmax(-1).max(-1).values.numpy(), found.confidence)
-    assert same_predictions(replace(found, columns={}), predictions(features, TASK))
+    assert np.array_equal(logits.softmax(-1).max(-1).values.numpy(), with_logits.confidence)
+    assert same_predictions(replace(with_logits, columns={}), predictions(features, TASK))
 
 
 MEASURED = replace(TASK, columns=("product", "sharpness"), config=replace(CONFIG, views=ViewConfig(count=4)))
 
 
 def test_sharpness_is_measured_on_request_without_a_second_adaptation(features, monkeypatch):
-    calls = []
-    once = Tpt.adapt_contexts
-    monkeypatch.setattr(Tpt, "adapt_contexts", lambda *given: calls.append(1) or once(*given))
-    found = predictions(features, MEASURED)
-    batches = len(calls)
-    assert same_predictions(replace(found, columns={}), predictions(features, TASK))
-    assert len(calls) == 2 * batches == 2 * -(-len(DIGITS) // tasks.BATCH)
-    numbers = score(found)
-    assert numbers["sharpness"] == pytest.approx(found.columns["sharpness"].mean(), rel=1e-6)
+    calls = 0
+    adapt_contexts = Tpt.adapt_contexts
+
+    def counted(*arguments):
+        nonlocal calls
+        calls += 1
+        return adapt_contexts(*arguments)
+
+    monkeypatch.setattr(Tpt, "adapt_contexts", counted)
+    measured = predictions(features, MEASURED)
+    calls_with_sharpness = calls
+    assert same_predictions(replace(measured, columns={}), predictions(features, TASK))
+    calls_without_sharpness = calls - calls_with_sharpness
+    assert calls_with_sharpness == calls_without_sharpness == math.ceil(len(DIGITS) / tasks.BATCH)
+    numbers = score(measured)
+    assert numbers["sharpness"] == pytest.approx(measured.columns["sharpness"].mean(), rel=1e-6)
     assert numbers["sharpness"] > 0
     assert numbers["fisher_rao"] == pytest.approx(numbers["fisher_rao_root"] ** 2)
-    assert "sharpness" not in score(replace(found, columns={}))
-    rest = replace(MEASURED, columns=("product",))
-    assert predictions(features, rest).columns.keys() == {"product"}
+    assert "sharpness" not in score(replace(measured, columns={}))
+    product_only = replace(MEASURED, columns=("product",))
+    assert predictions(features, product_only).columns.keys() == {"product"}
 
 
 @pytest.mark.parametrize("shards", [2, 4])
@@ -153,7 +166,7 @@ def test_sharpness_is_measured_in_units_of_the_models_embeddings(features):
     larger = replace(CLIP, embedding_scale=2.0)
     config = replace(CONFIG, adapt=replace(CONFIG.adapt, steps=0))
     short, long = (replace(MEASURED, config=config.replace({"measure.rho": rho})) for rho in (0.05, 0.1))
-    adapter = adapter_of(config)
+    adapter = adapter_for(config)
     assert np.array_equal(
         evaluate(larger, short, DIGITS, features, adapter)[0].columns["sharpness"],
         evaluate(CLIP, long, DIGITS, features, adapter)[0].columns["sharpness"],
@@ -162,23 +175,26 @@ def test_sharpness_is_measured_in_units_of_the_models_embeddings(features):
 
 @pytest.mark.parametrize("shard", [64, 128])
 def test_a_stateful_method_continues_from_the_stored_state_of_the_previous_shard(features, monkeypatch, shard):
-    """Between shards the state is bytes; the cached adapter stays at the start of the stream."""
+    """The state is stored as bytes between shards; the cached adapter keeps the state of the stream's start."""
     monkeypatch.setattr(tasks, "SHARD", shard)
     with registered(RUNNING_MEAN):
         task = replace(TASK, config=replace(CONFIG, method="running_mean"))
-        adapter = adapter_of(task.config)
-        begin, state, parts = pack_state(adapter), None, []
+        adapter = adapter_for(task.config)
+        initial_state = pack_state(adapter)
+        state, parts = None, []
         for part in task.shards():
-            made, after = evaluate(CLIP, part, DIGITS, features, with_state(adapter, state) if state else adapter)
+            previous = with_state(adapter, state) if state else adapter
+            part_predictions, after = evaluate(CLIP, part, DIGITS, features, previous)
             state = pack_state(after)
-            parts.append(made)
-        assert pack_state(adapter) == begin != state
+            parts.append(part_predictions)
+        assert pack_state(adapter) == initial_state != state
         assert same_predictions(concatenate(parts), predictions(features, task))
-        assert not same_predictions(predictions(features, *task.shards()), concatenate(parts))  # each from the start
+        each_shard_from_the_initial_state = predictions(features, *task.shards())
+        assert not same_predictions(each_shard_from_the_initial_state, concatenate(parts))
 
 
 def test_a_stateless_method_stores_no_state():
-    assert pack_state(adapter_of(CONFIG)) is None
+    assert pack_state(adapter_for(CONFIG)) is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Conformal sets of a trial: thresholds come from other images, and metrics are the sizes and hits of the sets."""
+"""Conformal sets of a trial: thresholds are fitted on other images; metrics are the sets' sizes and coverage."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ QUICK = preset("tiny").replace({"views.count": 1, "prompt": "a photo of a", "met
 RUN = ("dtd", 0)
 
 
-def made(seed, samples=100, classes=6):
+def random_predictions(seed, samples=100, classes=6):
     random = np.random.default_rng(seed)
     logits = 2 * random.normal(size=(samples, classes))
     labels = (logits / 2 + random.gumbel(size=logits.shape)).argmax(axis=1)
@@ -33,39 +33,39 @@ def made(seed, samples=100, classes=6):
     return Predictions.of(ids, labels, softmax(logits).astype(np.float32), {"logits": logits.astype(np.float32)})
 
 
-def scores(form, predictions):
+def conformal_scores(form, predictions):
     return class_scores(form, softmax(predictions.columns["logits"].astype(np.float64)))
 
 
-def threshold(row, predictions, chosen=slice(None)):
+def fitted_threshold(row, predictions, chosen=slice(None)):
     labels = predictions.labels[chosen]
-    return fit_threshold(scores_of_labels(scores(row.form, predictions)[chosen], labels), row.percent)
+    return fit_threshold(scores_of_labels(conformal_scores(row.form, predictions)[chosen], labels), row.percent)
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_on_test_the_threshold_is_that_of_the_validation_split(name):
-    test, val = made(1), made(2)
+def test_the_threshold_for_the_test_split_is_fitted_on_the_validation_split(name):
+    test, val = random_predictions(1), random_predictions(2)
     found = with_conformal_sets([name], {RUN: test}, {RUN: val})[RUN]
     row = catalogue.CONFORMAL[name]
-    is_in_set = scores(row.form, test) <= threshold(row, val)
+    is_in_set = conformal_scores(row.form, test) <= fitted_threshold(row, val)
     assert found.columns[name].tolist() == is_in_set.sum(axis=1).tolist()
     assert found.columns[name + COVERED].tolist() == [is_in_set[i, label] for i, label in enumerate(test.labels)]
 
 
-def test_on_validation_the_label_of_an_image_has_no_part_in_its_own_threshold():
-    raw = made(3)
+def test_on_validation_the_threshold_of_an_image_ignores_its_own_label():
+    raw = random_predictions(3)
     found = with_conformal_sets(["aps_90"], {RUN: raw}, None)[RUN]
     folds = folds_of("dtd", raw.ids)
     row = catalogue.CONFORMAL["aps_90"]
     for fold in range(FOLDS):
-        is_in_set = scores("aps", raw)[folds == fold] <= threshold(row, raw, folds != fold)
+        is_in_set = conformal_scores("aps", raw)[folds == fold] <= fitted_threshold(row, raw, folds != fold)
         assert found.columns["aps_90"][folds == fold].tolist() == is_in_set.sum(axis=1).tolist()
 
 
-@pytest.mark.parametrize("source", [{RUN: made(4, 49)}, None])
+@pytest.mark.parametrize("source", [{RUN: random_predictions(4, 49)}, None])
 def test_too_few_images_are_refused(source):
     with pytest.raises(InputError, match=r"dtd.*: 49 images are too few for a conformal threshold, which needs 50"):
-        with_conformal_sets(["lac_90"], {RUN: made(5, 49)}, source)
+        with_conformal_sets(["lac_90"], {RUN: random_predictions(5, 49)}, source)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_a_trial_has_size_and_coverage_of_every_set(measured):
     _, record, (part,) = measured
     (own,) = with_conformal_sets(SETS, {RUN: part.predictions}, {RUN: part.fitted_on}).values()
     for name in SETS:
-        size, coverage = (measured_value(record.results["test"], f"{name}_{what}") for what in ("size", "coverage"))
+        size, coverage = (measured_value(record.results["test"], f"{name}_{metric}") for metric in ("size", "coverage"))
         assert size == np.mean(own.columns[name])
         assert coverage == 100 * np.mean(own.columns[name + COVERED])
     averages = record.results["test"].average
@@ -100,7 +100,7 @@ def test_the_sets_of_every_image_are_in_the_predictions_file(measured):
     assert rows["aps_95_covered"].dtype == bool
 
 
-def test_sizes_have_no_interval_and_say_why(measured):
+def test_sizes_have_no_interval_and_a_reason_for_it(measured):
     folder, record, _ = measured
     samples = measure(folder, [record], "test", ["ece", "lac_90_size"]).samples
     reason = metric_interval(samples, "trial-0000", "lac_90_size")

@@ -14,7 +14,7 @@ from fpp_sweep.trial.diagram import Panel, reliability_panels
 
 
 def predictions_of(confidence, labels):
-    """Return predictions of class 0 of two, with these confidences."""
+    """Return predictions among two classes in which class 0 has these probabilities."""
     probabilities = np.array([[value, 1 - value] for value in confidence], np.float32)
     return Predictions.of([str(i) for i in range(len(labels))], np.array(labels), probabilities)
 
@@ -24,15 +24,15 @@ FOUR = predictions_of([0.8125, 0.8125, 0.84375, 1.0], [0, 1, 1, 0])
 
 @pytest.fixture
 def figures(monkeypatch):
-    """The figures that are written."""
+    """Return the list to which every written figure is added."""
     written = []
     save = diagram._save
 
-    def record(figure, path):
+    def save_and_record(figure, path):
         written.append(figure)
         save(figure, path)
 
-    monkeypatch.setattr(diagram, "_save", record)
+    monkeypatch.setattr(diagram, "_save", save_and_record)
     return written
 
 
@@ -49,8 +49,8 @@ def test_the_picture_has_a_panel_for_each_dataset(tmp_path, figures, count):
     assert texts[0] == "trial-0003"
 
 
-def drawn(label):
-    """Return the corners of what has that label, as shares of a panel's side."""
+def drawn_corners(label):
+    """Return the corners of the shapes with this label, as shares of a panel's side."""
     axes = Figure().subplots()
     Panel(axes, left=1.0, bottom=2.0).draw(FOUR, "four")
     (collection,) = [collection for collection in axes.collections if collection.get_label() == label]
@@ -61,12 +61,11 @@ def drawn(label):
 def test_bars_show_accuracy_and_gaps_confidence_and_intervals_contain_the_accuracy():
     mean = (2 * 0.8125 + 0.84375) / 3
     for label, first, last in (("accuracy", (0, 1 / 3), (0, 1)), ("gap to confidence", (1 / 3, mean), (1, 1))):
-        expected = [
-            [(left, low), (left + 0.05, low), (left + 0.05, high), (left, high)]
-            for left, (low, high) in ((0.8, first), (0.95, last))
-        ]
-        np.testing.assert_allclose(drawn(label), expected, atol=1e-7)
-    intervals = drawn("95 % of accuracy")
+        expected = []
+        for left, (low, high) in ((0.8, first), (0.95, last)):
+            expected.append([(left, low), (left + 0.05, low), (left + 0.05, high), (left, high)])
+        np.testing.assert_allclose(drawn_corners(label), expected, atol=1e-7)
+    intervals = drawn_corners("95 % of accuracy")
     np.testing.assert_allclose([line[:, 0] for line in intervals], [[0.825] * 2, [0.975] * 2], atol=1e-7)
     low, high = diagram.wilson_interval(np.array([1, 1]), np.array([3, 1]))
     np.testing.assert_allclose([line[:, 1] for line in intervals], np.stack([low, high], axis=1), atol=1e-7)
@@ -113,7 +112,7 @@ def test_a_failed_write_leaves_no_partial_file(tmp_path):
 
 
 def test_pyplot_is_never_loaded(tmp_path):
-    """It would choose a window system, and keep every figure."""
+    """Pyplot would choose a window system and keep every figure in memory."""
     code = f"""
 import sys
 from pathlib import Path

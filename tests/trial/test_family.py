@@ -17,18 +17,18 @@ from fpp_sweep.spec.tasks import EvalTask, views_for
 from fpp_sweep.trial.adapting import make_adapter
 from tests.kit.tasks import evaluation
 
-CROPS, AUGMIX, PLAIN, DATASETS_OWN = ("off", 64), ("on", 64), ("auto", 1), ("auto", 64)
-PROTOCOLS = {  # fine-grained, ImageNet, shifts, and a user's own dataset
+CROPS, AUGMIX, ONE_VIEW, BY_DATASET = ("off", 64), ("on", 64), ("auto", 1), ("auto", 64)
+PROTOCOLS = {  # AugMix and number of views on fine-grained, ImageNet, shifted and users' own datasets
     "zero": (CROPS, CROPS, CROPS, CROPS),
     "zero_mean": (CROPS, CROPS, CROPS, CROPS),
     "mta": (CROPS, CROPS, CROPS, CROPS),
-    "tda": (PLAIN, PLAIN, AUGMIX, PLAIN),
-    "boostadapter": (CROPS, PLAIN, CROPS, CROPS),
-    "tps": (AUGMIX, CROPS, CROPS, DATASETS_OWN),
-    "rtpt": (AUGMIX, CROPS, CROPS, DATASETS_OWN),
-    "atpt": (DATASETS_OWN,) * 4,
-    "tpt": (DATASETS_OWN,) * 4,
-    "zero_shot": (PLAIN,) * 4,
+    "tda": (ONE_VIEW, ONE_VIEW, AUGMIX, ONE_VIEW),
+    "boostadapter": (CROPS, ONE_VIEW, CROPS, CROPS),
+    "tps": (AUGMIX, CROPS, CROPS, BY_DATASET),
+    "rtpt": (AUGMIX, CROPS, CROPS, BY_DATASET),
+    "atpt": (BY_DATASET,) * 4,
+    "tpt": (BY_DATASET,) * 4,
+    "zero_shot": (ONE_VIEW,) * 4,
 }
 PAPER_ONLY = {
     "tpt_asam", "ctpt_asam", "otpt_asam", "tpt_ent_ent", "ctpt_ent_reg", "ctpt_reg_ent", "otpt_ent_reg", "otpt_reg_ent",
@@ -66,7 +66,7 @@ def test_released_settings_belong_to_known_methods_settings_and_datasets():
                 assert defaults[setting.key] in (None, "auto")
 
 
-def test_a_released_setting_fills_only_what_is_open():
+def test_a_released_setting_replaces_only_unset_values():
     assert with_released("tda", "eurosat", AdaptConfig()).cache_beta == 8
     assert with_released("tda", "eurosat", AdaptConfig(cache_beta=1.0)).cache_beta == 1
     assert with_released("boostadapter", "imagenet_a", AdaptConfig()).boost_query == "views"
@@ -91,7 +91,7 @@ def test_a_dataset_without_released_settings_gets_defaults_which_are_logged(capl
 
 
 class Requested(Exception):
-    """Ends a request for features, whose view settings it holds."""
+    """Ends a request for features; its argument is the requested view settings."""
 
 
 def test_a_worker_loads_the_views_of_the_datasets_group(small, monkeypatch):
@@ -117,7 +117,7 @@ def test_features_are_computed_once_for_each_protocol(make_worker, tmp_path):
         settings = {"views.count": 4, "views.augmix": augmix}
         result = worker.run(evaluation(dataset="digits", method=method, stop=8, **settings), [])
         computed[method] = int(result.features.get("images", 0))
-    crops, plain, augmix = 8, 8, 8  # images, when a protocol is first needed
+    crops, plain, augmix = 8, 8, 8  # all images are rendered at the first use of a protocol
     assert computed == {
         "zero": crops, "mta": 0, "zero_mean": 0, "tda": plain, "zero_shot": 0, "boostadapter": 0, "tpt": augmix
     }  # fmt: skip
@@ -131,7 +131,7 @@ def test_an_adapter_has_the_released_settings_of_its_dataset(small):
 
 
 @pytest.mark.parametrize("method", ["tda", "boostadapter"])
-def test_a_stream_with_caches_cannot_be_cut_into_a_number_of_shards(method):
+def test_the_stream_of_a_method_with_caches_has_no_chosen_number_of_shards(method):
     config = TrialConfig(method=method)
     task = EvalTask(config=config, dataset="dtd", split="test", seed=0, start=0, stop=300)
     with pytest.raises(InputError, match=f"work.shards: method {method} is stateful, so its stream cannot be cut"):
@@ -144,7 +144,7 @@ def test_sharpness_needs_a_method_that_adapts_the_prompt():
     catalogue.require_measurable(["rtpt", "atpt", "soc"], ["sharpness"])
 
 
-BAD = {
+OUT_OF_BOUNDS = {
     "vote_fraction": (0.0, "above 0 and at most 1"),
     "cache_alpha": (-1.0, ">= 0"),
     "cache_beta": (-1.0, ">= 0"),
@@ -154,14 +154,14 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", OUT_OF_BOUNDS)
 def test_settings_out_of_bounds_are_refused(name):
-    value, rule = BAD[name]
+    value, rule = OUT_OF_BOUNDS[name]
     with pytest.raises(InputError, match=f"adapt.{name}: must be {rule}"):
         replace(AdaptConfig(), **{name: value})
 
 
-def test_methods_of_the_papers_tables_alone_are_in_no_list_but_keep_their_names():
+def test_methods_that_only_the_papers_tables_need_are_unlisted_but_usable():
     assert set(catalogue.METHODS) - set(catalogue.listed_methods()) == PAPER_ONLY
     for method in PAPER_ONLY:
         assert catalogue.method(method).name == method

@@ -1,4 +1,4 @@
-"""A key identifies one result: it depends on all that changes bits and on nothing else. And how tasks are cut."""
+"""A key depends on everything that changes the bits of a result and on nothing else; tasks are cut into shards."""
 
 import json
 import subprocess
@@ -57,11 +57,11 @@ PRETRAINING = {key for key in TrialConfig().flat() if key.startswith("fpp.")} | 
 START = {"prompt", "deep_prompts", "precision"}
 
 
-def another(key, value):
+def different_value(key, value):
     """Return a value of a setting that differs from this one."""
     choices = config.setting(key).choices
     if value == "auto":
-        choices = choices[::-1]  # the choice after `auto` may be what `auto` means
+        choices = choices[::-1]  # `auto` may stand for the choice after it, which would then be no change
     for choice in choices:
         if choice != value:
             return choice
@@ -76,26 +76,30 @@ def another(key, value):
     return value + 1 if isinstance(value, int) else (value or 1.0) / 2
 
 
-def changing(task):
+def settings_that_change_the_key(task):
     """Return the settings that change a task's key."""
-    settings = {key: another(key, value) for key, value in task.config.flat().items() if key != "method"}
+    settings = {key: different_value(key, value) for key, value in task.config.flat().items() if key != "method"}
     if task.config.templates:
-        del settings["deep_prompts"]  # is refused with templates
+        del settings["deep_prompts"]  # deep prompts are refused with templates
         settings["adapt.templates"] = "simple"
     if isinstance(task, PretrainTask):
-        del settings["adapt.templates"]  # with which there is no pretraining
-    changed = {key: replace(task, config=task.config.replace({key: value})) for key, value in settings.items()}
-    return {key for key, other in changed.items() if KEYS.of(other) != KEYS.of(task)}
+        del settings["adapt.templates"]  # a trial with templates has no pretraining
+    changing = set()
+    for key, value in settings.items():
+        changed_task = replace(task, config=task.config.replace({key: value}))
+        if KEYS.of(changed_task) != KEYS.of(task):
+            changing.add(key)
+    return changing
 
 
 @pytest.mark.parametrize("method", READS)
 def test_only_settings_that_a_method_reads_change_the_key(method):
     assert set(READS) == set(catalogue.METHODS)
     if catalogue.METHODS[method].templates:
-        return  # has no prompt
-    assert changing(evaluation(method=method)) == READS[method] | START
-    assert changing(evaluation(method=method, prompt="fpp")) == READS[method] | PRETRAINING | START
-    assert changing(evaluation(method=method, prompt="fpp").pretrain) == PRETRAINING | START
+        return  # a method with templates has no prompt
+    assert settings_that_change_the_key(evaluation(method=method)) == READS[method] | START
+    assert settings_that_change_the_key(evaluation(method=method, prompt="fpp")) == READS[method] | PRETRAINING | START
+    assert settings_that_change_the_key(evaluation(method=method, prompt="fpp").pretrain) == PRETRAINING | START
 
 
 @pytest.mark.parametrize(
@@ -108,41 +112,41 @@ def test_only_settings_that_a_method_reads_change_the_key(method):
     ],
 )
 def test_settings_of_sharpness_change_the_key_only_if_it_is_measured(columns, read):
-    assert changing(evaluation(columns=columns)) == STEP | START | read
+    assert settings_that_change_the_key(evaluation(columns=columns)) == STEP | START | read
 
 
 @pytest.mark.parametrize("prompt", ["a photo of a", "fpp"])
 def test_templates_replace_the_prompt_in_keys(prompt):
     ensemble = evaluation(method="zero_shot_ensemble", prompt=prompt)
     assert ensemble.pretrain is None
-    assert changing(ensemble) == TEMPLATES | {"precision"}
+    assert settings_that_change_the_key(ensemble) == TEMPLATES | {"precision"}
     voting = evaluation(method="zero", prompt=prompt, **{"adapt.templates": "openai"})
-    assert changing(voting) == READS["zero"] | {"precision"}
+    assert settings_that_change_the_key(voting) == READS["zero"] | {"precision"}
     assert voting.pretrain is None
 
 
-def test_keys_of_templates_are_those_of_the_texts_that_they_stand_for():
-    def key(templates, dataset="dtd", digests=None):
+def test_keys_of_templates_depend_on_their_texts():
+    def key_of(templates, dataset="dtd", digests=None):
         task = evaluation(dataset=dataset, method="zero_shot_ensemble", **{"adapt.templates": templates})
         return replace(KEYS, prompts=digests or {}).of(task)
 
-    assert key(None) == key("openai")
-    assert key("released") not in (key("simple"), key("openai"))  # dtd has its own template
-    assert key("t.json", digests={"t.json": "1"}) != key("t.json", digests={"t.json": "2"})
+    assert key_of(None) == key_of("openai")
+    assert key_of("released") not in (key_of("simple"), key_of("openai"))  # dtd has its own template
+    assert key_of("t.json", digests={"t.json": "1"}) != key_of("t.json", digests={"t.json": "2"})
 
 
 def test_released_settings_of_a_dataset_are_part_of_the_key():
-    """Datasets with equal classes and sizes share an adapter only if the method's released settings are equal, too."""
+    """Two datasets with equal classes and sizes share an adapter only if the method's released settings are equal."""
     open_settings = evaluation(method="tda")
-    released = {"adapt.cache_alpha": 2.0, "adapt.cache_beta": 3.0}  # on dtd
+    released = {"adapt.cache_alpha": 2.0, "adapt.cache_beta": 3.0}  # the settings released for dtd
     same = replace(open_settings, config=open_settings.config.replace(released))
     other = replace(open_settings, config=open_settings.config.replace({**released, "adapt.cache_beta": 4.0}))
     assert KEYS.of_adapter(open_settings) == KEYS.of_adapter(same) != KEYS.of_adapter(other)
     assert KEYS.of(open_settings) == KEYS.of(same) != KEYS.of(other)
 
 
-# digests that every cache is filed under: a change of one makes all results of users be computed anew
-KEPT = {
+# Caches are stored under these digests: if one changes, users' results are computed anew.
+STORED_KEYS = {
     "zero_shot": ("5177fb5bf84dd5a553ef96a9", "1b265e80a6da64c9f210f739"),
     TPT: ("e037c0b49a2f0f82ec0d1f50", "c0dc9ed07ef66fb668fd1ecf"),
     DYNAPROMPT[TPT]: ("162e1fac2d2f7e8ce7bb4ccd", "3fbb61195d9399c693f3d9f2"),
@@ -152,23 +156,26 @@ FEATURES = {"dataset": "dtd", "split": "val", "count": 64, "min_area": 0.08, "ma
 
 
 def test_keys_change_only_on_purpose():
-    for method, known in KEPT.items():
+    for method, stored in STORED_KEYS.items():
         task = evaluation(method=method, prompt="fpp")
-        assert (KEYS.of(task), KEYS.of_adapter(task)) == known
+        assert (KEYS.of(task), KEYS.of_adapter(task)) == stored
     assert KEYS.of(PROMPT) == "f52998eb95ac2557a4fef973"
-    assert [keys.of_config(each) for each in (TrialConfig(), preset("tiny"))] == ["0ca4bdc6c424", "ed677f3fd66a"]
+    assert [keys.of_config(settings) for settings in (TrialConfig(), preset("tiny"))] == [
+        "0ca4bdc6c424",
+        "ed677f3fd66a",
+    ]
     features = FeatureKey(**FEATURES, image_digest="d", flip=True, seed=0, dtype="float16", compute="float32")
     assert features.name() == "6bc20fd0c5124369"
 
 
-@pytest.mark.parametrize("method", KEPT)
+@pytest.mark.parametrize("method", STORED_KEYS)
 def test_every_precision_has_its_own_key(method):
-    tasks = [evaluation(method=method, prompt="fpp", precision=each) for each in ("float32", "tf32", "fp16")]
-    on_gpu = keys_of(dataset_info(), model=replace(MODEL, device="cuda:0"))
-    for known in (KEYS, on_gpu):
-        assert len({known.of(task) for task in tasks}) == 3
-        assert len({known.of(task.pretrain) for task in tasks}) == 3
-        assert len({known.of_adapter(task) for task in tasks}) == 3
+    tasks = [evaluation(method=method, prompt="fpp", precision=precision) for precision in ("float32", "tf32", "fp16")]
+    gpu_keys = keys_of(dataset_info(), model=replace(MODEL, device="cuda:0"))
+    for task_keys in (KEYS, gpu_keys):
+        assert len({task_keys.of(task) for task in tasks}) == 3
+        assert len({task_keys.of(task.pretrain) for task in tasks}) == 3
+        assert len({task_keys.of_adapter(task) for task in tasks}) == 3
 
 
 OTHER_WORK = {
@@ -190,8 +197,8 @@ OTHER_WORK = {
 
 
 def test_tasks_with_different_results_have_different_keys():
-    found = {name: KEYS.of(task) for name, task in OTHER_WORK.items()}
-    assert len(set(found.values())) == len(found), found
+    keys_by_name = {name: KEYS.of(task) for name, task in OTHER_WORK.items()}
+    assert len(set(keys_by_name.values())) == len(keys_by_name), keys_by_name
     assert KEYS.of(evaluation(columns=("a", "b"))) == KEYS.of(evaluation(columns=("b", "a")))
 
 
@@ -221,7 +228,7 @@ def test_the_order_of_the_file_is_part_of_the_key_only_for_streams_in_that_order
     assert len({ours.of(task) for task in streams.values()}) == 3
     assert [order for order, task in streams.items() if ours.of(task) != other.of(task)] == ["file"]
     assert ours.of(WORDS) == other.of(WORDS)
-    with registered(RUNNING_MEAN):  # reads no order: its stream has that of the dataset
+    with registered(RUNNING_MEAN):  # this method reads no order: its stream has the order of the dataset
         others = [evaluation(method="running_mean", **{"adapt.order": order}) for order in orders]
         assert len({ours.of(task) for task in others}) == 1
 
@@ -236,9 +243,9 @@ def test_the_number_of_the_gpu_is_not_part_of_the_key():
     [
         ({"digest": "other labels"}, {WORDS}),
         ({"images": "other images"}, {WORDS}),
-        ({"size": 320}, {WORDS}),  # the form of the gradient is chosen by it
+        ({"size": 320}, {WORDS}),  # the number of images decides the form of the gradient
         ({"classes": ("striped", "dotted", "bare")}, BOTH),
-        ({"group": "shifts"}, BOTH),  # lambda and the weights of penalties
+        ({"group": "shifts"}, BOTH),  # the group decides lambda and the weights of penalties
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else f"{len(value)} change",
 )
@@ -249,13 +256,13 @@ def test_a_prompts_key_depends_on_the_classes_and_an_evaluations_key_on_the_whol
 
 @pytest.mark.parametrize(("version", "changed"), [("ENGINE", {"of", "prompt", "of_adapter"}), ("VIEWS", {"of"})])
 def test_versions_of_the_engine_and_of_views_are_part_of_the_key(monkeypatch, version, changed):
-    def found():
-        fresh = replace(KEYS)  # a process's keys remember what they were made from
+    def current_keys():
+        fresh = replace(KEYS)  # keys are cached: a fresh object computes them again
         return {"of": fresh.of(WORDS), "prompt": fresh.of(PROMPT), "of_adapter": fresh.of_adapter(WORDS)}
 
-    before = found()
+    before = current_keys()
     monkeypatch.setattr(keys, version, 99)
-    assert {name for name, key in found().items() if key != before[name]} == changed
+    assert {name for name, key in current_keys().items() if key != before[name]} == changed
 
 
 def test_an_edited_plugin_has_other_keys():
@@ -305,7 +312,7 @@ def test_only_shards_of_one_dataset_share_an_adapter():
     assert len({KEYS.of_adapter(task) for task in others}) == len(others)
 
 
-# ------------------------------------------------------------ cuts and sizes
+# ------------------------------------------------------------ shards and costs
 
 
 @given(start=st.integers(0, 500), size=st.integers(1, 5000), wanted=st.none() | st.integers(1, 40))
@@ -334,7 +341,7 @@ def test_the_shards_of_a_stateful_stream_form_a_chain(size, shard):
             ]
             assert [part.previous for part in chain] == [None, *chain[:-1]]
             for part in chain:
-                assert part.needs == tuple(each for each in (part.pretrain, part.previous) if each)
+                assert part.needs == tuple(task for task in (part.pretrain, part.previous) if task)
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -1,4 +1,4 @@
-"""Trials from a MaPLe checkpoint, as a worker computes them: shallow, with the text's deeper prompts, with all."""
+"""Trials from a MaPLe checkpoint: with its shallow prompt, with the deep prompts of the text tower, and with all."""
 
 from functools import cache
 
@@ -33,13 +33,15 @@ def maple(tmp_path_factory):
     return str(save_maple(tmp_path_factory.mktemp("maple") / "model.pth.tar-2"))
 
 
-def computed(worker, folder, **config):
+def compute(worker, folder, **config):
     """Return predictions on a few digits, and the prompt if one is pretrained."""
     executor = inline(worker, plan_of(worker), folder)
     task = evaluation(dataset="digits", stop=20, **{"method": TPT, **SETTINGS, **config})
-    wanted = [each for each in (task.pretrain, task) if each]
-    results = dict(executor.results(wanted))
-    return results[task].predictions, results[task.pretrain].prompt if task.pretrain else None
+    if task.pretrain is None:
+        results = dict(executor.results([task]))
+        return results[task].predictions, None
+    results = dict(executor.results([task.pretrain, task]))
+    return results[task].predictions, results[task.pretrain].prompt
 
 
 def differ(one, other):
@@ -48,7 +50,7 @@ def differ(one, other):
 
 @pytest.mark.parametrize("method", [PLAIN, TPT])
 def test_each_use_of_a_checkpoint_gives_different_results(vit, maple, tmp_path, method):
-    none, text, both = (computed(vit, tmp_path, method=method, prompt=maple, deep_prompts=deep)[0] for deep in FORMS)
+    none, text, both = (compute(vit, tmp_path, method=method, prompt=maple, deep_prompts=deep)[0] for deep in FORMS)
     assert differ(none, text)
     assert differ(text, both)
     assert differ(none, both)
@@ -69,7 +71,7 @@ def test_images_with_visual_prompts_are_cached_separately(vit, maple, tmp_path):
 
 @pytest.mark.parametrize("deep", FORMS)
 def test_fpp_starts_from_a_checkpoint_and_its_prompt_can_be_reused(vit, maple, tmp_path, deep):
-    found, data = computed(vit, tmp_path, prompt="fpp", anchor_prompt=maple, deep_prompts=deep)
+    found, data = compute(vit, tmp_path, prompt="fpp", anchor_prompt=maple, deep_prompts=deep)
     learned, start = from_bytes(vit.clip, data), open_prompt(vit.clip, maple)
     assert learned.context.shape == start.context.shape
     assert not torch.equal(learned.context, start.context)
@@ -78,7 +80,7 @@ def test_fpp_starts_from_a_checkpoint_and_its_prompt_can_be_reused(vit, maple, t
     assert origin_of(data)["deep_prompts"] == deep
     file = tmp_path / "learned.safetensors"
     file.write_bytes(data)
-    again, _ = computed(vit, tmp_path, prompt=str(file), deep_prompts=deep)
+    again, _ = compute(vit, tmp_path, prompt=str(file), deep_prompts=deep)
     assert (again.confidence == found.confidence).all()
     for other in set(FORMS) - {deep}:
         with pytest.raises(
@@ -90,7 +92,7 @@ def test_fpp_starts_from_a_checkpoint_and_its_prompt_can_be_reused(vit, maple, t
 @pytest.mark.parametrize("source", ["gaussian", "imagenet"])
 def test_fpp_on_a_checkpoint_takes_other_class_names(vit, maple, tmp_path, source):
     changes = {"fpp.class_source": source, "fpp.steps": 1, "fpp.draws": 1, "deep_prompts": "text"}
-    _, data = computed(vit, tmp_path, method=PLAIN, prompt="fpp", anchor_prompt=maple, **changes)
+    _, data = compute(vit, tmp_path, method=PLAIN, prompt="fpp", anchor_prompt=maple, **changes)
     assert from_bytes(vit.clip, data).context.isfinite().all()
 
 
@@ -103,8 +105,9 @@ def test_a_checkpoints_content_and_use_are_part_of_keys(vit, tmp_path):
     def keys(**changes):
         save_maple(tmp_path / "model.pth.tar-2", **changes)
         sources = [TextSource(file, deep) for deep in FORMS]
-        found = TaskKeys(vit.model_info(), known, vit.check([], sources, [], LONG).prompts)
-        return {found.of(part) for task in tasks for part in (task, task.pretrain) if part}
+        task_keys = TaskKeys(vit.model_info(), known, vit.check([], sources, [], LONG).prompts)
+        with_pretraining = [*tasks, *(task.pretrain for task in tasks if task.pretrain)]
+        return {task_keys.of(task) for task in with_pretraining}
 
     first = keys()
     assert len(first) == 9
@@ -115,7 +118,7 @@ def test_a_checkpoints_content_and_use_are_part_of_keys(vit, tmp_path):
         {"proj__weight": torch.zeros(64, 64)},
     ):
         assert not keys(**changes) & first
-    assert keys(token_suffix=torch.ones(3, 74, 64)) == first  # not read
+    assert keys(token_suffix=torch.ones(3, 74, 64)) == first  # this entry of a checkpoint is not read
 
 
 def test_an_image_tower_without_prompts_is_refused_before_any_work(small, tmp_path):

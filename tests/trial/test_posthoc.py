@@ -1,4 +1,4 @@
-"""A post-hoc map is fitted on other images than those that it maps, and changes no predicted class."""
+"""A post-hoc map is fitted on other images than it maps, and changes no predicted class."""
 
 import json
 
@@ -29,13 +29,13 @@ from fpp_sweep.trial.trial import measured_value, run_trial
 from tests.kit.names import PLAIN
 from tests.kit.workers import inline, plan_of
 
-IMAGES = 60  # of a split
+IMAGES = 60  # images in each split
 MAPS = tuple(catalogue.POSTHOC)
 QUICK = preset("tiny").replace({"views.count": 2, "prompt": "a photo of a"})
 
 
-def made(samples=200, classes=4, seed=0, *, right=False):
-    """Overconfident predictions with their logits."""
+def overconfident_predictions(samples=200, classes=4, seed=0, *, right=False):
+    """Return overconfident predictions with their logits; with `right`, every predicted class is correct."""
     random = np.random.default_rng(seed)
     logits = 6 * random.normal(size=(samples, classes))
     labels = (logits / 4 + random.gumbel(size=logits.shape)).argmax(axis=1)
@@ -45,7 +45,7 @@ def made(samples=200, classes=4, seed=0, *, right=False):
     return Predictions.of(ids, labels, softmax(logits).astype(np.float32), {"logits": logits.astype(np.float32)})
 
 
-def labelled(predictions, chosen=slice(None)):
+def labelled_logits(predictions, chosen=slice(None)):
     return LabelledLogits(
         logits=predictions.columns["logits"][chosen].astype(np.float64), labels=predictions.labels[chosen]
     )
@@ -55,29 +55,29 @@ def confidences(probabilities):
     return probabilities.max(axis=1).astype(np.float32)
 
 
-def test_on_test_a_map_is_fitted_on_all_of_the_validation_split():
-    test, val = made(seed=1), made(seed=2)
+def test_a_map_for_the_test_split_is_fitted_on_the_whole_validation_split():
+    test, val = overconfident_predictions(seed=1), overconfident_predictions(seed=2)
     mapped = apply_maps(["temperature_val"], {("dtd", 0): test}, PosthocInputs(fitted_on={("dtd", 0): val}))
-    fit = fit_temperature([labelled(val)])
+    fit = fit_temperature([labelled_logits(val)])
     expected = with_temperature(test.columns["logits"], fit.temperature)
     np.testing.assert_allclose(mapped.by_map["temperature_val"]["dtd", 0].confidence, confidences(expected), rtol=1e-6)
     (record,) = mapped.fits
     assert (record.temperatures, record.images) == ((fit.temperature,), 200)
 
 
-def test_on_validation_the_label_of_an_image_has_no_part_in_its_own_map():
-    raw = made()
+def test_on_validation_the_map_of_an_image_ignores_its_own_label():
+    raw = overconfident_predictions()
     run = {("dtd", 0): raw}
     folds = folds_of("dtd", raw.ids)
     assert np.bincount(folds).tolist() == [200 // FOLDS] * FOLDS
     mapped = apply_maps(["temperature_val"], run, PosthocInputs()).by_map["temperature_val"]["dtd", 0]
     for fold in range(FOLDS):
-        fit = fit_temperature([labelled(raw, folds != fold)])
+        fit = fit_temperature([labelled_logits(raw, folds != fold)])
         expected = with_temperature(raw.columns["logits"][folds == fold], fit.temperature)
         np.testing.assert_allclose(mapped.confidence[folds == fold], confidences(expected), rtol=1e-6)
 
 
-def test_folds_follow_from_the_names_of_images():
+def test_folds_depend_on_the_names_of_images_only():
     ids = [f"image {number}" for number in range(101)]
     folds = folds_of("dtd", ids)
     order = np.random.default_rng(0).permutation(101)
@@ -85,18 +85,22 @@ def test_folds_follow_from_the_names_of_images():
 
 
 def test_a_transferred_temperature_uses_no_label_of_the_dataset_that_it_scales():
-    datasets = {("dtd", 0): made(seed=1), ("pets", 0): made(seed=2, classes=7), ("dtd", 1): made(seed=3)}
-    datasets["pets", 1] = made(seed=4, classes=7)
+    datasets = {
+        ("dtd", 0): overconfident_predictions(seed=1),
+        ("pets", 0): overconfident_predictions(seed=2, classes=7),
+        ("dtd", 1): overconfident_predictions(seed=3),
+    }
+    datasets["pets", 1] = overconfident_predictions(seed=4, classes=7)
     mapped = apply_maps(["temperature_transfer"], datasets, PosthocInputs())
     fits = {(fit.dataset, fit.seed): fit.temperatures[0] for fit in mapped.fits}
-    assert fits["dtd", 1] == fit_temperature([labelled(datasets["pets", 1])]).temperature
-    assert fits["pets", 0] == fit_temperature([labelled(datasets["dtd", 0])]).temperature
+    assert fits["dtd", 1] == fit_temperature([labelled_logits(datasets["pets", 1])]).temperature
+    assert fits["pets", 0] == fit_temperature([labelled_logits(datasets["dtd", 0])]).temperature
 
 
 @pytest.mark.parametrize("name", MAPS)
 def test_no_map_changes_a_predicted_class(name):
-    measured = {("dtd", 0): made(seed=1), ("pets", 0): made(seed=2)}
-    inputs = PosthocInputs(zero_shot={run: made(seed=9) for run in ()}, released_temperature=1.16)
+    measured = {("dtd", 0): overconfident_predictions(seed=1), ("pets", 0): overconfident_predictions(seed=2)}
+    inputs = PosthocInputs(released_temperature=1.16)
     if name == "sals":
         inputs = PosthocInputs(zero_shot=measured)
     mapped = apply_maps([name], measured, inputs).by_map[name]
@@ -105,8 +109,8 @@ def test_no_map_changes_a_predicted_class(name):
         assert mapped[run].ids == raw.ids
 
 
-def test_a_map_without_a_temperature_says_so_and_changes_nothing():
-    raw = made(right=True)
+def test_a_map_that_finds_no_temperature_reports_it_and_changes_nothing():
+    raw = overconfident_predictions(right=True)
     mapped = apply_maps(["temperature_oracle"], {("dtd", 0): raw}, PosthocInputs())
     (fit,) = mapped.fits
     assert fit.sentence == f"temperature_oracle, dtd, seed 0: no temperature, so T = 1 ({ALL_RIGHT})"
@@ -115,7 +119,7 @@ def test_a_map_without_a_temperature_says_so_and_changes_nothing():
 
 def test_too_few_images_are_refused():
     with pytest.raises(InputError, match="dtd: 30 images are too few for a post-hoc map"):
-        apply_maps(["isotonic"], {("dtd", 0): made(30)}, PosthocInputs())
+        apply_maps(["isotonic"], {("dtd", 0): overconfident_predictions(30)}, PosthocInputs())
 
 
 def test_only_the_test_split_needs_the_validation_split():
@@ -175,10 +179,10 @@ def test_the_fits_and_the_block_statistics_of_every_map_are_files(measured):
     assert value == pytest.approx(measured_value(record.results["test"], "ece@temperature_val"), abs=1e-6)
 
 
-def test_sals_takes_the_range_of_zero_shot_from_the_same_words(measured, worker, tmp_path):
+def test_sals_leaves_the_ece_of_zero_shot_unchanged(measured, worker, tmp_path):
     _, _, datasets, plan = measured
     zero_shot, parts = run_trial(plan, QUICK.replace({"method": PLAIN}), "test", inline(worker, plan, tmp_path))
-    # zero-shot itself keeps its logits
+    # SaLS scales logits to the range of zero-shot's, so zero-shot keeps its own
     assert zero_shot.average["ece@sals"] == pytest.approx(zero_shot.average["ece"], abs=1e-3)
     expected = parts[0].predictions.columns["logits"].astype(np.float64)
     spread = np.ptp(np.log(np.sort(datasets[0].mapped["sals"].confidence)))
@@ -191,6 +195,6 @@ def test_isotonic_maps_on_validation_are_cross_fitted_by_a_trial(worker, tmp_pat
     _, (part,) = run_trial(plan, QUICK.replace({"method": PLAIN}), "val", inline(worker, plan, tmp_path))
     mapped = part.mapped["isotonic"]
     folds = folds_of("digits", part.predictions.ids)
-    fit = fit_isotonic(labelled(part.predictions, folds != 2))
+    fit = fit_isotonic(labelled_logits(part.predictions, folds != 2))
     expected = with_isotonic(part.predictions.columns["logits"][folds == 2].astype(np.float64), fit)
     np.testing.assert_allclose(mapped.confidence[folds == 2], confidences(expected), rtol=1e-6)

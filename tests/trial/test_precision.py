@@ -1,4 +1,4 @@
-"""Every stage of a trial computes in the trial's precision, and nothing of it is left behind."""
+"""Every stage of a trial computes in the trial's precision; torch's settings are restored afterwards."""
 
 import re
 import subprocess
@@ -32,7 +32,7 @@ TINY = preset("tiny").replace({"fpp.steps": 2, "views.count": 4, "adapt.view_fra
 MATRICES = ("mm", "addmm", "bmm", "baddbmm", "convolution", "scaled_dot_product")
 
 
-class Products(TorchDispatchMode):
+class ProductTypes(TorchDispatchMode):
     """Record the types of the inputs of matrix products and convolutions."""
 
     def __init__(self):
@@ -41,7 +41,7 @@ class Products(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation, types, arguments=(), named=None):
         if any(name in str(operation) for name in MATRICES):
-            self.types |= {one.dtype for one in arguments[:2]}  # a third may be statistics, which float32 keeps
+            self.types |= {factor.dtype for factor in arguments[:2]}  # a third argument may be statistics in float32
         return operation(*arguments, **(named or {}))
 
 
@@ -52,42 +52,42 @@ def task_of(method=TPT, **settings):
 
 @pytest.fixture
 def stages(monkeypatch):
-    """Record the types of the inputs by stage of a trial, in the functions that compute the stages."""
-    seen = {}
+    """Return a dictionary that collects the types of matrix products by stage of a trial."""
+    types_by_stage = {}
 
-    def watched(owner, name, stage):
-        work = getattr(owner, name)
+    def record_types(owner, name, stage):
+        stage_function = getattr(owner, name)
 
         def run(*arguments, **named):
-            with Products() as products:
-                result = work(*arguments, **named)
-            seen.setdefault(stage, set()).update(products.types)
+            with ProductTypes() as products:
+                result = stage_function(*arguments, **named)
+            types_by_stage.setdefault(stage, set()).update(products.types)
             return result
 
         monkeypatch.setattr(owner, name, run)
 
-    watched(Clip, "image_features", "image tower")
-    watched(Tpt, "select_views", "selection")
-    watched(Tpt, "entropy_gradient", "adaptation")
-    watched(Tpt, "gradient", "later steps")
-    watched(Tpt, "classify", "prediction")
-    watched(Tpt, "first_gradient", "first gradient")
-    return seen
+    record_types(Clip, "image_features", "image tower")
+    record_types(Tpt, "select_views", "selection")
+    record_types(Tpt, "entropy_gradient", "adaptation")
+    record_types(Tpt, "gradient", "later steps")
+    record_types(Tpt, "classify", "prediction")
+    record_types(Tpt, "first_gradient", "first gradient")
+    return types_by_stage
 
 
 @pytest.mark.parametrize(("precision", "kind"), [("float32", torch.float32), ("fp16", torch.float16)])
 def test_every_stage_computes_its_matrices_in_the_trials_precision(make_worker, tmp_path, stages, precision, kind):
     worker = make_worker(limit=8, cache=str(tmp_path))
-    with torch.autocast("cpu"):  # whatever the caller has set
+    with torch.autocast("cpu"):  # a caller's own setting has no effect
         worker.run(task_of(precision=precision, **{"adapt.steps": 2}), ())
-    parts = ("image tower", "selection", "adaptation", "later steps", "prediction", "first gradient")
-    assert stages == {part: {kind} for part in parts}
-    for work in (task_of(prompt="fpp", precision=precision).pretrain, task_of(PLAIN, precision=precision)):
-        with Products() as products:
-            worker.run(work, ())
-        assert products.types == {kind}, work.title
+    all_stages = ("image tower", "selection", "adaptation", "later steps", "prediction", "first gradient")
+    assert stages == {stage: {kind} for stage in all_stages}
+    for task in (task_of(prompt="fpp", precision=precision).pretrain, task_of(PLAIN, precision=precision)):
+        with ProductTypes() as products:
+            worker.run(task, ())
+        assert products.types == {kind}, task.title
     detached = task_of(prompt="fpp", precision=precision, **{"fpp.detach": "clean"}).pretrain
-    with Products() as products:
+    with ProductTypes() as products:
         worker.run(detached, ())
     assert products.types == {kind}
 
@@ -97,7 +97,7 @@ def test_released_precision_pretrains_in_float32_and_does_the_rest_in_fp16(make_
     worker.run(task_of(precision="released", **{"adapt.steps": 2}), ())
     assert set(stages) >= {"image tower", "selection", "adaptation", "later steps", "prediction"}
     assert all(kinds == {torch.float16} for kinds in stages.values())
-    with Products() as products:
+    with ProductTypes() as products:
         worker.run(task_of(prompt="fpp", precision="released").pretrain, ())
     assert products.types == {torch.float32}
 
@@ -112,21 +112,21 @@ def test_results_that_a_precision_does_not_change_are_shared(make_worker, tmp_pa
     learned = [task_of(prompt="fpp", precision=precision) for precision in precisions]
     pretrainings = [keys.of(task.pretrain) for task in learned]
     assert pretrainings[2] == pretrainings[0] != pretrainings[1]
-    assert len({keys.of(task) for task in learned}) == 3  # the prompt or the rest differs
+    assert len({keys.of(task) for task in learned}) == 3  # each differs in the prompt or in the adaptation
 
 
 def test_penalties_alone_stay_in_float32_as_in_the_released_code(make_worker, tmp_path):
     worker = make_worker(limit=8, cache=str(tmp_path))
-    view_bytes(worker.clip)  # measured once, with the model as it is
+    view_bytes(worker.clip)  # measures memory once per process, by products that the test must not count
     for method, kinds in ((OTPT, {torch.float16, torch.float32}), (TPT, {torch.float16})):
-        with Products() as products:
+        with ProductTypes() as products:
             worker.run(task_of(method, precision="fp16"), ())
         assert products.types == kinds
 
 
-@pytest.mark.parametrize("size", [1e-9, 1e-6, 1e3])  # of sure samples; half precision ends at 6e-8 and 65504
+@pytest.mark.parametrize("size", [1e-9, 1e-6, 1e3])  # size of gradients; fp16's numbers reach from 6e-8 to 65504
 @pytest.mark.parametrize("form", [ByPullback, ByJacobian])
-def test_both_forms_of_the_first_gradient_are_near_float64_in_half_precision_and_nearer_in_float32(form, size):
+def test_both_forms_of_the_first_gradient_are_near_float64(form, size):
     pair = twins()
     texts, context = pair.texts, pair.context
     gradients = torch.randn(5, len(texts), 16, generator=torch.Generator().manual_seed(0)) * size
@@ -151,10 +151,10 @@ def test_pretraining_in_half_precision_stays_near_float64():
 
     exact = context(in_double(pair.texts), pair.context.double())
     moved = (exact - pair.context).norm()
-    errors = {
-        precision: ((context(pair.texts, pair.context, precision) - exact).norm() / moved).item()
-        for precision in ("float32", "fp16")
-    }
+    errors = {}
+    for precision in ("float32", "fp16"):
+        error = context(pair.texts, pair.context, precision) - exact
+        errors[precision] = (error.norm() / moved).item()
     assert errors["float32"] < 1e-3 < errors["fp16"] < 0.3
 
 
@@ -170,40 +170,41 @@ def test_predictions_are_near_those_in_float64(method):
             return chosen.predict(model, chosen.start(model, context, len(views)), views)[0].softmax(-1)
 
     exact = probabilities(in_double(pair.texts), pair.context.double(), views.double())
-    single, half = (probabilities(pair.texts, pair.context, views, each) for each in ("float32", "fp16"))
+    single = probabilities(pair.texts, pair.context, views, "float32")
+    half = probabilities(pair.texts, pair.context, views, "fp16")
     assert (single - exact).abs().max() < 1e-3
     assert 0 < (half - exact).abs().median() < 0.01
-    assert (half.argmax(-1) == exact.argmax(-1)).float().mean() > 0.8  # a choice of views or slots may turn
+    assert (half.argmax(-1) == exact.argmax(-1)).float().mean() > 0.8  # rounding may change the selected views or slots
 
 
-def test_probabilities_in_half_precision_are_what_the_released_code_stores(make_worker, tmp_path):
+def test_probabilities_in_half_precision_are_stored_in_half_precision_as_in_the_released_code(make_worker, tmp_path):
     worker = make_worker(limit=8, cache=str(tmp_path))
-    found = {each: worker.run(task_of(precision=each), ()).predictions.confidence for each in ("float32", "fp16")}
-    rounded = {each: torch.as_tensor(values).half().double() for each, values in found.items()}
-    assert torch.equal(rounded["fp16"], torch.as_tensor(found["fp16"]).double())
-    assert not torch.equal(rounded["float32"], torch.as_tensor(found["float32"]).double())
+    for precision in ("float32", "fp16"):
+        confidence = torch.as_tensor(worker.run(task_of(precision=precision), ()).predictions.confidence)
+        are_half_precision_numbers = torch.equal(confidence.half().double(), confidence.double())
+        assert are_half_precision_numbers == (precision == "fp16")
 
 
-# ------------------------------------------------------------ what a device can do, and what is set while it does
+# ------------------------------------------------------------ support by devices, and torch's settings
 
 
-def flags():
+def torch_settings():
     gpu, conv = torch.backends.cuda.matmul, torch.backends.cudnn.conv
     return gpu.fp32_precision, conv.fp32_precision, torch.is_autocast_enabled("cpu")
 
 
 @pytest.fixture
-def able(monkeypatch):
+def every_precision_supported(monkeypatch):
     """Pretend that every device supports every precision, so that the settings can be checked without a GPU."""
-    monkeypatch.setattr("fpp_sweep.core.compute.precision.require_precision_support", lambda *asked: None)
+    monkeypatch.setattr("fpp_sweep.core.compute.precision.require_precision_support", lambda *_: None)
 
 
-@pytest.mark.usefixtures("able")
+@pytest.mark.usefixtures("every_precision_supported")
 @pytest.mark.parametrize("outside", [None, "highest", "high"])
 def test_a_precision_is_in_force_only_inside_its_context(outside):
     if outside:
         torch.set_float32_matmul_precision(outside)
-    before = flags()
+    before = torch_settings()
     try:
         for precision, inside in {
             "float32": ("ieee", "ieee", False),
@@ -211,13 +212,13 @@ def test_a_precision_is_in_force_only_inside_its_context(outside):
             "fp16": ("ieee", "ieee", True),
         }.items():
             with suppress(KeyError), computing(precision, CPU):
-                assert flags() == inside
-                assert torch.backends.cuda.matmul.allow_tf32 is (precision == "tf32")  # the older answer is the same
+                assert torch_settings() == inside
+                assert torch.backends.cuda.matmul.allow_tf32 is (precision == "tf32")  # torch's older attribute agrees
                 with computing("float32", CPU):
-                    assert flags() == ("ieee", "ieee", False)
-                assert flags() == inside
+                    assert torch_settings() == ("ieee", "ieee", False)
+                assert torch_settings() == inside
                 raise KeyError
-            assert flags() == before
+            assert torch_settings() == before
             assert torch.backends.cuda.matmul.allow_tf32 is (outside == "high")
     finally:
         torch.set_float32_matmul_precision("highest")
@@ -248,9 +249,13 @@ def test_tf32_is_refused_on_devices_without_it(monkeypatch, version, device_text
 
 
 def test_half_precision_is_refused_on_devices_without_it(monkeypatch):
-    """As on CPUs of torch before 2.4."""
+    """CPUs had no half precision before torch 2.4."""
     missing = RuntimeError("\"slow_conv2d_cpu\" not implemented for 'Half'\nmore")
-    monkeypatch.setattr("torch.nn.functional.conv2d", lambda *given: raise_(missing))
+
+    def fail(*_):
+        raise missing
+
+    monkeypatch.setattr("torch.nn.functional.conv2d", fail)
     _lacks_half.cache_clear()
     line = "precision fp16: cpu cannot compute in it (\"slow_conv2d_cpu\" not implemented for 'Half'); use float32"
     try:
@@ -258,10 +263,6 @@ def test_half_precision_is_refused_on_devices_without_it(monkeypatch):
             pass
     finally:
         _lacks_half.cache_clear()
-
-
-def raise_(error):
-    raise error
 
 
 def test_a_worker_refuses_to_start_if_its_device_lacks_a_precision(make_worker):

@@ -1,4 +1,4 @@
-"""The proof of a device. A CPU is checked against itself; a broken device is made by breaking what it computes."""
+"""The proof of a device. The tests check a CPU against itself, and a CPU whose computations they break."""
 
 import json
 import threading
@@ -31,7 +31,7 @@ def bench():
 
 @pytest.fixture(scope="module")
 def broken(bench):
-    """A bench whose device has slightly other weights than the CPU."""
+    """A bench whose device has slightly different weights from the CPU's."""
     clip = bench.clip
     other = Bench(device=CPU)
     visual = load("tiny").visual
@@ -43,7 +43,7 @@ def broken(bench):
     return other
 
 
-def result_of(name, state="passed"):
+def check_result(name, state="passed"):
     return CheckResult(name=name, state=state, text="text")
 
 
@@ -57,7 +57,7 @@ def test_views_of_the_device_pass_only_with_pillows_bits(bench, monkeypatch):
 
 
 @pytest.mark.parametrize("broken_step", ["resampling", "mixing"])
-def test_a_wrong_resize_or_mix_is_found(bench, monkeypatch, broken_step):
+def test_a_wrong_resize_or_mix_fails_the_check_of_views(bench, monkeypatch, broken_step):
     if broken_step == "resampling":
         resize = device_views.resize
         monkeypatch.setattr(device_views, "resize", lambda *arguments: resize(*arguments).roll(1, 0))
@@ -69,7 +69,7 @@ def test_a_wrong_resize_or_mix_is_found(bench, monkeypatch, broken_step):
     assert result.figures["differing"] >= 3
 
 
-def test_a_compiler_that_fails_is_a_failure_of_the_compiled_views(bench, monkeypatch):
+def test_a_failing_compiler_fails_the_check_of_compiled_views(bench, monkeypatch):
     def fail(*_):
         raise RuntimeError("no compiler")
 
@@ -78,13 +78,14 @@ def test_a_compiler_that_fails_is_a_failure_of_the_compiled_views(bench, monkeyp
     assert (result.state, result.text) == ("failed", "torch.compile failed (no compiler)")
 
 
-def test_compiled_kernels_with_other_bits_are_found(bench, monkeypatch):
+def test_compiled_kernels_with_other_bits_fail_the_check_of_compiled_views(bench, monkeypatch):
     """The compiler is replaced by one that adds one to the bytes of every table and crop."""
 
     def compile_wrongly(function, **options):
         def call(*arguments):
             result = function(*arguments)
-            return result if result.dtype == torch.float64 or result.numel() == fused_kernels.PROBES else result + 1
+            is_table_or_crop = result.dtype != torch.float64 and result.numel() != fused_kernels.PROBES
+            return result + 1 if is_table_or_crop else result
 
         return call
 
@@ -126,7 +127,7 @@ def test_a_shortage_of_memory_that_is_not_recognised_fails(bench, monkeypatch):
     assert result.text.startswith("a shortage of memory was not survived")
 
 
-def test_differences_between_two_runs_are_noted_and_limit_nothing(bench, monkeypatch):
+def test_differences_between_two_runs_are_noted_and_restrict_nothing(bench, monkeypatch):
     monkeypatch.setattr(catalogue, "BUILT_IN", ("zero_shot",))
     assert proof_checks.check_repeat(bench).state == "passed"
     probabilities, calls = Bench.probabilities, []
@@ -142,9 +143,9 @@ def test_differences_between_two_runs_are_noted_and_limit_nothing(bench, monkeyp
 
 
 def test_compiled_towers_with_other_results_fail(bench, monkeypatch):
-    """The compiler is replaced by one that changes what a function returns by a thousandth."""
+    """The compiler is replaced by one that changes every result by about a thousandth."""
 
-    class Wrong:
+    class WrongCompiler:
         def __init__(self, *_, **__):
             self.calls = 0
 
@@ -152,8 +153,8 @@ def test_compiled_towers_with_other_results_fail(bench, monkeypatch):
             result = function(*arguments, **named)
             return result if isinstance(result, tuple) else result * 1.001 + 1e-3
 
-    monkeypatch.setattr("fpp_sweep.core.models.clip.Compiler", Wrong)
-    monkeypatch.setattr("fpp_sweep.core.text.tower.Compiler", Wrong)
+    monkeypatch.setattr("fpp_sweep.core.models.clip.Compiler", WrongCompiler)
+    monkeypatch.setattr("fpp_sweep.core.text.tower.Compiler", WrongCompiler)
     monkeypatch.setattr(proof_checks, "EAGER_CALLS", 0)
     assert proof_checks.check_compiled_towers(bench).state == "failed"
 
@@ -170,7 +171,7 @@ def test_a_check_that_raises_has_failed(tmp_path):
 
 @pytest.fixture
 def few_checks(monkeypatch):
-    """Replace the checks by ones that count their runs; return the names that ran, and the names that fail."""
+    """Replace the checks with recorders; return the list of checks that ran and the set of checks that fail."""
     ran, failing = [], set()
 
     def checks(device, images):
@@ -179,7 +180,7 @@ def few_checks(monkeypatch):
         def check_of(name):
             def check(bench):
                 ran.append(name)
-                return result_of(name, "failed" if name in failing else "passed")
+                return check_result(name, "failed" if name in failing else "passed")
 
             return check
 
@@ -226,7 +227,7 @@ def test_a_damaged_report_is_made_anew(tmp_path, few_checks):
 
 @pytest.mark.parametrize("name", proof.REQUIRED)
 def test_a_gpu_whose_results_differ_is_refused_in_one_line(tmp_path, name):
-    proven = Proof(kind=KIND, created="", checks=(result_of(name, "failed"),))
+    proven = Proof(kind=KIND, created="", checks=(check_result(name, "failed"),))
     with pytest.raises(InputError) as error:
         proving.require_proven(proven, [], tmp_path)
     assert str(error.value) == (
@@ -235,8 +236,8 @@ def test_a_gpu_whose_results_differ_is_refused_in_one_line(tmp_path, name):
     )
 
 
-def test_half_precision_that_fails_is_refused_only_where_it_is_asked_for(tmp_path):
-    proven = Proof(kind=KIND, created="", checks=(result_of(proof.tower_check("fp16"), "failed"),))
+def test_failed_half_precision_is_refused_only_for_trials_that_request_it(tmp_path):
+    proven = Proof(kind=KIND, created="", checks=(check_result(proof.tower_check("fp16"), "failed"),))
     proving.require_proven(proven, ["float32"], tmp_path)
     with pytest.raises(
         InputError, match="precision fp16: GPU X fails a check: text; set precision=float32 if you agree"
@@ -254,9 +255,9 @@ def test_half_precision_that_fails_is_refused_only_where_it_is_asked_for(tmp_pat
         (None, None, "off", None),
     ],
 )
-def test_only_what_has_passed_is_used_and_each_failure_is_said(views, compiled, use, replacement):
+def test_only_passed_features_are_used_and_each_failure_has_a_note(views, compiled, use, replacement):
     states = {proof.VIEWS: views, proof.COMPILED_VIEWS: compiled}
-    checks = tuple(result_of(name, state) for name, state in states.items() if state)
+    checks = tuple(check_result(name, state) for name, state in states.items() if state)
     proven = Proof(kind=KIND, created="", checks=checks)
     assert proven.device_views == use
     failed = proof.VIEWS if views == "failed" else proof.COMPILED_VIEWS
@@ -265,7 +266,7 @@ def test_only_what_has_passed_is_used_and_each_failure_is_said(views, compiled, 
 
 @pytest.fixture
 def worker_on_gpu(tmp_path, monkeypatch, few_checks):
-    """Make workers whose CPU has to prove itself, as a GPU has."""
+    """Return a function that makes workers whose CPU needs a proof, as a GPU does."""
 
     def make(**spec):
         worker = Worker(WorkerSpec(model="tiny", cache=str(tmp_path), device="cpu", **spec))
@@ -283,7 +284,7 @@ def test_a_worker_uses_a_gpu_as_far_as_it_is_proven(worker_on_gpu, few_checks):
     assert set(ran) == {*proof.REQUIRED, proof.VIEWS}
 
 
-def test_a_worker_says_what_a_gpu_is_not_used_for(worker_on_gpu, few_checks):
+def test_a_worker_reports_the_features_that_it_does_not_use_on_a_gpu(worker_on_gpu, few_checks):
     _, failing = few_checks
     failing.update((proof.VIEWS, proof.COMPILED_TOWERS))
     worker = worker_on_gpu(compile=True)
@@ -305,7 +306,7 @@ def test_a_worker_refuses_a_gpu_with_wrong_results(worker_on_gpu, few_checks):
 def test_graphs_are_refused_in_another_thread(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     compiler = Compiler(CPU, frozen=[], constant_types=(), eager_calls=0)
-    compiler._thread = threading.get_ident()  # as with CUDA graphs
+    compiler._thread = threading.get_ident()  # as a compiler with CUDA graphs has
     values = torch.ones(2)
     assert torch.equal(compiler(torch.neg, values), -values)
     errors = []

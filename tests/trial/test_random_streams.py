@@ -15,7 +15,7 @@ SAMPLES = 5
 
 @pytest.fixture
 def streams(monkeypatch):
-    """The initial states of all random streams that are created, in whatever module."""
+    """Return a list that collects the initial state of every random stream, whichever module creates it."""
     states = []
 
     def torch_stream(*names):
@@ -51,8 +51,8 @@ def shuffled_stream(dataset, seed):
 @pytest.mark.parametrize(
     ("task_of", "count"),
     [
-        (pretraining, 3),  # start, noise and made-up classes
-        (shuffled_stream, SAMPLES + 1),  # views of each sample, and the order
+        (pretraining, 3),  # streams of the start, the noise and the made-up classes
+        (shuffled_stream, SAMPLES + 1),  # one stream for the views of each sample, and one for the order
     ],
 )
 def test_all_random_streams_differ_between_seeds_and_datasets(make_worker, tmp_path, streams, task_of, count):

@@ -35,28 +35,29 @@ RESULT = TaskResult(
     ),
 )
 def test_predictions_with_any_columns_survive_packing(samples, classes, seed, columns):
-    made = predictions(samples, classes=classes, seed=seed, columns=columns) if samples else None
-    assert same_predictions(unpack(pack(TaskResult(predictions=made))).predictions, made)
+    original = predictions(samples, classes=classes, seed=seed, columns=columns) if samples else None
+    assert same_predictions(unpack(pack(TaskResult(predictions=original))).predictions, original)
 
 
 @given(st.lists(st.text(max_size=12), min_size=3, max_size=3, unique=True))
 def test_any_sample_name_survives_packing(ids):
-    made = replace(predictions(3), ids=tuple(ids))
-    assert same_predictions(unpack(pack(TaskResult(predictions=made))).predictions, made)
+    original = replace(predictions(3), ids=tuple(ids))
+    assert same_predictions(unpack(pack(TaskResult(predictions=original))).predictions, original)
 
 
 @given(prompt=st.none() | st.binary(max_size=99), state=st.none() | st.binary(max_size=99))
 @example(b"", None)
 @example(None, b"")
 def test_prompts_states_and_skipped_images_survive_packing(prompt, state):
-    found = unpack(pack(TaskResult(prompt=prompt, state=state, skipped=SKIPPED)))
-    assert (found.prompt, found.state, found.skipped, found.predictions) == (prompt, state, SKIPPED, None)
+    unpacked = unpack(pack(TaskResult(prompt=prompt, state=state, skipped=SKIPPED)))
+    assert (unpacked.prompt, unpacked.state, unpacked.skipped, unpacked.predictions) == (prompt, state, SKIPPED, None)
 
 
 # ------------------------------------------------------------ failures
 
 
-def raised(error):
+def with_traceback(error):
+    """Return the exception with the traceback that raising adds."""
     try:
         raise error
     except type(error) as caught:
@@ -77,7 +78,7 @@ def raised(error):
     ],
 )
 def test_a_failure_names_location_and_cause_in_one_line_and_keeps_the_traceback(error, where, reason):
-    failure = TaskFailed.of(raised(error), where)
+    failure = TaskFailed.of(with_traceback(error), where)
     assert str(failure) == failure.reason == reason
     assert failure.details.startswith("Traceback")
     assert f"raise error\n{type(error).__module__.replace('builtins', '')}" in failure.details
@@ -96,12 +97,12 @@ def test_a_failure_names_location_and_cause_in_one_line_and_keeps_the_traceback(
     ],
     ids=repr,
 )
-def test_a_pickled_failure_keeps_whether_another_worker_might_succeed(error, retry_elsewhere):
-    failure = pickle.loads(pickle.dumps(TaskFailed.of(raised(error), "dtd")))
+def test_a_pickled_failure_keeps_its_permission_to_retry_elsewhere(error, retry_elsewhere):
+    failure = pickle.loads(pickle.dumps(TaskFailed.of(with_traceback(error), "dtd")))
     assert (failure.reason[:5], failure.details[:9], failure.retry_elsewhere) == ("dtd: ", "Traceback", retry_elsewhere)
 
 
-# ------------------------------------------------------------ where results rest
+# ------------------------------------------------------------ stores of results
 
 
 def test_a_stored_result_has_no_cost(tmp_path):
@@ -114,19 +115,19 @@ def test_a_stored_result_has_no_cost(tmp_path):
     assert store.get("ab13") is None
 
 
-def test_memory_is_a_store():
+def test_a_memory_store_returns_its_results():
     store = MemoryStore()
     store.put("ab12", RESULT)
     assert (store.get("ab12"), store.get("ab13")) == (RESULT, None)
 
 
 def only_file(folder):
-    (path,) = (each for each in folder.rglob("*") if each.is_file())
+    (path,) = (entry for entry in folder.rglob("*") if entry.is_file())
     return path
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
+def stored_file(tmp_path_factory):
     store = TaskStore(tmp_path_factory.mktemp("tasks"))
     store.put("ab12", RESULT)
     path = only_file(store.root)
@@ -135,8 +136,8 @@ def kept(tmp_path_factory):
 
 @settings(deadline=None, max_examples=60)
 @given(position=st.integers(0, 10**6), flip=st.integers(1, 255))
-def test_a_file_with_a_damaged_byte_is_ignored(kept, position, flip):
-    store, path, content = kept
+def test_a_file_with_a_damaged_byte_is_ignored(stored_file, position, flip):
+    store, path, content = stored_file
     position %= len(content)
     path.write_bytes(content[:position] + bytes([content[position] ^ flip]) + content[position + 1 :])
     assert store.get("ab12") is None
@@ -148,8 +149,8 @@ def test_a_file_with_a_damaged_byte_is_ignored(kept, position, flip):
 @given(length=st.integers(0, 10**6))
 @example(0)
 @example(32)
-def test_a_truncated_file_is_ignored(kept, length):
-    store, path, content = kept
+def test_a_truncated_file_is_ignored(stored_file, length):
+    store, path, content = stored_file
     path.write_bytes(content[: length % len(content)])
     assert store.get("ab12") is None
     path.write_bytes(content)
@@ -165,27 +166,27 @@ def test_a_file_under_another_key_is_ignored(tmp_path, prompt):
     assert store.get("ab99") is None
 
 
-def test_a_folder_with_the_name_of_a_file_is_ignored(kept):
-    store, path, _ = kept
+def test_a_folder_with_the_name_of_a_file_is_ignored(stored_file):
+    store, path, _ = stored_file
     path.with_name(path.name.replace("ab12", "ab34")).mkdir()
     assert store.get("ab34") is None
 
 
 def test_a_result_that_cannot_be_written_completely_leaves_no_file(tmp_path, monkeypatch):
-    def full(descriptor):
+    def report_full_disk(descriptor):
         raise OSError(28, "No space left on device")
 
     store = TaskStore(tmp_path)
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("os.fsync", report_full_disk)
     with pytest.raises(OSError, match="No space left"):
         store.put("ab12", RESULT)
     monkeypatch.undo()
     assert store.get("ab12") is None
-    assert not [each for each in tmp_path.rglob("*") if each.is_file()]
+    assert not [entry for entry in tmp_path.rglob("*") if entry.is_file()]
 
 
 def test_a_result_is_replaced_atomically(tmp_path):
-    """A reader gets the old result or the new one."""
+    """A reader that opened the old file reads the whole old result."""
     store = TaskStore(tmp_path)
     store.put("ab12", TaskResult(prompt=b"old"))
     with only_file(tmp_path).open("rb") as reader:
@@ -195,10 +196,12 @@ def test_a_result_is_replaced_atomically(tmp_path):
 
 
 def test_a_cached_result_has_no_cost():
-    found = TaskResult(seconds={"adapt": 1.0}, spent={"adapt": 1.0}, features={"images": 3.0, "tower": 0.5}, held=2.0)
-    again = found.from_cache(())
-    assert (again.seconds, again.features, again.held) == ({}, {}, 0.0)
-    assert again.spent == found.spent
+    computed = TaskResult(
+        seconds={"adapt": 1.0}, spent={"adapt": 1.0}, features={"images": 3.0, "tower": 0.5}, held=2.0
+    )
+    cached = computed.from_cache(())
+    assert (cached.seconds, cached.features, cached.held) == ({}, {}, 0.0)
+    assert cached.spent == computed.spent
 
 
 def test_a_failure_shows_no_secret(monkeypatch):
@@ -206,6 +209,6 @@ def test_a_failure_shows_no_secret(monkeypatch):
     failure = TaskFailed.of(ConnectionError("postgresql://me:hunter3@db refused the token hunter22"))
     assert failure.reason == "ConnectionError: postgresql://***@db refused the token ***"
     assert "hunter" not in failure.details
-    lines = TaskFailed.of(raised(ValueError("http://me:hunter2@host\nsecond line"))).details.splitlines()
+    lines = TaskFailed.of(with_traceback(ValueError("http://me:hunter2@host\nsecond line"))).details.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
     assert lines[-2:] == ["ValueError: http://***@host", "second line"]

@@ -1,4 +1,4 @@
-"""Results that all sweeps of a machine share; faults of the shared folder disturb no sweep."""
+"""Results that all sweeps of a machine share; no fault of the shared folder stops a sweep."""
 
 import subprocess
 import sys
@@ -28,12 +28,14 @@ def shared(tmp_path):
     return tmp_path / "cache"
 
 
-def test_a_shared_result_is_found_by_the_next_sweep_which_then_owns_it_too(tmp_path, shared):
+def test_the_next_sweep_finds_a_shared_result_and_keeps_it_if_the_cache_is_pruned(tmp_path, shared):
     TaskStore(tmp_path / "one", shared).put(KEY, RESULT)
     other = TaskStore(tmp_path / "other", shared)
     assert other.get(KEY).prompt == RESULT.prompt
-    assert file_of(tmp_path / "other", KEY).samefile(file_of(tmp_path / "one", KEY))  # it takes room once
-    file_of(shared, KEY).unlink()  # pruned
+    assert file_of(tmp_path / "other", KEY).samefile(
+        file_of(tmp_path / "one", KEY)
+    )  # both names are one file on the disk
+    file_of(shared, KEY).unlink()  # as `cache prune` does
     assert other.get(KEY).prompt == RESULT.prompt
     assert TaskStore(tmp_path / "third").get(KEY) is None
 
@@ -46,7 +48,7 @@ def test_a_sweep_without_sharing_neither_reads_nor_writes_shared_results(tmp_pat
 def test_a_damaged_shared_result_is_computed_again_and_replaced_for_all(tmp_path, shared):
     store = TaskStore(tmp_path / "one", shared)
     store.put(KEY, RESULT)
-    with file_of(shared, KEY).open("r+b") as file:  # and so the sweep's own
+    with file_of(shared, KEY).open("r+b") as file:  # this damages the sweep's own file too: both names are one file
         file.truncate(50)
     assert store.get(KEY) is None
     assert not is_whole(file_of(shared, KEY))
@@ -90,7 +92,7 @@ def test_a_full_disk_of_the_sweep_is_an_error_and_shared_results_are_still_found
         with pytest.raises(OSError, match="No space left"):
             (disk / "fill").write_bytes(bytes(2**17))
         store = TaskStore(disk / "tasks", shared)
-        assert store.get(KEY).prompt == RESULT.prompt  # on another disk, where it would be a copy
+        assert store.get(KEY).prompt == RESULT.prompt  # read from the shared folder: there is no room for a copy
         with pytest.raises(OSError, match="No space left"):
             store.put(KEY, RESULT)
 
@@ -102,7 +104,7 @@ def test_a_shared_folder_on_another_disk_holds_copies(tmp_path):
         assert file_of(tmp_path / "other", KEY).stat().st_nlink == 1
 
 
-WRITES = """
+WRITER_PROGRAM = """
 import sys
 from pathlib import Path
 from fpp_sweep.trial import worker_model
@@ -115,16 +117,19 @@ for turn in range(200):
     found = store.get(key)
     assert found is None or found.prompt == b"x" * 1000
     store.put(key, TaskResult(prompt=b"x" * 1000))
-    (shared / key[:2] / f"{key}.task").unlink(missing_ok=True) if turn % 7 == 0 else None
+    if turn % 7 == 0:
+        (shared / key[:2] / f"{key}.task").unlink(missing_ok=True)
 """
 
 
-@pytest.mark.slow  # three processes
+@pytest.mark.slow  # starts three processes
 def test_simultaneous_sweeps_and_pruning_lose_nothing(tmp_path, shared):
-    words = [[sys.executable, "-c", WRITES, str(tmp_path / name), str(shared)] for name in ("one", "two", "three")]
-    running = [subprocess.Popen(each, stderr=subprocess.PIPE, text=True) for each in words]
-    said = [process.communicate()[1] for process in running]
-    assert [process.returncode for process in running] == [0, 0, 0], said
+    running = []
+    for name in ("one", "two", "three"):
+        command = [sys.executable, "-c", WRITER_PROGRAM, str(tmp_path / name), str(shared)]
+        running.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+    errors = [process.communicate()[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0, 0], errors
     for name in ("one", "two", "three"):
         assert all(is_whole(file) for file in (tmp_path / name).rglob("*.task"))
         assert len(list((tmp_path / name).rglob("*.task"))) == 5
@@ -163,11 +168,14 @@ def test_results_are_marked_with_all_code_that_can_change_them():
         ((), True),
         (("work.on_bad_image=skip",), True),
         (("base.method=dynaprompt",), True),
-        (("base.method=dynaprompt", "work.on_bad_image=skip"), False),  # a later shard goes on from another state
+        (
+            ("base.method=dynaprompt", "work.on_bad_image=skip"),
+            False,
+        ),  # a skipped image changes the state that later shards continue from
         (("objectives=[accuracy, seconds]",), False),
         (("work.reuse_results=false",), False),
     ],
 )
-def test_which_sweeps_share(overrides, shares):
+def test_sweeps_share_results_unless_their_settings_forbid_it(overrides, shares):
     space = parse_space(SMALL_SPACE, "small.yaml", ["work.baselines=[]", *overrides])
     assert (shared_results(space) is not None) == shares

@@ -24,7 +24,7 @@ work: {datasets: [digits], baselines: []}
 REASON = "behind the others after 2 of 6 tasks"
 
 
-class Stops(StoppingPolicy):
+class StopAfterTwoTasks(StoppingPolicy):
     """Stop every trial on a split after two tasks."""
 
     def __init__(self, split):
@@ -36,7 +36,7 @@ class Stops(StoppingPolicy):
 
 
 class Sweep:
-    """A searcher, and the calls that Tune makes."""
+    """A searcher and the calls that Ray Tune makes to it."""
 
     def __init__(self, path, worker):
         self.space = parse_space(SPACE, "space.yaml")
@@ -63,7 +63,7 @@ class Sweep:
     def run(self, executor, policy, *, reported=True):
         """Run the next job to its end; with `reported=False`, Optuna gets no result."""
         job = self.searcher.suggest("t")
-        brief = TrialContext(
+        context = TrialContext(
             folder=self.folder,
             executor=executor,
             plan=self.plan,
@@ -72,7 +72,7 @@ class Sweep:
             search_split="val",
             policy=policy,
         )
-        run_job(brief, job["name"], job["split"], job["order"])
+        run_job(context, job["name"], job["split"], job["order"])
         if reported:
             self.searcher.on_trial_complete("t", {"done": True, "pid": 1})
         return self.folder.trial(job["name"])
@@ -88,7 +88,7 @@ def test_a_stopped_trial_is_recorded_everywhere_and_not_restarted(worker, tmp_pa
     sweep = Sweep(tmp_path, worker)
     gate = Gate(2)
     with executing(kind, worker, sweep.plan, sweep.folder.tasks, workers=1, around=gate) as executor:
-        record = sweep.run(executor, Stops("val"), reported=reported)
+        record = sweep.run(executor, StopAfterTwoTasks("val"), reported=reported)
         assert gate.open(executor) == (2 if kind == "inline" else 3)
     assert (record.name, record.state, record.reason, record.details) == ("trial-0000", "stopped", REASON, "")
     assert (record.values, record.results) == (None, {})
@@ -108,13 +108,13 @@ def test_a_stopped_trial_is_recorded_everywhere_and_not_restarted(worker, tmp_pa
     assert later.states == ["PRUNED", "COMPLETE"]
     assert later.searcher.progress.total == 2
     assert [record.name for record in later.searcher.front()] == ["trial-0001"]
-    assert later.searcher.suggest("t")["split"] == "test"  # the search is over
+    assert later.searcher.suggest("t")["split"] == "test"  # the search is over, and the front is tested
 
 
 def test_a_stopped_trial_is_not_a_failed_one(worker, tmp_path):
     sweep = Sweep(tmp_path, worker)
     with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
-        sweep.run(executor, Stops("val"))
+        sweep.run(executor, StopAfterTwoTasks("val"))
     progress = sweep.searcher.progress
     assert (progress.stopped, progress.failed, progress.finished, sweep.searcher._failures_in_a_row) == (1, 0, 0, 0)
     assert sweep.changes == [("trial-0000", "running", "val"), ("trial-0000", "stopped", "val")]
@@ -123,16 +123,17 @@ def test_a_stopped_trial_is_not_a_failed_one(worker, tmp_path):
 def test_a_trial_stopped_on_the_test_split_keeps_its_validation_results(worker, tmp_path):
     sweep = Sweep(tmp_path, worker)
     with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
-        before, _ = (sweep.run(executor, Stops("test")) for _ in range(2))
-        record = sweep.run(executor, Stops("test"))
+        before = sweep.run(executor, StopAfterTwoTasks("test"))
+        sweep.run(executor, StopAfterTwoTasks("test"))
+        record = sweep.run(executor, StopAfterTwoTasks("test"))
     assert (record.state, record.reason) == ("complete", f"on test: {REASON}")
     assert set(record.results) == {"val"}
     assert record.values is not None
     assert before.state == "complete"
 
 
-class Asks(StoppingPolicy):
-    """The user stops the trial while its first task runs."""
+class StopCommandDuringFirstTask(StoppingPolicy):
+    """Send the user's command to stop the trial when its first task has ended."""
 
     def __init__(self, folder):
         self.folder, self.ended = folder, 0
@@ -145,10 +146,10 @@ class Asks(StoppingPolicy):
 
 def test_a_trial_that_the_user_stops_ends_after_its_current_task(worker, tmp_path):
     sweep = Sweep(tmp_path, worker)
-    driver = Asks(sweep.folder)
+    policy = StopCommandDuringFirstTask(sweep.folder)
     with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
-        record = sweep.run(executor, driver)
-        assert (record.state, record.reason, driver.ended) == ("stopped", "stopped by `steer`", 1)
+        record = sweep.run(executor, policy)
+        assert (record.state, record.reason, policy.ended) == ("stopped", "stopped by `steer`", 1)
         assert sweep.states == ["PRUNED"]
         other = sweep.run(executor, StoppingPolicy())
     assert (other.name, other.state) == ("trial-0001", "complete")
@@ -157,14 +158,14 @@ def test_a_trial_that_the_user_stops_ends_after_its_current_task(worker, tmp_pat
 
 
 def test_a_failed_trial_records_the_cause(worker, tmp_path, monkeypatch):
-    def broken(*how, **options):
+    def broken_evaluate(*how, **options):
         raise RuntimeError("CUDA error: an illegal address")
 
     sweep = Sweep(tmp_path, worker)
-    monkeypatch.setattr(worker_module, "evaluate", broken)
+    monkeypatch.setattr(worker_module, "evaluate", broken_evaluate)
     with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
         record = sweep.run(executor, StoppingPolicy())
     where = f"digits, val samples 0..64, seed 0, {worker.model_info().where}"
     assert (record.state, record.reason) == ("failed", f"{where}: RuntimeError: CUDA error: an illegal address")
-    assert "in broken" in record.details
+    assert "in broken_evaluate" in record.details
     assert trial_run(sweep.folder.info(), record).texts["traceback.txt"] == record.details

@@ -1,4 +1,4 @@
-"""A small run on the embedded model against stored numbers: no refactoring may change a prediction.
+"""A small run on the embedded model equals stored numbers: no refactoring may change a prediction.
 
 `python -m tests.trial.test_stored` writes the numbers again; run it on purpose only.
 """
@@ -20,13 +20,13 @@ from tests.kit.names import ROLES
 STORED = Path(__file__).parent.parent / "golden" / "one_path.json"
 SEED_OF_PROMPT = {"a photo of a": 0, "fpp": 1}
 SETTINGS = {"fpp.steps": 4, "views.count": 8, "adapt.view_fraction": 0.5}
-CLOSE = 2e-4  # difference of a probability between processors; 1.0e-4 was seen between AVX2 and AVX-512
-# DynaPrompt keeps prompts by comparing entropies, so one rounding changes later samples; 0.09 was seen. Its own golden
-# numbers (tests/core/test_dynaprompt.py) are exact.
-CLOSE_OF_DYNAPROMPT = 0.15
+TOLERANCE = 2e-4  # difference of a probability between processors; 1.0e-4 was seen between AVX2 and AVX-512
+# DynaPrompt compares entropies, so one rounding changes later samples; 0.09 was seen. Its own golden numbers
+# (tests/core/test_dynaprompt.py) are exact.
+DYNAPROMPT_TOLERANCE = 0.15
 
 
-def predicted(cache):
+def compute_predictions(cache):
     """Return predictions and confidences by dataset, prompt, method and seed."""
     worker = Worker(WorkerSpec(model="tiny", limit=16, cache=str(cache)))
     datasets = {"test": tuple(worker.describe(["scenes", "digits"], "test"))}
@@ -45,11 +45,11 @@ def predicted(cache):
 
 
 def test_predictions_equal_the_stored_ones_and_probabilities_are_close(tmp_path):
-    stored, now = json.loads(STORED.read_text()), predicted(tmp_path)
+    stored, now = json.loads(STORED.read_text()), compute_predictions(tmp_path)
     assert list(now) == list(stored)
     for name, numbers in stored.items():
         assert now[name]["predicted"] == numbers["predicted"], name
-        tolerance = CLOSE_OF_DYNAPROMPT if "dynaprompt" in name else CLOSE
+        tolerance = DYNAPROMPT_TOLERANCE if "dynaprompt" in name else TOLERANCE
         assert now[name]["confidence"] == pytest.approx(numbers["confidence"], abs=tolerance), name
 
 
@@ -57,5 +57,7 @@ if __name__ == "__main__":
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        lines = (f" {json.dumps(name)}: {json.dumps(numbers)}" for name, numbers in predicted(Path(folder)).items())
+        lines = (
+            f" {json.dumps(name)}: {json.dumps(numbers)}" for name, numbers in compute_predictions(Path(folder)).items()
+        )
         STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -28,8 +28,8 @@ BUFFER = TrialConfig(prompt="a photo of a").replace(
 )
 IMAGES = 200
 DATA = open_dataset("digits", "val").head(IMAGES)
-CHAINS = 4  # two datasets, two seeds
-SHARDS = 3  # of 150 images, 64 in each
+CHAINS = 4  # one for each of two datasets and two seeds
+SHARDS = 3  # 150 images in shards of at most 64
 
 
 @pytest.fixture(autouse=True)
@@ -45,8 +45,8 @@ def plan(worker):
 
 
 @pytest.fixture(scope="module")
-def whole(worker, tmp_path_factory):
-    """Run the same streams, each in one pass."""
+def one_pass(worker, tmp_path_factory):
+    """Return the results of the same streams, each computed in one pass."""
     plan = plan_of(worker, datasets=("digits", "scenes"), seeds=(0, 1), columns=("logits",))
     with registered(RUNNING_MEAN):
         assert [len(shards) for shards in plan.tasks(CONFIG, "val").values()] == [1] * CHAINS
@@ -55,12 +55,12 @@ def whole(worker, tmp_path_factory):
 
 def assert_same(found, expected):
     assert (found[0].average, found[0].datasets) == (expected[0].average, expected[0].datasets)
-    for one, other in zip(found[1], expected[1], strict=True):
-        assert same_predictions(one.predictions, other.predictions)
+    for found_part, expected_part in zip(found[1], expected[1], strict=True):
+        assert same_predictions(found_part.predictions, expected_part.predictions)
 
 
-class Fate:
-    """Delays and losses of workers; checks that no two shards of a chain run at once."""
+class DelaysAndLosses:
+    """Delay tasks, lose given workers, and check that no two shards of a stream run at once."""
 
     def __init__(self, seed, lost=()):
         self.random, self.lost = random.Random(seed), list(lost)
@@ -81,27 +81,27 @@ class Fate:
             raise LostError("killed")
 
 
-def test_shards_in_one_process_equal_one_pass_over_the_stream(worker, plan, whole, tmp_path):
+def test_shards_in_one_process_equal_one_pass_over_the_stream(worker, plan, one_pass, tmp_path):
     assert [len(shards) for shards in plan.tasks(CONFIG, "val").values()] == [SHARDS] * CHAINS
-    assert_same(run_trial(plan, CONFIG, "val", inline(worker, plan, tmp_path)), whole)
+    assert_same(run_trial(plan, CONFIG, "val", inline(worker, plan, tmp_path)), one_pass)
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     "lost", [[], [("digits", 64)], [("digits", 0), ("scenes", 128)]], ids=["none lost", "one in the middle", "two"]
 )
-def test_slow_and_lost_workers_do_not_change_a_stream(worker, plan, whole, tmp_path, seed, lost):
-    fate = Fate(seed, lost)
-    with executing("scheduled", worker, plan, tmp_path, workers=3, around=fate, attempts=2) as executor:
-        assert_same(run_trial(plan, CONFIG, "val", executor), whole)
+def test_slow_and_lost_workers_do_not_change_a_stream(worker, plan, one_pass, tmp_path, seed, lost):
+    delays = DelaysAndLosses(seed, lost)
+    with executing("scheduled", worker, plan, tmp_path, workers=3, around=delays, attempts=2) as executor:
+        assert_same(run_trial(plan, CONFIG, "val", executor), one_pass)
         assert executor.scheduler.status().counts.lost == len(lost)
-    assert len(fate.begun) == CHAINS * SHARDS + len(lost)
-    for stream in {stream for stream, _ in fate.begun}:
-        starts = [start for other, start in fate.begun if other == stream]
+    assert len(delays.begun) == CHAINS * SHARDS + len(lost)
+    for stream in {stream for stream, _ in delays.begun}:
+        starts = [start for begun_stream, start in delays.begun if begun_stream == stream]
         assert starts == sorted(starts)
 
 
-def stream(order, seed=0, **values):
+def stream_order(order, seed=0, **values):
     config = BUFFER.replace({"adapt.order": order})
     values = {"start": 0, "stop": IMAGES, **values}
     task = cutting.EvalTask(config=config, dataset="digits", split="val", seed=seed, **values)
@@ -109,42 +109,44 @@ def stream(order, seed=0, **values):
 
 
 @pytest.mark.parametrize("order", ["shuffled", "by_class", "dirichlet:0.1"])
-def test_an_order_is_drawn_by_the_seed_and_has_every_sample_once(order):
-    whole = stream(order)
-    assert sorted(whole) == list(range(IMAGES))
-    assert whole.tolist() == stream(order).tolist() != stream(order, seed=1).tolist()
-    parts = [stream(order, start=0, stop=64), stream(order, start=64)]
-    assert np.concatenate(parts).tolist() == whole.tolist()
+def test_an_order_depends_on_the_seed_and_has_every_sample_once(order):
+    one_pass = stream_order(order)
+    assert sorted(one_pass) == list(range(IMAGES))
+    assert one_pass.tolist() == stream_order(order).tolist() != stream_order(order, seed=1).tolist()
+    parts = [stream_order(order, start=0, stop=64), stream_order(order, start=64)]
+    assert np.concatenate(parts).tolist() == one_pass.tolist()
 
 
-def changes(order):
+def count_class_changes(order):
     """Return how often the class of a stream changes from one sample to the next, over three seeds."""
-    return sum(np.count_nonzero(np.diff(DATA.labels[stream(order, seed)])) for seed in range(3))
+    return sum(np.count_nonzero(np.diff(DATA.labels[stream_order(order, seed)])) for seed in range(3))
 
 
 def test_a_stream_by_class_changes_its_class_as_rarely_as_possible():
-    assert changes("by_class") == 3 * (len(DATA.classes) - 1)
+    assert count_class_changes("by_class") == 3 * (len(DATA.classes) - 1)
 
 
 def test_a_stream_in_waves_lies_between_shuffled_and_by_class():
-    assert changes("by_class") < changes("dirichlet:0.1") < 0.8 * changes("shuffled")
+    assert (
+        count_class_changes("by_class") < count_class_changes("dirichlet:0.1") < 0.8 * count_class_changes("shuffled")
+    )
 
 
 @pytest.mark.parametrize("order", short_and_long(["fair", "file", "shuffled"], lambda order: order == "shuffled"))
 def test_a_buffer_of_prompts_continues_from_the_previous_shard(worker, tmp_path, monkeypatch, order):
-    """In every order of the stream, and after the loss of a worker; no other shard runs twice."""
+    """This holds for every order of the stream and after the loss of a worker; only the lost shard runs twice."""
     config = BUFFER.replace({"adapt.order": order})
     plan = plan_of(worker, columns=("logits",))
     monkeypatch.setattr(cutting, "SHARD", 1024)
-    whole = run_trial(plan, config, "val", inline(worker, plan, tmp_path / "whole"))
+    one_pass = run_trial(plan, config, "val", inline(worker, plan, tmp_path / "whole"))
     monkeypatch.setattr(cutting, "SHARD", 64)
-    fate = Fate(0, [("digits", 64)])
-    with executing("scheduled", worker, plan, tmp_path / "scheduled", workers=2, around=fate, attempts=2) as executor:
-        assert_same(run_trial(plan, config, "val", executor), whole)
-    assert [start for _, start in fate.begun] == [0, 64, 64, 128]
+    delays = DelaysAndLosses(0, [("digits", 64)])
+    with executing("scheduled", worker, plan, tmp_path / "scheduled", workers=2, around=delays, attempts=2) as executor:
+        assert_same(run_trial(plan, config, "val", executor), one_pass)
+    assert [start for _, start in delays.begun] == [0, 64, 64, 128]
 
 
-KILLED = """
+KILLED_PROGRAM = """
 import os, signal, sys
 from pathlib import Path
 from fpp_sweep.spec import tasks
@@ -156,20 +158,21 @@ from tests.kit.workers import inline, plan_of
 from tests.trial.test_streams import BUFFER
 
 tasks.SHARD, calls, predict = 64, [], DynaPrompt.predict
-def until_the_second(self, *arguments):
+def killed_at_the_second_call(self, *arguments):
     calls.append(None)
-    os.kill(os.getpid(), signal.SIGKILL) if len(calls) == 2 else None
+    if len(calls) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
     return predict(self, *arguments)
-DynaPrompt.predict = until_the_second
+DynaPrompt.predict = killed_at_the_second_call
 worker = Worker(WorkerSpec(model="tiny", cache=sys.argv[1], device="cpu", threads=1, limit=150))
 plan = plan_of(worker, columns=("logits",))
 run_trial(plan, BUFFER, "val", inline(worker, plan, Path(sys.argv[2])))
 """
 
 
-@pytest.mark.slow  # a process that is killed
+@pytest.mark.slow  # starts a process and kills it
 def test_a_process_killed_in_the_second_shard_loses_only_that_shard(worker, tmp_path, monkeypatch):
-    line = [sys.executable, "-c", KILLED, str(worker.cache.root), str(tmp_path / "cut")]
+    line = [sys.executable, "-c", KILLED_PROGRAM, str(worker.cache.root), str(tmp_path / "cut")]
     assert subprocess.run(line, check=False).returncode == -signal.SIGKILL
     (kept,) = (tmp_path / "cut").rglob("*.task")
     written = kept.stat().st_mtime_ns
@@ -182,7 +185,7 @@ def test_a_process_killed_in_the_second_shard_loses_only_that_shard(worker, tmp_
 
 
 def test_results_come_in_the_order_of_the_stream(small, tmp_path):
-    """The file lists 000000, 000001, ...; the fair order is that of a hash; a shuffle depends on the seed."""
+    """The file is sorted by name; the fair order sorts by a hash of the names; a shuffle depends on the seed."""
     plan = plan_of(small, seeds=(0, 1))
     found = {}
     for order in ("fair", "file", "shuffled"):
@@ -204,11 +207,11 @@ def test_results_come_in_the_order_of_the_stream(small, tmp_path):
     assert confidences[0] != confidences[1] != confidences[2] != confidences[0]
 
 
-class AfterSome(StoppingPolicy):
+class StopAfter(StoppingPolicy):
     """Stop after a number of tasks."""
 
-    def __init__(self, most):
-        self.left = most
+    def __init__(self, stop_after):
+        self.left = stop_after
 
     def reason_to_stop(self, task, result):
         self.left -= 1
@@ -216,20 +219,20 @@ class AfterSome(StoppingPolicy):
 
 
 @pytest.mark.parametrize("kind", ["inline", "scheduled"])
-@pytest.mark.parametrize("most", [1, 5])
-def test_an_interrupted_stream_continues_from_its_last_shard(worker, plan, whole, tmp_path, kind, most):
-    gate = Gate(most)
+@pytest.mark.parametrize("stop_after", [1, 5])
+def test_an_interrupted_stream_continues_from_its_last_shard(worker, plan, one_pass, tmp_path, kind, stop_after):
+    gate = Gate(stop_after)
     with executing(kind, worker, plan, tmp_path, workers=1, around=gate) as executor:
         with pytest.raises(TrialStopped):
-            run_trial(plan, CONFIG, "val", executor, policy=AfterSome(most))
+            run_trial(plan, CONFIG, "val", executor, policy=StopAfter(stop_after))
         done = gate.open(executor)
-    assert most <= done == len(list(tmp_path.rglob("*.task"))) < CHAINS * SHARDS
-    with executing("scheduled", worker, plan, tmp_path) as executor:  # another scheduler
-        assert_same(run_trial(plan, CONFIG, "val", executor), whole)
+    assert stop_after <= done == len(list(tmp_path.rglob("*.task"))) < CHAINS * SHARDS
+    with executing("scheduled", worker, plan, tmp_path) as executor:  # a new scheduler
+        assert_same(run_trial(plan, CONFIG, "val", executor), one_pass)
         assert executor.scheduler.status().counts.executions == CHAINS * SHARDS - done
 
 
-def test_a_streams_number_of_shards_cannot_be_chosen(worker, tmp_path):
+def test_the_number_of_shards_of_a_stream_cannot_be_chosen(worker, tmp_path):
     plan = plan_of(worker, shards=2)
     for config in (CONFIG, BUFFER):
         problem = rf"work\.shards: method {config.method} is stateful, so its stream cannot be cut \(2\)"
@@ -238,11 +241,11 @@ def test_a_streams_number_of_shards_cannot_be_chosen(worker, tmp_path):
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_shards_may_be_requested_in_any_order(worker, plan, whole, tmp_path, order):
+def test_shards_may_be_requested_in_any_order(worker, plan, one_pass, tmp_path, order):
     class Ordered(StoppingPolicy):
         def ordered(self, plan, tasks):
             return list(tasks)[::order]
 
     found = run_trial(plan, CONFIG, "val", inline(worker, plan, tmp_path), policy=Ordered())
-    assert_same(found, whole)
+    assert_same(found, one_pass)
     assert set(found[0].seconds) == {"features", "adapt"}

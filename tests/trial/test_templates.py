@@ -1,4 +1,4 @@
-"""Templates of a trial: lists, released ones by dataset, files, and what is refused; and methods that use them."""
+"""Templates of a trial: built-in lists, released templates, files, refused input, and the methods that use them."""
 
 import json
 import logging
@@ -24,13 +24,13 @@ from tests.kit.workers import inline, plan_of
 SHIFTS = {"imagenet", "imagenet_a", "imagenet_r", "imagenet_sketch", "imagenet_v2"}
 
 
-def file(folder, content):
+def write_templates(folder, content):
     path = folder / "templates.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return str(path)
 
 
-def test_the_lists_are_those_of_open_clip_with_the_class_name_filled_in():
+def test_the_built_in_lists_are_open_clips_with_the_class_name_filled_in():
     assert texts_by_class("simple", "dtd", ["striped", "polka_dotted"])[1][:2] == [
         "itap of a polka dotted.",
         "a bad photo of the polka dotted.",
@@ -49,7 +49,7 @@ def test_every_dataset_of_the_papers_has_released_templates():
     assert texts_by_class("released", "imagenet_r", ["goldfish"]) == texts_by_class("openai", "dtd", ["goldfish"])
 
 
-def test_a_dataset_without_released_templates_gets_others_which_is_logged(caplog):
+def test_a_dataset_without_released_templates_gets_the_simple_ones_and_a_warning(caplog):
     with caplog.at_level(logging.WARNING):
         texts = texts_by_class("released", "my_set", ["cat"])
     assert texts == texts_by_class("simple", "my_set", ["cat"])
@@ -59,13 +59,15 @@ def test_a_dataset_without_released_templates_gets_others_which_is_logged(caplog
 
 
 def test_a_file_has_templates_for_all_classes_or_texts_for_each(tmp_path):
-    templates = file(tmp_path, ["a photo of a {}.", "{} texture."])
+    templates = write_templates(tmp_path, ["a photo of a {}.", "{} texture."])
     assert texts_by_class(templates, "x", ["big_cat"]) == [["a photo of a big cat.", "big cat texture."]]
-    by_class = file(tmp_path, {"big cat": ["a {} with fur"], "dog": ["it barks", "a pet"], "ox": ["it pulls"]})
+    by_class = write_templates(
+        tmp_path, {"big cat": ["a {} with fur"], "dog": ["it barks", "a pet"], "ox": ["it pulls"]}
+    )
     assert texts_by_class(by_class, "x", ["dog", "big_cat"]) == [["it barks", "a pet"], ["a big cat with fur"]]
 
 
-WRONG = {
+WRONG_FILES = {
     "{": "not a readable JSON file",
     '"a photo of a {}."': r'must be a list of texts, such as \["a photo of a {}."\]',
     "[]": "must be a list of texts",
@@ -78,10 +80,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("content", WRONG)
+@pytest.mark.parametrize("content", WRONG_FILES)
 def test_a_wrong_file_is_refused(tmp_path, content):
-    with pytest.raises(InputError, match=WRONG[content]) as raised:
-        texts_by_class(file(tmp_path, content), "x", ["dog", "cat"])
+    with pytest.raises(InputError, match=WRONG_FILES[content]) as raised:
+        texts_by_class(write_templates(tmp_path, content), "x", ["dog", "cat"])
     assert "templates.json" in str(raised.value)
 
 
@@ -95,15 +97,15 @@ def test_unknown_templates_and_templates_with_deep_prompts_are_refused():
 
 def test_a_worker_checks_template_files_against_the_classes(small, tmp_path):
     (info,) = small.describe(["digits"], "val")
-    path = file(tmp_path, {name: [f"the digit {name}"] for name in info.classes})
+    path = write_templates(tmp_path, {name: [f"the digit {name}"] for name in info.classes})
     validation = small.check([], [TextSource("", templates=path)], [info], LONG)
     assert list(validation.prompts) == [path]
-    file(tmp_path, {name: [f"the digit {name}"] for name in info.classes[1:]})
+    write_templates(tmp_path, {name: [f"the digit {name}"] for name in info.classes[1:]})
     with pytest.raises(InputError, match=f"has no texts for class '{info.classes[0]}' of digits; add them"):
         small.check([], [TextSource("", templates=path)], [info], LONG)
 
 
-def adapter(small, method, templates, prompt=None):
+def adapter_for(small, method, templates, prompt=None):
     images = open_dataset("digits", "val").head(4)
     config = TrialConfig(method=method, prompt="a photo of a").replace({"adapt.templates": templates})
     return make_adapter(small.clip, config, images, prompt)
@@ -111,17 +113,18 @@ def adapter(small, method, templates, prompt=None):
 
 @pytest.mark.parametrize("method", ["zero_shot_ensemble", "zero", "mta", "tps"])
 def test_one_template_equals_the_prompt_with_the_same_words(small, tmp_path, method):
-    ensemble = adapter(small, method, file(tmp_path, ["a photo of a {}."])).state.features
-    prompt = adapter(small, method, None, open_prompt(small.clip, "a photo of a")).state.features
+    ensemble = adapter_for(small, method, write_templates(tmp_path, ["a photo of a {}."])).state.features
+    prompt = adapter_for(small, method, None, open_prompt(small.clip, "a photo of a")).state.features
     torch.testing.assert_close(ensemble, prompt, atol=1e-5, rtol=0)
 
 
 def test_several_templates_equal_the_normalised_mean_of_prompts(small, tmp_path):
     words = ["a photo of a", "a drawing of the"]
-    ensemble = adapter(small, "tda", file(tmp_path, [f"{each} {{}}." for each in words])).state.classifier.features
+    file = write_templates(tmp_path, [f"{phrase} {{}}." for phrase in words])
+    ensemble = adapter_for(small, "tda", file).state.classifier.features
     prompts = []
-    for each in words:
-        prompts.append(adapter(small, "zero_shot", None, from_words(small.clip, each)).state.features)
+    for phrase in words:
+        prompts.append(adapter_for(small, "zero_shot", None, from_words(small.clip, phrase)).state.features)
     torch.testing.assert_close(ensemble, F.normalize(sum(prompts), dim=-1), atol=1e-5, rtol=0)
 
 
@@ -139,7 +142,7 @@ def test_a_trial_with_templates_runs_and_differs_from_its_prompt(make_worker, tm
     assert (digits.predictions.confidence != other.predictions.confidence).any()
 
 
-def test_the_zero_shot_logits_of_an_ensemble_are_those_of_the_ensemble():
+def test_the_zero_shot_trial_of_a_config_with_templates_is_their_ensemble():
     config = TrialConfig(method="tda", prompt="fpp").replace({"adapt.templates": "simple"})
     plain = zero_shot_of(config)
     assert (plain.method, plain.templates) == ("zero_shot_ensemble", "simple")

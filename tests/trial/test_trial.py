@@ -1,4 +1,4 @@
-"""A trial is equal to the last bit on any executor and however it is cut; nothing is lost or counted twice."""
+"""A trial has the same bits on any executor and with any shards; no result is lost or counted twice."""
 
 import asyncio
 import math
@@ -36,7 +36,7 @@ from tests.kit.rows import metric_row, registered
 from tests.kit.tasks import dataset_info, evaluation, predictions, same_predictions
 from tests.kit.workers import Gate, executing, inline, plan_of
 
-IMAGES, SMALL = 150, 20  # of the two workers
+IMAGES, SMALL = 150, 20  # images of the workers `worker` and `small`
 QUICK = {"views.count": 4, "fpp.steps": 2, "fpp.draws": 1}
 WORDS = preset("tiny").replace({**QUICK, "prompt": "a photo of a", "method": TPT})
 CONFIGS = {
@@ -49,22 +49,22 @@ NAMES = ("digits", "scenes")
 both_executors = pytest.mark.parametrize("kind", ["inline", "scheduled"])
 
 
-def alone(worker, config, dataset, *, seed=0, split="val"):
+def compute_whole(worker, config, dataset, *, seed=0, split="val"):
     """Return a dataset's predictions and prompt, computed without shards, keys and executors."""
     data = open_dataset(dataset, split).head(worker.spec.limit)
     prompt = make_prompt(worker.clip, PretrainTask(config=config, dataset=dataset, seed=seed), data)
     features = worker.cache.features(worker.clip, data, views_for(config, data.group), seed)
     whole = EvalTask(config=config, dataset=dataset, split=split, seed=seed, start=0, stop=len(data))
-    made, _ = evaluate(worker.clip, whole, data, features, make_adapter(worker.clip, config, data, prompt))
-    return made, prompt
+    result, _ = evaluate(worker.clip, whole, data, features, make_adapter(worker.clip, config, data, prompt))
+    return result, prompt
 
 
-# ------------------------------------------------------------ the same in one piece and in many
+# ------------------------------------------------------------ equal results in one piece and in shards
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_any_number_of_shards_equals_the_whole(worker, tmp_path, config):
-    whole, prompt = alone(worker, config, "digits")
+    whole, prompt = compute_whole(worker, config, "digits")
     for shards in (None, 1, 2, 3):
         plan = plan_of(worker, shards=shards)
         found, (part,) = run_trial(plan, config, "val", inline(worker, plan, tmp_path / str(shards)))
@@ -81,15 +81,20 @@ def test_any_number_of_shards_equals_the_whole(worker, tmp_path, config):
 def test_averages_are_over_datasets_and_deviations_over_seeds(small, tmp_path):
     plan = plan_of(small, datasets=NAMES, seeds=(0, 1))
     found, parts = run_trial(plan, CONFIGS["words"], "val", inline(small, plan, tmp_path))
-    by = {(name, seed): score(alone(small, CONFIGS["words"], name, seed=seed)[0]) for name in NAMES for seed in (0, 1)}
-    assert [(part.dataset.name, part.seed) for part in parts] == [(n, s) for s in (0, 1) for n in NAMES]
-    assert by["digits", 0] != by["digits", 1]
+    runs = [("digits", 0), ("scenes", 0), ("digits", 1), ("scenes", 1)]
+    assert [(part.dataset.name, part.seed) for part in parts] == runs
+    scores = {}
+    for name, seed in runs:
+        whole, _ = compute_whole(small, CONFIGS["words"], name, seed=seed)
+        scores[name, seed] = score(whole)
+    assert scores["digits", 0] != scores["digits", 1]
     for metric in ("accuracy", "ece", "nll"):
-        of = {key: numbers[metric] for key, numbers in by.items()}
-        by_seed = [(of["digits", seed] + of["scenes", seed]) / 2 for seed in (0, 1)]
-        assert found.datasets["digits"][metric] == pytest.approx((of["digits", 0] + of["digits", 1]) / 2, rel=1e-12)
+        values = {run: numbers[metric] for run, numbers in scores.items()}
+        by_seed = [(values["digits", seed] + values["scenes", seed]) / 2 for seed in (0, 1)]
+        digits = (values["digits", 0] + values["digits", 1]) / 2
+        assert found.datasets["digits"][metric] == pytest.approx(digits, rel=1e-12)
         assert found.average[metric] == pytest.approx(sum(by_seed) / 2, rel=1e-12)
-        # two values: the standard deviation is their distance over the root of two
+        # the standard deviation of two values is their distance divided by the root of two
         assert found.deviation[metric] == pytest.approx(abs(by_seed[0] - by_seed[1]) / math.sqrt(2), rel=1e-9)
     assert found.samples == 2 * SMALL
 
@@ -98,7 +103,7 @@ def test_the_test_split_has_its_own_samples(small, tmp_path):
     plan = plan_of(small, splits=("val", "test"))
     executor = inline(small, plan, tmp_path)
     (val,), (test,) = (run_trial(plan, CONFIGS["words"], split, executor)[1] for split in ("val", "test"))
-    assert same_predictions(test.predictions, alone(small, CONFIGS["words"], "digits", split="test")[0])
+    assert same_predictions(test.predictions, compute_whole(small, CONFIGS["words"], "digits", split="test")[0])
     assert val.predictions.ids != test.predictions.ids
 
 
@@ -109,14 +114,15 @@ def test_the_scheduler_and_one_worker_give_equal_results(worker, tmp_path, confi
     for kind in ("inline", "scheduled"):
         with executing(kind, worker, plan, tmp_path / kind) as executor:
             runs.append(run_trial(plan, config, "val", executor))
-    (one, parts), (other, others) = runs
-    assert (one.average, one.datasets, one.samples) == (other.average, other.datasets, other.samples)
-    assert one.seconds.keys() == other.seconds.keys()
-    for part, its_other in zip(parts, others, strict=True):
-        assert same_predictions(part.predictions, its_other.predictions)
-        assert part.skipped == its_other.skipped
-        if config.prompt == "fpp":  # the file of a prompt also contains its seconds
-            contexts = [from_bytes(worker.clip, result.prompt).context for result in (part, its_other)]
+    (inline_result, inline_parts), (scheduled_result, scheduled_parts) = runs
+    for name in ("average", "datasets", "samples"):
+        assert getattr(inline_result, name) == getattr(scheduled_result, name)
+    assert inline_result.seconds.keys() == scheduled_result.seconds.keys()
+    for inline_part, scheduled_part in zip(inline_parts, scheduled_parts, strict=True):
+        assert same_predictions(inline_part.predictions, scheduled_part.predictions)
+        assert inline_part.skipped == scheduled_part.skipped
+        if config.prompt == "fpp":  # prompt files differ in the seconds that they contain
+            contexts = [from_bytes(worker.clip, part.prompt).context for part in (inline_part, scheduled_part)]
             assert torch.equal(*contexts)
 
 
@@ -142,7 +148,7 @@ def test_a_trial_is_charged_for_computed_and_not_for_cached_results(small, tmp_p
     assert paid.device_seconds >= sum(paid.seconds.values()) * 0.99
     assert (dict(again.seconds), again.device_seconds, dict(again.features)) == ({}, 0.0, {})
     assert again.average == paid.average
-    assert set(other.seconds) == {"features", "adapt"}  # their prompts are the same
+    assert set(other.seconds) == {"features", "adapt"}  # its prompt is the cached one
 
 
 def test_tasks_are_the_shards_of_every_dataset_and_seed(worker):
@@ -155,7 +161,7 @@ def test_tasks_are_the_shards_of_every_dataset_and_seed(worker):
 
 
 def test_a_plan_may_use_a_range_of_the_images_of_each_dataset(worker, tmp_path):
-    """As the final stage does: other images and more seeds. Each image has the views and results that it has anyway."""
+    """The final stage uses such ranges. Each image keeps the views and results that it has in the whole dataset."""
     whole = plan_of(worker, datasets=NAMES)
     ranges = {("digits", "val"): ImageRange(64, IMAGES), ("scenes", "val"): ImageRange(0, 64)}
     plan = replace(whole, ranges=ranges)
@@ -215,8 +221,8 @@ def shards_of(plan, config):
     return [task for tasks in plan.tasks(config, "val").values() for task in tasks]
 
 
-class Toy(StoppingPolicy):
-    """Reverse the order, record the tasks that ended, and stop after a number of them."""
+class ReversedOrder(StoppingPolicy):
+    """Reverse the order of tasks, record the tasks that ended, and stop after `stop_after` of them."""
 
     def __init__(self, stop_after=None):
         self.ended, self.stop_after = [], stop_after
@@ -239,28 +245,33 @@ def test_the_largest_tasks_come_first_by_default():
 
 
 @both_executors
-def test_tasks_begin_in_the_policys_order_each_after_its_pretraining(worker, tmp_path, monkeypatch, kind):
-    plan, policy, events = plan_of(worker, seeds=(0, 1), shards=3), Toy(), []
+def test_tasks_start_in_the_policys_order_each_after_its_pretraining(worker, tmp_path, monkeypatch, kind):
+    plan, policy, events = plan_of(worker, seeds=(0, 1), shards=3), ReversedOrder(), []
     run = worker.run
-    monkeypatch.setattr(worker, "run", lambda task, *how: events.append(task) or run(task, *how))
+
+    def recorded_run(task, *arguments):
+        events.append(task)
+        return run(task, *arguments)
+
+    monkeypatch.setattr(worker, "run", recorded_run)
     with executing(kind, worker, plan, tmp_path, workers=1) as executor:
         run_trial(plan, CONFIGS["pretrained"], "val", executor, policy=policy)
     wanted = policy.ordered(plan, shards_of(plan, CONFIGS["pretrained"]))
     shards = [task for task in events if isinstance(task, EvalTask)]
     assert len(events) == len(set(events)) == 8
     assert all(events.index(task.pretrain) < events.index(task) for task in shards)
-    if kind == "inline":  # a scheduler begins what is ready while another task waits for its prompt
+    if kind == "inline":  # a scheduler starts ready tasks while another task waits for its prompt
         assert shards == wanted
-        assert policy.ended == events[:-1]  # not after the last task
+        assert policy.ended == events[:-1]  # the policy is not asked after the last task
 
 
 def test_results_are_yielded_as_they_end(worker, tmp_path):
-    plan, policy, begun, last_begun = plan_of(worker, shards=3), Toy(), [], asyncio.Event()
+    plan, policy, begun, last_begun = plan_of(worker, shards=3), ReversedOrder(), [], asyncio.Event()
 
     async def around(task, what):
         if what == "begins":
             begun.append(task.start)
-        if task.start == 128 and what == "ends":  # the first task of the policy takes the longest
+        if task.start == 128 and what == "ends":  # the task that starts first ends last
             await last_begun.wait()
         if task.start == 0:
             last_begun.set()
@@ -272,11 +283,11 @@ def test_results_are_yielded_as_they_end(worker, tmp_path):
 
 
 @both_executors
-def test_a_stopped_trial_keeps_finished_tasks_and_begins_no_others(worker, tmp_path, kind):
+def test_a_stopped_trial_keeps_finished_tasks_and_starts_no_others(worker, tmp_path, kind):
     plan, gate = plan_of(worker, seeds=(0, 1), shards=3), Gate(2)
     with executing(kind, worker, plan, tmp_path, workers=1, around=gate) as executor:
-        with pytest.raises(TrialStopped) as stopped:  # holds the trial's frame, and so the results
-            run_trial(plan, WORDS, "val", executor, policy=Toy(stop_after=2))
+        with pytest.raises(TrialStopped) as stopped:  # its traceback keeps the trial's generator of results alive
+            run_trial(plan, WORDS, "val", executor, policy=ReversedOrder(stop_after=2))
         assert str(stopped.value) == "behind the others"
         done = gate.open(executor)
         assert done == len(list(tmp_path.rglob("*.task"))) == (2 if kind == "inline" else 3)
@@ -287,7 +298,7 @@ def test_a_stopped_trial_keeps_finished_tasks_and_begins_no_others(worker, tmp_p
 
 def test_a_policy_is_not_consulted_after_the_last_task(small, tmp_path):
     plan = plan_of(small)
-    run_trial(plan, WORDS, "val", inline(small, plan, tmp_path), policy=Toy(stop_after=1))
+    run_trial(plan, WORDS, "val", inline(small, plan, tmp_path), policy=ReversedOrder(stop_after=1))
 
 
 @both_executors
@@ -317,34 +328,39 @@ def test_a_pretraining_computed_as_an_input_is_charged_when_it_is_requested(smal
 # ------------------------------------------------------------ joining
 
 
-def part(start, stop, *, skipped=0, seed=None):
+def shard_with_result(start, stop, *, skipped=0, seed=None):
     """Return a shard with its result, in which some images are skipped."""
     size = stop - start - skipped
-    made = predictions(size, seed=start if seed is None else seed) if size else None
+    rows = None
+    if size:
+        rows = predictions(size, seed=start if seed is None else seed)
     lost = tuple(Skipped(sample_id=f"{start + number}", reason="cut off") for number in range(skipped))
-    return evaluation(start=start, stop=stop), TaskResult(predictions=made, skipped=lost)
+    return evaluation(start=start, stop=stop), TaskResult(predictions=rows, skipped=lost)
 
 
 def test_shards_are_joined_in_order():
-    first, second, third = part(0, 64), part(64, 128), part(128, 130)
+    first, second, third = shard_with_result(0, 64), shard_with_result(64, 128), shard_with_result(128, 130)
     whole = join_shards([third, first, second], ImageRange(0, 130))
     assert whole.ids == first[1].predictions.ids + second[1].predictions.ids + third[1].predictions.ids
 
 
 def test_skipped_images_are_left_out_and_counted():
-    whole = join_shards([part(0, 64, skipped=3), part(64, 128, skipped=64), part(128, 130)], ImageRange(0, 130))
+    whole = join_shards(
+        [shard_with_result(0, 64, skipped=3), shard_with_result(64, 128, skipped=64), shard_with_result(128, 130)],
+        ImageRange(0, 130),
+    )
     assert len(whole) == 61 + 2
 
 
 @pytest.mark.parametrize(
     "parts",
     [
-        [part(0, 64)],
-        [part(64, 130)],
-        [part(0, 64), part(128, 130)],
-        [part(0, 64), part(64, 130), part(64, 130, seed=5)],
-        [part(0, 64), part(0, 64, seed=5), part(64, 130)],
-        [part(0, 64), part(64, 131)],
+        [shard_with_result(0, 64)],
+        [shard_with_result(64, 130)],
+        [shard_with_result(0, 64), shard_with_result(128, 130)],
+        [shard_with_result(0, 64), shard_with_result(64, 130), shard_with_result(64, 130, seed=5)],
+        [shard_with_result(0, 64), shard_with_result(0, 64, seed=5), shard_with_result(64, 130)],
+        [shard_with_result(0, 64), shard_with_result(64, 131)],
     ],
     ids=["the last is missing", "the first", "the middle", "one twice", "the first twice", "one too long"],
 )
@@ -355,7 +371,7 @@ def test_a_missing_or_doubled_shard_is_refused(parts):
 
 @pytest.mark.parametrize(("lost", "count"), [(0, 63), (2, 65)])
 def test_a_shard_with_missing_or_extra_samples_is_refused(lost, count):
-    task, result = part(0, 64, skipped=lost)
+    task, result = shard_with_result(0, 64, skipped=lost)
     wrong = replace(result, predictions=predictions(63))
     with pytest.raises(ValueError, match=rf"dtd: samples 0\.\.64 came back as {count}"):
         join_shards([(task, wrong)], ImageRange(0, 64))
@@ -364,9 +380,9 @@ def test_a_shard_with_missing_or_extra_samples_is_refused(lost, count):
 @pytest.mark.parametrize(
     ("parts", "stop", "message"),
     [
-        ([part(0, 64, seed=1), part(64, 128, seed=1)], 128, "appears more than once"),
+        ([shard_with_result(0, 64, seed=1), shard_with_result(64, 128, seed=1)], 128, "appears more than once"),
         (
-            [part(0, 64, skipped=64), part(64, 70, skipped=6)],
+            [shard_with_result(0, 64, skipped=64), shard_with_result(64, 70, skipped=6)],
             70,
             "dtd: none of its 70 images can be read, such as cut off",
         ),
@@ -393,7 +409,7 @@ def test_a_summary_counts_each_image_once_over_all_seeds():
 
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1), (0, 1, 2)])
-def test_costs_are_of_one_seed_and_seconds_of_all(seeds):
+def test_costs_are_means_over_seeds_and_seconds_are_sums(seeds):
     parts = []
     for seed in seeds:
         for name, seconds in (("dtd", 3.0), ("pets", 5.0)):
@@ -469,20 +485,20 @@ def test_artifacts_contain_the_trials_results(small, tmp_path):
         + ["val/reliability.json", "val/reliability.png", "val/block_stats.npz"]
     )
     sums = read_sums(folder, "val")
-    assert list(sums) == [(each.dataset.name, each.seed) for each in parts]
-    for each in parts:
-        assert metric_value("ece", sums[each.dataset.name, each.seed]) == score(each.predictions)["ece"]
-        stem = f"{each.dataset.name}.seed{each.seed}"
+    assert list(sums) == [(part.dataset.name, part.seed) for part in parts]
+    for part in parts:
+        assert metric_value("ece", sums[part.dataset.name, part.seed]) == score(part.predictions)["ece"]
+        stem = f"{part.dataset.name}.seed{part.seed}"
         table = parquet.read_table(folder / "val" / f"{stem}.predictions.parquet").to_pydict()
-        assert tuple(table["id"]) == each.predictions.ids
-        assert table["confidence"] == each.predictions.confidence.tolist()
-        assert table["label_name"] == [each.dataset.classes[label] for label in each.predictions.labels]
-        ((name, values),) = each.predictions.columns.items()
+        assert tuple(table["id"]) == part.predictions.ids
+        assert table["confidence"] == part.predictions.confidence.tolist()
+        assert table["label_name"] == [part.dataset.classes[label] for label in part.predictions.labels]
+        ((name, values),) = part.predictions.columns.items()
         assert (list(table)[-1], table[name]) == (name, values.tolist())
-        assert (folder / "prompts" / f"{stem}.safetensors").read_bytes() == each.prompt
+        assert (folder / "prompts" / f"{stem}.safetensors").read_bytes() == part.prompt
         with safe_open(folder / "prompts" / f"{stem}.safetensors", framework="pt") as file:
-            assert torch.equal(file.get_tensor("context"), from_bytes(small.clip, each.prompt).context)
-            assert (file.metadata()["dataset"], file.metadata()["seed"]) == (each.dataset.name, str(each.seed))
+            assert torch.equal(file.get_tensor("context"), from_bytes(small.clip, part.prompt).context)
+            assert (file.metadata()["dataset"], file.metadata()["seed"]) == (part.dataset.name, str(part.seed))
     with Image.open(folder / "val" / "reliability.png") as picture:
         picture.load()
         assert min(picture.size) > 200

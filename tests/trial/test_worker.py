@@ -1,4 +1,4 @@
-"""A worker's descriptions of data and model, its failures, memory and adapters; test_trial.py has the results."""
+"""A worker's descriptions of data and model, its failures, memory and adapters; test_trial.py tests its results."""
 
 import json
 import platform
@@ -33,7 +33,7 @@ SPLITS = {"train": LISTING, "val": LISTING, "test": [["1.jpg", 0, "cat"], ["2.jp
 FILE = "pets_of_mine: {layout: split_json, images: images, split_file: split.json}"
 
 
-def dataset_in(folder, splits=SPLITS, file=FILE):
+def write_dataset(folder, splits=SPLITS, file=FILE):
     for name, _, _ in splits["test"]:
         write_image(folder / "images" / name, jpeg((int(name.partition(".")[0]) % 256, 0, 0)))
     (folder / "split.json").write_text(json.dumps(splits))
@@ -42,13 +42,13 @@ def dataset_in(folder, splits=SPLITS, file=FILE):
 
 
 @pytest.fixture(scope="module")
-def mine(make_worker, tmp_path_factory):
-    """A worker on a dataset whose splits are the same images, with one other label in one split."""
-    return make_worker(dataset_file=dataset_in(tmp_path_factory.mktemp("data")))
+def pets_worker(make_worker, tmp_path_factory):
+    """A worker on a dataset whose splits have the same images; one label of the test split differs."""
+    return make_worker(dataset_file=write_dataset(tmp_path_factory.mktemp("data")))
 
 
-def test_other_labels_change_a_datasets_digest(mine):
-    digests = {split: mine.describe(["pets_of_mine"], split)[0].digest for split in SPLITS}
+def test_other_labels_change_a_datasets_digest(pets_worker):
+    digests = {split: pets_worker.describe(["pets_of_mine"], split)[0].digest for split in SPLITS}
     assert digests["train"] == digests["val"] != digests["test"]
 
 
@@ -56,19 +56,19 @@ def test_other_views_change_a_datasets_digest(make_worker, tmp_path):
     digests = set()
     for number, more in enumerate(("", ", flip: false", ", augmix: false")):
         (tmp_path / str(number)).mkdir()
-        file = dataset_in(tmp_path / str(number), file=FILE.replace("}", f"{more}}}"))
+        file = write_dataset(tmp_path / str(number), file=FILE.replace("}", f"{more}}}"))
         digests.add(make_worker(dataset_file=file).describe(["pets_of_mine"], "val")[0].digest)
     assert len(digests) == 3
 
 
-def test_a_workers_arithmetic_names_what_changes_last_bits(make_worker):
+def test_a_workers_arithmetic_names_the_settings_that_change_last_bits(make_worker):
     arithmetics = {
         make_worker(**spec).model_info().arithmetic for spec in ({}, {"threads": 2}, {"float32_cache": True})
     }
     assert len(arithmetics) == 3
 
 
-def test_zero_shot_computes_one_view_of_each_image(mine, monkeypatch):
+def test_zero_shot_computes_one_view_of_each_image(pets_worker, monkeypatch):
     computed = []
     image_features = Clip.image_features
 
@@ -78,8 +78,10 @@ def test_zero_shot_computes_one_view_of_each_image(mine, monkeypatch):
 
     monkeypatch.setattr(Clip, "image_features", counted)
     settings = {"views.count": 4, "adapt.view_fraction": 0.5}
-    for seed, method in enumerate([PLAIN, TPT]):  # another seed has other views
-        mine.run(evaluation(dataset="pets_of_mine", split="test", seed=seed, stop=3, method=method, **settings), [])
+    for seed, method in enumerate([PLAIN, TPT]):  # different seeds, so that the second task finds no cached features
+        pets_worker.run(
+            evaluation(dataset="pets_of_mine", split="test", seed=seed, stop=3, method=method, **settings), []
+        )
     one, all_views = computed
     assert all_views == 4 * one
 
@@ -88,19 +90,19 @@ def test_zero_shot_computes_one_view_of_each_image(mine, monkeypatch):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("CUDA error:\nout of memory"), KeyError("x")], ids=repr)
-def test_a_failure_names_samples_machine_and_worker_then_the_cause(mine, monkeypatch, error):
-    def broken(*how, **options):
+def test_a_failure_names_samples_machine_and_worker_then_the_cause(pets_worker, monkeypatch, error):
+    def broken_evaluate(*how, **options):
         raise error
 
-    monkeypatch.setattr(worker_module, "evaluate", broken)
+    monkeypatch.setattr(worker_module, "evaluate", broken_evaluate)
     task = evaluation(dataset="pets_of_mine", split="test", stop=3, **{"views.count": 2})
     with pytest.raises(TaskFailed) as failure:
-        mine.run(task, [])
+        pets_worker.run(task, [])
     where, _, cause = failure.value.reason.partition(": ")
-    assert where == f"pets_of_mine, test samples 0..3, seed 0, {mine.model_info().where}"
+    assert where == f"pets_of_mine, test samples 0..3, seed 0, {pets_worker.model_info().where}"
     assert platform.node() in where
     assert cause == f"{type(error).__name__}: {' '.join(str(error).split())}"
-    assert "in broken\n    raise error" in failure.value.details
+    assert "in broken_evaluate\n    raise error" in failure.value.details
 
 
 def test_a_model_that_cannot_be_loaded_fails_the_task(monkeypatch):
@@ -125,7 +127,7 @@ def test_the_cost_of_image_features_belongs_to_the_task_that_computed_them(make_
 
 
 @pytest.mark.parametrize(
-    ("model", "device", "share", "asked", "loaders"),
+    ("model", "device", "share", "loaders_setting", "loaders"),
     [
         ("ViT-B-16", "cuda", 1.0, None, 4),
         ("ViT-B-16", "cuda", 0.25, None, 3),
@@ -135,31 +137,33 @@ def test_the_cost_of_image_features_belongs_to_the_task_that_computed_them(make_
         ("tiny", "cuda", 1.0, None, 0),
     ],
 )
-def test_a_gpu_has_processes_that_read_images(model, device, share, asked, loaders, monkeypatch):
+def test_the_number_of_processes_that_read_images_fits_the_share_of_the_gpu(
+    model, device, share, loaders_setting, loaders, monkeypatch
+):
     monkeypatch.setattr("fpp_sweep.spec.process.cores", lambda: 16)
-    worker = Worker(WorkerSpec(model=model, share=share, loaders=asked))
+    worker = Worker(WorkerSpec(model=model, share=share, loaders=loaders_setting))
     worker.model.clip = SimpleNamespace(name=model, device=torch.device(device))
     assert worker.model.image_readers == loaders
 
 
-class Greedy(torch.nn.Module):
-    """An image tower that needs more memory than any machine has for more than `most` images."""
+class LimitedTower(torch.nn.Module):
+    """An image tower that needs more memory than any machine has for more than `max_images` images."""
 
-    def __init__(self, tower, most):
+    def __init__(self, tower, max_images):
         super().__init__()
-        self.tower, self.most = tower, most
+        self.tower, self.max_images = tower, max_images
 
     def forward(self, pixels):
-        torch.empty((1 << 50) if len(pixels) > self.most else 1)
+        torch.empty((1 << 50) if len(pixels) > self.max_images else 1)
         return self.tower(pixels)
 
 
-@pytest.mark.parametrize("most", [3, 0])
-def test_batches_are_halved_when_memory_runs_out_and_too_little_for_one_view_is_a_failure(make_worker, tmp_path, most):
+@pytest.mark.parametrize("max_images", [3, 0])
+def test_batches_are_halved_when_memory_runs_out_until_one_view_does_not_fit(make_worker, tmp_path, max_images):
     worker = make_worker(limit=8, cache=str(tmp_path))
-    worker.model.clip = replace(worker.clip, visual=Greedy(worker.clip.visual, most))
+    worker.model.clip = replace(worker.clip, visual=LimitedTower(worker.clip.visual, max_images))
     task = evaluation(dataset="digits", stop=8, **{"views.count": 2})
-    if most:
+    if max_images:
         assert len(worker.run(task, []).predictions) == 8
         return
     message = (
@@ -171,12 +175,12 @@ def test_batches_are_halved_when_memory_runs_out_and_too_little_for_one_view_is_
     assert "\n" not in failure.value.reason
 
 
-def test_memory_limits_how_many_views_go_through_the_tower_at_once(make_worker, tmp_path):
+def test_memory_limits_the_number_of_views_in_one_call_of_the_tower(make_worker, tmp_path):
     worker = make_worker(limit=8, cache=str(tmp_path))
-    each = view_bytes(worker.clip)
-    assert each > 0
-    room = MemoryBudget(device=4 * 3 * each)  # for three of them in a quarter
-    clip = replace(worker.clip, visual=Greedy(worker.clip.visual, 3), text=replace(worker.clip.text, memory=room))
+    bytes_per_view = view_bytes(worker.clip)
+    assert bytes_per_view > 0
+    room = MemoryBudget(device=4 * 3 * bytes_per_view)  # a quarter of the memory holds three views
+    clip = replace(worker.clip, visual=LimitedTower(worker.clip.visual, 3), text=replace(worker.clip.text, memory=room))
     worker.model.clip = clip
     predictions = worker.run(evaluation(dataset="digits", stop=8, **{"views.count": 2}), []).predictions
     expected = make_worker(limit=8, cache=str(tmp_path / "whole")).run(
@@ -185,18 +189,18 @@ def test_memory_limits_how_many_views_go_through_the_tower_at_once(make_worker, 
     assert abs(predictions.confidence - expected.predictions.confidence).max() < 1e-5
 
 
-def test_missing_inputs_of_a_task_are_a_failure(mine):
+def test_missing_inputs_of_a_task_are_a_failure(pets_worker):
     task = evaluation(dataset="pets_of_mine", split="test", stop=3, prompt="fpp", **{"views.count": 2})
     with pytest.raises(TaskFailed, match=r"pets_of_mine, test samples 0\.\.3.*: ValueError: zip\(\)"):
-        mine.run(task, [])
+        pets_worker.run(task, [])
 
 
 # ------------------------------------------------------------ adapters
 
 
 @pytest.fixture
-def built(monkeypatch):
-    """The configs of the adapters that are built; each is said to take 100 bytes."""
+def built_configs(monkeypatch):
+    """Return a list that collects the configs of built adapters; each adapter reports a size of 100 bytes."""
     made, make_adapter = [], worker_module.make_adapter
 
     def counted(clip, config, dataset, prompt):
@@ -208,7 +212,7 @@ def built(monkeypatch):
     return made
 
 
-def trials(count):
+def shards_of_trials(count):
     """Return shards of two batches for each of several trials."""
     configs = [{"adapt.lr": 0.001 * (1 + number), "views.count": 2} for number in range(count)]
     return [evaluation(dataset="digits", stop=128, **config).shards(2) for config in configs]
@@ -222,46 +226,53 @@ def run_all(worker, tasks):
 
 
 @pytest.mark.parametrize(("room", "times"), [(299, 1), (1e9, 1), (199, 2), (0, 2)])
-def test_alternating_trials_build_each_adapter_once_if_memory_suffices(make_worker, monkeypatch, built, room, times):
-    """With memory for two beside the one in use, three stay; with less, the least recently used is dropped."""
-    three = trials(3)
+def test_alternating_trials_build_each_adapter_once_if_memory_suffices(
+    make_worker, monkeypatch, built_configs, room, times
+):
+    """The adapter in use needs no room. If memory lacks, the least recently used of the others is dropped."""
+    three = shards_of_trials(3)
     worker = make_worker(limit=128)
     monkeypatch.setattr(worker_module, "ADAPTER_MEMORY", room / worker.clip.text.memory.device)
-    held = run_all(worker, [shards[turn] for turn in range(2) for shards in three])
-    assert built == [shards[0].config for shards in three] * times
+    first_shards, second_shards = zip(*three, strict=True)
+    held = run_all(worker, [*first_shards, *second_shards])
+    assert built_configs == [shards[0].config for shards in three] * times
     assert len(held) == {299: 3, 1e9: 3, 199: 2, 0: 1}[room]
 
 
-def test_the_least_recently_used_adapter_is_dropped_first(make_worker, monkeypatch, built):
-    one, two, three = trials(3)
+def test_the_least_recently_used_adapter_is_dropped_first(make_worker, monkeypatch, built_configs):
+    one, two, three = shards_of_trials(3)
     worker = make_worker(limit=128)
     monkeypatch.setattr(worker_module, "ADAPTER_MEMORY", 199 / worker.clip.text.memory.device)
-    run_all(worker, [one[0], two[0], one[1], three[0]])  # the third goes in where the second was
-    del built[:]
+    run_all(worker, [one[0], two[0], one[1], three[0]])  # the third adapter replaces the second
+    del built_configs[:]
     run_all(worker, [one[0], three[1]])
-    assert not built
+    assert not built_configs
     run_all(worker, [two[1]])
-    assert built == [two[1].config]
+    assert built_configs == [two[1].config]
 
 
 @pytest.mark.parametrize("jacobian", [False, True])
 def test_an_adapters_size_is_that_of_its_state_without_the_model(small, monkeypatch, jacobian):
     monkeypatch.setattr(gradients, "jacobian_pays", lambda *how: jacobian)
     task = evaluation(dataset="digits", stop=20)
-    state = (adapter := small.adapter(task, from_words(small.clip, task.config.prompt))).state
+    adapter = small.adapter(task, from_words(small.clip, task.config.prompt))
+    state = adapter.state
     plain = state.context.nbytes + state.first.features.nbytes
     if jacobian:
         assert adapter.state_bytes == plain + state.first._jacobian.nbytes
-    else:  # the pullback holds the tower, too, which is not counted
+    else:  # the pullback also refers to the text tower, whose weights are not counted
         weights = sum(tensor.nbytes for tensor in adapting.reachable_tensors(small.clip.text))
         assert plain < adapter.state_bytes < weights
 
 
-# ------------------------------------------------------------ streams with holes
+# ------------------------------------------------------------ streams with unreadable images
 
 
-STREAMS: list[tuple[str, dict[str, object]]] = [("running_mean", {})] + [
-    (DYNAPROMPT[TPT], {"views.count": 4, "adapt.slots": 2, "adapt.order": order}) for order in ("file", "shuffled")
+BUFFER = {"views.count": 4, "adapt.slots": 2}
+STREAMS = [
+    ("running_mean", {}),
+    (DYNAPROMPT[TPT], {**BUFFER, "adapt.order": "file"}),
+    (DYNAPROMPT[TPT], {**BUFFER, "adapt.order": "shuffled"}),
 ]
 
 
@@ -273,21 +284,21 @@ def test_a_stateful_stream_continues_over_unreadable_shards(make_worker, tmp_pat
     monkeypatch.setattr(cutting, "SHARD", 64)
     test = [[f"{number}.jpg", number % 2, ("cat", "dog")[number % 2]] for number in range(150)]
     worker = make_worker(
-        dataset_file=dataset_in(tmp_path, {"train": test, "val": test, "test": test}), on_bad_image="skip"
+        dataset_file=write_dataset(tmp_path, {"train": test, "val": test, "test": test}), on_bad_image="skip"
     )
-    streams = {"dataset": "pets_of_mine", "split": "test", "stop": 150, "method": method, **more}
+    stream_task = {"dataset": "pets_of_mine", "split": "test", "stop": 150, "method": method, **more}
     with registered(RUNNING_MEAN):
         dataset = worker.datasets.open("pets_of_mine", "test")
-        order = adapting.stream_of(evaluation(**streams), dataset)
+        order = adapting.stream_of(evaluation(**stream_task), dataset)
     for position in order[lost]:
         (tmp_path / "images" / dataset.ids[position]).write_text("no image")
     plan = plan_of(worker, datasets=("pets_of_mine",), splits=("test",))
     with registered(RUNNING_MEAN):
-        shards = evaluation(**streams).shards()
+        shards = evaluation(**stream_task).shards()
         results = list(inline(worker, plan, tmp_path / "cut").results(shards))
         found = join_shards(results, ImageRange(0, 150))
         monkeypatch.setattr(cutting, "SHARD", 1024)
-        (whole,) = evaluation(**streams).shards()
+        (whole,) = evaluation(**stream_task).shards()
         expected = join_shards(list(inline(worker, plan, tmp_path / "whole").results([whole])), ImageRange(0, 150))
     assert len(shards) == 3
     assert len(found) == 150 - len(lost)

@@ -1,4 +1,4 @@
-"""Tests that are coroutines, and a scheduler for each."""
+"""Run test functions that are coroutines, and give each test its own scheduler."""
 
 import asyncio
 import inspect
@@ -14,7 +14,7 @@ from tests.kit.tasks import evaluation
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """Run a coroutine with a time limit; tasks that are left are cancelled with its loop."""
+    """Run a test that is a coroutine, with a time limit; tasks that still run are cancelled at its end."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
@@ -34,13 +34,13 @@ def _start_workers_quickly(monkeypatch):
 
 @pytest.fixture
 def start(tmp_path):
-    """Start a scheduler whose workers behave as the test says."""
+    """Return a function that starts a scheduler whose workers have the given behaviour."""
     return lambda behaviour=None, **options: Harness(behaviour=behaviour, **options).begin(tmp_path)
 
 
 @pytest.fixture
 def chain(monkeypatch):
-    """Ten shards of a stateful method's stream."""
+    """Return the ten shards of a stateful method's stream."""
     monkeypatch.setattr(tasks, "SHARD", 64)
     with registered(RUNNING_MEAN):
         yield evaluation(stop=640, method="running_mean", prompt="fpp").shards()

@@ -24,9 +24,9 @@ from tests.kit.waiting import LONG
 
 
 async def execution_order(harness, *requests):
-    """Return the dataset and first sample of the tasks that one worker computes, in its order.
+    """Return the dataset and first sample of the tasks that one worker computes, in the order of execution.
 
-    The worker is busy until all requests, pairs of a trial's order and its tasks, are queued.
+    A request is a pair of a trial's order and its tasks. The worker is busy until all requests are queued.
     """
     gate = asyncio.Event()
 
@@ -79,14 +79,14 @@ async def test_a_machine_prefers_tasks_whose_features_only_it_has_read(start, no
             await gates[worker.info.pid].wait()
         else:
             pid_by_start.setdefault(task.start, worker.info.pid)
-            await until(lambda: len(pid_by_start) == 2)  # so that each worker gets one
+            await until(lambda: len(pid_by_start) == 2)  # waits, so that each worker gets one task
         return await succeed(worker, task)
 
     harness = start(behave, wanted=2, on_start=lambda number: {"node": nodes[number]})
     await harness.results(shards(2))
     busy = harness.request(shards(2, dataset="pets"))
     await until(lambda: harness.status.running == 2)
-    (read,) = (first for first, pid in pid_by_start.items() if pid == 0)  # by the first worker
+    (read,) = (first for first, pid in pid_by_start.items() if pid == 0)  # read by the first worker
     unread = 64 - read
     tasks = [evaluation(start=first, stop=first + 64, **{"adapt.steps": 2}) for first in (unread, read)]
     request = harness.request(tasks, 2)
@@ -103,7 +103,7 @@ async def test_a_machine_prefers_tasks_whose_features_only_it_has_read(start, no
 
 
 def in_lockstep(count):
-    """Behave so that this many workers begin and end their tasks together."""
+    """Return a behaviour with which `count` workers start their tasks together."""
     barrier = asyncio.Barrier(count)
 
     async def behave(worker, task):
@@ -150,7 +150,7 @@ async def test_an_older_trial_takes_precedence_over_an_adapter(start):
     assert pets.ran[-1].dataset == "dtd"
 
 
-async def test_a_dropped_adapter_is_no_longer_the_workers(start):
+async def test_the_scheduler_forgets_an_adapter_that_a_worker_dropped(start):
     async def drop_adapters(worker, task):
         if task.dataset == "dtd":
             worker.adapters.clear()
@@ -205,7 +205,7 @@ async def test_a_failed_shard_fails_the_rest_of_its_chain(start, chain):
 
 
 class SlowFirstLookup(TaskStore):
-    """An empty store, in which the lookup of the first task ends last."""
+    """An empty store whose lookup of the first task ends after all others."""
 
     def __init__(self, root, tasks):
         super().__init__(root)

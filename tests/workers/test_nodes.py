@@ -33,18 +33,18 @@ from tests.kit.processes import (
 from tests.kit.waiting import LONG, wait_for
 
 pytestmark = [
-    pytest.mark.slow,  # two or three nodes, a driver
+    pytest.mark.slow,  # starts two or three nodes and a driver
     pytest.mark.nightly,
     pytest.mark.skipif(sys.platform != "linux", reason="elsewhere 127.0.0.1 is the only address of the loopback"),
 ]
-AS_MANY_AS_THERE_IS_ROOM_FOR = SMALL_SPACE.replace(", workers: 1", "").replace("concurrency: 1", "concurrency: 2")
+SPACE_WITHOUT_WORKER_LIMIT = SMALL_SPACE.replace(", workers: 1", "").replace("concurrency: 1", "concurrency: 2")
 HEAD = "--head", "--port=0", "--include-dashboard=false"
 RAY = Path(sys.executable).with_name("ray")
 
 
 @pytest.fixture
 def scratch(monkeypatch):
-    """A folder with a short name, as sockets need it, and a token that protects the cluster."""
+    """Yield a folder whose short name leaves room for socket names; set a token that protects the cluster."""
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -56,22 +56,22 @@ def scratch(monkeypatch):
 def node(folder, ip, *words, room=1, before=(), env=None):
     """Start a node with room for `room` workers; yield its top process and its address.
 
-    `before` is a command that starts it; `env` is added to its environment.
+    `before` is a command that runs the start command; `env` is added to its environment.
     """
     start = [*before, RAY, "start", "--block", f"--node-ip-address={ip}", f"--temp-dir={folder}", *words]
-    # workers' ports are any that are free: the fixed ones that Ray has for them are another node's already
+    # Port 0 means any free port: other nodes on this machine already use Ray's fixed ports.
     start += [f"--num-cpus={room}", f"--object-store-memory={10**8}", "--min-worker-port=0", "--max-worker-port=0"]
-    with folder.with_suffix(".log").open("w") as log, killed_at_end(_started(start, log, env or {})) as top:
+    with folder.with_suffix(".log").open("w") as log, killed_at_end(_start_process(start, log, env or {})) as top:
         address = folder / "ray_current_cluster"
         wait_for(lambda: address.is_file() and address.read_text())
         yield top.pid, address.read_text().strip()
 
 
-def _started(command, log, env):
+def _start_process(command, log, env):
     return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | env)
 
 
-def workers(pid):
+def worker_pids(pid):
     return {child for child, line in descendants(pid).items() if "ray::WorkerActor" in line}
 
 
@@ -82,21 +82,23 @@ def room(address):
 
 
 def test_a_machine_that_joins_is_used_and_a_lost_machine_costs_no_result(tmp_path, scratch):
-    """The first machine's worker is stopped meanwhile, so that the second one does the work."""
+    """The first machine's worker is suspended at first, so that the second machine does the work."""
     with node(scratch / "head", "127.0.0.2", *HEAD) as (head, address):
         words = "--address", address, "--trials", "8"
-        with killed_at_end(start_tune(tmp_path, *words, space=AS_MANY_AS_THERE_IS_ROOM_FOR)) as driver:
+        with killed_at_end(start_tune(tmp_path, *words, space=SPACE_WITHOUT_WORKER_LIMIT)) as driver:
             wait_for(lambda: complete_records(tmp_path))
-            (first,) = workers(head)
+            (first,) = worker_pids(head)
             os.kill(first, signal.SIGSTOP)
             with node(scratch / "other", "127.0.0.3", f"--address={address}") as (other, _):
-                wait_for(lambda: workers(other))
+                wait_for(lambda: worker_pids(other))
                 before = len(complete_records(tmp_path))
-                wait_for(lambda: len(complete_records(tmp_path)) >= before + 2)  # one may be of the first
+                wait_for(
+                    lambda: len(complete_records(tmp_path)) >= before + 2
+                )  # one of the two may come from the first machine
                 assert driver.poll() is None
                 kill_tree(other)
             wait_for(lambda: room(address) == 1)
-            assert workers(head) == {first}
+            assert worker_pids(head) == {first}
             os.kill(first, signal.SIGCONT)
             out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, out + err
@@ -108,43 +110,47 @@ def test_a_machine_that_joins_is_used_and_a_lost_machine_costs_no_result(tmp_pat
 
 
 def test_a_sweep_that_lost_all_machines_continues_on_the_next_one(tmp_path, scratch):
-    """Replacements start on the lost machine as long as Ray has not noticed the loss."""
-    with ExitStack() as there:
-        _, address = there.enter_context(node(scratch / "head", "127.0.0.2", *HEAD, room=0))
+    """Until Ray notices the loss, it starts replacements on the lost machine; they fail and are started again."""
+    with ExitStack() as cluster:
+        _, address = cluster.enter_context(node(scratch / "head", "127.0.0.2", *HEAD, room=0))
         join = f"--address={address}"
-        other, _ = there.enter_context(node(scratch / "other", "127.0.0.3", join, room=3))
-        driver = there.enter_context(
-            killed_at_end(start_tune(tmp_path, "--address", address, space=AS_MANY_AS_THERE_IS_ROOM_FOR))
+        other, _ = cluster.enter_context(node(scratch / "other", "127.0.0.3", join, room=3))
+        driver = cluster.enter_context(
+            killed_at_end(start_tune(tmp_path, "--address", address, space=SPACE_WITHOUT_WORKER_LIMIT))
         )
-        wait_for(lambda: complete_records(tmp_path) and len(workers(other)) == 3)
+        wait_for(lambda: complete_records(tmp_path) and len(worker_pids(other)) == 3)
         kill_tree(other)
         wait_for(lambda: room(address) == 0)
-        there.enter_context(node(scratch / "next", "127.0.0.4", join))
+        cluster.enter_context(node(scratch / "next", "127.0.0.4", join))
         out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, out + err
     sweep = only_sweep(tmp_path)
     assert [record.state for record in sweep.trials()] == ["complete"] * 5
     work = sweep.info().work
     assert work.model_loads == 4
-    assert work.workers_lost >= 3  # and those that were lost while they started
+    assert work.workers_lost >= 3  # replacements that were lost at their start may add to these
 
 
 def drain(pid, address, seconds):
-    """Announce the end of a node, as a spot machine's; it ends when the time is up or when nothing runs on it."""
-    (status,) = {re.search(r" --node-id=(\w+)", line)[1] for line in descendants(pid).values() if " --node-id=" in line}
+    """Announce that a node will end, as a cloud announces for a spot machine; Ray ends it once it is idle."""
+    node_ids = set()
+    for line in descendants(pid).values():
+        if match := re.search(r" --node-id=(\w+)", line):
+            node_ids.add(match[1])
+    (node_id,) = node_ids
     words = "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot", f"--deadline-remaining-seconds={seconds}"
-    subprocess.run([RAY, "drain-node", f"--address={address}", f"--node-id={status}", *words], check=True)
+    subprocess.run([RAY, "drain-node", f"--address={address}", f"--node-id={node_id}", *words], check=True)
 
 
 def test_a_draining_machine_finishes_its_task_and_costs_no_result(tmp_path, scratch):
-    """The node leaves once its worker has left; processes of trials run where the driver is."""
-    with ExitStack() as there:
-        head, address = there.enter_context(node(scratch / "head", "127.0.0.2", *HEAD))
-        other, _ = there.enter_context(node(scratch / "other", "127.0.0.3", f"--address={address}"))
+    """The node leaves after its worker has left; the processes of trials run on the driver's machine."""
+    with ExitStack() as cluster:
+        head, address = cluster.enter_context(node(scratch / "head", "127.0.0.2", *HEAD))
+        other, _ = cluster.enter_context(node(scratch / "other", "127.0.0.3", f"--address={address}"))
         words = "--address", address, "--trials", "12"
-        driver = there.enter_context(killed_at_end(start_tune(tmp_path, *words, space=AS_MANY_AS_THERE_IS_ROOM_FOR)))
-        wait_for(lambda: complete_records(tmp_path) and workers(other) and workers(head))
-        (leaving,) = workers(other)
+        driver = cluster.enter_context(killed_at_end(start_tune(tmp_path, *words, space=SPACE_WITHOUT_WORKER_LIMIT)))
+        wait_for(lambda: complete_records(tmp_path) and worker_pids(other) and worker_pids(head))
+        (leaving,) = worker_pids(other)
         wait_for(lambda: "TrialRunner" in str(descendants(head)))
         assert "TrialRunner" not in str(descendants(other))
         drain(other, address, 600)
@@ -159,18 +165,20 @@ def test_a_draining_machine_finishes_its_task_and_costs_no_result(tmp_path, scra
 
 
 def test_a_worker_without_memory_fails_no_trial(tmp_path):
-    """The worker is alive, and fails every task whose shapes differ from those before."""
-    two = SMALL_SPACE.replace("workers: 1", "workers: 2").replace("concurrency: 1", "concurrency: 2")
-    two = two.replace("views.count: 4, ", "").replace(
+    """The worker stays alive and fails every task that needs new memory, because its shapes differ."""
+    space = SMALL_SPACE.replace("workers: 1", "workers: 2").replace("concurrency: 1", "concurrency: 2")
+    space = space.replace("views.count: 4, ", "").replace(
         "params:", "params:\n  views.count: [4, 6, 8, 10, 12, 14, 16, 20, 24]"
     )
-    with killed_at_end(start_tune(tmp_path, "--trials", "16", space=two)) as driver:
-        wait_for(lambda: len(workers(driver.pid)) == 2)
-        other, sick = workers(driver.pid)
+    with killed_at_end(start_tune(tmp_path, "--trials", "16", space=space)) as driver:
+        wait_for(lambda: len(worker_pids(driver.pid)) == 2)
+        other, limited = worker_pids(driver.pid)
         os.kill(other, signal.SIGSTOP)
         before = len(complete_records(tmp_path))
-        wait_for(lambda: len(complete_records(tmp_path)) >= before + 2)  # so the worker that gets sick has begun
-        resource.prlimit(sick, resource.RLIMIT_AS, (1, 1))  # what it has it keeps
+        wait_for(
+            lambda: len(complete_records(tmp_path)) >= before + 2
+        )  # now the other worker has loaded its model and works
+        resource.prlimit(limited, resource.RLIMIT_AS, (1, 1))  # the worker keeps its memory and gets no more
         os.kill(other, signal.SIGCONT)
         out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, out + err
@@ -183,14 +191,14 @@ def test_a_worker_without_memory_fails_no_trial(tmp_path):
 
 
 def test_a_stopped_workers_resources_are_free_before_the_next_start(tmp_path):
-    """A start that finds no room is demand: a cluster that grows would start one more machine."""
+    """Ray counts a start that finds no room as demand: an autoscaling cluster would add a machine."""
     needs = WorkerNeeds(workers=1, cpus=1.0, gpus=0.0, env={})
 
     async def scenario():
         worker = await RayWorker.start(WorkerSpec(model="tiny", cache=str(tmp_path), device="cpu"), needs, tmp_path)
         os.kill(worker.info.pid, signal.SIGSTOP)
         worker.kill()
-        assert await worker.wait_until_unavailable() == "dead"  # Ray says so
+        assert await worker.wait_until_unavailable() == "dead"  # Ray reports the death before the resources are free
         taken = ray.available_resources().get("CPU", 0.0)
         await worker.wait_resources_released()
         return taken, ray.available_resources().get("CPU")

@@ -1,4 +1,4 @@
-"""The boundary to Ray, without Ray: options of actors, the meaning of answers, restarts, and requests of trials."""
+"""The interface to Ray, tested without Ray: options and answers of actors, restarts, and requests of trials."""
 
 import asyncio
 import re
@@ -30,8 +30,8 @@ ONE_CPU = WorkerNeeds(workers=1, cpus=1.0, gpus=0.0, env={})
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    """Logs of workers are written beside the folder of tasks."""
+def _empty_working_folder(tmp_path, monkeypatch):
+    """Use an empty working folder: workers write their logs beside the folder of tasks."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -40,7 +40,7 @@ def scheduler_actor(needs=ONE_CPU, spec=SPEC):
 
 
 def answering(value):
-    """Return a remote method that answers with the value, or raises it if Ray would."""
+    """Return a remote method that answers with the value; it raises the value if that is an error of Ray."""
 
     def remote(*arguments):
         answer = asyncio.get_running_loop().create_future()
@@ -61,7 +61,7 @@ def answering(value):
     [
         ({}, {"CPU": 4.0, "GPU": 2.0}, 4),
         ({"cpus": 3.0}, {"CPU": 8.0}, 2),
-        ({"cpus": 0.1}, {"CPU": 0.3}, 3),  # 0.3 / 0.1 is a little less than 3
+        ({"cpus": 0.1}, {"CPU": 0.3}, 3),  # in floating point, 0.3 / 0.1 is slightly less than 3
         ({"gpus": 0.5}, {"CPU": 4.0, "GPU": 2.0}, 4),
         ({"cpus": 8.0}, {"CPU": 4.0}, 1),  # a larger machine may join
         ({"gpus": 1.0}, {"CPU": 4.0}, 1),
@@ -99,7 +99,7 @@ def test_a_worker_may_take_at_most_a_whole_machine(monkeypatch, needs, complaint
 
 
 async def test_ray_retries_no_task_and_restarts_no_worker(monkeypatch):
-    """The scheduler does both, and counts the attempts."""
+    """The scheduler itself retries tasks and restarts workers, and counts the attempts."""
     all_options = []
 
     def remote(**options):
@@ -113,7 +113,7 @@ async def test_ray_retries_no_task_and_restarts_no_worker(monkeypatch):
     assert (options["max_task_retries"], options["max_restarts"]) == (0, 0)
 
 
-async def test_workers_are_started_at_the_first_call_and_only_then(monkeypatch):
+async def test_the_first_call_starts_the_workers_and_later_calls_do_not(monkeypatch):
     starts = []
 
     async def start(*arguments):
@@ -179,8 +179,8 @@ async def test_a_workers_answer_is_a_result_or_a_failure_and_its_death_a_loss(tm
     assert (await run(TaskFailed("no"))).reason == "no"
     with pytest.raises(LostError):
         await run(ActorDiedError())
-    of_ray = RayTaskError("run", "Traceback ...\nTypeError: cannot\npickle", TypeError("cannot\npickle"))
-    failure = await run(of_ray.as_instanceof_cause())
+    error_of_ray = RayTaskError("run", "Traceback ...\nTypeError: cannot\npickle", TypeError("cannot\npickle"))
+    failure = await run(error_of_ray.as_instanceof_cause())
     assert failure.reason == f"{task.title}, worker 1 on here: TypeError: cannot pickle"
     assert "TypeError: cannot\npickle" in failure.details
     lines = (tmp_path / f"{MODEL.node}-{MODEL.pid}.log").read_text().splitlines()
@@ -189,11 +189,11 @@ async def test_a_workers_answer_is_a_result_or_a_failure_and_its_death_a_loss(tm
     assert lines[5].endswith(f"{label}: the worker died (The actor died unexpectedly before finishing this task.)")
 
 
-async def test_the_death_of_a_worker_during_a_question_is_a_failure_that_names_it(tmp_path):
+async def test_the_death_of_a_worker_during_a_query_is_a_failure_that_names_the_worker(tmp_path):
     actor = scheduler_actor()
     worker = RayWorker(SimpleNamespace(describe=answering(ActorDiedError())), MODEL, ONE_CPU, tmp_path)
     actor._scheduler._assignment.add(worker)
-    actor._starting_workers = asyncio.create_task(asyncio.sleep(0))  # no others
+    actor._starting_workers = asyncio.create_task(asyncio.sleep(0))  # no further workers start
     failure = await actor.describe(["digits"], "val")
     assert failure.reason.startswith("worker 1 on here: died (")
 
@@ -244,11 +244,11 @@ async def test_the_scheduler_returns_results_and_failures_as_values(start):
 
     first, second, third = shards(3)
     assert (await reply(first, "succeeds")).state == first.title.encode()
-    harness.behaviour = None  # cannot be called: the worker raises TypeError
+    harness.behaviour = None  # None cannot be called, so the worker raises TypeError
     failure = await reply(second, "fails")
     assert type(failure) is TaskFailed
     assert failure.reason.startswith(f"{second.title}, worker 0 on here: its worker died (TypeError")
-    actor._scheduler.keys = "damaged"  # an error of the scheduler itself
+    actor._scheduler.keys = "damaged"  # makes the scheduler itself raise an error
     assert (await reply(third, "damaged")).reason.startswith(f"{third.title}: AttributeError")
 
 
@@ -262,7 +262,7 @@ async def test_a_restarted_scheduler_refuses_requests_until_it_has_the_keys_of_t
     await actor.resume(KEYS)
     assert await actor.request("trial", {0: task}, 1)
     assert [index for index, _ in await actor.collect_since("trial", 0)] == [0]
-    await actor.resume(KEYS)  # of a second trial: changes nothing
+    await actor.resume(KEYS)  # a second trial sends the keys too, which changes nothing
     assert harness.counts.done == 1
 
 
@@ -275,7 +275,7 @@ async def test_work_is_counted_by_run_and_workers_that_start_before_the_first_ru
 
 
 async def test_an_expired_request_is_cancelled_and_may_be_made_again(start, monkeypatch):
-    """The trial's process died, or did not react for as long as a dead one would be waited for."""
+    """A request expires if its trial's process died or was too slow; a slow process may request again."""
     actor, harness = scheduler_actor(), start(behaviour=hang)
     actor._scheduler = harness.scheduler
     first, second, third = shards(3)
@@ -318,11 +318,11 @@ async def test_results_are_returned_together_and_again_until_they_are_taken():
     events[2].set()
     events[0].set()
     assert indices(await collecting) == [2, 0]
-    assert indices(await request.collect_since(0)) == [2, 0]  # the first reply was lost on its way
+    assert indices(await request.collect_since(0)) == [2, 0]  # as if the first reply had been lost
     events[1].set()
     await asyncio.sleep(0.01)
     assert indices(await request.collect_since(1)) == [0, 1]
-    assert indices(await request.collect_since(0)) == [0, 1]  # an older call that arrives late changes nothing
+    assert indices(await request.collect_since(0)) == [0, 1]  # an older call that arrives late gets the same reply
     events[3].set()
     assert indices(await request.collect_since(3)) == [3]
 
@@ -335,7 +335,7 @@ async def test_a_reply_without_results_comes_after_a_while(monkeypatch):
 
 
 class FakeScheduler:
-    """A scheduler's handle that gives these replies to `collect_since`, and accepts requests after so many refusals."""
+    """A scheduler's handle with given replies to `collect_since`; it refuses the first `refusals` requests."""
 
     def __init__(self, *replies, refusals=0):
         self.calls = []
@@ -373,17 +373,16 @@ def test_a_pool_yields_results_as_they_end_and_cancels_the_rest_when_closed():
     tasks = shards(4)
     scheduler = FakeScheduler([reply(2)], [], [reply(0)])
     results = Pool(scheduler).results(tasks, 7)
-    assert [(task, result.prompt) for task, result in (next(results), next(results))] == [
-        (tasks[2], b"2"),
-        (tasks[0], b"0"),
-    ]
+    (first_task, first_result), (second_task, second_result) = next(results), next(results)
+    assert (first_task, first_result.prompt) == (tasks[2], b"2")
+    assert (second_task, second_result.prompt) == (tasks[0], b"0")
     results.close()
     assert scheduler.methods == ["request", "collect_since", "collect_since", "collect_since", "cancel"]
     assert [taken for method, _, *taken in scheduler.calls if method == "collect_since"] == [[0], [1], [1]]
 
 
 @pytest.mark.usefixtures("without_waiting")
-def test_a_pool_requests_what_is_missing_from_a_restarted_scheduler():
+def test_a_pool_requests_missing_results_from_a_restarted_scheduler():
     tasks = shards(3)
     scheduler = FakeScheduler([reply(1)], None, [reply(2)], [reply(0)])
     assert [task for task, _ in Pool(scheduler).results(tasks, 7)] == [tasks[1], tasks[2], tasks[0]]

@@ -40,7 +40,7 @@ from tests.kit.tasks import evaluation
 
 
 async def run_loop(ticks):
-    """Let the event loop run that many times."""
+    """Let the event loop run `ticks` times."""
     for _ in range(ticks):
         await asyncio.sleep(0)
 
@@ -112,8 +112,8 @@ async def test_a_lost_worker_costs_time_and_no_result(start, behaviour):
     ("behaviour", "reason"), [(die, "its worker died (killed)"), (hang, f"no result after {SHORT_TIMEOUT:g} s")]
 )
 @pytest.mark.parametrize("attempts", [1, 3])
-async def test_a_task_that_kills_its_worker_is_tried_as_often_as_it_has_attempts(start, behaviour, reason, attempts):
-    """The reason names dataset, samples, and a worker that tried."""
+async def test_a_task_that_kills_its_worker_fails_after_its_last_attempt(start, behaviour, reason, attempts):
+    """The reason names the dataset, the samples, and one of the workers that tried the task."""
     only_poison = only_for(lambda task: task.start == 64, behaviour)
     harness = start(only_poison, wanted=2, attempts=attempts, timeout=SHORT_TIMEOUT)
     poison = shards(2)[1]
@@ -163,7 +163,7 @@ async def test_idle_workers_that_die_are_replaced_without_costing_an_attempt(sta
 
 @pytest.mark.parametrize("ticks", range(-10, 10))
 async def test_a_task_that_arrives_as_an_idle_worker_dies_goes_to_the_other_worker(start, monkeypatch, ticks):
-    """Also if the dead worker held the task's adapter and would have got the task."""
+    """This holds although the dead worker held the task's adapter, so that the task preferred it."""
 
     async def call_without_thread(function, *arguments):
         return function(*arguments)
@@ -172,7 +172,7 @@ async def test_a_task_that_arrives_as_an_idle_worker_dies_goes_to_the_other_work
     await until(lambda: harness.idle_workers == 2)
     await harness.results(shards(1))
     await until(lambda: harness.idle_workers == 2)
-    harness.scheduler.wanted_workers = lambda: 0  # no replacement starts, which would take the task
+    harness.scheduler.wanted_workers = lambda: 0  # prevents a replacement, which could take the task
     monkeypatch.setattr(asyncio, "to_thread", call_without_thread)
     holder = next(worker for worker in harness.workers if worker.ran)
     if ticks > 0:
@@ -192,8 +192,10 @@ async def test_a_task_that_arrives_as_an_idle_worker_dies_goes_to_the_other_work
 )
 async def test_a_failed_pretraining_fails_every_shard_that_waits_for_it(start, behaviour, reason):
     harness = start(only_for(is_pretraining, behaviour))
-    trials = [[shard] for shard in shards(3, prompt="fpp")] + [[pretrain()]]
-    reasons = await asyncio.gather(*(outcome(harness.results(tasks, order)) for order, tasks in enumerate(trials)))
+    requests = []
+    for order, task in enumerate([*shards(3, prompt="fpp"), pretrain()]):
+        requests.append(outcome(harness.results([task], order)))
+    reasons = await asyncio.gather(*requests)
     assert len(set(reasons)) == 1
     assert reason in reasons[0]
     assert behaviour is fail_for_good or reasons[0].startswith("dtd, pretraining, seed 0, worker ")
@@ -201,14 +203,16 @@ async def test_a_failed_pretraining_fails_every_shard_that_waits_for_it(start, b
     assert (harness.status.queued, harness.scheduler._pending) == (0, {})
 
 
-# ------------------------------------------------------------ failures that another worker might not have
+# ------------------------------------------------------------ failures that another worker might avoid
 
 
 def faulty(*numbers):
-    """Fail every task on these workers, in a way that another worker might not."""
+    """Return a behaviour with which these workers fail every task with an error of their machine."""
 
     async def behave(worker, task):
-        return await (fail_here if worker.info.pid in numbers else succeed)(worker, task)
+        if worker.info.pid in numbers:
+            return await fail_here(worker, task)
+        return await succeed(worker, task)
 
     return behave
 
@@ -239,7 +243,9 @@ async def test_a_failure_on_two_workers_is_final_and_reports_the_first_cause(sta
 @pytest.mark.parametrize(("second", "cause"), [(fail_here, "worker 0"), (fail_for_good, "not this one")])
 async def test_the_reported_cause_is_the_one_that_no_retry_can_change(start, second, cause):
     async def behave(worker, task):
-        return await (second if worker.info.pid else fail_here)(worker, task)
+        if worker.info.pid == 0:
+            return await fail_here(worker, task)
+        return await second(worker, task)
 
     harness = start(behave)
     assert cause in await outcome(harness.results(shards(1)))
@@ -252,8 +258,8 @@ async def test_a_machine_fault_is_not_retried_with_one_attempt(start):
     assert len(harness.ran) == 1
 
 
-async def test_a_retry_goes_to_a_worker_that_was_there_rather_than_to_the_replacement(start):
-    """On a machine with a broken GPU the replacement would fail as well."""
+async def test_a_retry_goes_to_another_old_worker_rather_than_to_the_replacement(start):
+    """If the machine's GPU is broken, the replacement would fail as well."""
     gate = asyncio.Event()
 
     async def behave(worker, task):
@@ -277,7 +283,9 @@ async def test_a_retry_goes_to_a_worker_that_was_there_rather_than_to_the_replac
 
 async def test_a_slot_where_every_task_fails_gets_no_tasks_while_other_slots_work(start):
     async def behave(worker, task):
-        return await (succeed if worker.slot == "good" or harness.is_repaired else fail_here)(worker, task)
+        if worker.slot == "good" or harness.is_repaired:
+            return await succeed(worker, task)
+        return await fail_here(worker, task)
 
     harness = start(behave, on_start=lambda number: {"slot": "broken" if number else "good"}, wanted=2)
     harness.is_repaired = False
@@ -321,7 +329,7 @@ async def test_a_draining_worker_finishes_its_task_and_is_replaced_meanwhile(sta
     request = harness.request(shards(3))
     await until(lambda: harness.status.running)
     harness.workers[0].drain()
-    await until(lambda: harness.counts.done == 2)  # by the other worker
+    await until(lambda: harness.counts.done == 2)  # the other worker computed both
     assert (harness.status.workers, harness.status.running, harness.starts) == (2, 1, 2)
     gate.set()
     assert await request == titles(shards(3))
@@ -341,7 +349,7 @@ async def test_an_idle_draining_worker_leaves_at_once(start):
 
 
 async def test_a_replacement_starts_after_the_lost_workers_resources_are_free(start):
-    """Before that, Ray would start one more machine."""
+    """If it started earlier, an autoscaling cluster would add a machine."""
     harness = start(once(die), releases_slowly=True)
     request = harness.request(shards(1))
     await until(lambda: harness.counts.lost)
@@ -364,7 +372,7 @@ async def test_the_first_failure_of_a_trial_cancels_its_other_tasks(start):
     harness = start(behave)
     assert await outcome(harness.results(shards(9))) == USER_ERROR
     await asyncio.sleep(150 * WORK)
-    assert len(harness.ran) <= 2  # one may have been started before the failure was reported
+    assert len(harness.ran) <= 2  # the worker may have started a second task before the failure was reported
     assert (harness.status.queued, harness.scheduler._pending) == (0, {})
 
 
@@ -377,7 +385,7 @@ async def test_a_task_that_another_trial_needs_is_not_cancelled(start):
 
 @pytest.mark.parametrize("moment", range(6))
 async def test_a_trial_cancelled_during_pretraining_does_not_block_trials_that_share_its_shards(start, moment):
-    """A trial that shares a shard with it, or requests the shard later, gets the shard."""
+    """Trials get the shard whether they requested it together with the cancelled trial or request it later."""
     (shard,) = shards(1, prompt="fpp")
     harness = start(wanted=0)
 
@@ -402,7 +410,7 @@ async def test_a_trial_cancelled_during_pretraining_does_not_block_trials_that_s
 async def test_cancelled_tasks_do_not_start(start, chain):
     harness = start(wanted=0)
     request = harness.request([*shards(3), *shards(2, prompt="fpp"), *chain])
-    await until(lambda: harness.status.queued == 4)  # three shards, and the prompt of all others
+    await until(lambda: harness.status.queued == 4)  # three shards, and the prompt that all the others need
     request.cancel()
     await asyncio.gather(request, return_exceptions=True)
     await until(lambda: not harness.scheduler._pending)
@@ -415,7 +423,7 @@ async def test_cancelled_tasks_do_not_start(start, chain):
 
 @pytest.mark.parametrize("ticks", range(12))
 async def test_the_inputs_of_a_cancelled_task_are_cancelled_at_any_moment(start, monkeypatch, ticks):
-    """Also between the request for the prompt and the wait for it."""
+    """One of the moments lies between the request for the prompt and the wait for it."""
 
     async def call_without_thread(function, *arguments):
         return function(*arguments)
@@ -460,8 +468,8 @@ async def test_a_cancelled_task_is_not_retried_after_its_worker_is_lost(start):
 # ------------------------------------------------------------ failures of everything
 
 
-async def fails_everything(harness):
-    """Check that two waiting trials, a later one, and the request for a worker all get the same reason; return it."""
+async def check_that_everything_fails(harness):
+    """Check that waiting trials, a later one and a request for a worker get one reason; return it and the failure."""
     waiting = [harness.request(shards(3), 1), harness.request(shards(1, prompt="fpp"), 2)]
     first = await harness.scheduler.first_worker()
     reasons = {await waiting[0], await waiting[1], await harness.request(shards(1, seed=3), 3), first.reason}
@@ -478,7 +486,7 @@ async def test_a_model_that_cannot_be_loaded_fails_everything_at_once(start):
         raise TaskFailed("unknown model 'tinny'", "a traceback")
 
     harness = start(on_start=on_start)
-    fatal, first = await fails_everything(harness)
+    fatal, first = await check_that_everything_fails(harness)
     assert (fatal, first.details, harness.starts) == ("unknown model 'tinny'", "a traceback", 1)
 
 
@@ -491,7 +499,7 @@ async def test_three_failed_starts_in_a_row_fail_everything(start, error, reason
         raise error
 
     harness = start(on_start=on_start)
-    fatal, _ = await fails_everything(harness)
+    fatal, _ = await check_that_everything_fails(harness)
     assert fatal.startswith(f"workers do not start: {reason}")
     assert harness.starts == 3
 
@@ -503,13 +511,13 @@ async def test_two_failed_starts_in_a_row_are_tolerated(start):
         return {}
 
     harness = start(only_for(lambda task: task.dataset == "pets", die), on_start=on_start)
-    await outcome(harness.results([evaluation(dataset="pets")]))  # two workers are lost on it
+    await outcome(harness.results([evaluation(dataset="pets")]))  # the task kills two workers
     assert titles_in(await harness.results(shards(2), 2)) == titles(shards(2))
     assert (harness.status.fatal, harness.counts.loads, harness.starts) == (None, 3, 9)
 
 
 async def test_simultaneous_failed_starts_count_as_one(start):
-    """For example when a machine is lost and its workers are started again before Ray notices."""
+    """Several starts fail together if a machine is lost and its workers are restarted before Ray notices."""
 
     def on_start(number):
         if 4 <= number < 12:
@@ -528,13 +536,13 @@ async def test_simultaneous_failed_starts_count_as_one(start):
 async def test_failed_starts_while_another_worker_works_do_not_count_towards_giving_up(start):
     harness = start()
     await harness.scheduler.first_worker()
-    last = ["its node was terminated, too"]
+    last_error = ["its node was terminated, too"]
 
     def on_start(number):
         if harness.scheduler.workers:
             raise LostError("their node was terminated")
-        if last:
-            raise LostError(last.pop())
+        if last_error:
+            raise LostError(last_error.pop())
         return {}
 
     harness.on_start, harness.scheduler.wanted_workers = on_start, lambda: 2
@@ -547,7 +555,7 @@ async def test_failed_starts_while_another_worker_works_do_not_count_towards_giv
     assert harness.status.fatal is None
 
 
-async def test_workers_on_several_kinds_of_devices_are_reported_once_each_kind(start):
+async def test_a_note_lists_each_kind_of_device_once(start):
     kinds = ("cpu", "NVIDIA H100", "cpu")
     harness = start(wanted=1, on_start=lambda number: {"kind": kinds[number]})
     await until(lambda: harness.status.workers == 1)
@@ -559,7 +567,7 @@ async def test_workers_on_several_kinds_of_devices_are_reported_once_each_kind(s
 
 
 async def test_only_consecutive_failed_starts_are_reported(start):
-    """A start that succeeds ends the series: three failures with successes in between are not worth a note."""
+    """A successful start resets the count: three failures with successes between them cause no note."""
     harness = start()
     await harness.scheduler.first_worker()
 
@@ -570,11 +578,13 @@ async def test_only_consecutive_failed_starts_are_reported(start):
 
     harness.on_start, harness.scheduler.wanted_workers = on_start, lambda: 2
     for failures in (1, 2, 3):
-        await until(lambda failures=failures: harness.counts.loads == failures + 1)  # after one failed start each
+        await until(
+            lambda failures=failures: harness.counts.loads == failures + 1
+        )  # one failed start precedes each successful one
         assert harness.status.notes == ()
         harness.workers[-1].kill()
     await until(lambda: harness.counts.loads == 5)
-    assert harness.counts.lost >= 6  # three failed starts, three killed workers
+    assert harness.counts.lost >= 6  # the losses are three failed starts and three killed workers
     assert harness.status.notes == ()
     assert harness.scheduler._failed_starts == []
 
@@ -614,7 +624,7 @@ async def test_an_unknown_number_of_wanted_workers_fails_everything(start):
     def wanted():
         raise ConnectionError("the head node is gone")
 
-    fatal, _ = await fails_everything(start(wanted=wanted))
+    fatal, _ = await check_that_everything_fails(start(wanted=wanted))
     assert fatal.endswith("ConnectionError: the head node is gone")
 
 
@@ -661,11 +671,11 @@ class BrokenStore(TaskStore):
         return super().get(key)
 
 
-FULL = OSError(28, "No space left on device")
+DISK_FULL = OSError(28, "No space left on device")
 
 
 async def test_a_full_disk_is_a_machine_error_and_keeps_the_worker(start, tmp_path):
-    store = BrokenStore(tmp_path, put=FULL)
+    store = BrokenStore(tmp_path, put=DISK_FULL)
     harness = start(store=store)
     with pytest.raises(MachineError, match=r"^No space left on device; make room, then go on with --resume$"):
         await harness.results(shards(1))
@@ -673,12 +683,12 @@ async def test_a_full_disk_is_a_machine_error_and_keeps_the_worker(start, tmp_pa
     assert titles_in(await harness.results(shards(1), 2)) == titles(shards(1))
     status = harness.status
     assert (status.counts.loads, status.counts.lost, status.counts.executions, status.counts.done) == (1, 0, 2, 1)
-    assert status.counts.held == 3.0  # both times the worker worked
+    assert status.counts.held == 3.0  # the worker's time counts for both executions
 
 
 async def test_a_prompt_that_cannot_be_stored_fails_the_shards_that_wait_for_it(start, tmp_path):
     with pytest.raises(MachineError, match="No space left"):
-        await start(store=BrokenStore(tmp_path, put=FULL)).results(shards(2, prompt="fpp"))
+        await start(store=BrokenStore(tmp_path, put=DISK_FULL)).results(shards(2, prompt="fpp"))
     reason = await outcome(start(store=BrokenStore(tmp_path, put=ValueError("no"))).results(shards(2, prompt="fpp")))
     assert reason == "dtd, pretraining, seed 0: cannot be stored: ValueError: no"
 
@@ -703,13 +713,13 @@ def charges(results):
 
 
 async def test_the_first_trial_that_requests_a_task_is_charged_once(start, chain):
-    """Also for the prompt, which its shards request before the trial does."""
-    tasks, nothing = [*chain[:3], pretrain()], ({}, 0.0)
+    """This includes the prompt, which the trial's shards request before the trial does."""
+    tasks, no_charge = [*chain[:3], pretrain()], ({}, 0.0)
     harness = start(wanted=2)
     together = await asyncio.gather(harness.results(tasks, 1), harness.results(tasks, 2))
     later = await harness.results(tasks, 3)
     assert charges(together[0]) == ({"adapt": 3.0, "pretrain": 2.0}, 7.0)
-    assert charges(together[1]) == charges(later) == nothing
+    assert charges(together[1]) == charges(later) == no_charge
     assert harness.counts.held == 7.0
 
 
@@ -717,20 +727,20 @@ async def test_a_retried_task_is_charged_once(start):
     assert charges(await start(once(die)).results(shards(2))) == ({"adapt": 2.0}, 3.0)
 
 
-# ------------------------------------------------------------ whatever happens
+# ------------------------------------------------------------ random failures
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_every_request_ends_whatever_happens(tmp_path_factory, data):
-    """Trials overlap, are cancelled and fail; workers die, fail and do not start."""
+    """In random scenarios, trials overlap, fail and are cancelled; workers die, fail and do not start."""
     behaviours = data.draw(st.lists(st.sampled_from([succeed] * 6 + [die, fail_for_good, fail_here]), max_size=12))
     failed_starts = set(data.draw(st.lists(st.integers(0, 6), max_size=3)))
     trial = st.tuples(
         st.lists(st.integers(0, 5), min_size=1, max_size=5, unique=True),  # shards
         st.sampled_from([{}, {"prompt": "fpp"}, {"method": "running_mean"}]),
-        st.booleans(),  # whether the trial is cancelled
-        st.integers(0, 3),  # tasks' time before that
+        st.booleans(),  # true if the trial is cancelled
+        st.integers(0, 3),  # the time before the cancellation, in durations of a task
     )
     trials = data.draw(st.lists(trial, min_size=1, max_size=5))
     running = []
@@ -740,8 +750,9 @@ def test_every_request_ends_whatever_happens(tmp_path_factory, data):
         assert not (stateful and running), "two shards of a chain at once"
         if stateful:
             running.append(task)
+        behaviour = behaviours.pop() if behaviours else succeed
         try:
-            return await (behaviours.pop() if behaviours else succeed)(worker, task)
+            return await behaviour(worker, task)
         finally:
             if stateful:
                 running.clear()

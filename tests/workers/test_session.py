@@ -1,4 +1,4 @@
-"""A session that the driver starts, seen from outside: who can reach it."""
+"""Access to the Ray session that a driver starts, tested from other processes."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from tests.kit.stores import free_port
 from tests.kit.waiting import LONG
 
 ROOT = Path(__file__).parent.parent.parent
-SESSION = """
+SESSION_PROGRAM = """
 import sys
 from fpp_sweep.workers.session import session
 with session(None, cpus=1, verbose=False):
@@ -35,7 +35,7 @@ with session(None, cpus=1, verbose=False):
     print(ray.get_runtime_context().gcs_address, node.get_session_dir_path(), flush=True)
     sys.stdin.read()
 """
-CLIENT = """
+CLIENT_PROGRAM = """
 import sys
 from fpp_sweep.cli.command import run
 from fpp_sweep.workers.session import session
@@ -44,10 +44,12 @@ def main():
         print("in")
 run(main)
 """
-WRONG = "the token is missing or wrong; copy the cluster's, by default ~/.ray/auth_token of its head, to this path"
+WRONG_TOKEN = (
+    "the token is missing or wrong; copy the cluster's, by default ~/.ray/auth_token of its head, to this path"
+)
 NO_TOKEN = "the cluster asks for a token; put RAY_AUTH_MODE=token before the command (Ray reads ~/.ray/auth_token)"
 pytestmark = [
-    pytest.mark.slow,  # Ray
+    pytest.mark.slow,  # starts Ray
     pytest.mark.skipif(sys.platform != "linux", reason="needs /proc/net"),
 ]
 
@@ -59,15 +61,15 @@ def environment(home):
 
 def open_session(home):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, "-c", SESSION], env=environment(home), text=True, **pipes)
+    return subprocess.Popen([sys.executable, "-c", SESSION_PROGRAM], env=environment(home), text=True, **pipes)
 
 
 def join(home, address, **more):
-    command = [sys.executable, "-c", CLIENT, address]
+    command = [sys.executable, "-c", CLIENT_PROGRAM, address]
     return subprocess.run(command, env=environment(home) | more, capture_output=True, text=True, timeout=LONG)
 
 
-def listening(pids):
+def listening_addresses(pids):
     """Return the addresses on which processes listen, in hexadecimal as /proc/net writes them."""
     sockets = {}
     for table in ("tcp", "tcp6"):
@@ -75,8 +77,12 @@ def listening(pids):
             words = line.split()
             if words[3] == "0A":
                 sockets[f"socket:[{words[9]}]"] = words[1].partition(":")[0]
-    links = [link for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir()]
-    return [sockets[name] for name in (os.readlink(link) for link in links if link.is_symlink()) if name in sockets]
+    addresses = []
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            if link.is_symlink() and (target := os.readlink(link)) in sockets:
+                addresses.append(sockets[target])
+    return addresses
 
 
 def mode(path):
@@ -90,12 +96,14 @@ def test_only_its_user_can_reach_a_session(tmp_path):
     (stranger / ".ray/auth_token").write_text("0" * 64)
     with killed_at_end(open_session(home)) as process:
         address, folder = process.stdout.readline().split()
-        addresses = listening([process.pid, *descendants(process.pid)])
-        assert len(addresses) >= 5  # the driver, Ray's services and a worker
+        addresses = listening_addresses([process.pid, *descendants(process.pid)])
+        assert len(addresses) >= 5  # of the driver, Ray's services and a worker
         assert set(addresses) <= {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
         assert mode(home / ".ray") == 0o700
         assert mode(home / ".ray/auth_token") == 0o600
-        assert mode(Path(folder).parent.parent) == 0o700  # no other user reaches sockets and logs below it
+        assert (
+            mode(Path(folder).parent.parent) == 0o700
+        )  # no other user can reach the sockets and logs below this folder
         client = [
             sys.executable,
             "-c",
@@ -104,8 +112,8 @@ def test_only_its_user_can_reach_a_session(tmp_path):
         ]
         subprocess.run(client, env=environment(home) | {"RAY_AUTH_MODE": "token"}, check=True)
         for other_home, auth_mode, problem in (
-            (stranger, "token", WRONG),
-            (tmp_path, "token", WRONG),
+            (stranger, "token", WRONG_TOKEN),
+            (tmp_path, "token", WRONG_TOKEN),
             (home, "disabled", NO_TOKEN),
         ):
             refused = join(other_home, address, RAY_AUTH_MODE=auth_mode)
@@ -138,13 +146,13 @@ def test_an_unreachable_cluster_is_reported_in_one_line(tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.slow  # Ray waits half a minute for itself
+@pytest.mark.slow  # Ray waits half a minute for its own services
 def test_a_failed_start_of_ray_is_reported_in_one_line(tmp_path):
     with mounted(tmp_path / "small", "size=64k") as small:
-        short = Path(f"/tmp/small-{os.getpid()}")  # a socket's name has little room
+        short = Path(f"/tmp/small-{os.getpid()}")  # the names of sockets must be short
         short.symlink_to(small)
         env = os.environ | {"RAY_TMPDIR": str(short), "PYTHONPATH": str(ROOT)}
-        done = subprocess.run([sys.executable, "-c", CLIENT, "local"], env=env, capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-c", CLIENT_PROGRAM, "local"], env=env, capture_output=True, text=True)
         short.unlink()
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
@@ -155,11 +163,11 @@ def test_a_failed_start_of_ray_is_reported_in_one_line(tmp_path):
 def wait_for_a_cluster(limit):
     with time_limit(limit, "auto"):
         while True:
-            with suppress(Exception):  # as Ray retries
+            with suppress(Exception):  # Ray suppresses exceptions like this and tries again
                 time.sleep(60)
 
 
-def test_a_cluster_that_never_answers_is_given_up_with_what_to_do():
+def test_the_wait_for_a_cluster_that_never_answers_ends_with_a_remedy():
     before = signal.getsignal(signal.SIGALRM)
     with pytest.raises(InputError, match=r"--address auto: something listens there.* within 0.05 s; see with"):
         wait_for_a_cluster(0.05)

@@ -1,4 +1,4 @@
-"""Folders and processes of drivers that were killed; real processes, without Ray except for one session."""
+"""Folders and processes of killed drivers, with real processes; one test starts a real Ray session."""
 
 import os
 import platform
@@ -23,27 +23,27 @@ from fpp_sweep.workers.session_folders import (
 from tests.kit.waiting import LONG, wait_for
 
 SCRIPT = Path(session_folders.__file__)
-# a process that names files of the session, as Ray's raylet does, with a child that names nothing
-RAYLET = "import subprocess, sys; subprocess.Popen(['sleep', '1000']).wait()"
+RAYLET_PROGRAM = "import subprocess, sys; subprocess.Popen(['sleep', '1000']).wait()"
 
 
-def raylet(folder, package="/site-packages/ray/core"):
-    words = [sys.executable, "-c", RAYLET, f"{package}/raylet", f"--session={folder}/r/session"]
-    return subprocess.Popen(words)
+def start_raylet(folder, package="/site-packages/ray/core"):
+    """Start a process whose command names the session, as a raylet's does, with a child whose command does not."""
+    command = [sys.executable, "-c", RAYLET_PROGRAM, f"{package}/raylet", f"--session={folder}/r/session"]
+    return subprocess.Popen(command)
 
 
-def processes_of(folder, count):
-    """Return the session's processes once there are that many."""
+def wait_for_processes(folder, count):
+    """Wait until the session has `count` processes, and return them."""
 
-    def found():
+    def expected_processes():
         processes = session_processes(folder)
         return processes if len(processes) == count else None
 
-    return wait_for(found)
+    return wait_for(expected_processes)
 
 
 def alive(processes):
-    """Return the processes that have not ended; an ended one may stay as a zombie until its parent looks at it."""
+    """Return the processes that have not ended. An ended process may remain as a zombie."""
     running = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -52,7 +52,7 @@ def alive(processes):
     return running
 
 
-def end(processes):
+def kill_all(processes):
     for process in processes:
         process.kill()
     psutil.wait_procs(processes, timeout=LONG)
@@ -66,8 +66,8 @@ def session_folder(tmp_path):
 
 
 def test_the_cleaner_kills_the_session_of_a_driver_that_ended_without_closing_it(session_folder):
-    leader = raylet(session_folder)
-    processes = processes_of(session_folder, 2)
+    leader = start_raylet(session_folder)
+    processes = wait_for_processes(session_folder, 2)
     cleaner = subprocess.Popen([sys.executable, SCRIPT, session_folder], stdin=subprocess.PIPE)
     assert alive(processes) == processes
     cleaner.communicate(b"", timeout=LONG)
@@ -77,8 +77,8 @@ def test_the_cleaner_kills_the_session_of_a_driver_that_ended_without_closing_it
 
 
 def test_the_cleaner_leaves_a_session_alone_that_its_driver_has_closed(session_folder):
-    leader = raylet(session_folder)
-    processes = processes_of(session_folder, 2)
+    leader = start_raylet(session_folder)
+    processes = wait_for_processes(session_folder, 2)
     try:
         cleaner = subprocess.Popen([sys.executable, SCRIPT, session_folder], stdin=subprocess.PIPE)
         cleaner.communicate(CLOSED, timeout=LONG)
@@ -86,11 +86,11 @@ def test_the_cleaner_leaves_a_session_alone_that_its_driver_has_closed(session_f
         assert alive(processes) == processes
         assert session_folder.exists()
     finally:
-        end(processes)
+        kill_all(processes)
         leader.wait()
 
 
-def test_a_user_who_reads_a_log_of_the_session_is_not_killed(session_folder):
+def test_a_process_that_reads_a_log_of_the_session_is_not_killed(session_folder):
     log = session_folder / "r" / "raylet.out"
     log.touch()
     with subprocess.Popen(["tail", "-f", log]) as reader:
@@ -128,19 +128,19 @@ def test_only_folders_of_dead_drivers_of_this_machine_are_removed(tmp_path, owne
 
 def test_a_folder_that_a_process_of_ray_uses_is_not_removed(session_folder):
     (session_folder / OWNER_FILE).write_text(f"{platform.node()} {ended_process_id()}")
-    leader = raylet(session_folder)
-    processes = processes_of(session_folder, 2)
+    leader = start_raylet(session_folder)
+    processes = wait_for_processes(session_folder, 2)
     try:
         remove_abandoned_folders(str(session_folder.parent))
         assert session_folder.exists()
     finally:
-        end(processes)
+        kill_all(processes)
         leader.wait()
     remove_abandoned_folders(str(session_folder.parent))
     assert not session_folder.exists()
 
 
-def test_a_link_in_the_way_of_a_folder_is_left_alone(tmp_path):
+def test_a_link_with_the_name_of_a_session_folder_is_not_followed(tmp_path):
     target = tmp_path / "target"
     target.mkdir()
     (target / OWNER_FILE).write_text(f"{platform.node()} {ended_process_id()}")
@@ -149,13 +149,13 @@ def test_a_link_in_the_way_of_a_folder_is_left_alone(tmp_path):
     assert (target / OWNER_FILE).exists()
 
 
-def test_a_folder_names_its_driver_and_goes_with_it(tmp_path):
+def test_a_folder_names_its_driver_and_is_removed_at_its_end(tmp_path):
     with new_folder(SESSION_PREFIX, str(tmp_path)) as folder:
         assert (Path(folder) / OWNER_FILE).read_text() == f"{platform.node()} {os.getpid()}"
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow  # Ray
+@pytest.mark.slow  # starts Ray
 @pytest.mark.skipif(sys.platform != "linux", reason="Ray's processes are found by their command lines")
 def test_after_a_kill_of_the_driver_its_cleaner_ends_the_real_session(tmp_path):
     program = (
@@ -175,7 +175,7 @@ def test_after_a_kill_of_the_driver_its_cleaner_ends_the_real_session(tmp_path):
     def worker_runs():
         processes = session_processes(folder)
         for process in processes:
-            with suppress(psutil.Error):  # ended meanwhile
+            with suppress(psutil.Error):  # the process may have ended meanwhile
                 if any("ray::wait" in word for word in process.cmdline()):
                     return processes
         return None
@@ -186,6 +186,6 @@ def test_after_a_kill_of_the_driver_its_cleaner_ends_the_real_session(tmp_path):
     driver.communicate()
     psutil.wait_procs([cleaner], timeout=LONG)
     assert alive([cleaner]) == []
-    # when the cleaner has ended, nothing is left that would have to notice the driver's end by itself
+    # All processes have ended before the cleaner: none had to notice the driver's end by itself.
     assert alive(processes) == []
     assert not folder.exists()

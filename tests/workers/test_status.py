@@ -1,4 +1,4 @@
-"""The status of the workers as the driver sees it: counts over restarts, and the loss of the scheduler."""
+"""The status of workers that the driver shows: counts across restarts, and the loss of the scheduler."""
 
 import signal
 import threading
@@ -15,7 +15,7 @@ LOST = MachineError("Ray's raylet (process 7) died; go on with --resume")
 
 
 class FakePool:
-    """A pool with these statuses, one after the other; an exception is raised."""
+    """A pool that returns the given statuses one after the other, and raises those that are exceptions."""
 
     def __init__(self, *statuses):
         self.statuses = list(statuses)
@@ -27,7 +27,7 @@ class FakePool:
         return status
 
 
-def of_scheduler(name, **counts):
+def status_of(name, **counts):
     return SchedulerStatus(scheduler=name, workers=2, counts=WorkCounts(**counts))
 
 
@@ -38,14 +38,10 @@ def test_all_counts_are_added():
     assert first + second == WorkCounts(**{name: number + 10 for number, name in enumerate(names, start=1)})
 
 
-def test_counts_go_on_over_restarts_of_the_scheduler():
+def test_counts_continue_across_restarts_of_the_scheduler():
     restarts = []
     pool = FakePool(
-        of_scheduler("a", done=3),
-        of_scheduler("a", done=5),
-        of_scheduler("b"),
-        of_scheduler("b", done=2),
-        of_scheduler("c", done=1),
+        status_of("a", done=3), status_of("a", done=5), status_of("b"), status_of("b", done=2), status_of("c", done=1)
     )
     poller = StatusPoller(pool, on_restart=lambda: restarts.append(poller.status.scheduler))
     done = []
@@ -64,7 +60,7 @@ def test_before_the_first_answer_there_are_no_workers_and_no_problem():
 
 
 def test_an_error_keeps_the_last_status_and_a_lost_scheduler_is_a_failure():
-    status = of_scheduler("a", done=3)
+    status = status_of("a", done=3)
     poller = StatusPoller(FakePool(status, ValueError("Ray shuts down"), LOST))
     for failure in (None, None, LOST):
         poller.poll()
@@ -79,7 +75,7 @@ def fast_polls(monkeypatch):
 @pytest.mark.usefixtures("fast_polls")
 @pytest.mark.parametrize("reacts", [True, False])
 def test_a_lost_scheduler_interrupts_the_main_thread_or_ends_the_process(monkeypatch, reacts):
-    """A main thread inside Ray does not react; then the poller's own way out is taken."""
+    """If the main thread is stuck inside Ray and does not react, the poller calls `on_stuck`."""
     interrupted, stuck = threading.Event(), threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: interrupted.set())
     monkeypatch.setattr(status_module, "INTERRUPT_TIMEOUT", LONG if reacts else 0.001)
@@ -107,13 +103,13 @@ def test_an_error_in_the_display_does_not_end_the_polling():
             enough.set()
         raise OSError("the terminal is gone")
 
-    class Counting:
+    class CountingPool:
         def status(self):
-            return of_scheduler("a", done=len(shown))
+            return status_of("a", done=len(shown))
 
-    poller = StatusPoller(Counting(), on_status=show)
+    poller = StatusPoller(CountingPool(), on_status=show)
     poller.start()
     assert enough.wait(LONG)
     poller.close()
     assert shown[:3] == [0, 1, 2]
-    assert replace(poller.status, counts=WorkCounts()) == of_scheduler("a")
+    assert replace(poller.status, counts=WorkCounts()) == status_of("a")

@@ -1,4 +1,4 @@
-"""A worker's tasks run in one thread, to which torch's CUDA graphs belong."""
+"""All tasks of a worker run in one thread, as torch's CUDA graphs require."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ SCRIPT = """
             def build(self):
                 torch.compile = lambda function, **options: function
                 self._compiler = Compiler(torch.device("cpu"), frozen=[], constant_types=(), eager_calls=0)
-                self._compiler._thread = threading.get_ident()  # as with CUDA graphs
+                self._compiler._thread = threading.get_ident()  # as a compiler with CUDA graphs has
 
             def replay(self):
                 time.sleep(0.01)
@@ -41,16 +41,16 @@ SCRIPT = """
 """
 
 
-def replayed(options):
+def replay_in_actor(options):
     script = textwrap.dedent(SCRIPT).replace("**OPTIONS", options)
     return subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
     )
 
 
-@pytest.mark.slow  # two Ray sessions
+@pytest.mark.slow  # starts two Ray sessions
 def test_graphs_are_built_and_replayed_in_one_thread_beside_other_calls():
-    done = replayed("")
+    done = replay_in_actor("")
     assert "replayed 20 20" in done.stdout, done.stderr
-    in_several = replayed("max_concurrency=4")
+    in_several = replay_in_actor("max_concurrency=4")
     assert "CUDA graphs must be built and replayed in the thread that made their compiler" in in_several.stderr

@@ -33,13 +33,13 @@ ROOT = Path(__file__).parents[2]
 WEIGHTS = dict.fromkeys(("search", "trial", "workers", "records", "sweep", "tracking", "statistics"), 2.0)
 PRELOADED = ("torch", "numpy", "scipy.stats", "pandas", "matplotlib.pyplot", "pydantic", "optuna", "ray", "PIL.Image",
              "safetensors.torch", "open_clip", "sklearn", "pyarrow", "filelock", "psutil", "rich")  # fmt: skip
-# tests of texts and of other programs say nothing about behaviour
+# these tests check texts and other programs, and cannot notice a change of behaviour
 LEFT_OUT = ("docs", "words", "layers", "printed", "conformance", "reading_paths", "install", "kuberay", "cluster")
-SECONDS = 40.0  # seconds of tests for a break
+SECONDS = 40.0  # limit of seconds for the tests of a break
 WARNINGS = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # warnings of plugins that the libraries have loaded
 TIME_LIMIT = "time limit"
-FACTOR, ALLOWANCE = 4.0, 60.0  # a break may take so many times the seconds of its tests, and so many more
-PATIENCE = 10.0  # the unbroken copy may take so many times as long, on a machine that is busy otherwise
+FACTOR, ALLOWANCE = 4.0, 60.0  # time limit of a break: factor on the usual seconds of its tests, and additional seconds
+PATIENCE = 10.0  # factor on the time limit for the unbroken copy, in case the machine is busy with other work
 
 
 Reach = dict[str, tuple[float, set[str]]]  # seconds and called functions of a test, by its name
@@ -207,7 +207,7 @@ def run_tests(copy: Path, names: Sequence[str], limit: float) -> tuple[str, str]
     while not finished and time.monotonic() < end:
         time.sleep(0.1)
         finished, status = os.waitpid(child, os.WNOHANG)
-    with suppress(ProcessLookupError):  # processes that the tests have left behind, too
+    with suppress(ProcessLookupError):  # this also ends processes that the tests have left behind
         os.killpg(child, signal.SIGKILL)
     if not finished:
         os.waitpid(child, 0)

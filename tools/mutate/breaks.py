@@ -1,4 +1,4 @@
-"""Small changes of a module's source that are mistakes a person could make."""
+"""Small changes of a module's source, each of them a mistake that a person could make."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ OTHER_NAME = {"min": "max", "max": "min", "any": "all", "all": "any"}
 class Break:
     """One change: bytes of a file that are replaced."""
 
-    path: str  # below the package's parent folder
-    function: str  # dotted name with the module's
+    path: str  # path relative to the package's parent folder
+    function: str  # dotted name that includes the module's name
     line: int
-    start: int  # in bytes
+    start: int  # position in bytes
     stop: int
     before: str
     after: str

@@ -31,7 +31,7 @@ def hit(function: str) -> None:
 
 
 def begin_test(name: str) -> None:
-    """Attribute what follows to a test."""
+    """Attribute all following calls to a test."""
     os.environ[TEST] = name
     _seen.clear()
 

@@ -1,7 +1,7 @@
 """Train the embedded CLIP: python -m tools.train_tiny --out tiny.safetensors
 
-The same arguments, machine and libraries give the same weights again. Elsewhere the last bits differ, which is why the
-weights are shipped. `tools/train_tiny/training.py` describes the training.
+The same arguments, machine and libraries give the same weights again. Elsewhere the last bits differ; the weights
+are shipped for this reason. `tools/train_tiny/training.py` describes the training.
 """
 
 from __future__ import annotations

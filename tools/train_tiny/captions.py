@@ -21,7 +21,7 @@ from fpp_sweep.tiny.pictures import (
 from fpp_sweep.tiny.rendering import choose
 from fpp_sweep.tiny.textures import PLAIN
 
-CANONICAL = "a photo of a {}."  # the prompt of the evaluations, so the most frequent one here
+CANONICAL = "a photo of a {}."  # the evaluations use this prompt; it is therefore the most frequent one here
 TEMPLATES = (
     CANONICAL,
     "a photo of the {}.",
@@ -49,7 +49,7 @@ TEMPLATES = (
     "this is a {}.",
     "this is a photo of a {}.",
     "there is a {} in the image.",
-    "itap of a {}.",  # 'I took a picture', common in CLIP's prompt lists, as are the next two
+    "itap of a {}.",  # means 'I took a picture'; this prompt and the next two are common in CLIP's prompt lists
     "a origami {}.",
     "a {} in a video game.",
     "a {}.",

@@ -1,4 +1,4 @@
-"""The loss of a training step: pictures against captions, through both towers.
+"""The loss of a training step, which compares pictures with captions through both towers.
 
 Every step compares a batch of pictures, cropped and jittered, with captions of the same step:
 
@@ -51,7 +51,7 @@ PAIR_WEIGHT, FREE_WEIGHT = 0.5, 0.25
 
 
 class Lexicon:
-    """Captions to rows of the compact embedding that is trained, which has only the words of the world."""
+    """An encoder of captions as rows of the trained embedding, which has only the words of the captions."""
 
     def __init__(self) -> None:
         # start-up time: open_clip takes seconds to import
@@ -223,7 +223,7 @@ def _losses(
     for fact, group, weight in GROUPS:
         target = facts[:, FACTS.index(fact)].copy()
         if fact == "texture":
-            target -= 1  # plain, the first value, is no texture and becomes UNSTATED
+            target -= 1  # the first value, plain, means no texture and becomes UNSTATED
         scores = logits[:, start : start + len(group)]
         losses[fact] = weight * cross_entropy(scores, torch.from_numpy(target))
         start += len(group)

@@ -39,7 +39,7 @@ def describe(rng: np.random.Generator) -> Description:
         case "object":
             return _describe_object(rng)
         case "texture":
-            # without a colour: neither of its two colours is the colour of the picture
+            # the description states no colour, because neither of the two colours is the colour of the picture
             return Description(kind=kind, texture=choose(TEXTURE_NAMES, rng))
         case "scene":
             return Description(kind=kind, name=choose(SCENE_NAMES, rng))

@@ -28,7 +28,7 @@ class Recipe:
     rate: float = 2e-3
     warmup: int = 40
     decay: float = 0.05
-    canonical: float = 0.3  # share of the evaluation template in the captions of `losses.GROUPS`
+    canonical: float = 0.3  # probability of the evaluation template in the captions of `losses.GROUPS`
 
     def __post_init__(self) -> None:
         for field in ("steps", "cool_steps", "threads", "pool", "batch"):
