@@ -14,7 +14,7 @@ from benchmarks.resume import finished
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.reading import load_space
 from tests.kit.processes import ROOT, SMALL_SPACE, assert_same_as_in_one_process
-from tests.kit.slurm import slurm, why_not
+from tests.kit.slurm import missing_requirement, slurm
 from tests.kit.waiting import wait_for
 
 SCRIPT = ROOT / "cluster/slurm.sbatch"
@@ -38,7 +38,7 @@ ASK += "-H 'te: trailers' --data-binary @- http://{}/ray.rpc.{}"
 
 @pytest.fixture(scope="module")
 def there():
-    if reason := why_not():
+    if reason := missing_requirement():
         pytest.skip(reason)
     with slurm(nodes=2) as cluster:
         (cluster.home / "small.yaml").write_text(SPACE)
@@ -118,7 +118,7 @@ def assert_guarded(there):
     secret = token.read_text().strip()
     assert len(secret) == 64
     for node in there.nodes:
-        assert not node.try_(f"cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ | grep -a -f {token}").stdout
+        assert not node.run_unchecked(f"cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ | grep -a -f {token}").stdout
         (folder,) = there.folder.glob(f"machines/{node.name}/tmp/fpp-*")
         assert folder.stat().st_mode & 0o777 == 0o700  # Ray's sockets
         listening = [line.split() for line in node.run("ss -Hltnp").splitlines()]
@@ -128,9 +128,11 @@ def assert_guarded(there):
         assert len(ports) >= 3
         for port, owner in ports.items():
             door = f"{node.address}:{port}"
-            answers = [there.site.machines[0].try_(ASK.format(door, call)).stdout for call in CALLS]
+            answers = [there.site.machines[0].run_unchecked(ASK.format(door, call)).stdout for call in CALLS]
             answers.append(
-                there.site.machines[0].try_(f"curl -s -o /dev/null -w 'HTTP %{{http_code}}' -d x {door}").stdout
+                there.site.machines[0]
+                .run_unchecked(f"curl -s -o /dev/null -w 'HTTP %{{http_code}}' -d x {door}")
+                .stdout
             )
             refused = [text for text in answers if re.search(r"grpc-status: 16\b|HTTP 401", text)]
             assert len(refused) == 1, (owner, answers)
