@@ -1,4 +1,8 @@
-"""Property tests on any machine: what is slow is not wrong. What a command keeps for its user is kept elsewhere."""
+"""Settings and fixtures of all tests.
+
+Property tests have no time limit, because a slow machine is no error. Commands keep the user's files in a temporary
+folder, so that tests neither read nor change those of the developer.
+"""
 
 import os
 import tempfile

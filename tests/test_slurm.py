@@ -128,12 +128,10 @@ def assert_guarded(there):
         assert len(ports) >= 3
         for port, owner in ports.items():
             door = f"{node.address}:{port}"
-            answers = [there.site.machines[0].run_unchecked(ASK.format(door, call)).stdout for call in CALLS]
-            answers.append(
-                there.site.machines[0]
-                .run_unchecked(f"curl -s -o /dev/null -w 'HTTP %{{http_code}}' -d x {door}")
-                .stdout
-            )
+            controller = there.site.machines[0]
+            answers = [controller.run_unchecked(ASK.format(door, call)).stdout for call in CALLS]
+            post = f"curl -s -o /dev/null -w 'HTTP %{{http_code}}' -d x {door}"
+            answers.append(controller.run_unchecked(post).stdout)
             refused = [text for text in answers if re.search(r"grpc-status: 16\b|HTTP 401", text)]
             assert len(refused) == 1, (owner, answers)
             assert not re.search(r"grpc-status: 0\b|HTTP 200", "".join(answers).replace("HTTP/2 200", "")), (

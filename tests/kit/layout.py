@@ -105,9 +105,7 @@ def main() -> None:
             tune_command(folder, space=SPACE), check=True, cwd=folder, env=environment(folder), capture_output=True
         )
         layout = layout_of(only_sweep(folder), folder / "mlflow.db")
-        print(
-            "# Written by `python -m tests.kit.layout`. A change of this file changes what a sweep writes for its user."
-        )
+        print("# Written by `python -m tests.kit.layout`. A change here changes what a sweep writes for its user.")
         print(yaml.safe_dump(layout, sort_keys=False, width=120), end="")
 
 
