@@ -21,7 +21,7 @@ def towers(width, heads, layers, embed_dim, *, activation="quick_gelu", seed=0):
 
 
 def random_texts(lengths, prefix, generator):
-    """Return padded ids (K, 77) of texts that share `prefix` tokens, then have these lengths and end with EOT."""
+    """Return padded ids (K, 77) of texts: `prefix` tokens that all share, then `lengths[k]` tokens, the last is EOT."""
     ids = torch.zeros(len(lengths), 77, dtype=torch.long)
     ids[:, :prefix] = torch.randint(1, EOT, (prefix,), generator=generator)
     for row, length in zip(ids, lengths, strict=True):
@@ -31,6 +31,7 @@ def random_texts(lengths, prefix, generator):
 
 
 def packed(ids, lengths, prefix, tower, packing):
+    """Return the embeddings of the tokens after the prefix, text by text in the order of the packing."""
     rows = [ids[text, prefix : prefix + lengths[text]] for text in packing.order.tolist()]
     return tower.token_embedding[torch.cat(rows)]
 
@@ -109,7 +110,7 @@ def test_many_texts_attend_in_groups_and_keep_their_features(monkeypatch):
     mask = packing.attention_mask(3)
     assert packing.node_of is not None
     assert mask.groups > 3
-    assert len(mask.row_of) > len(packing) + 3 * mask.groups, "no beginning is repeated, or no group is padded"
+    assert len(mask.row_of) > len(packing) + 3 * mask.groups, "no group repeats a beginning or is padded"
     ids = torch.zeros(len(texts), 77, dtype=torch.long)
     ids[:, :3] = torch.tensor([1, 2, 3])
     for row, text in zip(ids, texts, strict=True):
