@@ -470,7 +470,9 @@ def test_digests_change_with_weights_and_activation(tmp_path: Path) -> None:
 # --- the embedded model
 
 
-def test_the_embedded_model_has_the_features_of_its_own_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_embedded_model_has_the_features_that_its_loader_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from fpp_sweep.tiny import model
     from tools.train_tiny.weights import save
 
