@@ -33,7 +33,7 @@ PENALTIES = {CTPT: naive.dispersion, OTPT: naive.householder}  # penalties of th
 ROWS = [*METHODS.values(), RUNNING_MEAN]
 EPISODIC = [row.name for row in ROWS if row.learns and not row.stateful]
 STEPPING = [row.name for row in ROWS if row.learns and "adapt.steps".startswith(row.reads)]
-AVERAGED_OVER_VIEWS = {"rtpt"}  # these average over all views, so that zero steps do not give the zero-shot prediction
+AVERAGED_OVER_VIEWS = {"rtpt"}  # methods that average all views, so that zero steps do not give zero-shot predictions
 VOTING = {"zero"}  # shares of votes take few values, so that rounding does not change most probabilities
 WITHOUT_PENALTY = {  # by method with a penalty: the same method without one
     CTPT: TPT,

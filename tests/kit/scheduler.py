@@ -40,7 +40,7 @@ class FakeWorker:
     ran: list[Any] = field(default_factory=list)
     adapters: list[str] = field(default_factory=list)  # the most recently used last
     lost: asyncio.Event = field(default_factory=asyncio.Event)
-    is_draining: bool = False  # if lost: Ray drains its node, rather than its process being dead
+    is_draining: bool = False  # whether a lost worker is alive on a node that Ray drains; otherwise its process is dead
     released: asyncio.Event = field(default_factory=asyncio.Event)  # its resources are free
 
     async def run(self, task: Any, inputs: Any, adapter_key: str) -> Any:

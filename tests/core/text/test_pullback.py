@@ -184,16 +184,17 @@ def test_gradients_at_different_contexts_equal_autograd(sizes, grouped, batch_si
     pair, generator = twins(**sizes), torch.Generator().manual_seed(0)
     contexts = pair.context + 0.1 * torch.randn(5, *pair.context.shape, generator=generator)
     vectors = torch.randn(5, len(pair.texts), len(pair.texts.tower.projection[0]), generator=generator)
-    batches = []
+    computed_rows, batch_sizes = [], []
 
     def feature_gradient(features, rows):
-        batches.append(rows.tolist())
+        computed_rows.extend(rows.tolist())
+        batch_sizes.append(len(rows))
         assert features.shape == vectors[rows].shape
         return vectors[rows]
 
     actual, features = gradients_at(pair.model, contexts, feature_gradient)
-    assert [row for batch in batches for row in batch] == list(range(5))
-    assert max(map(len, batches)) == batch_size
+    assert computed_rows == list(range(5))
+    assert max(batch_sizes) == batch_size
     for context, vector, gradient, feature in zip(contexts, vectors, actual, features, strict=True):
         pair_at_context = replace(pair, context=context)
         expected = naive.prompt_features(pair.naive, pair.token_ids, context)
