@@ -1,4 +1,8 @@
-"""Property tests without time limits, and a temporary folder for the files that commands keep for their user."""
+"""Settings and fixtures of all tests.
+
+Property tests have no time limit, because a slow machine is no error. Commands keep the user's files in a temporary
+folder, so that tests neither read nor change those of the developer.
+"""
 
 import os
 import tempfile

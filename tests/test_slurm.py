@@ -14,7 +14,7 @@ from benchmarks.resume import finished
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.reading import load_space
 from tests.kit.processes import ROOT, SMALL_SPACE, assert_same_as_in_one_process
-from tests.kit.slurm import slurm, why_not
+from tests.kit.slurm import missing_requirement, slurm
 from tests.kit.waiting import wait_for
 
 SCRIPT = ROOT / "cluster/slurm.sbatch"
@@ -38,7 +38,7 @@ CALL_COMMAND += "-H 'te: trailers' --data-binary @- http://{}/ray.rpc.{}"
 
 @pytest.fixture(scope="module")
 def cluster():
-    if reason := why_not():
+    if reason := missing_requirement():
         pytest.skip(reason)
     with slurm(nodes=2) as cluster:
         (cluster.home / "small.yaml").write_text(SPACE)
@@ -123,7 +123,7 @@ def assert_only_owner_has_access(cluster):
     secret = token.read_text().strip()
     assert len(secret) == 64
     for node in cluster.nodes:
-        assert not node.try_(f"cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ | grep -a -f {token}").stdout
+        assert not node.run_unchecked(f"cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ | grep -a -f {token}").stdout
         (folder,) = cluster.folder.glob(f"machines/{node.name}/tmp/fpp-*")
         assert folder.stat().st_mode & 0o777 == 0o700  # the folder of Ray's sockets
         listening = [line.split() for line in node.run("ss -Hltnp").splitlines()]
@@ -133,9 +133,13 @@ def assert_only_owner_has_access(cluster):
         assert len(ports) >= 3
         for port, owner in ports.items():
             server = f"{node.address}:{port}"
-            answers = [cluster.site.machines[0].try_(CALL_COMMAND.format(server, call)).stdout for call in CALLS]
+            answers = [
+                cluster.site.machines[0].run_unchecked(CALL_COMMAND.format(server, call)).stdout for call in CALLS
+            ]
             answers.append(
-                cluster.site.machines[0].try_(f"curl -s -o /dev/null -w 'HTTP %{{http_code}}' -d x {server}").stdout
+                cluster.site.machines[0]
+                .run_unchecked(f"curl -s -o /dev/null -w 'HTTP %{{http_code}}' -d x {server}")
+                .stdout
             )
             refused = [text for text in answers if re.search(r"grpc-status: 16\b|HTTP 401", text)]
             assert len(refused) == 1, (owner, answers)

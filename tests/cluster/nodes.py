@@ -1,13 +1,15 @@
-"""Lists the live nodes of a cluster, as a shell on one of its machines sees them."""
+"""A list of a Ray cluster's live nodes, made by a shell on one of its machines."""
 
 import json
 
-ASK = """python -c 'import json, ray; ray.init("auto", logging_level="ERROR", log_to_driver=False)
+LIST_NODES = """python -c 'import json, ray; ray.init("auto", logging_level="ERROR", log_to_driver=False)
 print("nodes", json.dumps([node for node in ray.nodes() if node["Alive"]]))'"""
 
 
-def alive(machine):
-    """Return Ray's nodes, as a shell on one of the nodes lists them; none while no node answers."""
-    lines = machine.try_(f". ~/.bashrc; {ASK}").stdout.splitlines()  # Ray's warnings may be among them
-    answers = [line.removeprefix("nodes ") for line in lines if line.startswith("nodes ")]
-    return json.loads(answers[-1]) if answers else []
+def live_nodes(machine):
+    """Return Ray's live nodes as the machine lists them, or an empty list while Ray does not answer."""
+    lines = machine.run_unchecked(f". ~/.bashrc; {LIST_NODES}").stdout.splitlines()
+    answers = [line.removeprefix("nodes ") for line in lines if line.startswith("nodes ")]  # others are Ray's warnings
+    if not answers:
+        return []
+    return json.loads(answers[-1])

@@ -1,4 +1,4 @@
-"""The contract that every method of the catalogue must meet; a new row is tested without further code."""
+"""The contract that every method of the catalogue must meet; these tests cover new rows without further code."""
 
 import re
 from dataclasses import fields, replace
@@ -27,16 +27,22 @@ from tests.reference import family, naive
 
 PAIR = twins()
 CLIP = random_clip()
-ENSEMBLE = PAIR.model.features(PAIR.context.flip(0))  # stands for class vectors of templates
+ENSEMBLE = PAIR.model.features(PAIR.context.flip(0))  # features that stand for the class vectors of templates
 CPU = torch.device("cpu")
-PENALTIES = {CTPT: naive.dispersion, OTPT: naive.householder}  # methods that are TPT and a penalty
+PENALTIES = {CTPT: naive.dispersion, OTPT: naive.householder}  # penalties of the methods that add one to TPT
 ROWS = [*METHODS.values(), RUNNING_MEAN]
 EPISODIC = [row.name for row in ROWS if row.learns and not row.stateful]
 STEPPING = [row.name for row in ROWS if row.learns and "adapt.steps".startswith(row.reads)]
-AVERAGED_OVER_VIEWS = {"rtpt"}  # predict all views and not the plain one: they are not zero-shot without a step
-VOTING = {"zero"}  # confidence takes few values: rounding moves most probabilities by nothing
-WITHOUT_PENALTY = {name: TPT for name in PENALTIES}  # by the method with a penalty
-WITHOUT_PENALTY |= {steps[name]: steps[TPT] for steps in (SAM, ASAM) for name in PENALTIES}
+AVERAGED_OVER_VIEWS = {"rtpt"}  # methods that average all views, so that zero steps do not give zero-shot predictions
+VOTING = {"zero"}  # shares of votes take few values, so that rounding does not change most probabilities
+WITHOUT_PENALTY = {  # by method with a penalty: the same method without one
+    CTPT: TPT,
+    OTPT: TPT,
+    SAM[CTPT]: SAM[TPT],
+    SAM[OTPT]: SAM[TPT],
+    ASAM[CTPT]: ASAM[TPT],
+    ASAM[OTPT]: ASAM[TPT],
+}
 
 
 def _naive_forms():
@@ -64,13 +70,13 @@ every_method = pytest.mark.parametrize("name", [row.name for row in ROWS])
 
 @pytest.fixture(autouse=True, scope="module")
 def _stateful():
-    """Register a stateful method beside those that are built in."""
+    """Add a stateful method to the built-in methods."""
     with registered(RUNNING_MEAN):
         yield
 
 
 def predict(name, *batches, group="fine_grained", **settings):
-    """Return the logits of a stream that comes in these batches; with templates, the model has other class vectors."""
+    """Return the logits of a stream of batches; with templates, the model has class vectors of an ensemble."""
     method = build_method(name, AdaptConfig(**settings), group)
     model = PAIR.model
     if METHODS[name].templates_of(settings.get("templates")) and "templates" in settings:
@@ -84,7 +90,7 @@ def predict(name, *batches, group="fine_grained", **settings):
 
 
 @every_method
-def test_logits_are_one_row_for_each_sample_and_finite(name):
+def test_logits_are_finite_and_have_one_row_for_each_sample(name):
     logits = predict(name, PAIR.views(5, 8))
     assert logits.shape == (5, len(PAIR.texts))
     assert torch.isfinite(logits).all()
@@ -146,7 +152,7 @@ def test_a_method_reads_no_more_views_than_its_row_says(name):
     assert torch.equal(predict(name, views), predict(name, views[:, : METHODS[name].views]))
 
 
-OTHER = {
+OTHER_VALUES = {  # by setting: values that differ from the default
     "steps": [3], "lr": [0.5], "weight_decay": [0.9], "view_fraction": [0.5], "penalty_weight": [7.0],
     "sam_rho": [0.2], "asam_rho": [2.0], "optimizer": ["sgd"], "reselect": ["on", "off"], "keep_optimizer": [False],
     "slots": [3], "slot_rule": ["corrected", "described"], "order": ["file"],
@@ -158,17 +164,19 @@ OTHER = {
 
 @every_method
 def test_a_row_names_the_settings_that_its_results_depend_on(name):
-    """Keys of results are made of these settings: if one is missing, a wrong result is a cache hit."""
-    assert OTHER.keys() == {field.name for field in fields(AdaptConfig)}
-    views = PAIR.views(8, 64)
-    plain = predict(name, views)
-    changing = {
-        f"adapt.{key}"
-        for key, values in OTHER.items()
-        if any(not torch.equal(predict(name, views, **{key: value}), plain) for value in values)
-    }
-    changing |= {"adapt.order"} if METHODS[name].ordered else set()  # of the stream: tests/trial/test_streams.py
-    assert changing == {f"adapt.{key}" for key in OTHER if f"adapt.{key}".startswith(METHODS[name].reads)}
+    """Keys of cached results consist of these settings: if one is missing, a wrong result is a cache hit."""
+    assert OTHER_VALUES.keys() == {field.name for field in fields(AdaptConfig)}
+    row, views = METHODS[name], PAIR.views(8, 64)
+    default_logits = predict(name, views)
+    changing, declared = set(), set()
+    for key, values in OTHER_VALUES.items():
+        if any(not torch.equal(predict(name, views, **{key: value}), default_logits) for value in values):
+            changing.add(key)
+        if f"adapt.{key}".startswith(row.reads):
+            declared.add(key)
+    if row.ordered:
+        changing.add("order")  # this setting acts on the stream and is tested in tests/trial/test_streams.py
+    assert changing == declared
 
 
 @pytest.mark.parametrize("name", WITHOUT_PENALTY)
@@ -179,14 +187,19 @@ def test_weight_zero_equals_no_penalty(name):
     )
 
 
-# by number of steps; each normalised step amplifies rounding, which differs between processors: after three steps
-# 1.8e-4 was seen with AVX2
+# By number of steps (None: the method takes no steps). Each normalised step amplifies rounding, which differs between
+# processors: with AVX2, a difference of 1.8e-4 was measured after three steps.
 NAIVE_TOLERANCE = {None: 1e-4, 1: 1e-4, 2: 1e-4, 3: 5e-4}
 
 
-@pytest.mark.parametrize(
-    ("name", "steps"), [(name, steps) for name in EPISODIC for steps in ([1, 2, 3] if name in STEPPING else [None])]
-)
+def methods_and_steps():
+    """Yield every episodic method with the numbers of steps that it is tested with."""
+    for name in EPISODIC:
+        for steps in [1, 2, 3] if name in STEPPING else [None]:
+            yield name, steps
+
+
+@pytest.mark.parametrize(("name", "steps"), list(methods_and_steps()))
 @pytest.mark.parametrize("group", ["fine_grained", "shifts"])
 def test_probabilities_equal_the_naive_reference(name, group, steps):
     views = PAIR.views(6, 64)
@@ -230,13 +243,14 @@ def test_an_unknown_method_suggests_the_nearest_name():
 
 @pytest.mark.parametrize("name", EPISODIC)
 def test_fp16_changes_the_adaptation_step(name):
-    """Rounding to half precision turns some signs of AdamW's first step; reordering in float32 moves 1e-8.
+    """Rounding to half precision changes the sign of some coordinates of AdamW's first step.
 
-    A large penalty leaves few signs to turn, and which turn depends on the processor: several draws of views are tried.
+    The changed signs depend on the processor, and with a large penalty they are few, so several draws of views are
+    tried. Sums of float32 in another order change contexts by 1e-8 only.
     """
 
     def contexts(precision, views):
-        # without carry, so that the second step takes signs, too: a large penalty's momentum leaves few signs to turn
+        # A new optimizer in the second step makes that step depend on signs, too.
         method = build_method(name, AdaptConfig(keep_optimizer=False), "fine_grained")
         with computing(precision, CPU):
             return method.adapt_contexts(PAIR.model, method.start(PAIR.model, PAIR.context, len(views)), views)
@@ -245,7 +259,7 @@ def test_fp16_changes_the_adaptation_step(name):
         views = PAIR.views(16, 64, seed)
         if (contexts("fp16", views) - contexts("float32", views)).abs().max() > AdaptConfig().lr:
             return
-    pytest.fail("no sign of the first step has turned")
+    pytest.fail("rounding to half precision changed no sign of a step")
 
 
 @pytest.mark.parametrize("name", EPISODIC)
@@ -274,22 +288,22 @@ def test_fp16_probabilities_are_close_to_float32(name):
 # ------------------------------------------------------------ methods of plugins
 
 
-class Methods:
-    """Methods that break one rule of the contract each; their docstrings begin the error."""
+class BrokenMethods:
+    """Methods each of which breaks one rule of the contract; the docstring is the beginning of the error."""
 
-    class Short(ZeroShot):
+    class TooFewClasses(ZeroShot):
         """logits have shape (4, 2), must be (4, 3)"""
 
         def predict(self, model, state, views):
             return state.logits(views[:, :1])[:, 0, :2], state
 
-    class Endless(ZeroShot):
+    class NotFinite(ZeroShot):
         """logits are not finite"""
 
         def predict(self, model, state, views):
             return state.logits(views[:, :1])[:, 0] / 0, state
 
-    class Learning(ZeroShot):
+    class WithGradients(ZeroShot):
         """its logits need gradients"""
 
         def predict(self, model, state, views):
@@ -301,59 +315,62 @@ class Methods:
         def predict(self, model, state, views):
             return state.logits(views[:, :1])[:, 0] + torch.rand(()), state
 
-    class Sociable(ZeroShot):
+    class DependsOnBatch(ZeroShot):
         """results change with the composition of batches"""
 
         def predict(self, model, state, views):
             return state.logits(views[:, :1] - views[:, :1].mean(0))[:, 0], state
 
-    class Worn(RunningMean):
+    class ChangesState(RunningMean):
         """changes the state that it is given"""
 
         def predict(self, model, state, views):
             logits, after = super().predict(model, state, views)
-            state.total.copy_(after.total), state.count.copy_(after.count)
+            state.total.copy_(after.total)
+            state.count.copy_(after.count)
             return logits, state
 
-    class Forgetful(RunningMean):
+    class PacksPartOfState(RunningMean):
         """results differ after its state was packed and unpacked"""
 
         def pack(self, state):
             return {"total": state.total}
 
-    class Broken(ZeroShot):
+    class Raises(ZeroShot):
         """fails on made-up samples: ValueError: not today"""
 
         def start(self, model, context, samples):
             raise ValueError("not today")
 
 
-BAD = {name: kind for name, kind in vars(Methods).items() if isinstance(kind, type)}
+BROKEN = {name: method for name, method in vars(BrokenMethods).items() if isinstance(method, type)}
 
 
-def plugin(kind, **changes):
-    stateful = issubclass(kind, RunningMean)
-    row = MethodRow(name="mine", title="", build=kind, stateful=stateful, reads=("adapt.", "views."), digest="d1")
+def plugin_row(method, **changes):
+    """Return the catalogue row of a plugin's method."""
+    stateful = issubclass(method, RunningMean)
+    row = MethodRow(name="mine", title="", build=method, stateful=stateful, reads=("adapt.", "views."), digest="d1")
     return replace(row, **changes)
 
 
-def checked(row):
+def check(row):
+    """Check a row as a sweep checks the methods of plugins before it starts."""
     with registered(row):
         check_method(CLIP, row, PluginGuard(), LONG)
 
 
-@pytest.mark.parametrize("kind", BAD.values(), ids=BAD)
-def test_a_plugin_that_breaks_the_contract_is_refused_with_the_reason(kind):
+@pytest.mark.parametrize("method", BROKEN.values(), ids=BROKEN)
+def test_a_plugin_that_breaks_the_contract_is_refused_with_the_reason(method):
     with pytest.raises(InputError) as raised:
-        checked(plugin(kind))
-    assert re.match(rf"method mine( \(plugin:\d+\))?: {re.escape(kind.__doc__)}", str(raised.value))
+        check(plugin_row(method))
+    assert re.match(rf"method mine( \(plugin:\d+\))?: {re.escape(method.__doc__)}", str(raised.value))
 
 
 def test_a_plugin_that_depends_on_earlier_samples_must_be_registered_as_stateful():
     with pytest.raises(InputError, match="depend on the samples before; register it with stateful=True"):
-        checked(plugin(RunningMean, stateful=False))
+        check(plugin_row(RunningMean, stateful=False))
 
 
-@pytest.mark.parametrize("row", [*METHODS.values(), plugin(RunningMean)], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [*METHODS.values(), plugin_row(RunningMean)], ids=lambda row: row.name)
 def test_methods_that_meet_the_contract_are_accepted(row):
-    checked(replace(row, name="mine", digest="d1"))
+    check(replace(row, name="mine", digest="d1"))

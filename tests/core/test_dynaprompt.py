@@ -1,4 +1,4 @@
-"""DynaPrompt's buffer: golden numbers, the naive reference, ties, and the stored state."""
+"""DynaPrompt's buffer against golden numbers and the naive reference, with equal slots and stored states."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def dynaprompt(name=DYNAPROMPT[TPT], **settings):
     return build_method(name, AdaptConfig(**settings), "fine_grained")
 
 
-def warm(slots=5, seed=0, std=0.05):
+def used_buffer(slots=5, seed=0, std=0.05):
     """Return a buffer whose slots all differ and have all been used."""
     draw = torch.Generator().manual_seed(seed)
     offsets = std * torch.randn(slots, *PAIR.context.shape, generator=draw)
@@ -40,15 +40,15 @@ def warm(slots=5, seed=0, std=0.05):
 
 
 @pytest.mark.parametrize("name", short_and_long(streams(), lambda name: name.endswith("_small")))
-def test_a_stream_of_the_released_code(name):
+def test_a_stream_of_the_released_code_is_reproduced(name):
     stream = streams()[name]
     model = text_model()
     method = dynaprompt(NAMES[stream.settings["regulariser"]], slots=stream.settings["slots"], slot_rule=stream.rule)
     unit = F.normalize(views(), dim=-1)
-    free, *late = stream.spans()
-    for span in (free, *late):
-        begun = method.start(model, stream["init_ctx"], len(unit))
-        buffer = Buffer.of(stream["init_ctx"], begun.initial_features, *stream.buffer(span.start))
+    spans = stream.spans()
+    for span in spans:
+        initial = method.start(model, stream["init_ctx"], len(unit))
+        buffer = Buffer.of(stream["init_ctx"], initial.initial_features, *stream.buffer(span.start))
         for sample in span:
             selection = method.select(model, with_all_features(model, buffer.with_fresh_slot()), unit[sample])
             assert buffer.order[0] == stream["init_slot"][sample]
@@ -68,8 +68,10 @@ def test_a_stream_of_the_released_code(name):
                 "logits": logits[0],
                 "probs": logits[0].softmax(-1),
             }
-            for name in NEAR if span == free else ():
-                assert (actual[name] - stream[name][sample]).abs().max() <= NEAR[name], (sample, name)
+            if span == spans[0]:  # in later spans, gradients are so small that only predictions can be compared
+                for quantity, tolerance in NEAR.items():
+                    difference = (actual[quantity] - stream[quantity][sample]).abs().max()
+                    assert difference <= tolerance, (sample, quantity)
             assert (actual["probs"] - stream["probs"][sample]).abs().max() <= 1e-3
 
 
@@ -79,8 +81,8 @@ def test_a_stream_of_the_released_code(name):
 @pytest.mark.parametrize("name", PENALTIES)
 @pytest.mark.parametrize("rule", ["released", "corrected", "described"])
 @pytest.mark.parametrize("slots", short_and_long([1, 2, 5, 12], lambda slots: slots in (1, 5)))
-def test_a_stream_equals_the_naive_one(name, rule, slots):
-    """Run from an empty buffer, whose slots are all equal, until slots are emptied again."""
+def test_a_stream_equals_the_naive_reference(name, rule, slots):
+    """Run a stream from an empty buffer, whose slots are all equal, until used slots are emptied again."""
     method, samples = dynaprompt(name, slots=slots, slot_rule=rule), PAIR.views(16, 16)
     logits, state = method.predict(PAIR.model, method.start(PAIR.model, PAIR.context, 16), samples)
     buffer = NaiveBuffer.empty(PAIR.context, slots)
@@ -99,30 +101,30 @@ def test_a_stream_equals_the_naive_one(name, rule, slots):
     ]
     torch.testing.assert_close(logits.softmax(-1), torch.stack(expected).softmax(-1), atol=1e-4, rtol=0)
     assert (list(state.order), list(state.use)) == (buffer.order, buffer.use)
-    # AdamW's first step is the sign of a gradient: where that is zero up to rounding, processors differ
+    # AdamW's first step has the sign of the gradient: where a gradient is zero up to rounding, processors differ
     assert ((state.offsets - buffer.offsets).abs() > 1e-5).float().mean() < 5e-3
 
 
 @pytest.mark.parametrize("rule", ["released", "corrected", "described"])
 def test_slot_selection_equals_the_naive_reference_with_ties(rule):
     draw = torch.Generator().manual_seed(0)
-    doubled = 0
+    selections_with_a_slot_twice = 0
     for _ in range(500):
         slots = int(torch.randint(1, 13, (), generator=draw))
         entropy, difference = torch.randint(0, 9, (2, slots), generator=draw).float().tolist()
         trace = Trace(init_slot=int(torch.randint(slots, (), generator=draw)), entropy=entropy, difference=difference)
         naive_select_slots(trace, rule)
         assert select_slots(rule, entropy, difference, trace.init_slot) == trace.selected
-        doubled += len(set(trace.selected)) < len(trace.selected)
-    assert (doubled > 0) == (rule == "released")
+        selections_with_a_slot_twice += len(set(trace.selected)) < len(trace.selected)
+    assert (selections_with_a_slot_twice > 0) == (rule == "released")
 
 
 # ------------------------------------------------------------ the buffer
 
 
-def test_computed_features_are_those_of_the_slots_prompts():
-    """Unselected slots have the features of their decayed offsets."""
-    method, buffer = dynaprompt(slots=5), warm()
+def test_computed_features_belong_to_the_slots_current_offsets():
+    """The offsets of unselected slots change, too: they decay."""
+    method, buffer = dynaprompt(slots=5), used_buffer()
     for sample in PAIR.views(12, 8):
         _, buffer = method.predict(PAIR.model, buffer, sample[None])
         expected = PAIR.model.features(buffer.context + buffer.offsets)
@@ -133,7 +135,7 @@ def test_computed_features_are_those_of_the_slots_prompts():
 
 @pytest.mark.parametrize("lr", [5e-3, 0.5])
 def test_slots_that_are_not_selected_only_decay(lr):
-    method, before = dynaprompt(slots=5, lr=lr, slot_rule="described"), warm()
+    method, before = dynaprompt(slots=5, lr=lr, slot_rule="described"), used_buffer()
     _, after = method.predict(PAIR.model, before, PAIR.views(1, 8))
     emptied = before.order[0]
     used = [slot for slot in range(5) if after.use[slot] != before.use[slot] and slot != emptied]
@@ -143,8 +145,8 @@ def test_slots_that_are_not_selected_only_decay(lr):
 
 
 def test_equal_slots_stay_equal_and_share_the_lowest_slots_values():
-    """Rounding, which depends on the batch, cannot separate them."""
-    buffer = warm(slots=6)
+    """Rounding errors depend on the batch, but cannot make equal slots different."""
+    buffer = used_buffer(slots=6)
     offsets = buffer.offsets.clone()
     offsets[3] = offsets[1] + 5e-6
     buffer = with_all_features(PAIR.model, replace(buffer, offsets=offsets))
@@ -158,7 +160,7 @@ def test_equal_slots_stay_equal_and_share_the_lowest_slots_values():
 
 
 def test_a_slot_selected_twice_counts_twice():
-    method, buffer = dynaprompt(DYNAPROMPT[CTPT]), with_all_features(PAIR.model, warm())
+    method, buffer = dynaprompt(DYNAPROMPT[CTPT]), with_all_features(PAIR.model, used_buffer())
     selection = method.select(PAIR.model, buffer, PAIR.views(1, 8)[0])
     once = method.gradients(PAIR.model, buffer, selection._replace(slots=[1, 2]))
     twice = method.gradients(PAIR.model, buffer, selection._replace(slots=[1, 2, 2]))
@@ -168,7 +170,7 @@ def test_a_slot_selected_twice_counts_twice():
 
 
 def test_the_least_recently_selected_slot_is_emptied_if_none_is_fresh():
-    full = warm()
+    full = used_buffer()
     emptied = full.with_fresh_slot()
     slot = full.order[0]
     assert [emptied.use[index] for index in range(5)] == [int(index != slot) for index in range(5)]
@@ -178,12 +180,12 @@ def test_the_least_recently_selected_slot_is_emptied_if_none_is_fresh():
     assert emptied.with_fresh_slot() is emptied
 
 
-def test_an_emptied_slot_holds_the_initial_prompt_of_the_stream():
-    """After pretraining, an emptied slot is the learned context and not its words."""
+def test_an_emptied_slot_has_the_initial_prompt_of_the_stream():
+    """After pretraining, the initial prompt is the learned context and not the words."""
     context = PAIR.context + 0.1 * torch.randn(PAIR.context.shape, generator=torch.Generator().manual_seed(1))
     method = dynaprompt(slots=2)
-    begun = method.start(PAIR.model, context, 9)
-    _, state = method.predict(PAIR.model, begun, PAIR.views(9, 8))
+    initial = method.start(PAIR.model, context, 9)
+    _, state = method.predict(PAIR.model, initial, PAIR.views(9, 8))
     emptied = state.with_fresh_slot()
     slot = emptied.use.index(0)
     torch.testing.assert_close(emptied.features[slot], PAIR.model.features(context), atol=2e-6, rtol=0)
@@ -191,19 +193,20 @@ def test_an_emptied_slot_holds_the_initial_prompt_of_the_stream():
 
 def test_a_stored_state_continues_bit_for_bit():
     method, samples = dynaprompt(slots=3), PAIR.views(8, 8)
-    begun = method.start(PAIR.model, PAIR.context, 8)
-    _, middle = method.predict(PAIR.model, begun, samples[:4])
-    second, last = method.predict(PAIR.model, method.unpack(begun, method.pack(middle)), samples[4:])
-    expected, state = method.predict(PAIR.model, middle, samples[4:])
-    assert torch.equal(second, expected)
-    packed, straight = method.pack(last), method.pack(state)
-    assert all(torch.equal(packed[name], straight[name]) for name in ("offsets", "order", "use"))
-    assert (begun.order, begun.use) == ((0, 1, 2), (0, 0, 0))
-    assert not begun.offsets.any()
+    initial = method.start(PAIR.model, PAIR.context, 8)
+    _, middle = method.predict(PAIR.model, initial, samples[:4])
+    restored = method.unpack(initial, method.pack(middle))
+    logits, last = method.predict(PAIR.model, restored, samples[4:])
+    expected, expected_last = method.predict(PAIR.model, middle, samples[4:])
+    assert torch.equal(logits, expected)
+    packed, expected_packed = method.pack(last), method.pack(expected_last)
+    assert all(torch.equal(packed[name], expected_packed[name]) for name in ("offsets", "order", "use"))
+    assert (initial.order, initial.use) == ((0, 1, 2), (0, 0, 0)), "the initial state must not change"
+    assert not initial.offsets.any()
 
 
 def test_a_single_view_gives_finite_results():
-    logits, state = dynaprompt(slots=3).predict(PAIR.model, warm(3), PAIR.views(4, 1))
+    logits, state = dynaprompt(slots=3).predict(PAIR.model, used_buffer(3), PAIR.views(4, 1))
     assert logits.isfinite().all()
     assert state.offsets.isfinite().all()
 
@@ -211,5 +214,5 @@ def test_a_single_view_gives_finite_results():
 @pytest.mark.parametrize("rule", ["corrected", "described"])
 def test_selection_rules_give_different_results(rule):
     methods = [dynaprompt(slots=5, slot_rule=name) for name in (rule, "released")]
-    actual, released = (method.predict(PAIR.model, warm(), PAIR.views(6, 8))[0] for method in methods)
+    actual, released = (method.predict(PAIR.model, used_buffer(), PAIR.views(6, 8))[0] for method in methods)
     assert (actual.softmax(-1) - released.softmax(-1)).abs().max() > 1e-2

@@ -1,4 +1,4 @@
-"""The methods of docs/family.md reproduce golden numbers of their released programs, and their naive forms."""
+"""The methods of docs/family.md against golden numbers of their released programs, and against their naive forms."""
 
 import pytest
 import torch
@@ -24,14 +24,14 @@ TEXT = F.normalize(GOLDEN["features/text"], dim=-1)
 CLASSIFIER = Classifier(features=TEXT, logit_scale=SCALE)
 TOWER_VIEWS = F.normalize(load()["tta/views"].float(), dim=-1)
 CONTEXT = load()["tta/ctx0"]
-VOTING = 19  # of 64 views
+VOTING = 19  # number of views that vote, of 64
 
 # tolerances of the golden README
 PROBABILITIES, LOGITS, STATE, VOTES = 1e-4, 1e-3, 1e-5, 2e-3
 
 
 class StubModel(TextModel):
-    """A model of the golden text features, which have no tower."""
+    """A model that always has the golden text features, which come without a text tower."""
 
     def __init__(self):
         super().__init__(texts=None, logit_scale=SCALE)
@@ -71,17 +71,20 @@ VOTE_CASES = {
 
 
 def entropy_order(cosines):
-    """Return the views in order of entropy; half-precision cosines are divided in half precision, as released."""
+    """Return the views in order of entropy.
+
+    Half-precision cosines are divided in half precision, as in the released code.
+    """
     return view_entropies((cosines / 0.01).float()).argsort(dim=-1, stable=True)
 
 
 @pytest.mark.parametrize("case", VOTE_CASES)
-def test_zero(case):
+def test_zero_reproduces_the_golden_votes(case):
     cosines, form = VOTE_CASES[case]
     votes = count_votes(cosines.float(), entropy_order(cosines), VOTING, released=form == "released")
     decided = torch.ones(len(cosines), dtype=torch.bool)
     if f"{case}/margin" in GOLDEN:
-        decided = GOLDEN[f"{case}/margin"] > 1e-3  # elsewhere rounding decides a tie
+        decided = GOLDEN[f"{case}/margin"] > 1e-3  # for other samples, rounding decides a tie
         assert int((~decided).sum()) <= 3
     assert torch.equal(votes.argmax(-1)[decided], GOLDEN[f"{case}/pred"].long()[decided])
     if f"{case}/p_bar" in GOLDEN:
@@ -101,14 +104,14 @@ def test_zero_equals_the_naive_form(cosines, form):
         close(shares, naive.vote_shares(naive.zero(sample, ranks, VOTING, released=form == "released")), 1e-5)
 
 
-def test_zero_mean():
+def test_zero_mean_reproduces_the_golden_probabilities_and_the_naive_form():
     actual = predict("zero_mean", VIEWS)[0].softmax(-1)
     close(actual, GOLDEN["zero_mean/probs"], PROBABILITIES)
     for sample, probabilities in zip(VIEWS[:5], actual, strict=False):
         close(probabilities, naive.zero_mean(sample, TEXT, SCALE), 1e-5)
 
 
-def test_the_row_zero_predicts_the_class_with_the_most_votes():
+def test_the_method_zero_predicts_the_class_with_the_most_votes():
     logits, _ = predict("zero", VIEWS)
     assert torch.equal(logits.argmax(-1), GOLDEN["zero_described/pred"].long())
     close(logits.logsumexp(-1), torch.zeros(len(VIEWS)), 1e-5)
@@ -118,7 +121,7 @@ def test_the_row_zero_predicts_the_class_with_the_most_votes():
 
 
 @pytest.mark.parametrize("case", ["mta", "mta_sharp"])
-def test_mta(case):
+def test_mta_reproduces_the_golden_modes_and_logits(case):
     shift = MeanShift(CASES[case]["lambda_q"], CASES[case]["lambda_y"])
     modes = shift.modes(VIEWS, CLASSIFIER.logits(VIEWS).softmax(-1))
     close(modes.mode, GOLDEN[f"{case}/mode"], 5e-4)
@@ -149,7 +152,7 @@ def test_mta_of_equal_views_is_zero_shot():
 
 
 @pytest.mark.parametrize(("case", "form"), [("tps", "class"), ("tps_lr1e-3", "class"), ("tps_shared", "shared")])
-def test_tps(case, form):
+def test_tps_reproduces_the_golden_shifts_and_logits(case, form):
     settings = {"shift_lr": CASES[case]["lr"], "shift_form": form}
     logits, _ = predict("tps", VIEWS, **settings)
     close(logits, GOLDEN[f"{case}/logits"], 1e-2)
@@ -191,7 +194,7 @@ def stream_views(case):
 
 
 @pytest.mark.parametrize("case", STREAMS)
-def test_a_stream_with_caches(case):
+def test_a_stream_with_caches_is_reproduced(case):
     method = build_method(STREAMS[case], AdaptConfig(**cache_settings(case)), "fine_grained")
     state = method.start(MODEL, None, len(VIEWS))
     start = 0
@@ -222,7 +225,7 @@ def test_a_stream_with_caches_equals_the_naive_form(case):
         close(logits.double(), stream.predict(sample.double()), LOGITS)
 
 
-def test_a_mode_of_boostadapter_called_tda_is_not_tda():
+def test_the_tda_mode_of_boostadapters_program_differs_from_tda():
     differs = (GOLDEN["boost_mode_tda/logits"] - GOLDEN["tda_plain/logits"]).abs().max()
     assert differs > 0.1
 
@@ -243,7 +246,7 @@ def model():
 
 
 @pytest.mark.parametrize("case", ANGULAR)
-def test_angular_penalties(model, case):
+def test_adaptation_with_an_angular_penalty_is_reproduced(model, case):
     name, weight = ANGULAR[case]
     method = build_method(name, AdaptConfig(penalty_weight=weight), "fine_grained")
     state = method.start(model, CONTEXT, len(TOWER_VIEWS))
@@ -261,21 +264,26 @@ def test_angular_penalties(model, case):
 
 
 def test_the_rows_of_atpt_have_the_published_weights_and_signs(model):
-    start = float(GOLDEN["atpt_penalty/mean_angle"])
-    expected = {("atpt", "fine_grained"): 1, ("atpt", "shifts"): 1, ("atpt_released", "fine_grained"): -1}
-    expected |= {("atpt_released", "shifts"): 1, ("atpt_released", "imagenet"): 1}
-    for (name, group), sign in expected.items():
+    initial_angle = float(GOLDEN["atpt_penalty/mean_angle"])
+    expected_signs = {
+        ("atpt", "fine_grained"): 1,
+        ("atpt", "shifts"): 1,
+        ("atpt_released", "fine_grained"): -1,
+        ("atpt_released", "shifts"): 1,
+        ("atpt_released", "imagenet"): 1,
+    }
+    for (name, group), sign in expected_signs.items():
         method = build_method(name, AdaptConfig(), group, group)
         contexts = method.adapt_contexts(model, method.start(model, CONTEXT, 2), TOWER_VIEWS[:2])
-        growth = mean_nearest_angle(model.features(contexts)) - start
+        growth = mean_nearest_angle(model.features(contexts)) - initial_angle
         assert (growth.sign() == sign).all(), (name, group)
 
 
 @pytest.mark.parametrize("case", ["atpt_hand_duplicates", "atpt_hand_tie"])
-def test_the_angular_penalty_stops_at_equal_classes_and_takes_the_first_of_a_tie(case):
+def test_the_angular_penalty_is_constant_for_equal_classes_and_uses_the_first_of_two_nearest_classes(case):
     matrix = GOLDEN[f"{case}/matrix"].clone().requires_grad_()
     for penalty in (mean_nearest_angle, naive.nearest_angle):
-        angle = penalty(F.normalize(matrix, dim=-1))  # the released code normalises
+        angle = penalty(F.normalize(matrix, dim=-1))  # the released code normalises the rows first
         close(angle.detach(), GOLDEN[f"{case}/mean_angle"], STATE)
         close(torch.autograd.grad(angle, matrix)[0], GOLDEN[f"{case}/grad"], 1e-4)
 
@@ -287,15 +295,15 @@ def test_the_huber_penalty_equals_the_naive_form(delta):
     close(actual, torch.stack([naive.huber(text, delta) for text in features]), 1e-6)
 
 
-def test_rtpt(model):
+def test_rtpt_reproduces_the_golden_contexts_scores_and_logits(model):
     method = build_method("rtpt", AdaptConfig(), "fine_grained")
     state = method.start(model, CONTEXT, len(TOWER_VIEWS))
     contexts = method.adapt_contexts(model, state, TOWER_VIEWS)
-    clear = ~GOLDEN["rtpt/saturated"]
-    close(contexts[clear], GOLDEN["rtpt/ctx"][clear], PROBABILITIES)
+    has_gradient = ~GOLDEN["rtpt/saturated"]
+    close(contexts[has_gradient], GOLDEN["rtpt/ctx"][has_gradient], PROBABILITIES)
     close(view_scores(TOWER_VIEWS), GOLDEN["rtpt_by_index/score"], STATE)
     close(view_weights(TOWER_VIEWS), GOLDEN["rtpt_by_index/weight"], 1e-3)
     logits = method.predict(model, state, TOWER_VIEWS)[0]
-    close(logits[clear], GOLDEN["rtpt_by_index/logits"][clear], 2e-3)
-    # saturated samples have no gradient to speak of: at the golden context their logits are equal, too
+    close(logits[has_gradient], GOLDEN["rtpt_by_index/logits"][has_gradient], 2e-3)
+    # Rounding decides the contexts of samples without a gradient; at the golden contexts their logits are equal, too.
     close(method.classify(model, GOLDEN["rtpt/ctx"], TOWER_VIEWS), GOLDEN["rtpt_by_index/logits"], 2e-3)

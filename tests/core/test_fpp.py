@@ -1,4 +1,4 @@
-"""Pretraining with every setting against the naive reference, with the same noise."""
+"""Pretraining against the naive reference with the same noise, for every setting."""
 
 import itertools
 
@@ -43,16 +43,16 @@ def first_draws(noise, steps):
 
 
 def as_naive(noise, config):
-    """Return the same draws, before scaling, for the reference."""
+    """Return the same noise as standard-normal draws in the form of the reference."""
 
-    def row(part, variance):
+    def unscaled(part, variance):
         part = part / variance**0.5
         return part[:, 0] if part.shape[1] == 1 else part
 
     return naive.Noise(
-        context=row(noise.context, config.context_var),
-        sos=row(noise.sos, config.class_var),
-        suffix=row(noise.suffix, config.class_var),
+        context=unscaled(noise.context, config.context_var),
+        sos=unscaled(noise.sos, config.class_var),
+        suffix=unscaled(noise.suffix, config.class_var),
     )
 
 
@@ -148,7 +148,7 @@ def test_the_start_is_random_or_the_predefined_prompt():
     assert draw_start(predefined, FppConfig(start="predefined"), torch.Generator()) is predefined
 
 
-def test_the_learning_rate_is_torchs_cosine():
+def test_the_learning_rate_equals_torchs_cosine_schedule():
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=100, eta_min=1e-4)

@@ -1,4 +1,4 @@
-"""The engine reproduces golden numbers of two steps, sharpness-aware steps and sharpness (tests/golden)."""
+"""The engine against golden numbers of two steps, sharpness-aware steps and sharpness (tests/golden)."""
 
 from itertools import product
 
@@ -19,14 +19,18 @@ GOLDEN = load_steps()
 CONTEXT = GOLDEN["ctx0"]
 VIEWS = F.normalize(GOLDEN["views"].float(), dim=-1)
 FAMILY = {"ctpt": CTPT, "otpt": OTPT}
-# tolerances of the golden README
-PROBABILITY, CONTEXTS, FLIPPED, GRADIENT = 1e-4, 1e-4, 3e-3, 1e-3
+# tolerances of tests/golden/README.md
+PROBABILITY, CONTEXTS, GRADIENT = 1e-4, 1e-4, 1e-3
+FLIPPED = 3e-3  # share of a context's coordinates that may have stepped in the opposite direction
 
-ORDERS = {
+ORDERS = {  # by golden case: method and settings
     "ent_ent": (ENT_ENT, {}),
-    **{f"ent_reg.{name}": (ENT_REG[row], {}) for name, row in FAMILY.items()},
-    **{f"reg_ent.{name}": (REG_ENT[row], {}) for name, row in FAMILY.items()},
-    **{f"reg_ent_sel0.{name}": (REG_ENT[row], {"reselect": "off"}) for name, row in FAMILY.items()},
+    "ent_reg.ctpt": (ENT_REG[CTPT], {}),
+    "ent_reg.otpt": (ENT_REG[OTPT], {}),
+    "reg_ent.ctpt": (REG_ENT[CTPT], {}),
+    "reg_ent.otpt": (REG_ENT[OTPT], {}),
+    "reg_ent_sel0.ctpt": (REG_ENT[CTPT], {"reselect": "off"}),
+    "reg_ent_sel0.otpt": (REG_ENT[OTPT], {"reselect": "off"}),
 }
 SHARP = {"sam": SAM[TPT], "asam": ASAM[TPT]}
 
@@ -47,46 +51,50 @@ def selected_views(case):
 
 
 def view_numbers(selected, views):
-    """Return the sorted indices of the selected views."""
-    return (selected[:, :, None] == views[:, None]).all(-1).any(1).nonzero()[:, 1].view(len(views), -1)
+    """Return the sorted indices of the selected views of each sample."""
+    is_equal = (selected[:, :, None] == views[:, None]).all(-1)  # (samples, selected, views)
+    is_selected = is_equal.any(1)
+    return is_selected.nonzero()[:, 1].view(len(views), -1)
 
 
 def assert_contexts(actual, expected):
-    assert ((actual - expected).abs() > CONTEXTS).float().mean() <= FLIPPED
+    differs = (actual - expected).abs() > CONTEXTS
+    assert differs.float().mean() <= FLIPPED
 
 
 def assert_gradient(actual, expected):
     assert (actual - expected).abs().max() <= GRADIENT * expected.abs().max()
 
 
-def assert_case(model, method, state, context, case):
+def assert_case_is_reproduced(model, method, state, context, case):
+    """Compare contexts, probabilities and logits with the golden numbers; `context` is the name of the context."""
     contexts = method.adapt_contexts(model, state, VIEWS)
     assert_contexts(contexts, GOLDEN[f"{case}/{context}"])
     logits = method.predict(model, state, VIEWS)[0]
     torch.testing.assert_close(logits.softmax(-1), GOLDEN[f"{case}/probs"], atol=PROBABILITY, rtol=0)
-    # a step may have the opposite sign where a gradient is zero; logits at the golden context are equal
+    # Where a gradient is zero, a step may have the opposite sign; logits at the golden context must be equal.
     logits = method.classify(model, GOLDEN[f"{case}/{context}"], VIEWS)
     torch.testing.assert_close(logits, GOLDEN[f"{case}/logits"], atol=1e-3, rtol=0)
 
 
 def test_every_golden_case_is_tested():
-    cases = {f"{case}.{carry}" for case, carry in product(ORDERS, ("carried", "fresh"))} | {*SHARP}
-    assert {name.removesuffix("/probs") for name in GOLDEN.arrays if name.endswith("/probs")} == cases
+    tested = {f"{case}.{carry}" for case, carry in product(ORDERS, ("carried", "fresh"))} | {*SHARP}
+    assert {name.removesuffix("/probs") for name in GOLDEN.arrays if name.endswith("/probs")} == tested
     assert set(catalogue.METHODS) >= {name for name, _ in ORDERS.values()} | set(SHARP.values())
 
 
 @pytest.mark.parametrize("carry", ["carried", "fresh"])
 @pytest.mark.parametrize("case", ORDERS)
-def test_two_steps(model, case, carry):
+def test_two_steps_are_reproduced(model, case, carry):
     name, settings = ORDERS[case]
     method, state = build(model, name, keep_optimizer=carry == "carried", **settings)
-    assert_case(model, method, state, "ctx2", f"{case}.{carry}")
+    assert_case_is_reproduced(model, method, state, "ctx2", f"{case}.{carry}")
 
 
 @pytest.mark.parametrize("case", SHARP)
-def test_sharpness_aware_steps(model, case):
+def test_sharpness_aware_steps_are_reproduced(model, case):
     method, state = build(model, SHARP[case])
-    assert_case(model, method, state, "ctx", case)
+    assert_case_is_reproduced(model, method, state, "ctx", case)
     gradient = method.entropy_gradient(model, state, selected_views("selected0"))
     perturbation = method.perturbation(CONTEXT.expand_as(gradient), gradient)
     torch.testing.assert_close(perturbation.flatten(1).norm(dim=-1), GOLDEN[f"{case}/eps_norm"], atol=0, rtol=1e-4)
@@ -94,7 +102,7 @@ def test_sharpness_aware_steps(model, case):
     assert_gradient(actual, GOLDEN[f"{case}/g1"])
 
 
-def test_the_first_steps_gradients_and_views(model):
+def test_gradients_and_views_of_the_first_step_are_reproduced(model):
     method, state = build(model, TPT)
     selected = method.select_views(model, state.first.features, VIEWS)
     assert torch.equal(view_numbers(selected, VIEWS), GOLDEN["selected0"].long().sort().values)
@@ -106,7 +114,7 @@ def test_the_first_steps_gradients_and_views(model):
 
 
 @pytest.mark.parametrize("case", ORDERS)
-def test_the_second_steps_gradients(model, case):
+def test_gradients_of_the_second_step_are_reproduced(model, case):
     name, _ = ORDERS[case]
     method, _ = build(model, name)
     if case.startswith("ent"):
@@ -127,24 +135,27 @@ def exact():
 
 
 def start_of(prompt):
-    return (load()["fpp/random.ctx"] if prompt.startswith("fpp") else CONTEXT).double()
+    """Return the context at which the views of a golden prompt are selected."""
+    if prompt.startswith("fpp"):
+        return load()["fpp/random.ctx"].double()
+    return CONTEXT.double()
 
 
 @pytest.mark.parametrize("views", ["start", "adapted"])
 @pytest.mark.parametrize("prompt", ["init", "tpt", "fpp", "fpp_tpt"])
-def test_sharpness(exact, prompt, views):
+def test_sharpness_is_reproduced(exact, prompt, views):
     tolerance = 1e-3 if prompt.endswith("tpt") else 1e-6  # a coordinate may have stepped in the opposite direction
     start, samples = start_of(prompt), F.normalize(GOLDEN["views"].double(), dim=-1)
     contexts = start.expand(len(samples), -1, -1)
     if prompt.endswith("tpt"):
         method = build_method(TPT, AdaptConfig(), "fine_grained")
         contexts = method.adapt_contexts(exact, method.start(exact, start, len(samples)), samples)
-    end = "" if views == "start" else "_resel"
+    suffix = "" if views == "start" else "_resel"
     for rho in GOLDEN.settings["sharpness_rho"]:
         actual = measure_sharpness(
             exact, start, contexts, samples, 0.1, MeasureConfig(rho=rho, views=views), ("sharpness", "product")
         )
-        expected = {"sharpness": f"h{end}.rho{rho}", "product": f"dot{end}"}
+        expected = {"sharpness": f"h{suffix}.rho{rho}", "product": f"dot{suffix}"}
         for column, name in expected.items():
             torch.testing.assert_close(actual[column], GOLDEN[f"sharp/{prompt}.{name}"], rtol=tolerance, atol=1e-9)
     if views == "start":
@@ -154,7 +165,7 @@ def test_sharpness(exact, prompt, views):
 
 
 @pytest.mark.parametrize("prompt", ["init", "fpp"])
-def test_views_selected_for_sharpness(exact, prompt):
+def test_views_that_sharpness_is_measured_on_are_reproduced(exact, prompt):
     samples = F.normalize(GOLDEN["views"].double(), dim=-1)
     logits = exact.logits(samples, exact.features(start_of(prompt)))
     selected = view_numbers(confident_views(samples, logits, 0.1), samples)

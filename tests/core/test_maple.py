@@ -1,4 +1,4 @@
-"""MaPLe checkpoints: features equal those of the official code (tests/golden)."""
+"""MaPLe checkpoints: their features against numbers of the official code (tests/golden), and refused files."""
 
 import dataclasses
 import pickle
@@ -24,7 +24,7 @@ from tests.reference import naive
 
 GOLDEN = load("maple_small")
 FILE = str(FOLDER / "maple_small.pth.tar")
-FEATURES, LOGITS = 1e-4, 1e-3  # what the measurers allow
+FEATURES, LOGITS = 1e-4, 1e-3  # largest allowed differences from the measured numbers
 
 
 @cache
@@ -58,44 +58,45 @@ def clip():
 
 
 def features(model, prompt):
-    """Return text features and image features."""
+    """Return the text features and image features of the golden class names and images."""
     names = GOLDEN.settings["classnames"]
     texts = ClassTexts.of_names(model.text, model.tokenizer, names, after=prompt.after)
     return texts.features(prompt.context), model.image_features(GOLDEN["images"].float())
 
 
-def worst(ours, name):
-    """Return the largest difference from recorded features, which are not of unit norm."""
-    return (ours - F.normalize(GOLDEN[f"out/{name}"], dim=-1)).abs().max().item()
+def largest_difference(actual, name):
+    """Return the largest difference from the measured features, which are not of unit norm."""
+    return (actual - F.normalize(GOLDEN[f"out/{name}"], dim=-1)).abs().max().item()
 
 
-def assert_measured(ours, text, image, logits=None):
-    scale = clip().logit_scale
-    assert worst(ours[0], f"{text}.text") < FEATURES
-    assert worst(ours[1], f"{image}.image") < FEATURES
-    difference = scale * ours[1] @ ours[0].T - GOLDEN[f"out/{logits or text}.logits"]
-    assert difference.abs().max() < LOGITS
+def assert_measured(actual, text, image, logits=None):
+    """Compare text and image features, and their logits, with the golden numbers of these names."""
+    text_features, image_features = actual
+    assert largest_difference(text_features, f"{text}.text") < FEATURES
+    assert largest_difference(image_features, f"{image}.image") < FEATURES
+    actual_logits = clip().logit_scale * image_features @ text_features.T
+    assert (actual_logits - GOLDEN[f"out/{logits or text}.logits"]).abs().max() < LOGITS
 
 
-def test_text_and_image_prompts():
+def test_text_and_image_prompts_give_the_measured_features():
     prompt = open_prompt(clip(), FILE)
     assert_measured(features(with_deep_prompts(clip(), prompt, "both"), prompt), "fp32", "fp32")
 
 
-def test_text_prompts_alone_leave_images_as_they_are():
+def test_text_prompts_alone_do_not_change_image_features():
     prompt = open_prompt(clip(), FILE)
     model = with_deep_prompts(clip(), prompt, "text")
     assert model.visual is clip().visual
     assert_measured(features(model, prompt), "fp32", "plain", "text_maple_image_plain")
 
 
-def test_the_context_alone_is_followed_by_the_words_of_a():
+def test_a_context_without_deep_prompts_is_followed_by_the_words_of_a():
     prompt = open_prompt(clip(), FILE)
     assert prompt.after == "of a"
     assert with_deep_prompts(clip(), prompt, "none") is clip()
-    ours, images = features(clip(), prompt)
-    assert worst(ours, "shallow.text") < FEATURES
-    assert worst(images, "plain.image") < FEATURES
+    text, images = features(clip(), prompt)
+    assert largest_difference(text, "shallow.text") < FEATURES
+    assert largest_difference(images, "plain.image") < FEATURES
 
 
 def test_a_checkpoint_of_depth_one_has_one_visual_prompt():
@@ -105,18 +106,18 @@ def test_a_checkpoint_of_depth_one_has_one_visual_prompt():
 
 
 def test_a_prompt_of_words_gives_plain_features():
-    ours, _ = features(clip(), open_prompt(clip(), "a photo of a"))
-    assert worst(ours, "plain.text") < FEATURES
+    text, _ = features(clip(), open_prompt(clip(), "a photo of a"))
+    assert largest_difference(text, "plain.text") < FEATURES
 
 
-def test_visual_prompts_are_projections_of_the_texts():
+def test_visual_prompts_are_projections_of_the_text_prompts():
     prompt = open_prompt(clip(), FILE)
-    for index, ours in enumerate(prompt.deep.visual):
-        torch.testing.assert_close(ours, GOLDEN[f"out/visual_ctx.{index}"], atol=1e-6, rtol=1e-6)
+    for index, visual in enumerate(prompt.deep.visual):
+        torch.testing.assert_close(visual, GOLDEN[f"out/visual_ctx.{index}"], atol=1e-6, rtol=1e-6)
 
 
-def test_half_precision_of_the_released_code_is_not_copied():
-    """The released code rounds deep prompts; ours differ from its results by no more than that rounding explains."""
+def test_deep_prompts_are_not_rounded_to_half_precision():
+    """The released code rounds deep prompts; our logits differ from its logits by as much as that rounding explains."""
     prompt = open_prompt(clip(), FILE)
     text, image = features(with_deep_prompts(clip(), prompt, "both"), prompt)
     difference = (clip().logit_scale * image @ text.T - GOLDEN["out/half.logits"]).abs().max()
@@ -138,7 +139,7 @@ def test_adaptation_with_deep_prompts_equals_the_naive_tower(steps):
     torch.testing.assert_close(logits.softmax(-1), torch.stack(expected), atol=1e-4, rtol=0)
 
 
-# --- reading
+# --- reading checkpoints
 
 
 @cache
@@ -188,15 +189,19 @@ def test_an_incomplete_checkpoint_or_one_of_another_shape_is_refused(tmp_path, c
 
 
 def refusal(path, deep="none", model=None):
-    """Return the line with which a file is refused."""
+    """Return the message with which a file is refused, which is one line that names the file."""
+    model = model or vit()
     with pytest.raises(InputError) as error:
-        with_deep_prompts(model or vit(), open_prompt(model or vit(), str(path)), deep)
-    assert str(path) in str(error.value)
-    assert "\n" not in str(error.value)
-    return str(error.value)
+        with_deep_prompts(model, open_prompt(model, str(path)), deep)
+    message = str(error.value)
+    assert str(path) in message
+    assert "\n" not in message
+    return message
 
 
-class Bomb:
+class FileWriter:
+    """An object that creates a file when it is unpickled."""
+
     def __init__(self, path):
         self.path = path
 
@@ -207,10 +212,10 @@ class Bomb:
 def test_code_in_a_maple_checkpoint_is_refused_and_not_run(tmp_path):
     path = save_maple(tmp_path / "m.pth.tar-2")
     content = torch.load(path, weights_only=True)
-    torch.save({**content, "optimizer": Bomb(tmp_path / "proof")}, path)
+    torch.save({**content, "optimizer": FileWriter(tmp_path / "proof")}, path)
     assert "refused, reading it would run code" in refusal(path)
     assert not (tmp_path / "proof").exists()
-    path.write_bytes(pickle.dumps({"state_dict": Bomb(tmp_path / "proof")}))
+    path.write_bytes(pickle.dumps({"state_dict": FileWriter(tmp_path / "proof")}))
     refusal(path)
     assert not (tmp_path / "proof").exists()
 
@@ -246,7 +251,7 @@ def test_other_image_towers_accept_text_prompts_only(tmp_path):
     assert complaint in refusal(path, "both", model)
 
 
-# --- what depends on it
+# --- digests and saved prompts
 
 
 def test_visual_prompts_are_part_of_the_image_towers_digest(tmp_path):
@@ -259,7 +264,7 @@ def test_visual_prompts_are_part_of_the_image_towers_digest(tmp_path):
     assert with_deep_prompts(vit(), prompt, "both").image_digest in digests
 
 
-def test_a_prompts_digest_covers_everything_that_is_used_of_its_file(tmp_path):
+def test_a_prompts_digest_depends_on_every_part_of_its_file_that_is_used(tmp_path):
     first = open_prompt(vit(), str(save_maple(tmp_path / "m.pth")))
     text, visual = first.deep.text, first.deep.visual
     others = [
@@ -276,12 +281,12 @@ def test_a_prompts_digest_covers_everything_that_is_used_of_its_file(tmp_path):
     assert len({first.digest, *(open_prompt(vit(), str(path)).digest for path in edited)}) == 3
 
 
-def test_a_saved_prompt_keeps_its_words_deep_prompts_and_the_setting_that_it_was_learned_with(tmp_path):
+def test_a_saved_prompt_keeps_its_words_deep_prompts_and_deep_prompts_setting(tmp_path):
     prompt = open_prompt(vit(), str(save_maple(tmp_path / "m.pth")))
     prompt = dataclasses.replace(prompt, origin={"deep_prompts": "text"})
     save_prompt(prompt, vit(), tmp_path / "mine.safetensors", {})
-    made_elsewhere = from_bytes(vit(), prompt_bytes(prompt, vit(), {}))
-    for saved in (open_prompt(vit(), str(tmp_path / "mine.safetensors")), made_elsewhere):
+    from_memory = from_bytes(vit(), prompt_bytes(prompt, vit(), {}))
+    for saved in (open_prompt(vit(), str(tmp_path / "mine.safetensors")), from_memory):
         assert saved.after == "of a"
         assert saved.digest == prompt.digest
         assert with_deep_prompts(vit(), saved, "text").text.deep == saved.deep.text

@@ -1,4 +1,4 @@
-"""Metrics against plain loops and torchmetrics, and under sharding and reordering."""
+"""Metrics against plain loops and torchmetrics, and their invariance under sharding and reordering."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fpp_sweep.core.metrics import BINS, EDGES, ClassBins, Predictions, concaten
 from fpp_sweep.spec.errors import InputError
 from tests.kit.rows import metric_row, registered
 
-# in percent; the loops add in another order, and sums hold confidences to 7e-12
+# Largest difference in per cent: the loops add in another order, and stored sums round confidences to 7e-12.
 CLOSE = 1e-8
 
 Probabilities = NDArray[np.float32]
@@ -32,30 +32,29 @@ def predictions(labels: Labels, probabilities: Probabilities) -> Predictions:
     return Predictions.of([f"sample {i}" for i in range(len(labels))], labels, probabilities)
 
 
-def calibrated_badly(
-    samples: int, classes: int, seed: int = 0, temperature: float = 0.5
-) -> tuple[Labels, Probabilities]:
-    """Draw labels from a softmax; return the probabilities of a sharper softmax."""
+def overconfident(samples: int, classes: int, seed: int = 0, temperature: float = 0.5) -> tuple[Labels, Probabilities]:
+    """Draw labels from a softmax; return them with the probabilities of a sharper softmax."""
     generator = np.random.default_rng(seed)
     logits = torch.from_numpy(2 * generator.standard_normal((samples, classes)))
-    honest = torch.softmax(logits, dim=1).numpy()
-    labels = (generator.random((samples, 1)) > honest.cumsum(axis=1)[:, :-1]).sum(axis=1)
+    true_probabilities = torch.softmax(logits, dim=1).numpy()
+    thresholds = true_probabilities.cumsum(axis=1)[:, :-1]
+    labels = (generator.random((samples, 1)) > thresholds).sum(axis=1)
     return labels, torch.softmax(logits / temperature, dim=1).float().numpy()
 
 
 def very_sure(samples: int, classes: int, seed: int = 0) -> tuple[Labels, Probabilities]:
-    """Return probabilities down to 1e-38, whose plain sums in float64 depend on their order."""
-    return calibrated_badly(samples, classes, seed, temperature=0.1)
+    """Return probabilities as small as 1e-38, whose plain sums in float64 depend on their order."""
+    return overconfident(samples, classes, seed, temperature=0.1)
 
 
 def rounded_to_half(samples: int, classes: int, seed: int = 0) -> tuple[Labels, Probabilities]:
-    """Return values as a half-precision softmax stores them: ties, exact zeros, exact ones."""
+    """Return probabilities rounded to half precision, with ties, exact zeros and exact ones."""
     labels, probabilities = very_sure(samples, classes, seed)
     return labels, probabilities.astype(np.float16).astype(np.float32)
 
 
 def on_edges(samples: int, classes: int, seed: int = 0) -> tuple[Labels, Probabilities]:
-    """Return edges of bins only, 0 and 1 among them; rows do not sum to one."""
+    """Return probabilities that are edges of bins, including 0 and 1; rows do not sum to one."""
     generator = np.random.default_rng(seed)
     return generator.integers(0, classes, samples), generator.choice(EDGES, (samples, classes))
 
@@ -65,13 +64,14 @@ def all_zero(samples: int, classes: int, seed: int = 0) -> tuple[Labels, Probabi
     return labels, np.zeros((samples, classes), np.float32)
 
 
-KINDS = [calibrated_badly, very_sure, rounded_to_half, on_edges, all_zero]
+KINDS = [overconfident, very_sure, rounded_to_half, on_edges, all_zero]
 
 
-# --- the literal definitions ---------------------------------------------------------------------
+# --- metrics by their definitions, as plain loops ------------------------------------------------
 
 
 def edges() -> list[float]:
+    """Return the edges of the bins."""
     return [float(edge) for edge in torch.linspace(0, 1, 21)]
 
 
@@ -82,25 +82,25 @@ def naive_accuracy(labels: Labels, probabilities: Probabilities) -> float:
 def naive_top5(labels: Labels, probabilities: Probabilities) -> float:
     right = 0
     for row, label in zip(probabilities, labels, strict=True):
-        best = sorted(range(len(row)), key=lambda k, row=row: (-row[k], k))[:5]  # type: ignore[misc]
-        right += label in best
+        ranked = sorted((-probability, k) for k, probability in enumerate(row))
+        right += label in [k for _, k in ranked[:5]]
     return 100 * right / len(labels)
 
 
 def naive_bin_errors(pairs: list[tuple[float, bool]]) -> list[tuple[int, float]]:
     """Return count and gap of each bin (low, high] that is not empty."""
-    actual = []
-    limits = edges()
-    for low, high in itertools.pairwise(limits):
+    counts_and_gaps = []
+    for low, high in itertools.pairwise(edges()):
         inside = [(confidence, hit) for confidence, hit in pairs if low < confidence <= high]
         if inside:
             accuracy = sum(hit for _, hit in inside) / len(inside)
             mean = sum(confidence for confidence, _ in inside) / len(inside)
-            actual.append((len(inside), abs(accuracy - mean)))
-    return actual
+            counts_and_gaps.append((len(inside), abs(accuracy - mean)))
+    return counts_and_gaps
 
 
 def top_pairs(labels: Labels, probabilities: Probabilities) -> list[tuple[float, bool]]:
+    """Return the confidence of each sample, and whether its prediction is right."""
     return [(float(row.max()), bool(row.argmax() == label)) for row, label in zip(probabilities, labels, strict=True)]
 
 
@@ -163,7 +163,7 @@ def naive_brier(labels: Labels, probabilities: Probabilities) -> float:
 
 
 def naive_bins(labels: Labels, probabilities: Probabilities) -> list[list[tuple[float, bool]]]:
-    """The confidences and hits of ECE's bins."""
+    """Return the (confidence, hit) pairs in each of ECE's bins."""
     bins: list[list[tuple[float, bool]]] = [[] for _ in range(BINS)]
     for confidence, hit in top_pairs(labels, probabilities):
         for index in range(BINS):
@@ -173,39 +173,41 @@ def naive_bins(labels: Labels, probabilities: Probabilities) -> list[list[tuple[
 
 
 def naive_nll_calibration(labels: Labels, probabilities: Probabilities) -> float:
-    """The NLL of right or wrong, less that of the best constant in each bin."""
-    tiny, saved = 2.0**-126, 0.0
+    """Return the reduction of the NLL of "right or wrong" if each bin's confidences become the bin's accuracy."""
+    tiny, reduction = 2.0**-126, 0.0
     for inside in naive_bins(labels, probabilities):
-        rate = sum(hit for _, hit in inside) / max(len(inside), 1)
+        accuracy = sum(hit for _, hit in inside) / max(len(inside), 1)
         for confidence, hit in inside:
-            saved -= math.log(max(confidence if hit else 1 - confidence, tiny))
-            saved += math.log(rate if hit else 1 - rate)
-    return saved / len(labels)
+            reduction -= math.log(max(confidence if hit else 1 - confidence, tiny))
+            reduction += math.log(accuracy if hit else 1 - accuracy)
+    return reduction / len(labels)
 
 
 def naive_nll_refinement(labels: Labels, probabilities: Probabilities) -> float:
-    """The NLL of probabilities whose top is the accuracy of its bin, and whose others share the remainder."""
-    total = 0.0
-    rates = [sum(hit for _, hit in inside) / max(len(inside), 1) for inside in naive_bins(labels, probabilities)]
+    """Return the NLL after each largest probability becomes the accuracy of its bin; the others are scaled to fit."""
+    tiny, total = 2.0**-126, 0.0
+    accuracies = [sum(hit for _, hit in inside) / max(len(inside), 1) for inside in naive_bins(labels, probabilities)]
     for row, label, (confidence, hit) in zip(probabilities, labels, top_pairs(labels, probabilities), strict=True):
-        if confidence == 0:  # in no bin
+        if confidence == 0:  # no bin includes zero
             total += naive_nll(np.array([label]), row[None])
             continue
-        index = next(index for index in range(BINS) if EDGES[index] < confidence <= EDGES[index + 1])
-        of_label = max(float(row[label]), 2.0**-126)
-        rest = max(1 - confidence, 2.0**-126)
-        total -= math.log(rates[index] if hit else (1 - rates[index]) * of_label / rest)
+        (index,) = [index for index in range(BINS) if EDGES[index] < confidence <= EDGES[index + 1]]
+        if hit:
+            total -= math.log(accuracies[index])
+        else:
+            share_of_others = max(float(row[label]), tiny) / max(1 - confidence, tiny)
+            total -= math.log((1 - accuracies[index]) * share_of_others)
     return total / len(labels)
 
 
 def naive_brier_calibration(labels: Labels, probabilities: Probabilities) -> float:
-    """Return the reduction of the mean squared error if the confidences of each bin are shifted by one value."""
-    saved = 0.0
+    """Return the reduction of the mean squared error if each bin's confidences are shifted to the bin's accuracy."""
+    reduction = 0.0
     for inside in naive_bins(labels, probabilities):
         shift = sum(hit - confidence for confidence, hit in inside) / max(len(inside), 1)
         for confidence, hit in inside:
-            saved += (confidence - hit) ** 2 - (confidence + shift - hit) ** 2
-    return saved / len(labels)
+            reduction += (confidence - hit) ** 2 - (confidence + shift - hit) ** 2
+    return reduction / len(labels)
 
 
 def naive_auroc(labels: Labels, probabilities: Probabilities) -> float:
@@ -214,17 +216,24 @@ def naive_auroc(labels: Labels, probabilities: Probabilities) -> float:
     wrong = [confidence for confidence, hit in pairs if not hit]
     if not right or not wrong:
         return 0.5
-    wins = sum((r > w) + 0.5 * (r == w) for r in right for w in wrong)
+    wins = 0.0
+    for right_confidence, wrong_confidence in itertools.product(right, wrong):
+        if right_confidence > wrong_confidence:
+            wins += 1
+        elif right_confidence == wrong_confidence:
+            wins += 0.5
     return wins / len(right) / len(wrong)
 
 
 def naive_fpr95(labels: Labels, probabilities: Probabilities) -> float:
-    """The least share of wrong answers that any threshold keeps which keeps 95 % of the right ones."""
+    """Return the smallest share of wrong predictions above a threshold with 95 % of the right predictions above it."""
     pairs = top_pairs(labels, probabilities)
     right = [confidence for confidence, hit in pairs if hit]
     wrong = [confidence for confidence, hit in pairs if not hit]
-    if not wrong or not right:
-        return 0.0 if not wrong else 100.0
+    if not wrong:
+        return 0.0
+    if not right:
+        return 100.0
     shares = []
     for threshold in right:
         if sum(confidence >= threshold for confidence in right) >= 0.95 * len(right):
@@ -233,13 +242,14 @@ def naive_fpr95(labels: Labels, probabilities: Probabilities) -> float:
 
 
 def naive_accuracy_at(labels: Labels, probabilities: Probabilities, coverage: float) -> float:
-    """The mean over all orders of tied images; images of the last tie count in equal parts."""
+    """Return the accuracy of the most confident images; images with the last confidence count with equal weights."""
     pairs = sorted(top_pairs(labels, probabilities), key=lambda pair: -pair[0])
     count = math.ceil(coverage * len(pairs))
-    last = pairs[count - 1][0]
-    kept = [hit for confidence, hit in pairs if confidence > last]
-    tied = [hit for confidence, hit in pairs if confidence == last]
-    return 100 * (sum(kept) + (count - len(kept)) * sum(tied) / len(tied)) / count
+    last_confidence = pairs[count - 1][0]
+    kept = [hit for confidence, hit in pairs if confidence > last_confidence]
+    tied = [hit for confidence, hit in pairs if confidence == last_confidence]
+    hits_of_tied = (count - len(kept)) * sum(tied) / len(tied)
+    return 100 * (sum(kept) + hits_of_tied) / count
 
 
 NAIVE: dict[str, Callable[[Labels, Probabilities], float]] = {
@@ -261,7 +271,7 @@ NAIVE: dict[str, Callable[[Labels, Probabilities], float]] = {
     "accuracy_at_80": lambda labels, rows: naive_accuracy_at(labels, rows, 0.8),
     "accuracy_at_90": lambda labels, rows: naive_accuracy_at(labels, rows, 0.9),
 }
-FROM_SUMS = {"smooth_ece", "debiased_ece"}  # tests/statistics/test_block_stats.py has their definitions
+FROM_SUMS = {"smooth_ece", "debiased_ece"}  # tests/statistics/test_block_stats.py compares these with their definitions
 
 
 def assert_equals_the_loops(labels: Labels, probabilities: Probabilities) -> None:
@@ -286,28 +296,30 @@ def test_every_metric_equals_a_plain_loop_for_any_shape(kind, samples, classes, 
 
 def test_the_ranks_of_adaptive_bins_are_rounded_in_single_precision():
     """Where 0.05 * (N - 1) is close to a half, double precision gives another rank."""
-    different = 0
+    differs_in_double_precision = 0
     for samples in range(1, 500):
         ranks = np.rint(EDGES * np.float32(samples - 1))
         released = (torch.linspace(0, 1, 21) * (samples - 1)).round().numpy()
         np.testing.assert_array_equal(ranks, released)
-        different += not np.array_equal(ranks, np.rint(np.linspace(0, 1, 21) * (samples - 1)))
-    assert different > 0
+        in_double_precision = np.rint(np.linspace(0, 1, 21) * (samples - 1))
+        differs_in_double_precision += not np.array_equal(ranks, in_double_precision)
+    assert differs_in_double_precision > 0
 
 
 # --- conventions ---------------------------------------------------------------------------------
 
 
-def one_bin(value: float) -> list[int]:
+def bins_of(value: float) -> list[int]:
+    """Return the indices of the bins that include a probability."""
     bins = ClassBins.of(np.array([[value]], np.float32), np.array([[True]]))
     return np.flatnonzero(bins.counts[0]).tolist()
 
 
 def test_bins_are_open_below_and_closed_above():
     for i, edge in enumerate(EDGES):
-        assert one_bin(edge) == ([i - 1] if i else [])
+        assert bins_of(edge) == ([i - 1] if i else [])
         if i < BINS:
-            assert one_bin(np.nextafter(edge, np.float32(1))) == [i]
+            assert bins_of(np.nextafter(edge, np.float32(1))) == [i]
 
 
 def test_edges_are_twentieths_in_single_precision():
@@ -321,7 +333,7 @@ def test_a_probability_of_zero_is_in_no_bin_of_any_class():
     actual = predictions(labels, probabilities)
     assert actual.class_bins.counts.sum(axis=1).tolist() == [2, 0]
     assert actual.class_bins.hits.sum(axis=1).tolist() == [1, 0]
-    assert score(actual)["sce"] == 25  # class 0: |1 hit - 2|; class 1, whose label was missed, adds nothing
+    assert score(actual)["sce"] == 25  # class 0 has 1 hit and confidences of 2 in all; class 1 is in no bin
 
 
 def test_a_certain_mistake_costs_the_logarithm_of_the_smallest_normal_number():
@@ -330,25 +342,25 @@ def test_a_certain_mistake_costs_the_logarithm_of_the_smallest_normal_number():
     assert actual["brier"] == 2
 
 
-def test_with_five_classes_or_fewer_each_is_among_the_top_five():
+def test_top5_accuracy_of_five_classes_is_100_and_of_six_classes_can_be_lower():
     labels = np.arange(5)
     assert score(predictions(labels, np.tile(EDGES[1:6], (5, 1))))["accuracy_top5"] == 100
     assert score(predictions(np.arange(6), np.tile(EDGES[1:7], (6, 1))))["accuracy_top5"] == pytest.approx(500 / 6)
 
 
-def test_among_equal_probabilities_the_earlier_class_ranks_first():
+def test_of_classes_with_equal_probabilities_the_earlier_one_ranks_first():
     actual = predictions(np.arange(7), np.full((7, 7), 1 / 7, np.float32))
     assert actual.predicted.tolist() == [0] * 7
     assert actual.in_top5.tolist() == [True] * 5 + [False] * 2
 
 
-def test_among_equal_confidences_risk_coverage_takes_the_later_sample_first():
+def test_aurc_covers_the_later_of_two_samples_with_equal_confidence_first():
     probabilities = np.array([[0.75, 0.25]] * 2, np.float32)
     assert score(predictions(np.array([0, 1]), probabilities))["aurc"] == (1 + 1 / 2) / 2
     assert score(predictions(np.array([1, 0]), probabilities))["aurc"] == (0 + 1 / 2) / 2
 
 
-def test_equal_confidences_leave_no_adaptive_bin():
+def test_equal_confidences_give_no_adaptive_bin_and_an_aece_of_zero():
     probabilities = np.array([[0.75, 0.25]] * 4, np.float32)
     actual = score(predictions(np.array([1, 1, 1, 1]), probabilities))
     assert (actual["aece"], actual["ece"]) == (0, 75)
@@ -364,7 +376,7 @@ def test_half_precision_probabilities_are_read_exactly():
 
 
 def assert_same(first: Predictions, second: Predictions) -> None:
-    """Require equality to the last bit."""
+    """Check that two predictions are equal to the last bit."""
     assert first.ids == second.ids
     for name in ("labels", "predicted", "confidence", "in_top5", "nll", "brier"):
         assert getattr(first, name).tobytes() == getattr(second, name).tobytes(), name
@@ -375,7 +387,7 @@ def assert_same(first: Predictions, second: Predictions) -> None:
 
 @given(st.data(), st.sampled_from(KINDS), st.integers(1, 40), st.sampled_from([2, 5, 60]), st.integers(0, 2**32 - 1))
 @settings(max_examples=100, deadline=None)
-def test_shards_joined_in_any_grouping_are_the_whole(data, kind, samples, classes, seed):
+def test_shards_that_are_joined_in_any_order_of_pairs_equal_the_whole(data, kind, samples, classes, seed):
     labels, probabilities = kind(samples, classes, seed)
     whole = predictions(labels, probabilities)
     cuts = sorted(data.draw(st.sets(st.integers(1, samples - 1)))) if samples > 1 else []
@@ -385,8 +397,8 @@ def test_shards_joined_in_any_grouping_are_the_whole(data, kind, samples, classe
         for low, high in itertools.pairwise(limits)
     ]
     while len(parts) > 1:
-        at = data.draw(st.integers(0, len(parts) - 2))
-        parts[at : at + 2] = [concatenate(parts[at : at + 2])]
+        first = data.draw(st.integers(0, len(parts) - 2))
+        parts[first : first + 2] = [concatenate(parts[first : first + 2])]
     assert_same(parts[0], whole)
     assert score(parts[0]) == score(whole)
 
@@ -400,37 +412,38 @@ def test_the_order_of_samples_matters_only_for_ties_in_aurc(kind, samples, class
     shuffled = Predictions.of([whole.ids[i] for i in order], labels[order], probabilities[order])
     scores, shuffled_scores = score(whole), score(shuffled)
     if len(np.unique(whole.confidence)) < samples:
-        scores.pop("aurc"), shuffled_scores.pop("aurc")
+        scores.pop("aurc")
+        shuffled_scores.pop("aurc")
     assert scores == shuffled_scores
 
 
-def test_reading_in_blocks_gives_the_same_bits(monkeypatch):
-    labels, probabilities = calibrated_badly(100, 7)
+def test_reading_probabilities_in_blocks_gives_the_same_bits(monkeypatch):
+    labels, probabilities = overconfident(100, 7)
     whole = predictions(labels, probabilities)
     monkeypatch.setattr(metrics, "BLOCK", 64)
     assert_same(predictions(labels, probabilities), whole)
 
 
 def test_a_transposed_view_gives_the_same_bits():
-    labels, probabilities = calibrated_badly(30, 60)
+    labels, probabilities = overconfident(30, 60)
     assert_same(predictions(labels, np.asfortranarray(probabilities)), predictions(labels, probabilities))
 
 
 def test_a_pickled_shard_is_small():
-    labels, probabilities = calibrated_badly(64, 1000)
+    labels, probabilities = overconfident(64, 1000)
     assert len(pickle.dumps(predictions(labels, probabilities))) < 3 * 8 * 1000 * BINS + 10_000
 
 
 def test_columns_stay_with_their_samples_in_blocks_and_shards(monkeypatch):
-    labels, probabilities = calibrated_badly(20, 7)
+    labels, probabilities = overconfident(20, 7)
     columns = {"logits": np.log(probabilities), "index": np.arange(20)}
     monkeypatch.setattr(metrics, "BLOCK", 21)
     whole = Predictions.of([f"{i}" for i in range(20)], labels, probabilities, columns)
-    cuts = itertools.pairwise((0, 3, 17, 20))
-    parts = [
-        Predictions.of(whole.ids[a:b], labels[a:b], probabilities[a:b], {k: v[a:b] for k, v in columns.items()})
-        for a, b in cuts
-    ]
+    parts = []
+    for low, high in itertools.pairwise((0, 3, 17, 20)):
+        part_columns = {name: values[low:high] for name, values in columns.items()}
+        part = Predictions.of(whole.ids[low:high], labels[low:high], probabilities[low:high], part_columns)
+        parts.append(part)
     for actual in (whole, concatenate(parts)):
         assert actual.columns.keys() == columns.keys()
         assert all(np.array_equal(actual.columns[name], columns[name]) for name in columns)
@@ -441,7 +454,7 @@ def test_columns_stay_with_their_samples_in_blocks_and_shards(monkeypatch):
 
 
 def test_a_registered_metric_is_scored_until_it_is_removed():
-    scored = predictions(*calibrated_badly(20, 7))
+    scored = predictions(*overconfident(20, 7))
     with registered(metric_row("sure", lambda predictions: predictions.confidence.mean())):
         actual = score(scored)
     assert type(actual["sure"]) is float
@@ -451,31 +464,31 @@ def test_a_registered_metric_is_scored_until_it_is_removed():
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_metric_that_is_not_finite_is_named(value):
     with registered(metric_row("odd", lambda predictions: value)), pytest.raises(FloatingPointError, match="odd is"):
-        score(predictions(*calibrated_badly(20, 7)))
+        score(predictions(*overconfident(20, 7)))
 
 
-# --- a second opinion ----------------------------------------------------------------------------
+# --- torchmetrics --------------------------------------------------------------------------------
 
 
 @pytest.mark.nightly
 @pytest.mark.slow  # importing torchmetrics alone takes 15 seconds and more
 @pytest.mark.parametrize("classes", [2, 10, 60])
-def test_torchmetrics_agrees_away_from_edges(classes):
-    """Its bins are [low, high), ours (low, high]: equal unless a confidence is an edge."""
+def test_metrics_equal_torchmetrics_where_no_confidence_is_an_edge(classes):
+    """Torchmetrics has bins [low, high) and this package (low, high], so samples near an edge are left out."""
     from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
 
-    labels, probabilities = calibrated_badly(2000, classes)
+    labels, probabilities = overconfident(2000, classes)
     confidence = probabilities.max(axis=1)
-    clear = (np.abs(confidence[:, None] - EDGES) > 1e-5).all(axis=1)
-    assert clear.sum() > 1000
-    labels, probabilities = labels[clear], probabilities[clear]
+    is_between_edges = (np.abs(confidence[:, None] - EDGES) > 1e-5).all(axis=1)
+    assert is_between_edges.sum() > 1000
+    labels, probabilities = labels[is_between_edges], probabilities[is_between_edges]
     theirs = torch.from_numpy(probabilities), torch.from_numpy(labels)
 
     actual = score(predictions(labels, probabilities))
     norms: list[tuple[float, Literal["l1", "max"]]] = [(actual["ece"], "l1"), (actual["mce"], "max")]
     for ours, norm in norms:
         error = multiclass_calibration_error(*theirs, num_classes=classes, n_bins=BINS, norm=norm)
-        assert ours == pytest.approx(100 * error.item(), rel=1e-4)  # it adds in single precision
+        assert ours == pytest.approx(100 * error.item(), rel=1e-4)  # torchmetrics adds in single precision
     for ours, top in ((actual["accuracy"], 1), (actual["accuracy_top5"], min(5, classes))):
         accuracy = multiclass_accuracy(*theirs, num_classes=classes, top_k=top, average="micro")
         assert ours == pytest.approx(100 * accuracy.item(), rel=1e-6)

@@ -1,4 +1,4 @@
-"""Optimizer steps against torch."""
+"""Optimizer steps against torch's AdamW."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from fpp_sweep.core.optim import adamw
 
 
 @pytest.mark.parametrize(("lr", "weight_decay"), [(5e-3, 0.01), (0.1, 0.0), (1.0, 0.3)])
-def test_steps_equal_torch(lr, weight_decay):
+def test_steps_equal_torchs_adamw(lr, weight_decay):
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(4, 8, generator=generator)
     parameter = start.clone().requires_grad_()

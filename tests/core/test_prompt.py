@@ -1,4 +1,4 @@
-"""Prompts from words, saved files and CoOp's checkpoints."""
+"""Prompts that are read from words, saved files and CoOp's checkpoints."""
 
 import dataclasses
 import pickle
@@ -80,7 +80,7 @@ def test_a_prompt_belongs_to_weights_and_not_to_the_name_of_a_model(tmp_path):
 
 
 def coop(path, context, **others):
-    """Write a checkpoint as CoOp's trainer does: buffers beside the context, optimizer and scheduler with objects."""
+    """Write a checkpoint as CoOp's trainer does: with buffers beside the context, and with a scheduler object."""
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=0.002)
     successor = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
@@ -119,7 +119,9 @@ def test_a_coop_context_that_does_not_fit_is_refused(tmp_path, context, message)
         from_file(CLIP, tmp_path / "m.pth")
 
 
-class Bomb:
+class FileWriter:
+    """An object that creates a file when it is unpickled."""
+
     def __init__(self, path):
         self.path = path
 
@@ -128,7 +130,7 @@ class Bomb:
 
 
 def test_code_in_a_checkpoint_is_refused_and_not_run(tmp_path):
-    coop(tmp_path / "m.pth", torch.zeros(4, 32), extra=Bomb(tmp_path / "proof"))
+    coop(tmp_path / "m.pth", torch.zeros(4, 32), extra=FileWriter(tmp_path / "proof"))
     with pytest.raises(InputError, match=r"m\.pth"):
         from_file(CLIP, tmp_path / "m.pth")
     assert not (tmp_path / "proof").exists()

@@ -1,4 +1,4 @@
-"""Sharpness-aware steps and sequences of two steps, with settings other than the defaults."""
+"""Sharpness-aware steps and two steps against their naive forms, with settings other than the defaults."""
 
 from dataclasses import replace
 
@@ -22,8 +22,10 @@ SHARPNESS_AWARE = [*SAM.values(), *ASAM.values()]
 TWO_STEPS = [ENT_ENT, *ENT_REG.values(), *REG_ENT.values()]
 
 
-def family(name):
-    return next(base for base in (TPT, CTPT, OTPT) if name.startswith(base))
+def base_method(name):
+    """Return the method that a variant extends."""
+    (base,) = [base for base in (TPT, CTPT, OTPT) if name.startswith(base)]
+    return base
 
 
 def adapt(name, model=PAIR.model, samples=4, **settings):
@@ -34,7 +36,7 @@ def adapt(name, model=PAIR.model, samples=4, **settings):
 
 def assert_equal_to(naive_form, name, settings, **naive_settings):
     contexts, probabilities = adapt(name, **settings)
-    penalty, weight = PENALTIES[family(name)]
+    penalty, weight = PENALTIES[base_method(name)]
     for sample, context, actual in zip(VIEWS, contexts, probabilities, strict=True):
         expected = naive_form(
             PAIR.naive,
@@ -47,7 +49,8 @@ def assert_equal_to(naive_form, name, settings, **naive_settings):
             **naive_settings,
         )
         torch.testing.assert_close(actual, expected.probabilities, atol=1e-4, rtol=0)
-        assert ((context - expected.context).abs() > 1e-4).float().mean() <= 5e-3  # signs of gradients that are zero
+        # Where a gradient is zero up to rounding, its sign and with it the step of a coordinate may differ.
+        assert ((context - expected.context).abs() > 1e-4).float().mean() <= 5e-3
 
 
 @pytest.mark.parametrize(
@@ -84,12 +87,12 @@ def test_two_steps_equal_the_naive_form(name, carry, reselect):
     )
 
 
-def test_two_steps_on_the_entropy_are_tpt_with_two_steps():
+def test_two_steps_on_the_entropy_equal_tpt_with_two_steps():
     assert torch.equal(adapt(ENT_ENT)[0], adapt(TPT, steps=2)[0])
 
 
 @pytest.mark.parametrize("name", [TPT, *SHARPNESS_AWARE, *TWO_STEPS])
-def test_single_samples_give_the_same_as_a_batch(name, monkeypatch):
+def test_batches_of_one_sample_give_the_same_predictions(name, monkeypatch):
     expected = adapt(name, steps=2)[1]
     monkeypatch.setattr(ClassTexts, "contexts_per_batch", lambda texts: 1)
     torch.testing.assert_close(adapt(name, steps=2)[1], expected, atol=1e-4, rtol=0)
@@ -97,12 +100,12 @@ def test_single_samples_give_the_same_as_a_batch(name, monkeypatch):
 
 @pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize("name", [TPT, CTPT, OTPT])
-def test_a_plain_gradient_step_equals_the_naive_one(name, steps):
+def test_a_plain_gradient_step_equals_the_naive_form(name, steps):
     settings = {"optimizer": "sgd", "lr": 0.05, "steps": steps}
     assert_equal_to(naive.adapt_sharpness_aware, name, settings, **settings, rho=0.0)
 
 
-def test_the_squared_penalty_is_that_of_the_paper():
+def test_the_squared_penalty_equals_the_papers_formula():
     text = PAIR.model.features(PAIR.context).double()
     gram = text @ text.T
     assert squared_orthogonality(text).item() == pytest.approx((gram - torch.eye(len(gram))).square().sum().item())

@@ -1,4 +1,4 @@
-"""Measured numbers of the released FPP and MaPLe code, and how to read them; see README.md beside this file."""
+"""Readers of the measured numbers of the released FPP and MaPLe code; README.md beside this file describes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VOCABULARY = 49408
 
 @dataclass(frozen=True)
 class Golden:
-    """The numbers, arrays as tensors under their stored names, and the runs' settings."""
+    """A file of golden numbers: arrays under their stored names, the settings of the runs, and a text tower."""
 
     settings: dict[str, Any]
     arrays: dict[str, Tensor]
@@ -34,7 +34,7 @@ class Golden:
 
 
 def read(name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The arrays of a file, and the settings beside it."""
+    """Return the arrays of `name.npz` and the settings in `name.json`."""
     with np.load(FOLDER / f"{name}.npz") as stored:
         arrays = {name: torch.from_numpy(stored[name]) for name in stored}
     return arrays, json.loads((FOLDER / f"{name}.json").read_text())
@@ -44,16 +44,14 @@ def read(name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def load(name: str = "tta_fpp_small") -> Golden:
     """Load all golden numbers of a pair of files that includes a tower."""
     arrays, settings = read(name)
-    prefix = "weights/"
-    weights = {
-        name.removeprefix(prefix): value.float()
-        for name, value in arrays.items()
-        if name.startswith(prefix) and "token_embedding" not in name
-    }
+    weights = {}
+    for key, value in arrays.items():
+        if key.startswith("weights/") and "token_embedding" not in key:
+            weights[key.removeprefix("weights/")] = value.float()
     rows = arrays["weights/token_embedding.rows"].float()
-    table = torch.zeros(VOCABULARY, rows.shape[1])
-    table[arrays["weights/token_embedding.ids"]] = rows
-    weights["token_embedding.weight"] = table
+    token_table = torch.zeros(VOCABULARY, rows.shape[1])
+    token_table[arrays["weights/token_embedding.ids"]] = rows
+    weights["token_embedding.weight"] = token_table
     return Golden(settings, arrays, weights)
 
 

@@ -1,4 +1,4 @@
-"""The golden text tower and class texts as the engine has them."""
+"""The golden text tower and class texts in the form of the engine."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ class StoredTokens:
 
     def encode(self, text: str) -> list[int]:
         row: list[int] = next(self._rows)
-        return row[5 : row.index(self.eot)]
+        return row[5 : row.index(self.eot)]  # without SOS and the four tokens of "a photo of a"
 
 
 def text_model(dtype: torch.dtype = torch.float32) -> TextModel:
-    """The engine computes in float32 unless it is built otherwise, which the program never does."""
+    """Return the golden tower and class texts as the engine's text model, which computes in `dtype`."""
     golden = load()
+    # The package has no setting for this type: it always computes in float32.
     with patch("fpp_sweep.core.text.tower._single", lambda weight, bias: (weight.to(dtype), bias.to(dtype))):
         tower = TextTower.from_state(golden.weights, heads=HEADS, activation="quick_gelu")
     tower = replace(

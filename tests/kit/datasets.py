@@ -1,6 +1,6 @@
 """Miniature datasets: on disk in the layouts of the real ones, and painted in memory.
 
-The layouts are written from the datasets' documentation, not from the package's table, so that a slip there shows.
+The layouts follow the datasets' documentation and not the package's table, so that tests find a mistake in that table.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from PIL import Image
 
 from fpp_sweep.core.datasets import BadImageError, Dataset
 
-# Name -> image folder, split file, and an image path as the real split file has it.
+# by name of dataset: image folder, split file, and an image path as in the real split file
 COOP = {
     "caltech101": (
         "caltech-101/101_ObjectCategories",
@@ -33,8 +33,8 @@ COOP = {
     "sun397": ("sun397/SUN397", "sun397/split_zhou_SUN397.json", "{name[0]}/{name}/sun_{number}.jpg"),
     "ucf101": ("ucf101/UCF-101-midframes", "ucf101/split_zhou_UCF101.json", "{name}/v_{name}_g01_c{number:02d}.jpg"),
 }
-PARTS = {"train": 3, "val": 1, "test": 2}  # images of each class
-CLASSES = ("maine_coon", "zebra", "acorn")  # by label, and not in alphabetical order
+PARTS = {"train": 3, "val": 1, "test": 2}  # number of images of each class
+CLASSES = ("maine_coon", "zebra", "acorn")  # in the order of labels, which is not the alphabetical one
 AIRCRAFT = ("707-320", "F/A-18", "C-47", "Boeing 717")
 
 
@@ -54,7 +54,7 @@ def write_image(path: Path, content: bytes = JPEG) -> None:
 
 
 def build_coop(root: Path, name: str, classes: Sequence[str] = CLASSES, parts: Mapping[str, int] = PARTS) -> Path:
-    """Write images and split file of one of the nine datasets that CoOp split; return the split file."""
+    """Write the images and the split file of one of the nine datasets with CoOp's splits; return the split file."""
     images, split_file, template = COOP[name]
     document: dict[str, list[list[object]]] = {}
     number = 0

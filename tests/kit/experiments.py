@@ -1,4 +1,4 @@
-"""Sweeps of experiments that never ran, with numbers that the test chooses."""
+"""Sweep folders of experiments, written without running anything, with numbers that the test chooses."""
 
 from statistics import fmean
 
@@ -34,7 +34,7 @@ def two_seed_result(datasets, numbers, costs=None):
 
 
 def result_from_stats(stats, **others):
-    """Return the result of block statistics by dataset and seed, with other metrics that are the same for all."""
+    """Return the result that follows from block statistics by dataset and seed; all share the `others` metrics."""
     datasets = list(dict.fromkeys(dataset for dataset, _ in stats))
 
     def numbers(dataset, seed):

@@ -1,4 +1,7 @@
-"""Simulated machines: namespaces with a network, a home, a /tmp and an sshd each, which reach nothing outside."""
+"""Simulated machines: Linux namespaces that have their own network, home folder, /tmp and sshd.
+
+The machines reach each other and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +16,29 @@ from pathlib import Path
 
 from tests.kit.waiting import wait_for
 
-HOME = Path("/root")  # sshd takes it from /etc/passwd
+HOME = Path("/root")  # the home folder of root in /etc/passwd, which sshd reads
 TOOLS = ("sshd", "ssh", "ssh-keygen", "rsync", "ip", "unshare", "nsenter", "setpriv", "tmux")
 NAMESPACES = ("--mount", "--pid", "--net", "--uts", "--ipc")
-SIGNALS = (
-    "env",
-    "--default-signal",
-)  # a test run in the background of a shell ignores SIGINT, and so would its children
-CLEAN = {"HOME": str(HOME), "USER": "root", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-# what a machine does before it is there; what lies below a private folder is put aside while that is laid over it
-BOOT = """
+# A shell starts background processes with SIGINT ignored, and child processes inherit that; this resets it.
+DEFAULT_SIGNALS = ("env", "--default-signal")
+ENVIRONMENT = {
+    "HOME": str(HOME),
+    "USER": "root",
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+}
+# The first process of a machine mounts the machine's private folders and then becomes sshd. A private folder may hide
+# the source of another one, so all sources are bound below /mnt first. Folders after the third are mounted read-only.
+BOOT_SCRIPT = """
 set -e
-read -r go
+read -r network_is_ready
 mount --make-rprivate /
 mount -t tmpfs tmpfs /mnt
-aside() {{ n=$((n + 1)); mkdir /mnt/$n; mount --bind "$1" /mnt/$n; }}
-laid() {{ n=$((n + 1)); mkdir -p "$1"; mount --bind /mnt/$n "$1"; }}
-n=0; for each in {folder}/home {folder}/tmp {folder}/ssh {shared}; do aside "$each"; done
-n=0; for each in {home} /tmp /mnt/ssh {shared}; do
-    laid "$each"
-    [ $n -lt 4 ] || mount -o remount,bind,ro "$each"
+save_source() {{ n=$((n + 1)); mkdir /mnt/$n; mount --bind "$1" /mnt/$n; }}
+mount_saved() {{ n=$((n + 1)); mkdir -p "$1"; mount --bind /mnt/$n "$1"; }}
+n=0; for source in {folder}/home {folder}/tmp {folder}/ssh {shared}; do save_source "$source"; done
+n=0; for target in {home} /tmp /mnt/ssh {shared}; do
+    mount_saved "$target"
+    [ $n -lt 4 ] || mount -o remount,bind,ro "$target"
 done
 mount -t tmpfs tmpfs /dev/shm
 mount -t tmpfs tmpfs /run
@@ -42,40 +48,32 @@ exec {sshd} -D -f /dev/null -h /mnt/ssh/host -o UsePAM=no -o PermitRootLogin=yes
 """
 
 
-def why_not() -> str:
-    """Why there can be no such machines here; nothing, if there can."""
+def missing_requirement() -> str:
+    """Return the reason why this computer cannot simulate machines, or an empty text if it can."""
     if os.geteuid():
         return "machines of namespaces need root"
-    missing = [tool for tool in TOOLS if not _found(tool)]
+    missing = [tool for tool in TOOLS if not _path_of(tool)]
     if missing:
         return f"machines of namespaces need {', '.join(missing)}"
-    tried = subprocess.run(
-        [
-            "unshare",
-            *NAMESPACES,
-            "--fork",
-            "--mount-proc",
-            "sh",
-            "-c",
-            "ip link add name bridge0 type bridge && mount -t tmpfs t /mnt",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return f"machines of namespaces cannot be made here: {tried.stderr.strip()}" if tried.returncode else ""
+    script = "ip link add name bridge0 type bridge && mount -t tmpfs t /mnt"
+    command = ["unshare", *NAMESPACES, "--fork", "--mount-proc", "sh", "-c", script]
+    attempt = subprocess.run(command, capture_output=True, text=True, check=False)
+    if attempt.returncode:
+        return f"machines of namespaces cannot be made here: {attempt.stderr.strip()}"
+    return ""
 
 
 @contextmanager
 def hosts(count: int, folder: Path, *, networks: int = 1, shared: Sequence[str | Path] = ()) -> Iterator[Site]:
-    """So many machines that reach each other and nothing else; however the test ends, they do.
+    """Start `count` machines that reach only each other, and stop them at the end of the block, also after a failure.
 
-    Each sees this machine's programs, and `shared` folders read-only; `python` is shared already.
+    Every machine sees this computer's programs. It can read the `shared` folders and the folders of this Python.
     """
-    with ExitStack() as ends:
-        switch = ends.enter_context(_switch(networks))
-        site = Site(folder, switch, networks, [*dict.fromkeys([sys.base_prefix, sys.prefix, *map(str, shared)])])
-        ends.callback(site.end)
+    read_only = dict.fromkeys([sys.base_prefix, sys.prefix, *map(str, shared)])  # a dict, so that no folder is twice
+    with ExitStack() as cleanup:
+        switch = cleanup.enter_context(_switch(networks))
+        site = Site(folder, switch, networks, list(read_only))
+        cleanup.callback(site.stop)
         _make_key(site.key)
         _make_key(folder / "ssh/host")
         for _ in range(count):
@@ -85,12 +83,12 @@ def hosts(count: int, folder: Path, *, networks: int = 1, shared: Sequence[str |
 
 @dataclass
 class Site:
-    """Machines on the same networks, 10.77.1.0 and so on, that admit everyone who has the key."""
+    """Machines on the same networks (10.77.1.0, 10.77.2.0, ...); the owner of `key` can log in to all of them."""
 
     folder: Path
-    switch: int  # the process whose network all cables lead to
+    switch: int  # ID of the process whose network namespace has the bridges
     networks: int
-    shared: Sequence[str]
+    shared: Sequence[str]  # folders that all machines can read
     machines: list[Machine] = field(default_factory=list)
 
     @property
@@ -100,30 +98,29 @@ class Site:
     def add(self) -> Machine:
         """Start one more machine and return it."""
         number = len(self.machines) + 1
-        machine = Machine(
-            self, f"m{number}", tuple(f"10.77.{network + 1}.{number + 1}" for network in range(self.networks))
-        )
+        addresses = tuple(f"10.77.{network + 1}.{number + 1}" for network in range(self.networks))
+        machine = Machine(self, f"m{number}", addresses)
         self.machines.append(machine)
         machine.start()
         return machine
 
-    def end(self) -> None:
+    def stop(self) -> None:
         for machine in self.machines:
             if machine.process:
-                machine.process.kill()  # all at once: the kernel takes seconds to clear a network away
+                machine.process.kill()  # before the first wait: the kernel takes seconds to remove a network
         for machine in self.machines:
             machine.kill()
 
 
 @dataclass
 class Machine:
-    """One that can be used, lose its power or its network, and come back with what is on its disk."""
+    """A machine that can lose its power or its network and start again with the files on its disk."""
 
     site: Site
     name: str
-    addresses: tuple[str, ...]  # one in each network
-    process: subprocess.Popen[str] | None = None
-    pid: int = 0  # of its first process
+    addresses: tuple[str, ...]  # by network
+    process: subprocess.Popen[str] | None = None  # `unshare`, the parent of the machine's first process
+    pid: int = 0  # the ID of the machine's first process on this computer
 
     @property
     def address(self) -> str:
@@ -131,49 +128,40 @@ class Machine:
 
     @property
     def home(self) -> Path:
-        """Its home folder, seen from outside."""
+        """The path of the machine's home folder on this computer."""
         return self.site.folder / self.name / "home"
 
     def start(self) -> None:
-        """Power on, until one can log in."""
+        """Power the machine on and wait until its sshd accepts connections."""
         self._prepare_disk()
-        # they end with this process, be it killed
-        command = [
-            *SIGNALS,
-            "setpriv",
-            "--pdeathsig",
-            "KILL",
-            "unshare",
-            *NAMESPACES,
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-        ]
+        dies_with_this_process = ["setpriv", "--pdeathsig", "KILL"]  # also when this process is killed
+        in_namespaces = ["unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc"]
         self.process = subprocess.Popen(
-            [*command, "bash", "-c", self._boot()],
+            [*DEFAULT_SIGNALS, *dies_with_this_process, *in_namespaces, "bash", "-c", self._boot_script()],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
-            env=CLEAN,
+            env=ENVIRONMENT,
         )
         self.pid = wait_for(self._first_process)
         for network in range(len(self.addresses)):
-            self._plug(network)
+            self._add_cable(network)
         assert self.process.stdin
-        self.process.stdin.write("go\n")
+        self.process.stdin.write("network is ready\n")
         self.process.stdin.close()
-        wait_for(lambda: self.try_("ss -Htln sport = :22").stdout)
+        wait_for(lambda: self.run_unchecked("ss -Htln sport = :22").stdout)
 
     def kill(self) -> None:
-        """Power off: every process at once, and the network with them."""
+        """Power the machine off: kill all its processes and remove its network."""
         if self.process is None:
             return
-        self.process.kill()  # --kill-child: its first process goes, and with that one all others
+        self.process.kill()  # `unshare --kill-child` then kills the first process, and the kernel all the others
         self.process.wait()
         self.process = None
         wait_for(lambda: not Path(f"/proc/{self.pid}").exists())
         for network in range(len(self.addresses)):
-            _ip(self.site.switch, "link", "del", self._cable(network), check=False)  # the kernel may have been quicker
+            # not checked: the kernel may have removed the link already
+            _ip(self.site.switch, "link", "del", self._cable(network), check=False)
 
     def unplug(self, network: int = 0) -> None:
         _ip(self.site.switch, "link", "set", self._cable(network), "down")
@@ -181,50 +169,59 @@ class Machine:
     def plug(self, network: int = 0) -> None:
         _ip(self.site.switch, "link", "set", self._cable(network), "up")
 
-    def try_(self, command: str) -> subprocess.CompletedProcess[str]:
-        """A command in a shell on it, well or not."""
-        return subprocess.run(self.words(command), capture_output=True, text=True, check=False, env=CLEAN)
+    def run_unchecked(self, command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command on the machine, which may fail, and return the completed process."""
+        words = self._words_on_machine(command)
+        return subprocess.run(words, capture_output=True, text=True, check=False, env=ENVIRONMENT)
 
     def run(self, command: str) -> str:
         """Run a command on the machine, which must succeed, and return its output."""
-        done = self.try_(command)
-        assert done.returncode == 0, f"{self.name}: {command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-        return done.stdout
+        completed = self.run_unchecked(command)
+        output = f"{completed.stdout[-4000:]}\n{completed.stderr[-4000:]}"
+        assert completed.returncode == 0, f"{self.name}: {command}\n{output}"
+        return completed.stdout
 
     def start_process(self, command: str, output: Path) -> subprocess.Popen[str]:
-        """A command that goes on meanwhile; it ends with the machine."""
+        """Start a command on the machine and return its process; the process dies when the machine is powered off."""
         with output.open("w") as log:
-            return subprocess.Popen(self.words(command), stdout=log, stderr=log, text=True, env=CLEAN)
+            words = self._words_on_machine(command)
+            return subprocess.Popen(words, stdout=log, stderr=log, text=True, env=ENVIRONMENT)
 
-    def words(self, command: str) -> list[str]:
-        inside = [*SIGNALS, "nsenter", "--target", str(self.pid), *NAMESPACES]
-        return [*inside, "bash", "-c", f"cd ~; {command}"]
+    def _words_on_machine(self, command: str) -> list[str]:
+        """Return the command line that runs a shell command in the machine's namespaces."""
+        enter = [*DEFAULT_SIGNALS, "nsenter", "--target", str(self.pid), *NAMESPACES]
+        return [*enter, "bash", "-c", f"cd ~; {command}"]
 
     def processes(self) -> dict[int, str]:
-        """Return the command lines of the machine's processes, except sshd and the process that lists them."""
-        here = self.run(
-            "for each in /proc/[0-9]*; do echo ${each#/proc/} $(tr '\\0' ' ' < $each/cmdline); done 2>/dev/null"
+        """Return command lines by process ID, without sshd and without the shell that lists the processes."""
+        listing = self.run(
+            "for path in /proc/[0-9]*; do echo ${path#/proc/} $(tr '\\0' ' ' < $path/cmdline); done 2>/dev/null"
         )
-        split = (line.split(" ", 1) for line in here.splitlines() if " " in line)
-        found = {int(pid): command for pid, command in split}
-        return {
-            pid: each for pid, each in found.items() if pid > 1 and "/proc/[0-9]" not in each and "sshd: " not in each
-        }
+        command_lines = {}
+        for line in listing.splitlines():
+            pid, _, command = line.partition(" ")
+            is_listing = "/proc/[0-9]" in command
+            is_sshd = pid == "1" or "sshd: " in command
+            if command and not is_listing and not is_sshd:
+                command_lines[int(pid)] = command
+        return command_lines
 
     def _prepare_disk(self) -> None:
-        for each in ("home/.ssh", "tmp"):
-            (self.home.parent / each).mkdir(parents=True, exist_ok=True)
+        for folder in ("home/.ssh", "tmp"):
+            (self.home.parent / folder).mkdir(parents=True, exist_ok=True)
         (self.home.parent / "tmp").chmod(0o1777)
         (self.home / ".ssh/authorized_keys").write_text(self.site.key.with_suffix(".pub").read_text())
         self.home.chmod(0o700)
         (self.home / ".ssh").chmod(0o700)
 
-    def _boot(self) -> str:
-        shared = " ".join(f"'{each}'" for each in self.site.shared)
+    def _boot_script(self) -> str:
+        shared = " ".join(f"'{folder}'" for folder in self.site.shared)
         ssh = self.home.parent / "ssh"
         if not ssh.exists():
             shutil.copytree(self.site.folder / "ssh", ssh)
-        return BOOT.format(folder=self.home.parent, home=HOME, shared=shared, name=self.name, sshd=_found("sshd"))
+        return BOOT_SCRIPT.format(
+            folder=self.home.parent, home=HOME, shared=shared, name=self.name, sshd=_path_of("sshd")
+        )
 
     def _first_process(self) -> int:
         assert self.process
@@ -233,27 +230,31 @@ class Machine:
         return int(children[0]) if children else 0
 
     def _cable(self, network: int) -> str:
+        """Return the name of the machine's link at the bridge of a network."""
         return f"{self.name}-{network}"
 
-    def _plug(self, network: int) -> None:
-        """No default route, as in a network of one's own."""
-        inside, plug = f"eth{network}", self._cable(network)
+    def _add_cable(self, network: int) -> None:
+        """Connect the machine to the bridge of a network; the machine gets no default route."""
+        interface, cable = f"eth{network}", self._cable(network)
         switch = self.site.switch
-        _ip(switch, "link", "add", plug, "type", "veth", "peer", "name", inside, "netns", str(self.pid))
-        _ip(switch, "link", "set", plug, "master", f"switch{network}", "up")
-        _ip(self.pid, "addr", "add", f"{self.addresses[network]}/24", "dev", inside)
-        _ip(self.pid, "link", "set", inside, "up")
+        _ip(switch, "link", "add", cable, "type", "veth", "peer", "name", interface, "netns", str(self.pid))
+        _ip(switch, "link", "set", cable, "master", f"switch{network}", "up")
+        _ip(self.pid, "addr", "add", f"{self.addresses[network]}/24", "dev", interface)
+        _ip(self.pid, "link", "set", interface, "up")
         _ip(self.pid, "link", "set", "lo", "up")
 
 
 @contextmanager
 def _switch(networks: int) -> Iterator[int]:
-    """A process with a bridge for each network, which end with it, and it with this process."""
+    """Yield the ID of a process whose network namespace has a bridge for each network.
+
+    The bridges disappear with that process, and that process dies with this one.
+    """
     command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sleep", "infinity"]
-    with subprocess.Popen(command, env=CLEAN) as holder:
+    with subprocess.Popen(command, env=ENVIRONMENT) as holder:
         try:
-            here, there = Path("/proc/self/ns/net"), Path(f"/proc/{holder.pid}/ns/net")
-            wait_for(lambda: here.readlink() != there.readlink())
+            our_namespace, its_namespace = Path("/proc/self/ns/net"), Path(f"/proc/{holder.pid}/ns/net")
+            wait_for(lambda: our_namespace.readlink() != its_namespace.readlink())
             for network in range(networks):
                 _ip(holder.pid, "link", "add", f"switch{network}", "type", "bridge")
                 _ip(holder.pid, "addr", "add", f"10.77.{network + 1}.1/24", "dev", f"switch{network}")
@@ -264,7 +265,7 @@ def _switch(networks: int) -> Iterator[int]:
 
 
 def _ip(process: int, *words: str, check: bool = True) -> None:
-    """A word with the network of a process."""
+    """Run the `ip` command in the network namespace of a process."""
     command = ["nsenter", "--target", str(process), "--net", "ip", *words]
     subprocess.run(command, check=check, stderr=None if check else subprocess.DEVNULL)
 
@@ -274,5 +275,5 @@ def _make_key(path: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
 
 
-def _found(tool: str) -> str | None:
-    return shutil.which(tool, path=CLEAN["PATH"])
+def _path_of(tool: str) -> str | None:
+    return shutil.which(tool, path=ENVIRONMENT["PATH"])

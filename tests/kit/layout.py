@@ -24,12 +24,12 @@ from tests.kit.processes import ROOT, environment, only_sweep, tune_command
 
 LAYOUT_FILE = ROOT / "tests/data/sweep_layout.yaml"
 SPACE = (ROOT / "search_spaces/smoke.yaml").read_text()
-DEPENDS_ON_RESULTS = "report/best/recommended.yaml"  # only a sweep with a recommendation writes it
+DEPENDS_ON_RESULTS = "report/best/recommended.yaml"  # only a sweep with a recommendation writes this file
 TABLES = {"params": "params", "metrics": "latest_metrics", "tags": "tags"}  # tables of MLflow's store
 
 
 def layout_of(sweep: SweepFolder, database: Path) -> dict[str, Any]:
-    """Return names of files, fields and columns of a folder, and of what its runs have in MLflow's store."""
+    """Return the names of a sweep's files, fields and columns, and of its runs' entries in MLflow's store."""
     return {
         "files": files_of(sweep.path),
         "records": fields_by_kind(sweep),
@@ -105,7 +105,7 @@ def main() -> None:
             tune_command(folder, space=SPACE), check=True, cwd=folder, env=environment(folder), capture_output=True
         )
         layout = layout_of(only_sweep(folder), folder / "mlflow.db")
-        print("# Written by `python -m tests.kit.layout`: a change here is a change of what a sweep leaves behind.")
+        print("# Written by `python -m tests.kit.layout`. A change here changes what a sweep writes for its user.")
         print(yaml.safe_dump(layout, sort_keys=False, width=120), end="")
 
 

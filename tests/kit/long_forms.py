@@ -9,7 +9,7 @@ MARKS = (pytest.mark.slow, pytest.mark.nightly)
 
 
 def short_and_long(values: Iterable[Any], is_short: Callable[[Any], bool]) -> list[Any]:
-    """Mark the values of the long form, in the order of all values."""
+    """Return all values in their order as parameters; those of the long form have the marks of slow tests."""
     parameters = []
     for value in values:
         parameters.append(value if is_short(value) else pytest.param(value, marks=MARKS))

@@ -1,4 +1,4 @@
-"""Trials with block statistics of planted truth, and resamples of planted noise."""
+"""Trials whose true metrics the test chooses, with simulated block statistics; resamples with noise of chosen size."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from tests.kit.names import PLAIN, TPT
 from tests.kit.records import baseline, sweep_info, trial
 
 DATASETS = ("digits", "scenes")
-# trials of a world by name: their accuracy, and their confidence minus their accuracy
+# trials of a world by name: (accuracy, over-confidence), where over-confidence is confidence minus accuracy
 FAR_APART = {PLAIN: (0.6, 0.2), TPT: (0.62, 0.3), "trial-0002": (0.7, 0.1), "trial-0003": (0.5, 0.3)}
 CLOSE_TOGETHER = {
     PLAIN: (0.6, 0.1), "trial-0001": (0.602, 0.098), "trial-0002": (0.601, 0.097), "trial-0003": (0.599, 0.096)
@@ -35,7 +35,7 @@ def block_stats(correct, confidence=0.9, *, dataset="dtd", ids=None, nll=1.0, br
 
 
 def write_block_stats(folder, name, split, table):
-    """Write block statistics by dataset and seed, and the diagrams that follow from them, as artifacts of a trial."""
+    """Write a trial's artifacts: its block statistics by dataset and seed, and the reliability diagrams from them."""
     path = folder.artifacts(name) / split / BLOCK_STATS_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(to_bytes(table))
@@ -69,13 +69,14 @@ class World:
 
 
 def write_measured_sweep(path, world, sides, splits=("val",), *, limit=None, seeds=(0,), shifts=None, **changes):
-    """Write a sweep of trials and baselines, by name their (accuracy, over-confidence); `changes` replace its info.
+    """Write a sweep of trials and baselines; `sides` has each one's (accuracy, over-confidence) by name.
 
-    `shifts` has the shifts of accuracy by seed of the trials whose seeds differ.
+    `shifts` has each trial's shifts of accuracy by seed, for trials whose seeds differ; `changes` replace fields of
+    the sweep's record.
     """
     folder = SweepFolder(path)
     if "objectives" in changes:
-        changes.setdefault("reference", None)  # the usual corner is that of the usual objectives
+        changes.setdefault("reference", None)  # the default corner belongs to the default objectives
     folder.write_info(replace(sweep_info(), name=path.name, **changes))
     for number, (name, side) in enumerate(sides.items()):
         table = world.block_stats(*side, limit, seeds, (shifts or {}).get(name, ()))
@@ -121,7 +122,7 @@ def metric_samples(values_by_seed, image_noise, calibrated_bias=0.0, blocks=200)
 
 
 def split_samples(records, *, image_sd=0.5, deterministic=(), images=1000, seed=0):
-    """Return samples of records: {name: {metric: values by seed}}; images act on each record independently."""
+    """Return samples of records {name: {metric: values by seed}}; the image noise of the records is independent."""
     generator = np.random.default_rng(seed)
     records_samples = {}
     for name, metrics in records.items():

@@ -1,4 +1,4 @@
-"""Small CLIPs with random weights: of real parts in memory, and in the file formats of real checkpoints."""
+"""Small CLIPs with random weights: built from real components in memory, and in the file formats of checkpoints."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fpp_sweep.core.models.clip import Clip, Preprocess
 from fpp_sweep.core.text.tower import TextTower
 from tests.reference.naive import random_weights
 
-# one token each, so that "a photo of a" is four positions as with CLIP's tokenizer
+# Words of one token each, so that "a photo of a" has four tokens as with CLIP's tokenizer.
 WORDS = ("a", "photo", "of", "the", "an", "picture", "drawing", "small", "blurry", "x")
 
 
 class WordTokenizer:
     """A tokenizer of a few whole words and pairs of letters.
 
-    Lengths vary, beginnings are shared, and names never collide.
+    Texts have different lengths, some share their first tokens, and two names never have equal tokens.
 
     >>> WordTokenizer().encode("a photo") == [1, 2]
     True
@@ -40,12 +40,17 @@ class WordTokenizer:
         self.vocabulary = self.eot + 1
 
     def encode(self, text: str) -> list[int]:
-        words = re.findall(r"[a-z0-9]+|[^a-z0-9\s]", text.lower())
-        return [self._ids.get(piece, self._ids["?"]) for word in words for piece in _pieces(word)]
+        ids = []
+        for word in re.findall(r"[a-z0-9]+|[^a-z0-9\s]", text.lower()):
+            for piece in _pieces(word):
+                ids.append(self._ids.get(piece, self._ids["?"]))
+        return ids
 
 
 def _pieces(word: str) -> list[str]:
-    return [word] if word in WORDS else re.findall("..?", word)
+    if word in WORDS:
+        return [word]
+    return re.findall("..?", word)
 
 
 class SmallVisual(nn.Module):
@@ -135,7 +140,7 @@ def save_openai_archive(path: Path, *, seed: int = 0, quick_gelu: bool = True) -
         model.register_buffer(name, torch.tensor(value))
     image, text = torch.ones(1, 3, 32, 32, dtype=model.visual.conv1.weight.dtype), torch.zeros(1, 77, dtype=torch.int)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # tracing is deprecated, and is how OpenAI's archives were made
+        warnings.simplefilter("ignore")  # tracing is deprecated, but OpenAI's archives were made with it
         inputs = {"forward": (image, text), "encode_image": (image,), "encode_text": (text,)}
         traced = torch.jit.trace_module(model, inputs, check_trace=False)  # type: ignore[no-untyped-call]
         torch.jit.save(traced, path)
@@ -144,7 +149,7 @@ def save_openai_archive(path: Path, *, seed: int = 0, quick_gelu: bool = True) -
 
 
 def small_vit(**settings: Any) -> Clip:
-    """Return a random CLIP whose image tower is open_clip's ViT, three blocks on either side, as workers hold one."""
+    """Return a random CLIP as workers hold one: open_clip's ViT and a text tower of three blocks each."""
     from fpp_sweep.core.models.building import BpeTokenizer, make_clip  # imports open_clip
 
     vision = {**SMALL_SETTINGS["vision_cfg"], "layers": 3}

@@ -1,15 +1,18 @@
-"""Names of built-in methods by their role in the tests, so that only this file changes when a row is renamed."""
+"""Names of built-in methods by their role in the tests, so that only this file changes when a method is renamed."""
 
 import re
 
-from fpp_sweep.spec import catalogue
-
-PLAIN, TPT, CTPT, OTPT, *OTHERS = catalogue.BUILT_IN  # a new row comes after these
-SAM, ASAM = (dict(zip((TPT, CTPT, OTPT), names, strict=True)) for names in (OTHERS[:3], OTHERS[3:6]))
-ENT_ENT, DYNAPROMPT = OTHERS[6], dict(zip((TPT, CTPT, OTPT), OTHERS[11:14], strict=True))
-OTPT_SQUARED = OTHERS[14]
-ENT_REG, REG_ENT = (dict(zip((CTPT, OTPT), OTHERS[first:11:2], strict=True)) for first in (7, 8))
-NAMES = {"zero_shot": PLAIN, "tpt": TPT, "ctpt": CTPT, "otpt": OTPT}  # by role: the words of the tests' texts
+PLAIN, TPT, CTPT, OTPT = "zero_shot", "tpt", "ctpt", "otpt"
+OTPT_SQUARED = "otpt_squared"
+# variants, by the method that they extend
+SAM = {TPT: "tpt_sam", CTPT: "ctpt_sam", OTPT: "otpt_sam"}
+ASAM = {TPT: "tpt_asam", CTPT: "ctpt_asam", OTPT: "otpt_asam"}
+DYNAPROMPT = {TPT: "dynaprompt", CTPT: "dynaprompt_ctpt", OTPT: "dynaprompt_otpt"}
+# two steps: on the entropy twice, on the entropy and then the penalty, or on the penalty and then the entropy
+ENT_ENT = "tpt_ent_ent"
+ENT_REG = {CTPT: "ctpt_ent_reg", OTPT: "otpt_ent_reg"}
+REG_ENT = {CTPT: "ctpt_reg_ent", OTPT: "otpt_reg_ent"}
+NAMES = {"zero_shot": PLAIN, "tpt": TPT, "ctpt": CTPT, "otpt": OTPT}  # by the word that texts of the tests use
 ROLES = {name: role for role, name in NAMES.items()}
 
 

@@ -1,4 +1,4 @@
-"""The commands as processes, as users start them, and the traces that they leave."""
+"""The package's commands as processes, as users start them, and the files and processes that they leave."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from fpp_sweep.trial.worker import Worker
 from tests.kit.names import named
 
 ROOT = Path(__file__).parent.parent.parent
-# two datasets would show no more here than one
+# one dataset: tests of whole sweeps would test nothing more with two
 SMALL_SPACE = named("""
 base: {fpp.steps: 2, views.count: 4, adapt.view_fraction: 0.5}
 params:
@@ -65,18 +65,23 @@ def only_sweep(folder) -> SweepFolder:
 
 
 def descendants(pid):
-    """Return the processes below a process, with their command lines."""
+    """Return the command lines of a process's descendants by process ID."""
     command_lines, parents = {}, {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            command_lines[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ")
-        except (OSError, ValueError):  # gone meanwhile
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            command_line = (path / "cmdline").read_text().replace("\0", " ")
+        except (OSError, ValueError):  # the process has ended since the folder was listed
             continue
-    below = {pid}
-    while grown := {child for child, parent in parents.items() if parent in below} - below:
-        below |= grown
-    return {child: command_lines[child] for child in below - {pid} if child in command_lines}
+        parents[int(path.name)] = parent
+        command_lines[int(path.name)] = command_line
+    found: dict[int, str] = {}
+    generation = {pid}
+    while generation:
+        children = {child for child, parent in parents.items() if parent in generation}
+        generation = children - found.keys()
+        found |= {child: command_lines[child] for child in generation}
+    return found
 
 
 def start_tune(folder, *words, space=SMALL_SPACE):
@@ -88,7 +93,7 @@ def start_tune(folder, *words, space=SMALL_SPACE):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # a test run in the background of a shell ignores SIGINT, and so would its children
+        # A shell starts background processes with SIGINT ignored, and child processes inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
@@ -100,7 +105,7 @@ def complete_records(folder):
 
 
 def assert_same_as_in_one_process(sweep, space, cache, records=None):
-    """Run every trial of the sweep again, or these, with one worker in this process: the bits must be equal."""
+    """Run the trials of the sweep, or only `records`, again with one worker in this process; compare the bits."""
     space = replace(space, work=replace(space.work, cache=str(cache)))
     worker = Worker(worker_spec(space, gpus=0.0))
     plan = make_plan(space, worker)
@@ -112,7 +117,7 @@ def assert_same_as_in_one_process(sweep, space, cache, records=None):
 
 @contextmanager
 def killed_at_end(process):
-    """Kill the process and all below it when the test ends, if they still run."""
+    """Kill the process and its descendants at the end of the block if the process still runs."""
     with process:
         try:
             yield process
@@ -122,7 +127,7 @@ def killed_at_end(process):
 
 
 def kill_tree(pid):
-    """Kill a process and all below it at once, as a power cut does."""
+    """Kill a process and its descendants with SIGKILL, as a power cut does."""
     for process_id in (pid, *descendants(pid)):
         with suppress(ProcessLookupError):
             os.kill(process_id, signal.SIGKILL)

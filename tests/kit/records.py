@@ -1,4 +1,4 @@
-"""Records of sweeps that never ran, and the folders that a driver would have left."""
+"""Records and folders of sweeps, written without running anything."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig
 from tests.kit.names import CTPT, OTPT, PLAIN, TPT
 
-CREATED = 1_795_201_952.0  # seconds since 1970: 2026-11-20, so that numbers made from it can be recognised
+CREATED = 1_795_201_952.0  # seconds since 1970: 2026-11-20, the date in the default name of a sweep
 ACCURACY = Objective(metric="accuracy", goal="max")
 ECE = Objective(metric="ece", goal="min")
 NLL = Objective(metric="nll", goal="min")
@@ -33,7 +33,7 @@ SEARCHED_RANGES = {"fpp.context_var": {"low": 1e-5, "high": 1e-2, "log": True}}
 
 
 def split_result(accuracy=70.0, ece=5.0, *, datasets=DATASETS, seeds=2):
-    """Return averages of these values; datasets differ from the average by their position."""
+    """Return a result with these averages; a dataset's difference from the average depends on its position."""
     by_dataset = {}
     for position, dataset in enumerate(datasets):
         offset = position - (len(datasets) - 1) / 2
@@ -55,7 +55,7 @@ def split_result(accuracy=70.0, ece=5.0, *, datasets=DATASETS, seeds=2):
 
 
 def numbered_values(number):
-    """Return accuracy and ECE of a trial whose values are not given: both improve with the number."""
+    """Return the default accuracy and ECE of a trial; both improve with its number."""
     return 53.0 + number, 11.5 - 0.7 * number
 
 
@@ -118,7 +118,7 @@ def failed(number, reason="FloatingPointError: non-finite objectives ['ece']", *
 
 
 def running(number, **changes):
-    """Return the record of a trial that has begun."""
+    """Return the record of a trial that is running."""
     return trial(number, **{"state": "running", "finished": None, "values": None, "results": {}, **changes})
 
 
@@ -212,7 +212,7 @@ def sweep_with_effects(count=60, seed=0):
 
 
 def write_sweep(path: Path, info: SweepInfo, records: Sequence[TrialRecord]) -> SweepFolder:
-    """Write the records of a sweep into a folder of its name below the path."""
+    """Write the records of a sweep into the folder `path / info.name`."""
     folder = SweepFolder(path / info.name)
     folder.write_info(info)
     for record in records:

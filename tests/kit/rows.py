@@ -1,4 +1,4 @@
-"""Further rows of the catalogue for the time of a test: a stateful method, and a metric of a column."""
+"""Rows that tests add to the catalogue for a while: a stateful method, and a metric of a column."""
 
 from __future__ import annotations
 

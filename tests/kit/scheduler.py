@@ -1,4 +1,4 @@
-"""The scheduler without Ray, with fake workers that behave as a test says."""
+"""The scheduler without Ray, with fake workers whose behaviour the test chooses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fpp_sweep.trial.store import TaskStore
 from fpp_sweep.workers.scheduler import LostError, TaskScheduler
 from tests.kit.tasks import KEYS, MODEL, evaluation
 
-HANGS_AFTER = 5.0  # seconds; a test that takes longer hangs
+HANGS_AFTER = 5.0  # seconds for a task; only a task that hangs takes longer
 WORK = 0.001  # seconds for a task
 SHORT_TIMEOUT = 0.2  # seconds for a task, in tests of tasks that hang
 USER_ERROR = "dtd, worker 0 on here: ValueError: not this one"
@@ -31,7 +31,7 @@ def is_pretraining(task: Any) -> bool:
 
 @dataclass(eq=False)
 class FakeWorker:
-    """A worker that behaves as its harness says."""
+    """A worker whose tasks end as the harness's `behaviour` decides."""
 
     harness: Harness
     info: ModelInfo
@@ -40,7 +40,7 @@ class FakeWorker:
     ran: list[Any] = field(default_factory=list)
     adapters: list[str] = field(default_factory=list)  # the most recently used last
     lost: asyncio.Event = field(default_factory=asyncio.Event)
-    is_draining: bool = False  # rather than dead
+    is_draining: bool = False  # whether a lost worker is alive on a node that Ray drains; otherwise its process is dead
     released: asyncio.Event = field(default_factory=asyncio.Event)  # its resources are free
 
     async def run(self, task: Any, inputs: Any, adapter_key: str) -> Any:
@@ -202,7 +202,7 @@ async def fail_here(worker: FakeWorker, task: Any) -> TaskFailed:
 
 
 def only_for(condition: Any, behaviour: Any) -> Any:
-    """Behave like this for tasks that meet the condition, and succeed for the others."""
+    """Return a behaviour that is `behaviour` for tasks that meet the condition, and success for all other tasks."""
 
     async def behave(worker: FakeWorker, task: Any) -> Any:
         return await (behaviour if condition(task) else succeed)(worker, task)
@@ -211,7 +211,7 @@ def only_for(condition: Any, behaviour: Any) -> Any:
 
 
 def once(behaviour: Any) -> Any:
-    """Behave like this for the first task, on any worker, and succeed for the others."""
+    """Return a behaviour that is `behaviour` for the first task, on any worker, and success for all later tasks."""
     left = [behaviour]
 
     async def behave(worker: FakeWorker, task: Any) -> Any:

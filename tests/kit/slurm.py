@@ -1,4 +1,4 @@
-"""A SLURM cluster of simulated machines, from Debian packages; all its files are in one folder."""
+"""A SLURM cluster of simulated machines, made with Debian's packages; all its files are in one folder."""
 
 from __future__ import annotations
 
@@ -42,15 +42,17 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
 
-def why_not() -> str:
-    """Why there can be no such SLURM here; nothing, if there can."""
-    missing = [tool for tool in TOOLS if not shutil.which(tool, path=hosts.CLEAN["PATH"])]
-    return f"SLURM needs {', '.join(missing)}" if missing else hosts.why_not()
+def missing_requirement() -> str:
+    """Return the reason why this computer cannot run such a cluster, or an empty text if it can."""
+    missing = [tool for tool in TOOLS if not shutil.which(tool, path=hosts.ENVIRONMENT["PATH"])]
+    if missing:
+        return f"SLURM needs {', '.join(missing)}"
+    return hosts.missing_requirement()
 
 
 @dataclass(frozen=True)
 class Slurm:
-    """A controller, on the first machine, and nodes, on the others."""
+    """A SLURM cluster: the first machine is the controller, the others are nodes."""
 
     site: Site
     folder: Path
@@ -61,30 +63,33 @@ class Slurm:
 
     @property
     def home(self) -> Path:
-        """A folder that all machines see, with an environment in it: where jobs are submitted."""
+        """The folder that all machines share; it has a Python environment, and jobs are submitted there."""
         return self.folder / "home"
 
     def run(self, command: str) -> str:
         """Run a command on the controller and return its output."""
-        return (
-            self.site.machines[0].run(f"export SLURM_CONF={self.folder}/slurm.conf; cd {self.home}; {command}").strip()
-        )
+        controller = self.site.machines[0]
+        return controller.run(f"export SLURM_CONF={self.folder}/slurm.conf; cd {self.home}; {command}").strip()
 
     def job(self, number: str) -> dict[str, str]:
         """Return the fields that SLURM shows of a job."""
-        return dict(word.split("=", 1) for word in self.run(f"scontrol show job {number}").split() if "=" in word)
+        fields = {}
+        for word in self.run(f"scontrol show job {number}").split():
+            name, equals, value = word.partition("=")
+            if equals:
+                fields[name] = value
+        return fields
 
     def start(self) -> None:
+        """Configure and start the controller and the nodes, and wait until all nodes are idle."""
         for name in ("munge", "state", "home"):
             (self.folder / name).mkdir(mode=0o700)
         controller = self.site.machines[0]
-        lines = [
-            f"NodeName={node.name} NodeAddr={node.address} Sockets=1 CoresPerSocket=2 CPUs=2" for node in self.nodes
-        ]
-        (self.folder / "slurm.conf").write_text(
-            CONF.format(controller=controller, folder=self.folder) + "\n".join(lines) + "\n"
-        )
-        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # it is not used, but looked for
+        configuration = CONF.format(controller=controller, folder=self.folder)
+        for node in self.nodes:
+            configuration += f"NodeName={node.name} NodeAddr={node.address} Sockets=1 CoresPerSocket=2 CPUs=2\n"
+        (self.folder / "slurm.conf").write_text(configuration)
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # unused, but SLURM demands the file
         key = self.folder / "munge/key"
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o400)
@@ -98,18 +103,18 @@ class Slurm:
 
 @contextmanager
 def slurm(nodes: int) -> Iterator[Slurm]:
-    """SLURM with so many nodes; however the test ends, it does."""
+    """Start a SLURM cluster with this number of nodes, and stop it at the end of the block, also after a failure."""
     with tempfile.TemporaryDirectory(prefix="slurm-", dir=SHARED, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         with hosts.hosts(nodes + 1, folder / "machines", shared=[ROOT]) as site:
-            there = Slurm(site, folder)
-            there.start()
-            make_environment(there.home / "env")
-            yield there
+            cluster = Slurm(site, folder)
+            cluster.start()
+            make_environment(cluster.home / "env")
+            yield cluster
 
 
 def make_environment(folder: Path) -> None:
-    """As a user makes it, but that the packages are those of these tests."""
+    """Make a virtual environment with a `ray` command, whose packages are those of this checkout and of its tests."""
     import venv
 
     venv.create(folder, symlinks=True)

@@ -27,7 +27,7 @@ work: {datasets: [dtd], baselines: [zero_shot, tpt]}
 HERE: dict[str, Any] = {"device": "cpu", "arithmetic": "", "node": "here", "pid": 1, "seconds": 0.0}
 MODEL_INFO = ModelInfo(name="none", digest="none", embedding_scale=1.0, **HERE)
 DATASET_INFOS = {"val": (dataset_info("dtd", "val", 100),), "test": (dataset_info("dtd", "test", 60),)}
-# powers and round numbers, so that each sum can be taken apart
+# round numbers, so that a reader sees the terms of a sum of seconds
 SPEED = Speed(step=0.5, image=0.02, plain=0.05, begin=1.0, draw=0.2, tower=0.02)
 
 

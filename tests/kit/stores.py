@@ -30,7 +30,7 @@ def rows(database: Path, query: str, *values: object) -> list[tuple[object, ...]
 
 
 def contents(database: Path) -> dict[str, list[tuple[object, ...]]]:
-    """Return all that the sweeps' active runs consist of, by the runs' names rather than MLflow's random ids."""
+    """Return all data of the sweeps' active runs by table; the runs have their names and not MLflow's random ids."""
     active = "from runs join {0} t on t.run_uuid = runs.run_uuid where lifecycle_stage = 'active'"
     return {
         "runs": rows(database, "select name, status, start_time, end_time from runs where lifecycle_stage = 'active'"),
@@ -44,7 +44,7 @@ def contents(database: Path) -> dict[str, list[tuple[object, ...]]]:
 
 
 def as_sets(tables: dict[str, list[tuple[object, ...]]]) -> dict[str, set[tuple[object, ...]]]:
-    """Return each table's rows as a set; fail if a row is there twice."""
+    """Return each table's rows as a set; fail if a table has a row twice."""
     for name, table_rows in tables.items():
         assert len(table_rows) == len(set(table_rows)), f"{name} has a row twice"
     return {name: set(table_rows) for name, table_rows in tables.items()}
@@ -58,7 +58,7 @@ def free_port() -> int:
 
 
 class Server:
-    """A real MLflow server over an SQLite file; can be killed and started again."""
+    """A real MLflow server over an SQLite file, which can be killed and started again."""
 
     def __init__(self, folder: Path) -> None:
         self.database = folder / "server.db"
@@ -102,7 +102,7 @@ class Server:
 
 @contextmanager
 def server(folder: Path, template: Path) -> Iterator[Server]:
-    """Yield a server whose tables exist, before its start."""
+    """Yield a server that is not started; its database is a copy of `template`, which has MLflow's tables."""
     mlflow = Server(folder)
     shutil.copyfile(template, mlflow.database)
     try:
@@ -113,12 +113,13 @@ def server(folder: Path, template: Path) -> Iterator[Server]:
 
 # ------------------------------------------------------------ proxies
 
-Fault = int | Literal["drop", "lost"] | None  # a status; no answer; an error after the request was carried out
+# an HTTP status; "drop": no answer; "lost": an error although the server carried out the request; None: no fault
+Fault = int | Literal["drop", "lost"] | None
 
 
 @contextmanager
 def proxy(server: str, choose_fault: Callable[[BaseHTTPRequestHandler], Fault]) -> Iterator[str]:
-    """Forward requests, apart from those that `choose_fault` makes fail; yield the proxy's HOST:PORT."""
+    """Forward requests to the server, or answer with the fault of `choose_fault`; yield the proxy's HOST:PORT."""
 
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
@@ -165,7 +166,7 @@ def proxy(server: str, choose_fault: Callable[[BaseHTTPRequestHandler], Fault]) 
 
 @contextmanager
 def authenticating_proxy(server: str, *, token: str = "", user: str = "", password: str = "") -> Iterator[str]:
-    """Refuse requests without the token, or without the name and the password."""
+    """Yield the HOST:PORT of a proxy that refuses requests without the token, or without the name and password."""
     expected = f"Bearer {token}" if token else "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
     def choose_fault(request: BaseHTTPRequestHandler) -> Fault:
@@ -177,7 +178,10 @@ def authenticating_proxy(server: str, *, token: str = "", user: str = "", passwo
 
 @contextmanager
 def faulty_proxy(server: str, *, share: float, seed: int, faults: list[Fault]) -> Iterator[str]:
-    """Make a share of the requests fail in four ways, drawn from the seed; the faults are added to the list."""
+    """Yield the HOST:PORT of a proxy that lets a share of the requests fail, and that appends each fault to the list.
+
+    A random generator with the seed chooses the requests and, for each, one of four faults.
+    """
     draw = random.Random(seed)
 
     def choose_fault(_: BaseHTTPRequestHandler) -> Fault:

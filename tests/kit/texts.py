@@ -17,13 +17,13 @@ from tests.reference.naive import NaiveText, prompt_features, random_views, rand
 
 CLASSES = ("forest", "sea or lake", "annual crop land", "b-52", "dog", "ox", "industrial buildings")
 PROMPT = "a photo of a"
-# like a MaPLe checkpoint: two context tokens, words after them, and prompts of two deeper layers
+# arguments of `twins` that resemble a MaPLe checkpoint: two context tokens, words after them, two deeper prompts
 MAPLE: dict[str, Any] = {"layers": 4, "prompt": "a photo", "after": "of a", "deep": 2}
 
 
 @dataclass(frozen=True)
 class Twins:
-    """One random text tower and list of classes, as the naive reference and as the engine hold them."""
+    """A random text tower with a list of classes, in the form of the naive reference and in the form of the engine."""
 
     naive: NaiveText
     token_ids: Tensor  # (K, 77)

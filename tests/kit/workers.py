@@ -1,4 +1,4 @@
-"""Real workers on the embedded model, the two executors, and a gate that holds tasks."""
+"""Real workers on the embedded model, the two executors, and a gate at which tasks wait."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tests.kit.waiting import wait_for
 
 @contextmanager
 def worker_factory(cache: Path) -> Iterator[Callable[..., Worker]]:
-    """Yield a function that makes workers, which share a model and a cache.
+    """Yield a function that makes workers; all workers share a model and a cache.
 
-    Workers set torch's threads, which are restored at the end.
+    Workers set torch's number of threads. The end of the block restores it.
     """
     threads = torch.get_num_threads()
     clips: list[Any] = []
@@ -45,7 +45,7 @@ def worker_factory(cache: Path) -> Iterator[Callable[..., Worker]]:
 
 
 def plan_of(worker, *, datasets=("digits",), seeds=(0,), splits=("val",), **options):
-    """Return a plan of the worker's datasets."""
+    """Return a plan over the datasets, which the worker describes."""
     described = {split: tuple(worker.describe(datasets, split)) for split in splits}
     return Plan(datasets=described, seeds=tuple(seeds), **options)
 
@@ -56,9 +56,9 @@ def inline(worker, plan, folder):
 
 
 class InProcess:
-    """A real worker in this process as the scheduler sees it.
+    """A real worker in this process, with the interface that the scheduler expects.
 
-    `around` is called before and after a task; it may wait, or lose the worker.
+    `around` is awaited before and after each task. It may wait, or raise LostError.
     """
 
     def __init__(self, worker: Any, around: Any = None) -> None:
@@ -91,13 +91,13 @@ class InProcess:
 
 @dataclass
 class ScheduledExecutor:
-    """An executor, as `actors.Pool` is, on a scheduler in a thread of this process."""
+    """An executor with a scheduler in a thread of this process; `actors.Pool` is the same with a scheduler on Ray."""
 
     scheduler: TaskScheduler
     loop: asyncio.AbstractEventLoop
 
     def results(self, tasks: Any, order: int = 0) -> Iterator[Any]:
-        """See trial.Executor."""
+        """Yield each task with its result, as `Executor.results` does."""
         waiting = {}
         for task in tasks:
             waiting[asyncio.run_coroutine_threadsafe(self.scheduler.result(task, order), self.loop)] = task
@@ -115,7 +115,7 @@ class ScheduledExecutor:
 def scheduled(
     workers: Any, keys: Any, store: Any, *, around: Any = None, attempts: int = 1
 ) -> Iterator[ScheduledExecutor]:
-    """Open an executor whose scheduler starts each of these workers once, and again when it is lost."""
+    """Open an executor whose scheduler starts each of the workers once, and starts a lost worker again."""
     free = list(workers)
 
     async def start_worker() -> InProcess:
@@ -150,7 +150,10 @@ def scheduled(
 
 @contextmanager
 def executing(kind, worker, plan, folder, *, workers=2, **options):
-    """Open an executor of that kind, with a store in the folder; `around` applies to workers of a scheduler."""
+    """Open an executor, `inline` or on a scheduler, with a store in the folder.
+
+    `workers` and the options apply to a scheduler alone.
+    """
     if kind == "inline":
         with nullcontext(inline(worker, plan, folder)) as executor:
             yield executor
@@ -161,7 +164,7 @@ def executing(kind, worker, plan, folder, *, workers=2, **options):
 
 
 class Gate:
-    """A gate that holds every task which a scheduler's worker begins after the first `free` tasks."""
+    """A gate that lets the first `free` tasks of a scheduler's workers begin, and at which all later tasks wait."""
 
     def __init__(self, free):
         self.free, self.opened = free, asyncio.Event()
@@ -172,7 +175,7 @@ class Gate:
             await self.opened.wait()
 
     def open(self, executor):
-        """Release the held task once no other task waits; return the number of finished tasks."""
+        """Release the waiting task once it is the only unfinished one; return the number of finished tasks."""
         scheduler = getattr(executor, "scheduler", None)
         if scheduler is None:
             return len(list(executor.store.root.rglob("*.task")))

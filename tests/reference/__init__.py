@@ -1,1 +1,1 @@
-"""Plain, slow implementations of what the package computes fast; they import nothing from it."""
+"""Plain, slow implementations of the package's computations; they import nothing from the package."""

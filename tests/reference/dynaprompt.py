@@ -1,7 +1,7 @@
-"""DynaPrompt, one sample and one slot at a time; written from the protocol alone.
+"""DynaPrompt, one sample and one slot at a time, written from the protocol alone.
 
-The released selection has two mistakes, which the rule `released` repeats: the fresh slot's rank by entropy also cuts
-the ranking by difference, and the slots that pass both cuts are used as ranks by entropy.
+The released selection has two mistakes, which the rule `released` repeats. First, the fresh slot's rank by entropy also
+cuts the ranking by difference. Second, the numbers of the slots that pass both cuts are used as ranks by entropy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests.reference.naive import NaiveText, Penalty, marginal_entropy, prompt_features, unit
 
-SAME_OFFSET = 1e-5  # offsets that differ by no more share the values of the lowest slot
+SAME_OFFSET = 1e-5  # slots whose offsets differ by at most this share entropy and difference of the lowest such slot
 
 
 @dataclass
@@ -66,24 +66,24 @@ def dynaprompt_one(
     """Adapt to one sample's views (V, D), which need not be of unit norm, and predict view 0."""
     views, trace = unit(views), Trace()
     slots = len(buffer.offsets)
-    # a fresh slot
+    # 1. make a fresh slot if all are used
     if all(count > 0 for count in buffer.use):
         oldest = buffer.order[0]
         buffer.offsets[oldest] = 0
         buffer.use[oldest] = 0
     trace.init_slot = buffer.order[0]
-    # the logits of each view under each slot
+    # 2. compute the logits of each view under each slot
     logits = []
     with torch.no_grad():
         for slot in range(slots):
             features = prompt_features(text, token_ids, buffer.context + buffer.offsets[slot])
             logits.append(logit_scale * views @ features.T)
-    view_entropies = [entropies(of_slot) for of_slot in logits]
+    # 3. rank the slots by mean entropy and by difference, and select some
+    view_entropies = [entropies(slot_logits) for slot_logits in logits]
     trace.entropy = [values.mean().item() for values in view_entropies]
-    trace.difference = [
-        probability_difference(of_slot) if rule == "described" else logit_difference(of_slot) for of_slot in logits
-    ]
-    for slot in range(slots):  # slots that are the same prompt
+    difference = probability_difference if rule == "described" else logit_difference
+    trace.difference = [difference(slot_logits) for slot_logits in logits]
+    for slot in range(slots):
         for lower in range(slot):
             if (buffer.offsets[slot] - buffer.offsets[lower]).abs().max() <= SAME_OFFSET:
                 trace.entropy[slot] = trace.entropy[lower]
@@ -94,10 +94,10 @@ def dynaprompt_one(
         buffer.order.remove(slot)
         buffer.order.append(slot)
         buffer.use[slot] += 1
-    # views, by their mean entropy over the selected slots
+    # 4. select views by their mean entropy over the selected slots
     mean = torch.stack([view_entropies[slot] for slot in trace.selected]).mean(dim=0)
     trace.views = torch.argsort(mean)[: max(1, int(selection * len(views)))].tolist()
-    # one step, slot by slot: AdamW treats each coordinate by itself
+    # 5. take one step; slots are optimized separately, because AdamW treats each coordinate separately
     count = len(trace.selected)
     for slot in range(slots):
         offset = buffer.offsets[slot].clone().requires_grad_()
@@ -115,13 +115,13 @@ def dynaprompt_one(
         optimizer.step()
         buffer.offsets[slot] = offset.detach()
     trace.loss = trace.entropy_loss + weight * trace.penalty
-    # the mean of the selected slots' logits after the step
-    after = {}
+    # 6. average the selected slots' logits after the step
+    logits_after = {}
     with torch.no_grad():
         for slot in sorted(set(trace.selected)):
             features = prompt_features(text, token_ids, buffer.context + buffer.offsets[slot])
-            after[slot] = logit_scale * views[0] @ features.T
-    trace.logits = torch.stack([after[slot] for slot in trace.selected]).mean(dim=0)
+            logits_after[slot] = logit_scale * views[0] @ features.T
+    trace.logits = torch.stack([logits_after[slot] for slot in trace.selected]).mean(dim=0)
     return trace
 
 
@@ -132,7 +132,7 @@ def entropies(logits: Tensor) -> Tensor:
 
 def logit_difference(logits: Tensor) -> float:
     """Return the largest logit of view 0 minus the mean of the largest logits of the other views."""
-    largest = [max(of_view) for of_view in logits.tolist()]
+    largest = [max(view_logits) for view_logits in logits.tolist()]
     return mean_difference(largest[0], largest[1:])
 
 
@@ -144,7 +144,7 @@ def probability_difference(logits: Tensor) -> float:
 
 
 def mean_difference(value: float, rest: Sequence[float]) -> float:
-    """Return the mean of value - x over the rest; 0 if there is no rest."""
+    """Return the mean of `value - number` over the numbers of the rest, or 0 if there are none."""
     total = 0.0
     for number in rest:
         total += value - number
@@ -152,11 +152,12 @@ def mean_difference(value: float, rest: Sequence[float]) -> float:
 
 
 def descending(values: Sequence[float]) -> list[int]:
-    """Return slots by value, the largest first; of equal values, the lower slot first."""
+    """Return the slots in descending order of their values; of slots with equal values, the lower one comes first."""
     return sorted(range(len(values)), key=lambda slot: (-values[slot], slot))
 
 
 def naive_select_slots(trace: Trace, rule: str) -> None:
+    """Fill in the trace's rankings, candidates and selected slots by the rule."""
     slots, init = len(trace.entropy), trace.init_slot
     trace.entropy_order = descending(trace.entropy)
     trace.difference_order = descending(trace.difference)
@@ -174,4 +175,5 @@ def naive_select_slots(trace: Trace, rule: str) -> None:
     if rule == "corrected":
         trace.selected = [*trace.candidates, init]
     else:
-        trace.selected = [slot for slot in trace.entropy_order if slot in trace.candidates] or [init]
+        ranked_candidates = [slot for slot in trace.entropy_order if slot in trace.candidates]
+        trace.selected = ranked_candidates or [init]

@@ -1,7 +1,7 @@
-"""The methods that need cached features, and the relatives of A-TPT, written for readers and not for speed.
+"""The methods of docs/family.md, written for readers and not for speed.
 
-One sample or one item at a time, with plain loops; nothing is imported from the package. Written from the formulas of
-docs/family.md. V views (view 0 is the plain one), K classes, D feature dimension, T the unit text features (K, D).
+Plain loops over samples and cache items follow the formulas of docs/family.md; nothing is imported from the package.
+Letters in shapes: V views (view 0 is the plain one), K classes, D feature dimension. `text` are unit features (K, D).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests.reference.naive import Adapted, NaiveText, adamw_of, most_confident, prompt_features, unit
 
-VOTE_FLOOR = 1e-6
+VOTE_FLOOR = 1e-6  # added to each class's votes, so that no share is zero
 
 
 def entropy(probabilities: Tensor) -> float:
@@ -23,12 +23,12 @@ def entropy(probabilities: Tensor) -> float:
 
 
 def order_of_entropy(views: Tensor, text: Tensor, scale: float) -> list[int]:
-    """Return the indices of views, the most confident first."""
+    """Return the indices of the views (V, D) by entropy, the most confident view first."""
     entropies = [entropy(torch.softmax(scale * text @ view, dim=0)) for view in views]
     return sorted(range(len(views)), key=entropies.__getitem__)
 
 
-# template ensembles
+# Template ensembles
 
 
 def ensemble(text: NaiveText, token_ids_by_class: list[Tensor]) -> Tensor:
@@ -46,7 +46,7 @@ def ensemble(text: NaiveText, token_ids_by_class: list[Tensor]) -> Tensor:
 
 
 def zero(cosines: Tensor, order: list[int], voting: int, *, released: bool) -> Tensor:
-    """Return the votes (K,) of one sample with cosines (V, K), the extra vote of a tie included."""
+    """Return the votes (K,) of one sample with cosines (V, K), including the extra vote that breaks a tie."""
     classes = cosines.shape[1]
     votes = torch.zeros(classes, dtype=cosines.dtype)
     for view in order[:voting]:
@@ -62,16 +62,16 @@ def zero(cosines: Tensor, order: list[int], voting: int, *, released: bool) -> T
             votes[int(cosines[view].argmax())] += 1
             return votes
     candidates = tied
-    if released:
-        struck_out = [classes - 1 - k for k in tied]
-        candidates = [k for k in range(classes) if k not in struck_out]
-    last = cosines[order[voting]]
-    votes[max(candidates, key=lambda k: float(last[k]))] += 1
+    if released:  # a wrong index in the released code: it excludes class K - 1 - k for every tied class k
+        excluded = [classes - 1 - k for k in tied]
+        candidates = [k for k in range(classes) if k not in excluded]
+    first_other_view = cosines[order[voting]]
+    votes[max(candidates, key=lambda k: float(first_other_view[k]))] += 1
     return votes
 
 
 def vote_shares(votes: Tensor) -> Tensor:
-    """Return the shares of votes, with the floor."""
+    """Return the classes' shares of the votes, after VOTE_FLOOR is added to each."""
     return (votes + VOTE_FLOOR) / (votes.sum() + len(votes) * VOTE_FLOOR)
 
 
@@ -101,18 +101,20 @@ def mta(
     def kernel(mode: Tensor) -> Tensor:
         return torch.exp(-((views - mode) ** 2).sum(-1) / (2 * h**2))
 
-    y, mode = torch.full((count,), 1 / count, dtype=views.dtype), views[0]
+    weights, mode = torch.full((count,), 1 / count, dtype=views.dtype), views[0]
     for _ in range(5):
-        fixed = kernel(mode)
+        density = kernel(mode)
         for _ in range(5):
-            before, y = y, torch.softmax((fixed + affinity_weight * affinities @ y) / temperature, dim=0)
-            if (y - before).norm() < 1e-6:
+            previous_weights = weights
+            weights = torch.softmax((density + affinity_weight * affinities @ weights) / temperature, dim=0)
+            if (weights - previous_weights).norm() < 1e-6:
                 break
         for _ in range(5):
-            before, mode = mode, unit((y * kernel(mode)) @ views)
-            if (mode - before).norm() < 1e-6:
+            previous_mode = mode
+            mode = unit((weights * kernel(mode)) @ views)
+            if (mode - previous_mode).norm() < 1e-6:
                 break
-    return mode, y, h
+    return mode, weights, h
 
 
 # TPS
@@ -121,7 +123,7 @@ def mta(
 def tps(
     views: Tensor, text: Tensor, scale: float, *, lr: float = 5e-3, fraction: float = 0.1, shared: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return logits (K,) and the shift, by autograd and torch's AdamW."""
+    """Return logits (K,) and the shift of the text features, with autograd and torch's AdamW."""
     shift = torch.zeros_like(text[0] if shared else text).requires_grad_()
     optimizer = adamw_of(shift, lr, 0.01)
 
@@ -140,7 +142,7 @@ def tps(
 
 @dataclass
 class Item:
-    """A feature in a cache."""
+    """An image feature in a cache, with its prediction."""
 
     feature: Tensor
     entropy: float
@@ -149,20 +151,20 @@ class Item:
 
 @dataclass
 class CacheStream:
-    """The stream of TDA or BoostAdapter."""
+    """The caches of TDA or BoostAdapter, which change with every sample of a stream."""
 
     text: Tensor
     scale: float
     alpha: float
     beta: float
-    delta: int | None = None  # of BoostAdapter; None: TDA
-    plain: bool = False  # whether BoostAdapter files the plain view
+    delta: int | None = None  # BoostAdapter's number of further items of a class; None: TDA
+    plain: bool = False  # whether the query is the plain view instead of the mean of the confident views
     fraction: float = 0.1
     positive: dict[int, list[Item]] = field(default_factory=dict)
     negative: dict[int, list[Item]] = field(default_factory=dict)
 
     def predict(self, views: Tensor) -> Tensor:
-        """File one sample with views (V, D), and return its logits (K,)."""
+        """Add one sample with views (V, D) to the caches, and return its logits (K,)."""
         order = order_of_entropy(views, self.text, self.scale)
         chosen = order[: max(1, int(self.fraction * len(views)))]
         query_views = views[chosen]
@@ -245,7 +247,7 @@ def huber(features: Tensor, delta: float = 0.5) -> Tensor:
 
 
 def rtpt_scores(views: Tensor, neighbours: int = 20) -> Tensor:
-    """Return R-TPT's score of each view; a view itself is left out by its index."""
+    """Return R-TPT's score of each view: its mean cosine to the nearest of the other views."""
     scores = []
     for i in range(len(views)):
         cosines = sorted((float(views[i] @ views[j]) for j in range(len(views)) if j != i), reverse=True)
@@ -267,7 +269,7 @@ def adapt_rtpt(
     selection: float = 0.1,
     weight: float = 0.0,
 ) -> Adapted:
-    """Adapt to one sample by R-TPT; `weight` is not used."""
+    """Adapt to one sample by R-TPT, which ignores `weight`."""
     views = unit(views)
     context = context0.clone().requires_grad_()
     optimizer = adamw_of(context, lr, weight_decay)

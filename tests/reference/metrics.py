@@ -1,4 +1,4 @@
-"""Accuracy and calibration as loops over samples, with 20 bins; in per cent except for AURC."""
+"""Accuracy and calibration metrics as loops over samples, with 20 bins; all but AURC are in per cent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def accuracy(probabilities: Floats, labels: Ints) -> float:
 
 
 def ece(probabilities: Floats, labels: Ints) -> float:
-    """Expected calibration error: gaps of the bins (lo, hi], weighted by their share of the samples."""
+    """Return the expected calibration error: the bins' gaps, weighted by their shares of the samples."""
     confidences, hits = _confidences(probabilities, labels)
     total = 0.0
     for low, high in _equal_bins():
@@ -34,7 +34,7 @@ def ece(probabilities: Floats, labels: Ints) -> float:
 
 
 def mce(probabilities: Floats, labels: Ints) -> float:
-    """Maximum calibration error: the largest gap of any bin that holds a sample."""
+    """Return the maximum calibration error: the largest gap of a bin."""
     confidences, hits = _confidences(probabilities, labels)
     worst = 0.0
     for low, high in _equal_bins():
@@ -44,7 +44,7 @@ def mce(probabilities: Floats, labels: Ints) -> float:
 
 
 def sce(probabilities: Floats, labels: Ints) -> float:
-    """Static calibration error: every sample counts for every class, with that class's probability."""
+    """Return the static calibration error: every sample counts for every class, with that class's probability."""
     total = 0.0
     for k in range(probabilities.shape[1]):
         column = [float(p) for p in probabilities[:, k]]
@@ -56,7 +56,10 @@ def sce(probabilities: Floats, labels: Ints) -> float:
 
 
 def aece(probabilities: Floats, labels: Ints) -> float:
-    """Adaptive calibration error: bins between quantiles of the confidences; the first bin holds its lower edge."""
+    """Return the adaptive calibration error: bins end at quantiles of the confidences.
+
+    The first bin includes its lower edge.
+    """
     confidences, hits = _confidences(probabilities, labels)
     confidences = [min(max(c, 0.0), 1.0) for c in confidences]
     ranked = sorted(confidences)
@@ -74,7 +77,10 @@ def aece(probabilities: Floats, labels: Ints) -> float:
 
 
 def aurc(probabilities: Floats, labels: Ints) -> float:
-    """Area under the risk-coverage curve: mean error rate of the i most confident samples, over i. A fraction."""
+    """Return the area under the risk-coverage curve as a fraction: the mean of the risks over all coverages.
+
+    The risk at coverage i is the error rate of the i most confident samples.
+    """
     confidences, hits = _confidences(probabilities, labels)
     order = np.argsort(confidences, kind="stable")[::-1]
     errors, risks = 0.0, 0.0
@@ -85,18 +91,20 @@ def aurc(probabilities: Floats, labels: Ints) -> float:
 
 
 def _confidences(probabilities: Floats, labels: Ints) -> tuple[list[float], list[float]]:
+    """Return the confidence of each sample, and 1 for each correct prediction and 0 for each wrong one."""
     confidences = [float(row.max()) for row in probabilities]
     hits = [float(int(row.argmax()) == label) for row, label in zip(probabilities, labels, strict=True)]
     return confidences, hits
 
 
 def _equal_bins() -> list[tuple[float, float]]:
+    """Return bins (low, high] of equal width."""
     edges: list[float] = torch.linspace(0, 1, BINS + 1).tolist()
     return list(itertools.pairwise(edges))
 
 
 def _gap(members: Sequence[int], confidences: Sequence[float], hits: Sequence[float]) -> float:
-    """|accuracy - mean confidence| of some samples, 0 for none."""
+    """Return the gap |accuracy - mean confidence| of a bin's members, or 0 if the bin has no member."""
     if not members:
         return 0.0
     correct = sum(hits[i] for i in members) / len(members)

@@ -4,7 +4,7 @@ This is the reference of the engine's tests and the baseline of the benchmarks. 
 and imports nothing from the package, so that an error in one is not an error in the other. It computes all 77
 positions, one sample at a time, with autograd and torch's own AdamW for every step, and the literal form of every loss.
 
-K classes, P positions (77), n context tokens, W the text width, D the shared dimension, V views.
+Letters in shapes: K classes, P positions (77), n context tokens, W text width, D shared dimension, V views.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torch.nn import functional as F
 Distance = Literal["squared_l2", "l2", "cosine"]
 Penalty = Callable[[Tensor], Tensor]
 
-CONTEXT_STD = 0.0707105  # the released code's noise on the context, variance 0.005
-CLASS_STD = 0.141421  # and on all other positions, variance 0.02
+CONTEXT_STD = 0.0707105  # noise on the context in the released code: variance 0.005
+CLASS_STD = 0.141421  # noise on all other positions in the released code: variance 0.02
 
 
 # The text tower
@@ -38,11 +38,11 @@ class NaiveText:
     deep: Sequence[Tensor] = ()  # (n, W) each: at the input of layers 1, 2, ... they replace positions 1..n
 
     def embed(self, token_ids: Tensor) -> Tensor:
-        """(K, P) ids -> (K, P, W) token embeddings, before positions are added."""
+        """Return the token embeddings (K, P, W) of ids (K, P), before positions are added."""
         return self.weights["token_embedding.weight"][token_ids]
 
     def features(self, embeddings: Tensor, token_ids: Tensor) -> Tensor:
-        """(K, P, W) embeddings -> (K, D) of unit norm, read at EOT: the largest id of each text."""
+        """Return unit features (K, D) of embeddings (K, P, W), read at EOT, which has the largest id of each text."""
         positions = embeddings.shape[1]
         x = embeddings + self.weights["positional_embedding"][:positions]
         for layer in range(self.layers):
@@ -57,6 +57,7 @@ class NaiveText:
 
     @property
     def layers(self) -> int:
+        """The number of transformer blocks."""
         return len({name.split(".")[2] for name in self.weights if "resblocks" in name})
 
     def _layer_norm(self, x: Tensor, name: str) -> Tensor:
@@ -115,11 +116,12 @@ def prompt_features(text: NaiveText, token_ids: Tensor, context: Tensor) -> Tens
 def random_weights(
     *, width: int, layers: int, embed_dim: int, vocabulary: int, positions: int = 77, seed: int = 0
 ) -> dict[str, Tensor]:
-    """Return a random text tower on which prompts matter as they do on a trained one.
+    """Return the weights of a random text tower whose features depend on the prompt as much as those of a trained one.
 
-    Sizes follow CLIP's own initialisation (one over the root of the fan-in) but with token embeddings that outweigh the
-    positions, and with residual branches that add up to the same size at any depth. Class features then differ (mean
-    cosine 0.5 at width 32, 0.94 at width 512) and a random context moves them by a cosine of 0.5 to 0.75.
+    Standard deviations follow CLIP's own initialisation (one over the root of the fan-in), with two differences: token
+    embeddings are larger than position embeddings, and the sum of all residual branches has the same size at any depth.
+    Class features then differ (mean cosine 0.5 at width 32, 0.94 at width 512), and a random context moves them by a
+    cosine of 0.5 to 0.75.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -145,7 +147,9 @@ def random_weights(
             f"{prefix}.mlp.c_proj.weight": normal(width, 4 * width, std=residual * (4 * width) ** -0.5),
             f"{prefix}.mlp.c_proj.bias": normal(width, std=0.02),
         }
-    norms = [f"transformer.resblocks.{layer}.ln_{i}" for layer in range(layers) for i in (1, 2)]
+    norms = []
+    for layer in range(layers):
+        norms += [f"transformer.resblocks.{layer}.ln_1", f"transformer.resblocks.{layer}.ln_2"]
     for name in [*norms, "ln_final"]:
         weights[f"{name}.weight"] = normal(width, std=0.05, mean=1.0)
         weights[f"{name}.bias"] = normal(width, std=0.02)
@@ -157,8 +161,8 @@ def random_views(
 ) -> Tensor:
     """Return unit image features (samples, views, D) whose logits differ between classes by about `spread`, as in CLIP.
 
-    Isotropic features would saturate the softmax where D is small, and leave no gradient. As in CLIP, most of an
-    image's feature lies in a direction that is not informative about the class.
+    As in CLIP, most of an image's feature lies in a direction that is the same for all classes. Features with random
+    directions would saturate the softmax where D is small, and leave no gradient.
     """
     generator = torch.Generator().manual_seed(seed)
     centred = features - features.mean(dim=0)
@@ -166,9 +170,9 @@ def random_views(
     view = torch.randn(samples, views, len(features), generator=generator)
     signal = (sample + 0.7 * view) @ centred
     signal = signal * spread / (logit_scale * (signal @ centred.T).std(dim=-1).mean())
-    silent = torch.linalg.svd(centred, full_matrices=True).Vh[-1]
-    rest = (1 - (signal**2).sum(dim=-1, keepdim=True)).clamp(min=0).sqrt()
-    return unit(signal + rest * silent)
+    uninformative = torch.linalg.svd(centred, full_matrices=True).Vh[-1]  # orthogonal to differences of classes
+    remainder = (1 - (signal**2).sum(dim=-1, keepdim=True)).clamp(min=0).sqrt()
+    return unit(signal + remainder * uninformative)
 
 
 # Test-time adaptation
@@ -233,7 +237,7 @@ def adapt_one(
 
 
 def most_confident(logits: Tensor, selection: float) -> Tensor:
-    """Return the indices of the int(selection * V) views of lowest entropy, of one view at least."""
+    """Return the indices of the int(selection * V) views of lowest entropy, or of one view if that number is zero."""
     probabilities = torch.softmax(logits, dim=-1)
     entropies = -(probabilities * torch.log_softmax(logits, dim=-1)).sum(dim=-1)
     return torch.argsort(entropies)[: max(1, int(selection * len(logits)))]
@@ -292,17 +296,18 @@ class Sample:
         self, context: Tensor, selected: Tensor | None, *, entropy: bool = True, penalised: bool = True
     ) -> tuple[Tensor, Tensor, float]:
         """Return gradient, view indices and loss; views are selected at this context if `selected` is None."""
-        here = context.detach().clone().requires_grad_()
-        features = prompt_features(self.text, self.token_ids, here)
+        context = context.detach().clone().requires_grad_()
+        features = prompt_features(self.text, self.token_ids, context)
         logits = (self.logit_scale * self.views) @ features.T
         if selected is None:
             selected = most_confident(logits.detach(), self.selection)
         loss = marginal_entropy(logits[selected]) if entropy else torch.zeros(())
         if penalised and self.penalty is not None:
             loss = loss + self.weight * self.penalty(features)
-        return torch.autograd.grad(loss, here)[0], selected, loss.item()
+        return torch.autograd.grad(loss, context)[0], selected, loss.item()
 
     def adapted(self, context: Tensor, losses: list[float]) -> Adapted:
+        """Return the prediction under a context as the result of adaptation."""
         final = context.detach()
         probabilities = zero_shot(self.text, self.token_ids, final, self.views, logit_scale=self.logit_scale)
         return Adapted(probabilities, final, losses)
@@ -333,11 +338,10 @@ def adapt_sharpness_aware(
     """Adapt by SAM or (adaptive) ASAM: the gradient at the worst point nearby, applied at the context itself."""
     sample = Sample(text, token_ids, unit(views), logit_scale, selection, penalty, weight)
     context = context0.clone().requires_grad_()
-    stepper = (
-        adamw_of(context, lr, weight_decay)
-        if optimizer == "adamw"
-        else torch.optim.SGD([context], lr=lr, weight_decay=weight_decay)
-    )
+    if optimizer == "adamw":
+        stepper = adamw_of(context, lr, weight_decay)
+    else:
+        stepper = torch.optim.SGD([context], lr=lr, weight_decay=weight_decay)
     selected: Tensor | None = None
     losses = []
     for _ in range(steps):
@@ -371,7 +375,13 @@ def adapt_two_steps(
     penalty: Penalty | None = None,
     weight: float = 0.0,
 ) -> Adapted:
-    """Take a step on one term of the loss, then a second; by default reselect if the first step saw no views."""
+    """Adapt by a step on one term of the loss and then a step on another.
+
+    The second step selects views again if `reselect`, by default if the first step is on the penalty, which uses no
+    views. `carry` keeps the optimizer for the second step.
+    """
+    if reselect is None:
+        reselect = order[0] == "reg"
     sample = Sample(text, token_ids, unit(views), logit_scale, selection, penalty, weight)
     context = context0.clone().requires_grad_()
     optimizer = adamw_of(context, lr, weight_decay)
@@ -384,7 +394,7 @@ def adapt_two_steps(
         losses.append(loss)
         if not carry:
             optimizer = adamw_of(context, lr, weight_decay)
-        if order[0] == "reg" if reselect is None else reselect:
+        if reselect:
             selected = None
     return sample.adapted(context, losses)
 
@@ -401,13 +411,16 @@ def sharpness(
     selection: float = 0.1,
     by_token: bool = False,
 ) -> tuple[float, float]:
-    """Return the rise of the entropy over a step `rho` up its gradient, and <theta, gradient>."""
+    """Return the increase of the entropy over a step of length `rho` along its gradient, and <context, gradient>.
+
+    Views are selected at the context `selected_at`. With `by_token`, the step of every token has the length `rho`.
+    """
     sample = Sample(text, token_ids, unit(views), logit_scale, selection)
     _, selected, _ = sample.gradient(selected_at, None)
-    gradient, _, here = sample.gradient(context, selected)
+    gradient, _, loss_before = sample.gradient(context, selected)
     lengths = length(gradient)[:, None] if by_token else gradient.norm()
-    _, _, there = sample.gradient(context + rho * gradient / lengths, selected)
-    return there - here, float((context * gradient).sum())
+    _, _, loss_after = sample.gradient(context + rho * gradient / lengths, selected)
+    return loss_after - loss_before, float((context * gradient).sum())
 
 
 # Flatness-aware prompt pretraining
@@ -415,7 +428,7 @@ def sharpness(
 
 @dataclass(frozen=True)
 class Noise:
-    """Standard-normal draws of one step, shared by the classes, or with an axis of K after the draws.
+    """Standard-normal draws of one step, which all classes share, or which have an axis of K classes after the draws.
 
     Draws are scaled in their own dtype, as the released code does with its half-precision draws on a GPU. The suffix
     may end before position 77, because positions after the last EOT have no effect.
@@ -437,6 +450,8 @@ class Noise:
 
 @dataclass(frozen=True)
 class Pretrained:
+    """The result of pretraining."""
+
     context: Tensor  # (n, W)
     features: Tensor  # (K, D) under that context
     losses: Tensor  # (steps, 2): alignment and flatness before each step
@@ -462,12 +477,13 @@ def pretrain(
     words_after: int = 0,
     embeddings: Tensor | None = None,
 ) -> Pretrained:
-    """Learn a context that keeps the predefined prompt's features under noise, with a step for each `noise`.
+    """Learn a context whose features stay near those of the predefined prompt under noise; take one step per `noise`.
 
     `weight` is lambda. A term is off if `align` or `flat` is None. `words_after` tokens stand between context and name.
     `embeddings` replace those of the class texts, for classes without words.
     """
-    embeddings = text.embed(token_ids) if embeddings is None else embeddings
+    if embeddings is None:
+        embeddings = text.embed(token_ids)
     with torch.no_grad():
         target = text.features(with_context(embeddings, predefined), token_ids)
     context = start.clone().requires_grad_()
@@ -529,7 +545,7 @@ def _alignment(clean: Tensor, target: Tensor, distance: Distance | None) -> Tens
 
 
 def _flatness(clean: Tensor, noisy: Tensor, distance: Distance | None) -> Tensor:
-    """Return the mean over draws and classes; the cosine distance without its constant 1, as released."""
+    """Return the mean distance over draws and classes; as in released code, the cosine distance is without its 1."""
     if distance is None:
         return clean.new_zeros(())
     if distance == "cosine":

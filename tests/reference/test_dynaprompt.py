@@ -34,7 +34,7 @@ def integers(trace: Trace, width: int) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", short_and_long(streams(), lambda name: name.endswith("_small")))
-def test_every_sample_of_a_stream(name: str) -> None:
+def test_every_sample_of_a_released_stream_is_reproduced(name: str) -> None:
     stream: Stream = streams()[name]
     for span in stream.spans():
         offsets, order, use = stream.buffer(span.start)
@@ -52,11 +52,10 @@ def test_every_sample_of_a_stream(name: str) -> None:
             )
             exact = integers(trace, stream["selected"].shape[1])
             assert set(exact) == set(EXACT)
-            for name, value in exact.items():
-                assert value.tolist() == stream[name][sample].tolist(), (sample, name)
-            assert (buffer.order, buffer.use) == tuple(
-                stream[f"{name}_after"][sample].tolist() for name in ("order", "use")
-            )
+            for quantity, value in exact.items():
+                assert value.tolist() == stream[quantity][sample].tolist(), (sample, quantity)
+            assert buffer.order == stream["order_after"][sample].tolist()
+            assert buffer.use == stream["use_after"][sample].tolist()
             near = {
                 "entropy": torch.tensor(trace.entropy),
                 "difference": torch.tensor(trace.difference),
@@ -65,7 +64,7 @@ def test_every_sample_of_a_stream(name: str) -> None:
                 "logits": trace.logits,
                 "probs": trace.logits.softmax(-1),
             }
-            for name, tolerance in NEAR.items():
-                assert (near[name] - stream[name][sample]).abs().max() <= tolerance, (sample, name)
+            for quantity, tolerance in NEAR.items():
+                assert (near[quantity] - stream[quantity][sample]).abs().max() <= tolerance, (sample, quantity)
             assert abs(trace.entropy_loss - stream["loss_ent"][sample]) <= NEAR["loss"]
             assert abs(trace.penalty - stream["reg"][sample]) <= NEAR["loss"]

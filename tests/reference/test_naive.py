@@ -1,4 +1,4 @@
-"""Identities of the protocol hold for the naive reference."""
+"""Tests that the naive reference fulfils identities of the protocol."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ VIEWS = random_views(FEATURES0, samples=3, views=20)
 
 
 def noise(steps: int, *, classes: tuple[int, ...] = (), seed: int = 0) -> list[Noise]:
+    """Return the noise of some steps; `classes` is the axis of K, or empty for noise that classes share."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(positions: int) -> Tensor:
@@ -70,7 +71,7 @@ def random_start(seed: int = 1) -> Tensor:
 
 
 def adaptation_gradient(views: Tensor) -> Tensor:
-    """Return d loss / d context of one sample at the initial context."""
+    """Return the gradient of the adaptation loss of one sample at the initial context."""
     context = CONTEXT0.clone().requires_grad_()
     logits = SCALE * views @ prompt_features(TEXT, TOKENS, context).T
     loss = marginal_entropy(logits[most_confident(logits.detach(), 0.1)])
@@ -80,7 +81,7 @@ def adaptation_gradient(views: Tensor) -> Tensor:
 # The text tower
 
 
-def test_a_block_with_gelu_is_torchs_own_transformer_layer() -> None:
+def test_a_block_with_gelu_equals_torchs_own_transformer_layer() -> None:
     prefix = "transformer.resblocks.0"
     weights = random_weights(width=WIDTH, layers=1, embed_dim=16, vocabulary=EOT + 1)
     layer = nn.TransformerEncoderLayer(
@@ -95,10 +96,10 @@ def test_a_block_with_gelu_is_torchs_own_transformer_layer() -> None:
         "ln_2": "norm2",
     }
     state = {}
-    for openai, torchs in names.items():
+    for openai_name, torch_name in names.items():
         for name, value in weights.items():
-            if name.startswith(f"{prefix}.{openai}"):
-                state[torchs + name.removeprefix(f"{prefix}.{openai}")] = value
+            if name.startswith(f"{prefix}.{openai_name}"):
+                state[torch_name + name.removeprefix(f"{prefix}.{openai_name}")] = value
     layer.load_state_dict(state)
 
     embeddings = weights["token_embedding.weight"][TOKENS]
@@ -174,7 +175,7 @@ def test_a_second_step_keeps_the_views_and_adams_state() -> None:
     assert len(two.losses) == 2
 
 
-def test_one_jacobian_serves_the_gradients_of_all_samples() -> None:
+def test_the_gradients_of_all_samples_follow_from_one_jacobian() -> None:
     def features_of(context: Tensor) -> Tensor:
         return prompt_features(TEXT, TOKENS[:, :10], context)
 
@@ -183,13 +184,13 @@ def test_one_jacobian_serves_the_gradients_of_all_samples() -> None:
         features = FEATURES0.clone().requires_grad_()
         logits = SCALE * views @ features.T
         loss = marginal_entropy(logits[most_confident(logits.detach(), 0.1)])
-        (outer,) = torch.autograd.grad(loss, features)
-        gradient = torch.einsum("kd,kdnw->nw", outer, jacobian)
+        (features_gradient,) = torch.autograd.grad(loss, features)
+        gradient = torch.einsum("kd,kdnw->nw", features_gradient, jacobian)
         expected = adaptation_gradient(views)
         assert float((gradient - expected).norm() / expected.norm()) < 1e-4
 
 
-def test_the_marginal_entropy_is_that_of_the_mean_softmax() -> None:
+def test_the_marginal_entropy_is_the_entropy_of_the_mean_softmax() -> None:
     logits = torch.tensor([[3.0, 1.0, 0.0], [0.0, 2.0, -400.0]])
     mean = torch.softmax(logits, dim=-1).mean(dim=0)
     expected = -sum(float(p) * math.log(float(p)) for p in mean)
@@ -202,22 +203,22 @@ def test_an_impossible_class_adds_no_entropy() -> None:
 
 
 def test_the_views_of_lowest_entropy_are_selected() -> None:
-    sharpness = torch.tensor([1.0, 9.0, 3.0, 7.0, 5.0, 0.0, 2.0, 4.0, 6.0, 8.0])
-    logits = torch.stack([sharpness, torch.zeros(10)], dim=-1)
+    logits_of_first_class = torch.tensor([1.0, 9.0, 3.0, 7.0, 5.0, 0.0, 2.0, 4.0, 6.0, 8.0])
+    logits = torch.stack([logits_of_first_class, torch.zeros(10)], dim=-1)
     assert most_confident(logits, 0.3).tolist() == [1, 9, 3]
     assert len(most_confident(torch.zeros(64, 2), 0.1)) == 6
 
 
 @given(seed=st.integers(0, 10_000), classes=st.integers(2, 8), dimensions=st.integers(2, 16))
-def test_o_tpts_householder_form_is_the_mean_row_norm_less_one(seed: int, classes: int, dimensions: int) -> None:
+def test_o_tpts_householder_form_equals_the_mean_row_norm_minus_one(seed: int, classes: int, dimensions: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     raw = torch.randn(classes, dimensions, generator=generator, dtype=torch.float64)
-    literal, short = raw.clone().requires_grad_(), raw.clone().requires_grad_()
-    long_form = householder(unit(literal))
-    features = unit(short)
+    long_input, short_input = raw.clone().requires_grad_(), raw.clone().requires_grad_()
+    long_form = householder(unit(long_input))
+    features = unit(short_input)
     short_form = ((features @ features.T).norm(dim=-1) - 1).mean()
     torch.testing.assert_close(long_form, short_form, atol=1e-7, rtol=0)
-    long_gradient, short_gradient = torch.autograd.grad(long_form + short_form, [literal, short])
+    long_gradient, short_gradient = torch.autograd.grad(long_form + short_form, [long_input, short_input])
     torch.testing.assert_close(long_gradient, short_gradient, atol=1e-6, rtol=1e-6)
 
 
@@ -242,7 +243,7 @@ def test_the_released_loss_is_self_distillation() -> None:
     torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_alignment_starts_at_zero_from_the_predefined_prompt() -> None:
+def test_alignment_is_zero_at_the_predefined_prompt_and_grows_after_a_step() -> None:
     trained = pretrain(TEXT, TOKENS, CONTEXT0, CONTEXT0, noise(2), weight=1.0)
     assert float(trained.losses[0, 0]) == pytest.approx(0, abs=1e-10)
     assert float(trained.losses[1, 0]) > 1e-6
@@ -260,7 +261,7 @@ def test_pretraining_lowers_its_loss() -> None:
     assert float(loss[-5:].mean()) < float(loss[:5].mean()) - 0.05
 
 
-def test_the_two_detached_gradients_add_up_to_the_one_through_both_branches() -> None:
+def test_the_gradients_with_one_detached_branch_add_up_to_the_gradient_without_detaching() -> None:
     offsets = noise(1)[0].scaled(0.0707105, 0.141421, 77)
 
     def gradient(detach: Literal["noisy", "clean", "none"]) -> Tensor:
@@ -274,8 +275,8 @@ def test_the_two_detached_gradients_add_up_to_the_one_through_both_branches() ->
     assert float((noisy - clean).norm()) > 0.1 * float(noisy.norm())
 
 
-def test_squared_l2_twice_is_cosine_twice() -> None:
-    """Both losses double, and AdamW's steps do not depend on the scale."""
+def test_squared_l2_for_both_terms_takes_the_steps_of_cosine_for_both_terms() -> None:
+    """Both squared losses are twice the cosine losses, and AdamW's steps do not depend on the scale of the loss."""
     draws = noise(3)
     l2 = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), draws, align="squared_l2", flat="squared_l2", weight=1.5)
     cosine = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), draws, align="cosine", flat="cosine", weight=1.5)
@@ -284,7 +285,7 @@ def test_squared_l2_twice_is_cosine_twice() -> None:
     torch.testing.assert_close(l2.losses[:, 1], 2 * (1.5 + cosine.losses[:, 1]), atol=1e-4, rtol=0)
 
 
-def test_l2_is_the_mean_of_the_distances() -> None:
+def test_the_l2_loss_is_the_mean_distance() -> None:
     offsets = torch.zeros(1, 1, 77, WIDTH)
     prompts = with_context(TEXT.embed(TOKENS), random_start())
     alignment, flatness = fpp_losses(TEXT, TOKENS, prompts, FEATURES0, offsets, weight=1.0, align="l2", flat="l2")
@@ -304,10 +305,11 @@ def test_a_term_that_is_off_has_no_effect() -> None:
 
 
 def test_per_class_noise_with_equal_draws_equals_shared_noise() -> None:
+    def repeat(part: Tensor) -> Tensor:
+        return part[:, None].expand(-1, CLASSES, -1, -1)
+
     shared = noise(2)
-    repeated = [
-        Noise(*(part[:, None].expand(-1, CLASSES, -1, -1) for part in (d.context, d.sos, d.suffix))) for d in shared
-    ]
+    repeated = [Noise(repeat(step.context), repeat(step.sos), repeat(step.suffix)) for step in shared]
     with_shared = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), shared, weight=2.0)
     with_repeated = pretrain(TEXT, TOKENS, CONTEXT0, random_start(), repeated, weight=2.0)
     torch.testing.assert_close(with_shared.context, with_repeated.context, atol=1e-6, rtol=0)
@@ -338,45 +340,45 @@ def test_gaussian_classes_replace_the_name_and_the_full_stop_only() -> None:
     assert torch.equal(embeddings[:, rest], TEXT.embed(token_ids)[:, rest])
 
 
-# Metrics, against numbers worked out by hand
+# Metrics, compared with numbers that were computed by hand
 
 PROBABILITIES = np.array([[0.92, 0.08, 0.0], [0.10, 0.62, 0.28], [0.30, 0.64, 0.06], [0.0, 0.0, 1.0]], dtype=np.float64)
-LABELS = np.array([0, 1, 0, 2])  # the third is wrong
+LABELS = np.array([0, 1, 0, 2])  # the third prediction is wrong
 
 
 def test_accuracy_counts_hits() -> None:
     assert metrics.accuracy(PROBABILITIES, LABELS) == 75
 
 
-def test_ece_weighs_and_mce_picks_the_gaps_of_the_bins() -> None:
-    # (0.9, 0.95]: 0.08; (0.6, 0.65]: |0.5 - 0.63|, two samples; (0.95, 1]: 0
+def test_ece_is_the_weighted_mean_and_mce_the_maximum_of_the_bins_gaps() -> None:
+    # gaps: 0.08 in (0.9, 0.95]; |0.5 - 0.63| in (0.6, 0.65], which has two samples; 0 in (0.95, 1]
     assert metrics.ece(PROBABILITIES, LABELS) == pytest.approx(100 * (0.08 + 2 * 0.13) / 4)
     assert metrics.mce(PROBABILITIES, LABELS) == pytest.approx(13)
 
 
-def test_a_bin_holds_its_upper_edge_and_a_confidence_of_zero_is_in_none() -> None:
-    half = np.array([[0.5, 0.25], [0.52, 0.25]])  # (0.45, 0.5] and (0.5, 0.55]
-    assert metrics.ece(half, np.array([0, 1])) == pytest.approx(100 * (0.5 + 0.52) / 2)
-    nothing = np.zeros((2, 2))
-    assert metrics.ece(nothing, np.array([0, 1])) == 0
+def test_a_bin_includes_its_upper_edge_and_no_bin_includes_a_confidence_of_zero() -> None:
+    at_edge = np.array([[0.5, 0.25], [0.52, 0.25]])  # one sample in (0.45, 0.5], one in (0.5, 0.55]
+    assert metrics.ece(at_edge, np.array([0, 1])) == pytest.approx(100 * (0.5 + 0.52) / 2)
+    zeros = np.zeros((2, 2))
+    assert metrics.ece(zeros, np.array([0, 1])) == 0
 
 
-def test_sce_counts_every_class_of_every_sample_but_zero_probabilities() -> None:
-    first = 0.08 + 0.10 + 0.70  # 0.92 hit; 0.10; 0.30 hit
-    second = 0.08 + 2 * 0.13  # 0.08; 0.62 hit and 0.64 in one bin
-    third = 0.28 + 0.06
+def test_sce_counts_every_nonzero_probability_of_every_sample() -> None:
+    first = 0.08 + 0.10 + 0.70  # class 0: gaps of 0.92 (a hit), 0.10 (no hit) and 0.30 (a hit)
+    second = 0.08 + 2 * 0.13  # class 1: the gap of 0.08 (no hit); 0.62 (a hit) and 0.64 (no hit) share a bin
+    third = 0.28 + 0.06  # class 2: gaps of 0.28 and 0.06 (no hits); the gap of 1.0 (a hit) is zero
     expected = 100 * (first + second + third) / (4 * 3)
     assert metrics.sce(PROBABILITIES, LABELS) == pytest.approx(expected)
 
 
 def test_aece_bins_lie_between_quantiles() -> None:
-    # edges 0.62, 0.64, 0.92, 1: the first bin holds both its edges
+    # edges: 0.62, 0.64, 0.92 and 1; the first bin includes both its edges
     assert metrics.aece(PROBABILITIES, LABELS) == pytest.approx(100 * (2 * 0.13 + 0.08 + 0) / 4)
-    same = np.array([[0.9, 0.1], [0.9, 0.1]])
-    assert metrics.aece(same, np.array([1, 1])) == 0
+    equal_confidences = np.array([[0.9, 0.1], [0.9, 0.1]])  # one edge, and so no bin
+    assert metrics.aece(equal_confidences, np.array([1, 1])) == 0
 
 
 def test_aurc_is_the_mean_risk_over_coverage() -> None:
-    # most confident first: right, right, wrong (0.64), right
+    # predictions in the order of confidence: right, right, wrong (0.64), right
     expected = (0 + 0 + 1 / 3 + 1 / 4) / 4
     assert metrics.aurc(PROBABILITIES, LABELS) == pytest.approx(expected)

@@ -35,7 +35,7 @@ def tokenizer():
 
 
 @pytest.fixture(scope="module")
-def fresh():
+def untrained():
     torch.manual_seed(0)
     return tiny_model.build().eval()
 
@@ -45,7 +45,16 @@ def tiny_recipe():
     return Recipe(steps=6, threads=1, pool=96, batch=32, pairs=8, captions=8, warmup=2)
 
 
-def run(recipe: Recipe, folder: Path, resume: bool = False) -> dict[str, torch.Tensor]:
+def class_names() -> list[str]:
+    """Return the class names of all embedded datasets."""
+    names: list[str] = []
+    for dataset in TINY_DATASETS.values():
+        names += dataset.classes
+    return names
+
+
+def train(recipe: Recipe, folder: Path, resume: bool = False) -> dict[str, torch.Tensor]:
+    """Train a model with a checkpoint after every step; return its weights."""
     checkpoint = folder / "checkpoint"
     return training.train(recipe, checkpoint, resume, workers=0, every=1).state_dict()
 
@@ -60,11 +69,10 @@ def assert_same_bits(first: dict[str, torch.Tensor], second: dict[str, torch.Ten
 
 def test_the_vocabulary_has_every_word_of_classes_and_common_prompts(tokenizer):
     vocabulary = set(weights.vocabulary_ids())
-    classes = [name for dataset in TINY_DATASETS.values() for name in dataset.classes]
-    alone = [*"abcdefghijklmnopqrstuvwxyz", *"0123456789", "."]
-    for text in (*classes, *COMMON_PROMPTS, *alone):
+    characters = [*"abcdefghijklmnopqrstuvwxyz", *"0123456789", "."]
+    for text in (*class_names(), *COMMON_PROMPTS, *characters):
         assert set(tokenizer.encode(text)) <= vocabulary, text
-    assert all(len(tokenizer.encode(character)) == 1 for character in alone)
+    assert all(len(tokenizer.encode(character)) == 1 for character in characters)
     assert {tokenizer.sot_token_id, tokenizer.eot_token_id} <= vocabulary
     assert not set(tokenizer.encode("aardvark")) <= vocabulary
 
@@ -78,7 +86,7 @@ def test_class_tokens_start_right_after_the_four_context_tokens(tokenizer):
             assert tokens[5 + len(words)] == tokenizer.encode(".")[0]
 
 
-def test_the_lexicon_gives_the_tokens_of_clips_tokenizer(tokenizer):
+def test_the_lexicon_encodes_texts_to_the_tokens_of_clips_tokenizer(tokenizer):
     lexicon, ids = losses.Lexicon(), weights.vocabulary_ids()
     texts = ["a close-up photo of a zigzagged texture.", "letter q.", "number 3 on a gray background."]
     for text, row in zip(texts, lexicon.encode(texts, 28), strict=True):
@@ -93,18 +101,18 @@ def test_the_lexicon_gives_the_tokens_of_clips_tokenizer(tokenizer):
 
 
 @pytest.fixture(scope="module")
-def saved(fresh, tmp_path_factory):
+def saved(untrained, tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "tiny.safetensors"
-    weights.save(fresh, path, {"seed": "7"})
+    weights.save(untrained, path, {"seed": "7"})
     return path
 
 
-def test_saving_and_loading_only_rounds_to_half_precision(fresh, saved):
+def test_saving_and_loading_only_rounds_to_half_precision(untrained, saved):
     loaded, metadata = tiny_model.load(saved)
     assert metadata == {"seed": "7", "format_version": tiny_model.FORMAT_VERSION}
-    expected = {
-        name: value.half().float() if value.is_floating_point() else value for name, value in fresh.state_dict().items()
-    }
+    expected = {}
+    for name, value in untrained.state_dict().items():
+        expected[name] = value.half().float() if value.is_floating_point() else value
     actual, ids = loaded.state_dict(), list(weights.vocabulary_ids())
     rows, expected_rows = actual.pop(tiny_model.EMBEDDING), expected.pop(tiny_model.EMBEDDING)
     assert torch.equal(rows[ids], expected_rows[ids])
@@ -112,7 +120,7 @@ def test_saving_and_loading_only_rounds_to_half_precision(fresh, saved):
     assert any("running_mean" in name for name in actual)
 
 
-def test_loading_is_repeatable_and_leaves_the_global_random_stream_alone(saved):
+def test_loading_is_repeatable_and_does_not_change_the_global_random_stream(saved):
     torch.manual_seed(3)
     first, _ = tiny_model.load(saved)
     after = torch.rand(1)
@@ -124,11 +132,11 @@ def test_loading_is_repeatable_and_leaves_the_global_random_stream_alone(saved):
     assert not any(parameter.requires_grad for parameter in first.parameters())
 
 
-def test_saving_writes_one_file_and_does_not_change_the_model(fresh, tmp_path):
-    before = fresh.token_embedding.weight.clone()
-    weights.save(fresh, tmp_path / "model.safetensors", {})
+def test_saving_writes_one_file_and_does_not_change_the_model(untrained, tmp_path):
+    before = untrained.token_embedding.weight.clone()
+    weights.save(untrained, tmp_path / "model.safetensors", {})
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
-    assert torch.equal(fresh.token_embedding.weight, before)
+    assert torch.equal(untrained.token_embedding.weight, before)
 
 
 def test_a_file_lists_its_trained_tokens(saved, tokenizer):
@@ -137,27 +145,27 @@ def test_a_file_lists_its_trained_tokens(saved, tokenizer):
     assert not set(tokenizer.encode("aardvark")) <= tiny_model.trained_ids(saved)
 
 
-def test_a_file_of_another_format_is_refused(fresh, tmp_path):
+def test_a_file_of_another_format_is_refused(untrained, tmp_path):
     path = tmp_path / "old.safetensors"
-    weights.save(fresh, path, {"format_version": "0"})
+    weights.save(untrained, path, {"format_version": "0"})
     with pytest.raises(ValueError, match=r"old.safetensors: format_version must be '1', got '0'"):
         tiny_model.load(path)
 
 
-def test_the_embedding_scale_counts_trained_rows_only(fresh):
+def test_the_embedding_scale_counts_trained_rows_only(untrained):
     ids = list(weights.vocabulary_ids())
-    expected = fresh.token_embedding.weight[ids].std().item() / 0.0125
-    assert weights.embedding_scale(fresh) == pytest.approx(expected, rel=1e-3)
+    expected = untrained.token_embedding.weight[ids].std().item() / 0.0125
+    assert weights.embedding_scale(untrained) == pytest.approx(expected, rel=1e-3)
 
 
-# The pieces of training.
+# The parts of training.
 
 
-def test_features_of_shortened_texts_equal_open_clips(fresh, tokenizer):
+def test_features_of_shortened_texts_equal_open_clips(untrained, tokenizer):
     tokens = tokenizer(["a photo of a red star.", "letter q."])
-    expected = F.normalize(fresh.encode_text(tokens), dim=-1)
+    expected = F.normalize(untrained.encode_text(tokens), dim=-1)
     for length in (9, 16, 77):
-        features = losses.text_features(fresh, tokens[:, :length])
+        features = losses.text_features(untrained, tokens[:, :length])
         assert torch.allclose(features, expected, atol=1e-6)
 
 
@@ -200,7 +208,7 @@ def test_glyphs_and_left_or_right_positions_are_not_mirrored():
 
 def test_a_crop_shows_its_own_picture():
     picture = np.zeros((2, 64, 64, 3), np.uint8)
-    picture[:, :, 32:] = 255  # dark on the left
+    picture[:, :, 32:] = 255  # the left half is dark, the right half is bright
     flippable = np.array([False, False])
     views = losses.crops(losses.to_unit(picture), flippable, generator(0))
     assert views.shape == (2, 3, 48, 48)
@@ -231,7 +239,7 @@ def test_a_batch_without_targets_has_zero_loss():
 def test_the_calibration_error_equals_a_naive_loop():
     rng = np.random.default_rng(0)
     confidence, correct = rng.random(500), rng.random(500) < 0.6
-    confidence[:2] = 1.0, 0.05  # both at the upper edge of a bin
+    confidence[:2] = 1.0, 0.05  # both are the upper edge of a bin
     expected = 0.0
     for k in range(20):
         inside = (confidence > k / 20) & (confidence <= (k + 1) / 20)
@@ -258,33 +266,34 @@ def test_a_batch_larger_than_the_pool_is_refused():
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_training_repeated_or_killed_and_resumed_ends_in_the_same_bits(tiny_recipe, tmp_path, monkeypatch):
-    folders = [tmp_path / name for name in ("first", "second", "killed")]
-    for folder in folders:
-        folder.mkdir()
-    first, second = (run(tiny_recipe, folder) for folder in folders[:2])
-    assert_same_bits(first, second)
+def test_a_repeated_training_and_an_interrupted_one_that_is_resumed_give_the_same_bits(
+    tiny_recipe, tmp_path, monkeypatch
+):
+    for name in ("first", "second", "interrupted"):
+        (tmp_path / name).mkdir()
+    first = train(tiny_recipe, tmp_path / "first")
+    assert_same_bits(first, train(tiny_recipe, tmp_path / "second"))
 
     steps_left = iter(range(5))
-    whole_step = training.step_loss
+    step_loss = training.step_loss
 
-    def die_in_the_sixth_step(*arguments):
+    def interrupt_in_the_sixth_step(*arguments):
         if next(steps_left, None) is None:
             raise KeyboardInterrupt
-        return whole_step(*arguments)
+        return step_loss(*arguments)
 
-    monkeypatch.setattr(training, "step_loss", die_in_the_sixth_step)
+    monkeypatch.setattr(training, "step_loss", interrupt_in_the_sixth_step)
     with pytest.raises(KeyboardInterrupt):
-        run(tiny_recipe, folders[2])
+        train(tiny_recipe, tmp_path / "interrupted")
     monkeypatch.undo()
-    assert_same_bits(first, run(tiny_recipe, folders[2], resume=True))
+    assert_same_bits(first, train(tiny_recipe, tmp_path / "interrupted", resume=True))
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(tiny_recipe, tmp_path):
-    run(tiny_recipe, tmp_path)
+    train(tiny_recipe, tmp_path)
     another = Recipe(steps=7, threads=1, pool=96, batch=32, pairs=8, captions=8, warmup=2)
     with pytest.raises(ValueError, match="made by another recipe"):
-        run(another, tmp_path, resume=True)
+        train(another, tmp_path, resume=True)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +315,7 @@ def test_bad_arguments_are_refused_in_one_line(arguments, complaint, tmp_path, c
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_the_command_writes_a_file_with_its_provenance(tmp_path, capsys):
+def test_the_training_command_writes_weights_with_metadata_of_their_origin(tmp_path, capsys):
     threads = torch.get_num_threads()
     out = tmp_path / "quick.safetensors"
     try:
@@ -346,4 +355,4 @@ def test_the_shipped_models_accuracy_is_between_40_and_90_per_cent(name):
     score = scoring.zero_shot(model, TINY_DATASETS[name], count=300)
     assert 40 <= score.accuracy <= 90
     claimed = json.loads(metadata["zero_shot"])[name]["accuracy"]
-    assert score.accuracy == pytest.approx(claimed, abs=9)  # three standard errors at n = 300
+    assert score.accuracy == pytest.approx(claimed, abs=9)  # three standard errors of 300 images

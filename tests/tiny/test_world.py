@@ -1,4 +1,4 @@
-"""The drawn datasets: pictures depend on names only, and training pictures leave out what evaluation needs."""
+"""The embedded datasets: pictures depend on names only, and no training picture shows a class that is held out."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_seven_datasets_have_10_to_60_different_classes():
 
 
 def test_only_datasets_of_glyphs_forbid_mirror_images():
-    assert {name for name, d in TINY_DATASETS.items() if not d.flip} == {"letters", "digits"}
+    assert {name for name, dataset in TINY_DATASETS.items() if not dataset.flip} == {"letters", "digits"}
 
 
 @every_dataset
@@ -78,15 +78,19 @@ def test_another_process_renders_the_same_pictures_and_labels():
         "    print(name, d.label('val', 17), bits)\n"
     )
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    rows = [line.split() for line in out.splitlines()]
-    expected = {n: [str(d.label("val", 17)), digest(d, "val", 17)] for n, d in TINY_DATASETS.items()}
-    assert {name: rest for name, *rest in rows} == expected
+    rows = [tuple(line.split()) for line in out.splitlines()]
+    expected = []
+    for name, dataset in TINY_DATASETS.items():
+        expected.append((name, str(dataset.label("val", 17)), digest(dataset, "val", 17)))
+    assert sorted(rows) == sorted(expected)
 
 
 @every_dataset
 def test_splits_and_indices_give_different_pictures(dataset):
-    pictures = [digest(dataset, split, index) for split in SPLITS for index in range(12)]
-    assert len(set(pictures)) == len(pictures)
+    pictures = set()
+    for split in SPLITS:
+        pictures |= {digest(dataset, split, index) for index in range(12)}
+    assert len(pictures) == 12 * len(SPLITS)
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"digits"}))
@@ -103,20 +107,20 @@ def test_labels_are_balanced_and_not_sorted(name, split):
 def test_every_real_digit_lies_in_exactly_one_split():
     images, labels, rows = handwriting()
     assert sorted(np.concatenate(list(rows.values())).tolist()) == list(range(len(images)))
-    assert {split: len(chosen) for split, chosen in rows.items()} == DIGIT_SIZES
+    assert {split: len(rows_of_split) for split, rows_of_split in rows.items()} == DIGIT_SIZES
     for split in SPLITS:
         assert np.bincount(labels[rows[split]], minlength=10).min() > 25
 
 
-def test_a_rendered_digit_shows_its_scan_dark_or_light():
+def test_a_rendered_digit_shows_its_scan_or_the_negative_of_its_scan():
     digits = TINY_DATASETS["digits"]
     images, labels, rows = handwriting()
     for index in range(20):
         row = rows["test"][index]
         assert digits.label("test", index) == labels[row]
         inner = digits.render("test", index)[10:54, 10:54, 0].astype(float)
-        coarse = inner[:40, :40].reshape(8, 5, 8, 5).mean(axis=(1, 3))
-        assert abs(np.corrcoef(coarse.ravel(), images[row].ravel())[0, 1]) > 0.6
+        at_size_of_scan = inner[:40, :40].reshape(8, 5, 8, 5).mean(axis=(1, 3))
+        assert abs(np.corrcoef(at_size_of_scan.ravel(), images[row].ravel())[0, 1]) > 0.6
 
 
 @every_dataset
@@ -136,7 +140,9 @@ def test_an_unknown_kind_of_picture_is_refused():
 def test_compositions_never_occur_in_training_pictures_or_captions():
     classes = set(TINY_DATASETS["compositions"].classes)
     assert len(classes) == 60
-    assert all(is_held_out(shape, colour) for colour, _, shape in (c.partition(" ") for c in classes))
+    for name in classes:
+        colour, _, shape = name.partition(" ")
+        assert is_held_out(shape, colour), name
     rng = generator("test", "captions")
     for index in range(8_000):
         shown = pool.description(0, index)
@@ -144,26 +150,28 @@ def test_compositions_never_occur_in_training_pictures_or_captions():
             continue
         assert not is_held_out(str(shown.name), str(shown.colour))
         text, _ = caption(shown, rng)
-        # a texture may stand between colour and noun, a background may have any colour
+        # The background, which follows " on a ", may have any colour.
         subject = text.split(" on a ")[0]
         assert not any(f" {name}" in f" {subject}" for name in classes)
 
 
 def test_training_uses_fewer_shifts_than_evaluation():
-    sources = [d for d in TINY_DATASETS.values() if isinstance(d, PaintedDataset)]
-    used = {shift for source in sources for shift in source.shifts}
-    assert set(IN_TRAINING) < used == set(SHIFTS)
+    in_evaluation: set[str] = set()
+    for dataset in TINY_DATASETS.values():
+        if isinstance(dataset, PaintedDataset):
+            in_evaluation |= set(dataset.shifts)
+    assert set(IN_TRAINING) < in_evaluation == set(SHIFTS)
 
 
 @pytest.mark.parametrize("shift", sorted(SHIFTS))
-def test_a_shift_changes_the_picture_more_the_more_severe_it_is(shift):
+def test_a_more_severe_shift_changes_the_picture_more(shift):
     def change(severity: float) -> float:
-        gaps = []
+        differences = []
         for index in range(20):
             picture = paint(describe(generator(index)), generator(index, "picture"))
-            moved = shifted(picture, [shift], severity, generator(index, "shift"))
-            gaps.append(float(np.abs(moved - picture).mean()))
-        return float(np.mean(gaps))
+            changed = shifted(picture, [shift], severity, generator(index, "shift"))
+            differences.append(float(np.abs(changed - picture).mean()))
+        return float(np.mean(differences))
 
     mild, strong = change(0.3), change(1.0)
     assert mild > 0
@@ -190,8 +198,10 @@ def test_a_false_caption_does_not_agree_with_the_picture():
 
 def test_classes_and_templates_use_words_of_the_vocabulary_only():
     words = set(vocabulary())
-    classes = [name for dataset in TINY_DATASETS.values() for name in dataset.classes]
-    for phrase in (*classes, *(template.format("") for template in TEMPLATES)):
+    phrases = [template.format("") for template in TEMPLATES]
+    for dataset in TINY_DATASETS.values():
+        phrases += dataset.classes
+    for phrase in phrases:
         assert set(split_words(phrase)) <= words, phrase
 
 
@@ -202,8 +212,8 @@ def test_plurals_are_english():
 
 
 def test_a_training_picture_depends_on_seed_and_index_only(tmp_path):
-    ready = list(pool.draw_pool(tmp_path / "pool.npy", seed=5, size=6, workers=0))
-    assert sum(ready) == 6
+    counts = list(pool.draw_pool(tmp_path / "pool.npy", seed=5, size=6, workers=0))
+    assert sum(counts) == 6
     pictures = np.load(tmp_path / "pool.npy")
     assert np.array_equal(pictures[4], pool.picture(5, 4))
     assert not np.array_equal(pictures[4], pool.picture(6, 4))

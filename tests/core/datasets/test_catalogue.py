@@ -1,4 +1,4 @@
-"""The catalogue of datasets: rows, groups and names."""
+"""The catalogue of datasets: its rows, groups and names."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ def test_the_official_ids_are_accepted_in_any_case() -> None:
 
 
 def test_no_two_datasets_share_a_name() -> None:
-    names = [[name, *spec.aliases] for name, spec in DATASETS.items()]
-    plain = [{alias.lower().replace("-", "").replace("_", "") for alias in own} for own in names]
-    assert len(set().union(*plain)) == sum(map(len, plain))
+    names: list[str] = []
+    for name, spec in DATASETS.items():
+        names += {alias.lower().replace("-", "").replace("_", "") for alias in (name, *spec.aliases)}
+    assert len(set(names)) == len(names)
 
 
 def test_expanding_keeps_the_order_and_drops_duplicates() -> None:
@@ -76,7 +77,7 @@ def test_an_empty_list_of_names_is_refused(nothing: str | list[str]) -> None:
         expand(nothing)
 
 
-def test_the_package_loads_nothing_heavy() -> None:
+def test_the_package_of_datasets_imports_no_large_library() -> None:
     code = (
         "import sys, fpp_sweep.core.datasets as d; d.DATASETS['imagenet_a'].layout.classes();"
         "print(*({'torch', 'torchvision', 'timm', 'open_clip', 'sklearn'} & set(sys.modules)))"

@@ -1,4 +1,4 @@
-"""Layout with one folder for each class."""
+"""The layout of datasets with one folder for each class."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_ambiguous_folders_are_refused(tmp_path: Path, folders: list[str], split
         LAYOUT.read(tmp_path, split)
 
 
-def test_class_folders_without_splits_are_divided_in_the_same_way_for_ever(tmp_path: Path) -> None:
+def test_class_folders_without_splits_are_divided_in_the_same_way_on_every_machine(tmp_path: Path) -> None:
     build_folders(tmp_path / "images", ["cat", "dog"], count=10)
     parts = {split: LAYOUT.read(tmp_path, split) for split in ("train", "val", "test")}
     assert {split: Counter(part.labels) for split, part in parts.items()} == {
@@ -64,14 +64,14 @@ def test_class_folders_without_splits_are_divided_in_the_same_way_for_ever(tmp_p
         "val": {0: 2, 1: 2},
         "test": {0: 3, 1: 3},
     }
-    assert len({sample for part in parts.values() for sample in part.ids}) == 20
-    # pinned, as it must be the same on every machine and in every version
+    assert len(set().union(*(part.ids for part in parts.values()))) == 20
+    # recorded, because every machine and every version must divide in the same way
     assert parts["test"].ids[:3] == ["cat/cat_5.JPEG", "cat/cat_6.JPEG", "cat/cat_8.JPEG"]
 
 
-@settings(deadline=None)  # files are as slow as the disk is busy
+@settings(deadline=None)
 @given(count=st.integers(0, 300))
-def test_dividing_loses_no_image_and_leaves_at_least_one_for_test(count: int) -> None:
+def test_dividing_loses_no_image_and_gives_test_at_least_one(count: int) -> None:
     images = [f"cat/{number}.jpg" for number in range(count)]
     parts = divide(images)
     assert sorted(itertools.chain(*parts.values())) == sorted(images)
@@ -81,7 +81,7 @@ def test_dividing_loses_no_image_and_leaves_at_least_one_for_test(count: int) ->
     assert divide(images[::-1]) == parts
 
 
-def test_hidden_files_and_files_without_an_image_suffix_are_passed_over(tmp_path: Path) -> None:
+def test_hidden_files_and_files_without_an_image_suffix_are_ignored(tmp_path: Path) -> None:
     images = build_folders(tmp_path / "images", ["test/cat"], count=1)
     for name in ("notes.txt", "Thumbs.db", "._cat_0.JPEG", ".DS_Store"):
         write_image(images / "test/cat" / name)

@@ -1,4 +1,4 @@
-"""A user's own datasets: the YAML file, and folders given by path."""
+"""A user's own datasets, described in a YAML file or given as folders by path."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def write(folder: Path, text: str) -> Path:
     return file
 
 
-def test_paths_start_at_the_file_and_need_no_data_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_relative_to_the_dataset_file_and_need_no_data_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     build_folders(tmp_path / "photos", ["test/cat", "test/big_dog"])
     write(tmp_path, "zoo: {layout: folders, images: photos, augmix: false, flip: false}")
     monkeypatch.chdir(tmp_path)
@@ -116,7 +118,7 @@ def test_an_error_in_a_dataset_file_is_one_line_that_names_the_file(tmp_path: Pa
     assert "\n" not in str(refusal.value)
 
 
-def test_anchors_cannot_make_a_small_file_large(tmp_path: Path) -> None:
+def test_nested_anchors_are_refused_before_they_expand(tmp_path: Path) -> None:
     anchors = "[&a [x, x, x, x, x, x]"
     for old, new in zip("abcdefghijkl", "bcdefghijklm", strict=True):
         anchors += f", &{new} [{', '.join([f'*{old}'] * 9)}]"
@@ -131,7 +133,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_custom(tmp_path / "none.yaml")
 
 
-WORDS = (
+WORDS = (  # separated by |
     "zoo: {layout: folders, images: x, |layout|folders|split_json|images|classes|splits|flip|test|yes|: |, |{|}|[|]|"
     "\n|  |- |&a |*a|!!set |!!binary |'|\"|<<: |? |0x|1e9|~|\t|>\n"
 )
@@ -139,6 +141,7 @@ words = st.sampled_from(WORDS.split("|"))
 
 
 def complaint_of(file: Path) -> str:
+    """Return the message with which a dataset file is refused, or an empty text if it is accepted."""
     try:
         read_custom(file)
     except InputError as refusal:
@@ -146,7 +149,7 @@ def complaint_of(file: Path) -> str:
     return ""
 
 
-@settings(deadline=None)  # files are as slow as the disk is busy
+@settings(deadline=None)
 @given(text=st.lists(words, max_size=20).map("".join) | st.text(max_size=30))
 def test_any_text_is_read_or_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     file = tmp_path_factory.getbasetemp() / "fuzz.yaml"
@@ -203,7 +206,7 @@ def test_a_class_may_lack_images_in_a_split(tmp_path: Path) -> None:
     assert open_dataset(name, "test", None, {name: spec}).classes == ("cat", "dog")
 
 
-def test_folders_among_requested_names_join_those_of_the_dataset_file(tmp_path: Path) -> None:
+def test_folders_given_by_path_are_added_to_the_datasets_of_the_file(tmp_path: Path) -> None:
     for folder in ("zoo", "mine", "other"):
         build_folders(tmp_path / folder, ["cat", "dog"], count=10)
     file = write(tmp_path, "zoo: {layout: folders, images: zoo}")

@@ -1,4 +1,4 @@
-"""Reading image files, good and bad."""
+"""Reading of good and damaged image files."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ RAMP = Image.linear_gradient("L").resize((8, 8))
     ],
 )
 def test_every_kind_of_image_becomes_rgb(tmp_path: Path, kind: str, image: Image.Image) -> None:
-    write_image(tmp_path / "a.jpg", encoded(image, kind))  # as in Pets, where some .jpg are not
+    write_image(tmp_path / "a.jpg", encoded(image, kind))  # some .jpg files of Pets have another format
     decoded = FileImages(tmp_path).image("a.jpg")
     assert (decoded.mode, decoded.size) == ("RGB", (8, 8))
 
 
-def test_the_exif_orientation_is_left_alone(tmp_path: Path) -> None:
+def test_the_exif_orientation_is_ignored(tmp_path: Path) -> None:
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be shown turned by 90 degrees
+    exif[0x0112] = 6  # orientation: turned by 90 degrees
     image = Image.new("RGB", (12, 8))
     write_image(tmp_path / "a.jpg", encoded(image, "JPEG", exif=exif))
     assert FileImages(tmp_path).image("a.jpg").size == (12, 8)

@@ -1,4 +1,4 @@
-"""ImageNet and its shifts: full sets of class folders, names from installed packages."""
+"""ImageNet and its shifts: complete sets of class folders, and class names from installed packages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ V2 = "imagenetv2/imagenetv2-matched-frequency-format-val"
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every dataset of the family with all of its class folders, one image in each."""
+    """Return a data root with ImageNet and its shifts: all class folders, with one image in each."""
     root = tmp_path_factory.mktemp("data")
     wnids = list(imagenet_classes())
     build_folders(root / VAL, wnids, count=1)
@@ -36,14 +36,14 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def named(dataset: Dataset) -> dict[str, str]:
-    """Class folder -> the name that its images get."""
+def names_by_folder(dataset: Dataset) -> dict[str, str]:
+    """Return the class name of the images in each class folder."""
     folders = (sample.split("/")[0] for sample in dataset.ids)
     names = (dataset.classes[label] for label in dataset.labels)
     return dict(zip(folders, names, strict=True))
 
 
-def test_class_names_are_those_of_openais_notebook() -> None:
+def test_class_names_equal_those_of_openais_notebook() -> None:
     classes = imagenet_classes()
     assert len(classes) == 1000
     assert classes["n01440764"] == "tench"
@@ -52,10 +52,10 @@ def test_class_names_are_those_of_openais_notebook() -> None:
     assert [*classes] == sorted(classes)
 
 
-def test_the_200_classes_of_a_and_r_are_the_published_ones() -> None:
+def test_imagenet_a_and_imagenet_r_have_their_200_published_classes() -> None:
     adversarial, rendition = imagenet_a_classes(), imagenet_r_classes()
     assert len(adversarial) == len(rendition) == 200
-    # the first and last folders of both archives, as their authors list them
+    # the first and last folders of both archives in the lists of their authors
     assert [*adversarial][:2] == ["n01498041", "n01531178"]
     assert [*adversarial][-1] == "n12267677"
     assert [*rendition][:2] == ["n01443537", "n01484850"]
@@ -67,11 +67,11 @@ def test_the_200_classes_of_a_and_r_are_the_published_ones() -> None:
 @pytest.mark.parametrize(
     ("name", "classes"), [("imagenet", 1000), ("imagenet_a", 200), ("imagenet_r", 200), ("imagenet_sketch", 1000)]
 )
-def test_a_folder_gets_its_own_name_and_its_rank_as_label(root: Path, name: str, classes: int) -> None:
+def test_a_class_folder_gets_its_class_name_and_its_rank_as_label(root: Path, name: str, classes: int) -> None:
     dataset = open_dataset(name, "test", root)
     assert len(dataset.classes) == len(dataset) == classes
-    assert named(dataset).items() <= imagenet_classes().items()
-    ranks = {folder: rank for rank, folder in enumerate(sorted(named(dataset)))}
+    assert names_by_folder(dataset).items() <= imagenet_classes().items()
+    ranks = {folder: rank for rank, folder in enumerate(sorted(names_by_folder(dataset)))}
     assert [ranks[sample.split("/")[0]] for sample in dataset.ids] == dataset.labels.tolist()
     assert dataset.augmix == (name != "imagenet")
 
@@ -80,7 +80,7 @@ def test_v2_folders_sort_as_text_and_keep_their_names(root: Path) -> None:
     dataset = open_dataset("imagenet_v2", "test", root)
     openai = list(imagenet_classes().values())
     assert dataset.classes[:5] == (openai[0], openai[1], openai[10], openai[100], openai[101])
-    assert named(dataset) == {str(number): name for number, name in enumerate(openai)}
+    assert names_by_folder(dataset) == {str(number): name for number, name in enumerate(openai)}
     assert list(imagenet_v2_classes())[:5] == ["0", "1", "10", "100", "101"]
 
 
@@ -105,13 +105,13 @@ def test_images_that_are_not_sorted_into_class_folders_are_refused(tmp_path: Pat
 
 def test_an_unknown_and_an_empty_class_folder_are_refused(root: Path) -> None:
     images = root / "imagenet-rendition/imagenet-r"
-    strange = images / "n99999999"
-    build_folders(images, [strange.name], count=1)
+    unknown_folder = images / "n99999999"
+    build_folders(images, [unknown_folder.name], count=1)
     try:
         with pytest.raises(InputError, match="holds folders that are not classes: n99999999"):
             open_dataset("imagenet_r", "test", root)
     finally:
-        shutil.rmtree(strange)
+        shutil.rmtree(unknown_folder)
     image = next((images / "n01443537").iterdir())
     content = image.read_bytes()
     image.unlink()
@@ -128,7 +128,7 @@ def test_without_the_train_folder_there_is_neither_train_nor_val(root: Path, spl
         open_dataset("imagenet", split, root)
 
 
-def test_val_is_a_fixed_balanced_part_of_train(tmp_path: Path) -> None:
+def test_the_val_split_is_a_fixed_balanced_part_of_the_train_folder(tmp_path: Path) -> None:
     wnids = list(imagenet_classes())
     build_folders(tmp_path / TRAIN, wnids[1:], count=2)
     build_folders(tmp_path / TRAIN, wnids[:1], count=120)

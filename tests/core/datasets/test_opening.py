@@ -1,4 +1,4 @@
-"""From a name to a dataset: embedded ones, roots, splits."""
+"""Opening a dataset by its name: embedded datasets, data roots and splits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layouts whose splits are listed in text files: CoOp's JSON files and FGVC-Aircraft's lists."""
+"""Layouts with lists of the splits in text files: CoOp's JSON files and FGVC-Aircraft's lists."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ LAYOUT = SplitJson(images="images", split_file="split.json")
 
 
 def write_split(root: Path, document: Any, images: tuple[str, ...] = ()) -> None:
+    """Write a split file with this content, and images with these paths."""
     (root / "images").mkdir(exist_ok=True)
     (root / "split.json").write_text(json.dumps(document))
     for image in images:
@@ -38,7 +39,7 @@ def test_each_dataset_of_coop_opens_from_its_published_folders(tmp_path: Path, n
     assert (dataset.group, dataset.augmix, dataset.flip) == ("fine_grained", True, True)
 
 
-def test_samples_come_in_hash_order_whatever_the_order_of_the_file(tmp_path: Path) -> None:
+def test_the_order_of_samples_does_not_depend_on_the_order_of_the_split_file(tmp_path: Path) -> None:
     file = build_coop(tmp_path, "dtd")
     ids = open_dataset("dtd", "test", tmp_path).ids
     document = json.loads(file.read_text())
@@ -106,7 +107,7 @@ def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
         ({"test": [["x" * 300 + "/a.jpg", 0, "a"]]}, "cannot list .*: File name too long"),
     ],
 )
-def test_each_error_in_a_split_file_is_one_clear_line(tmp_path: Path, document: Any, complaint: str) -> None:
+def test_each_error_in_a_split_file_is_reported_in_one_line(tmp_path: Path, document: Any, complaint: str) -> None:
     write_split(tmp_path, document, ("a.jpg", "b.jpg"))
     with pytest.raises(InputError, match=complaint) as refusal:
         LAYOUT.read(tmp_path, "test")
@@ -123,7 +124,7 @@ def test_each_error_in_a_split_file_is_one_clear_line(tmp_path: Path, document: 
         (b'{"test": ' + b"9" * 5_000 + b"}", "not valid JSON"),
     ],
 )
-def test_invalid_json_is_one_clear_line(tmp_path: Path, content: bytes, complaint: str) -> None:
+def test_invalid_json_is_reported_in_one_line(tmp_path: Path, content: bytes, complaint: str) -> None:
     (tmp_path / "split.json").write_bytes(content)
     with pytest.raises(InputError, match=complaint):
         read_split_file(tmp_path / "split.json")
@@ -169,7 +170,7 @@ def test_an_empty_split_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("link", ["cat/one.jpg", "cat"])
-@pytest.mark.parametrize("outside", ["secret", "images-secret"])  # the latter begins as the image folder does
+@pytest.mark.parametrize("outside", ["secret", "images-secret"])  # the second begins with the image folder's name
 def test_a_link_that_leads_out_of_the_image_folder_is_refused(tmp_path: Path, link: str, outside: str) -> None:
     write_image(tmp_path / outside / "one.jpg")
     write_split(tmp_path, {"test": [["cat/one.jpg", 0, "cat"]]})
@@ -201,25 +202,25 @@ def test_opening_lists_each_folder_once_and_stats_no_image(tmp_path: Path, monke
     listed: list[str] = []
     scandir = os.scandir
 
-    def counting(folder: Path) -> Any:
+    def record_and_list(folder: Path) -> Any:
         listed.append(os.fspath(folder))
         return scandir(folder)
 
     stats: list[str] = []
     stat = os.stat
 
-    def counting_stat(path: Any, **options: Any) -> os.stat_result:
+    def record_and_stat(path: Any, **options: Any) -> os.stat_result:
         stats.append(os.fspath(path))
         return stat(path, **options)
 
-    monkeypatch.setattr(os, "scandir", counting)
-    monkeypatch.setattr(os, "stat", counting_stat)
+    monkeypatch.setattr(os, "scandir", record_and_list)
+    monkeypatch.setattr(os, "stat", record_and_stat)
     DATASETS["dtd"].layout.read(tmp_path, "test")
     assert len(listed) == len(set(listed)) == len(CLASSES)
     assert not [path for path in stats if path.endswith(".jpg")]
 
 
-# --- any content of a split file
+# --- split files with any content
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -243,7 +244,7 @@ def fuzz_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_or_refuse(root: Path) -> str:
-    """Check the listing of a split file that is accepted; return the message of one that is refused."""
+    """Check the listing if the split file is accepted, and return the message if it is refused."""
     try:
         listing = LAYOUT.read(root, "test")
     except InputError as refusal:
@@ -253,14 +254,14 @@ def read_or_refuse(root: Path) -> str:
     return ""
 
 
-@settings(deadline=None)  # files are as slow as the disk is busy
+@settings(deadline=None)
 @given(document=documents)
 def test_any_json_is_read_or_refused_in_one_line(fuzz_root: Path, document: Any) -> None:
     (fuzz_root / "split.json").write_text(json.dumps(document))
     assert len(read_or_refuse(fuzz_root).splitlines()) <= 1
 
 
-@settings(deadline=None)  # files are as slow as the disk is busy
+@settings(deadline=None)
 @given(content=st.binary(max_size=40) | st.text(st.sampled_from('[]{}",:\\u0123dtes')).map(str.encode))
 def test_any_bytes_are_read_or_refused_in_one_line(fuzz_root: Path, content: bytes) -> None:
     (fuzz_root / "split.json").write_bytes(content)
@@ -271,7 +272,7 @@ def test_any_bytes_are_read_or_refused_in_one_line(fuzz_root: Path, content: byt
 
 
 @pytest.mark.parametrize(("split", "count"), [("train", 12), ("val", 4), ("test", 8)])
-def test_an_aircrafts_label_is_the_line_of_its_variant(tmp_path: Path, split: str, count: int) -> None:
+def test_an_aircrafts_label_is_the_line_number_of_its_variant(tmp_path: Path, split: str, count: int) -> None:
     folder = build_aircraft(tmp_path)
     dataset = open_dataset("aircraft", split, tmp_path)
     assert dataset.classes == AIRCRAFT

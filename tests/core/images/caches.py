@@ -14,7 +14,7 @@ BAD = frozenset({"1.png", "66.png"})  # samples whose images cannot be read
 
 
 class Log:
-    """A stand-in for a progress bar that keeps what is shown."""
+    """A stand-in for a progress bar that stores its counts and notes."""
 
     def __init__(self):
         self.cached = 0
@@ -32,7 +32,7 @@ class Log:
 
 
 def fill(root, dataset, views=VIEWS, *, clip=CLIP, seed=0, exact=False, **options):
-    """Return features, computed where they are not cached, and the log."""
+    """Return the features of a dataset, of which missing ones are computed and cached, and the log."""
     log = Log()
     features = FeatureCache(root, exact=exact).features(clip, dataset, views, seed, progress=log, **options)
     return features, log
@@ -42,22 +42,23 @@ def everything(features):
     return features.batch(0, len(features))
 
 
-def assert_close(ours, theirs, tolerance=1e-6):
-    """Compare tensors; torch.testing would take seconds to load."""
-    assert ours.shape == theirs.shape
-    assert (ours - theirs).abs().max() <= tolerance
+def assert_close(actual, expected, tolerance=1e-6):
+    """Compare tensors without torch.testing, which takes seconds to import."""
+    assert actual.shape == expected.shape
+    assert (actual - expected).abs().max() <= tolerance
 
 
 def files(root, pattern="*.safetensors"):
     return sorted(root.glob(f"features/*/{pattern}"))
 
 
-def states(root):
+def file_states(root):
+    """Return inode and time of each chunk file, which change when the file is written again."""
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files(root)}
 
 
 class OnGpu:
-    """A stand-in for CLIP that claims to be on a GPU."""
+    """CLIP with the device type of a GPU."""
 
     device = SimpleNamespace(type="cuda")
 
@@ -66,14 +67,14 @@ class OnGpu:
 
 
 class ShortOfMemory(torch.nn.Module):
-    """A module or function that runs out of memory, as torch does, with more rows than `most`."""
+    """A module or function that raises torch's error of a lack of memory for more than `max_rows` rows."""
 
-    def __init__(self, work, most):
+    def __init__(self, work, max_rows):
         super().__init__()
-        self.work, self.most, self.sizes = work, most, []
+        self.work, self.max_rows, self.sizes = work, max_rows, []
 
-    def forward(self, rows, *others, **named):
+    def forward(self, rows, *args, **kwargs):
         self.sizes.append(len(rows))
-        if len(rows) > self.most:
+        if len(rows) > self.max_rows:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return self.work(rows, *others, **named)
+        return self.work(rows, *args, **kwargs)

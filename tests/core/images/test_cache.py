@@ -1,10 +1,9 @@
-"""The feature cache on disk: damage, full disks, and processes that share it."""
+"""The feature cache on disk: damaged files, full disks, and processes that share a cache."""
 
 import contextlib
 import dataclasses
 import fcntl
 import json
-import os
 import resource
 import signal
 import subprocess
@@ -26,8 +25,9 @@ from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.errors import InputError
-from tests.core.images.caches import CLIP, VIEWS, Log, assert_close, everything, files, fill, states
+from tests.core.images.caches import CLIP, VIEWS, Log, assert_close, everything, file_states, files, fill
 from tests.kit.datasets import painted_dataset
+from tests.kit.disks import mounted
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -61,7 +61,7 @@ def change_the_format(path):
     assert keys.FEATURES.encode() not in path.read_bytes()
 
 
-def change_the_skipped(path):
+def change_the_list_of_skipped_images(path):
     data = path.read_bytes()
     assert b'"skipped":"[]"' in data
     path.write_bytes(data.replace(b'"skipped":"[]"', b'"skipped":"{}"'))
@@ -69,7 +69,15 @@ def change_the_skipped(path):
 
 @pytest.mark.parametrize(
     "damage",
-    [flip_a_bit, truncate, empty, replace_by_text, replace_by_other_tensors, change_the_format, change_the_skipped],
+    [
+        flip_a_bit,
+        truncate,
+        empty,
+        replace_by_text,
+        replace_by_other_tensors,
+        change_the_format,
+        change_the_list_of_skipped_images,
+    ],
 )
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_damaged_chunk_is_reported_and_computed_again(tmp_path, damage, index):
@@ -97,9 +105,9 @@ def test_a_chunk_of_other_samples_under_a_wrong_name_is_not_used(tmp_path):
     other = dataclasses.replace(painted_dataset(3), ids=("7.png", "8.png", "9.png"))
     fill(tmp_path, other)
     digests = sample_digests((f"{index}.png", "(24, 20)") for index in range(3))
-    mine = chunk_path(files(tmp_path)[0].parent, 0, digests)
-    theirs = next(path for path in files(tmp_path) if path != mine)
-    mine.write_bytes(theirs.read_bytes())
+    chunk = chunk_path(files(tmp_path)[0].parent, 0, digests)
+    (other_chunk,) = [path for path in files(tmp_path) if path != chunk]
+    chunk.write_bytes(other_chunk.read_bytes())
     features, log = fill(tmp_path, painted_dataset(3))
     assert log.computed == 3
     assert torch.equal(everything(features), expected)
@@ -111,7 +119,7 @@ def test_a_checksum_is_computed_once_in_a_process(tmp_path, monkeypatch):
     fill(tmp_path, painted_dataset(70))
 
 
-# --- what lies on disk
+# --- files on disk
 
 
 def test_the_manifest_describes_an_entry(tmp_path):
@@ -133,14 +141,15 @@ def test_a_finished_entry_holds_chunks_and_a_manifest_only(tmp_path):
 def test_leftovers_of_dead_processes_are_removed_by_the_next_fill(tmp_path):
     fill(tmp_path, painted_dataset(3))
     folder = files(tmp_path)[0].parent
-    left, active = (folder / f".0000{index}-abc.safetensors.1.2.partial" for index in (7, 8))
-    for path in (left, active):
+    leftover = folder / ".00007-abc.safetensors.1.2.partial"
+    unfinished = folder / ".00008-abc.safetensors.1.2.partial"
+    for path in (leftover, unfinished):
         path.write_bytes(b"half")
-    with Entry(folder).lock(8, blocking=False) as held:
+    with Entry(folder).lock(8, blocking=False) as held:  # the process that writes chunk 8 is alive
         assert held
         fill(tmp_path, painted_dataset(70))
-    assert not left.exists()
-    assert active.exists()
+    assert not leftover.exists()
+    assert unfinished.exists()
 
 
 def test_an_environment_variable_sets_the_default_folder(monkeypatch):
@@ -151,8 +160,8 @@ def test_an_environment_variable_sets_the_default_folder(monkeypatch):
 
 
 def test_features_of_another_format_stay_on_disk_unused(tmp_path, monkeypatch):
-    with monkeypatch.context() as earlier:
-        earlier.setattr(keys, "FEATURES", "fpp_sweep features 1")
+    with monkeypatch.context() as other_format:
+        other_format.setattr(keys, "FEATURES", "fpp_sweep features 1")
         fill(tmp_path, painted_dataset(3))
     before = {path: path.read_bytes() for path in files(tmp_path, "*")}
     _, log = fill(tmp_path, painted_dataset(3))
@@ -170,29 +179,18 @@ def test_features_can_be_read_after_their_files_are_removed(tmp_path):
     assert_close(F.normalize(expected, dim=-1), expected)
 
 
-# --- no room, no permission
+# --- full and read-only disks
 
 
-@contextlib.contextmanager
-def mounted(folder, options):
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("mounting a file system needs root")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def test_a_full_disk_is_one_clear_line_and_leaves_no_partial_file(tmp_path):
+def test_a_full_disk_is_reported_in_one_line_and_leaves_no_partial_file(tmp_path):
     with mounted(tmp_path / "small", "size=64k") as root:
         with pytest.raises(InputError) as caught:
             fill(root, painted_dataset(200), ViewConfig(count=16))
         assert files(root, ".*.partial") == files(root, "*.lock") == []
         message = str(caught.value)
         assert str(root) in message
-        assert "no space left for features, 3" in message  # a chunk: 64 images x 16 views x 16 numbers x 2 bytes
+        # a chunk needs 32 KiB and its header: 64 images x 16 views x 16 numbers x 2 bytes
+        assert "no space left for features, 3" in message
         assert "prune" in message
         assert "--set work.cache=DIR" in message
         assert "\n" not in message
@@ -230,38 +228,38 @@ def test_a_limit_on_file_sizes_is_reported_like_a_full_disk(tmp_path):
     assert files(tmp_path) == files(tmp_path, ".*") == []
 
 
-# --- sharing
+# --- runs that share a cache
 
 
 def test_two_concurrent_runs_share_the_work_and_both_get_all_features(tmp_path):
-    """Two threads stand for two processes: the locks are between open files."""
-    dataset, together = painted_dataset(6 * CHUNK), threading.Barrier(2)
+    """Two threads stand for two processes, because the locks belong to open files and not to processes."""
+    dataset, both_are_ready = painted_dataset(6 * CHUNK), threading.Barrier(2)
 
-    def both(_):
-        together.wait()
+    def fill_when_both_are_ready(_):
+        both_are_ready.wait()
         return fill(tmp_path / "cache", dataset, exact=True)
 
     with ThreadPoolExecutor(2) as pool:
-        (first, first_log), (second, second_log) = pool.map(both, range(2))
-    assert first_log.computed + second_log.computed == 6 * CHUNK  # nothing twice
+        (first, first_log), (second, second_log) = pool.map(fill_when_both_are_ready, range(2))
+    assert first_log.computed + second_log.computed == 6 * CHUNK  # no image is computed twice
     assert first_log.cached + second_log.cached == 6 * CHUNK
     assert torch.equal(everything(first), everything(second))
 
 
 def test_a_lock_has_one_holder_even_if_its_file_is_replaced(tmp_path, monkeypatch):
-    """Between our opening the file and locking it, its holder goes, and with it the file; another comes."""
-    entry, flock, steps = Entry(tmp_path), fcntl.flock, []
+    """A run opens the lock file; before it locks the file, the holder deletes it and another run makes and locks it."""
+    entry, flock, calls = Entry(tmp_path), fcntl.flock, []
     with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
         assert first.enter_context(entry.lock(0, blocking=False))
 
-        def step(descriptor, operation):
-            steps.append(operation)
-            if len(steps) == 1:
+        def change_the_holder_and_lock(descriptor, operation):
+            calls.append(operation)
+            if len(calls) == 1:
                 first.close()
                 assert second.enter_context(entry.lock(0, blocking=False))
             flock(descriptor, operation)
 
-        monkeypatch.setattr(fcntl, "flock", step)
+        monkeypatch.setattr(fcntl, "flock", change_the_holder_and_lock)
         with entry.lock(0, blocking=False) as held:
             assert not held
         second.close()
@@ -271,51 +269,52 @@ def test_a_lock_has_one_holder_even_if_its_file_is_replaced(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_run_waits_for_a_chunk_that_another_run_computes_and_then_looks_again(tmp_path, monkeypatch, finished):
+def test_a_run_waits_for_a_chunk_of_another_run_and_computes_it_if_that_run_has_not(tmp_path, monkeypatch, finished):
+    """Another run holds the lock of chunk 1 until this run waits for it, with the chunk finished or not."""
     fill(tmp_path, painted_dataset(3))
-    entry, lock, requests, waited = Entry(files(tmp_path)[0].parent), Entry.lock, [], []
-    with contextlib.ExitStack() as other:
-        assert other.enter_context(entry.lock(1, blocking=False))
+    entry, lock, requests, waits = Entry(files(tmp_path)[0].parent), Entry.lock, [], []
+    with contextlib.ExitStack() as other_run:
+        assert other_run.enter_context(entry.lock(1, blocking=False))
 
-        def step(entry, number, *, blocking):
+        def end_the_other_run_and_lock(entry, number, *, blocking):
             requests.append(number)
-            assert len(requests) < 20, "asks again and again"
+            assert len(requests) < 20, "the run requests locks without end"
             if blocking:
-                waited.append((number, len(files(tmp_path))))
-                other.close()
+                waits.append((number, len(files(tmp_path))))
+                other_run.close()
                 if finished:
                     fill(tmp_path, painted_dataset(2 * CHUNK))
             return lock(entry, number, blocking=blocking)
 
-        monkeypatch.setattr(Entry, "lock", step)
+        monkeypatch.setattr(Entry, "lock", end_the_other_run_and_lock)
         _, log = fill(tmp_path, painted_dataset(3 * CHUNK))
-    assert waited == [(1, 2)]
+    assert waits == [(1, 2)]  # one wait, for chunk 1, when two chunks are on disk
     assert log.computed == (2 if finished else 3) * CHUNK
 
 
 @pytest.mark.parametrize("pruned", [False, True])
 def test_an_entry_is_in_use_while_a_run_fills_it_even_if_it_was_pruned_before(tmp_path, monkeypatch, pruned):
-    flock, steps, free = fcntl.flock, [], []
+    flock, calls, unused_states = fcntl.flock, [], []
 
-    def step(descriptor, operation):
-        if pruned and not steps:
+    def prune_and_lock(descriptor, operation):
+        if pruned and not calls:
             next(tmp_path.glob("features/*")).rmdir()
-        steps.append(operation)
+        calls.append(operation)
         flock(descriptor, operation)
 
-    def look(*_):
-        with unused(next(tmp_path.glob("features/*"))) as is_free:
-            free.append(is_free)
+    def record_whether_unused(*_):
+        with unused(next(tmp_path.glob("features/*"))) as is_unused:
+            unused_states.append(is_unused)
 
-    monkeypatch.setattr(fcntl, "flock", step)
-    monkeypatch.setattr(Log, "advance", look)
+    monkeypatch.setattr(fcntl, "flock", prune_and_lock)
+    monkeypatch.setattr(Log, "advance", record_whether_unused)  # the run calls it after each of two chunks
     fill(tmp_path, painted_dataset(70))
-    look()
-    assert free == [False, False, True]
+    record_whether_unused()
+    assert unused_states == [False, False, True]
 
 
-# a run whose tower prints a line at every batch, and goes on after a line of input or at its end
-STEPPED = """
+# A run whose image tower prints a line before every batch, and then waits for a line of input or its end.
+STEPPED_RUN = """
     import dataclasses, sys, torch
     from pathlib import Path
     from fpp_sweep.core.images.cache import Entry
@@ -340,14 +339,14 @@ STEPPED = """
     Entry.lock = reporting
     torch.set_num_threads(1)
     clip = dataclasses.replace(CLIP, visual=Stepped())
-    features, log = fill(Path(sys.argv[1]), painted(6 * CHUNK), clip=clip, exact=True)
+    features, log = fill(Path(sys.argv[1]), painted_dataset(6 * CHUNK), clip=clip, exact=True)
     report(f"computed {log.computed} notes {len(log.notes)}")
 """
 
 
 @contextlib.contextmanager
-def started(root):
-    line = [sys.executable, "-c", textwrap.dedent(STEPPED), str(root)]
+def stepped_run(root):
+    line = [sys.executable, "-c", textwrap.dedent(STEPPED_RUN), str(root)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
     with subprocess.Popen(line, cwd=REPOSITORY, **pipes) as process:
         try:
@@ -356,20 +355,22 @@ def started(root):
             process.kill()
 
 
-def wait_for(process, word):
-    assert word in map(str.strip, process.stdout), f"ended without printing {word}"
+def wait_for_word(process, word):
+    assert word in map(str.strip, process.stdout), f"the run ended without printing {word}"
 
 
-def let_go_on(process, steps=1):
+def continue_steps(process, steps=1):
+    """Let the run compute a number of batches."""
     process.stdin.write("\n" * steps)
 
 
-def computed_images(process):
+def finish_run(process):
+    """Let the run compute all its batches; return the number of images that it has computed."""
     process.stdin.close()
-    words = list(process.stdout)[-1].split()
+    last_line = list(process.stdout)[-1].split()
     assert process.wait() == 0
-    assert words[-1] == "0", "damaged chunks were met"
-    return int(words[1])
+    assert last_line[-1] == "0", "the run found damaged chunks"
+    return int(last_line[1])
 
 
 def expected_features(tmp_path):
@@ -378,22 +379,22 @@ def expected_features(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_killed_run_is_resumed_where_its_last_whole_chunk_ended(tmp_path):
+def test_a_run_after_a_killed_run_computes_only_the_missing_chunks(tmp_path):
     root = tmp_path / "cache"
-    with started(root) as process:
+    with stepped_run(root) as process:
         for _ in range(2):
-            wait_for(process, "tower")
-            let_go_on(process)
-        wait_for(process, "tower")
+            wait_for_word(process, "tower")
+            continue_steps(process)
+        wait_for_word(process, "tower")
         process.kill()
     assert process.returncode == -signal.SIGKILL
-    before = states(root)
+    before = file_states(root)
     assert len(before) == 2
-    assert files(root, "*.lock")  # its file is still there; the lock went with the process
+    assert files(root, "*.lock")  # the lock ended with the process, but the lock's file is still there
     features, log = fill(root, painted_dataset(6 * CHUNK), exact=True)
     assert log.cached == len(before) * CHUNK
     assert log.computed == (6 - len(before)) * CHUNK
-    assert before.items() <= states(root).items()
+    assert before.items() <= file_states(root).items()
     assert files(root, "*.lock") == files(root, ".*") == []
     assert_close(everything(features), expected_features(tmp_path))
 
@@ -402,15 +403,15 @@ def test_a_killed_run_is_resumed_where_its_last_whole_chunk_ended(tmp_path):
 @pytest.mark.slow
 def test_two_processes_share_the_work_and_both_get_all_features(tmp_path):
     root = tmp_path / "cache"
-    with started(root) as first, started(root) as second:
+    with stepped_run(root) as first, stepped_run(root) as second:
         for process in (first, second):
-            wait_for(process, "tower")
-        let_go_on(first)
-        wait_for(first, "tower")
-        let_go_on(second, 4)
-        wait_for(second, "waits")  # for the first's second chunk
-        counts = [computed_images(process) for process in (first, second)]
-    assert counts == [2 * CHUNK, 4 * CHUNK]  # nothing twice
+            wait_for_word(process, "tower")
+        continue_steps(first)
+        wait_for_word(first, "tower")
+        continue_steps(second, 4)
+        wait_for_word(second, "waits")  # for the second chunk of the first run
+        counts = [finish_run(process) for process in (first, second)]
+    assert counts == [2 * CHUNK, 4 * CHUNK]  # no image is computed twice
     features, log = fill(root, painted_dataset(6 * CHUNK), exact=True)
     assert log.computed == 0
     assert_close(everything(features), expected_features(tmp_path))
@@ -418,14 +419,14 @@ def test_two_processes_share_the_work_and_both_get_all_features(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_process_that_waits_takes_over_when_the_other_is_killed(tmp_path):
+def test_a_run_that_waits_computes_the_chunk_of_a_run_that_is_killed(tmp_path):
     root = tmp_path / "cache"
-    with started(root) as stuck, started(root) as waiting:
-        wait_for(stuck, "tower")
+    with stepped_run(root) as killed, stepped_run(root) as waiting:
+        wait_for_word(killed, "tower")
         for _ in range(5):
-            wait_for(waiting, "tower")
-            let_go_on(waiting)
-        wait_for(waiting, "waits")
+            wait_for_word(waiting, "tower")
+            continue_steps(waiting)
+        wait_for_word(waiting, "waits")
         assert len(files(root)) == 5
-        stuck.kill()
-        assert computed_images(waiting) == 6 * CHUNK
+        killed.kill()
+        assert finish_run(waiting) == 6 * CHUNK

@@ -1,4 +1,4 @@
-"""The choice between Pillow and a GPU, which moves no bit of a feature."""
+"""The choice between Pillow and a GPU as renderer of views, which does not change any bit of a feature."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ from tests.kit.datasets import painted_dataset
 
 @pytest.mark.parametrize(("pillow", "device", "chosen"), [(0.02, 0.01, "device"), (0.01, 0.02, "pillow")])
 def test_a_gpu_renders_only_if_it_is_faster_and_the_choice_is_noted(monkeypatch, pillow, device, chosen):
-    """The clock is replaced: seconds depend on the renderer."""
+    """The measured seconds are replaced by numbers that depend on the renderer."""
     reader = Reader.of(painted_dataset(3, bad=frozenset({"0.png"})), VIEWS, CLIP.preprocess, 0)
     seconds = {"pillow": pillow, "device": device}
     monkeypatch.setattr(choose_renderer, "seconds_per_image", lambda tower, reader, *_: seconds[reader.renderer])
@@ -25,7 +25,7 @@ def test_a_gpu_renders_only_if_it_is_faster_and_the_choice_is_noted(monkeypatch,
     assert log.notes == [f"views are rendered {words[chosen]}: {rates}, with the image tower"]
 
 
-def test_on_a_cpu_nothing_is_measured(monkeypatch):
+def test_on_a_cpu_pillow_is_chosen_without_a_measurement(monkeypatch):
     reader = Reader.of(painted_dataset(3), VIEWS, CLIP.preprocess, 0)
     monkeypatch.setattr(choose_renderer, "seconds_per_image", lambda *_: pytest.fail("measured"))
     renderer = ViewRenderer(CLIP.preprocess, CLIP.device)
@@ -41,15 +41,15 @@ def test_without_a_readable_image_pillow_is_chosen():
 
 @pytest.mark.parametrize("renderer", ["pillow", "device"])
 def test_the_seconds_of_a_renderer_include_reader_and_tower(renderer):
-    """They are measured, so that only their sign is asserted."""
+    """Only the sign of measured seconds can be tested."""
     reader = dataclasses.replace(Reader.of(painted_dataset(3), VIEWS, CLIP.preprocess, 0), renderer=renderer)
     view_renderer = ViewRenderer(CLIP.preprocess, CLIP.device)
     assert choose_renderer.seconds_per_image(CLIP.image_features, reader, view_renderer, 0, 0) > 0
     assert choose_renderer.seconds_per_image(CLIP.image_features, reader, view_renderer, 0, 1) > 0
 
 
-def test_a_timed_image_goes_through_the_tower_in_parts_where_memory_is_short(tmp_path, monkeypatch):
-    tower, seconds = ShortOfMemory(CLIP.visual, most=2), []
+def test_a_timed_image_goes_through_the_tower_in_smaller_batches_if_memory_is_short(tmp_path, monkeypatch):
+    tower, seconds = ShortOfMemory(CLIP.visual, max_rows=2), []
 
     def measure(tower, reader, view_renderer, index, workers, progress):
         by_device = dataclasses.replace(reader, renderer="device")
@@ -68,11 +68,11 @@ def test_features_are_the_same_bits_with_either_renderer(tmp_path, monkeypatch, 
     by_pillow, _ = fill(tmp_path / "pillow", dataset, exact=True, on_bad_image="skip")
     group_sizes, render = [], device_views.render
 
-    def counting(images, *others):
+    def count_and_render(images, *others):
         group_sizes.append(len(images))
         return render(images, *others)
 
-    monkeypatch.setattr(device_views, "render", counting)
+    monkeypatch.setattr(device_views, "render", count_and_render)
     monkeypatch.setattr("fpp_sweep.core.images.features.choose_renderer", lambda *_: "device")
     clip = dataclasses.replace(CLIP, device_views="eager")
     by_device, _ = fill(tmp_path / "device", dataset, clip=clip, exact=True, on_bad_image="skip", workers=workers)

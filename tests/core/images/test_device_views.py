@@ -1,4 +1,4 @@
-"""Views rendered by torch have Pillow's bytes for any box, size, operation and level."""
+"""Views that torch renders against Pillow's: bytes are equal for any box, size, operation and level."""
 
 import subprocess
 import sys
@@ -26,8 +26,8 @@ DEVICES = pytest.mark.parametrize("device_name", ["cpu", GPU])
 
 
 @DEVICES
-def test_random_boxes_of_any_image_are_resized_as_by_pillow(device_name):
-    """Sides of a pixel, 4,000 x 3,000, a thousand times as long as wide; shrunk and enlarged."""
+def test_random_boxes_of_any_image_are_resized_to_pillows_bytes(device_name):
+    """Images have sides of one pixel, 4,000 x 3,000 pixels, or sides with a ratio of 1,000; boxes shrink or grow."""
     rng, count = np.random.default_rng(1), Count()
     for _, (pixels, size) in zip(range(60), subjects(rng), strict=False):
         resizes(rng, pixels, min(size, 96), 4 if pixels.size > 1e6 else 8, torch.device(device_name), eagerly, count)
@@ -54,18 +54,19 @@ def test_whole_views_of_several_images_are_equal_to_the_last_bit(device_name):
 @DEVICES
 @pytest.mark.parametrize("augmixed", [True, False])
 def test_rows_are_filled_with_the_same_bits_by_both_renderers(device_name, augmixed):
-    """On CUDA, images are copied from pinned memory on a separate stream, while the last group may still render."""
+    """On CUDA, images are copied from pinned memory on a separate stream while the previous group may still render."""
     rng, preprocess = np.random.default_rng(7), Preprocess(size=33)
     config, renderer = ViewConfig(count=4), ViewRenderer(preprocess, torch.device(device_name))
     pixels = torch.zeros(2, 4, 3, 33, 33, device=device_name)
     for number in range(12):
         image = Image.fromarray(picture(rng, *rng.integers(1, 300, 2).tolist()))
-        stream, again = (views.sample_rng(number, "any", "test", "0") for _ in range(2))
-        expected = views.make_views(image, config, preprocess, augmix=augmixed, flip=True, rng=stream)
-        chosen = views.plan_views(image.size, config, augmix=augmixed, flip=True, rng=again)
-        bytes_or_mixed = torch.from_numpy(views.render_with_pillow(image, chosen, 33))
-        by_pillow = views.normalize(bytes_or_mixed, preprocess) if augmixed else bytes_or_mixed
-        planned = PlannedImage.of(image, chosen, 33)
+        first_rng, second_rng = (views.sample_rng(number, "any", "test", "0") for _ in range(2))
+        expected = views.make_views(image, config, preprocess, augmix=augmixed, flip=True, rng=first_rng)
+        plan = views.plan_views(image.size, config, augmix=augmixed, flip=True, rng=second_rng)
+        by_pillow = torch.from_numpy(views.render_with_pillow(image, plan, 33))
+        if augmixed:
+            by_pillow = views.normalize(by_pillow, preprocess)
+        planned = PlannedImage.of(image, plan, 33)
         if device_name == "cuda":
             planned, by_pillow = planned.pin_memory(), by_pillow.pin_memory()
         renderer.fill(pixels, {0: planned, 1: by_pillow})
@@ -76,27 +77,27 @@ def test_rows_are_filled_with_the_same_bits_by_both_renderers(device_name, augmi
 def test_the_benchmark_counts_a_case_that_differs_in_one_bit():
     count = Count()
     expected = np.zeros((3, 2, 2), np.uint8)
-    ours = torch.zeros(3, 2, 2, dtype=torch.uint8)
-    ours[1, 0, 0] = 1
-    count.add(ours, expected)
+    actual = torch.zeros(3, 2, 2, dtype=torch.uint8)
+    actual[1, 0, 0] = 1
+    count.add(actual, expected)
     assert (count.cases, count.differ) == (3, 1)
 
 
 def test_mixing_rounds_each_product_and_each_sum():
-    """A product and a sum in one rounding would differ in a tenth of the values."""
+    """If each product and sum were rounded together, more than a tenth of the values would differ."""
     rng = np.random.default_rng(4)
     pictures = np.stack([picture(rng, 33, 33) for _ in range(40)])
     mixing = augmix.plan_mixing(rng.random((10, augmix.N_DRAWS)))
     words = pack(torch.from_numpy(pictures)).view(4, 10, 33, 33)
-    ours = mix(words[0], words[1:].transpose(0, 1), torch.from_numpy(mixing.weights))
+    actual = mix(words[0], words[1:].transpose(0, 1), torch.from_numpy(mixing.weights))
     parts = pictures.reshape(4, 10, 33, 33, 3).astype(np.float32)
     weights = mixing.weights.T[..., None, None, None]
     expected = parts[0] * weights[0]
     for part, weight in zip(parts[1:], weights[1:], strict=True):
         expected = expected + part * weight
-    assert np.array_equal(ours.permute(0, 2, 3, 1).numpy(), expected)
-    in_one = (parts.astype(np.float64) * weights).sum(0).astype(np.float32)
-    assert (in_one != expected).mean() > 0.1
+    assert np.array_equal(actual.permute(0, 2, 3, 1).numpy(), expected)
+    rounded_once = (parts.astype(np.float64) * weights).sum(0).astype(np.float32)
+    assert (rounded_once != expected).mean() > 0.1
 
 
 def test_packing_and_unpacking_return_the_same_bytes():
@@ -109,11 +110,11 @@ def test_fused_kernels_give_the_same_bytes(device_name):
     device = torch.device(device_name)
     runner = fused_kernels.fused_runner(device)
     rng, resized = np.random.default_rng(6), Count()
-    for width, height in ((60, 50), (40, 2000)):  # the second stays eager
+    for width, height in ((60, 50), (40, 2000)):  # images of the second size are rendered eagerly
         for _ in range(8):
             resizes(rng, picture(rng, width, height), 48, 8, device, runner, resized)
     counts = {name: Count() for name in NAMES}
-    if device_name != "cpu":  # where that takes minutes: `python -m benchmarks.device_views --fused`
+    if device_name != "cpu":  # on a CPU this takes minutes: run `python -m benchmarks.device_views --fused`
         operations(rng, 48, device, runner, counts)
         whole_views(rng, device, runner, counts[NAMES[0]], size=48)
     assert resized.cases > 0
@@ -159,7 +160,7 @@ def test_a_compiled_kernel_that_fails_is_logged_once_and_eager_code_takes_over(m
     assert [record.getMessage() for record in caplog.records] == [expected]
 
 
-def test_a_kernel_that_runs_out_of_memory_is_no_failure_of_the_compiler(monkeypatch):
+def test_a_kernel_that_runs_out_of_memory_raises_and_is_not_a_failure_of_the_compiler(monkeypatch):
     def fail(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -170,7 +171,7 @@ def test_a_kernel_that_runs_out_of_memory_is_no_failure_of_the_compiler(monkeypa
     assert not runner.failure
 
 
-def test_kernels_are_compiled_once_and_only_where_they_are_proven(monkeypatch):
+def test_kernels_are_compiled_once_after_some_images_and_only_if_compiling_is_allowed(monkeypatch):
     monkeypatch.setattr(device_views, "EAGER_IMAGES", 5)
     monkeypatch.setattr(device_views, "fused_runner", lambda device: object())
     for compiles, is_eager in ((False, [True] * 4), (True, [True, True, False, False])):
@@ -184,7 +185,7 @@ def test_kernels_are_compiled_once_and_only_where_they_are_proven(monkeypatch):
 
 
 @pytest.mark.nightly
-@pytest.mark.slow  # a benchmark in a process
+@pytest.mark.slow  # runs a benchmark in a process
 def test_the_benchmark_runs_where_only_torch_numpy_and_pillow_are_installed():
     code = """
         import sys

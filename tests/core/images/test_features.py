@@ -1,4 +1,4 @@
-"""Features: what is computed, what names them, and images that cannot be read."""
+"""Image features: their values, their keys, limited runs, and images that cannot be read."""
 
 import dataclasses
 from functools import partial
@@ -27,17 +27,17 @@ from tests.core.images.caches import (
     ShortOfMemory,
     assert_close,
     everything,
+    file_states,
     files,
     fill,
-    states,
 )
 from tests.kit.datasets import Painter, painted_dataset
 from tests.kit.models import random_clip
 
-# --- what is computed
+# --- values and keys
 
 
-def test_features_are_those_of_the_views_one_by_one(tmp_path):
+def test_features_equal_those_of_each_images_views(tmp_path):
     dataset = painted_dataset(70, augmix=True)
     features, _ = fill(tmp_path, dataset, exact=True)
     assert len(features) == 70
@@ -49,7 +49,7 @@ def test_features_are_those_of_the_views_one_by_one(tmp_path):
         assert_close(features.batch(index, index + 1)[0], CLIP.image_features(views))
 
 
-def test_half_precision_is_the_default_and_comes_back_with_unit_norm(tmp_path):
+def test_features_are_stored_in_half_precision_by_default_and_read_with_unit_norm(tmp_path):
     dataset = painted_dataset(10)
     half, exact = fill(tmp_path, dataset)[0], fill(tmp_path, dataset, exact=True)[0]
     assert everything(half).dtype == everything(exact).dtype == torch.float32
@@ -76,10 +76,10 @@ def test_only_chunks_that_hold_requested_samples_are_computed(tmp_path):
 def test_a_second_run_computes_nothing(tmp_path):
     first, log = fill(tmp_path, painted_dataset(70))
     assert (log.cached, log.computed) == (0, 70)
-    before = states(tmp_path)
+    before = file_states(tmp_path)
     again, log = fill(tmp_path, painted_dataset(70))
     assert (log.cached, log.computed) == (70, 0)
-    assert states(tmp_path) == before
+    assert file_states(tmp_path) == before
     assert torch.equal(everything(first), everything(again))
 
 
@@ -109,35 +109,37 @@ def test_each_input_of_features_is_part_of_their_key(tmp_path, change):
 
 def test_every_field_of_a_key_changes_the_entrys_name():
     key = FeatureKey(**{field.name: 0 for field in dataclasses.fields(FeatureKey)})
-    others = [dataclasses.replace(key, **{field.name: 1}) for field in dataclasses.fields(FeatureKey)]
-    assert len({key.name() for key in (key, *others)}) == 1 + len(others)
+    names = {key.name()}
+    for field in dataclasses.fields(FeatureKey):
+        names.add(dataclasses.replace(key, **{field.name: 1}).name())
+    assert len(names) == 1 + len(dataclasses.fields(FeatureKey))
 
 
-def test_a_new_version_of_views_computes_features_anew(tmp_path, monkeypatch):
+def test_a_new_version_of_views_does_not_use_cached_features(tmp_path, monkeypatch):
     fill(tmp_path, painted_dataset(3))
     monkeypatch.setattr("fpp_sweep.core.images.features.FeatureKey", partial(FeatureKey, views_version=keys.VIEWS + 1))
     assert fill(tmp_path, painted_dataset(3))[1].computed == 3
 
 
 @pytest.mark.parametrize("precision", get_args(StagePrecision))
-def test_features_of_a_gpu_and_a_cpu_have_entries_of_their_own(tmp_path, precision):
-    """Their last bits differ, so that a shared entry would make a result depend on who computed first."""
+def test_features_of_a_gpu_and_a_cpu_have_different_keys(tmp_path, precision):
+    """Their last bits differ: with one key, results would depend on which device computed features first."""
     cache, reader = FeatureCache(tmp_path), Reader.of(painted_dataset(3), VIEWS, CLIP.preprocess, 0)
     assert cache._key(CLIP, reader, precision) != cache._key(OnGpu(), reader, precision)
 
 
 def test_views_are_rendered_by_pillow_unless_the_device_is_proven(tmp_path, monkeypatch):
-    asked = []
+    choices = []
 
     def choose(*arguments):
-        asked.append(arguments)
+        choices.append(arguments)
         return "device"
 
     monkeypatch.setattr("fpp_sweep.core.images.features.choose_renderer", choose)
-    for use, times in (("off", 0), ("eager", 1), ("compiled", 2)):
-        clip = dataclasses.replace(CLIP, device_views=use)
-        fill(tmp_path / use, painted_dataset(3), clip=clip)
-        assert len(asked) == times
+    for device_views_setting, choices_so_far in (("off", 0), ("eager", 1), ("compiled", 2)):
+        clip = dataclasses.replace(CLIP, device_views=device_views_setting)
+        fill(tmp_path / device_views_setting, painted_dataset(3), clip=clip)
+        assert len(choices) == choices_so_far
 
 
 def test_a_compiled_kernel_that_fails_is_noted_with_the_features(tmp_path, monkeypatch):
@@ -147,15 +149,19 @@ def test_a_compiled_kernel_that_fails_is_noted_with_the_features(tmp_path, monke
 
 
 def test_features_of_different_precisions_have_different_entries(tmp_path):
-    exact, half = (fill(tmp_path, painted_dataset(3), precision=precision) for precision in ("float32", "fp16"))
-    assert half[1].computed == 3
-    assert 0 < (everything(half[0]) - everything(exact[0])).abs().max() < 0.01
-    again = [fill(tmp_path, painted_dataset(3), precision=precision)[1].computed for precision in ("float32", "fp16")]
-    assert again == [0, 0]
-    kinds = [torch.device(kind) for kind in ("cpu", "cuda", "cuda:1")]
-    labels = {precision: [arithmetic_label(precision, kind) for kind in kinds] for precision in get_args(Precision)}
-    for precision, names in labels.items():
-        assert names == [f"{precision} on cpu", f"{precision} on cuda", f"{precision} on cuda"]
+    exact, _ = fill(tmp_path, painted_dataset(3), precision="float32")
+    half, log = fill(tmp_path, painted_dataset(3), precision="fp16")
+    assert log.computed == 3
+    assert 0 < (everything(half) - everything(exact)).abs().max() < 0.01
+    for precision in ("float32", "fp16"):
+        assert fill(tmp_path, painted_dataset(3), precision=precision)[1].computed == 0
+
+
+@pytest.mark.parametrize("precision", get_args(Precision))
+def test_the_label_of_arithmetic_has_the_precision_and_the_kind_of_device(precision):
+    devices = [torch.device(name) for name in ("cpu", "cuda", "cuda:1")]
+    labels = [arithmetic_label(precision, device) for device in devices]
+    assert labels == [f"{precision} on cpu", f"{precision} on cuda", f"{precision} on cuda"]
 
 
 @pytest.mark.parametrize("views", [ViewConfig(count=3, augmix="off", flip="on"), ViewConfig(count=3)])
@@ -185,13 +191,14 @@ def test_a_longer_run_reuses_whole_chunks_and_replaces_shorter_ones(tmp_path):
     whole = painted_dataset(200)
     limited, log = fill(tmp_path, whole.head(70))
     assert log.computed == 70
-    before = states(tmp_path)
+    before = file_states(tmp_path)
     full, log = fill(tmp_path, whole)
     assert (log.cached, log.computed) == (CHUNK, 200 - CHUNK)
-    after = states(tmp_path)
+    after = file_states(tmp_path)
     assert len(after) == 4  # the chunk of 6 samples is gone
     assert len(set(before.items()) & set(after.items())) == 1
-    assert torch.equal(everything(full)[:70], everything(limited))  # its file is gone, its map is not
+    # The file of the shorter chunk is deleted, but `limited` still maps its contents.
+    assert torch.equal(everything(full)[:70], everything(limited))
 
 
 def test_a_shorter_run_reads_longer_chunks(tmp_path):
@@ -203,7 +210,7 @@ def test_a_shorter_run_reads_longer_chunks(tmp_path):
     assert len(files(tmp_path)) == 2
 
 
-def test_features_are_the_same_bits_however_a_run_is_cut(tmp_path):
+def test_a_limited_run_gives_the_same_bits_as_a_whole_run(tmp_path):
     at_once, _ = fill(tmp_path / "at_once", painted_dataset(75), exact=True)
     for count in (3, 66, 70):
         limited, _ = fill(tmp_path / f"{count}", painted_dataset(75).head(count), exact=True)
@@ -290,7 +297,7 @@ def test_a_long_run_notes_the_shares_of_time(tmp_path, monkeypatch):
 def test_batches_are_halved_when_memory_runs_out(tmp_path, monkeypatch):
     dataset = painted_dataset(10, augmix=True)
     expected, _ = fill(tmp_path / "whole", dataset, exact=True)
-    render, tower = ShortOfMemory(device_views.render, most=3), ShortOfMemory(CLIP.visual, most=8)
+    render, tower = ShortOfMemory(device_views.render, max_rows=3), ShortOfMemory(CLIP.visual, max_rows=8)
     monkeypatch.setattr(device_views, "render", render)
     monkeypatch.setattr("fpp_sweep.core.images.features.choose_renderer", lambda *_: "device")
     clip = dataclasses.replace(CLIP, visual=tower, device_views="eager")

@@ -1,4 +1,4 @@
-"""Reading images in other processes: the same features, and errors when a process dies."""
+"""Reading images in other processes: equal features, errors when a process dies, and Ctrl-C."""
 
 import dataclasses
 import multiprocessing
@@ -46,8 +46,8 @@ def test_a_bad_image_fails_a_run_with_workers_too(tmp_path):
 # --- processes that die
 
 
-class Deadly(Painter):
-    """Its reading process is killed at an image, as when memory runs out."""
+class KillsItsProcess(Painter):
+    """A source of images that kills the reading process at one image, as Linux does when memory runs out."""
 
     def image(self, sample_id):
         if sample_id == "66.png" and multiprocessing.parent_process():
@@ -58,17 +58,18 @@ class Deadly(Painter):
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_a_dead_reading_process_is_a_machine_error_and_the_run_can_be_repeated(tmp_path):
-    deadly = dataclasses.replace(painted_dataset(70), source=Deadly())
+    dataset = dataclasses.replace(painted_dataset(70), source=KillsItsProcess())
     with pytest.raises(MachineError, match=r"^a process that reads images has died \(.+\); .*--set work.loaders=N"):
-        fill(tmp_path, deadly, workers=2)
+        fill(tmp_path, dataset, workers=2)
     assert files(tmp_path, "*.lock") == []
-    for _ in range(3):  # torch would raise again as other processes end
+    for _ in range(3):  # torch's handler of dead processes must not raise when other processes end
         subprocess.run(["true"], check=True)
-    assert fill(tmp_path, painted_dataset(70), workers=1)[1].computed in (6, 70)  # the first chunk may be whole or not
+    # The first chunk of 64 images may have been finished before the process died.
+    assert fill(tmp_path, painted_dataset(70), workers=1)[1].computed in (6, 70)
 
 
 def test_a_dead_pinning_thread_is_a_machine_error():
-    """Without a GPU no thread pins memory, so the test raises the message of torch itself."""
+    """The test raises torch's error itself, because no thread pins memory without a GPU."""
     shut_down = []
     views = SimpleNamespace(_shutdown_workers=lambda: shut_down.append(True))
     line = r"^a process that reads images has died \(Pin memory thread exited unexpectedly\); "
@@ -98,7 +99,7 @@ def child(line):
 if __name__ == "__main__":
     from fpp_sweep.core.images.reading import ctrl_c_for_parent_only
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background has it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background processes with SIGINT ignored
     context = multiprocessing.get_context("spawn")
     line, theirs = context.Pipe()
     process = context.Process(target=child, args=(theirs,))
@@ -117,7 +118,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.nightly
-@pytest.mark.slow  # two interpreters
+@pytest.mark.slow  # starts two Python interpreters
 def test_ctrl_c_while_processes_start_reaches_the_parent_after_they_have_started(tmp_path):
     (tmp_path / "starts.py").write_text(STARTS_A_CHILD)
     done = subprocess.run([sys.executable, tmp_path / "starts.py"], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Views: the protocol's distributions, torchvision's pixels, and random streams that depend on names alone."""
+"""Views: their random distributions, their pixels against torchvision's and Pillow's, and their random streams."""
 
 import hashlib
 import itertools
@@ -21,11 +21,11 @@ from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.spec.config import ViewConfig
 from tests.kit.datasets import painted_dataset
 
-CROP_DRAWS = 22  # of a crop: ten tries of two, and the position
+CROP_DRAWS = 22  # random numbers of a crop: two for each of ten tries, and two for the position
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:
-    """Smooth noise, so that interpolation matters but neighbouring pixels resemble each other."""
+    """Return an image of smooth noise: interpolation matters, and neighbouring pixels are similar."""
     rng = np.random.default_rng(seed)
     small = rng.integers(0, 256, (max(1, height // 4), max(1, width // 4), 3), dtype=np.uint8)
     return Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
@@ -64,15 +64,17 @@ def test_view_0_ignores_the_random_stream():
 
 
 @pytest.mark.parametrize("shape", [(1, 3000), (3000, 1), (2, 200)])
-def test_a_line_of_pixels_is_cropped_without_resizing_all_of_it(shape):
+def test_the_centre_crop_of_a_very_long_image_equals_torchvisions_up_to_one_level(shape):
+    """The crop is resized alone, from a box that Pillow rounds to float32; torchvision resizes the whole image."""
     image = noise(*shape)
-    ours = torch.from_numpy(np.asarray(centre_crop(image, 48), np.float32))
-    whole = transforms.CenterCrop(48)(transforms.Resize(48, transforms.InterpolationMode.BICUBIC)(image))
-    assert (ours - torch.from_numpy(np.asarray(whole, np.float32))).abs().max() <= 1  # boxes are rounded to float32
+    actual = torch.from_numpy(np.asarray(centre_crop(image, 48), np.float32))
+    resized = transforms.Resize(48, transforms.InterpolationMode.BICUBIC)(image)
+    expected = torch.from_numpy(np.asarray(transforms.CenterCrop(48)(resized), np.float32))
+    assert (actual - expected).abs().max() <= 1
 
 
 def test_resizing_gives_the_same_bytes_with_every_pillow():
-    """Enlarged and shrunk, far more on one side or not, as a whole and from a box."""
+    """Images are enlarged or shrunk, with different factors for width and height, as a whole or from a box."""
     rng, digest = np.random.default_rng(0), hashlib.sha256()
     for index in range(300):
         height, width, *size = rng.integers(1, 120, 4).tolist()
@@ -87,12 +89,15 @@ def test_resizing_gives_the_same_bytes_with_every_pillow():
 # --- random crops
 
 
-def test_crops_are_distributed_as_torchvisions():
+def test_crops_have_the_distribution_of_torchvisions_crops():
     image, rng = noise(500, 375), np.random.default_rng(0)
     ours = np.array([random_box(image.size, (0.08, 1.0), row) for row in rng.random((4000, CROP_DRAWS)).tolist()])
     torch.manual_seed(0)
-    parameters = [transforms.RandomResizedCrop.get_params(image, [0.08, 1.0], [3 / 4, 4 / 3]) for _ in range(4000)]
-    theirs = np.array([(left, top, left + width, top + height) for top, left, height, width in parameters])
+    boxes = []
+    for _ in range(4000):
+        top, left, height, width = transforms.RandomResizedCrop.get_params(image, [0.08, 1.0], [3 / 4, 4 / 3])
+        boxes.append((left, top, left + width, top + height))
+    theirs = np.array(boxes)
 
     def measures(boxes):
         width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
@@ -114,7 +119,7 @@ def test_crop_areas_and_log_ratios_are_uniform_where_every_try_fits():
 def test_every_position_of_a_crop_is_equally_likely():
     rng = np.random.default_rng(2)
     boxes = [random_box((8, 8), (0.2, 0.3), row) for row in rng.random((4000, CROP_DRAWS)).tolist()]
-    for low, high in ((0, 2), (1, 3)):
+    for low, high in ((0, 2), (1, 3)):  # left and right, top and bottom
         positions = Counter(box[low] for box in boxes if box[high] - box[low] == 4)
         assert set(positions) == {0, 1, 2, 3, 4}
         assert stats.chisquare(list(positions.values())).pvalue > 0.01
@@ -131,7 +136,7 @@ def test_a_crop_lies_inside_any_image(width, height, draws):
     assert 0 <= top < bottom <= height
 
 
-def test_without_a_fitting_try_the_crop_is_torchvisions_central_one():
+def test_if_no_try_fits_the_crop_is_torchvisions_central_crop():
     for shape in ((2000, 10), (10, 2000)):
         image = noise(*shape)
         torch.manual_seed(0)
@@ -149,65 +154,67 @@ def test_a_plain_view_has_the_pixels_of_torchvision_for_the_same_box():
     for view, row in zip(views[1:], rows, strict=True):
         left, top, right, bottom = random_box(image.size, (0.08, 1.0), row[:CROP_DRAWS])
         crop = transforms.functional.resized_crop(image, top, left, bottom - top, right - left, [48, 48])
-        assert (view - finish(crop)).abs().max() < 1.01 / 255 / min(preprocess.std)  # a level: Pillow's order of sides
+        # One level: Pillow resizes the sides in another order.
+        assert (view - finish(crop)).abs().max() < 1.01 / 255 / min(preprocess.std)
 
 
 def test_half_of_the_views_are_mirrored():
     image = noise(40, 40)
-    plain = views_of(image, count=1001, size=8, mix=False, flip=False)[1:]
-    maybe = views_of(image, count=1001, size=8, mix=False, flip=True)[1:]
-    mirrored = (maybe == plain.flip(-1)).flatten(1).all(1)
-    unchanged = (maybe == plain).flatten(1).all(1)
+    without_flips = views_of(image, count=1001, size=8, mix=False, flip=False)[1:]
+    with_flips = views_of(image, count=1001, size=8, mix=False, flip=True)[1:]
+    mirrored = (with_flips == without_flips.flip(-1)).flatten(1).all(1)
+    unchanged = (with_flips == without_flips).flatten(1).all(1)
     assert (mirrored ^ unchanged).all()
-    assert 440 < mirrored.sum() < 560  # 4 standard deviations are 63
+    assert 440 < mirrored.sum() < 560  # of 1,000 views; four standard deviations are 63
 
 
 # --- AugMix
 
 
-def test_operations_are_drawn_equally_and_depths_uniformly(monkeypatch):
-    applied: list[list[tuple[int, float]]] = []
+def test_depths_operations_levels_and_signs_of_chains_are_uniform(monkeypatch):
+    calls: list[tuple[int, float]] = []  # operation and level
 
     def recorder(index):
         def record(pixels, level):
-            applied[-1].append((index, level))
+            calls.append((index, level))
             return pixels
 
         return record
 
     monkeypatch.setattr(augmix, "OPERATIONS", tuple(recorder(index) for index in range(9)))
     mixing = augmix.plan_mixing(np.random.default_rng(0).random((2000, augmix.N_DRAWS)))
+    depths: Counter[int] = Counter()
     for operations, levels in zip(mixing.operations.reshape(-1, 3), mixing.levels.reshape(-1, 3), strict=True):
-        applied.append([])
+        calls_before = len(calls)
         augmix.apply_chain(np.zeros((2, 2, 3), np.uint8), operations, levels)
-    depths = Counter(len(chain) for chain in applied)
+        depths[len(calls) - calls_before] += 1
     assert set(depths) == {1, 2, 3}
     assert stats.chisquare(list(depths.values())).pvalue > 0.01
-    flat = [item for chain in applied for item in chain]
-    operations = Counter(index for index, _ in flat)
-    assert len(operations) == 9
-    assert stats.chisquare(list(operations.values())).pvalue > 0.01
-    assert stats.kstest([10 * abs(level) for _, level in flat], stats.uniform(0.1, 0.9).cdf).pvalue > 0.01
-    assert stats.binomtest(sum(level < 0 for _, level in flat), len(flat)).pvalue > 0.01
+    uses = Counter(index for index, _ in calls)
+    assert len(uses) == 9
+    assert stats.chisquare(list(uses.values())).pvalue > 0.01
+    assert stats.kstest([10 * abs(level) for _, level in calls], stats.uniform(0.1, 0.9).cdf).pvalue > 0.01
+    assert stats.binomtest(sum(level < 0 for _, level in calls), len(calls)).pvalue > 0.01
 
 
-def test_shares_and_weights_are_beta_and_dirichlet(monkeypatch):
-    """Chains are replaced by three images of one colour, so that a mixed pixel shows its coefficients."""
+def test_shares_have_a_beta_and_weights_a_dirichlet_distribution(monkeypatch):
+    """Three images of one colour replace the chains, so that a mixed pixel shows the three coefficients."""
     black, red, green, blue = (np.zeros((1, 1, 3), np.uint8) for _ in range(4))
     red[..., 0] = green[..., 1] = blue[..., 2] = 200
     images = itertools.cycle([red, green, blue])
     monkeypatch.setattr(augmix, "apply_chain", lambda pixels, operations, levels: next(images))
     mixing = augmix.plan_mixing(np.random.default_rng(0).random((3000, augmix.N_DRAWS)))
-    mixed_pixels = [mixed[0, 0] / 200 for mixed in augmix.mix_views([black] * 3000, mixing)]  # (1 - m) w
-    rest = np.sum(mixed_pixels, axis=1)
-    weights = np.array(mixed_pixels) / rest[:, None]
-    assert stats.kstest(rest, "uniform").pvalue > 0.01
+    # each pixel is (1 - m) w, with the share m of the original image and the weights w of the chains
+    coefficients = np.array([mixed[0, 0] / 200 for mixed in augmix.mix_views([black] * 3000, mixing)])
+    share_of_chains = coefficients.sum(axis=1)
+    weights = coefficients / share_of_chains[:, None]
+    assert stats.kstest(share_of_chains, "uniform").pvalue > 0.01  # Beta(1, 1)
     for weight in weights.T:
-        assert stats.kstest(weight, stats.beta(1, 2).cdf).pvalue > 0.01  # the margins of Dirichlet(1, 1, 1)
+        assert stats.kstest(weight, stats.beta(1, 2).cdf).pvalue > 0.01  # a margin of Dirichlet(1, 1, 1)
     assert np.allclose(np.cov(weights.T)[0, 1], -1 / 36, atol=0.004)
 
 
-def test_mixing_equals_the_literal_form_on_normalised_images():
+def test_mixing_bytes_equals_mixing_normalised_images():
     pixels = np.asarray(noise(48, 48))
     preprocess = Preprocess(size=48)
     mean, std = np.array(preprocess.mean), np.array(preprocess.std)
@@ -220,48 +227,47 @@ def test_mixing_equals_the_literal_form_on_normalised_images():
     for number, mixed in enumerate(augmix.mix_views([pixels] * 20, mixing)):
         share, exponentials = rows[number, 0], -np.log1p(-rows[number, 1:4])
         weights = exponentials / exponentials.sum()
-        distorted = [
-            augmix.apply_chain(pixels, *chain)
-            for chain in zip(mixing.operations[number], mixing.levels[number], strict=True)
-        ]
-        mixture = sum(weight * normalised(image) for weight, image in zip(weights, distorted, strict=True))
-        literal = share * normalised(pixels) + (1 - share) * mixture
-        assert np.abs(normalised(mixed) - literal).max() < 2e-6
+        mixture = 0
+        for weight, operations, levels in zip(weights, mixing.operations[number], mixing.levels[number], strict=True):
+            mixture = mixture + weight * normalised(augmix.apply_chain(pixels, operations, levels))
+        expected = share * normalised(pixels) + (1 - share) * mixture
+        assert np.abs(normalised(mixed) - expected).max() < 2e-6
 
 
-LITERAL = {
+# AugMix's operations as its authors write them with Pillow for images of 224 pixels; `u` is the level from 0 to 1
+PILLOW_OPERATIONS = {
     "_autocontrast": lambda image, u, sign: ImageOps.autocontrast(image),
     "_equalize": lambda image, u, sign: ImageOps.equalize(image),
     "_posterize": lambda image, u, sign: ImageOps.posterize(image, 4),
     "_rotate": lambda image, u, sign: image.rotate(sign * math.floor(3 * u), Image.Resampling.BILINEAR),
     "_solarize": lambda image, u, sign: ImageOps.solarize(image, 256 - math.floor(25.6 * u)),
-    "_shear_x": lambda image, u, sign: literal_affine(image, (1, sign * 0.03 * u, 0, 0, 1, 0)),
-    "_shear_y": lambda image, u, sign: literal_affine(image, (1, 0, 0, sign * 0.03 * u, 1, 0)),
-    "_translate_x": lambda image, u, sign: literal_affine(image, (1, 0, sign * math.floor(7.4667 * u), 0, 1, 0)),
-    "_translate_y": lambda image, u, sign: literal_affine(image, (1, 0, 0, 0, 1, sign * math.floor(7.4667 * u))),
+    "_shear_x": lambda image, u, sign: pillow_affine(image, (1, sign * 0.03 * u, 0, 0, 1, 0)),
+    "_shear_y": lambda image, u, sign: pillow_affine(image, (1, 0, 0, sign * 0.03 * u, 1, 0)),
+    "_translate_x": lambda image, u, sign: pillow_affine(image, (1, 0, sign * math.floor(7.4667 * u), 0, 1, 0)),
+    "_translate_y": lambda image, u, sign: pillow_affine(image, (1, 0, 0, 0, 1, sign * math.floor(7.4667 * u))),
 }
 
 
-def literal_affine(image, matrix):
+def pillow_affine(image, matrix):
     return image.transform(image.size, Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR)
 
 
-def dull(image):
-    """Neither black nor white, so that contrast has something to stretch; one channel is constant."""
+def with_low_contrast(image):
+    """Return an image without black and white, whose contrast can be stretched; one channel is constant."""
     pixels = np.asarray(image) // 2 + 40
     pixels[..., 2] = 99
     return Image.fromarray(pixels)
 
 
 @pytest.mark.parametrize("operation", augmix.OPERATIONS, ids=lambda operation: operation.__name__)
-@pytest.mark.parametrize("prepare", [lambda image: image, dull, lambda image: image.point(lambda _: 0)])
+@pytest.mark.parametrize("prepare", [lambda image: image, with_low_contrast, lambda image: image.point(lambda _: 0)])
 def test_an_operation_equals_pillows_own_at_224_pixels(operation, prepare):
     image = prepare(noise(224, 224))
     for level in (0.1, 0.34, 0.5, 0.67, 0.83, 0.999):
         for sign in (1, -1):
-            ours = operation(np.asarray(image), 0.1 * level * sign)
-            literal = np.asarray(LITERAL[operation.__name__](image, level, sign))
-            assert np.array_equal(ours, literal), (level, sign)
+            actual = operation(np.asarray(image), 0.1 * level * sign)
+            expected = np.asarray(PILLOW_OPERATIONS[operation.__name__](image, level, sign))
+            assert np.array_equal(actual, expected), (level, sign)
 
 
 def test_equalizing_an_image_of_few_pixels_equals_pillows():
@@ -271,23 +277,24 @@ def test_equalizing_an_image_of_few_pixels_equals_pillows():
 
 def test_translations_scale_with_the_size():
     pixels = np.asarray(noise(48, 48))
-    shifts = {
-        size: {augmix._translate_y(np.ones((size, 1, 3), np.uint8), level)[..., 0].sum() for level in levels}
-        for size, levels in ((48, np.linspace(0.01, 0.0999, 50)), (224, np.linspace(0.01, 0.0999, 50)))
-    }
-    assert shifts[48] == {48, 47}
-    assert shifts[224] == set(range(217, 225))
+
+    def rows_that_stay(size):
+        column = np.ones((size, 1, 3), np.uint8)
+        return {augmix._translate_y(column, level)[..., 0].sum() for level in np.linspace(0.01, 0.0999, 50)}
+
+    assert rows_that_stay(48) == {48, 47}
+    assert rows_that_stay(224) == set(range(217, 225))
     assert np.array_equal(augmix._translate_x(pixels, 0.09)[:, :-1], pixels[:, 1:])
 
 
-# --- streams
+# --- random streams
 
 
 def test_the_same_names_give_the_same_views_in_any_order():
     images = {name: noise(60, 50, seed) for seed, name in enumerate("abc")}
-    forth = {name: views_of(images[name], sample=name) for name in "abc"}
-    back = {name: views_of(images[name], sample=name) for name in "cba"}
-    assert all(torch.equal(forth[name], back[name]) for name in "abc")
+    forwards = {name: views_of(images[name], sample=name) for name in "abc"}
+    backwards = {name: views_of(images[name], sample=name) for name in "cba"}
+    assert all(torch.equal(forwards[name], backwards[name]) for name in "abc")
 
 
 def test_another_sample_seed_dataset_or_split_gives_other_random_numbers():
@@ -317,8 +324,8 @@ def test_streams_are_the_same_on_every_machine():
         (False, "9b9bceb735fc96b1fc4d7cbd63b2fd4e6c0fa005c5a7e5ed0887310a945141cd"),
     ],
 )
-def test_the_pixels_of_views_are_the_recorded_ones(mix, digest):
-    """Cached features stay valid; a change of these digests must raise `keys.VIEWS`."""
+def test_the_pixels_of_views_equal_the_recorded_pixels(mix, digest):
+    """A change of the pixels makes cached features wrong: raise `keys.VIEWS` if you change these digests."""
     shapes = [(60, 50), (9, 200), (201, 48), (1, 1)]
     views = [views_of(noise(*shape), mix=mix, sample=f"{shape}") for shape in shapes]
     assert hashlib.sha256(torch.cat(views).numpy().tobytes()).hexdigest() == digest
@@ -336,7 +343,7 @@ def test_augmix_changes_every_view_but_the_plain_one_and_keeps_the_crops():
     assert torch.equal(plain[0], mixed[0])
     differences = (plain - mixed).flatten(1).abs().mean(1)
     assert (differences[1:] > 0).all()
-    assert differences[1:].mean() < 0.5  # as far as another crop would be: about 1
+    assert differences[1:].mean() < 0.5  # views of different crops differ by about 1
 
 
 def test_the_area_of_crops_follows_the_configuration():

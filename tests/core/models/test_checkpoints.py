@@ -1,4 +1,4 @@
-"""Checkpoint files: every format is read, and no code in a file is run."""
+"""Checkpoint files: all formats are read, and no code in a file is run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.kit.models import OPENAI_SETTINGS, half_precision_clip, save_openai_a
 
 
 class Touch:
-    """Creates a file when it is unpickled by anything that runs code."""
+    """An object that creates a folder when it is unpickled by a reader that runs code."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,7 +36,7 @@ class Touch:
 
 
 class Unusual(nn.Module):
-    """A module with one attribute of every kind for which a TorchScript archive has a separate format."""
+    """A module with attributes of all kinds that a TorchScript archive stores in different formats."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,8 +44,8 @@ class Unusual(nn.Module):
         self.norm = nn.BatchNorm2d(4)
         shared = torch.arange(6.0).view(2, 3)
         self.register_buffer("shared", shared)
-        self.register_buffer("shared_turned", shared.t()[1:])
-        self.register_buffer("nothing", torch.empty(0, 3))
+        self.register_buffer("shared_transposed", shared.t()[1:])
+        self.register_buffer("empty", torch.empty(0, 3))
         self.flags = {"a": 1}
         self.pair = (1, 2.0)
         self.device = torch.device("cpu")
@@ -63,7 +63,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, T
 
 
 def read_torchscript(path):
-    """The tensors of an archive, settings included."""
+    """Return the tensors of an archive, including OpenAI's settings."""
     with checkpoints._as_input_errors(path):
         return checkpoints._archive_tensors(path)
 
@@ -76,6 +76,7 @@ def assert_same(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> None
 
 
 def message(path: Path, read: Callable[[Path], object] = read_checkpoint) -> str:
+    """Return the line with which a file is refused, without the path at its beginning."""
     with pytest.raises(InputError) as caught:
         read(path)
     text = str(caught.value)
@@ -84,20 +85,22 @@ def message(path: Path, read: Callable[[Path], object] = read_checkpoint) -> str
     return text.removeprefix(f"{path}: ")
 
 
-def test_an_archive_gives_the_tensors_that_torch_finds(archive: tuple[Path, dict[str, Tensor]]) -> None:
+def test_an_archive_gives_the_tensors_that_torch_reads(archive: tuple[Path, dict[str, Tensor]]) -> None:
     path, expected = archive
     assert {value.dtype for value in expected.values()} == {torch.float16, torch.float32, torch.int64}
     assert_same(read_torchscript(path), expected)
 
 
-def test_an_archive_is_openais_and_its_settings_are_left_out(archive: tuple[Path, dict[str, Tensor]]) -> None:
+def test_an_archive_is_recognised_as_openais_and_read_without_its_settings(
+    archive: tuple[Path, dict[str, Tensor]],
+) -> None:
     path, expected = archive
     checkpoint = read_checkpoint(path)
     assert checkpoint.origin == "openai"
     assert_same(checkpoint.state, {name: value for name, value in expected.items() if name not in OPENAI_SETTINGS})
 
 
-def test_a_scripted_archive_with_unusual_attributes_gives_the_tensors_that_torch_finds(tmp_path: Path) -> None:
+def test_a_scripted_archive_with_unusual_attributes_gives_the_tensors_that_torch_reads(tmp_path: Path) -> None:
     path = tmp_path / "scripted.pt"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -105,11 +108,11 @@ def test_a_scripted_archive_with_unusual_attributes_gives_the_tensors_that_torch
         assert_same(read_torchscript(path), torch.jit.load(path).state_dict())  # type: ignore[no-untyped-call]
 
 
-def test_reading_an_archive_never_asks_torch_to_load_it(
+def test_an_archive_is_read_without_torchs_loaders(
     archive: tuple[Path, dict[str, Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forbidden(*_: object, **__: object) -> None:
-        raise AssertionError("ran the archive's loader")
+        raise AssertionError("torch's loader was called")
 
     monkeypatch.setattr(torch.jit, "load", forbidden)
     monkeypatch.setattr(torch, "load", forbidden)
@@ -137,19 +140,22 @@ def test_an_archive_with_code_in_its_pickle_is_refused_and_the_code_not_run(tmp_
     assert not (tmp_path / "touched").exists()
 
 
-# pickles that set attributes of what they are given: a function (`c...` pushes it), the class of modules
+# Pickles that set an attribute: the first of a function, the second of the class that stands for modules. The opcode
+# `c` pushes the object of a module and a name.
 REWRITE_FUNCTION = b"\x80\x02ctorch.jit._pickle\nrestore_type_tag\n(N}(X\x0c\x00\x00\x00__defaults__(K\x01tutb."
 REWRITE_CLASS = b"\x80\x02c__torch__\nM\n(N}(X\x04\x00\x00\x00nameX\x01\x00\x00\x00xutb."
 
 
 @pytest.mark.parametrize("pickled", [REWRITE_FUNCTION, REWRITE_CLASS])
-def test_an_archive_cannot_change_our_functions_and_classes(tmp_path: Path, pickled: bytes) -> None:
-    before = [(dict(vars(checkpoints.Placeholder))), checkpoints._identity.__defaults__]
+def test_an_archive_cannot_change_the_packages_functions_and_classes(tmp_path: Path, pickled: bytes) -> None:
+    attributes, defaults = dict(vars(checkpoints.Placeholder)), checkpoints._identity.__defaults__
     message(archive_of(tmp_path / "evil.pt", pickled), read_torchscript)
-    assert [(dict(vars(checkpoints.Placeholder))), checkpoints._identity.__defaults__] == before
+    assert dict(vars(checkpoints.Placeholder)) == attributes
+    assert checkpoints._identity.__defaults__ == defaults
 
 
 def test_a_tensor_larger_than_its_storage_is_refused(tmp_path: Path) -> None:
+    # a pickle of a tensor "w" in a storage of two numbers; %c stands for the tensor's size
     rebuild = (
         b"\x80\x02c__torch__\nM\n)\x81}X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n"
         b"((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x02tQ"
@@ -177,7 +183,7 @@ def test_a_pickle_with_code_is_refused_and_the_code_not_run(tmp_path: Path, prot
         torch.load(path, weights_only=False)
     else:
         pickle.loads(path.read_bytes())
-    assert touched.exists()  # or the test proves nothing
+    assert touched.exists()  # a reader that runs code does make the folder
 
 
 def test_a_refusal_names_the_code_that_would_run(tmp_path: Path) -> None:
@@ -215,7 +221,7 @@ def test_openais_weights_are_recognised_by_their_mixed_precision(tmp_path: Path)
 @pytest.mark.parametrize("prefix", ["", "module."])
 @pytest.mark.parametrize("zipped", [True, False])
 def test_open_clips_training_checkpoint_is_recognised_by_its_keys(tmp_path: Path, prefix: str, zipped: bool) -> None:
-    state = half_precision_clip().state_dict()  # trained in fp16, it is stored as OpenAI's is
+    state = half_precision_clip().state_dict()  # open_clip trains in fp16 with the types of OpenAI's weights
     optimizer = torch.optim.AdamW([nn.Parameter(torch.ones(2))]).state_dict()
     trained = {"epoch": 32, "name": "run", "optimizer": optimizer}
     trained["state_dict"] = {f"{prefix}{name}": value for name, value in state.items()}
@@ -234,7 +240,7 @@ def test_a_prefix_of_only_some_names_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_holds_a_scheduler_and_its_optimizer_gives_its_tensors(tmp_path: Path) -> None:
-    """As CoOp's do: a warm-up scheduler's state holds the scheduler that follows, which holds the optimizer."""
+    """In CoOp's checkpoints, the state of a warm-up scheduler holds the next scheduler, which holds the optimizer."""
     weight = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
     weight.grad = torch.ones(2)
@@ -292,7 +298,7 @@ def test_a_missing_file_and_a_folder_are_distinguished(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """One small valid file of each format."""
+    """Return the bytes of one small valid file of each format."""
     folder = tmp_path_factory.mktemp("whole")
     torch.save(WEIGHTS, folder / "zip.pt")
     torch.save(WEIGHTS, folder / "legacy.pt", _use_new_zipfile_serialization=False)

@@ -1,4 +1,4 @@
-"""The last block for the class token alone: the same features, less work, and keys that name it."""
+"""The image tower whose last block computes the class token alone: equal features, less work, and keys that name it."""
 
 import json
 from dataclasses import replace
@@ -35,7 +35,7 @@ def features(visual, precision="float32"):
         return F.normalize(visual(PIXELS).float(), dim=-1)
 
 
-def shortened(visual):
+def is_shortened(visual):
     return any(isinstance(module, ClassTokenBlock) for module in visual.modules())
 
 
@@ -46,36 +46,41 @@ def shortened(visual):
     ids=lambda vision: next(iter(vision), "CLIP's"),
 )
 def test_features_of_the_short_last_block_equal_those_of_the_whole_block(vision, precision, tolerance):
-    whole = features(tower(**vision), precision)
-    ours = features(visual := shorten_last_block(tower(**vision)), precision)
-    assert shortened(visual)
-    torch.testing.assert_close(ours, whole, atol=tolerance, rtol=0)
+    expected = features(tower(**vision), precision)
+    visual = shorten_last_block(tower(**vision))
+    assert is_shortened(visual)
+    torch.testing.assert_close(features(visual, precision), expected, atol=tolerance, rtol=0)
 
 
-def test_only_keys_and_values_are_computed_for_all_tokens():
-    visual, seen = shorten_last_block(tower()), []
+def test_the_last_block_computes_its_mlp_for_the_class_token_alone():
+    visual, token_counts = shorten_last_block(tower()), []
+
+    def record_tokens(module, inputs, output):
+        token_counts.append(inputs[0].shape[1])
+
     blocks = visual.transformer.resblocks
     for block in (blocks[0], blocks[-1].block):
-        block.mlp.register_forward_hook(lambda module, given, found: seen.append(given[0].shape[1]))
-        block.ln_1.register_forward_hook(lambda module, given, found: seen.append(given[0].shape[1]))
+        block.mlp.register_forward_hook(record_tokens)
+        block.ln_1.register_forward_hook(record_tokens)
     features(visual)
-    assert seen == [5, 5, 5, 1]
+    assert token_counts == [5, 5, 5, 1]
 
 
 @pytest.mark.parametrize("vision", OTHER_TOWERS.values(), ids=OTHER_TOWERS)
 def test_towers_that_use_other_tokens_or_blocks_are_unchanged(vision):
     whole = tower(**vision)(PIXELS)
     visual = shorten_last_block(tower(**vision))
-    assert not shortened(visual)
+    assert not is_shortened(visual)
     assert torch.equal(visual(PIXELS), whole)
 
 
 def test_the_class_token_attends_to_visual_prompts():
     prompts = [torch.randn(2, 64, generator=torch.Generator().manual_seed(n)) for n in range(2)]
     whole, short = tower(), shorten_last_block(tower())
-    ours, expected = (features(with_visual_prompts(visual, prompts, "small")) for visual in (short, whole))
-    torch.testing.assert_close(ours, expected, atol=1e-6, rtol=0)
-    assert (ours - features(whole)).abs().max() > 1e-3
+    expected = features(with_visual_prompts(whole, prompts, "small"))
+    actual = features(with_visual_prompts(short, prompts, "small"))
+    torch.testing.assert_close(actual, expected, atol=1e-6, rtol=0)
+    assert (actual - features(whole)).abs().max() > 1e-3
 
 
 def test_the_short_last_block_does_not_change_the_image_digest():
@@ -86,11 +91,10 @@ def test_the_short_last_block_does_not_change_the_image_digest():
 
 
 def test_features_of_the_whole_block_have_another_key(tmp_path):
-    """Features that were cached with the whole block keep their key, so that both kinds can be in one cache."""
+    """Features of the whole block and of the short block can be in one cache."""
     short, views = small_vit(), ViewConfig(count=3)
-    whole = replace(
-        short, visual=small_clip(vision_cfg={**SMALL_SETTINGS["vision_cfg"], "layers": 3}, quick_gelu=True).visual
-    )
+    vision = {**SMALL_SETTINGS["vision_cfg"], "layers": 3}
+    whole = replace(short, visual=small_clip(vision_cfg=vision, quick_gelu=True).visual)
     assert (whole.arithmetic_suffix, short.arithmetic_suffix) == ("", ", class token alone")
     for clip in (whole, short):
         FeatureCache(tmp_path).features(clip, painted_dataset(3), views, 0)

@@ -1,4 +1,4 @@
-"""Loading models: features, activations, names, and refusals."""
+"""Loading of models: their features, activations, names, digests and tokens, and refused models."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def with_text(**settings: Any) -> dict[str, Any]:
     return {**SMALL_SETTINGS, "text_cfg": {**SMALL_SETTINGS["text_cfg"], **settings}}
 
 
-# `small` exists with both activations, the others with one
+# only `small` exists with both activations
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "small": SMALL_SETTINGS,
     "small-quickgelu": {**SMALL_SETTINGS, "quick_gelu": True},
@@ -66,12 +66,12 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "captioner": {**SMALL_SETTINGS, "multimodal_cfg": {"width": 64}},
     "oblong": {**SMALL_SETTINGS, "vision_cfg": {**SMALL_SETTINGS["vision_cfg"], "image_size": [32, 48]}},
 }
-RECIPE = {"mean": (0.5, 0.4, 0.3), "std": (0.3, 0.2, 0.1), "interpolation": "bicubic", "resize_mode": "shortest"}
+PREPROCESSING = {"mean": (0.5, 0.4, 0.3), "std": (0.3, 0.2, 0.1), "interpolation": "bicubic", "resize_mode": "shortest"}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def architectures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Our small architectures beside open_clip's."""
+    """Add the small architectures to open_clip's."""
     import open_clip
     from open_clip import factory
 
@@ -87,22 +87,22 @@ def architectures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def tags(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Tags of `small` whose weights lie on this machine, and some that do not."""
+    """Add tags to open_clip's: some have weights on this machine, others cannot be loaded."""
     from open_clip import pretrained
 
     quick, plain = tmp_path / "quick.safetensors", tmp_path / "plain.safetensors"
     save_file(small_clip(seed=1).state_dict(), quick)
     save_file(small_clip(seed=2).state_dict(), plain)
-    described = {
-        "openai": {**RECIPE, "file": str(quick), "quick_gelu": True},
-        "laion": {**RECIPE, "file": str(plain)},
-        "elsewhere": {**RECIPE, "hf_hub": "no-user/nothing/"},
-        "squashed": {**RECIPE, "resize_mode": "squash"},
-        "smooth": {**RECIPE, "interpolation": "bilinear"},
+    recipes = {
+        "openai": {**PREPROCESSING, "file": str(quick), "quick_gelu": True},
+        "laion": {**PREPROCESSING, "file": str(plain)},
+        "elsewhere": {**PREPROCESSING, "hf_hub": "no-user/nothing/"},
+        "squashed": {**PREPROCESSING, "resize_mode": "squash"},
+        "smooth": {**PREPROCESSING, "interpolation": "bilinear"},
     }
-    monkeypatch.setitem(pretrained._PRETRAINED, "small", described)
-    monkeypatch.setitem(pretrained._PRETRAINED, "small-quickgelu", {"openai": described["openai"]})
-    monkeypatch.setitem(pretrained._PRETRAINED, "large", {"only": described["squashed"]})
+    monkeypatch.setitem(pretrained._PRETRAINED, "small", recipes)
+    monkeypatch.setitem(pretrained._PRETRAINED, "small-quickgelu", {"openai": recipes["openai"]})
+    monkeypatch.setitem(pretrained._PRETRAINED, "large", {"only": recipes["squashed"]})
 
 
 def saved(path: Path, state: object) -> Path:
@@ -111,7 +111,7 @@ def saved(path: Path, state: object) -> Path:
 
 
 def text_features(clip: Clip, texts: Sequence[str]) -> Tensor:
-    """Through the engine: SOS shared by all texts, the rest packed."""
+    """Return the engine's features of texts, which share SOS and are packed after it."""
     rows = [torch.tensor([*clip.tokenizer.encode(text), clip.tokenizer.eot]) for text in texts]
     packing = Packing.of_lengths([len(row) for row in rows])
     packed = torch.cat([rows[int(text)] for text in packing.order])
@@ -120,7 +120,7 @@ def text_features(clip: Clip, texts: Sequence[str]) -> Tensor:
 
 
 def assert_computes_as(clip: Clip, model: Any) -> None:
-    """The features of open_clip's own model, to 1e-5."""
+    """Check that text and image features differ by at most 1e-5 from those of open_clip's model."""
     from open_clip import tokenize
 
     size = clip.preprocess.size
@@ -140,24 +140,25 @@ def assert_differs_from(clip: Clip, model: Any) -> None:
 
 
 def message(spec: str) -> str:
+    """Return the line with which a model is refused."""
     with pytest.raises(InputError) as caught:
         load(spec)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-# --- what a model computes
+# --- features
 
 
 @pytest.mark.parametrize(
-    ("said", "quick"), [("small+gelu", False), ("small+quickgelu", True), ("small-quickgelu", True)]
+    ("name", "quick"), [("small+gelu", False), ("small+quickgelu", True), ("small-quickgelu", True)]
 )
-def test_features_equal_open_clips_with_the_requested_activation(tmp_path: Path, said: str, quick: bool) -> None:
+def test_features_equal_open_clips_with_the_requested_activation(tmp_path: Path, name: str, quick: bool) -> None:
     reference = small_clip(seed=3, quick_gelu=quick)
     path = saved(tmp_path / "bare.pt", reference.state_dict())
-    clip = load(f"{said}:{path}")
+    clip = load(f"{name}:{path}")
     assert clip.text.activation == ("quick_gelu" if quick else "gelu")
-    assert clip.text.heads == 4  # of the config, where OpenAI's rule says width / 64 = 1
+    assert clip.text.heads == 4  # from the config; OpenAI's rule, width / 64, would give 1
     assert_computes_as(clip, reference)
     assert_differs_from(clip, small_clip(seed=3, quick_gelu=not quick))
 
@@ -208,7 +209,9 @@ def test_everything_is_frozen_float32_and_in_evaluation_mode(tmp_path: Path) -> 
     assert clip.embedding_scale == 1.0
 
 
-def test_loading_does_not_touch_the_random_stream_or_print(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_loading_prints_nothing_and_does_not_change_the_random_stream(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     path = saved(tmp_path / "half.pt", half_precision_clip().state_dict())
     before = torch.random.get_rng_state()
     load(f"small:{path}")
@@ -216,7 +219,7 @@ def test_loading_does_not_touch_the_random_stream_or_print(tmp_path: Path, capfd
     assert capfd.readouterr() == ("", "")
 
 
-# --- which activation
+# --- activations
 
 
 @pytest.fixture(scope="module")
@@ -230,11 +233,11 @@ def openai_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-@pytest.mark.parametrize("said", ["small", "small+quickgelu", "small-quickgelu"])
-def test_openais_weights_get_quick_gelu_whatever_the_name(openai_files: list[Path], said: str) -> None:
+@pytest.mark.parametrize("name", ["small", "small+quickgelu", "small-quickgelu"])
+def test_openais_weights_get_quick_gelu_under_every_name(openai_files: list[Path], name: str) -> None:
     reference = half_precision_clip(seed=4)
     for path in openai_files:
-        clip = load(f"{said}:{path}")
+        clip = load(f"{name}:{path}")
         assert clip.text.activation == "quick_gelu"
         assert_computes_as(clip, reference)
 
@@ -251,7 +254,7 @@ def test_a_state_dict_of_unknown_activation_is_refused_where_both_exist(tmp_path
     )
 
 
-def test_where_one_activation_exists_a_state_dict_gets_it_unless_the_name_says_otherwise(tmp_path: Path) -> None:
+def test_a_state_dict_gets_the_only_activation_of_its_architecture_unless_the_name_has_another(tmp_path: Path) -> None:
     path = saved(tmp_path / "bare.pt", small_clip(embed_dim=48).state_dict())
     assert load(f"one-of-a-kind:{path}").text.activation == "gelu"
     assert load(f"one-of-a-kind+quickgelu:{path}").text.activation == "quick_gelu"
@@ -277,10 +280,10 @@ def test_open_clips_training_checkpoint_gets_the_activation_of_its_name(tmp_path
         ("small+gelu/laion", False),
     ],
 )
-def test_a_tag_computes_with_the_activation_it_was_trained_with(spec: str, quick: bool) -> None:
+def test_the_weights_of_a_tag_get_the_activation_that_they_were_trained_with(spec: str, quick: bool) -> None:
     clip = load(spec)
     assert_computes_as(clip, small_clip(seed=1 if quick else 2, quick_gelu=quick))
-    assert (clip.name, clip.preprocess.mean, clip.preprocess.std) == (spec, RECIPE["mean"], RECIPE["std"])
+    assert (clip.name, clip.preprocess.mean, clip.preprocess.std) == (spec, PREPROCESSING["mean"], PREPROCESSING["std"])
 
 
 @pytest.mark.usefixtures("tags")
@@ -308,13 +311,17 @@ def test_openais_tags_have_quick_gelu_in_open_clip(name: str) -> None:
 @settings(deadline=None)
 @given(
     name=st.sampled_from(["ViT-B-16", "RN50"]),
-    said=st.sampled_from([("", None), ("+gelu", "gelu"), ("+quickgelu", "quick_gelu")]),
+    activation=st.sampled_from([("", None), ("+gelu", "gelu"), ("+quickgelu", "quick_gelu")]),
     rest=st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1),
-    kind=st.sampled_from("/:"),
+    separator=st.sampled_from("/:"),
 )
-def test_a_model_name_is_split_into_its_parts(name: str, said: tuple[str, Any], rest: str, kind: str) -> None:
-    tag, path = (rest, None) if kind == "/" else (None, Path(rest))
-    assert parse(f"{name}{said[0]}{kind}{rest}") == ModelSpec(name=name, activation=said[1], tag=tag, path=path)
+def test_a_model_name_is_split_into_its_parts(
+    name: str, activation: tuple[str, Any], rest: str, separator: str
+) -> None:
+    suffix, activation_name = activation
+    tag, path = (rest, None) if separator == "/" else (None, Path(rest))
+    expected = ModelSpec(name=name, activation=activation_name, tag=tag, path=path)
+    assert parse(f"{name}{suffix}{separator}{rest}") == expected
 
 
 @pytest.mark.usefixtures("tags")
@@ -359,7 +366,7 @@ def test_a_misspelt_name_is_refused_without_importing_open_clip(monkeypatch: pyt
     assert "open_clip" not in sys.modules
 
 
-# --- what the engine cannot hold
+# --- architectures that the engine does not support
 
 
 @pytest.mark.parametrize(
@@ -396,7 +403,7 @@ def test_an_unsupported_architecture_is_refused_by_its_setting(name: str, expect
     [
         ("small/squashed", "resize_mode=squash"),
         ("small/smooth", "interpolation=bilinear"),
-        ("large:file.pt", "resize_mode=squash"),  # as its one tag has it
+        ("large:file.pt", "resize_mode=squash"),  # from the only tag of `large`
     ],
 )
 def test_models_with_other_preprocessing_are_refused(spec: str, expected: str) -> None:
@@ -422,7 +429,7 @@ def test_weights_that_do_not_fit_are_refused_and_the_first_is_named(
     assert message(f"{name}+gelu:{path}") == f"{path}: does not fit {name}: {expected}"
 
 
-def test_a_file_of_other_weights_misses_all_of_them(tmp_path: Path) -> None:
+def test_a_file_of_other_weights_is_refused_with_the_number_of_missing_weights(tmp_path: Path) -> None:
     path = saved(tmp_path / "other.pt", {"weight": torch.ones(2)})
     assert re.search(r"\d\d weights missing \(.*\), 1 weights too many \(weight\)", message(f"small+gelu:{path}"))
 
@@ -433,7 +440,7 @@ def test_a_damaged_or_missing_file_is_named(tmp_path: Path) -> None:
     assert message(f"small:{tmp_path / 'text.pt'}").startswith(f"{tmp_path / 'text.pt'}: ")
 
 
-def test_a_logit_scale_of_one_entry_is_a_number(tmp_path: Path) -> None:
+def test_a_logit_scale_of_shape_1_is_read_as_a_number(tmp_path: Path) -> None:
     state = small_clip().state_dict()
     path = saved(tmp_path / "scale.pt", {**state, "logit_scale": state["logit_scale"].reshape(1)})
     assert load(f"small+gelu:{path}").logit_scale == pytest.approx(1 / 0.07)
@@ -463,7 +470,9 @@ def test_digests_change_with_weights_and_activation(tmp_path: Path) -> None:
 # --- the embedded model
 
 
-def test_the_embedded_model_computes_as_its_own_loader_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_embedded_model_has_the_features_that_its_loader_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from fpp_sweep.tiny import model
     from tools.train_tiny.weights import save
 
@@ -486,19 +495,19 @@ def tokenizer() -> BpeTokenizer:
 
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(max_size=30))
-def test_tokens_are_open_clips_between_sos_and_eot(tokenizer: BpeTokenizer, text: str) -> None:
+def test_tokens_equal_those_of_open_clip(tokenizer: BpeTokenizer, text: str) -> None:
     from open_clip import tokenize
 
     ids = tokenize(text, context_length=200)[0].tolist()
     assert [tokenizer.sos, *tokenizer.encode(text), tokenizer.eot] == ids[: ids.index(tokenizer.eot) + 1]
 
 
-def test_the_words_of_the_default_prompt_have_their_published_numbers(tokenizer: BpeTokenizer) -> None:
+def test_the_words_of_the_default_prompt_have_their_published_token_ids(tokenizer: BpeTokenizer) -> None:
     assert tokenizer.encode("A photo  of a") == [320, 1125, 539, 320]
     assert (tokenizer.sos, tokenizer.eot) == (49406, 49407)
 
 
-def test_tags_read_from_open_clips_source_are_those_that_it_lists(tags):
+def test_tags_read_from_open_clips_source_equal_the_tags_that_it_lists(tags):
     from open_clip import pretrained
 
     listed = {}
@@ -506,7 +515,7 @@ def test_tags_read_from_open_clips_source_are_those_that_it_lists(tags):
         if name not in ARCHITECTURES:
             listed.setdefault(name, []).append(tag)
     read = tags_in_source(Path(pretrained.__file__).read_text(encoding="utf-8"))
-    assert {name: sorted(found) for name, found in read.items()} == {
-        name: sorted(found) for name, found in listed.items()
-    }
+    assert read.keys() == listed.keys()
+    for name, names_of_tags in read.items():
+        assert sorted(names_of_tags) == sorted(listed[name]), name
     assert "openai" in read["ViT-B-16-quickgelu"]

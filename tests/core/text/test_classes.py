@@ -1,4 +1,4 @@
-"""Class texts: their tokens, their features, and noise on them."""
+"""Class texts: their tokens and features, and noise on their embeddings."""
 
 import pytest
 import torch
@@ -74,7 +74,7 @@ def test_shared_noise_equals_per_class_noise_with_equal_draws(sizes):
     assert (first[0] - pair.texts.features(pair.context)).abs().max() > 0.01
 
 
-def test_gaussian_classes_are_two_random_tokens_and_eot():
+def test_gaussian_classes_have_two_random_tokens_and_eot():
     clip = random_clip()
     texts = ClassTexts.of_gaussians(clip.text, clip.tokenizer, 2000, torch.Generator().manual_seed(0))
     assert texts.packing.lengths == (3,) * 2000

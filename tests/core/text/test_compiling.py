@@ -1,4 +1,4 @@
-"""The engine through torch.compile: equal numbers, and few compilations."""
+"""The engine with torch.compile: results equal the eager ones, and compilations are few."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def _fresh_compiler():
 
 
 def compilations():
-    """Return the number of compiled graphs; fail if part of a function was left out."""
+    """Return the number of compiled graphs; fail if a function was not compiled as a whole."""
     assert not counters["graph_break"]
     return counters["stats"]["unique_graphs"]
 
@@ -63,11 +63,13 @@ def eager_and_compiled(device):
 
 
 @DEVICES
-def test_features_equal_the_eager_ones(device):
+def test_compiled_features_equal_eager_features(device):
     texts, compiled, context, _ = eager_and_compiled(device)
     contexts = context + torch.randn(BATCH, *context.shape, generator=torch.Generator().manual_seed(0)).to(device) / 10
+    model = TextModel(texts=compiled, logit_scale=100.0)
     with torch.no_grad():
-        actual = [TextModel(texts=compiled, logit_scale=100.0).features(contexts) for _ in range(EAGER_CALLS + 1)][-1]
+        for _ in range(EAGER_CALLS + 1):
+            actual = model.features(contexts)
         assert compilations() == 1
         torch.testing.assert_close(actual, texts.features(contexts), atol=1e-5, rtol=0)
 
@@ -76,17 +78,19 @@ def test_features_equal_the_eager_ones(device):
 def test_results_survive_the_next_run_of_the_same_graph(device):
     texts, compiled, context, _ = eager_and_compiled(device)
     with torch.no_grad():
-        first, compiled_first = (ByPullback(form, context) for form in (texts, compiled))
-        gradients = torch.randn(2 * BATCH, *first.features.shape, generator=torch.Generator().manual_seed(0)).to(device)
-        compiled_first._batch_size = BATCH
-        actual = [compiled_first.backward(gradients) for _ in range(EAGER_CALLS)][-1]
+        eager_pullback, compiled_pullback = ByPullback(texts, context), ByPullback(compiled, context)
+        shape = (2 * BATCH, *eager_pullback.features.shape)
+        gradients = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device)
+        compiled_pullback._batch_size = BATCH
+        for _ in range(EAGER_CALLS):
+            actual = compiled_pullback.backward(gradients)
         assert compilations() == 1
-        torch.testing.assert_close(actual, first.backward(gradients), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(actual, eager_pullback.backward(gradients), atol=1e-5, rtol=1e-5)
 
 
 @DEVICES
 @pytest.mark.parametrize(("form", "steps"), [(ByPullback, 1), (ByJacobian, 2)])
-def test_adaptation_equals_the_eager_one_and_odd_batches_are_not_compiled(form, steps, device):
+def test_compiled_adaptation_equals_eager_adaptation_and_other_batch_sizes_are_not_compiled(form, steps, device):
     texts, compiled, context, views = eager_and_compiled(device)
     method = Tpt(adapt=AdaptConfig(steps=steps), penalty=dispersion, weight=1.0)
     batches = [*views.split(BATCH), views[:1], views[:2], views[:3], views[:BATCH]]
@@ -101,13 +105,13 @@ def test_adaptation_equals_the_eager_one_and_odd_batches_are_not_compiled(form, 
     expected = probabilities(texts)
     assert not compilations()
     torch.testing.assert_close(probabilities(compiled), expected, atol=1e-4, rtol=0)
-    # graphs: the prediction, the backward pass, and the backward pass of a second step
+    # one graph each for the prediction, for the backward pass, and for the backward pass of a second step
     assert compilations() == 1 + (form is ByPullback) + (steps > 1)
 
 
 @DEVICES
 @pytest.mark.parametrize("settings", [{}, {"detach": "none"}], ids=str)
-def test_fifty_steps_of_pretraining_equal_the_eager_ones(settings, device):
+def test_fifty_compiled_steps_of_pretraining_equal_eager_steps(settings, device):
     texts, compiled, context, _ = eager_and_compiled(device)
     config = FppConfig(steps=50, draws=2, **settings)
 
@@ -117,7 +121,7 @@ def test_fifty_steps_of_pretraining_equal_the_eager_ones(settings, device):
         noise = draw_noise(texts, len(context), config, generator)
         return pretrain(texts, context, config, flatness_weight=weight, start=start, noise=noise)
 
-    for weight in (1.7, 2.5):  # the next trial of a sweep has another weight
+    for weight in (1.7, 2.5):  # trials of a sweep have different weights, which must not compile again
         actual, expected = pretrained(compiled, weight), pretrained(texts, weight)
         torch.testing.assert_close(actual.losses, expected.losses, atol=1e-5, rtol=1e-5)
         with torch.no_grad():
@@ -130,18 +134,17 @@ def test_fifty_steps_of_pretraining_equal_the_eager_ones(settings, device):
 def test_towers_with_and_without_deep_prompts_are_compiled_separately(device):
     texts, compiled, context, _ = eager_and_compiled(device)
     deep = (torch.randn(context.shape, generator=torch.Generator().manual_seed(0)).to(device),)
-    pairs = [(texts, compiled)]
-    pairs += [
-        (replace(texts, tower=texts.tower.with_deep(deep)), replace(compiled, tower=compiled.tower.with_deep(deep)))
-    ]
+    deep_texts = replace(texts, tower=texts.tower.with_deep(deep))
+    deep_compiled = replace(compiled, tower=compiled.tower.with_deep(deep))
     contexts, gradients = context.expand(BATCH, -1, -1), torch.randn(BATCH, len(CLASSES), 16, device=device)
     with torch.no_grad():
-        for eager, fast in pairs:
-            model, first = TextModel(texts=fast, logit_scale=100.0), ByPullback(fast, context)
-            actual = [(model.features(contexts), first.backward(gradients)) for _ in range(EAGER_CALLS + 2)][-1]
-            torch.testing.assert_close(actual[0], eager.features(contexts), atol=1e-5, rtol=0)
+        for eager, fast in [(texts, compiled), (deep_texts, deep_compiled)]:
+            model, pullback = TextModel(texts=fast, logit_scale=100.0), ByPullback(fast, context)
+            for _ in range(EAGER_CALLS + 2):
+                features, actual = model.features(contexts), pullback.backward(gradients)
+            torch.testing.assert_close(features, eager.features(contexts), atol=1e-5, rtol=0)
             expected = ByPullback(eager, context).backward(gradients)
-            torch.testing.assert_close(actual[1], expected, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
     assert compilations() == 4
 
 
@@ -155,7 +158,7 @@ def test_noise_per_class_is_not_compiled(device):
 
 
 @DEVICES
-def test_compilations_stop_at_torchs_limit_of_shapes(device):
+def test_no_further_shape_is_compiled_after_torchs_limit_of_shapes(device):
     compiler = Compiler(torch.device(device), frozen=[], constant_types=())
     counters.clear()
     for size in range(1, MAX_SHAPES + 5):
@@ -166,7 +169,7 @@ def test_compilations_stop_at_torchs_limit_of_shapes(device):
 
 
 @DEVICES
-def test_each_precision_counts_as_a_separate_shape_as_in_torch(device, monkeypatch):
+def test_shapes_are_counted_separately_for_each_precision_as_in_torch(device, monkeypatch):
     monkeypatch.setattr("fpp_sweep.core.compute.precision.require_precision_support", lambda *arguments: None)
     compiler = Compiler(torch.device(device), frozen=[], constant_types=(), eager_calls=0)
     counters.clear()
@@ -211,15 +214,16 @@ def test_image_features_are_compiled_for_whole_groups_from_the_first_group(devic
     counters.clear()
     eager = image_features(clip, tmp_path, 70)
     assert not compilations()
-    actual = image_features(compiled, tmp_path, 70)  # a separate file, or nothing would be compiled
+    actual = image_features(compiled, tmp_path, 70)  # compiled features have a separate cache file
     assert compilations() == 1
     torch.testing.assert_close(actual, eager, atol=1e-5, rtol=0)
-    first = image_features(compiled, tmp_path / "first", 10)  # fewer images in a group of the same size
+    first = image_features(compiled, tmp_path / "first", 10)  # a group is padded to the same size
     again = image_features(compiled, tmp_path / "again", 70)
     assert compilations() == 1
     assert torch.equal(first, actual[:10])
     assert torch.equal(again, actual)
-    memory = 4 * 61 * view_bytes(with_memory(clip, 1e12))  # for 61 views of 63 in a half batch: 31 four times, and 2
+    # memory for 61 of the 63 views in half a batch, so that batches have 31 views four times and then 2
+    memory = 4 * 61 * view_bytes(with_memory(clip, 1e12))
     halved = image_features(with_memory(compiled, memory), tmp_path / "halved", 10, batch=126)
     assert compilations() == 2
     torch.testing.assert_close(halved, eager[:10], atol=1e-5, rtol=0)
@@ -239,12 +243,12 @@ def test_out_of_memory_in_compiled_code_halves_the_batch():
     compiler = Compiler(torch.device("cpu"), frozen=[], constant_types=())
     counters.clear()
     for _ in range(EAGER_CALLS + 2):
-        actual = run_in_batches(lambda part: compiler(greedy, part), torch.arange(2), 2)
+        actual = run_in_batches(lambda part: compiler(too_large_for_two_rows, part), torch.arange(2), 2)
         assert actual.shape == (2, 0)
     assert compilations() == 2
 
 
-def greedy(rows):
+def too_large_for_two_rows(rows):
     return torch.zeros(len(rows), 1 << 50 if len(rows) > 1 else 0)
 
 
@@ -255,7 +259,7 @@ def test_towers_are_eager_by_default():
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.skipif(MISSING, reason="no C++ compiler")
-def test_evaluate_and_workers_compile_on_request(tmp_path):
+def test_evaluate_and_workers_compile_towers_with_work_compile(tmp_path):
     line = [sys.executable, "-m", "fpp_sweep.evaluate", "--datasets", "digits", "--limit", "12"]
     line += ["--out", str(tmp_path), "--method", "tpt", "--prompt", "fpp"]
     keys = ["--set", f"fpp.steps={EAGER_CALLS + 4}", f"work.cache={tmp_path}/cache", "work.device=cpu"]
@@ -263,7 +267,7 @@ def test_evaluate_and_workers_compile_on_request(tmp_path):
     for name, options in (("eager", []), ("compiled", ["work.compile=true"])):
         done = subprocess.run(
             [*line, *keys, *options, "--name", name],
-            env=os.environ | {"TORCH_LOGS": "graph_code"},  # tells of every graph
+            env=os.environ | {"TORCH_LOGS": "graph_code"},  # torch prints the code of every graph
             capture_output=True,
             text=True,
             check=False,
@@ -274,7 +278,7 @@ def test_evaluate_and_workers_compile_on_request(tmp_path):
         results = json.loads((tmp_path / name / "results.json").read_text())
         actual[name] = results["trials"][0]["datasets"]["digits"]
     assert actual["compiled"] == pytest.approx(actual["eager"], abs=1e-3)
-    assert len(list((tmp_path / "cache").glob("features/*"))) == 2  # one file for each
+    assert len(list((tmp_path / "cache").glob("features/*"))) == 2  # one file for each of the two runs
     worker = Worker(WorkerSpec(model="tiny", device="cpu", compile=True))
     assert isinstance(worker.clip.text.run, Compiler)
     assert worker.model_info().arithmetic.endswith(", compiled towers")

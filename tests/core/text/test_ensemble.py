@@ -1,4 +1,4 @@
-"""Class vectors of template ensembles equal open_clip's classifier and a naive form."""
+"""Class vectors of template ensembles against open_clip's classifier and a naive form."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def test_class_vectors_equal_the_classifier_that_open_clip_builds(name):
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
 
 
-TEXTS = [  # several numbers of texts, of several lengths
+TEXTS = [  # classes with different numbers of texts, which have different lengths
     ["a photo of a forest.", "forest seen from above", "many trees"],
     ["sea or lake"],
     ["a photo of a dog.", "a dog, which is an animal with four legs and a tail, that barks"],

@@ -1,4 +1,4 @@
-"""Memory budgets, smaller batches where memory runs out, and messages about it."""
+"""Memory budgets, smaller batches after a lack of memory, and messages about a lack of memory."""
 
 import resource
 import subprocess
@@ -44,7 +44,7 @@ def test_out_of_memory_of_the_cpu_allocator_is_recognised():
     ],
 )
 def test_out_of_memory_messages_of_cuda_libraries_are_recognised(text):
-    """None of them is an OutOfMemoryError; the last is cuDNN's when no algorithm has enough workspace."""
+    """They come as RuntimeError. The last is cuDNN's message if every algorithm needs more memory than is free."""
 
     def work(rows):
         if len(rows) > 1:
@@ -57,20 +57,20 @@ def test_out_of_memory_messages_of_cuda_libraries_are_recognised(text):
 
 
 def test_out_of_memory_for_a_single_row_and_other_errors_are_raised():
-    def short(rows):
+    def run_out_of_memory(rows):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    def broken(rows):
+    def fail(rows):
         raise RuntimeError("shapes do not match")
 
     with pytest.raises(torch.OutOfMemoryError):
-        run_in_batches(short, torch.arange(4), 4)
+        run_in_batches(run_out_of_memory, torch.arange(4), 4)
     with pytest.raises(RuntimeError, match="shapes"):
-        run_in_batches(broken, torch.arange(4), 4)
+        run_in_batches(fail, torch.arange(4), 4)
 
 
 def test_free_memory_is_the_smallest_limit_minus_the_memory_in_use():
-    """Run a separate process under real limits of its address space and of its data."""
+    """A separate process has real limits of its address space and of its data."""
     code = """
         import resource, sys
         from fpp_sweep.spec.memory import memory
@@ -114,10 +114,9 @@ def test_the_budget_on_a_shared_gpu_is_at_most_the_share(monkeypatch, share, fre
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, device: fractions.append(share))
     assert MemoryBudget.available(device, share).device == free
     assert fractions == ([share] if share < 1 else [])
-    short = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB. GPU 0 has")
-    assert str(explain_out_of_memory(short, device)).startswith(
-        f"needs 8.0 GiB, {free / 2**30:.1f} GiB are free on cuda; "
-    )
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB. GPU 0 has")
+    line = str(explain_out_of_memory(error, device))
+    assert line.startswith(f"needs 8.0 GiB, {free / 2**30:.1f} GiB are free on cuda; ")
 
 
 def test_a_gpu_that_is_already_full_is_reported_in_one_line(monkeypatch):
@@ -125,13 +124,12 @@ def test_a_gpu_that_is_already_full_is_reported_in_one_line(monkeypatch):
         raise RuntimeError("CUDA error: out of memory")
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", full)
-    line = str(
-        explain_out_of_memory(RuntimeError("CUDA error: out of memory\nCUDA kernel errors might"), torch.device("cuda"))
-    )
+    error = RuntimeError("CUDA error: out of memory\nCUDA kernel errors might")
+    line = str(explain_out_of_memory(error, torch.device("cuda")))
     assert line.startswith("needs more memory (CUDA error: out of memory), 0.0 GiB are free on cuda; ")
 
 
-def test_a_device_that_is_too_small_is_reported_in_one_line():
+def test_a_lack_of_memory_is_reported_in_one_line_and_other_errors_are_not_changed():
     try:
         torch.empty(1 << 50)
     except RuntimeError as error:

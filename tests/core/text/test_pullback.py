@@ -39,7 +39,7 @@ SIZES = [
 
 
 def expected_gradients(pair, gradients):
-    """Return the gradients by autograd, one sample at a time, through all 77 positions."""
+    """Return the gradients that autograd computes through all 77 positions, one sample at a time."""
     actual = []
     for gradient in gradients:
         context = pair.context.clone().requires_grad_()
@@ -105,26 +105,27 @@ def with_memory(texts, **memory):
     return replace(texts, tower=replace(texts.tower, memory=MemoryBudget(**memory)))
 
 
-def test_the_jacobian_is_kept_on_device_or_host_or_not_built_as_memory_allows():
+def test_free_memory_decides_if_the_jacobian_is_on_the_device_or_on_the_host_or_is_not_built():
     pair = twins()
     size = jacobian_bytes(pair.texts, pair.context)
 
-    def block_of(**memory):
-        actual = first_gradient(with_memory(pair.texts, **memory), pair.context, 100_000)
-        return actual._block if isinstance(actual, ByJacobian) else None
+    def classes_per_block(**memory):
+        gradient = first_gradient(with_memory(pair.texts, **memory), pair.context, 100_000)
+        return gradient._block if isinstance(gradient, ByJacobian) else None
 
-    assert block_of(device=2 * size) == len(pair.texts)
-    assert block_of(device=2 * size - 1, host=2 * size) == 3  # of 7 classes: a quarter of the device's memory
-    assert block_of(device=1, host=2 * size) == 1
-    assert block_of(device=2 * size - 1, host=2 * size - 1) is None
+    assert classes_per_block(device=2 * size) == len(pair.texts)
+    # a block takes a quarter of the device's memory: 3 of 7 classes
+    assert classes_per_block(device=2 * size - 1, host=2 * size) == 3
+    assert classes_per_block(device=1, host=2 * size) == 1
+    assert classes_per_block(device=2 * size - 1, host=2 * size - 1) is None
     with computing("fp16", torch.device("cpu")):
-        assert block_of(device=size) == len(pair.texts)
+        assert classes_per_block(device=size) == len(pair.texts)
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("memory", [1, 40_000])
 def test_a_jacobian_streamed_in_blocks_gives_the_same_gradients(sizes, memory):
-    """Only last bits differ: batches of positions have other sizes, and the sum is over blocks."""
+    """Only the last bits differ, because batches of positions have other sizes and blocks are summed separately."""
     pair = twins(**sizes)
     texts = with_memory(pair.texts, device=memory, host=1e12)
     with torch.no_grad():
@@ -167,9 +168,9 @@ def test_batches_of_positions_fit_the_memory_budget():
 def test_estimated_costs_of_both_forms_cross_once():
     pair = twins(width=64, layers=3, embed_dim=32)
     jacobian, pullback = jacobian_cost(pair.texts, 4), pullback_cost(pair.texts, 4)
-    even = jacobian.fixed / (pullback.per_sample - jacobian.per_sample)
-    assert jacobian.total(round(even * 2)) < pullback.total(round(even * 2))
-    assert jacobian.total(round(even / 2)) > pullback.total(round(even / 2))
+    crossing = jacobian.fixed / (pullback.per_sample - jacobian.per_sample)  # number of samples with equal costs
+    assert jacobian.total(round(crossing * 2)) < pullback.total(round(crossing * 2))
+    assert jacobian.total(round(crossing / 2)) > pullback.total(round(crossing / 2))
 
 
 @pytest.mark.parametrize("sizes", [*SIZES, {"activation": "gelu"}], ids=str)
@@ -183,18 +184,20 @@ def test_gradients_at_different_contexts_equal_autograd(sizes, grouped, batch_si
     pair, generator = twins(**sizes), torch.Generator().manual_seed(0)
     contexts = pair.context + 0.1 * torch.randn(5, *pair.context.shape, generator=generator)
     vectors = torch.randn(5, len(pair.texts), len(pair.texts.tower.projection[0]), generator=generator)
-    batches = []
+    computed_rows, batch_sizes = [], []
 
     def feature_gradient(features, rows):
-        batches.append(rows.tolist())
+        computed_rows.extend(rows.tolist())
+        batch_sizes.append(len(rows))
         assert features.shape == vectors[rows].shape
         return vectors[rows]
 
     actual, features = gradients_at(pair.model, contexts, feature_gradient)
-    assert [row for batch in batches for row in batch] == list(range(5))
-    assert max(map(len, batches)) == batch_size
+    assert computed_rows == list(range(5))
+    assert max(batch_sizes) == batch_size
     for context, vector, gradient, feature in zip(contexts, vectors, actual, features, strict=True):
-        same = replace(pair, context=context)
+        pair_at_context = replace(pair, context=context)
         expected = naive.prompt_features(pair.naive, pair.token_ids, context)
         torch.testing.assert_close(feature, expected, atol=2e-6, rtol=0)
-        torch.testing.assert_close(gradient, expected_gradients(same, vector[None])[0], atol=2e-5, rtol=1e-4)
+        expected_gradient = expected_gradients(pair_at_context, vector[None])[0]
+        torch.testing.assert_close(gradient, expected_gradient, atol=2e-5, rtol=1e-4)

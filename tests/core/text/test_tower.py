@@ -21,7 +21,7 @@ def towers(width, heads, layers, embed_dim, *, activation="quick_gelu", seed=0):
 
 
 def random_texts(lengths, prefix, generator):
-    """Return padded ids (K, 77) of texts that share `prefix` tokens, then have these lengths and end with EOT."""
+    """Return padded ids (K, 77) of texts: `prefix` tokens that all share, then `lengths[k]` tokens, the last is EOT."""
     ids = torch.zeros(len(lengths), 77, dtype=torch.long)
     ids[:, :prefix] = torch.randint(1, EOT, (prefix,), generator=generator)
     for row, length in zip(ids, lengths, strict=True):
@@ -30,7 +30,25 @@ def random_texts(lengths, prefix, generator):
     return ids
 
 
+def padded_ids(texts, prefix):
+    """Return padded ids (K, 77) of texts that share a prefix; both are lists of token ids."""
+    ids = torch.zeros(len(texts), 77, dtype=torch.long)
+    for row, text in zip(ids, texts, strict=True):
+        tokens = [*prefix, *text]
+        row[: len(tokens)] = torch.tensor(tokens)
+    return ids
+
+
+def node_embeddings(texts, tower, packing):
+    """Return the embeddings of the packing's nodes; texts with equal beginnings share nodes."""
+    packed_ids = []
+    for text in packing.order.tolist():
+        packed_ids += texts[text]
+    return tower.token_embedding[packing.to_nodes(torch.tensor([packed_ids]))]
+
+
 def packed(ids, lengths, prefix, tower, packing):
+    """Return the embeddings of the tokens after the prefix, text by text in the order of the packing."""
     rows = [ids[text, prefix : prefix + lengths[text]] for text in packing.order.tolist()]
     return tower.token_embedding[torch.cat(rows)]
 
@@ -90,13 +108,8 @@ def test_texts_with_equal_beginnings_share_nodes_and_keep_their_features():
     packing = Packing.of(texts)
     assert packing.node_of is not None
     assert len(packing) < sum(map(len, texts))
-    ids = torch.zeros(12, 77, dtype=torch.long)
-    ids[:, :3] = torch.tensor([1, 2, 3])
-    for row, text in zip(ids, texts, strict=True):
-        row[3 : 3 + len(text)] = torch.tensor(text)
-    packed_ids = torch.tensor([token for text in packing.order.tolist() for token in texts[text]])
-    nodes = fast.token_embedding[packing.to_nodes(packed_ids[None])]
-    actual = fast.features(fast.token_embedding[ids[:1, :3]], nodes, packing)
+    ids = padded_ids(texts, prefix=[1, 2, 3])
+    actual = fast.features(fast.token_embedding[ids[:1, :3]], node_embeddings(texts, fast, packing), packing)
     torch.testing.assert_close(actual[0], naive.features(naive.embed(ids), ids), atol=2e-6, rtol=0)
 
 
@@ -109,14 +122,10 @@ def test_many_texts_attend_in_groups_and_keep_their_features(monkeypatch):
     mask = packing.attention_mask(3)
     assert packing.node_of is not None
     assert mask.groups > 3
-    assert len(mask.row_of) > len(packing) + 3 * mask.groups, "no beginning is repeated, or no group is padded"
-    ids = torch.zeros(len(texts), 77, dtype=torch.long)
-    ids[:, :3] = torch.tensor([1, 2, 3])
-    for row, text in zip(ids, texts, strict=True):
-        row[3 : 3 + len(text)] = torch.tensor(text)
-    packed_ids = torch.tensor([token for text in packing.order.tolist() for token in texts[text]])
-    nodes = fast.token_embedding[packing.to_nodes(packed_ids[None])]
-    actual = fast.features(fast.token_embedding[ids[:1, :3]].expand(2, -1, -1), nodes, packing)
+    assert len(mask.row_of) > len(packing) + 3 * mask.groups, "no group repeats a beginning or is padded"
+    ids = padded_ids(texts, prefix=[1, 2, 3])
+    prefixes = fast.token_embedding[ids[:1, :3]].expand(2, -1, -1)
+    actual = fast.features(prefixes, node_embeddings(texts, fast, packing), packing)
     torch.testing.assert_close(actual[1], naive.features(naive.embed(ids), ids), atol=2e-6, rtol=0)
 
 
