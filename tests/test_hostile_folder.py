@@ -388,6 +388,7 @@ def outcomes_of_reproduction(root, template, element, kind):
     return ended
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # draws a page for each hostile part
 def test_a_reproduction_survives_every_hostile_part(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -480,9 +480,9 @@ def test_asking_stays_quick_when_there_are_many_trials(tmp_path, monkeypatch):
         )
     seconds = []
     for _ in range(5):
-        began = time.perf_counter()
+        began = time.process_time()  # CPU seconds: other work on the machine does not count
         number, _, values = study.ask()
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.process_time() - began)
         study.tell(record(number, values))
     print(f"ask at 2,000 trials: {1000 * min(seconds):.0f} ms, {1000 * max(seconds):.0f} ms at worst")
     assert min(seconds) < 2

@@ -48,6 +48,7 @@ def replay_in_actor(options):
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # starts two Ray sessions
 def test_graphs_are_built_and_replayed_in_one_thread_beside_other_calls():
     done = replay_in_actor("")
