@@ -583,6 +583,33 @@ def test_a_reader_changes_plots_and_the_page_of_a_running_sweep_reloads(tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+def test_a_printed_page_is_dark_on_white_without_controls_and_with_every_trial(tmp_path):
+    """A reader in dark mode prints the page."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    page = write_page(tmp_path, "two objectives") / "sweep.html"
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        window = browser.new_page(color_scheme="dark", viewport={"width": 1280, "height": 900})
+        window.goto(page.as_uri())
+        window.locator("#front-0 svg.main-svg").first.wait_for(timeout=60_000)
+        rows = window.locator("#all-trials tbody tr")
+        query_field = window.locator("[data-filter=all-trials]")
+        assert query_field.is_visible()
+        background = "getComputedStyle(document.body).backgroundColor"
+        assert window.evaluate(background) != "rgb(255, 255, 255)"
+        window.emulate_media(media="print")
+        assert window.evaluate(background) == "rgb(255, 255, 255)"
+        assert window.evaluate("getComputedStyle(document.body).color") == "rgb(29, 33, 39)"
+        assert query_field.is_hidden()
+        table_height = window.evaluate("document.querySelector('#all-trials').offsetHeight")
+        shown_height = window.evaluate("document.querySelector('#all-trials').parentElement.offsetHeight")
+        assert rows.count() > 20
+        assert shown_height >= table_height  # nothing of the table is hidden below a scroll bar
+        browser.close()
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None or AXE is None, reason="no Chromium, or AXE_CORE does not name axe.min.js")
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])
 def test_axe_finds_no_violation_on_a_page_with_an_open_trial(tmp_path, scheme, width):
