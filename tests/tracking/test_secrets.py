@@ -110,6 +110,7 @@ def files_containing(folder, *words):
     return {path for path in files if any(word.encode() in path.read_bytes() for word in words)}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_server_behind_a_password_gets_everything_and_no_other_file_has_the_password(tmp_path, empty_database):
     """The test runs a real sweep and a real server behind a proxy that asks for name and password."""
