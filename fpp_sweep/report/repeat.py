@@ -22,6 +22,7 @@ DEFAULTS = {"on_bad_image": "fail"}
 def use_command(info: SweepInfo, config: Path) -> str:
     """Return the command that evaluates a config on the test split."""
     words = ["--config", str(config), *_model_and_data(info, list(info.datasets), ("data_root", "dataset_file"))]
+    words += _plugin_words(info)
     return runnable(command_line("evaluate", words))
 
 
@@ -42,9 +43,15 @@ def repeat_command(folder: SweepFolder, info: SweepInfo, record: TrialRecord) ->
             split = name
     words = ["--config", str(folder.trial_file(record.name)), *_model_and_data(info, datasets, FLAGS)]
     words += ["--seed", *seeds, "--set", f"search.split={split}", *_work_assignments(info)]
-    if info.plugin_files:
-        words += ["--plugin", *info.plugin_files.values()]
+    words += _plugin_words(info)
     return runnable(command_line("evaluate", words))
+
+
+def _plugin_words(info: SweepInfo) -> list[str]:
+    """Return the flag that loads the sweep's plugins again: a config may name a method of one of them."""
+    if not info.plugin_files:
+        return []
+    return ["--plugin", *info.plugin_files.values()]
 
 
 def _work(info: SweepInfo) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import WorkTotals
-from fpp_sweep.report.repeat import repeat_command
+from fpp_sweep.report.repeat import repeat_command, use_command
 from fpp_sweep.space.reading import load_space, read_config
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
@@ -98,6 +98,7 @@ def test_a_plugin_named_by_a_relative_path_is_repeated_by_its_full_path(tmp_path
     folder = write_sweep(tmp_path / "sweep", sweep_info(), [trial(0)])
     folder.write_info(new_info(load_space("perturb"), options, folder, tracking_uri="sqlite:///mlflow.db"))
     assert repeat_command(folder, folder.info(), trial(0)).endswith(f" --plugin '{file}'")
+    assert use_command(folder.info(), Path("best/knee.yaml")).endswith(f" --plugin '{file}'")
 
 
 def test_a_folder_of_images_is_repeated_with_its_path(tmp_path):
@@ -128,7 +129,7 @@ def test_the_state_comes_first_then_the_table_then_what_to_open(tmp_path):
         "MLflow ",
     ]
     assert sorted(parts, key=text.index) == parts
-    words = "--model ViT-B-16/openai --datasets dtd pets --data-root 'my data'"
+    words = "--model ViT-B-16/openai --datasets dtd pets --data-root 'my data' --plugin /code/mine.py"
     assert runnable(f"fpp-sweep evaluate --config {folder.report}/best/recommended.yaml {words}\n") in text
     (folder.report / "best" / "recommended.yaml").unlink()
     assert f"--config {folder.report}/best/knee.yaml " in "\n".join(summary_lines(folder, 100))
