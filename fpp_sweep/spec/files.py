@@ -106,7 +106,7 @@ def read_inside(folder: Path, path: Path, max_bytes: int = MAX_OWN_BYTES) -> byt
         size = os.fstat(file.fileno()).st_size
         if size > max_bytes:
             raise OSError(errno.EFBIG, f"larger than {max_bytes / 2**20:g} MiB", str(path))
-        return file.read(max_bytes)
+        return file.read(size)  # a larger number would reserve memory for all of it
 
 
 def read_end_inside(folder: Path, path: Path, max_bytes: int) -> str:
