@@ -102,7 +102,7 @@ def _choice_axis(label: str, column: Sequence[Any]) -> Axis:
 
 
 def _number_axis(label: str, column: Sequence[float | None], *, log: bool) -> Axis:
-    positions = np.array([math.nan if value is None else value for value in column], np.float64)
+    positions = np.array(column, np.float64)  # a trial without the setting gets NaN
     if log:
         positions = np.log10(positions)
     is_set = np.isfinite(positions)
@@ -111,7 +111,10 @@ def _number_axis(label: str, column: Sequence[float | None], *, log: bool) -> Ax
     span = high - low or 1.0
     if len(ticks) > MAX_TICKS:
         ticks = round_ticks(low, low + span, log=log)
-    tick_texts = [f"{tick:.3g}" for tick in (10**ticks if log else ticks)]
+    tick_values = ticks
+    if log:
+        tick_values = 10**ticks
+    tick_texts = [f"{value:.3g}" for value in tick_values]
     bottom = low
     if not is_set.all():
         bottom = low - span / 6
@@ -331,7 +334,9 @@ def metric_columns(info: SweepInfo, trials: Sequence[TrialRecord]) -> dict[str, 
     averages = []
     shared: dict[str, None] = {}
     for trial in trials:
-        average = trial.results[info.search_split].average if trial.results else {}
+        average: Mapping[str, float] = {}
+        if trial.results:
+            average = trial.results[info.search_split].average
         averages.append(average)
         shared.update(dict.fromkeys(average))
     for metric in shared:

@@ -433,12 +433,19 @@ class SweepRuns:
         """Write the params, metrics, tags and name that differ."""
         run_id, data = current.info.run_id, current.data
         tags = _with_parent(run.tags, parent)
-        changed = {key for key, value in run.params.items() if data.params.get(key, value) != value}
-        if changed:  # MLflow never changes a param
-            changes = "; ".join(f"{key}: {data.params[key]} -> {run.params[key]}" for key in sorted(changed))
-            tags["changed_params"] = shortened(changes, CHANGES_LIMIT)
-        new_tags = [self._entities.RunTag(key, value) for key, value in tags.items() if data.tags.get(key) != value]
-        new_params = [self._entities.Param(key, value) for key, value in run.params.items() if key not in data.params]
+        new_params = []
+        changes = []
+        for key, value in sorted(run.params.items()):
+            if key not in data.params:
+                new_params.append(self._entities.Param(key, value))
+            elif data.params[key] != value:  # MLflow never changes a param
+                changes.append(f"{key}: {data.params[key]} -> {value}")
+        if changes:
+            tags["changed_params"] = shortened("; ".join(changes), CHANGES_LIMIT)
+        new_tags = []
+        for key, value in tags.items():
+            if data.tags.get(key) != value:
+                new_tags.append(self._entities.RunTag(key, value))
         self.client.log_batch(run_id, self._new_metrics(run, data.metrics), new_params, new_tags)
         self._logged.update(run.curves)
         for key in OPTIONAL_TAGS:
