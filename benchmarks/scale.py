@@ -64,7 +64,7 @@ MIB = 2**20
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    scratch = Path(args.sample_until_over or tempfile.mkdtemp(prefix="scale-"))
+    scratch = Path(args.keep or tempfile.mkdtemp(prefix="scale-"))
     scratch.mkdir(parents=True, exist_ok=True)
     try:
         if args.made_up:
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             root.mkdir()
             simulate(root, workers, args)
     finally:
-        if not args.sample_until_over:
+        if not args.keep:
             subprocess.run(["rm", "-rf", scratch], check=True)
 
 
