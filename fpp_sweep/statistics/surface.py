@@ -72,10 +72,25 @@ class Dimension:
             return np.arange(self.choices, dtype=float)
         return (np.arange(N_MEAN) + 0.5) / N_MEAN
 
+    def distances(self, left: Numbers, right: Numbers) -> Numbers:
+        """Return the distances (left, right) of values of the setting."""
+        distances: Numbers = np.abs(left[:, None] - right[None, :])
+        if self.choices:
+            return np.minimum(distances, 1.0)  # all choices are equally far from each other
+        return distances
+
     def kernel(self, left: Column, right: Column, length: float) -> Numbers:
         """Return the Matern 5/2 kernel of values of the setting; `nan` stands for the mean over all values."""
         kernel: Numbers = self._with_means(left.distinct, right.distinct, length)[left.rows][:, right.rows]
         return kernel
+
+    def variances(self, column: Column, length: float) -> Numbers:
+        """Return the kernel of each value with itself."""
+        variances = np.ones(len(column.distinct))
+        if np.isnan(column.distinct[-1]):
+            mean = column.distinct[-1:]
+            variances[-1] = self._with_means(mean, mean, length).item()
+        return variances[column.rows]
 
     def _with_means(self, left: Numbers, right: Numbers, length: float) -> Numbers:
         if np.isnan(left[-1]):
@@ -84,15 +99,18 @@ class Dimension:
             return np.vstack([rows[:n_known], rows[n_known:].mean(axis=0)])
         if np.isnan(right[-1]):
             return self._with_means(right, left, length).T
-        return self._of_values(left, right, length)
+        return matern_kernel(self.distances(left, right)[None], np.array([length]))
 
-    def _of_values(self, left: Numbers, right: Numbers, length: float) -> Numbers:
-        distance = np.abs(left[:, None] - right[None, :])
-        if self.choices:
-            distance = np.minimum(distance, 1.0)  # all choices are equally far from each other
-        scaled = math.sqrt(5) * distance / length
-        kernel: Numbers = (1 + scaled + scaled**2 / 3) * np.exp(-scaled)
-        return kernel
+
+def matern_kernel(distances: Numbers, lengths: Numbers) -> Numbers:
+    """Return the product of the settings' Matern 5/2 kernels at distances (settings, ...)."""
+    product, total = np.array(1.0), np.array(0.0)
+    for of_setting, length in zip(distances, lengths, strict=True):
+        scaled = of_setting * (math.sqrt(5) / length)
+        product = product * (1 + scaled + scaled**2 / 3)
+        total = total + scaled
+    kernel: Numbers = product * np.exp(-total)
+    return kernel
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,10 +129,19 @@ class Surface:
     def __init__(self, dimensions: Sequence[Dimension], points: Numbers, values: Numbers, seed: int = 0) -> None:
         self.dimensions = tuple(dimensions)
         self._points = columns_of(points)
+        self._pairs = np.tril_indices(len(points))  # a Cholesky factor needs half of the covariance only
+        self._distances = self._distances_of_pairs(points)
         self._center, self._scale = float(values.mean()), float(values.std()) or 1.0
         self._values = (values - self._center) / self._scale
         self._rng = np.random.default_rng(seed)
         self._fits = [self._fit(scales) for scales in self._draw_scales()]
+
+    def _distances_of_pairs(self, points: Numbers) -> Numbers:
+        """Return the distances (settings, pairs) of the trials."""
+        distances = []
+        for dimension, values in zip(self.dimensions, points.T, strict=True):
+            distances.append(dimension.distances(values, values)[self._pairs])
+        return np.stack(distances)
 
     # -------------------------------------------------------- scales
 
@@ -161,7 +188,8 @@ class Surface:
 
     def _fit(self, scales: Numbers) -> _Fit:
         lengths, variance, noise = np.exp(scales[:-2]), math.exp(2 * scales[-2]), math.exp(2 * scales[-1])
-        covariance = self._kernel(self._points, self._points, lengths, variance)
+        covariance = np.zeros((len(self._values), len(self._values)))
+        covariance[self._pairs] = variance * matern_kernel(self._distances, lengths) + CONSTANT_VARIANCE
         covariance[np.diag_indices_from(covariance)] += noise + JITTER
         factor = cholesky(covariance, lower=True)
         return _Fit(lengths, variance, factor, cho_solve((factor, True), self._values))
@@ -179,9 +207,9 @@ class Surface:
         means, variances = [], []
         columns = columns_of(locations)
         for fit in self._fits:
-            mean, covariance = self._posterior(fit, columns)
-            means.append(mean)
-            variances.append(np.diag(covariance))
+            to_trials, half = self._condition(fit, columns)
+            means.append(to_trials @ fit.weights)
+            variances.append(self._variances(fit, columns) - (half**2).sum(axis=0))
         variance = np.mean(variances, axis=0) + np.var(means, axis=0)
         return Estimate(
             mean=self._center + self._scale * np.mean(means, axis=0),
@@ -189,10 +217,22 @@ class Surface:
         )
 
     def _posterior(self, fit: _Fit, locations: Sequence[Column]) -> tuple[Numbers, Numbers]:
-        to_trials = self._kernel(locations, self._points, fit.lengths, fit.variance)
-        half = solve_triangular(fit.factor, to_trials.T, lower=True)
+        to_trials, half = self._condition(fit, locations)
         covariance = self._kernel(locations, locations, fit.lengths, fit.variance) - half.T @ half
         return to_trials @ fit.weights, covariance
+
+    def _condition(self, fit: _Fit, locations: Sequence[Column]) -> tuple[Numbers, Numbers]:
+        """Return the covariance with the trials, and a factor of the covariance that the trials explain."""
+        to_trials = self._kernel(locations, self._points, fit.lengths, fit.variance)
+        half: Numbers = solve_triangular(fit.factor, to_trials.T, lower=True)
+        return to_trials, half
+
+    def _variances(self, fit: _Fit, locations: Sequence[Column]) -> Numbers:
+        """Return the variance of the surface at locations before any trial."""
+        variances = np.array(fit.variance)
+        for dimension, column, length in zip(self.dimensions, locations, fit.lengths, strict=True):
+            variances = variances * dimension.variances(column, length)
+        return variances + CONSTANT_VARIANCE
 
     def averaged(self, kept: Mapping[int, Numbers]) -> Numbers:
         """Return the locations with these values of some settings at which the surface is the mean over all others."""
