@@ -5,17 +5,19 @@ from __future__ import annotations
 from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
+from fpp_sweep.report import up_to_date
 from fpp_sweep.report.front_files import write_configs, write_front
 
 
 def write_report(folder: SweepFolder, *, pages: bool, statistics: SweepStatistics | None = None) -> SweepStatistics:
-    """Write `report/` again, and return the statistics that its numbers rest on.
+    """Write `report/`, and return the statistics that its numbers rest on.
 
     Tables and configs take milliseconds if the statistics of an earlier report are passed; intervals are then missing
     for trials that have finished since. `pages` adds the picture, the importances and the page; these take seconds, and
     load Optuna, matplotlib and plotly.
     """
     best = folder.inside(folder.report / "best")
+    inputs = up_to_date.fingerprint_of_inputs(folder) if pages else ""
     info = folder.info()
     records = folder.trials()
     front = front_of(info, records)
@@ -27,4 +29,6 @@ def write_report(folder: SweepFolder, *, pages: bool, statistics: SweepStatistic
         from fpp_sweep.report.pages import write_pages  # start-up time: loads Optuna, matplotlib and plotly
 
         write_pages(folder, info, records, statistics)
+        if info.state != "running":  # else the page tells times, and changes with them
+            up_to_date.remember(folder, inputs)
     return statistics

@@ -151,6 +151,35 @@ def files_inside(folder: Path, subfolder: Path, pattern: str) -> list[Path]:
     return sorted(subfolder / name for name in names if fnmatchcase(name, pattern))
 
 
+def stamps_below(path: Path) -> list[str]:
+    """Return a line for each file at a path or below it, which changes whenever the file changes, sorted.
+
+    Links are not followed, since they may lead anywhere. The time of change is the kernel's (ctime): unlike the time of
+    modification, no program can set it. Raise OSError if a folder cannot be listed.
+    """
+    if path.is_dir() and not path.is_symlink():
+        return sorted(_stamps_in_directory(str(path)))
+    try:
+        return [_stamp_line(str(path), os.lstat(path))]
+    except FileNotFoundError:
+        return [f"{path} is missing"]
+
+
+def _stamps_in_directory(directory: str) -> Iterator[str]:
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name == "__pycache__":
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from _stamps_in_directory(entry.path)
+            else:
+                yield _stamp_line(entry.path, entry.stat(follow_symlinks=False))
+
+
+def _stamp_line(path: str, status: os.stat_result) -> str:
+    return f"{path} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
+
+
 # ------------------------------------------------------------ locks
 
 

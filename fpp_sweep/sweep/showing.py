@@ -9,6 +9,7 @@ from pathlib import Path
 from fpp_sweep.cli.names import sweeps_below
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.text_layout import terminal_width
+from fpp_sweep.report.up_to_date import is_up_to_date
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.progress import duration
@@ -35,10 +36,11 @@ def trial_text(path: Path, name: str, *, every_metric: bool = False) -> str:
 
 
 def write_sweep_page(path: Path) -> Path:
-    """Write a sweep's page, with the tables and configs beside it, and return the page's path."""
+    """Write a sweep's page, with the tables and configs beside it, unless it is up to date; return the page's path."""
     folder = SweepFolder.open(path)
     try:
-        write_report(folder, pages=True)
+        if not is_up_to_date(folder):
+            write_report(folder, pages=True)
     except OSError as error:
         problem = f"{folder.report}: cannot be written ({error.strerror or error})"
         raise InputError(f"{problem}; copy the sweep to a folder that can be written, and name the copy") from error
