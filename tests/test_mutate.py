@@ -1,8 +1,14 @@
 """The tool that breaks the package: its breaks, and its choice of tests."""
 
 import ast
+import os
+import subprocess
+import sys
 import textwrap
+from pathlib import Path
 
+from tests.kit.processes import environment
+from tools.mutate import sitecustomize as recorder
 from tools.mutate.__main__ import reaching_tests, table
 from tools.mutate.breaks import Break, breaks_of
 from tools.mutate.sitecustomize import instrument
@@ -78,3 +84,13 @@ def test_the_table_counts_by_package_and_lists_survivors():
     text = table(lines)
     assert "| a | 3 | 2 (67 %) | 1 | 0 |" in text
     assert text[-1] == "survived: fpp_sweep/a/b.py:7: x  ->  y"
+
+
+def test_the_recorder_is_installed_once_though_tests_import_it_by_another_name(tmp_path):
+    """A second one would never learn that a test begins, and credit the first test with all calls."""
+    code = "import builtins, sitecustomize, tools.mutate.sitecustomize\nprint(builtins.__mutate_hit__ is sitecustomize.hit)"
+    variables = environment(tmp_path)
+    variables["MUTATE_HITS"] = str(tmp_path)
+    variables["PYTHONPATH"] = os.pathsep.join([str(Path(recorder.__file__).parent), variables["PYTHONPATH"]])
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"

@@ -65,6 +65,6 @@ class _Finder(MetaPathFinder):
         return spec
 
 
-if FOLDER:
+if FOLDER and __name__ == "sitecustomize":  # tests import this module by another name, and must not install it twice
     builtins.__mutate_hit__ = hit  # type: ignore[attr-defined]
     sys.meta_path.insert(0, _Finder())
