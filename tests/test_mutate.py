@@ -88,7 +88,8 @@ def test_the_table_counts_by_package_and_lists_survivors():
 
 def test_the_recorder_is_installed_once_though_tests_import_it_by_another_name(tmp_path):
     """A second one would never learn that a test begins, and credit the first test with all calls."""
-    code = "import builtins, sitecustomize, tools.mutate.sitecustomize\nprint(builtins.__mutate_hit__ is sitecustomize.hit)"
+    imports = "import builtins, sitecustomize, tools.mutate.sitecustomize"
+    code = f"{imports}\nprint(builtins.__mutate_hit__ is sitecustomize.hit)"
     variables = environment(tmp_path)
     variables["MUTATE_HITS"] = str(tmp_path)
     variables["PYTHONPATH"] = os.pathsep.join([str(Path(recorder.__file__).parent), variables["PYTHONPATH"]])
