@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 MAX_READERS = 4  # processes that read images beside one that computes; more do not help it
+
+FINALIZER_SECONDS = 0.1  # after which a finalizer that was interrupted has ended
 
 
 def set_thread_defaults() -> None:
@@ -40,7 +44,11 @@ def readers(share: float = 1.0) -> int:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Let SIGTERM, which a shutdown or a batch system sends, interrupt the block as Ctrl-C does."""
+    """Let SIGTERM, which a shutdown or a batch system sends, interrupt the block as Ctrl-C does.
+
+    SQLAlchemy logs a traceback if the interrupt comes while it returns a connection to its pool, and raises it again;
+    the log is switched off.
+    """
 
     def interrupt(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # batch systems send the signal twice
@@ -49,8 +57,23 @@ def terminable() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = signal.signal(signal.SIGTERM, interrupt)
+    pool_log = logging.getLogger("sqlalchemy.pool")
+    previous = signal.signal(signal.SIGTERM, interrupt), sys.unraisablehook, pool_log.level
+    sys.unraisablehook = _interrupt_again
+    pool_log.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        handler, sys.unraisablehook, level = previous
+        signal.signal(signal.SIGTERM, handler)
+        pool_log.setLevel(level)
+
+
+def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """Send Ctrl-C to the main thread if an interrupt came in a finalizer, where Python drops exceptions."""
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
+        return
+    main_thread = threading.main_thread().ident or 0
+    # from another thread, once the finalizer has ended: exceptions of this function are dropped as well
+    threading.Timer(FINALIZER_SECONDS, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
