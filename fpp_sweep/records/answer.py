@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fpp_sweep.records.folder import SweepFolder
@@ -52,6 +52,15 @@ class SweepStatistics:
         if split not in self.splits:
             return "no interval: no block statistics of these images"
         return self.splits[split].interval(record.name, metric)
+
+    def for_tables(self) -> SweepStatistics:
+        """Return the statistics with the samples that tables need; those of trials off the front take tens of MB."""
+        names = {record.name for record in self.front.compared}
+        splits = {}
+        for split, statistics in self.splits.items():
+            records = {name: samples for name, samples in statistics.samples.records.items() if name in names}
+            splits[split] = replace(statistics, samples=replace(statistics.samples, records=records))
+        return replace(self, splits=splits)
 
 
 def statistics_of(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord]) -> SweepStatistics:

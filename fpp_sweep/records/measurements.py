@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
@@ -15,7 +14,6 @@ from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, StatsBySeed, fro
 from fpp_sweep.statistics.bootstrap import RecordSamples, SplitSamples, image_digests, sample_record
 
 BLOCK_STATS_FILE = "block_stats.npz"
-MAX_RECORDS = 256  # whose resamples are kept, 0.1 MB for each seed: answer.MAX_COMPARED, and those of other splits
 ACCURACY_TOLERANCE = 1e-6  # points; a file of another record differs by far more
 
 
@@ -101,7 +99,7 @@ def _samples_of(record: TrialRecord, split: str) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Measured:
-    """All that is kept of the files of a record's block statistics, which take ten times the memory."""
+    """Everything that is computed from the files of a record's block statistics."""
 
     images: dict[str, int]  # by dataset
     digests: dict[str, bytes]  # digest of the images, by dataset
@@ -114,18 +112,14 @@ def _read(folder: SweepFolder, record: TrialRecord, split: str, metrics: tuple[s
     path = folder.inside(folder.artifacts(record.name) / split)
     if not path.is_dir():
         return None
-    measured = _measure_files(path, path.stat().st_mtime_ns, record.name, metrics)
+    measured = _measure_files(path, record.name, metrics)
     if measured is not None:
         _require_same_accuracy(measured.accuracies, record.results[split])
     return measured
 
 
-@lru_cache(maxsize=MAX_RECORDS)  # a report is written again whenever a trial ends
-def _measure_files(path: Path, stamp: int, name: str, metrics: tuple[str, ...]) -> _Measured | None:
-    """Resample the block statistics in the folder of a record and split; None unless all seeds have the same images.
-
-    The files are read once for each time that the folder changed: files there are replaced, never edited.
-    """
+def _measure_files(path: Path, name: str, metrics: tuple[str, ...]) -> _Measured | None:
+    """Resample the block statistics in the folder of a record and split; None unless all seeds have the same images."""
     split = path.name
     table = read_block_stats(path.parent, split)
     digests = image_digests(table or {})

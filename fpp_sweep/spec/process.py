@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 MAX_READERS = 4  # processes that read images beside one that computes; more do not help it
 
@@ -37,6 +38,12 @@ def cores() -> int:
 def readers(share: float = 1.0) -> int:
     """Return how many processes may read images beside one that computes, given its share of the machine's cores."""
     return max(1, min(MAX_READERS, int(cores() * share) - 1))
+
+
+def release_memory() -> None:
+    """Return freed memory to the system; glibc would keep tens of MB that a page of a large sweep has used."""
+    with suppress(OSError, AttributeError):  # other C libraries have no such function
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 # ------------------------------------------------------------ signals

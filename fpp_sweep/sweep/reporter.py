@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import escaped
+from fpp_sweep.spec.process import release_memory
 from fpp_sweep.tracking import BackgroundSync
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ class Reporter:
         """Write the tables, and the page if asked; statistics take seconds and are computed for the page only."""
         statistics = None if pages else self._statistics
         try:
-            self._statistics = write_report(self._folder, pages=pages, statistics=statistics)
+            self._statistics = write_report(self._folder, pages=pages, statistics=statistics).for_tables()
         except Exception as error:  # a report can be written again; the sweep continues
             print(f"the report could not be written: {type(error).__name__}: {escaped(str(error))}", file=sys.stderr)
+        if pages:
+            release_memory()
         self._mlflow_sync.nudge()
