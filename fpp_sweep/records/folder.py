@@ -17,7 +17,6 @@ can be reached.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -36,6 +35,7 @@ from fpp_sweep.space.validation import as_list, as_mapping, at_key, check_fields
 from fpp_sweep.space.work import STEERED, Search
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.files import (
+    FileTooLargeError,
     LockHeldError,
     exclusive_lock,
     files_inside,
@@ -324,9 +324,9 @@ def _document_of(folder: Path, file: Path) -> Iterator[dict[str, Any]]:
     version = None
     try:
         content = read_inside(folder, file, MOST_BYTES)
+    except FileTooLargeError as error:
+        raise _unreadable(file, error) from None  # the file is damaged; other errors may come from the disk
     except OSError as error:
-        if error.errno == errno.EFBIG:  # the file is damaged; other errors may come from the disk
-            raise _unreadable(file, error) from None
         raise _unreadable(file, error) from error
     try:
         document = dict(as_mapping(_DECODER.decode(content.decode("utf-8"))))

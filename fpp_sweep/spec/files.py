@@ -57,8 +57,15 @@ def set_aside(path: Path) -> str:
 # ------------------------------------------------------------ reading
 
 
+class FileTooLargeError(OSError):
+    """A file that is larger than its reader allows: damaged, or made to do harm."""
+
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        super().__init__(errno.EFBIG, f"larger than {max_bytes / 2**20:g} MiB", str(path))
+
+
 def read_at_most(path: Path, max_bytes: int = MAX_HANDWRITTEN_BYTES) -> bytes:
-    """Return a file's content; raise OSError if it is longer, whatever size the file system reports.
+    """Return a file's content; raise FileTooLargeError if it is longer, whatever size the file system reports.
 
     Raise OSError for a named pipe, too: without a writer, reading it would wait for ever. A shell's own pipes, such as
     `/dev/fd/63` for `<(command)`, have a writer.
@@ -68,7 +75,7 @@ def read_at_most(path: Path, max_bytes: int = MAX_HANDWRITTEN_BYTES) -> bytes:
     with path.open("rb") as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
-        raise OSError(errno.EFBIG, f"larger than {max_bytes / 2**20:g} MiB")
+        raise FileTooLargeError(path, max_bytes)
     return content
 
 
@@ -123,11 +130,11 @@ def open_inside(folder: Path, path: Path) -> BinaryIO:
 
 
 def read_inside(folder: Path, path: Path, max_bytes: int = MAX_OWN_BYTES) -> bytes:
-    """Return the content of a folder's own file; raise as `open_inside`, and OSError if the file is larger."""
+    """Return the content of a folder's own file; raise as `open_inside`, and FileTooLargeError if it is larger."""
     with open_inside(folder, path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > max_bytes:
-            raise OSError(errno.EFBIG, f"larger than {max_bytes / 2**20:g} MiB", str(path))
+            raise FileTooLargeError(path, max_bytes)
         return file.read(size)  # a larger number would reserve memory for all of it
 
 
