@@ -9,6 +9,7 @@ import pytest
 from fpp_sweep.records.front import front_of
 from fpp_sweep.report.effects import MAX_TRIALS, compute_effects, moved_into_range, moved_values_note
 from fpp_sweep.report.writing import write_report
+from fpp_sweep.statistics.surface import Surface
 from tests.kit.names import PLAIN
 from tests.kit.records import baseline, searched_trials, sweep_info, sweep_with_effects, trial, write_sweep
 from tests.report.test_page import plots
@@ -130,9 +131,20 @@ def test_a_reason_replaces_effects_that_cannot_be_computed(records, reason):
     assert not found.shares
 
 
-def test_a_sweep_above_the_limit_of_trials_has_effects():
-    information, trials = sweep_with_effects(MAX_TRIALS + 1)
-    assert effects_of(information, trials)[0].shares
+def test_a_large_sweep_has_the_effects_of_some_of_its_trials(monkeypatch):
+    """The time for a surface grows with the cube of the number of trials."""
+    counts = []
+
+    class CountedSurface(Surface):
+        def __init__(self, dimensions, points, values):
+            counts.append(len(points))
+            super().__init__(dimensions, points, values)
+
+    monkeypatch.setattr("fpp_sweep.report.effects.Surface", CountedSurface)
+    information, trials = sweep_with_effects(MAX_TRIALS + 30)
+    effects = effects_of(information, trials)
+    assert counts == [MAX_TRIALS] * len(effects)
+    assert all(effect.shares for effect in effects)
 
 
 def test_page_and_file_have_the_effects_on_each_objective(tmp_path):

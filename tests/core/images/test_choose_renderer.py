@@ -40,12 +40,26 @@ def test_without_a_readable_image_pillow_is_chosen():
 
 
 @pytest.mark.parametrize("renderer", ["pillow", "device"])
-def test_the_seconds_of_a_renderer_include_reader_and_tower(renderer):
-    """Only the sign of measured seconds can be tested."""
+def test_a_timed_image_is_read_drawn_and_encoded_in_all_its_views(renderer):
+    encoded = []
+
+    def tower(views):
+        encoded.append(len(views))
+        return CLIP.image_features(views)
+
     reader = dataclasses.replace(Reader.of(painted_dataset(3), VIEWS, CLIP.preprocess, 0), renderer=renderer)
     view_renderer = ViewRenderer(CLIP.preprocess, CLIP.device)
-    assert choose_renderer.seconds_per_image(CLIP.image_features, reader, view_renderer, 0, 0) > 0
-    assert choose_renderer.seconds_per_image(CLIP.image_features, reader, view_renderer, 0, 1) > 0
+    assert choose_renderer.seconds_per_image(tower, reader, view_renderer, 0, 0) > 0
+    assert encoded == [VIEWS.count] * choose_renderer.REPEATS
+
+
+@pytest.mark.parametrize(("workers", "seconds"), [(0, 5.0), (1, 3.0), (2, 2.0)])
+def test_with_readers_the_slower_of_reading_and_computing_decides(monkeypatch, workers, seconds):
+    measured = iter([3.0, 2.0])  # seconds to read and to compute
+    monkeypatch.setattr(choose_renderer, "_fastest", lambda work: next(measured))
+    reader = Reader.of(painted_dataset(3), VIEWS, CLIP.preprocess, 0)
+    view_renderer = ViewRenderer(CLIP.preprocess, CLIP.device)
+    assert choose_renderer.seconds_per_image(CLIP.image_features, reader, view_renderer, 0, workers) == seconds
 
 
 def test_a_timed_image_goes_through_the_tower_in_smaller_batches_if_memory_is_short(tmp_path, monkeypatch):
