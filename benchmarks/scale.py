@@ -57,6 +57,7 @@ search: {trials: TRIALS, split: test, max_failures: 1, sampler: SAMPLER}
 work: {baselines: [], workers: WORKERS, shards: SHARDS, attempts: 1}
 """
 CLASSES = 10
+PROMPT_BYTES = 4 * 512 * 4  # four context tokens of ViT-B/16
 TICK = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 MIB = 2**20
@@ -114,7 +115,7 @@ class LightActor:
     async def run(self, task: Any, inputs: Any, adapter_key: str) -> TaskResult:
         await self._sleep(self._seconds)
         if not isinstance(task, EvalTask):
-            return TaskResult(prompt=b"prompt" * 4000, seconds={"pretrain": self._seconds}, held=self._seconds)
+            return TaskResult(prompt=bytes(PROMPT_BYTES), seconds={"pretrain": self._seconds}, held=self._seconds)
         return TaskResult(predictions=predictions(task), seconds={"adapt": self._seconds}, held=self._seconds)
 
 

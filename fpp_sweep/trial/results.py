@@ -17,6 +17,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import masked, masked_lines
 
 MACHINE_ERRORS = MemoryError, OSError, RuntimeError  # torch raises the last one: CUDA, cuDNN, oneDNN, dead loaders
+SMALL_INTEGERS = (np.int8, np.int16, np.int32)
 BIN_PREFIX, COLUMN_PREFIX = "bins_", "column_"  # prefixes of the names of arrays in a stored result
 
 
@@ -90,8 +91,19 @@ def pack(result: TaskResult) -> bytes:
     if result.predictions is not None:
         arrays |= _prediction_arrays(result.predictions)
     for name, array in arrays.items():
-        arrays[name] = np.ascontiguousarray(array)
+        arrays[name] = np.ascontiguousarray(_shrunk(array))
     return save(arrays)
+
+
+def _shrunk(array: Any) -> Any:
+    """Return int64 numbers in the smallest type that holds them: labels and counts of bins are half of a file else."""
+    if array.dtype != np.int64 or not array.size:
+        return array
+    low, high = array.min(), array.max()
+    for kind in SMALL_INTEGERS:
+        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+            return array.astype(kind)
+    return array
 
 
 def _prediction_arrays(predictions: Predictions) -> dict[str, Any]:
@@ -114,6 +126,9 @@ def _field_values(value: Any) -> dict[str, Any]:
 def unpack(data: bytes) -> TaskResult:
     """Return the result that `pack` was given, as one that took no time."""
     arrays: dict[str, Any] = load(data)
+    for name, array in arrays.items():
+        if array.dtype in SMALL_INTEGERS:
+            arrays[name] = array.astype(np.int64)
     skipped = tuple(Skipped(**sample) for sample in _json_of(arrays.pop("skipped")))
     cost = _json_of(arrays.pop("cost"))
     prompt = state = predictions = None

@@ -16,7 +16,7 @@ from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.spec.tasks import EvalTask, Task
 from fpp_sweep.trial.results import TaskResult, pack, unpack
 
-FORMAT = "fpp_sweep task 4"
+FORMAT = "fpp_sweep task 5"
 SEAL = 32  # bytes of the SHA-256 in front of the content
 
 

@@ -1,8 +1,10 @@
 """Results and failures survive pickling and storing."""
 
+import json
 import pickle
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -51,6 +53,18 @@ def test_any_sample_name_survives_packing(ids):
 def test_prompts_states_and_skipped_images_survive_packing(prompt, state):
     unpacked = unpack(pack(TaskResult(prompt=prompt, state=state, skipped=SKIPPED)))
     assert (unpacked.prompt, unpacked.state, unpacked.skipped, unpacked.predictions) == (prompt, state, SKIPPED, None)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "stored"), [([0, 9, -1], "I8"), ([0, 127, 128], "I16"), ([0, 1, 40_000], "I32"), ([0, 1, 2**40], "I64")]
+)
+def test_whole_numbers_are_stored_in_the_smallest_type_and_come_back_as_they_were(numbers, stored):
+    original = replace(predictions(3), columns={"x": np.array(numbers)})
+    packed = pack(TaskResult(predictions=original))
+    header_size = int.from_bytes(packed[:8], "little")
+    header = json.loads(packed[8 : 8 + header_size])
+    assert header["column_x"]["dtype"] == stored
+    assert same_predictions(unpack(packed).predictions, original)
 
 
 # ------------------------------------------------------------ failures
