@@ -408,12 +408,14 @@ def test_a_metric_that_cannot_be_resampled_has_values_and_no_test(sweeps, capsys
         (["few", "trial-0001", "trial-0002", "--split", "test"], "--split: not all were run on test; all were on val"),
         (["bare", "trial-0001", "trial-0002"], "trial-0001 has no block statistics on val: nothing can be paired"),
         (["far", "bare"], "nothing to compare: bare has no block statistics of its predictions on val"),
+        (["far", "better", "--plugin", "empty.py"], "plugin empty.py: registers nothing"),
         (["far", "damaged"], "sweeps/damaged/sweep.json: not readable as a record of a sweep"),
     ],
 )
 def test_a_comparison_that_is_impossible_is_refused_in_one_line(sweeps, capsys, words, complaint):
     root = sweeps["far"].path.parent
     sweeps["far"].write_trial(failed(7))
+    (root.parent / "empty.py").touch()
     write_measured_sweep(root / "none", World(1000), {PLAIN: (0.6, 0.2)})
     bare = write_measured_sweep(root / "bare", World(1000), BETTER)
     for file in bare.path.glob("artifacts/*/val/*"):

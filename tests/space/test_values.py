@@ -99,6 +99,10 @@ def test_a_wrong_value_is_refused_in_python_as_in_a_file(text, line):
         (lambda: Param(key="fpp.draws", choices=()), "params.fpp.draws: needs low, or choices"),
         (lambda: Param(key="fpp.draws", choices=(1,), low=0), "params.fpp.draws.low: does not go with choices (0)"),
         (lambda: Param(key="method", choices=("tptt",)), "params.method.choices.0: unknown method 'tptt', did you"),
+        (
+            lambda: Param(key="fpp.draws", choices=(1,), when={"metod": ("tpt",)}),
+            "params.fpp.draws.when.metod: unknown setting 'metod', did you mean 'method'?",
+        ),
         (lambda: Objective(metric="acuracy"), "metric: unknown metric 'acuracy', did you mean 'accuracy'?"),
         (lambda: Objective(metric="ece", goal="up"), "goal: unknown goal 'up'; choose from max, min"),
         (lambda: Constraint(metric="ece"), "needs at_least or at_most"),

@@ -14,7 +14,7 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.driver import SweepDriver
 from fpp_sweep.sweep.live_status import seconds_left
 from fpp_sweep.sweep.opening import OpenedSweep
-from fpp_sweep.workers.status import SchedulerStatus, WorkCounts
+from fpp_sweep.workers.status import SchedulerStatus, StatusPoller, WorkCounts
 from tests.kit.records import baseline, running, sweep_info, trial
 from tests.kit.spaces import small_space
 
@@ -70,6 +70,18 @@ def test_the_time_left_counts_the_drivers_time_once_after_it_was_recorded(tmp_pa
     folder.write_info(replace(folder.info(), spent=110.0))
     driver._show_status(STATUS)
     assert driver.display._status.seconds_left == 890.0
+
+
+def test_the_user_reads_that_the_scheduler_was_restarted(tmp_path, make_driver, capsys):
+    folder = SweepFolder(tmp_path)
+    folder.write_info(sweep_info(name="sweep"))
+    driver = make_driver(folder, small_space())
+    statuses = [STATUS, replace(STATUS, scheduler="second")]
+    poller = StatusPoller(SimpleNamespace(status=lambda: statuses.pop(0)), on_restart=driver.poller._on_restart)
+    poller.poll()
+    assert "scheduler died" not in capsys.readouterr().err
+    poller.poll()
+    assert "note: the scheduler died and was restarted" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,14 @@ def test_front_and_recommendation_are_tags():
     assert "recommended" not in trial_run(INFO, trial(5), FRONT).tags
 
 
+def test_only_a_complete_trial_is_tagged_as_feasible_or_not():
+    complete = trial(5, constraints={"accuracy": -0.3})
+    assert trial_run(INFO, complete).tags["feasible"] == "true"
+    assert trial_run(INFO, replace(complete, constraints={"accuracy": 0.3})).tags["feasible"] == "false"
+    stopped = replace(complete, state="stopped", values=None, estimate=complete.values)
+    assert "feasible" not in trial_run(INFO, stopped).tags  # its constraints are only expected values
+
+
 def test_tags_that_a_run_may_lose_are_listed():
     full = FrontDocument.parse({**DOCUMENT, "support": {"trial-0005": "likely"}, "recommended": "trial-0005"})
     with_all = set(trial_run(INFO, trial(5, reason="why", constraints={"accuracy": -0.3}), full).tags)
