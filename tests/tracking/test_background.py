@@ -68,7 +68,8 @@ def test_a_run_that_a_user_deleted_stays_deleted(tmp_path, database, uri):
     sync = BackgroundSync(folder, uri)
     sync.start()
     assert sync.close(LONG) == 0
-    assert name not in statuses(database)
+    assert rows(database, "select lifecycle_stage from runs where run_uuid = ?", run) == [("deleted",)]
+    assert len(statuses(database)) == 5
     assert sync.status().error is None
 
 
