@@ -207,6 +207,10 @@ def test_a_final_stage_runs_the_finalists_again_with_more_seeds():
     words, tpt, *finalists = test.trials  # a prompt of words is not pretrained, so one seed is enough
     assert [len(trial) for trial in (words, tpt)] == [1, 1]
     assert [len(trial) for trial in finalists] == [6, 6]
+    without_words = parse_space(ONE_DATASET, "space.yaml", ["work.baselines=[tpt, otpt]"])
+    _, stage, _ = ExpectedSweep(without_words, plan, expected_configs(without_words), final).phases()
+    assert stage.trials[0][0].config.method == TPT  # the first baseline takes the place of zero-shot
+    assert stage.trials[1][0].config.method != OTPT
     costs = Costs.of([sweep], {"dtd": SPEED}, TaskKeys(MODEL_INFO, plan.datasets_by_key()))
     (line,) = final_stage_lines(sweep, costs)
     assert line.startswith("final stage: 2 finalists with 3 seeds, and test: ")
