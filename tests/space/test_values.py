@@ -132,6 +132,12 @@ def test_a_changed_copy_is_checked_again():
         dataclasses.replace(space(), points=({"fpp.gamma1": 11},))
 
 
+def test_a_step_that_almost_divides_a_wide_range_is_refused():
+    assert Param(key="fpp.gamma1", low=0, high=100_000, step=1).step == 1
+    with pytest.raises(InputError, match=r"must divide high - low = 100000"):
+        Param(key="fpp.gamma1", low=0, high=100_000.00005, step=1)
+
+
 def test_values_are_converted_as_in_a_file():
     converted = space(
         params=(
