@@ -134,7 +134,10 @@ def test_the_command_writes_the_page_of_a_sweep_or_a_reproduction(tmp_path, caps
     assert capsys.readouterr().out.strip() == f"page: {(sweep.report / 'sweep.html').resolve().as_uri()}"
     whole = tmp_path / "whole"
     whole.mkdir()
-    main([str(reproduction(whole)), "--page"])
+    main([str(reproduction(whole))])  # lists the sweeps and writes nothing
+    assert capsys.readouterr().out.startswith("sweep ")
+    assert not (whole / "reproduction.html").exists()
+    main([str(whole), "--page"])
     assert capsys.readouterr().out.strip() == f"page: {(whole / 'reproduction.html').resolve().as_uri()}"
 
 
