@@ -246,6 +246,7 @@ def test_a_comparison_is_written_as_text_page_picture_markdown_and_latex(capsys,
         assert f"\n{title}" in text
     assert re.search(r"\nbetter/trial-0002 +7\d\.\d\d .* likely +best accuracy\n  95 % +\[7\d\.\d, 7\d\.\d\]", text)
     assert "3 of 4 trials: 1 of far, 2 of better; images: 1000 of digits, 1000 of scenes\n" in text
+    assert re.search(r"\n +\d+\.\d\d +\S+ +\[\S+, \S+\] +\S+ +\[\S+, \S+\]\n", text.partition("\nAttainment")[2])
     assert re.search(r"\nbetter +2 +1:30 +[\d.]+ +1:30, 2 trials\n", text)
     assert re.search(r"\nfar +2 +1:30 +[\d.]+ +never\n", text)
     assert re.search(r"\nsearch\.seed +- +3\n", text)
@@ -337,6 +338,14 @@ def test_trials_are_compared_on_average_and_by_dataset_in_two_families(capsys, s
     assert "$<$0.001" in latex
     on_val = run_compare(capsys, "far", "trial-0002", "trial-0003", "--split", "val")
     assert "trials were chosen by these images: optimistic" in " ".join(on_val.split())
+
+
+def test_seeds_change_no_record_whose_prompt_is_not_pretrained(sweeps):
+    far = sweeps["far"]
+    plain = far.trial(f"baseline-{PLAIN}")
+    far.write_trial(replace(plain, config={**plain.config, "prompt": "a photo of a"}))
+    records = compare_trials(far, ["trial-0002", PLAIN]).samples.records
+    assert {label: record.deterministic for label, record in records.items()} == {"trial-0002": False, PLAIN: True}
 
 
 @pytest.mark.parametrize("names", [["trial-0002", TPT], [TPT, "trial-0002"]])

@@ -100,8 +100,11 @@ def test_experiments_without_a_sweep_are_on_the_page(tmp_path):
     report = reproduction(tmp_path) / "theory" / "report"
     report.mkdir(parents=True)
     (report / "table.csv").write_text("finding,verdict,measured,value\nfirst,<holds>,cosine,0.5\n")
+    (tmp_path / "main" / "report").mkdir(exist_ok=True)
+    (tmp_path / "main" / "report" / "table.csv").write_text("method,accuracy\ntpt,46.7\n")
     page = write_page(tmp_path).read_text()
     assert page.index('id="mine"') < page.index('id="theory"')
+    assert page.count('id="main"') == 1
     assert '<tr><th class="text short" scope="row">first</th><td class="text short">&lt;holds&gt;</td>' in page
 
 

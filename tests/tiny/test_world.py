@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fpp_sweep.tiny.pictures import KINDS, Description, is_held_out, paint
 from fpp_sweep.tiny.rendering import CANVAS, generator
-from fpp_sweep.tiny.scenes import SCENES, Easel
+from fpp_sweep.tiny.scenes import SCENES, Easel, paint_scene
 from fpp_sweep.tiny.shapes import Pose, shape_mask
 from fpp_sweep.tiny.shifts import IN_TRAINING, SHIFTS, shifted
 from fpp_sweep.tiny.world import DIGIT_SIZES, SPLITS, TINY_DATASETS, PaintedDataset, TinyDataset, handwriting
@@ -75,6 +75,7 @@ def test_a_scene_covers_the_whole_canvas(name):
         easel.image.paste(bare, (0, 0, CANVAS, CANVAS))
         SCENES[name](easel)
         assert not np.all(np.asarray(easel.image) == bare, axis=-1).any()
+        assert np.array_equal(paint_scene(name, generator(number)), np.asarray(easel.image))
 
 
 @settings(max_examples=25, deadline=None)
