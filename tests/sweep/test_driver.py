@@ -9,6 +9,7 @@ import pytest
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import WorkTotals
 from fpp_sweep.search.searcher import Progress, TrialChange
+from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.sweep import driver as driver_module
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.driver import SweepDriver
@@ -166,3 +167,24 @@ def test_a_second_ctrl_c_skips_the_report_and_still_delivers_to_mlflow(tmp_path,
     finally:
         signal.signal(signal.SIGINT, before)
     assert deliveries == [driver_module.HURRIED_DELIVERY_TIMEOUT]
+
+
+@pytest.mark.parametrize("lost", [None, MachineError("Ray's raylet died; go on with --resume")])
+def test_an_interrupted_search_is_recorded_reported_and_delivered(tmp_path, make_driver, lost):
+    """If the scheduler is lost, the poller interrupts the search, and its failure is the error."""
+    folder = SweepFolder(tmp_path)
+    folder.write_info(sweep_info(name="sweep", state="running"))
+    driver = make_driver(folder, small_space())
+    ended = []
+    driver.reporter = SimpleNamespace(close=lambda: ended.append("report"))
+    driver.mlflow_sync = SimpleNamespace(close=ended.append)
+
+    def interrupted_search():
+        driver.poller.failure = lost
+        raise KeyboardInterrupt
+
+    driver.search = interrupted_search
+    with pytest.raises(MachineError if lost else KeyboardInterrupt):
+        driver.run()
+    assert folder.info().state == "interrupted"
+    assert ended == ["report", driver_module.INTERRUPTED_DELIVERY_TIMEOUT]
