@@ -273,7 +273,9 @@ def test_files_are_linked_if_the_disk_allows_it_and_copied_otherwise(tmp_path, u
     page = folder.report / "sweep.html"
     (stored,) = (tmp_path / "mlartifacts").glob("*/*/artifacts/report/sweep.html")
     assert stored.read_bytes() == page.read_bytes()
-    assert stored.samefile(page) == (refusal is None)
+    for file in folder.report.rglob("*.*"):
+        copy = stored.parent / file.relative_to(folder.report)
+        assert copy.samefile(file) == (refusal is None)
     (folder.path / STATE_FILE).unlink()
     sync_folder(folder, uri)  # uploads the same files again
     assert stored.samefile(page) == (refusal is None)
