@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.cache import main
+from fpp_sweep.checks.cache_entries import find_entries
 from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import ViewConfig
@@ -57,6 +58,7 @@ def test_list_shows_content_size_and_last_use_of_each_entry(cache, capsys):
     assert re.search(r"random-0 +painted/test +7 +4 of area 0.5-1.0 augmix flip +float16 .* just now", lines[2])
     total = sum(file.stat().st_size for file in cache.rglob("*") if file.is_file())
     assert lines[3] == f"{cache}: 2 entries, {total / 1000:.1f} kB"
+    assert sum(entry.size for entry in find_entries(cache)) == total
 
 
 def test_a_use_renews_the_time_of_an_entry(cache, capsys):

@@ -12,7 +12,7 @@ import pytest
 
 from fpp_sweep import __main__ as console
 from fpp_sweep.cli import completion
-from fpp_sweep.cli.command import LIST_WORDS
+from fpp_sweep.cli.command import LIST_WORDS, typed_words
 from fpp_sweep.cli.flags import FLAGS, RUN_FLAGS
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import command_line, runnable
@@ -52,6 +52,12 @@ def test_there_are_eleven_commands_and_each_has_a_module_with_its_name():
     ]
     at_the_top = {path.stem for path in (ROOT / "fpp_sweep").glob("[a-z]*.py")} | {"reproduce"}
     assert at_the_top == {*console.COMMANDS}
+
+
+def test_the_typed_words_are_the_process_arguments_unless_main_was_given_words(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/env/lib/fpp_sweep/tune.py", "--space", "x.yaml"])
+    assert typed_words(None) == ["--space", "x.yaml"]
+    assert typed_words(("--resume", "x")) == ["--resume", "x"]
 
 
 @pytest.mark.parametrize("command", console.COMMANDS)

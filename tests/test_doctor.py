@@ -10,15 +10,16 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from fpp_sweep.checks.checks import CHECKS, REQUIRED, findings
+from fpp_sweep.checks.checks import CHECKS, REQUIRED, check_ray_files, findings
 from fpp_sweep.checks.cluster_file import SHIPPED, missing_nodes, open_values
-from fpp_sweep.checks.data_probes import data_readings
+from fpp_sweep.checks.data_probes import class_counts, data_readings
 from fpp_sweep.checks.finding_table import finding_table
 from fpp_sweep.checks.guessing import images_needed, looks_like_guessing
 from fpp_sweep.checks.probes import node_readings, run_probes
@@ -221,6 +222,20 @@ def test_the_table_joins_equal_findings_and_has_remedies_below():
         "n2    memory  wrong  1.0 GB",
         "                     free memory, or raise the limit of the user, job or container",
     ]
+
+
+def test_a_folder_of_ray_that_is_too_long_is_noted_with_the_folder_that_is_used_instead():
+    reading = {"folder": "/tmp", "free": 10**12, "speed": 10**12, "too_long": ""}
+    assert check_ray_files(reading, []).state == "ok"
+    verdict = check_ray_files({**reading, "too_long": "/a/long/path"}, [])
+    assert verdict.state == "note"
+    assert verdict.text == "/a/long/path: too long for the names of sockets, so a sweep's session is in /tmp"
+    assert check_ray_files({**reading, "too_long": "/a/long/path", "free": 0}, []).state == "wrong"
+
+
+def test_classes_without_images_are_counted_and_named():
+    dataset = SimpleNamespace(classes=("cat", "dog", "eel"), labels=np.array([0, 2, 2]))
+    assert class_counts(dataset) == {"classes": 3, "empty": ["dog"]}
 
 
 # --- the cluster file

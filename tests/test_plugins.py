@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from fpp_sweep import evaluate
 from fpp_sweep.core.metrics import Predictions, score
 from fpp_sweep.search.sampler_contract import check_sampler
+from fpp_sweep.search.trial_runner import TrialRunner
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.config import TrialConfig
@@ -77,6 +79,13 @@ def test_the_recipes_run_as_printed_and_appear_in_the_tables(tmp_path, monkeypat
     assert list(numbers) == methods
     assert all(0 <= row["overconfidence"] <= 100 for row in numbers.values())
     assert numbers["vote"]["nll"] != numbers[catalogue.PLAIN]["nll"] != numbers["angular"]["nll"]
+
+
+def test_the_process_of_trials_loads_the_plugins_of_the_sweep(tmp_path):
+    files = plugins.read(write_plugins(tmp_path, angular=RECIPES["angular"]))
+    runner = TrialRunner.__new__(TrialRunner)  # without Ray Tune's own start
+    runner.setup({}, SimpleNamespace(plugins=files))
+    assert catalogue.method("angular").name == "angular"
 
 
 def test_an_edited_plugin_replaces_the_old_one_and_has_other_keys(tmp_path):

@@ -71,6 +71,17 @@ def test_all_metrics_of_a_trial_are_shown_on_request(capsys, folder):
         run_show(capsys, folder.path, "--all-metrics")
 
 
+def test_the_numbers_after_posthoc_maps_have_a_table_that_begins_without_a_map(capsys, folder):
+    record = folder.trial("trial-0005")
+    result = record.results["val"]
+    average = {**result.average, "ece@temperature_val": 2.0, "mine@temperature_val": 0.5, "mine": 0.25}
+    folder.write_trial(replace(record, results={"val": replace(result, average=average)}))
+    rows = [line.split() for line in run_show(capsys, folder.path, "trial-0005").splitlines()]
+    assert ["val", "acc", "ECE", "NLL", "mine"] in rows  # neither metrics that tables leave out, nor those after maps
+    first = rows.index(["post-hoc", "map", "ECE", "mine"])
+    assert [cells[:2] for cells in rows[first + 1 : first + 3]] == [["none", "8.00"], ["temperature_val", "2.00"]]
+
+
 def test_a_trial_that_failed_is_shown_with_its_reason_and_the_end_of_its_log(capsys, folder):
     lines = run_show(capsys, folder.path, "trial-0003").splitlines()
     assert "reason      FloatingPointError: non-finite objectives ['ece']" in lines

@@ -319,6 +319,8 @@ def settings_of(record: TrialRecord) -> str:
 
     >>> settings_of(TrialRecord(name="trial-0001", kind="trial", state="complete", params={"fpp.gamma1": 4.3}))
     'gamma1 4.3'
+    >>> settings_of(TrialRecord(name="trial-0001", kind="trial", state="complete"))
+    'the settings of its config'
     """
     words = []
     for key, value in record.params.items():

@@ -63,11 +63,11 @@ def scores_of_labels(scores: Numbers, labels: Integers) -> Numbers:
 
 
 def _mean_size(column: str, predictions: Predictions) -> float:
-    return float(np.mean(predictions.columns[column], dtype=np.float64))
+    return float(np.mean(predictions.columns[column]))
 
 
 def _coverage(column: str, predictions: Predictions) -> float:
-    return 100 * float(np.mean(predictions.columns[column + COVERED], dtype=np.float64))
+    return 100 * float(np.mean(predictions.columns[column + COVERED]))
 
 
 # `spec.catalogue` names these functions as the code of metrics

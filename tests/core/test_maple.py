@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from fpp_sweep.core.methods import build_method
 from fpp_sweep.core.models.building import BpeTokenizer, make_clip
 from fpp_sweep.core.models.clip import Preprocess
-from fpp_sweep.core.models.maple import DeepPrompts
+from fpp_sweep.core.models.maple import DeepPrompts, digest_with
 from fpp_sweep.core.prompt import from_bytes, open_prompt, prompt_bytes, save_prompt, with_deep_prompts
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.spec.config import AdaptConfig
@@ -262,6 +262,11 @@ def test_visual_prompts_are_part_of_the_image_towers_digest(tmp_path):
         digests.add(with_deep_prompts(vit(), prompt, "both").image_digest)
     assert len(digests) == 3
     assert with_deep_prompts(vit(), prompt, "both").image_digest in digests
+
+
+def test_the_digest_tells_one_long_visual_prompt_from_two_short_ones_with_the_same_numbers():
+    numbers = torch.arange(24.0).reshape(4, 6)
+    assert digest_with("tower", [numbers]) != digest_with("tower", [numbers[:2], numbers[2:]])
 
 
 def test_a_prompts_digest_depends_on_every_part_of_its_file_that_is_used(tmp_path):

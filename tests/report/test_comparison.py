@@ -246,6 +246,7 @@ def test_a_comparison_is_written_as_text_page_picture_markdown_and_latex(capsys,
         assert f"\n{title}" in text
     assert re.search(r"\nbetter/trial-0002 +7\d\.\d\d .* likely +best accuracy\n  95 % +\[7\d\.\d, 7\d\.\d\]", text)
     assert "3 of 4 trials: 1 of far, 2 of better; images: 1000 of digits, 1000 of scenes\n" in text
+    assert re.search(r"\n +\d+\.\d\d +\S+ +\[\S+, \S+\] +\S+ +\[\S+, \S+\]\n", text.partition("\nAttainment")[2])
     assert re.search(r"\nbetter +2 +1:30 +[\d.]+ +1:30, 2 trials\n", text)
     assert re.search(r"\nfar +2 +1:30 +[\d.]+ +never\n", text)
     assert re.search(r"\nsearch\.seed +- +3\n", text)
@@ -339,6 +340,14 @@ def test_trials_are_compared_on_average_and_by_dataset_in_two_families(capsys, s
     assert "trials were chosen by these images: optimistic" in " ".join(on_val.split())
 
 
+def test_seeds_change_no_record_whose_prompt_is_not_pretrained(sweeps):
+    far = sweeps["far"]
+    plain = far.trial(f"baseline-{PLAIN}")
+    far.write_trial(replace(plain, config={**plain.config, "prompt": "a photo of a"}))
+    records = compare_trials(far, ["trial-0002", PLAIN]).samples.records
+    assert {label: record.deterministic for label, record in records.items()} == {"trial-0002": False, PLAIN: True}
+
+
 @pytest.mark.parametrize("names", [["trial-0002", TPT], [TPT, "trial-0002"]])
 def test_a_pair_of_the_sweeps_answer_has_the_same_verdict_in_the_comparison(sweeps, names):
     far = sweeps["far"]
@@ -408,12 +417,14 @@ def test_a_metric_that_cannot_be_resampled_has_values_and_no_test(sweeps, capsys
         (["few", "trial-0001", "trial-0002", "--split", "test"], "--split: not all were run on test; all were on val"),
         (["bare", "trial-0001", "trial-0002"], "trial-0001 has no block statistics on val: nothing can be paired"),
         (["far", "bare"], "nothing to compare: bare has no block statistics of its predictions on val"),
+        (["far", "better", "--plugin", "empty.py"], "plugin empty.py: registers nothing"),
         (["far", "damaged"], "sweeps/damaged/sweep.json: not readable as a record of a sweep"),
     ],
 )
 def test_a_comparison_that_is_impossible_is_refused_in_one_line(sweeps, capsys, words, complaint):
     root = sweeps["far"].path.parent
     sweeps["far"].write_trial(failed(7))
+    (root.parent / "empty.py").touch()
     write_measured_sweep(root / "none", World(1000), {PLAIN: (0.6, 0.2)})
     bare = write_measured_sweep(root / "bare", World(1000), BETTER)
     for file in bare.path.glob("artifacts/*/val/*"):

@@ -103,6 +103,20 @@ def test_a_curve_follows_the_objective_and_is_flat_without_an_effect(effects):
     assert np.ptp(other.mean) < 4
 
 
+def test_a_curve_follows_the_objective_over_the_whole_range_of_its_setting():
+    generator = random.Random(2)
+    trials = []
+    for number in range(30):
+        params = {"linear": generator.uniform(2, 6), "log": 10 ** generator.uniform(-2, 1)}
+        trials.append(trial(number, 60 + params["linear"], 5 + params["linear"], params=params))
+    ranges = {"linear": {"low": 2.0, "high": 6.0}, "log": {"low": 0.01, "high": 10.0, "log": True}}
+    curves = effects_of(sweep_info(space={"params": ranges}), trials)[0].curves
+    assert curves["linear"].positions[[0, -1]] == pytest.approx([2, 6])
+    assert curves["log"].positions[[0, -1]] == pytest.approx([-2, 1])
+    positions, means = curves["linear"].positions, curves["linear"].mean
+    assert np.interp([3, 5], positions, means) == pytest.approx([63, 65], abs=0.3)
+
+
 def test_a_map_shows_only_cells_that_differ_from_the_mean(effects):
     known = np.isfinite(effects[0].maps[0].mean)
     assert effects[0].maps[0].keys == ("b", "a")

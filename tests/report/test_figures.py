@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from fpp_sweep.report.figures import StaticFigure, draw_front, front_figures
@@ -21,6 +22,8 @@ def test_the_figure_has_points_intervals_the_staircase_and_the_region_of_resampl
     (region,) = figure.regions
     assert len(region.xs) == len(region.best) == len(region.worst)
     reached = [(best, worst) for best, worst in zip(region.best, region.worst, strict=True) if best is not None]
+    assert len(reached) > len(region.xs) / 2
+    assert np.isfinite(reached).all()
     assert all(best <= worst for best, worst in reached)  # the vertical axis is ECE: a lower value is better
     assert len(figure.staircases) == 1
 

@@ -100,8 +100,11 @@ def test_experiments_without_a_sweep_are_on_the_page(tmp_path):
     report = reproduction(tmp_path) / "theory" / "report"
     report.mkdir(parents=True)
     (report / "table.csv").write_text("finding,verdict,measured,value\nfirst,<holds>,cosine,0.5\n")
+    (tmp_path / "main" / "report").mkdir(exist_ok=True)
+    (tmp_path / "main" / "report" / "table.csv").write_text("method,accuracy\ntpt,46.7\n")
     page = write_page(tmp_path).read_text()
     assert page.index('id="mine"') < page.index('id="theory"')
+    assert page.count('id="main"') == 1
     assert '<tr><th class="text short" scope="row">first</th><td class="text short">&lt;holds&gt;</td>' in page
 
 
@@ -134,7 +137,10 @@ def test_the_command_writes_the_page_of_a_sweep_or_a_reproduction(tmp_path, caps
     assert capsys.readouterr().out.strip() == f"page: {(sweep.report / 'sweep.html').resolve().as_uri()}"
     whole = tmp_path / "whole"
     whole.mkdir()
-    main([str(reproduction(whole)), "--page"])
+    main([str(reproduction(whole))])  # lists the sweeps and writes nothing
+    assert capsys.readouterr().out.startswith("sweep ")
+    assert not (whole / "reproduction.html").exists()
+    main([str(whole), "--page"])
     assert capsys.readouterr().out.strip() == f"page: {(whole / 'reproduction.html').resolve().as_uri()}"
 
 

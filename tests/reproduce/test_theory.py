@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -336,6 +337,23 @@ def test_at_the_released_noise_fpp_is_flatter_than_alignment_alone_and_sharper(s
         rise[kind] = values.rise[0]
     assert l_flat[pretraining.RELEASED] < 0.9 * l_flat[pretraining.ALIGNMENT]
     assert rise[pretraining.RELEASED] > 2 * rise[pretraining.ALIGNMENT]
+
+
+@pytest.mark.parametrize(
+    ("released", "alignment", "verdict"),
+    [
+        ((1.0, 1.0), (2.0, 2.0), "holds"),
+        ((2.0, 2.0), (1.0, 1.0), "holds in part"),  # the same order, but FPP's prompts are sharper
+        ((2.0, 1.0), (1.0, 2.0), "holds in part"),  # FPP's prompts are less sharp, but in the opposite order
+        ((1.0, 2.0), (2.0, 1.0), "does not describe what runs"),
+    ],
+)
+def test_the_way_from_flatness_to_sharpness_holds_only_with_both_parts(released, alignment, verdict):
+    prompts = []
+    for kind, (l_flat, sharpness) in ((pretraining.RELEASED, released), (pretraining.ALIGNMENT, alignment)):
+        measured = SimpleNamespace(rise=(sharpness, sharpness), top_eigenvalue=sharpness)
+        prompts.append(SimpleNamespace(kind=kind, sharpness=measured, at_full_noise=SimpleNamespace(l_flat=l_flat)))
+    assert pretraining._sharpness_finding(prompts).verdict == verdict
 
 
 def test_sharpness_is_the_rise_along_the_gradient():

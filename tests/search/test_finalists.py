@@ -124,6 +124,12 @@ def test_a_trial_with_a_baselines_settings_is_no_finalist(searched_folder):
     assert [record.name for record in choose_finalists(searched_folder, front_in(searched_folder), 6)] == ["trial-0002"]
 
 
+def test_a_trial_that_breaks_a_constraint_is_no_finalist(searched_folder):
+    trial = searched_folder.trial("trial-0003")
+    searched_folder.write_trial(replace(trial, constraints={"seconds": 1.0}))
+    assert [record.name for record in choose_finalists(searched_folder, front_in(searched_folder), 6)] == ["trial-0002"]
+
+
 def test_trials_below_the_floor_are_finalists_if_all_trials_are_below_it(tmp_path):
     sides = {PLAIN: (0.60, 0.10), TPT: (0.61, 0.12), "trial-0002": (0.50, 0.0)}
     folder = write_measured_sweep(tmp_path / "sweep", World(1000), sides)

@@ -99,6 +99,10 @@ def test_a_wrong_value_is_refused_in_python_as_in_a_file(text, line):
         (lambda: Param(key="fpp.draws", choices=()), "params.fpp.draws: needs low, or choices"),
         (lambda: Param(key="fpp.draws", choices=(1,), low=0), "params.fpp.draws.low: does not go with choices (0)"),
         (lambda: Param(key="method", choices=("tptt",)), "params.method.choices.0: unknown method 'tptt', did you"),
+        (
+            lambda: Param(key="fpp.draws", choices=(1,), when={"metod": ("tpt",)}),
+            "params.fpp.draws.when.metod: unknown setting 'metod', did you mean 'method'?",
+        ),
         (lambda: Objective(metric="acuracy"), "metric: unknown metric 'acuracy', did you mean 'accuracy'?"),
         (lambda: Objective(metric="ece", goal="up"), "goal: unknown goal 'up'; choose from max, min"),
         (lambda: Constraint(metric="ece"), "needs at_least or at_most"),
@@ -126,6 +130,12 @@ def test_a_changed_copy_is_checked_again():
         dataclasses.replace(Search(), trials=0)
     with pytest.raises(InputError, match=r"^points\.0\.fpp\.gamma1: 11 is outside"):
         dataclasses.replace(space(), points=({"fpp.gamma1": 11},))
+
+
+def test_a_step_that_almost_divides_a_wide_range_is_refused():
+    assert Param(key="fpp.gamma1", low=0, high=100_000, step=1).step == 1
+    with pytest.raises(InputError, match=r"must divide high - low = 100000"):
+        Param(key="fpp.gamma1", low=0, high=100_000.00005, step=1)
 
 
 def test_values_are_converted_as_in_a_file():

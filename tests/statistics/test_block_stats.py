@@ -141,8 +141,9 @@ def test_contributions_to_ranking_metrics_have_the_metrics_mean_and_deviation(co
 
 
 @pytest.mark.parametrize("metric", ["nll_calibration", "nll_refinement", "brier_calibration", "brier_refinement"])
-def test_contributions_of_blocks_to_a_split_loss_add_up_to_it(metric):
-    stats = random_stats(300, 5, size=8)
+@pytest.mark.parametrize("images", [5, 300])  # with 5 images, a bin holds one
+def test_contributions_of_blocks_to_a_split_loss_add_up_to_it(metric, images):
+    stats = random_stats(images, 5, size=8)
     assert block_contributions(metric, stats).sum() == pytest.approx(metric_value(metric, stats), rel=1e-9)
 
 

@@ -33,6 +33,10 @@ def test_block_weights_depend_on_dataset_split_and_number_of_blocks_only():
     assert (ten.sum(axis=1) == 50).all()
 
 
+def test_block_weights_are_the_same_in_every_version_so_that_published_intervals_can_be_repeated():
+    assert block_weights("dtd", "val", 8, 2).tolist() == [[0, 1, 3, 0, 1, 0, 3, 0], [0, 1, 1, 1, 1, 1, 2, 1]]
+
+
 def test_datasets_are_resampled_independently():
     generator = np.random.default_rng(0)
     table = {}

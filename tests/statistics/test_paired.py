@@ -114,6 +114,13 @@ def test_marks_follow_the_metrics_goal(metric, values, mark):
     assert result.mark == mark
 
 
+def test_the_interval_of_a_difference_lies_around_its_value():
+    records = {"a": {"ece": [4.0, 5.0, 6.0]}, "b": {"ece": [1.0, 5.0, 9.0]}}
+    (result,) = compare(split_samples(records), [("a", "b")], ["ece"])
+    assert result.low < result.value < result.high
+    assert (result.low + result.high) / 2 == pytest.approx(result.value)
+
+
 def test_a_difference_must_be_larger_in_a_larger_family():
     family = [
         Difference(first="a", second=f"b{number}", metric="ece", value=-1.0, standard_error=0.4,

@@ -9,12 +9,13 @@ import pytest
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import WorkTotals
 from fpp_sweep.search.searcher import Progress, TrialChange
+from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.sweep import driver as driver_module
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.driver import SweepDriver
 from fpp_sweep.sweep.live_status import seconds_left
 from fpp_sweep.sweep.opening import OpenedSweep
-from fpp_sweep.workers.status import SchedulerStatus, WorkCounts
+from fpp_sweep.workers.status import SchedulerStatus, StatusPoller, WorkCounts
 from tests.kit.records import baseline, running, sweep_info, trial
 from tests.kit.spaces import small_space
 
@@ -70,6 +71,18 @@ def test_the_time_left_counts_the_drivers_time_once_after_it_was_recorded(tmp_pa
     folder.write_info(replace(folder.info(), spent=110.0))
     driver._show_status(STATUS)
     assert driver.display._status.seconds_left == 890.0
+
+
+def test_the_user_reads_that_the_scheduler_was_restarted(tmp_path, make_driver, capsys):
+    folder = SweepFolder(tmp_path)
+    folder.write_info(sweep_info(name="sweep"))
+    driver = make_driver(folder, small_space())
+    statuses = [STATUS, replace(STATUS, scheduler="second")]
+    poller = StatusPoller(SimpleNamespace(status=lambda: statuses.pop(0)), on_restart=driver.poller._on_restart)
+    poller.poll()
+    assert "scheduler died" not in capsys.readouterr().err
+    poller.poll()
+    assert "note: the scheduler died and was restarted" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -154,3 +167,24 @@ def test_a_second_ctrl_c_skips_the_report_and_still_delivers_to_mlflow(tmp_path,
     finally:
         signal.signal(signal.SIGINT, before)
     assert deliveries == [driver_module.HURRIED_DELIVERY_TIMEOUT]
+
+
+@pytest.mark.parametrize("lost", [None, MachineError("Ray's raylet died; go on with --resume")])
+def test_an_interrupted_search_is_recorded_reported_and_delivered(tmp_path, make_driver, lost):
+    """If the scheduler is lost, the poller interrupts the search, and its failure is the error."""
+    folder = SweepFolder(tmp_path)
+    folder.write_info(sweep_info(name="sweep", state="running"))
+    driver = make_driver(folder, small_space())
+    ended = []
+    driver.reporter = SimpleNamespace(close=lambda: ended.append("report"))
+    driver.mlflow_sync = SimpleNamespace(close=ended.append)
+
+    def interrupted_search():
+        driver.poller.failure = lost
+        raise KeyboardInterrupt
+
+    driver.search = interrupted_search
+    with pytest.raises(MachineError if lost else KeyboardInterrupt):
+        driver.run()
+    assert folder.info().state == "interrupted"
+    assert ended == ["report", driver_module.INTERRUPTED_DELIVERY_TIMEOUT]

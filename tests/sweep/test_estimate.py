@@ -7,12 +7,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.search.finalists import final_plan
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.config import preset, relevant
 from fpp_sweep.spec.keys import TaskKeys
+from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask
 from fpp_sweep.sweep import estimate, timing
 from fpp_sweep.sweep.cost_report import (
@@ -31,6 +33,7 @@ from fpp_sweep.sweep.expected import ExpectedSweep, expected_configs, sample_poi
 from fpp_sweep.sweep.plan import make_plan
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.trial.trial import Plan
+from fpp_sweep.trial.worker import Worker
 from tests.kit.names import OTPT, PLAIN, TPT, named
 from tests.kit.spaces import DATASET_INFOS, MODEL_INFO, ONE_DATASET, SPEED, TWO_DATASETS
 
@@ -207,6 +210,10 @@ def test_a_final_stage_runs_the_finalists_again_with_more_seeds():
     words, tpt, *finalists = test.trials  # a prompt of words is not pretrained, so one seed is enough
     assert [len(trial) for trial in (words, tpt)] == [1, 1]
     assert [len(trial) for trial in finalists] == [6, 6]
+    without_words = parse_space(ONE_DATASET, "space.yaml", ["work.baselines=[tpt, otpt]"])
+    _, stage, _ = ExpectedSweep(without_words, plan, expected_configs(without_words), final).phases()
+    assert stage.trials[0][0].config.method == TPT  # the first baseline takes the place of zero-shot
+    assert stage.trials[1][0].config.method != OTPT
     costs = Costs.of([sweep], {"dtd": SPEED}, TaskKeys(MODEL_INFO, plan.datasets_by_key()))
     (line,) = final_stage_lines(sweep, costs)
     assert line.startswith("final stage: 2 finalists with 3 seeds, and test: ")
@@ -283,6 +290,14 @@ def test_the_expected_number_of_workers_fills_the_gpus(monkeypatch, gpus_per_wor
 
 
 VIEWS = preset("tiny").views.count
+
+
+@pytest.mark.parametrize(("float32_cache", "size"), [(False, 2), (True, 4)])
+def test_the_size_of_a_view_in_the_cache_depends_on_the_models_width_and_the_type(float32_cache, size):
+    worker = Worker(WorkerSpec(model="tiny", float32_cache=float32_cache, device="cpu"))
+    side = worker.clip.preprocess.size
+    (feature,) = worker.clip.image_features(torch.zeros(1, 3, side, side))
+    assert estimate._view_bytes(worker) == size * len(feature)
 
 
 def count_views(method, *overrides):

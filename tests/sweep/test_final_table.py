@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from fpp_sweep.records.answer import statistics_of_samples
+from fpp_sweep.records.answer import statistics_of, statistics_of_samples
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.sweep.final_table import final_table
+from tests.kit.measured import World, write_measured_sweep
 from tests.kit.names import CTPT, OTPT, PLAIN, TPT
 from tests.kit.records import (
     ACCURACY,
@@ -63,6 +64,15 @@ def test_finalists_that_are_not_on_the_front_are_named_in_the_title():
     assert title.startswith("front of perturb-20261120-185232: 1 of 3 trials, ")
     assert title.endswith(" on val; then other finalists")
     assert [line.split()[0] for line in lines if line.startswith("trial-")][:2] == ["trial-0000", "trial-0001"]
+
+
+def test_the_settings_of_finalists_are_shown_once_with_the_answer(tmp_path):
+    sides = {PLAIN: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05)}
+    folder = write_measured_sweep(tmp_path / "sweep", World(300), sides, ("val", FINAL))
+    info, records = folder.info(), folder.trials()
+    table = final_table(info, records, statistics_of(folder, info, records), 100)
+    assert "Settings of the finalists" in table
+    assert "Settings of the front" not in table
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])

@@ -21,3 +21,15 @@ from tests.kit.records import sweep_info
 def test_the_header_names_the_work_after_the_budget(tmp_path, search, line):
     space = {"search": {"finalists": {"count": 6, "seeds": 3}, **search}}
     assert line in heading(SweepFolder(tmp_path), space, sweep_info().objectives, "val", width=120)
+
+
+@pytest.mark.parametrize(
+    ("work", "line"),
+    [
+        ({"datasets": ["dtd", "pets"]}, "work      tiny on dtd, pets"),
+        ({"dataset_file": "mine.yaml"}, "work      tiny on mine.yaml"),
+    ],
+)
+def test_the_header_names_the_model_and_the_datasets_or_their_file(tmp_path, work, line):
+    space = {"work": {"model": "tiny", **work}}
+    assert line in heading(SweepFolder(tmp_path), space, sweep_info().objectives, "val", width=120)

@@ -10,6 +10,7 @@ import pytest
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.folders import sweep_folder
+from fpp_sweep.sweep.node_checks import shared_environment
 from fpp_sweep.sweep.notify import Notifier
 from fpp_sweep.sweep.preflight import check_before_start
 from fpp_sweep.tracking import check_address
@@ -48,6 +49,12 @@ def test_a_space_that_cannot_run_here_is_refused_except_on_a_cluster(overrides, 
         check_before_start(small_space(*overrides), Options())
     assert complaint in str(refusal.value)
     check_before_start(small_space(*overrides), on_cluster)
+
+
+def test_workers_on_other_machines_get_the_variables_that_are_set_here(monkeypatch):
+    monkeypatch.setenv("FPP_SWEEP_CACHE", "/data/cache")
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert shared_environment() == {"FPP_SWEEP_CACHE": "/data/cache"}
 
 
 def test_a_folder_of_images_that_lacks_a_split_is_refused_before_ray_starts(tmp_path):

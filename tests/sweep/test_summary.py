@@ -148,6 +148,14 @@ def test_work_is_shown_once_there_is_any():
     assert list(work_lines(sweep_info(), [trial(0)])) == []
 
 
+def test_a_line_on_work_that_is_too_long_goes_on_below_its_text(tmp_path):
+    work = WorkTotals(tasks=12, cached=1, model_loads=2, workers_lost=0)
+    folder = write_sweep(tmp_path, sweep_info(work=work), [trial(0)])
+    lines = list(summary_lines(folder, 50))
+    first = lines.index("work        12 tasks run, 1 cached result, 2 model")
+    assert lines[first + 1] == "            loads, 0 workers lost"
+
+
 def test_the_summary_of_an_interrupted_sweep_has_the_command_that_continues_it(tmp_path):
     command = "python -m fpp_sweep.tune --space small.yaml"
     folder = write_sweep(tmp_path, sweep_info(state="interrupted", finished=None, command=command), [trial(0)])

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from fpp_sweep.tiny.pictures import KINDS, Description, is_held_out, paint
 from fpp_sweep.tiny.rendering import CANVAS, generator
+from fpp_sweep.tiny.scenes import SCENES, Easel, paint_scene
+from fpp_sweep.tiny.shapes import Pose, shape_mask
 from fpp_sweep.tiny.shifts import IN_TRAINING, SHIFTS, shifted
 from fpp_sweep.tiny.world import DIGIT_SIZES, SPLITS, TINY_DATASETS, PaintedDataset, TinyDataset, handwriting
 from tools.train_tiny import pool
@@ -57,6 +59,23 @@ def test_a_picture_is_an_rgb_square_that_is_not_blank(dataset):
         assert picture.shape == (CANVAS, CANVAS, 3)
         assert picture.dtype == np.uint8
         assert picture.std() > 1
+
+
+def test_a_circle_and_an_oval_are_filled():
+    pose = Pose(0.5, 0.5, 0.5)
+    assert shape_mask("circle", pose).mean() == pytest.approx(np.pi / 4 * 0.9**2, abs=0.02)
+    assert shape_mask("oval", pose).mean() == pytest.approx(np.pi / 4 * 0.55, abs=0.02)
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_scene_covers_the_whole_canvas(name):
+    for number in range(5):
+        easel = Easel(generator(number))
+        bare = (255, 0, 255)
+        easel.image.paste(bare, (0, 0, CANVAS, CANVAS))
+        SCENES[name](easel)
+        assert not np.all(np.asarray(easel.image) == bare, axis=-1).any()
+        assert np.array_equal(paint_scene(name, generator(number)), np.asarray(easel.image))
 
 
 @settings(max_examples=25, deadline=None)

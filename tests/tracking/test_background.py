@@ -1,6 +1,8 @@
 """The thread that keeps MLflow up to date during a sweep: it follows the folder, retries, and delays no sweep."""
 
 import os
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 
@@ -68,7 +70,8 @@ def test_a_run_that_a_user_deleted_stays_deleted(tmp_path, database, uri):
     sync = BackgroundSync(folder, uri)
     sync.start()
     assert sync.close(LONG) == 0
-    assert name not in statuses(database)
+    assert rows(database, "select lifecycle_stage from runs where run_uuid = ?", run) == [("deleted",)]
+    assert len(statuses(database)) == 5
     assert sync.status().error is None
 
 
@@ -135,6 +138,30 @@ def test_a_store_that_hangs_delays_neither_a_nudge_nor_the_end(tmp_path, uri, mo
     assert not waited  # the store still hangs
     answer.set()
     sync.close(LONG)
+
+
+HANGING_PROGRAM = """
+import sys, threading
+from pathlib import Path
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.tracking import BackgroundSync, folder_sync
+asked = threading.Event()
+def hang(*_):
+    asked.set()
+    threading.Event().wait()
+folder_sync.SweepRuns = hang
+sync = BackgroundSync(SweepFolder(Path(sys.argv[1])), sys.argv[2])
+sync.start()
+asked.wait()
+print(sync.close(0.0))
+"""
+
+
+def test_a_store_that_hangs_does_not_keep_the_process_alive(tmp_path, uri):
+    folder = build_sweep(tmp_path / "perturb-1", trials=2)
+    command = [sys.executable, "-c", HANGING_PROGRAM, folder.path, uri]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONG)
+    assert (done.returncode, done.stdout) == (0, "6\n"), done.stderr
 
 
 def test_an_unreachable_server_is_reported_with_the_number_of_missing_runs(tmp_path):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fpp_sweep.records.records import TrialRecord, WorkTotals
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tracking.desired import (
     KEY_LIMIT,
     METRICS_LIMIT,
@@ -27,6 +28,7 @@ from fpp_sweep.tracking.desired import (
     description,
     metrics_table,
     param_text,
+    read_json,
     run_name,
     safe_name,
     sweep_run,
@@ -238,6 +240,26 @@ def test_front_and_recommendation_are_tags():
     assert (other["on_front"], other["recommended"], other["front_support"]) == ("false", "false", "uncertain")
     assert sweep_run(INFO, [], front).tags["recommended"] == "trial-0005"
     assert "recommended" not in trial_run(INFO, trial(5), FRONT).tags
+
+
+def test_only_a_complete_trial_is_tagged_as_feasible_or_not():
+    complete = trial(5, constraints={"accuracy": -0.3})
+    assert trial_run(INFO, complete).tags["feasible"] == "true"
+    assert trial_run(INFO, replace(complete, constraints={"accuracy": 0.3})).tags["feasible"] == "false"
+    stopped = replace(complete, state="stopped", values=None, estimate=complete.values)
+    assert "feasible" not in trial_run(INFO, stopped).tags  # its constraints are only expected values
+
+
+def test_a_link_out_of_the_folder_is_refused_and_a_damaged_file_counts_as_empty(tmp_path):
+    folder, file = tmp_path / "sweep", tmp_path / "sweep" / "front.json"
+    folder.mkdir()
+    file.write_text("[1]")
+    assert read_json(folder, file) == {}
+    file.unlink()
+    (tmp_path / "secret.json").write_text("{}")
+    file.symlink_to(tmp_path / "secret.json")
+    with pytest.raises(InputError, match="a link leads out of"):
+        read_json(folder, file)
 
 
 def test_tags_that_a_run_may_lose_are_listed():

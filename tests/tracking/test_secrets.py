@@ -21,7 +21,7 @@ from fpp_sweep.sweep.inspection import mlflow_versions
 from fpp_sweep.sweep.sweep_info import new_info, resumed_info
 from fpp_sweep.tracking import check_store, mlflow_links, sync_folder
 from fpp_sweep.tracking.desired import FrontDocument
-from fpp_sweep.tracking.folder_sync import LOCK_FILE, STATE_FILE
+from fpp_sweep.tracking.folder_sync import LOCK_FILE, STATE_FILE, SyncState
 from fpp_sweep.tracking.uri import one_line, page_address, server_version, store_identity, ui_command
 from tests.kit.processes import environment, only_sweep, start_tune
 from tests.kit.records import build_sweep
@@ -220,6 +220,7 @@ DAMAGED_STATES = [
 def test_a_state_file_with_wrong_types_is_ignored(tmp_path, uri, damaged):
     folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
     (folder.path / STATE_FILE).write_bytes(damaged if isinstance(damaged, bytes) else damaged.encode())
+    assert SyncState.read(folder) == SyncState()
     assert mlflow_links(folder, "http://host:5000") == ["http://host:5000"]
     assert sync_folder(folder, uri).created == 2
 

@@ -19,7 +19,7 @@ from fpp_sweep.spec.messages import runnable
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.tracking import DEFAULT_URI, check_store, mlflow_links, sync_folder, trusted_uri, upload_group_files
 from fpp_sweep.tracking.folder_sync import LOCK_FILE, STATE_FILE, FolderSync, SweepRuns
-from fpp_sweep.tracking.sync import is_synced
+from fpp_sweep.tracking.sync import is_synced, last_uri
 from fpp_sweep.tracking.uri import connect, ui_command
 from tests.kit.names import PLAIN
 from tests.kit.records import build_sweep, failed, running, split_result, trial
@@ -109,6 +109,15 @@ def test_a_damaged_state_file_is_ignored(tmp_path, database, uri):
         (folder.path / STATE_FILE).write_text(damaged)
         sync_folder(folder, uri)
     assert as_sets(contents(database)) == before
+
+
+def test_the_last_store_of_a_folder_is_not_that_of_its_copy(tmp_path, uri):
+    folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=1)
+    assert last_uri(folder, "recorded") == "recorded"
+    sync_folder(folder, uri)
+    assert last_uri(folder, "recorded") == uri
+    shutil.copytree(folder.path, tmp_path / "copy")
+    assert last_uri(SweepFolder(tmp_path / "copy"), "recorded") == "recorded"
 
 
 def test_an_empty_database_gets_everything_again(tmp_path, database, uri):
@@ -264,7 +273,9 @@ def test_files_are_linked_if_the_disk_allows_it_and_copied_otherwise(tmp_path, u
     page = folder.report / "sweep.html"
     (stored,) = (tmp_path / "mlartifacts").glob("*/*/artifacts/report/sweep.html")
     assert stored.read_bytes() == page.read_bytes()
-    assert stored.samefile(page) == (refusal is None)
+    for file in folder.report.rglob("*.*"):
+        copy = stored.parent / file.relative_to(folder.report)
+        assert copy.samefile(file) == (refusal is None)
     (folder.path / STATE_FILE).unlink()
     sync_folder(folder, uri)  # uploads the same files again
     assert stored.samefile(page) == (refusal is None)

@@ -14,6 +14,7 @@ from fpp_sweep.core.models.loading import load
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import WorkerSpec
+from fpp_sweep.sweep.device_report import print_proof
 from fpp_sweep.trial import proof, proof_checks, proof_views, proving
 from fpp_sweep.trial.proof import CheckResult, DeviceKind, Proof
 from fpp_sweep.trial.proof_bench import Bench
@@ -274,6 +275,29 @@ def worker_on_gpu(tmp_path, monkeypatch, few_checks):
         return worker
 
     return make
+
+
+def test_a_gpu_needs_a_proof_and_a_cpu_does_not(tmp_path):
+    worker = Worker(WorkerSpec(model="tiny", cache=str(tmp_path), device="cpu"))
+    assert not worker.model.needs_proof
+    assert worker.model.proof is None
+    worker.model.device = torch.device("cuda")
+    assert worker.model.needs_proof
+
+
+def test_doctor_prints_what_a_failed_check_turns_off(tmp_path, monkeypatch, capsys, few_checks):
+    monkeypatch.setenv("FPP_SWEEP_CACHE", str(tmp_path))
+    _, failing = few_checks
+    assert print_proof("cpu")
+    assert "note: " not in capsys.readouterr().out
+    failing.add(proof.VIEWS)
+    assert not print_proof("cpu")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(": views: ")[2] for line in lines if line.startswith("note: ")] == [
+        "text; Pillow renders the views"
+    ]
+    assert lines[-2] == "failed: views; attach the report to an issue"
+    assert lines[-1].startswith(f"report: {tmp_path}/proofs/")
 
 
 def test_a_worker_uses_a_gpu_as_far_as_it_is_proven(worker_on_gpu, few_checks):

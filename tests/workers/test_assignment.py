@@ -121,6 +121,11 @@ async def test_shards_go_to_the_worker_that_holds_their_adapter(start):
     assert len(harness.built_adapters) == 2
 
 
+async def test_a_worker_stays_with_its_adapter_while_tasks_that_need_it_came_first(start):
+    ran = await execution_order(start(), (1, [*shards(3), evaluation(dataset="pets")]))
+    assert ran == [("dtd", 0), ("dtd", 64), ("dtd", 128), ("pets", 0)]
+
+
 async def test_a_worker_takes_another_workers_shards_rather_than_being_idle(start):
     harness = start(in_lockstep(2), wanted=2)  # a single worker would wait for ever
     await harness.results(shards(4))

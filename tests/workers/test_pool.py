@@ -53,6 +53,14 @@ def answering(value):
     return SimpleNamespace(remote=remote)
 
 
+def test_the_bar_of_a_worker_prints_nothing_because_the_driver_shows_it(capsys):
+    with WorkerActor.__new__(WorkerActor)._show_progress("features", 3, "images") as bar:
+        bar.advance(3)
+        bar.note("an image cannot be read")
+    assert bar.done == 3
+    assert capsys.readouterr().err == ""
+
+
 # ------------------------------------------------------------ number and size of workers
 
 

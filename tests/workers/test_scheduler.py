@@ -537,8 +537,10 @@ async def test_failed_starts_while_another_worker_works_do_not_count_towards_giv
     harness = start()
     await harness.scheduler.first_worker()
     last_error = ["its node was terminated, too"]
+    noted = []  # failures and notes before each start
 
     def on_start(number):
+        noted.append((harness.counts.lost, len(harness.status.notes)))
         if harness.scheduler.workers:
             raise LostError("their node was terminated")
         if last_error:
@@ -548,6 +550,7 @@ async def test_failed_starts_while_another_worker_works_do_not_count_towards_giv
     harness.on_start, harness.scheduler.wanted_workers = on_start, lambda: 2
     await until(lambda: harness.starts > 6)
     assert harness.counts.lost >= 5
+    assert noted[:4] == [(0, 0), (1, 0), (2, 0), (3, 1)]  # the third failure in a row causes the note
     (note,) = harness.status.notes
     assert re.fullmatch(r"\d starts of workers in a row failed while others work; the last: their node .*", note)
     harness.workers[0].kill()

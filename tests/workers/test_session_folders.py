@@ -16,6 +16,7 @@ from fpp_sweep.workers.session_folders import (
     CLOSED,
     OWNER_FILE,
     SESSION_PREFIX,
+    cleaner,
     new_folder,
     remove_abandoned_folders,
     session_processes,
@@ -74,6 +75,14 @@ def test_the_cleaner_kills_the_session_of_a_driver_that_ended_without_closing_it
     assert leader.wait(timeout=LONG) == -signal.SIGKILL
     assert alive(processes) == []
     assert not session_folder.exists()
+
+
+def test_a_driver_that_closes_its_session_waits_for_the_end_of_the_cleaner(session_folder):
+    with cleaner(str(session_folder)):
+        (process,) = psutil.Process().children()
+        assert str(SCRIPT) in process.cmdline()
+    assert not process.is_running()
+    assert session_folder.exists()
 
 
 def test_the_cleaner_leaves_a_session_alone_that_its_driver_has_closed(session_folder):

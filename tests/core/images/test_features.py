@@ -47,6 +47,7 @@ def test_features_equal_those_of_each_images_views(tmp_path):
         image = dataset.source.image(sample)
         views = make_views(image, VIEWS, CLIP.preprocess, augmix=True, flip=True, rng=rng)
         assert_close(features.batch(index, index + 1)[0], CLIP.image_features(views))
+    assert len(features.batch(2, 5)) == 3
 
 
 def test_features_are_stored_in_half_precision_by_default_and_read_with_unit_norm(tmp_path):
