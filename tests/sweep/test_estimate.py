@@ -212,7 +212,7 @@ def test_a_final_stage_runs_the_finalists_again_with_more_seeds():
     assert [len(trial) for trial in finalists] == [6, 6]
     without_words = parse_space(ONE_DATASET, "space.yaml", ["work.baselines=[tpt, otpt]"])
     _, stage, _ = ExpectedSweep(without_words, plan, expected_configs(without_words), final).phases()
-    assert stage.trials[0][0].config.method == TPT  # the first baseline takes the place of zero-shot
+    assert stage.trials[0][0].config.method == TPT  # without zero-shot, the first baseline is the reference
     assert stage.trials[1][0].config.method != OTPT
     costs = Costs.of([sweep], {"dtd": SPEED}, TaskKeys(MODEL_INFO, plan.datasets_by_key()))
     (line,) = final_stage_lines(sweep, costs)
