@@ -61,12 +61,22 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # batch systems send the signal twice
         raise KeyboardInterrupt
 
+    def interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
+        """Send SIGTERM once more if an interrupt came in a finalizer, where Python drops exceptions."""
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            sys.__unraisablehook__(unraisable)
+            return
+        signal.signal(signal.SIGTERM, interrupt)
+        main_thread = threading.main_thread().ident or 0
+        # from another thread, once the finalizer has ended: exceptions of this function are dropped as well
+        threading.Timer(FINALIZER_SECONDS, signal.pthread_kill, (main_thread, signal.SIGTERM)).start()
+
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     pool_log = logging.getLogger("sqlalchemy.pool")
     previous = signal.signal(signal.SIGTERM, interrupt), sys.unraisablehook, pool_log.level
-    sys.unraisablehook = _interrupt_again
+    sys.unraisablehook = interrupt_again
     pool_log.setLevel(logging.CRITICAL)
     try:
         yield
@@ -74,13 +84,3 @@ def terminable() -> Iterator[None]:
         handler, sys.unraisablehook, level = previous
         signal.signal(signal.SIGTERM, handler)
         pool_log.setLevel(level)
-
-
-def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
-    """Send Ctrl-C to the main thread if an interrupt came in a finalizer, where Python drops exceptions."""
-    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
-        sys.__unraisablehook__(unraisable)
-        return
-    main_thread = threading.main_thread().ident or 0
-    # from another thread, once the finalizer has ended: exceptions of this function are dropped as well
-    threading.Timer(FINALIZER_SECONDS, signal.pthread_kill, (main_thread, signal.SIGINT)).start()

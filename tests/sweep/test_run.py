@@ -154,6 +154,8 @@ FINALIZER = """
 import os, signal, sys, time
 from fpp_sweep.spec.process import terminable
 
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a script's background jobs
+
 class Finalized:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGTERM)
