@@ -285,17 +285,18 @@ def map_plots(info: SweepInfo, front: Front, effects: Sequence[Effects]) -> list
 
 
 def _map_plot(name: str, info: SweepInfo, metric: str, effect_map: EffectMap, axes: Mapping[str, Axis]) -> Plot:
-    x_axis, y_axis = (axes[key] for key in effect_map.keys)
-    cells = []
-    for row in effect_map.mean:
-        cells.append([None if math.isnan(value) else rounded(value) for value in row])
+    x_key, y_key = effect_map.keys
+    x_axis, y_axis = axes[x_key], axes[y_key]
     grid = {"type": "heatmap", **_line(effect_map.xs, effect_map.ys), "hoverinfo": "skip"}
-    blank = {**grid, "z": [[0] * len(row) for row in cells], "colorscale": UNKNOWN_SCALE, "showscale": False}
+    zeros = np.zeros(effect_map.mean.shape, int).tolist()
+    blank = {**grid, "z": zeros, "colorscale": UNKNOWN_SCALE, "showscale": False}
     distances = np.abs(effect_map.mean - effect_map.center)
-    limit = rounded(float(np.nanmax(distances))) if np.isfinite(distances).any() else 1.0
+    limit = 1.0
+    if np.isfinite(distances).any():
+        limit = rounded(float(np.nanmax(distances)))
     heat = {
         **grid,
-        "z": cells,
+        "z": _map_cells(effect_map.mean),
         "zmin": effect_map.center - limit,
         "zmax": effect_map.center + limit,
         "colorscale": GAIN_SCALE,
@@ -321,6 +322,17 @@ def _map_plot(name: str, info: SweepInfo, metric: str, effect_map: EffectMap, ax
     }
     description = f"{metric} over {' and '.join(effect_map.keys)}"
     return Plot(name=name, traces=[blank, heat, trials], layout=layout, description=description)
+
+
+def _map_cells(means: Numbers) -> list[list[float | None]]:
+    """Return the rows of a map; a cell that is not known to differ from the mean of all is empty."""
+    rows = []
+    for means_of_row in means:
+        row: list[float | None] = []
+        for mean in means_of_row:
+            row.append(None if math.isnan(mean) else rounded(mean))
+        rows.append(row)
+    return rows
 
 
 # --- metrics ------------------------------------------------------------------------------------------

@@ -17,7 +17,10 @@ def write_report(folder: SweepFolder, *, pages: bool, statistics: SweepStatistic
     load Optuna, matplotlib and plotly.
     """
     best = folder.inside(folder.report / "best")
-    inputs = up_to_date.fingerprint_of_inputs(folder) if pages else ""
+    has_ended = folder.info().state != "running"  # else the page tells times, and changes with them
+    inputs = ""
+    if pages and has_ended:
+        inputs = up_to_date.fingerprint_of_inputs(folder)  # before anything that the report shows is read
     info = folder.info()
     records = folder.trials()
     front = front_of(info, records)
@@ -29,6 +32,6 @@ def write_report(folder: SweepFolder, *, pages: bool, statistics: SweepStatistic
         from fpp_sweep.report.pages import write_pages  # start-up time: loads Optuna, matplotlib and plotly
 
         write_pages(folder, info, records, statistics)
-        if info.state != "running":  # else the page tells times, and changes with them
+        if has_ended:
             up_to_date.remember(folder, inputs)
     return statistics

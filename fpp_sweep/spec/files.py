@@ -109,7 +109,7 @@ def _has_no_link_below(folder: Path, path: Path) -> bool:
         try:
             mode = os.lstat(current).st_mode
         except FileNotFoundError:
-            return True  # what is below does not exist either
+            return True  # a missing folder holds no links
         except OSError:
             return False
         if stat.S_ISLNK(mode):

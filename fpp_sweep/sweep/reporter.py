@@ -59,9 +59,11 @@ class Reporter:
 
     def _write(self, *, pages: bool) -> None:
         """Write the tables, and the page if asked; statistics take seconds and are computed for the page only."""
-        statistics = None if pages else self._statistics
+        known = None if pages else self._statistics
         try:
-            self._statistics = write_report(self._folder, pages=pages, statistics=statistics).for_tables()
+            statistics = write_report(self._folder, pages=pages, statistics=known)
+            if known is None:
+                self._statistics = statistics.for_tables()
         except Exception as error:  # a report can be written again; the sweep continues
             print(f"the report could not be written: {type(error).__name__}: {escaped(str(error))}", file=sys.stderr)
         if pages:

@@ -18,6 +18,7 @@ from fpp_sweep.spec.messages import masked, masked_lines
 
 MACHINE_ERRORS = MemoryError, OSError, RuntimeError  # torch raises the last one: CUDA, cuDNN, oneDNN, dead loaders
 SMALL_INTEGERS = (np.int8, np.int16, np.int32)
+SHRUNK = "shrunk"  # array in a stored result: the names of the arrays that were int64 before they were stored
 BIN_PREFIX, COLUMN_PREFIX = "bins_", "column_"  # prefixes of the names of arrays in a stored result
 
 
@@ -90,8 +91,13 @@ def pack(result: TaskResult) -> bytes:
         arrays["state"] = np.frombuffer(result.state, np.uint8)
     if result.predictions is not None:
         arrays |= _prediction_arrays(result.predictions)
+    shrunk = []
     for name, array in arrays.items():
-        arrays[name] = np.ascontiguousarray(_shrunk(array))
+        smaller = _shrunk(array)
+        if smaller.dtype != array.dtype:
+            shrunk.append(name)
+        arrays[name] = np.ascontiguousarray(smaller)
+    arrays[SHRUNK] = _json_array(shrunk)
     return save(arrays)
 
 
@@ -126,9 +132,8 @@ def _field_values(value: Any) -> dict[str, Any]:
 def unpack(data: bytes) -> TaskResult:
     """Return the result that `pack` was given, as one that took no time."""
     arrays: dict[str, Any] = load(data)
-    for name, array in arrays.items():
-        if array.dtype in SMALL_INTEGERS:
-            arrays[name] = array.astype(np.int64)
+    for name in _json_of(arrays.pop(SHRUNK)):
+        arrays[name] = arrays[name].astype(np.int64)
     skipped = tuple(Skipped(**sample) for sample in _json_of(arrays.pop("skipped")))
     cost = _json_of(arrays.pop("cost"))
     prompt = state = predictions = None

@@ -59,7 +59,8 @@ def test_prompts_states_and_skipped_images_survive_packing(prompt, state):
     ("numbers", "stored"), [([0, 9, -1], "I8"), ([0, 127, 128], "I16"), ([0, 1, 40_000], "I32"), ([0, 1, 2**40], "I64")]
 )
 def test_whole_numbers_are_stored_in_the_smallest_type_and_come_back_as_they_were(numbers, stored):
-    original = replace(predictions(3), columns={"x": np.array(numbers)})
+    columns = {"x": np.array(numbers), "small": np.array([1, 2, 3], np.int16)}
+    original = replace(predictions(3), columns=columns)
     packed = pack(TaskResult(predictions=original))
     header_size = int.from_bytes(packed[:8], "little")
     header = json.loads(packed[8 : 8 + header_size])
