@@ -1,6 +1,8 @@
 """The cluster files: Ray's launcher accepts them, and clusters made from them are secure and complete."""
 
+import os
 import re
+import socket
 import subprocess
 import warnings
 from pathlib import Path
@@ -137,6 +139,27 @@ def test_no_service_listens_on_a_public_address(path):
     assert allowed
     assert {host.removesuffix(":*") for host in allowed[1].split(",")} == {"localhost", "127.0.0.1"}
     assert "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false" in mlflow
+
+
+@both_files
+def test_the_launcher_waits_for_mlflow_and_shows_its_log_if_it_does_not_answer(path, tmp_path):
+    wait = read(path)["head_start_ray_commands"][-1]
+    log = tmp_path / "fpp_cluster/mlflow/server.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("Traceback\nOSError: no space left on device\n")
+
+    def run(port):
+        command = wait.replace("timeout 120", "timeout 1").replace("/5000", f"/{port}")
+        return subprocess.run(
+            ["bash", "-c", command], env=os.environ | {"HOME": str(tmp_path)}, capture_output=True, text=True
+        )
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert run(port).returncode == 0
+    failed = run(port)
+    assert failed.returncode == 1
+    assert failed.stdout.endswith("OSError: no space left on device\n")
 
 
 @both_files
