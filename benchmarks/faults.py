@@ -266,7 +266,7 @@ AT_REST: dict[str, Strike] = {
     "clock moved": move_clock,
     "record damaged": damage_file(f"{SWEEP}/trials/*.json"),
     "record deleted": delete_file(f"{SWEEP}/trials/*.json"),
-    "study damaged": damage_file(f"{SWEEP}/study.db"),
+    "study damaged": damage_file(f"{SWEEP}/study.journal"),
     "MLflow's state damaged": damage_file(f"{SWEEP}/{STATE_FILE}"),
 }
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fpp_sweep.cli.command import parser, run
+from fpp_sweep.search.study_file import load_study
 from fpp_sweep.spec.errors import InputError
 from tests.kit.processes import environment
 
@@ -232,11 +233,9 @@ def state(root: Path, name: str) -> dict[str, Any]:
         averages = {split: result["average"] for split, result in record["results"].items()}
         records[path.stem] = {key: value for key, value in record.items() if key not in TIMES} | {"averages": averages}
     front = [member["name"] for member in json.loads((folder / "report/front.json").read_text())["members"]]
-    with closing(sqlite3.connect(folder / "study.db")) as study:
-        trials = study.execute("SELECT number, state FROM trials ORDER BY number").fetchall()
-        values = study.execute(
-            "SELECT number, objective, value FROM trial_values JOIN trials USING (trial_id) ORDER BY 1, 2"
-        ).fetchall()
+    study_trials = load_study(folder / "study.journal", name).trials
+    trials = [(trial.number, trial.state.name) for trial in study_trials]
+    values = [(trial.number, trial.values) for trial in study_trials]
     with closing(sqlite3.connect(root / f"{name}.db")) as store:
         runs = store.execute("SELECT name, status FROM runs ORDER BY name").fetchall()
         metrics = store.execute(

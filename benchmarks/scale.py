@@ -321,7 +321,7 @@ def sizes(root: Path, folder: SweepFolder) -> None:
         files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
         return sum(each.stat().st_size for each in files) / MIB
 
-    parts = {name: size(folder.path / name) for name in ("tasks", "trials", "artifacts", "report", "study.db")}
+    parts = {name: size(folder.path / name) for name in ("tasks", "trials", "artifacts", "report", "study.journal")}
     parts["MLflow's database"], parts["MLflow's artifacts"] = size(root / "mlflow.db"), size(root / "mlartifacts")
     print("  MiB on disk: " + ", ".join(f"{name} {value:.1f}" for name, value in parts.items()))
 

@@ -62,7 +62,7 @@ def build_template(path):
     write_line(folder.path / "logs/machine-1.log", "evaluate scenes, config trial-0002: begins")
     folder.send_command("budget", {"trials": 20})
     (folder.path / "lock").write_text("1")
-    (folder.path / "study.db").write_text("")
+    (folder.path / "study.journal").write_text("")
     (folder.path / "mlflow_sync.json").write_text("{}")
     (folder.path / "mlflow_sync.lock").write_text("1")
     (folder.tasks / "ab").mkdir(parents=True)

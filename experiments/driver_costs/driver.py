@@ -93,7 +93,7 @@ def ask_seconds(count: int) -> float:
     """Return the median seconds of five asks in a study that is filled with random trials."""
     space = space_of(10 * count)
     with tempfile.TemporaryDirectory() as scratch:
-        study = SweepStudy(Path(scratch) / "study.db", "asked", space)
+        study = SweepStudy(Path(scratch) / "study.journal", "asked", space)
         inner = study._study
         distributions: dict[str, optuna.distributions.BaseDistribution] = {
             param.key: optuna.distributions.FloatDistribution(float(param.low or 0), float(param.high or 0), log=True)

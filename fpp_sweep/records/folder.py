@@ -2,7 +2,7 @@
 
     sweep.json              space, objectives, provenance and state of the sweep; sweep.json.copy is a copy
     trials/<name>.json      one record for each trial and baseline, rewritten whole at every change
-    study.db                the Optuna study, built anew from the trial records by every driver
+    study.journal           the Optuna study, built anew from the trial records by every driver
     tasks/                  results of tasks by key, so that no trial computes a result again
     artifacts/<name>/       a trial's prompts, predictions, reliability diagrams and log
     race/<name>/            a trial's block statistics and decision after each rung of a race
@@ -91,7 +91,7 @@ class SweepFolder:
 
     @property
     def study_file(self) -> Path:
-        return self.inside(self.path / "study.db")
+        return self.inside(self.path / "study.journal")
 
     @property
     def tasks(self) -> Path:

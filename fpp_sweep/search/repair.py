@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import optuna
 from optuna.trial import FrozenTrial
 
 from fpp_sweep.records.folder import REMEDY, SweepFolder
@@ -18,6 +17,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord, trial_name, waitin
 from fpp_sweep.records.steering import Queue
 from fpp_sweep.search.samplers import GENERATION_KEY
 from fpp_sweep.search.study import trial_of_record
+from fpp_sweep.search.study_file import load_study
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.validation import require
 from fpp_sweep.spec.config import TrialConfig
@@ -99,9 +99,8 @@ def _trials_of_study(file: Path, name: str) -> list[FrozenTrial]:
     if not file.is_file():
         return []
     try:
-        study = optuna.load_study(study_name=name, storage=f"sqlite:///{file.resolve()}")
-        return study.get_trials(deepcopy=False)
-    except Exception:  # SQLite, SQLAlchemy and Optuna raise many types for a damaged file
+        return load_study(file, name).get_trials(deepcopy=False)
+    except Exception:  # a damaged file raises errors of many types
         return []
 
 

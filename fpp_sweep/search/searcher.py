@@ -19,7 +19,6 @@ from ray import tune
 from ray.tune import RunConfig, TuneConfig, Tuner
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
-from sqlalchemy.exc import OperationalError
 
 from fpp_sweep.records import pareto
 from fpp_sweep.records.folder import SweepFolder
@@ -435,15 +434,6 @@ class SweepSearcher(Searcher):
             self.progress.failed += 1
             self._failures_in_a_row += 1
 
-    def as_machine_error(self, error: BaseException) -> BaseException:
-        """Return an error of the disk as MachineError, also where the study's database reports it; else the error."""
-        for reported in (error, error.__cause__):  # Optuna raises its own error from that of the database
-            if isinstance(reported, OperationalError):
-                return MachineError.of(OSError(f"{self._folder.study_file}: {reported.orig}"))
-        if isinstance(error, OSError):
-            return MachineError.of(error)
-        return error
-
     def _write(self, record: TrialRecord) -> None:
         self._folder.write_trial(record)
         self._records[record.name] = record
@@ -477,4 +467,7 @@ def run_tune(searcher: SweepSearcher, context: TrialContext, storage: str) -> No
     try:
         tuner.fit()
     except AbortTune as abort:
-        raise searcher.as_machine_error(abort.__cause__ or abort) from None
+        cause = abort.__cause__ or abort
+        if isinstance(cause, OSError):
+            cause = MachineError.of(cause)
+        raise cause from None

@@ -24,6 +24,7 @@ from optuna.trial import BaseTrial, FixedTrial, FrozenTrial, TrialState, create_
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.records.steering import Queue
 from fpp_sweep.search.samplers import GENERATION_KEY, build_sampler, naming_plugin, require_possible
+from fpp_sweep.search.study_file import study_storage
 from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
@@ -125,20 +126,12 @@ class SweepStudy:
 def _new_study(file: Path, name: str, objectives: Sequence[Objective]) -> Study:
     optuna.logging.set_verbosity(logging.WARNING)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-    remove_study(file)
+    file.unlink(missing_ok=True)
     study = optuna.create_study(
-        storage=f"sqlite:///{file.resolve()}",
-        study_name=name,
-        directions=[DIRECTIONS[goal] for goal in goals_of(objectives)],
+        storage=study_storage(file), study_name=name, directions=[DIRECTIONS[goal] for goal in goals_of(objectives)]
     )
     study.set_metric_names(metrics_of(objectives))
     return study
-
-
-def remove_study(file: Path) -> None:
-    """Remove a study with the journal of a killed driver, which SQLite would apply to a new file of that name."""
-    file.with_name(f"{file.name}-journal").unlink(missing_ok=True)
-    file.unlink(missing_ok=True)
 
 
 # ------------------------------------------------------------ from records to trials

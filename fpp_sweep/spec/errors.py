@@ -45,7 +45,7 @@ class MachineError(OSError):
         if error.errno:
             reason = os.strerror(error.errno)
         remedy = "see to it"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in reason:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
             remedy = "make room"
         where = ""
         if error.filename:

@@ -637,7 +637,7 @@ def test_a_resumed_driver_keeps_earlier_decisions(raced_sweep, worker, tmp_path)
     document["decisions"][0] |= {"reason": "as it was decided then", "estimate": [1.0, 2.0]}
     file.write_text(json.dumps(document))
     folder.write_trial(replace(folder.trial("trial-0005"), state="interrupted", estimate=None, fidelity=1.0))
-    (path / "study.db").unlink()
+    (path / "study.journal").unlink()
     later = Sweep(path, worker, repaired=True).run()
     record = folder.trial("trial-0005")
     assert (record.state, record.reason, record.estimate) == ("stopped", "as it was decided then", [1.0, 2.0])

@@ -2,11 +2,11 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from ray.tune.search import Searcher
-from sqlalchemy import event
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
@@ -281,19 +281,12 @@ def test_a_machine_error_ends_the_sweep_and_the_study_gets_no_report(tmp_path):
 
 
 def test_a_full_disk_of_the_study_is_reported_as_a_full_disk(tmp_path):
-    sweep = Sweep(tmp_path / "sweep", "work.baselines=[]", "search.trials=5000", "search.sampler=random")
-    engine = sweep.searcher._study._study._storage._backend.engine
-    with engine.connect() as connection:  # SQLite reports a full disk when the file has its maximal number of pages
-        (pages,) = connection.exec_driver_sql("PRAGMA page_count").one()
-
-    @event.listens_for(engine, "checkout")
-    def allow_no_more_pages(connection, *_):
-        connection.execute(f"PRAGMA max_page_count = {pages}")
-
+    sweep = Sweep(tmp_path / "sweep", "work.baselines=[]", "search.sampler=random")
+    sweep.searcher._study._study._storage._backend._file = Path("/dev/full")
     with pytest.raises(AbortTune) as raised:
         sweep.run()
-    message = f"{sweep.folder.study_file}: database or disk is full; make room, then go on with --resume"
-    assert str(sweep.searcher.as_machine_error(raised.value.__cause__)) == message
+    message = "/dev/full: No space left on device; make room, then go on with --resume"
+    assert str(MachineError.of(raised.value.__cause__)) == message
 
 
 def test_a_fatal_failure_of_the_workers_ends_the_search_at_once(tmp_path):

@@ -5,17 +5,16 @@ import signal
 import sys
 from dataclasses import replace
 
-import optuna
 import pytest
 from ray.tune.search import Searcher
-from sqlalchemy import event
-from sqlalchemy.engine import Engine
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.steering import Queue
+from fpp_sweep.search import study_file
 from fpp_sweep.search.job import LoggingExecutor, TrialContext, run_job
 from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.search.study import SweepStudy
+from fpp_sweep.search.study_file import load_study
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Options
@@ -180,7 +179,7 @@ def test_a_trial_that_waits_for_the_next_driver_is_stopped_before_it_starts(tmp_
     assert sweep.folder.trial("trial-0000").state == "stopped"
     (stored_command,) = sweep.folder.commands()
     assert (stored_command.name, stored_command.words) == (command.name, "stop trial=trial-0000: stopped")
-    study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{sweep.folder.study_file}")
+    study = load_study(sweep.folder.study_file, "sweep")
     assert study.trials[0].state.name == "PRUNED"
 
 
@@ -226,7 +225,7 @@ def test_a_resume_accepts_wider_ranges_and_more_points_and_rewrites_the_study(tm
     assert [record.params for record in sweep.trials()][:2] == before
     assert sweep.added_points() == {2: {"fpp.gamma1": 50.0}}
     assert len(sweep.trials()) == 5
-    study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{sweep.folder.study_file}")
+    study = load_study(sweep.folder.study_file, "sweep")
     assert {trial.distributions["fpp.gamma1"].high for trial in study.trials} == {100.0}
     again = sweep.resume(text=wider)
     again.run()
@@ -285,7 +284,7 @@ def test_each_command_is_applied_once_wherever_the_driver_is_killed(tmp_path):
         commands = {command.kind: command for command in sweep.folder.commands()}
         assert all(command.applied for command in commands.values()), write_number
         assert commands["add"].number == next(iter(sweep.added_points())), write_number
-        study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{sweep.folder.study_file}")
+        study = load_study(sweep.folder.study_file, "sweep")
         assert [trial.params for trial in study.trials] == [record.params for record in sweep.trials()], write_number
         if not killed:
             break
@@ -294,13 +293,11 @@ def test_each_command_is_applied_once_wherever_the_driver_is_killed(tmp_path):
 
 def run_and_kill_at_write(write_number, sweep):
     """Run the sweep in a forked process that is killed before its n-th write; return True if it was killed."""
-    sweep.searcher._study._study._storage.remove_session()
-    sweep.searcher._study._study._storage._backend.engine.dispose()
     pid = os.fork()
     if pid == 0:
         count = 0
 
-        def count_write(*_):
+        def count_write():
             nonlocal count
             count += 1
             if count == write_number:
@@ -310,8 +307,13 @@ def run_and_kill_at_write(write_number, sweep):
             if event_name == "os.rename":
                 count_write()
 
+        def append_counted(journal, logs):
+            count_write()
+            append(journal, logs)
+
+        append = study_file._UnlockedJournal.append_logs
+        study_file._UnlockedJournal.append_logs = append_counted
         sys.addaudithook(count_rename)
-        event.listen(Engine, "commit", count_write)
         try:
             sweep.run()
         finally:

@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import shutil
 import time
 from dataclasses import replace
 from unittest.mock import patch
@@ -18,6 +17,7 @@ from fpp_sweep.records.pareto import front
 from fpp_sweep.search import samplers
 from fpp_sweep.search import study as module
 from fpp_sweep.search.study import SweepStudy
+from fpp_sweep.search.study_file import load_study
 from fpp_sweep.space.reading import parse_space
 from tests.kit.long_forms import short_and_long
 from tests.kit.names import CTPT, OTPT, TPT, named
@@ -60,22 +60,13 @@ def space_of(text=SPACE, sampler="tpe", seed=3, objectives="[accuracy, ece]"):
     return parse_space(f"{text}search: {{sampler: {sampler}, seed: {seed}}}\nobjectives: {objectives}\n", "space.yaml")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def empty_study(tmp_path_factory, quick_disk):
-    """Replace the creation of Optuna's tables, which is slow, with a copy of an empty study file."""
-    file = tmp_path_factory.mktemp("optuna") / "empty.db"
-    optuna.storages.RDBStorage(f"sqlite:///{file}").engine.dispose()
-    with patch.object(module, "remove_study", lambda study: shutil.copyfile(file, study)):
-        yield
-
-
 def open_study(folder, space, records=()):
     """Return the study of a driver that starts with these records."""
-    return SweepStudy(folder / "study.db", "noise-20261120-185232", space, records=records)
+    return SweepStudy(folder / "study.journal", "noise-20261120-185232", space, records=records)
 
 
 def load_stored_study(folder):
-    return optuna.load_study(study_name="noise-20261120-185232", storage=f"sqlite:///{folder / 'study.db'}")
+    return load_study(folder / "study.journal", "noise-20261120-185232")
 
 
 def objective_values(values):
@@ -102,7 +93,7 @@ TRIALS = 8  # enough for a third generation of NSGA-II; its parents come from tw
 
 
 @pytest.fixture(scope="module")
-def unkilled(tmp_path_factory, empty_study):
+def unkilled(tmp_path_factory):
     with patch.object(samplers, "TPE_STARTUP_TRIALS", 3), patch.object(samplers, "POPULATION_SIZE", 3):
         runs = {}
         for sampler, text in SPACES.items():

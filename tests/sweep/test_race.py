@@ -3,9 +3,9 @@
 import json
 from dataclasses import replace
 
-import optuna
 import pytest
 
+from fpp_sweep.search.study_file import load_study
 from fpp_sweep.space.reading import parse_space
 from tests.kit.names import named
 from tests.kit.processes import assert_same_as_in_one_process, kill_tree, killed_at_end, only_sweep, start_tune
@@ -40,7 +40,7 @@ def comparable_records(sweep):
 
 
 def study_trials(sweep):
-    trials = optuna.load_study(study_name=sweep.info().name, storage=f"sqlite:///{sweep.study_file}").trials
+    trials = load_study(sweep.study_file, sweep.info().name).trials
     return [(trial.state, trial.values, trial.params, trial.user_attrs) for trial in trials]
 
 
