@@ -25,14 +25,18 @@ MAX_OWNER_BYTES = 40  # limit for a lock file, which holds the owner's process i
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """Yield a temporary name to write to; the file takes its final name, atomically, only if the block succeeds."""
+def written_whole(path: Path, *, survives_power_failure: bool = True) -> Iterator[Path]:
+    """Yield a temporary name to write to; the file takes its final name, atomically, only if the block succeeds.
+
+    A file that need not survive a power failure is not waited for: its reader must notice missing content.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.{uuid4().hex[:8]}.partial")
     try:
         yield partial
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
+        if survives_power_failure:
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:  # the error of a failed write does not name the file
         if error.errno is None:

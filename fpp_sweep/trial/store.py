@@ -72,7 +72,7 @@ class TaskStore:
         """Store a result; one with skipped images is not shared: other sweeps may refuse unreadable images."""
         data = pack(result)
         file = file_of(self.root, key)
-        with written_whole(file) as partial:
+        with written_whole(file, survives_power_failure=False) as partial:  # the seal shows whether it did
             partial.write_bytes(_seal(key, data) + data)
         if self.shared is not None and not result.skipped:
             with suppress(OSError):
@@ -109,7 +109,7 @@ def _read(root: Path, key: str) -> TaskResult | None:
 
 def _link(file: Path, target: Path) -> None:
     """Make the file appear, complete, under a second name; as a copy if the target is on another disk."""
-    with written_whole(target) as partial:
+    with written_whole(target, survives_power_failure=False) as partial:
         try:
             os.link(file, partial)
         except OSError:
