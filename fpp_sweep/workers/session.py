@@ -41,6 +41,7 @@ ENVIRONMENT = {
     "RAY_task_events_report_interval_ms": "0",  # they are not used, and sending them delays the end
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # the driver has its own handler
+    "TUNE_GLOBAL_CHECKPOINT_S": "31536000",  # a sweep is resumed from its records, not from Tune's own
     "TUNE_WARN_SLOW_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "3600",
 }
 ReadingsOfNodes = dict[str, dict[str, Any]]  # returned values of a function, by the node's address

@@ -3,6 +3,7 @@
 import json
 import pickle
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -188,11 +189,13 @@ def test_a_folder_with_the_name_of_a_file_is_ignored(stored_file):
 
 
 def test_a_result_that_cannot_be_written_completely_leaves_no_file(tmp_path, monkeypatch):
-    def report_full_disk(descriptor):
+    def write_half(path, content):
+        with path.open("wb") as file:
+            file.write(content[: len(content) // 2])
         raise OSError(28, "No space left on device")
 
     store = TaskStore(tmp_path)
-    monkeypatch.setattr("os.fsync", report_full_disk)
+    monkeypatch.setattr(Path, "write_bytes", write_half)
     with pytest.raises(OSError, match="No space left"):
         store.put("ab12", RESULT)
     monkeypatch.undo()
