@@ -138,6 +138,7 @@ OTHER_READERS = {  # modules of these packages that read other files, or read in
     "sweep/importing.py": "`SweepFolder.open`, and the file that the user imports",
     "sweep/showing.py": "`SweepFolder.open`",
     "sweep/steering.py": "`SweepFolder.open`",
+    "search/study_file.py": "the study, for appending without following links",
     "search/racing.py": "removes the folder of a race, which `SweepFolder.race` has checked",
     "tracking/uri.py": "MLflow's stores",
     "tracking/folder_sync.py": "opens runs of MLflow",

@@ -16,7 +16,7 @@ from optuna import Study
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from fpp_sweep.spec.files import FileTooLargeError
+from fpp_sweep.spec.files import FileTooLargeError, no_link
 
 MAX_STUDY_BYTES = 2**26  # a trial takes about 3 kB
 
@@ -31,7 +31,7 @@ class _UnlockedJournal(JournalFileBackend):
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         lines = [f"{json.dumps(log)}\n" for log in logs]
         try:
-            with self._file.open("a") as file:
+            with open(self._file, "a", encoding="utf-8", opener=no_link) as file:
                 file.write("".join(lines))
         except OSError as error:
             error.filename = str(self._file)  # a failed write does not name its file
