@@ -18,7 +18,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from fpp_sweep.spec.files import FileTooLargeError, no_link
 
-MAX_STUDY_BYTES = 2**26  # a trial takes about 3 kB
+MAX_STUDY_BYTES = 2**26  # a trial takes about 2 kB
 
 
 class _UnlockedJournal(JournalFileBackend):
