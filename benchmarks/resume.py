@@ -235,7 +235,7 @@ def state(root: Path, name: str) -> dict[str, Any]:
     front = [member["name"] for member in json.loads((folder / "report/front.json").read_text())["members"]]
     study_trials = load_study(folder / "study.journal", name).trials
     trials = [(trial.number, trial.state.name) for trial in study_trials]
-    values = [(trial.number, trial.values) for trial in study_trials]
+    values = [(trial.number, trial.values or []) for trial in study_trials]
     with closing(sqlite3.connect(root / f"{name}.db")) as store:
         runs = store.execute("SELECT name, status FROM runs ORDER BY name").fetchall()
         metrics = store.execute(
@@ -250,9 +250,7 @@ def state(root: Path, name: str) -> dict[str, Any]:
 
 def agree(found: dict[str, Any]) -> None:
     """Check that folder, study and MLflow agree: each trial is there once, has ended and has the same values."""
-    values: dict[int, list[float]] = {}
-    for number, _, value in found["values"]:
-        values.setdefault(number, []).append(value)
+    values = dict(found["values"])
     trials = {name: record for name, record in found["records"].items() if record["kind"] == "trial"}
     if {number for number, _ in found["study"]} != {record["number"] for record in trials.values()}:
         raise InputError(f"the study has trials {found['study']}, the folder {sorted(trials)}")

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.resume import finished
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.search.study_file import load_study
 from fpp_sweep.space.reading import load_space
 from tests.kit.processes import ROOT, SMALL_SPACE, assert_same_as_in_one_process
 from tests.kit.slurm import missing_requirement, slurm
@@ -153,10 +154,8 @@ def assert_complete(cluster, sweep):
     """Check that every store has all trials once, with the results of one process."""
     assert sweep.info().state == "finished"
     assert [record.state for record in sweep.trials()] == ["complete"] * (TRIALS + 1)
-    with closing(sqlite3.connect(sweep.study_file)) as study:
-        assert study.execute("SELECT number, state FROM trials ORDER BY number").fetchall() == [
-            (number, "COMPLETE") for number in range(TRIALS)
-        ]
+    study = load_study(sweep.study_file, sweep.info().name)
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * TRIALS
     with closing(sqlite3.connect(cluster.home / "mlflow.db")) as store:
         assert store.execute("SELECT status, count(*) FROM runs GROUP BY 1").fetchall() == [
             ("FINISHED", TRIALS + 2 + 4)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fpp_sweep.search.study_file import load_study
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec.messages import runnable
 from tests.kit.layout import assert_same_layout
@@ -43,8 +44,7 @@ def tune(folder, *words, space=SMALL_SPACE, code=0):
 
 
 def study_states(sweep):
-    with closing(sqlite3.connect(sweep.study_file)) as study:
-        return [state for (state,) in study.execute("SELECT state FROM trials ORDER BY number")]
+    return [trial.state.name for trial in load_study(sweep.study_file, sweep.info().name).trials]
 
 
 @pytest.mark.slow  # starts Ray and writes to MLflow
