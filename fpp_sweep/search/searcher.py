@@ -80,9 +80,11 @@ class AbortTune(BaseException):
 
 @contextmanager
 def aborting_tune() -> Iterator[None]:
-    """Turn an exception of the block into AbortTune."""
+    """Turn an exception of the block into AbortTune, whose cause is a MachineError for an error of the disk."""
     try:
         yield
+    except OSError as error:
+        raise AbortTune from MachineError.of(error)
     except Exception as error:
         raise AbortTune from error
 
@@ -467,7 +469,4 @@ def run_tune(searcher: SweepSearcher, context: TrialContext, storage: str) -> No
     try:
         tuner.fit()
     except AbortTune as abort:
-        cause = abort.__cause__ or abort
-        if isinstance(cause, OSError):
-            cause = MachineError.of(cause)
-        raise cause from None
+        raise abort.__cause__ or abort from None

@@ -40,7 +40,7 @@ class _UnlockedJournal(JournalFileBackend):
 
 def study_storage(file: Path) -> JournalStorage:
     """Return the storage in a file, which is created if it does not exist."""
-    return JournalStorage(_UnlockedJournal(file))
+    return JournalStorage(_UnlockedJournal(file.absolute()))  # the working folder may change
 
 
 def load_study(file: Path, name: str) -> Study:

@@ -21,6 +21,7 @@ from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.search.study_file import load_study
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import FileTooLargeError
 from tests.kit.names import PLAIN, named
 from tests.kit.records import failed, sweep_info, trial
 
@@ -154,6 +155,12 @@ def test_a_driver_builds_the_study_from_the_records_whatever_the_damage(folder, 
     assert repair_notes(folder) == []
     next_driver(folder)
     assert study_trials(folder) == wanted
+
+
+def test_a_study_that_is_too_large_is_not_read(folder):
+    os.truncate(folder.study_file, 2**27)
+    with pytest.raises(FileTooLargeError):
+        load_study(folder.study_file, "sweep")
 
 
 def test_a_dashboard_reads_the_study_while_a_driver_writes_it(folder):

@@ -286,7 +286,8 @@ def test_a_full_disk_of_the_study_is_reported_as_a_full_disk(tmp_path):
     with pytest.raises(AbortTune) as raised:
         sweep.run()
     message = "/dev/full: No space left on device; make room, then go on with --resume"
-    assert str(MachineError.of(raised.value.__cause__)) == message
+    assert str(raised.value.__cause__) == message
+    assert type(raised.value.__cause__) is MachineError
 
 
 def test_a_fatal_failure_of_the_workers_ends_the_search_at_once(tmp_path):

@@ -296,6 +296,7 @@ def run_and_kill_at_write(write_number, sweep):
     pid = os.fork()
     if pid == 0:
         count = 0
+        append = study_file._UnlockedJournal.append_logs
 
         def count_write():
             nonlocal count
@@ -311,7 +312,6 @@ def run_and_kill_at_write(write_number, sweep):
             count_write()
             append(journal, logs)
 
-        append = study_file._UnlockedJournal.append_logs
         study_file._UnlockedJournal.append_logs = append_counted
         sys.addaudithook(count_rename)
         try:
