@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from itertools import combinations
@@ -24,6 +24,8 @@ ENGINE = 2  # raise this when the same task gives other bits
 VIEWS = 2  # raise this when the same names give other pixels
 FEATURES = "fpp_sweep features 2"  # the format of cached features
 MAX_TEXTS = 4096  # texts of a trial's shards to keep: each is asked for many times
+
+TextKind = Literal["pretrain", "evaluate", "adapter"]
 
 CONFIG_LENGTH, FEATURES_LENGTH, TASK_LENGTH = 12, 16, 24  # hexadecimal digits of a key
 
@@ -85,6 +87,19 @@ def _precision_of(task: Task) -> str:
     return adaptation_precision(precision)
 
 
+def _shared_parts(kind: TextKind, task: Task) -> tuple[Any, ...]:
+    """Return the parts of a task that its dataset's other shards have as well."""
+    parts: tuple[Any, ...] = (kind, task.config, task.dataset, task.seed, task.prompt_seed)
+    if isinstance(task, EvalTask):
+        parts += (task.split, task.columns)
+    return parts
+
+
+def _key_of_shard(task: EvalTask, columns: Sequence[str], shared_text: str) -> str:
+    shard = [task.split, task.start, task.stop, sorted(columns)]
+    return _digest_of_text(shared_text + _text(shard))
+
+
 @dataclass(frozen=True, slots=True)
 class TaskKeys:
     """Keys of the tasks on one model and some datasets."""
@@ -92,14 +107,17 @@ class TaskKeys:
     model: ModelInfo
     datasets: Mapping[tuple[str, str], DatasetInfo]  # by name and split
     prompts: Mapping[str, str] = field(default_factory=dict)  # digests of files of prompts and templates
+    # the two caches: by the parts that a trial's shards share
     _texts: dict[Any, str] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _column_texts: dict[Any, Mapping[tuple[str, ...], str]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     def of(self, task: Task) -> str:
         """Return a key that is equal for tasks with equal results."""
         if isinstance(task, PretrainTask):
             return _digest_of_text(self._shared_text("pretrain", task))
-        shard = [task.split, task.start, task.stop, sorted(task.columns)]
-        return _digest_of_text(self._shared_text("evaluate", task) + _text(shard))
+        return _key_of_shard(task, task.columns, self._shared_text("evaluate", task))
 
     def of_adapter(self, task: EvalTask) -> str:
         """Return a key that is equal for tasks that start from one method, set up for one prompt and its classes."""
@@ -107,19 +125,31 @@ class TaskKeys:
 
     def compatible_keys(self, task: Task) -> Iterator[str]:
         """Yield the keys whose results hold the task's: its own, then those of the task with more optional columns."""
-        yield self.of(task)
         if isinstance(task, PretrainTask):
+            yield self.of(task)
             return
-        absent = [name for name in catalogue.COLUMNS if name not in task.columns]
-        for size in range(1, len(absent) + 1):
-            for more in combinations(absent, size):
-                yield self.of(replace(task, columns=(*task.columns, *more)))
+        for columns, shared_text in self._texts_by_columns(task).items():
+            yield _key_of_shard(task, columns, shared_text)
 
-    def _shared_text(self, kind: Literal["pretrain", "evaluate", "adapter"], task: Task) -> str:
+    def _texts_by_columns(self, task: EvalTask) -> Mapping[tuple[str, ...], str]:
+        """Return the shared texts of a task and of the same task with more optional columns."""
+        shared = _shared_parts("evaluate", task)
+        texts = self._column_texts.get(shared)
+        if texts is None:
+            texts = {}
+            absent = [name for name in catalogue.COLUMNS if name not in task.columns]
+            for size in range(len(absent) + 1):
+                for more in combinations(absent, size):
+                    columns = (*task.columns, *more)
+                    texts[columns] = self._shared_text("evaluate", replace(task, columns=columns))
+            if len(self._column_texts) >= MAX_TEXTS:
+                self._column_texts.clear()
+            self._column_texts[shared] = texts
+        return texts
+
+    def _shared_text(self, kind: TextKind, task: Task) -> str:
         """Return what decides a result apart from the cut into shards: a trial's shards share this text."""
-        shared: tuple[Any, ...] = (kind, task.config, task.dataset, task.seed, task.prompt_seed)
-        if isinstance(task, EvalTask):
-            shared += (task.split, task.columns)
+        shared = _shared_parts(kind, task)
         text = self._texts.get(shared)
         if text is None:
             if kind == "pretrain":

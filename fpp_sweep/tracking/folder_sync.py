@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote, urlsplit
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import LockHeldError, exclusive_lock, stamp_of, written_whole
 from fpp_sweep.spec.messages import masked
@@ -197,7 +198,7 @@ class FolderSync:
 
     def pending(self, *, thorough: bool) -> list[_Change]:
         """Return the runs that differ; artifacts of unchanged records are checked only if thorough."""
-        changes, _ = self._compare(thorough=thorough)
+        _, changes, _ = self._compare(thorough=thorough)
         return changes
 
     def make_pass(self, *, thorough: bool, stop: Callable[[], bool], on_update: Callable[[int], None]) -> list[Failure]:
@@ -214,14 +215,14 @@ class FolderSync:
         except Exception as error:  # MLflow and its database raise many
             self.disconnect()
             return [Failure("", one_line(error), is_permanent(error))]
-        changes, versions = self._compare(thorough=thorough)
+        info, changes, versions = self._compare(thorough=thorough)
         failures: list[Failure] = []
         self._state.fingerprint = ""  # until all changes are written
         try:
             for position, change in enumerate(changes):
                 if stop():
                     return failures
-                failure = self._try_to_write(runs, change)
+                failure = self._try_to_write(runs, info, change)
                 if failure is None:
                     self.result.updated += 1
                     on_update(len(changes) - position - 1)
@@ -277,8 +278,8 @@ class FolderSync:
         """Return False for a deleted run that has to be restored. Without `restore` it stays deleted."""
         return not (mlflow_run.deleted and self._restore)
 
-    def _compare(self, *, thorough: bool) -> tuple[list[_Change], dict[str, _Version]]:
-        """Return the runs that differ, and the versions of all records.
+    def _compare(self, *, thorough: bool) -> tuple[SweepInfo, list[_Change], dict[str, _Version]]:
+        """Return the sweep's info, the runs that differ, and the versions of all records.
 
         Unless thorough, records whose version equals that of the last pass are skipped.
         """
@@ -303,19 +304,19 @@ class FolderSync:
             written = self._state.runs.get(run.key)
             if written is None or written.digest != digest:
                 changes.append(_Change(run, files, digest))
-        return changes, versions
+        return info, changes, versions
 
-    def _try_to_write(self, runs: SweepRuns, change: _Change) -> Failure | None:
+    def _try_to_write(self, runs: SweepRuns, info: SweepInfo, change: _Change) -> Failure | None:
         try:
-            self._write(runs, change)
+            self._write(runs, info, change)
         except Exception as error:  # MLflow, its database and a disk raise many
             return Failure(change.run.key, one_line(error), is_permanent(error))
         return None
 
-    def _write(self, runs: SweepRuns, change: _Change) -> None:
+    def _write(self, runs: SweepRuns, info: SweepInfo, change: _Change) -> None:
         """Write a run with its artifacts. The state keeps each upload that succeeded, so that a retry skips it."""
         run = change.run
-        parent = self._group_run_id(runs) if run.key == SWEEP_KEY else self._sweep_run_id(runs)
+        parent = self._group_run_id(runs, info) if run.key == SWEEP_KEY else self._sweep_run_id(runs, info)
         current = runs.open(run, parent, restore=self._restore)
         if current is None:  # the user has deleted the run; count it as written, so that it stays deleted
             self._state.runs[run.key] = _WrittenRun(runs.by_id[run.id].run_id, change.digest)
@@ -347,19 +348,17 @@ class FolderSync:
                     uploaded[name] = stamp
                     self.writes += 1
 
-    def _sweep_run_id(self, runs: SweepRuns) -> str:
+    def _sweep_run_id(self, runs: SweepRuns, info: SweepInfo) -> str:
         """Return the id of the sweep's run; create it without content if a trial's run is written first."""
-        info = self._folder.info()
         mlflow_run = runs.by_id.get(sweep_id(info))
         if mlflow_run is not None and self._is_settled(mlflow_run):
             return mlflow_run.run_id
-        created = runs.open(sweep_run(info, []), self._group_run_id(runs), restore=self._restore)
+        created = runs.open(sweep_run(info, []), self._group_run_id(runs, info), restore=self._restore)
         assert created is not None  # `open` returns None for a run that stays deleted, which returned above
         return str(created.info.run_id)
 
-    def _group_run_id(self, runs: SweepRuns) -> str | None:
+    def _group_run_id(self, runs: SweepRuns, info: SweepInfo) -> str | None:
         """Return the id of the run above the sweep's, for a sweep that is part of a reproduction."""
-        info = self._folder.info()
         if not info.group:
             return None
         return str(runs.group_run(info.group, milliseconds(info.created)).info.run_id)

@@ -85,7 +85,12 @@ def file_of(root: Path, key: str) -> Path:
 
 
 def _path_of(root: Path, key: str) -> Path:
-    return root / key[:2] / f"{key}.task"
+    return root / _name_of(key)
+
+
+def _name_of(key: str) -> str:
+    """Return the path of a result inside a store."""
+    return f"{key[:2]}/{key}.task"
 
 
 def is_whole(file: Path) -> bool:
@@ -94,6 +99,8 @@ def is_whole(file: Path) -> bool:
 
 
 def _read(root: Path, key: str) -> TaskResult | None:
+    if not os.path.exists(f"{root}/{_name_of(key)}"):  # most lookups end here; the full check takes longer
+        return None
     try:
         content = read_inside(root, _path_of(root, key))
     except OSError:

@@ -31,6 +31,7 @@ from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.store import Store, find_cached
 from fpp_sweep.workers.assignment import Assignment, PendingTask, Unavailable, WorkerHandle
 from fpp_sweep.workers.status import SchedulerStatus, WorkCounts
+from fpp_sweep.workers.thread_calls import ThreadCalls
 
 START_INTERVAL = 1.0  # seconds between two checks for missing workers
 MAX_FAILED_STARTS = 3  # in a row while there is no worker; then the scheduler gives up
@@ -64,6 +65,8 @@ class TaskScheduler:
     _lookups: set[PendingTask] = field(default_factory=set)  # tasks whose result is being looked up on disk
     _queue: list[PendingTask] = field(default_factory=list)
     _assignment: Assignment = field(default_factory=Assignment)
+    _reading: ThreadCalls = field(default_factory=ThreadCalls)  # of results on disk
+    _writing: ThreadCalls = field(default_factory=ThreadCalls)
     _worker_loops: set[asyncio.Task[None]] = field(default_factory=set)  # one for each worker that starts or works
     _fatal: TaskFailed | None = None  # why no task can be computed any more
     _model_digest: str = ""  # digest of the first worker's model
@@ -144,7 +147,7 @@ class TaskScheduler:
         inputs: list[asyncio.Future[TaskResult]] = []
         try:
             assert self.keys is not None, "a run has begun"
-            cached = await asyncio.to_thread(find_cached, self.store, self.keys, pending.task)
+            cached = await self._reading.run(find_cached, self.store, self.keys, pending.task)
             if cached is not None:
                 self._counts.cached += 1
                 self._settle(pending, cached)
@@ -376,7 +379,7 @@ class TaskScheduler:
         """Write a result to disk, count the work, and settle the task."""
         self._counts.held += result.held
         self._worker_notes.update(dict.fromkeys(result.notes))
-        await asyncio.to_thread(self.store.put, pending.key, result)
+        await self._writing.run(self.store.put, pending.key, result)
         self._assignment.record_success(worker, pending, result.adapters)
         self._counts.done += 1
         if isinstance(pending.task, EvalTask):

@@ -209,25 +209,29 @@ async def test_a_failed_shard_fails_the_rest_of_its_chain(start, chain):
     assert (harness.ran[-1], harness.status.queued, harness.scheduler._pending) == (chain[2], 0, {})
 
 
-class SlowFirstLookup(TaskStore):
-    """An empty store whose lookup of the first task ends after all others."""
+class SlowLookup(TaskStore):
+    """An empty store in which the lookup of one task lasts until `may_end` is set."""
 
-    def __init__(self, root, tasks):
+    def __init__(self, root, slow_task):
         super().__init__(root)
-        self.first, *others = (KEYS.of(task) for task in tasks)
-        self.left, self.lock = set(others), threading.Condition()
+        self.slow_key = KEYS.of(slow_task)
+        self.has_begun, self.may_end = threading.Event(), threading.Event()
 
     def get(self, key):
-        with self.lock:
-            if key == self.first:
-                assert self.lock.wait_for(lambda: not self.left, timeout=LONG)
-            self.left.discard(key)
-            self.lock.notify_all()
+        if key == self.slow_key:
+            self.has_begun.set()
+            assert self.may_end.wait(LONG)
 
 
-async def test_tasks_start_in_order_however_long_the_lookups_take(start, tmp_path):
-    tasks = shards(3)
-    harness = start(store=SlowFirstLookup(tmp_path, tasks))
+async def test_a_later_trial_does_not_start_while_the_prompt_of_an_earlier_one_is_looked_up(start, tmp_path):
+    of_first, of_second = shards(1, prompt="fpp"), shards(3)[1:]
+    store = SlowLookup(tmp_path, of_first[0].pretrain)
+    harness = start(store=store)
     await until(lambda: harness.status.workers)
-    await harness.results(tasks)
-    assert harness.ran == tasks
+    requests = [harness.request(of_first, 1), harness.request(of_second, 2)]
+    await until(store.has_begun.is_set)
+    await let_others_run()
+    assert harness.ran == []
+    store.may_end.set()
+    await asyncio.gather(*requests)
+    assert harness.ran[0] == of_first[0].pretrain
