@@ -6,7 +6,7 @@ the last driver left, and the trial is run again with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +69,13 @@ def _set_aside(file: Path, error: InputError) -> str:
 
 
 def _restore_lost_records(folder: SweepFolder, info: SweepInfo, space: Space) -> Iterator[str]:
-    names = [file.stem for file in folder.trial_files()]
+    records = folder.trials()
+    names = [record.name for record in records]
     stored_trials = _trials_of_study(folder.study_file, info.name)
+    if not _has_settings_of(stored_trials, records):
+        stored_trials = []
     queue = Queue.of(folder, info)
-    last_number = -1
-    for name in names:
-        if name.startswith("trial-"):
-            last_number = max(last_number, int(name.removeprefix("trial-")))
+    last_number = max((record.number for record in records if record.number is not None), default=-1)
     for number in range(max(last_number + 1, len(stored_trials))):
         name = trial_name(number)
         if name in names:
@@ -102,6 +102,18 @@ def _trials_of_study(file: Path, name: str) -> list[FrozenTrial]:
         return load_study(file, name).get_trials(deepcopy=False)
     except Exception:  # a damaged file raises errors of many types
         return []
+
+
+def _has_settings_of(stored_trials: Sequence[FrozenTrial], records: Sequence[TrialRecord]) -> bool:
+    """Return whether each record's trial has the record's settings in the study.
+
+    If the study's file has lost a line, its later trials may have the numbers of others.
+    """
+    for record in records:
+        number = record.number
+        if number is not None and number < len(stored_trials) and stored_trials[number].params != dict(record.params):
+            return False
+    return True
 
 
 def _record_of_trial(trial: FrozenTrial, number: int, space: Space, queue: Queue) -> TrialRecord | None:

@@ -201,6 +201,29 @@ def test_a_lost_record_is_restored_or_drawn_anew_for_any_damaged_bytes_of_the_st
     ]
 
 
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_lost_record_never_gets_the_settings_of_another_trial_if_the_study_lost_a_line_as_well(folder, is_resumed):
+    """A driver that resumes writes each earlier trial as one line, so that a lost line changes the numbers after it."""
+    wanted = study_trials(folder)
+    if is_resumed:
+        next_driver(folder)
+    lines = folder.study_file.read_text().splitlines(keepends=True)
+    outcomes = set()
+    for lost_line in range(len(lines)):
+        for number in (2, 4):
+            file = folder.trial_file(f"trial-{number:04d}")
+            content = file.read_bytes()
+            file.unlink()
+            folder.study_file.write_text("".join(lines[:lost_line] + lines[lost_line + 1 :]))
+            repair_notes(folder)
+            is_restored = file.exists()
+            if is_restored:
+                assert folder.trial(file.stem).params == wanted[number][2], lines[lost_line]
+            outcomes.add(is_restored)
+            file.write_bytes(content)
+    assert outcomes == {True, False}
+
+
 @pytest.mark.parametrize("sampler", ["random", "tpe", "nsga2"])
 def test_a_resumed_study_asks_for_the_same_next_trial(tmp_path, sampler, monkeypatch):
     monkeypatch.setattr(samplers, "POPULATION_SIZE", 2)
