@@ -23,7 +23,8 @@ from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task
 ENGINE = 2  # raise this when the same task gives other bits
 VIEWS = 2  # raise this when the same names give other pixels
 FEATURES = "fpp_sweep features 2"  # the format of cached features
-MAX_TEXTS = 4096  # texts of a trial's shards to keep: each is asked for many times
+MAX_TEXTS = 512  # texts of trials' shards to keep: each is asked for many times, and has all names of classes
+MAX_COLUMN_TEXTS = 64  # tasks whose texts with more columns are kept, eight of each
 
 TextKind = Literal["pretrain", "evaluate", "adapter"]
 
@@ -142,7 +143,7 @@ class TaskKeys:
                 for more in combinations(absent, size):
                     columns = (*task.columns, *more)
                     texts[columns] = self._shared_text("evaluate", replace(task, columns=columns))
-            if len(self._column_texts) >= MAX_TEXTS:
+            if len(self._column_texts) >= MAX_COLUMN_TEXTS:
                 self._column_texts.clear()
             self._column_texts[shared] = texts
         return texts

@@ -294,6 +294,16 @@ def test_the_cache_of_key_texts_is_bounded(monkeypatch):
     assert first == [KEYS.of(evaluation(prompt=f"a {number}")) for number in range(10)]
 
 
+def test_the_cache_of_texts_with_more_columns_is_bounded(monkeypatch):
+    monkeypatch.setattr(keys, "MAX_COLUMN_TEXTS", 3)
+    ours = replace(KEYS)
+    for number in range(10):
+        task = evaluation(prompt=f"a {number}")
+        for _ in range(2):  # the second time the texts are cached
+            assert list(ours.compatible_keys(task))[0] == KEYS.of(task)
+    assert len(ours._column_texts) <= 3
+
+
 def test_methods_views_and_splits_share_a_prompt():
     others = [
         evaluation(prompt="fpp", method=OTPT, **{"adapt.lr": 0.1, "views.count": 3}),
