@@ -6,7 +6,8 @@ the last driver left, and the trial is run again with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from fpp_sweep.records.folder import REMEDY, SweepFolder
 from fpp_sweep.records.records import SweepInfo, TrialRecord, trial_name, waiting_record
 from fpp_sweep.records.steering import Queue
 from fpp_sweep.search.samplers import GENERATION_KEY
-from fpp_sweep.search.study import trial_of_record
+from fpp_sweep.search.study import NAME_ATTRIBUTE, trial_of_record
 from fpp_sweep.search.study_file import load_study
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.validation import require
@@ -24,12 +25,15 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import set_aside
 
+MAX_LOST = 10_000  # records that a sweep may have lost; a study is built with a trial for each number
+
 
 def repair_records(folder: SweepFolder, info: SweepInfo, space: Space) -> Iterator[str]:
     """Set damaged records and commands aside, and restore lost records; yield a note for each."""
-    for file in folder.trial_files():
+    files = folder.trial_files()
+    for file in files:
         try:
-            _check_record(folder.trial(file.stem), info, space)
+            _check_record(folder.trial(file.stem), info, space, len(files) + MAX_LOST)
         except InputError as error:
             yield _set_aside(file, error)
     for file in folder.command_files():
@@ -40,7 +44,7 @@ def repair_records(folder: SweepFolder, info: SweepInfo, space: Space) -> Iterat
     yield from _restore_lost_records(folder, info, space)
 
 
-def _check_record(record: TrialRecord, info: SweepInfo, space: Space) -> None:
+def _check_record(record: TrialRecord, info: SweepInfo, space: Space, max_number: int) -> None:
     """Raise InputError if this sweep cannot have written the record."""
     if not record.is_imported:
         TrialConfig().replace(record.config)
@@ -48,7 +52,9 @@ def _check_record(record: TrialRecord, info: SweepInfo, space: Space) -> None:
         is_measured = info.search_split in record.results and len(record.values or ()) == len(info.objectives)
         require(is_measured, "complete, and without its results or values")
     if record.kind == "trial":
-        require(record.name == trial_name(record.number or 0), "is not its number's", "number")
+        number = record.number or 0
+        require(record.name == trial_name(number), "is not its number's", "number")
+        require(number <= max_number, f"is far above the number of records ({number})", "number")
     if record.estimate is not None:
         require(len(record.estimate) == len(info.objectives), "is not of the sweep's objectives", "estimate")
     trial_of_record(record, space)
@@ -69,24 +75,22 @@ def _set_aside(file: Path, error: InputError) -> str:
 
 
 def _restore_lost_records(folder: SweepFolder, info: SweepInfo, space: Space) -> Iterator[str]:
-    records = folder.trials()
-    names = [record.name for record in records]
+    names = [file.stem for file in folder.trial_files()]
+    last_recorded = _last_number(names)
     stored_trials = _trials_of_study(folder.study_file, info.name)
-    if not _has_settings_of(stored_trials, records):
-        stored_trials = []
     queue = Queue.of(folder, info)
-    last_number = max((record.number for record in records if record.number is not None), default=-1)
-    for number in range(max(last_number + 1, len(stored_trials))):
+    last_stored = min(_last_number(stored_trials), len(names) + MAX_LOST)
+    for number in range(max(last_recorded, last_stored) + 1):
         name = trial_name(number)
         if name in names:
             continue
         record = None
-        if number < len(stored_trials):
-            record = _record_of_trial(stored_trials[number], number, space, queue)
+        if name in stored_trials:
+            record = _record_of_trial(stored_trials[name], number, space, queue)
         if record is not None:
             folder.write_trial(record)
             yield f"{name} has no usable record; it is run again, with the study's values"
-        elif number < last_number:
+        elif number < last_recorded:
             yield f"{name} has no usable record; it is run again, with values drawn anew, as the study lacks it, too"
     if names or stored_trials:
         for name in space.work.baselines:
@@ -94,26 +98,30 @@ def _restore_lost_records(folder: SweepFolder, info: SweepInfo, space: Space) ->
                 yield f"baseline-{name} has no usable record; it is run again"
 
 
-def _trials_of_study(file: Path, name: str) -> list[FrozenTrial]:
-    """Return the trials of the study that the last driver left; none if the file cannot be read."""
-    if not file.is_file():
-        return []
-    try:
-        return load_study(file, name).get_trials(deepcopy=False)
-    except Exception:  # a damaged file raises errors of many types
-        return []
+def _last_number(names: Iterable[str]) -> int:
+    """Return the number of the last trial; -1 if there is none. Baselines have no numbers."""
+    numbers = [-1]
+    for name in names:
+        if re.fullmatch(r"trial-\d+", name):
+            numbers.append(int(name.removeprefix("trial-")))
+    return max(numbers)
 
 
-def _has_settings_of(stored_trials: Sequence[FrozenTrial], records: Sequence[TrialRecord]) -> bool:
-    """Return whether each record's trial has the record's settings in the study.
+def _trials_of_study(file: Path, name: str) -> dict[str, FrozenTrial]:
+    """Return the trials of the study that the last driver left, by name; none if the file cannot be read.
 
-    If the study's file has lost a line, its later trials may have the numbers of others.
+    The numbers in the file are not used: if it has lost a line, trials after it may have the numbers of others.
     """
-    for record in records:
-        number = record.number
-        if number is not None and number < len(stored_trials) and stored_trials[number].params != dict(record.params):
-            return False
-    return True
+    if not file.is_file():
+        return {}
+    try:
+        trials = load_study(file, name).get_trials(deepcopy=False)
+    except Exception:  # a damaged file raises errors of many types
+        return {}
+    by_name = {}
+    for trial in trials:
+        by_name[str(trial.user_attrs.get(NAME_ATTRIBUTE))] = trial
+    return by_name
 
 
 def _record_of_trial(trial: FrozenTrial, number: int, space: Space, queue: Queue) -> TrialRecord | None:

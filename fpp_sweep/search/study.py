@@ -21,7 +21,7 @@ from optuna.distributions import BaseDistribution
 from optuna.study import StudyDirection
 from optuna.trial import BaseTrial, FixedTrial, FrozenTrial, TrialState, create_trial
 
-from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.records.records import TrialRecord, trial_name
 from fpp_sweep.records.steering import Queue
 from fpp_sweep.search.samplers import GENERATION_KEY, build_sampler, naming_plugin, require_possible
 from fpp_sweep.search.study_file import study_storage
@@ -31,6 +31,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
 
 DIRECTIONS = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
+NAME_ATTRIBUTE = "name"  # user attribute of each trial of a study: the name of its record
 STATES = {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL, "stopped": TrialState.PRUNED}
 
 
@@ -111,6 +112,7 @@ class SweepStudy:
                 is_absent = origin == "grid" and queued is not None and param.key not in queued
                 if not is_absent and param.exists(settings):
                     settings[param.key] = self._suggest_value(trial, param)
+        trial.set_user_attr(NAME_ATTRIBUTE, trial_name(number))
         self._suggested[number] = trial
         return number, origin, settings
 
@@ -176,6 +178,7 @@ def trial_of_record(record: TrialRecord, space: Space) -> FrozenTrial:
     except (ValueError, TypeError) as error:
         raise InputError(error, "params") from error
     trial.datetime_start = datetime.fromtimestamp(record.started)
+    trial.set_user_attr(NAME_ATTRIBUTE, record.name)
     if state.is_finished():
         trial.datetime_complete = datetime.fromtimestamp(record.finished or record.started)
         for key, text in user_attributes(record).items():
@@ -200,7 +203,7 @@ def study_outcome(record: TrialRecord) -> tuple[TrialState, Sequence[float] | No
 
 def user_attributes(record: TrialRecord) -> dict[str, str]:
     """Return the texts that the study has of a trial, for dashboards."""
-    attributes = {"name": record.name, "origin": record.origin, "key": record.key}
+    attributes = {NAME_ATTRIBUTE: record.name, "origin": record.origin, "key": record.key}
     if record.estimate is not None:
         attributes["fidelity"] = f"{record.fidelity:.4g}"  # the values are estimates
     if record.state != "complete":

@@ -23,8 +23,8 @@ from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task
 ENGINE = 2  # raise this when the same task gives other bits
 VIEWS = 2  # raise this when the same names give other pixels
 FEATURES = "fpp_sweep features 2"  # the format of cached features
-MAX_TEXTS = 512  # texts of trials' shards to keep: each is asked for many times, and has all names of classes
-MAX_COLUMN_TEXTS = 64  # tasks whose texts with more columns are kept, eight of each
+MAX_TEXTS = 512  # texts that are kept; not more, since each has the names of all classes
+MAX_COLUMN_TASKS = 64  # tasks for which the texts with more columns are kept, up to eight for each
 
 TextKind = Literal["pretrain", "evaluate", "adapter"]
 
@@ -89,7 +89,7 @@ def _precision_of(task: Task) -> str:
 
 
 def _shared_parts(kind: TextKind, task: Task) -> tuple[Any, ...]:
-    """Return the parts of a task that its dataset's other shards have as well."""
+    """Return the parts of a task that are equal in all shards of its dataset."""
     parts: tuple[Any, ...] = (kind, task.config, task.dataset, task.seed, task.prompt_seed)
     if isinstance(task, EvalTask):
         parts += (task.split, task.columns)
@@ -108,7 +108,7 @@ class TaskKeys:
     model: ModelInfo
     datasets: Mapping[tuple[str, str], DatasetInfo]  # by name and split
     prompts: Mapping[str, str] = field(default_factory=dict)  # digests of files of prompts and templates
-    # the two caches: by the parts that a trial's shards share
+    # two caches, by the parts of a task that are equal in all shards of its dataset (`_shared_parts`)
     _texts: dict[Any, str] = field(default_factory=dict, init=False, compare=False, repr=False)
     _column_texts: dict[Any, Mapping[tuple[str, ...], str]] = field(
         default_factory=dict, init=False, compare=False, repr=False
@@ -143,7 +143,7 @@ class TaskKeys:
                 for more in combinations(absent, size):
                     columns = (*task.columns, *more)
                     texts[columns] = self._shared_text("evaluate", replace(task, columns=columns))
-            if len(self._column_texts) >= MAX_COLUMN_TEXTS:
+            if len(self._column_texts) >= MAX_COLUMN_TASKS:
                 self._column_texts.clear()
             self._column_texts[shared] = texts
         return texts

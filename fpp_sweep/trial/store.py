@@ -99,7 +99,7 @@ def is_whole(file: Path) -> bool:
 
 
 def _read(root: Path, key: str) -> TaskResult | None:
-    if not os.path.exists(f"{root}/{_name_of(key)}"):  # most lookups end here; the full check takes longer
+    if not os.path.exists(f"{root}/{_name_of(key)}"):  # as most; to look for links takes longer, and `put` does it
         return None
     try:
         content = read_inside(root, _path_of(root, key))

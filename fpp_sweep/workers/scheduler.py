@@ -186,8 +186,8 @@ class TaskScheduler:
     def _dispatch(self) -> None:
         """Give queued tasks to idle workers.
 
-        Lookups on disk run in threads and end in any order. A trial's tasks start only after all lookups of this trial
-        and of trials before it are done. Otherwise the fastest lookup would decide which task and adapter is first.
+        A trial's tasks start only after all lookups on disk of this trial and of trials before it are done, including
+        those of inputs. Otherwise the lookup that ends first would decide which task and adapter is first.
         """
         before_order = min((pending.order for pending in self._lookups), default=math.inf)
         while self._assignment.assign_next(self._queue, before_order):

@@ -1,52 +1,79 @@
-"""Blocking calls of an event loop, such as reading a file, which run in a thread, many at a time."""
+"""Blocking calls, such as reading a file, which an event loop passes to threads in batches."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
+
+# A thread starts no further call after this many seconds, so that the results of a batch are not held back long.
+BATCH_SECONDS = 0.005
+MAX_THREADS = 8  # of one ThreadCalls; a disk that answers slowly is asked by all of them
 
 Result = TypeVar("Result")
 
 
 class ThreadCalls:
-    """Runs calls in one thread at a time, in the order in which they were requested.
+    """Runs calls in threads beside the event loop, in batches that begin in the order of the requests.
 
-    Calls that are requested at the same moment, or while the thread works, run in one thread together. A thread for
-    each call would cost more than reading or writing a small file, since threads take turns at Python's global lock.
+    One thread runs short calls one after another: a thread for each would cost more than reading or writing a small
+    file, since threads take turns at Python's global lock. While calls take long, more threads are used.
     """
 
     def __init__(self) -> None:
         self._waiting: list[_Call] = []
-        self._loop: asyncio.Task[None] | None = None  # runs while there are calls
+        self._runners: set[asyncio.Task[None]] = set()  # each uses one thread, and ends when no call waits
+        self._last_begin = 0.0  # `time.monotonic()` when the last batch began
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Return the result of a call, or raise its error."""
         call = _Call(partial(function, *arguments))
         self._waiting.append(call)
-        if self._loop is None:
-            self._loop = asyncio.create_task(self._run_waiting())
+        threads_are_stuck = time.monotonic() - self._last_begin > BATCH_SECONDS
+        if not self._runners or threads_are_stuck:
+            self._start_runner()
         return await call.future  # type: ignore[no-any-return]
 
-    async def _run_waiting(self) -> None:
+    def _start_runner(self) -> None:
+        if len(self._runners) < MAX_THREADS:
+            self._last_begin = time.monotonic()
+            self._runners.add(asyncio.create_task(self._run_until_none_waits()))
+
+    async def _run_until_none_waits(self) -> None:
         try:
             while self._waiting:
-                calls = self._waiting
-                self._waiting = []
-                try:
-                    await asyncio.to_thread(_run_all, calls)
-                except Exception as error:  # no thread could start
-                    for call in calls:
-                        call.error = error
-                for call in calls:
-                    call.hand_over()
+                await self._run_batch()
         finally:
-            self._loop = None
+            self._runners.discard(asyncio.current_task())
+
+    async def _run_batch(self) -> None:
+        batch = self._next_batch()
+        self._last_begin = time.monotonic()
+        try:
+            n_run = await asyncio.to_thread(_run_for_a_while, batch)
+        except Exception as error:  # no thread could start
+            for call in batch:
+                call.error = error
+            n_run = len(batch)
+        for call in batch[:n_run]:
+            call.hand_over()
+        calls_left = batch[n_run:]
+        self._waiting[:0] = calls_left
+        if calls_left:
+            self._start_runner()
+
+    def _next_batch(self) -> list[_Call]:
+        """Remove this runner's share of the waiting calls, and return it."""
+        size = len(self._waiting) // len(self._runners) + 1
+        batch = self._waiting[:size]
+        del self._waiting[:size]
+        return batch
 
 
 class _Call:
-    """A call, its outcome, and the future of those who wait for it."""
+    """A call, its outcome, and the future of the caller that waits for it."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self.function = function
@@ -55,10 +82,17 @@ class _Call:
         self.error: Exception | None = None
 
     def run(self) -> None:
+        """Run the call in a thread; a caller that was cancelled needs no result."""
+        if self.future.cancelled():
+            return
         try:
             self.value = self.function()
+        except StopIteration as error:  # which no future accepts
+            self.error = RuntimeError(f"StopIteration: {error}")
         except Exception as error:
             self.error = error
+        except BaseException as error:  # would end the batch, and the event loop with it
+            self.error = RuntimeError(f"{type(error).__name__}: {error}")
 
     def hand_over(self) -> None:
         if self.future.done():  # cancelled
@@ -69,6 +103,13 @@ class _Call:
             self.future.set_result(self.value)
 
 
-def _run_all(calls: list[_Call]) -> None:
-    for call in calls:
+def _run_for_a_while(batch: list[_Call]) -> int:
+    """Run the first call, and further ones as long as there is time; return their number."""
+    end = time.monotonic() + BATCH_SECONDS
+    n_run = 0
+    for call in batch:
         call.run()
+        n_run += 1
+        if time.monotonic() >= end:
+            break
+    return n_run

@@ -201,27 +201,45 @@ def test_a_lost_record_is_restored_or_drawn_anew_for_any_damaged_bytes_of_the_st
     ]
 
 
+@pytest.mark.parametrize("lost_numbers", [(2,), (4,), (5,), (6,), (4, 5), (5, 6)], ids=str)
 @pytest.mark.parametrize("is_resumed", [False, True])
-def test_a_lost_record_never_gets_the_settings_of_another_trial_if_the_study_lost_a_line_as_well(folder, is_resumed):
+def test_a_lost_record_never_gets_the_settings_of_another_trial_if_the_study_lost_a_line(
+    folder, is_resumed, lost_numbers
+):
     """A driver that resumes writes each earlier trial as one line, so that a lost line changes the numbers after it."""
     wanted = study_trials(folder)
     if is_resumed:
         next_driver(folder)
     lines = folder.study_file.read_text().splitlines(keepends=True)
+    contents = {}
+    for number in lost_numbers:
+        file = folder.trial_file(f"trial-{number:04d}")
+        contents[file] = number, file.read_bytes()
     outcomes = set()
     for lost_line in range(len(lines)):
-        for number in (2, 4):
-            file = folder.trial_file(f"trial-{number:04d}")
-            content = file.read_bytes()
-            file.unlink()
-            folder.study_file.write_text("".join(lines[:lost_line] + lines[lost_line + 1 :]))
-            repair_notes(folder)
+        for file in contents:
+            file.unlink(missing_ok=True)
+        folder.study_file.write_text("".join(lines[:lost_line] + lines[lost_line + 1 :]))
+        repair_notes(folder)
+        for file, (number, content) in contents.items():
             is_restored = file.exists()
             if is_restored:
                 assert folder.trial(file.stem).params == wanted[number][2], lines[lost_line]
             outcomes.add(is_restored)
             file.write_bytes(content)
     assert outcomes == {True, False}
+
+
+def test_a_trial_with_a_huge_number_is_set_aside_or_not_restored(folder):
+    """A study is built with a trial for each number, so that this would take hours."""
+    huge = 10**12
+    file = folder.trial_file(f"trial-{huge}")
+    document = json.loads(folder.trial_file("trial-0002").read_text())
+    file.write_text(json.dumps(document | {"name": file.stem, "number": huge}))
+    folder.study_file.write_text(folder.study_file.read_text().replace('"trial-0005"', f'"trial-{huge}"'))
+    (note,) = repair_notes(folder)
+    assert f"{file}: number: is far above the number of records ({huge}); kept as" in note
+    assert [record.number for record in folder.trials() if record.kind == "trial"] == list(range(7))
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe", "nsga2"])
@@ -280,7 +298,7 @@ def test_a_trial_without_a_record_is_run_again_with_the_settings_of_the_study(fo
     assert repair_notes(folder) == []
     assert next_driver(folder).unfinished() == [2, 6]
     rebuilt = study_trials(folder)
-    assert rebuilt[2] == (*wanted[2][:1], TrialState.RUNNING, *wanted[2][2:4], None, {}, {})
+    assert rebuilt[2] == (*wanted[2][:1], TrialState.RUNNING, *wanted[2][2:4], None, {"name": "trial-0002"}, {})
     assert rebuilt[:2] + rebuilt[3:] == wanted[:2] + wanted[3:]
 
 

@@ -295,7 +295,7 @@ def test_the_cache_of_key_texts_is_bounded(monkeypatch):
 
 
 def test_the_cache_of_texts_with_more_columns_is_bounded(monkeypatch):
-    monkeypatch.setattr(keys, "MAX_COLUMN_TEXTS", 3)
+    monkeypatch.setattr(keys, "MAX_COLUMN_TASKS", 3)
     ours = replace(KEYS)
     for number in range(10):
         task = evaluation(prompt=f"a {number}")

@@ -1,17 +1,34 @@
-"""Blocking calls that share a thread: their order, their errors, and what happens if a caller stops waiting."""
+"""Blocking calls that share threads: their batches, their errors, slow calls, and callers that stop waiting."""
 
 import asyncio
 import threading
+import time
 
 import pytest
 
-from fpp_sweep.workers.thread_calls import ThreadCalls
+from fpp_sweep.workers import thread_calls
+from fpp_sweep.workers.thread_calls import MAX_THREADS, ThreadCalls
 from tests.kit.scheduler import until
 from tests.kit.waiting import LONG
 
 
+@pytest.fixture
+def batches(monkeypatch):
+    """Sizes of the batches that were passed to a thread, each of which has all the time that it needs."""
+    sizes = []
+    to_thread = asyncio.to_thread
+
+    async def count(function, batch):
+        sizes.append(len(batch))
+        return await to_thread(function, batch)
+
+    monkeypatch.setattr(asyncio, "to_thread", count)
+    monkeypatch.setattr(thread_calls, "BATCH_SECONDS", LONG)
+    return sizes
+
+
 class Gate:
-    """A blocking call that lasts until it is opened, and a log of calls after it."""
+    """A blocking call that lasts until it is opened, and a log of other calls."""
 
     def __init__(self):
         self.has_begun, self.is_open = threading.Event(), threading.Event()
@@ -22,22 +39,61 @@ class Gate:
         assert self.is_open.wait(LONG)
 
     def note(self, number):
-        """Log the number and the thread."""
-        self.log.append((number, threading.get_ident()))
+        self.log.append(number)
         return number
 
 
-async def test_calls_that_come_while_the_thread_works_run_in_their_order_in_one_thread():
+def begin(calls, function, numbers):
+    return [asyncio.create_task(calls.run(function, number)) for number in numbers]
+
+
+async def test_calls_that_come_while_a_thread_works_run_together_in_their_order(batches):
     calls, gate = ThreadCalls(), Gate()
     first = asyncio.create_task(calls.run(gate.wait))
     await until(gate.has_begun.is_set)
-    others = [asyncio.create_task(calls.run(gate.note, number)) for number in range(5)]
+    others = begin(calls, gate.note, range(5))
+    await until(lambda: len(calls._waiting) == 5)
     gate.is_open.set()
     assert await asyncio.gather(first, *others) == [None, 0, 1, 2, 3, 4]
-    assert [number for number, _ in gate.log] == [0, 1, 2, 3, 4]
-    threads = {thread for _, thread in gate.log}
-    assert len(threads) == 1
-    assert threads != {threading.get_ident()}
+    assert gate.log == [0, 1, 2, 3, 4]
+    assert batches == [1, 5]
+
+
+async def test_calls_run_in_another_thread():
+    assert await ThreadCalls().run(threading.get_ident) != threading.get_ident()
+
+
+async def test_calls_after_one_that_hangs_get_another_thread(monkeypatch):
+    monkeypatch.setattr(thread_calls, "BATCH_SECONDS", 0.0)
+    calls, gate = ThreadCalls(), Gate()
+    hanging = asyncio.create_task(calls.run(gate.wait))
+    await until(gate.has_begun.is_set)
+    assert await asyncio.gather(*begin(calls, gate.note, range(40))) == list(range(40))
+    assert not hanging.done()
+    gate.is_open.set()
+    await hanging
+
+
+async def test_slow_calls_run_side_by_side(monkeypatch):
+    monkeypatch.setattr(thread_calls, "BATCH_SECONDS", 0.0)
+    lock = threading.Lock()
+    running = 0
+    most_running = 0
+
+    def slow(number):
+        nonlocal running, most_running
+        with lock:
+            running += 1
+            most_running = max(most_running, running)
+        time.sleep(0.002)
+        with lock:
+            running -= 1
+        return number
+
+    calls = ThreadCalls()
+    assert await asyncio.gather(*begin(calls, slow, range(200))) == list(range(200))
+    assert 1 < most_running <= MAX_THREADS
+    await until(lambda: not calls._runners)
 
 
 async def test_an_error_reaches_its_caller_only():
@@ -48,17 +104,33 @@ async def test_an_error_reaches_its_caller_only():
     assert isinstance(second, ValueError)
 
 
-async def test_a_caller_that_is_cancelled_does_not_disturb_the_others():
+@pytest.mark.parametrize("error", [StopIteration("end"), asyncio.CancelledError("no"), SystemExit(3)], ids=repr)
+async def test_an_odd_error_ends_neither_the_batch_nor_the_event_loop(error):
+    def fail():
+        raise error
+
+    calls = ThreadCalls()
+    failed, result = await asyncio.gather(calls.run(fail), calls.run(int, "7"), return_exceptions=True)
+    assert isinstance(failed, RuntimeError)
+    assert str(failed) == f"{type(error).__name__}: {error}"
+    assert result == 7
+
+
+async def test_a_call_whose_caller_is_cancelled_disturbs_no_other_and_is_not_begun(batches):
     calls, gate = ThreadCalls(), Gate()
-    cancelled = asyncio.create_task(calls.run(gate.wait))
-    other = asyncio.create_task(calls.run(gate.note, 1))
+    running = asyncio.create_task(calls.run(gate.wait))
     await until(gate.has_begun.is_set)
-    cancelled.cancel()
+    waiting, other = begin(calls, gate.note, [1, 2])
+    await until(lambda: len(calls._waiting) == 2)
+    running.cancel()
+    waiting.cancel()
     gate.is_open.set()
-    assert await other == 1
-    with pytest.raises(asyncio.CancelledError):
-        await cancelled
-    assert await calls.run(gate.note, 2) == 2
+    assert await other == 2
+    for cancelled in (running, waiting):
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+    assert gate.log == [2]
+    assert await calls.run(gate.note, 3) == 3
 
 
 async def test_callers_get_the_error_if_no_thread_can_start(monkeypatch):
