@@ -325,6 +325,36 @@ def test_a_used_name_is_refused_and_its_folder_stays_unchanged(options):
     assert (options.root / "small" / "sweep.json").read_text() == results
 
 
+def space_that_is_refused(folder):
+    """Return a space that is refused when its sweep has a folder already: its prompt is a damaged file."""
+    prompt = folder / "bad.safetensors"
+    prompt.write_text("junk")
+    return parse_command("--method", PLAIN, "--prompt", str(prompt), "--datasets", "scenes", "--limit", "4")
+
+
+@pytest.mark.parametrize("content", ["chapter.tex", ".git", "data/images"])
+def test_a_folder_with_the_users_own_files_is_refused_and_stays_unchanged(options, tmp_path, content):
+    own = options.root / "small"
+    (own / content).parent.mkdir(parents=True)
+    (own / content).write_text("precious")
+    with pytest.raises(InputError, match=r"small: the folder is not empty \(.*\); begin the sweep with another --name"):
+        run_locally(space_that_is_refused(tmp_path), options)
+    assert (own / content).read_text() == "precious"
+    assert [path.name for path in own.iterdir()] == [content.partition("/")[0]]
+
+
+def test_a_refused_sweep_leaves_a_new_folder_only_with_the_results_that_were_there_before(options, tmp_path):
+    space = space_that_is_refused(tmp_path)
+    folder = SweepFolder(options.root / (options.name or ""))
+    for is_empty in (True, False):
+        if not is_empty:
+            (folder.tasks / "ab").mkdir(parents=True)
+        with pytest.raises(InputError, match=r"bad\.safetensors"):
+            run_locally(space, options)
+        assert folder.path.exists() != is_empty
+    assert (folder.tasks / "ab").is_dir()
+
+
 @pytest.mark.slow
 def test_ctrl_c_ends_a_run_and_its_processes_and_prints_how_to_continue(tmp_path):
     words = ["--datasets", "scenes", "--limit", "2000", "--set", "work.loaders=1"]

@@ -96,6 +96,19 @@ def test_a_command_is_stored_and_the_reply_says_when_it_applies(folder, capsys):
     ]
 
 
+@pytest.mark.parametrize(
+    "recorded", ["fpp-sweep tune; touch evil #", "evil $(touch evil) `touch evil`", "tune it's; touch evil"]
+)
+def test_the_command_of_a_received_record_is_printed_so_that_a_shell_runs_nothing_else(
+    folder, capsys, tmp_path, recorded
+):
+    folder.write_info(replace(folder.info(), command=recorded))
+    main([str(folder.path), "stop", "trial-0005"])
+    _, _, command = capsys.readouterr().out.partition("to have it applied: ")
+    subprocess.run(["bash", "-c", f"true {command}"], cwd=tmp_path, check=True)
+    assert not (tmp_path / "evil").exists()
+
+
 def test_hours_have_the_forms_of_a_space_file(folder):
     main([str(folder.path), "budget", "--hours", "90m"])
     assert folder.commands()[0].values == {"wall_clock": 5400.0}

@@ -19,6 +19,7 @@ from fpp_sweep.report.trial_comparison import compare_trials
 from fpp_sweep.report.trial_comparison_view import trial_comparison_document
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import written_whole
+from fpp_sweep.spec.messages import printable
 
 COMPARISONS = Path("comparisons")
 LONGEST_NAME = 150  # characters of a folder that is named after what is compared
@@ -44,7 +45,7 @@ def write_sweep_comparison(sweeps: Sequence[Path], targets: Sequence[float], out
     text = _write_tables(out, document)
     _write_page(out, document, comparison)
     page = (out / "comparison.html").resolve().as_uri()
-    return f"{text}\npicture   {out / 'comparison.png'}\npage      {page}"
+    return f"{text}\npicture   {printable(out / 'comparison.png')}\npage      {printable(page)}"
 
 
 def _by_label(folders: Sequence[SweepFolder]) -> dict[str, SweepFolder]:
@@ -82,7 +83,8 @@ def _write_tables(out: Path, document: Document) -> str:
     for path, text in ((markdown, document_to_markdown(document)), (latex, document_to_latex(document))):
         with written_whole(path) as partial:
             partial.write_text(text, encoding="utf-8")
-    return f"{document_to_text(document, terminal_width())}\n\nMarkdown  {markdown}\nLaTeX     {latex}"
+    paths = f"Markdown  {printable(markdown)}\nLaTeX     {printable(latex)}"
+    return f"{document_to_text(document, terminal_width())}\n\n{paths}"
 
 
 def _write_page(out: Path, document: Document, comparison: SweepComparison) -> None:

@@ -59,6 +59,8 @@ def escaped(text: str) -> str:
     >>> print(escaped("caf\xe9\x1b[31m\n"))
     café\x1b[31m\n
     """
+    if text.isprintable():
+        return text
     shown = []
     for character in text:
         if character.isprintable():

@@ -24,48 +24,101 @@ SCRIPT = "fpp-sweep"  # the console script of pyproject.toml
 MODULES = {SCRIPT: "fpp_sweep", "mlflow": "mlflow"}  # console scripts of an environment, and the modules that they run
 NOTIFY = "search.notify="  # the beginning of an override that may hold a secret
 
-# ends of the names of environment variables
-SECRET_NAMES = ("PASSWORD", "TOKEN", "SECRET", "SECRET_ACCESS_KEY", "API_KEY")
+# ends of the names of environment variables that hold secrets, in capital letters
+_SECRET_NAME = re.compile(
+    r"(PASSWORD|PASSWD|PASSPHRASE|_PASS|_PWD|TOKEN|SECRET|CREDENTIALS?|_PAT|API_?KEY|PRIVATE_KEY|ACCESS_KEY(_ID)?)"
+    r"(_\d+)?$"
+)
 MIN_SECRET = 6  # characters; a shorter value would occur in any text
 
-# user and password before @, and a query after ?, of any address but a file's (sqlite); after # nothing is secret
-_SECRETS = (
-    (r"(?s)(?<!sqlite)://[^?#]*\?.*@.*", "://***"),  # an @ in the query: the password had a question mark
-    (r"(?s)(?<!sqlite)://.*@", "://***@"),
-    (r"(?s)(?<!sqlite)(://[^?#]*)\?.*", r"\1?***"),
-)
+_ADDRESS = re.compile(r"(?<!sqlite)://")  # of any kind but a database in a file
+_QUERY_OR_FRAGMENT = re.compile(r"[?#]")
+_NAMED_SECRET = re.compile(r"(?i)\b(password|passwd|pwd|token|access_token|api_?key|secret)=(['\"]?)[^\s&;,'\"]+")
+_BEARER = re.compile(r"(?i)\b(bearer) [\w.~+/=-]{8,}")
 
 
 def masked(text: str) -> str:
-    """Return text without the passwords and queries of addresses in it, and without secrets of the environment.
+    """Return text without the passwords and queries of addresses in it, and without other secrets.
+
+    Other secrets are the values of environment variables with names such as HF_TOKEN, and text such as token=abc.
 
     >>> masked("postgresql://me:secret@db/mlflow?sslpassword=secret"), masked("http://me:secret@host/#/runs?view=1")
     ('postgresql://***@db/mlflow?***', 'http://***@host/#/runs?view=1')
     """
-    if "://" in text:  # else no pattern fits, and a search takes longer than this test
-        for pattern, replacement in _SECRETS:
-            text = re.sub(pattern, replacement, text)
     for secret in _secrets_of_environment():
         text = text.replace(secret, "***")
+    if "://" in text:
+        text = _without_secrets_of_addresses(text)
+    if "=" in text:
+        text = _NAMED_SECRET.sub(r"\1=\2***", text)
+    if "earer" in text:
+        text = _BEARER.sub(r"\1 ***", text)
     return text
 
 
+def _without_secrets_of_addresses(text: str) -> str:
+    """Mask user and password before @, and a query after ?; after # nothing is secret.
+
+    The steps look for single characters only: patterns for all at once take minutes for a text of a hundred kilobytes.
+    """
+    last_at = text.rfind("@")
+    with_query = _address_with_query(text, last_at)
+    if with_query is not None:  # an @ in the query: the password had a question mark
+        start, _ = with_query
+        text = f"{text[:start]}***"
+    last_at = text.rfind("@")
+    address = _ADDRESS.search(text)
+    if address is not None and address.end() <= last_at:
+        text = f"{text[: address.end()]}***{text[last_at:]}"
+    with_query = _address_with_query(text, len(text))
+    if with_query is not None:
+        _, query = with_query
+        text = f"{text[:query]}?***"
+    return text
+
+
+def _address_with_query(text: str, end: int) -> tuple[int, int] | None:
+    """Return the first address whose query begins before `end`: where host and query begin; None if there is none."""
+    mark = -1
+    for address in _ADDRESS.finditer(text):
+        start = address.end()
+        if mark < start:
+            found = _QUERY_OR_FRAGMENT.search(text, start)
+            if found is None:
+                return None
+            mark = found.start()
+        if mark >= end:
+            return None
+        if text[mark] == "?":
+            return start, mark
+    return None
+
+
 def _secrets_of_environment() -> list[str]:
+    """Return the secrets, the longest first: one may begin with another."""
     secrets = []
     for name in os.environ:  # values are decoded one by one, and a page masks ten thousand texts
-        if name.endswith(SECRET_NAMES) and len(os.environ[name]) >= MIN_SECRET:
+        if _is_secret(name) and len(os.environ[name]) >= MIN_SECRET:
             secrets.append(os.environ[name])
-    return secrets
+    return sorted(secrets, key=len, reverse=True)
+
+
+@cache
+def _is_secret(name: str) -> bool:
+    """Return whether an environment variable of this name holds a secret."""
+    return _SECRET_NAME.search(name.upper()) is not None
 
 
 def masked_lines(text: str) -> str:
     """Return a text of several lines, such as a traceback, without secrets."""
+    for secret in _secrets_of_environment():  # one may have several lines
+        text = text.replace(secret, "***")
     return "\n".join(masked(line) for line in text.split("\n"))
 
 
 def printable(value: object) -> str:
     """Return one line of text that a terminal only shows and that holds no password."""
-    return masked(escaped(str(value)))
+    return escaped(masked(str(value)))  # in this order: a secret may hold characters that are escaped
 
 
 def command_line(command: str, words: Iterable[str]) -> str:
@@ -83,14 +136,29 @@ def command_line(command: str, words: Iterable[str]) -> str:
     return shlex.join(shown)
 
 
-def runnable(recorded: str) -> str:
-    """Return a recorded command as this shell can run it: without its script on the PATH, by this interpreter."""
-    name, _, words = recorded.partition(" ")
+def runnable(command: str) -> str:
+    """Return a command as this shell can run it: without its script on the PATH, by this interpreter."""
+    name, _, words = command.partition(" ")
     script = shutil.which(name)
     own_scripts = os.path.realpath(os.path.dirname(sys.executable))
     if script is not None and os.path.realpath(os.path.dirname(script)) == own_scripts:
-        return recorded
+        return command
     return f"{shlex.quote(sys.executable)} -m {MODULES[name]} {words}"
+
+
+def runnable_record(recorded: str) -> str:
+    """Return the command of a sweep's record as this shell can run it, with its words quoted anew.
+
+    The record of a received folder may hold anything.
+    """
+    try:
+        words = shlex.split(recorded)
+    except ValueError:  # a quotation without its end, which no shell runs
+        return shlex.quote(recorded)
+    quoted = shlex.join(words)
+    if not words or words[0] not in MODULES:
+        return quoted
+    return runnable(quoted)
 
 
 def plural(count: int, noun: str) -> str:

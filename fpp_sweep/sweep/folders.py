@@ -26,8 +26,25 @@ def sweep_folder(space: Space, options: Options) -> SweepFolder:
     folder = SweepFolder(root / name)
     if folder.has_sweep or folder.study_file.exists():
         raise InputError(f"sweep {root / name} exists; --resume continues it, another --name begins a new one")
+    _require_unused(folder)
     _require_writable(root)
     return folder
+
+
+def _require_unused(folder: SweepFolder) -> None:
+    """Raise InputError if a folder holds anything but another sweep's results, which a new sweep may use.
+
+    A sweep that is refused before its first trial removes its folder.
+    """
+    remedy = "begin the sweep with another --name"
+    if not os.path.lexists(folder.path):
+        return
+    try:
+        others = [path.name for path in folder.path.iterdir() if path != folder.tasks]
+    except OSError as error:
+        raise InputError(f"{folder.path}: {error.strerror}; {remedy}") from None
+    if others:
+        raise InputError(f"{folder.path}: the folder is not empty ({min(others)}); {remedy}")
 
 
 def _require_writable(root: Path) -> None:

@@ -16,7 +16,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search
 from fpp_sweep.space.yamlfile import parse as parse_yaml
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.messages import command_line, runnable
+from fpp_sweep.spec.messages import command_line, runnable_record
 from fpp_sweep.sweep.state import last_change
 
 SECONDS_PER_HOUR = 3600.0
@@ -137,4 +137,4 @@ def _answer(folder: SweepFolder, command: Command) -> str:
     resume = info.command or command_line("tune", [])
     if f"--name {info.name}" not in resume:
         resume += f" --name {info.name}"
-    return f"{text}: {info.name} is {info.state}; to have it applied: {runnable(resume)} --resume"
+    return f"{text}: {info.name} is {info.state}; to have it applied: {runnable_record(resume)} --resume"

@@ -305,12 +305,13 @@ def test_hostile_names_and_settings_are_escaped_in_every_output(capsys, tmp_path
     names = ("<b>$x$_\033[2J", "b|&%")
     for name in names:
         write_measured_sweep(tmp_path / "sweeps" / name, World(100), BETTER, space={HOSTILE: f"{HOSTILE}\033[2J{name}"})
-    text = run_compare(capsys, *names, "--out", "there")
+    out = tmp_path / "there\x1b[31m"
+    text = run_compare(capsys, *names, "--out", out)
     assert "\033" not in text
-    page = (tmp_path / "there" / "comparison.html").read_text()
+    page = (out / "comparison.html").read_text()
     assert "<b>" not in page
     assert "<img" not in page
-    assert r"\textbackslash{}x1b" in (tmp_path / "there" / "comparison.tex").read_text()
+    assert r"\textbackslash{}x1b" in (out / "comparison.tex").read_text()
 
 
 # ------------------------------------------------------------ trials
