@@ -15,6 +15,7 @@ from pathlib import Path
 from fpp_sweep.cli.command import Parser, parser, run
 from fpp_sweep.core.images.cache import default_cache, readable_size
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import printable
 
 SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 BYTES = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     sizes: dict[Path, int] = {}  # sizes of the files or folders to be removed
     if args.damaged:
         for file, problem in cache_entries.damaged_files(selected):
-            print(f"{file}: {problem}")
+            print(printable(f"{file}: {problem}"))
             sizes[file] = cache_entries.total_size([file])
     else:
         for entry in selected:
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         cache_entries.remove_files(sizes)
     else:
         for line in cache_entries.remove_entries(selected):
-            print(line)
+            print(printable(line))
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -77,7 +78,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def print_selection(sizes: Mapping[Path, int]) -> None:
     """Print size and path of each file or folder to be removed, and the sum below."""
     for path, size in sizes.items():
-        print(f"{readable_size(size):>9}  {path}")
+        print(f"{readable_size(size):>9}  {printable(path)}")
     print(f"{len(sizes)} to remove, {readable_size(sum(sizes.values()))}")
 
 

@@ -4,6 +4,8 @@ import fcntl
 import io
 import os
 import re
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -205,6 +207,84 @@ def test_prune_keeps_files_that_do_not_belong_to_the_cache(cache):
 
 
 @pytest.fixture
+def outside(tmp_path):
+    """A folder that does not belong to the cache, with a file at each depth where the cache has files."""
+    folder = tmp_path / "outside"
+    (folder / "ab").mkdir(parents=True)
+    for name in ("a.txt", "ab/b.txt"):
+        (folder / name).write_text("mine")
+    (folder / "manifest.json").write_text('{"model": "of-another-folder"}')
+    return folder
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("link", ["features/0123456789abcdef", "tasks/0123456789abcdef"])
+def test_an_entry_that_is_a_link_is_neither_listed_nor_followed(tmp_path, outside, capsys, link):
+    linked = tmp_path / "cache" / link
+    linked.parent.mkdir(parents=True)
+    linked.symlink_to(outside)
+    before = contents(outside)
+    assert command(capsys, "list", "--cache", tmp_path / "cache").endswith(": 0 entries, 0 B\n")
+    for condition in ("--all", "--damaged"):
+        assert "0 to remove" in command(capsys, "prune", condition, "--yes", "--cache", tmp_path / "cache")
+    assert contents(outside) == before
+    assert linked.is_symlink()
+
+
+@pytest.mark.parametrize("kind", ["features", "tasks"])
+def test_a_folder_of_entries_that_is_a_link_out_of_the_cache_is_refused(tmp_path, outside, kind):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    (folder / kind).symlink_to(outside)
+    (outside / "ab").rename(outside / "0123456789abcdef")
+    before = contents(outside)
+    for words in (["list"], ["prune", "--all", "--yes"]):
+        with pytest.raises(InputError, match=f"{folder / kind}: a link leads out of {folder}; remove the link"):
+            main([*words, "--cache", str(folder)])
+    assert contents(outside) == before
+
+
+def test_links_inside_an_entry_of_features_are_removed_and_not_followed(cache, outside, capsys):
+    folder = entries_by_age(cache)[0]
+    (folder / "manifest.json").unlink()
+    (folder / "manifest.json").symlink_to(outside / "manifest.json")
+    (folder / "00009-0123456789abcdef.safetensors").symlink_to(outside / "a.txt")
+    before = contents(outside)
+    listed = command(capsys, "list", "--cache", cache)
+    assert "of-another-folder" not in listed
+    assert "no readable manifest" in listed
+    assert "0 to remove" in command(capsys, "prune", "--damaged", "--yes", "--cache", cache)
+    command(capsys, "prune", "--all", "--yes", "--cache", cache)
+    assert entries(cache) == []
+    assert contents(outside) == before
+
+
+def test_a_pipe_in_an_entry_does_not_block(cache):
+    old, new = entries_by_age(cache)
+    (old / "manifest.json").unlink()
+    os.mkfifo(old / "manifest.json")
+    os.mkfifo(new / "00009-0123456789abcdef.safetensors")
+    for words in (["list"], ["prune", "--damaged", "--yes"]):
+        program = [sys.executable, "-m", "fpp_sweep.cache", *words, "--cache", cache]
+        ended = subprocess.run(program, timeout=60, capture_output=True, text=True)
+        assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_names_of_files_and_folders_cannot_control_the_terminal(tmp_path, capsys):
+    folder = tmp_path / "cache\x1b[31m" / "features" / "0123456789abcdef"
+    folder.mkdir(parents=True)
+    (folder / "00000-\x1b[32m.safetensors").write_text("damaged")
+    for words in (["list"], ["prune", "--damaged", "--yes"], ["prune", "--all", "--yes"]):
+        shown = command(capsys, *words, "--cache", tmp_path / "cache\x1b[31m")
+        assert "\x1b" not in shown
+        assert r"cache\x1b[31m" in shown
+        assert (r"00000-\x1b[32m.safetensors: cannot be read" in shown) == ("--damaged" in words)
+
+
+@pytest.fixture
 def tasks(cache):
     """Two results that all sweeps share, one of them last used 40 days ago, and a sweep that has both."""
     folder = folder_for(cache / "tasks", replace(MODEL, made_with="torch 2.9, some processor"))
@@ -238,3 +318,12 @@ def test_damaged_finished_tasks_can_be_removed(cache, tasks, capsys):
     output = command(capsys, "prune", "--cache", cache, "--damaged", "--yes")
     assert f"{file_of(tasks, 'b' * 24)}: not a whole result of a task" in output
     assert [file.stem for file in tasks.glob("*/*.task")] == ["a" * 24]
+
+
+def test_a_link_among_finished_tasks_is_not_followed(cache, tasks, outside, capsys):
+    (tasks / "cc").symlink_to(outside)
+    before = contents(outside)
+    assert " 2 finished tasks of sweeps " in command(capsys, "list", "--cache", cache)
+    for condition in ("--damaged", "--all"):
+        assert str(outside) not in command(capsys, "prune", condition, "--yes", "--cache", cache)
+    assert contents(outside) == before

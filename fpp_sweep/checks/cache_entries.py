@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +18,8 @@ from fpp_sweep.core.images.chunks import SUFFIX, Chunk, DamagedChunk
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES, read_inside, require_inside
+from fpp_sweep.spec.messages import printable
 from fpp_sweep.trial.store import FORMAT, is_whole
 
 TASKS = "tasks"  # folder of the results that all sweeps share
@@ -77,13 +80,20 @@ class CacheEntry:
 
 
 def find_entries(root: Path) -> list[CacheEntry]:
-    """Return the entries of a cache, the longest unused first."""
+    """Return the entries of a cache, the longest unused first.
+
+    An entry that is a link is left out, since it may lead anywhere. Raise InputError if the folder of all entries is a
+    link out of the cache.
+    """
     if not root.is_dir():
         raise InputError(f"{root}: there is no cache here; give its folder with --cache")
     entries = []
     for kind in (FEATURES, TASKS):
-        for folder in root.glob(f"{kind}/*"):
-            if re.fullmatch(ENTRY_NAME, folder.name) and folder.is_dir():
+        folder_of_kind = require_inside(root, root / kind)
+        if not folder_of_kind.is_dir():
+            continue
+        for folder in folders_in(folder_of_kind):
+            if re.fullmatch(ENTRY_NAME, folder.name):
                 with suppress(FileNotFoundError):  # removed meanwhile
                     entries.append(read_entry(folder))
     return sorted(entries, key=lambda entry: entry.last_used)
@@ -92,18 +102,32 @@ def find_entries(root: Path) -> list[CacheEntry]:
 def read_entry(folder: Path) -> CacheEntry:
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_text())
+        manifest = json.loads(read_inside(folder, path, MAX_HANDWRITTEN_BYTES))
         last_used = path.stat().st_mtime
     except (OSError, ValueError, RecursionError):
         manifest, last_used = {}, folder.stat().st_mtime
     if not isinstance(manifest, dict):
         manifest = {}
     if folder.parent.name == TASKS:
-        files = tuple(sorted(folder.glob("*/*")))
+        files = []
+        for subfolder in folders_in(folder):
+            files += files_in(subfolder)
         last_used = max((modified_time(file) for file in files), default=last_used)
     else:
-        files = tuple(sorted(folder.iterdir()))
-    return CacheEntry(folder=folder, manifest=manifest, files=files, size=total_size(files), last_used=last_used)
+        files = files_in(folder)
+    return CacheEntry(folder=folder, manifest=manifest, files=tuple(files), size=total_size(files), last_used=last_used)
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """Return the folders in a folder, sorted, without links to folders."""
+    with os.scandir(folder) as entries:
+        return sorted(folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the files in a folder, sorted, without links and without pipes, which could block a reader."""
+    with os.scandir(folder) as entries:
+        return sorted(folder / entry.name for entry in entries if entry.is_file(follow_symlinks=False))
 
 
 def entry_table(root: Path, entries: Sequence[CacheEntry]) -> str:
@@ -115,7 +139,7 @@ def entry_table(root: Path, entries: Sequence[CacheEntry]) -> str:
         rows.append(entry.cells(now))
         total += entry.size
     table = Table.of_strings(HEADINGS, rows, text_columns=range(len(HEADINGS)))
-    return f"{to_text(table, terminal_width())}\n{root}: {len(entries)} entries, {readable_size(total)}"
+    return f"{to_text(table, terminal_width())}\n{printable(root)}: {len(entries)} entries, {readable_size(total)}"
 
 
 def select_entries(

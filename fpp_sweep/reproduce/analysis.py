@@ -20,7 +20,7 @@ from fpp_sweep.reproduce.figures import write_static_figure
 from fpp_sweep.reproduce.theory import Finding, Setting, Sizes, findings_of
 from fpp_sweep.reproduce.theory.entropy import MEASURES, fit_line, image_entropy, nearby_features, uniform_entropy
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec.files import written_whole
+from fpp_sweep.spec.files import require_inside, written_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -29,12 +29,13 @@ SHARE_HEADS = ("penalty", "views", "R2 of the mean entropy")
 
 
 def compute(name: str, space: Space, folder: Path) -> str:
-    """Return the findings, or the shares that penalties explain, as text; write tables and figures to the folder.
+    """Return the findings, or the shares that penalties explain, as text; write tables and figures.
 
-    The space gives the model, the dataset (the first one), and the settings of pretraining and adaptation.
+    The space gives the model, the dataset (the first one), and the settings of pretraining and adaptation. The files
+    go to `<name>/report` in the reproduction's folder; raise InputError if a link leads from there out of the folder.
     """
+    report = require_inside(folder, folder / name / "report")
     setting, title = _open_setting(name, space)
-    report = folder / "report"
     if name == "em_reg":
         figure, shares = entropy_and_penalties(setting)
         write_static_figure(report, figure)

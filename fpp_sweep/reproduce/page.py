@@ -23,7 +23,7 @@ from fpp_sweep.reproduce.printed import PAPERS_MODEL, PAPERS_TAG
 from fpp_sweep.reproduce.tables import EXPERIMENT_FILE, Table, load_table
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import read_inside
+from fpp_sweep.spec.files import read_inside, require_inside
 
 PAGE = "reproduction.html"
 NOT_JUDGED = "not judged"
@@ -79,11 +79,14 @@ def write_page(folder: Path, tables: Mapping[str, Table] | None = None) -> Path:
 
 
 def sweeps(folder: Path) -> list[SweepFolder]:
-    """Return the experiments' sweeps in the order of `--list`; the user's own come last, once they have ended."""
+    """Return the experiments' sweeps in the order of `--list`; the user's own come last, once they have ended.
+
+    Raise InputError if the folder of a sweep is a link out of the reproduction's folder.
+    """
     order = shipped()
     names = []
     for file in folder.glob("*/sweep.json"):
-        name = file.parent.name
+        name = require_inside(folder, file.parent).name
         if name in order or (file.parent / EXPERIMENT_FILE).is_file():
             names.append(name)
     names.sort(key=_sort_key)

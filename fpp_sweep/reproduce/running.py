@@ -18,7 +18,7 @@ from fpp_sweep.reproduce.output import write_table
 from fpp_sweep.reproduce.tables import Table, save_experiment, table_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES, read_inside, write_json
+from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES, read_inside, require_inside, write_json
 from fpp_sweep.spec.messages import note
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.preflight import check_before_start
@@ -38,12 +38,13 @@ class Reproduction:
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # sentences for the tables, by experiment
 
     def sweep(self, name: str) -> SweepFolder:
-        return SweepFolder(self.folder / name)
+        """Return the folder of an experiment's sweep; raise InputError if it is a link out of the folder."""
+        return SweepFolder(require_inside(self.folder, self.folder / name))
 
     @property
     def tasks(self) -> Path:
-        """The folder of the task results that experiments share."""
-        return self.folder / "tasks"
+        """The folder of the task results that experiments share; raise InputError if it is a link out of the folder."""
+        return require_inside(self.folder, self.folder / "tasks")
 
     def identity(self) -> str:
         """Return name and time of creation, which the first call writes to reproduction.json.
