@@ -65,11 +65,11 @@ class Chunk:
                 if metadata.get("checksum") != _checksum(metadata, features[:], readable, digests):
                     raise DamagedChunk("has a wrong checksum")
                 _verified.add(identity)
+            skipped = tuple(Skipped(**sample) for sample in json.loads(metadata["skipped"]))
         except FileNotFoundError:  # not damaged, but replaced by a longer chunk, or pruned
             raise
-        except (SafetensorError, OSError, ValueError) as error:
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
             raise DamagedChunk(f"cannot be read ({error})") from None
-        skipped = tuple(Skipped(**sample) for sample in json.loads(metadata["skipped"]))
         return cls(digests=digests, features=features, readable=readable, skipped=skipped)
 
     def to_bytes(self) -> bytes:

@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.numpy import save_file
 from torch.nn import functional as F
 
 from fpp_sweep.core.images import chunks
@@ -51,8 +53,6 @@ def replace_by_text(path):
 
 
 def replace_by_other_tensors(path):
-    from safetensors.numpy import save_file
-
     save_file({"x": np.zeros(3)}, path)
 
 
@@ -67,6 +67,15 @@ def change_the_list_of_skipped_images(path):
     path.write_bytes(data.replace(b'"skipped":"[]"', b'"skipped":"{}"'))
 
 
+def write_a_whole_chunk_with_skipped_images_of_another_form(path):
+    """The checksum fits, as that of another program's file may."""
+    with safe_open(path, framework="np") as file:
+        arrays = {name: file.get_tensor(name) for name in ("features", "kept", "digests")}
+    metadata = {"format": keys.FEATURES, "skipped": '[{"name": 5}]'}
+    metadata["checksum"] = chunks._checksum(metadata, arrays["features"], arrays["kept"], arrays["digests"])
+    save_file(arrays, path, metadata)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -77,6 +86,7 @@ def change_the_list_of_skipped_images(path):
         replace_by_other_tensors,
         change_the_format,
         change_the_list_of_skipped_images,
+        write_a_whole_chunk_with_skipped_images_of_another_form,
     ],
 )
 @pytest.mark.parametrize("index", [0, 1])
