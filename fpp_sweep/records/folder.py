@@ -29,7 +29,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self, TypeVar
 
-from fpp_sweep.records.records import Command, SplitResult, SweepInfo, TrialRecord, WorkTotals
+from fpp_sweep.records.records import (
+    Command,
+    SplitResult,
+    SweepInfo,
+    TrialRecord,
+    WorkTotals,
+    check_metric,
+    check_plain,
+    check_setting_values,
+    check_space,
+)
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.validation import as_list, as_mapping, at_key, check_fields, require
 from fpp_sweep.space.work import STEERED, Search
@@ -143,11 +153,15 @@ class SweepFolder:
             with at_key("objectives"):
                 for fields in as_list(document.get("objectives")):
                     objectives.append(Objective.recorded(**as_mapping(fields)))
+                require(objectives, "must have at least 1 entry (none)")
+                for objective in objectives:
+                    check_metric(objective.metric)
             work = _checked(WorkTotals, document.get("work", {}), "work")
             info = _checked(SweepInfo, document | {"objectives": tuple(objectives), "work": work})
             if info.reference is not None:
                 problem = f"has {plural(len(info.reference), 'value')} for {plural(len(objectives), 'objective')}"
                 require(len(info.reference) == len(objectives), problem, "reference")
+            _check_spaces(info)
             return info
 
     def load_info_or_copy(self) -> tuple[SweepInfo, str | None]:
@@ -168,6 +182,7 @@ class SweepFolder:
         return info, f"{problem}; {backup_note}made again from its copy, so that nothing is lost"
 
     def write_info(self, info: SweepInfo) -> None:
+        _check_spaces(info)  # else no reader would accept the record
         mode = 0o666
         if masked(info.tracking_uri) != info.tracking_uri:  # the URI has a password
             mode = 0o600
@@ -296,6 +311,12 @@ def _enter_lock(stack: ExitStack, file: Path) -> None:
     stack.enter_context(exclusive_lock(file, wait=False))
 
 
+def _check_spaces(info: SweepInfo) -> None:
+    for key, space in (("space", info.space), ("begun", info.begun)):
+        with at_key(key):
+            check_space(space)
+
+
 def _read_trial(folder: Path, file: Path) -> TrialRecord:
     with _document_of(folder, file) as document:
         with at_key("results"):
@@ -303,6 +324,8 @@ def _read_trial(folder: Path, file: Path) -> TrialRecord:
             for split, result in as_mapping(document.get("results")).items():
                 results[split] = _checked(SplitResult, result, split)
         record = _checked(TrialRecord, document | {"results": results})
+        check_setting_values(record.params, "params")
+        check_setting_values(record.config, "config")
         require(record.name == file.stem, f"is the record of {record.name}", "name")
         return record
 
@@ -311,6 +334,8 @@ def _read_command(folder: Path, file: Path) -> Command:
     with _document_of(folder, file) as document:
         command = _checked(Command, document)
         require(command.name == file.stem, f"is the command {command.name}", "name")
+        with at_key("values"):
+            check_plain(command.values)
         if command.kind == "budget":
             require(set(command.values) <= set(STEERED), f"are not of {', '.join(STEERED)}", "values")
             Search(**command.values)
@@ -351,12 +376,8 @@ def _not_json(constant: str) -> NoReturn:
 
 def _interned(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object with one copy of each text in the process: records of a large sweep take half the memory."""
-    document = {}
-    for key, value in pairs:
-        if isinstance(value, str):
-            value = sys.intern(value)
-        document[sys.intern(key)] = value
-    return document
+    intern = sys.intern
+    return {intern(key): intern(value) if type(value) is str else value for key, value in pairs}
 
 
 _DECODER = json.JSONDecoder(parse_constant=_not_json, object_pairs_hook=_interned)
@@ -365,6 +386,8 @@ _DECODER = json.JSONDecoder(parse_constant=_not_json, object_pairs_hook=_interne
 def _checked(kind: type[Record], fields: Any, key: str = "") -> Record:
     """Return a record with fields that are checked by their types."""
     with at_key(key):
-        record = kind(**as_mapping(fields))
+        if not isinstance(fields, dict):  # the keys of JSON are text
+            fields = as_mapping(fields)
+        record = kind(**fields)
         check_fields(record)
         return record

@@ -348,7 +348,10 @@ def format_setting(value: Any, digits: int = 6) -> str:
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:.{digits}g}"
-    return " ".join(str(value).split())
+    text = " ".join(str(value).split())
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace").decode()  # half of a character can be written to no file
 
 
 def values_by_setting(records: Sequence[TrialRecord]) -> dict[str, list[Any]]:

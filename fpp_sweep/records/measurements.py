@@ -135,6 +135,8 @@ def _measure_files(path: Path, name: str, metrics: tuple[str, ...]) -> _Measured
     for posthoc in sorted({catalogue.parts_of(metric).posthoc for metric in metrics} - {""}):
         table = read_block_stats(path.parent, split, posthoc)
         if table:
+            if image_digests(table) != digests:
+                raise ValueError(f"{block_stats_file(posthoc)} is of other images than {BLOCK_STATS_FILE}")
             metric_samples |= sample_record(name, table, split, metrics, posthoc=posthoc).metrics
     return _Measured(images, digests, accuracies, replace(samples, metrics=metric_samples))
 

@@ -2,16 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Literal, get_args
 
 from fpp_sweep.space.objectives import Objective
-from fpp_sweep.space.validation import as_mapping, word
+from fpp_sweep.space.validation import (
+    Convert,
+    Items,
+    Limits,
+    as_mapping,
+    at_key,
+    check_fields,
+    check_value,
+    known_name,
+    require,
+    shown,
+    word,
+)
+from fpp_sweep.space.work import Split
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.errors import InputError
 
+MAX_NUMBER = 1e100  # largest magnitude of a number in a record; sums and products of a few such numbers are finite
+MAX_WHOLE = 2**63 - 1  # largest magnitude of a whole number in a record; NumPy and SQLite hold no larger one
+MAX_DEPTH = 100  # levels of mappings and lists in a record
+LARGEST = f"a number must not be beyond {MAX_NUMBER:g}, a whole one not beyond 2^63"
+MAX_TIME = 253_370_764_800  # the beginning of the year 9999, in any time zone a date
+
+
+@dataclass(frozen=True)
+class _NameRule:
+    """The rule in an `Annotated` type for names that become parts of paths and of file names."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        # a pattern, since a function of Python would take most of the time of reading a record
+        name: Any = handler(source)
+        name["pattern"] = r"^(\.?\.?[^./\x00][^/\x00]*|\.\.\.[^/\x00]*)$"
+        problem = "must be a name without '/' and zero bytes, other than '.' and '..'"
+        return {"type": "custom-error", "schema": name, "custom_error_type": "name", "custom_error_message": problem}
+
+
+def _check_split(value: Any) -> Any:
+    return known_name("split", value, get_args(Split))
+
+
+Name = Annotated[str, _NameRule()]  # of a dataset, a split or a metric
+Number = Annotated[float, Limits(ge=-MAX_NUMBER, le=MAX_NUMBER)]
+Whole = Annotated[int, Limits(ge=-MAX_WHOLE, le=MAX_WHOLE)]
+Count = Annotated[int, Limits(ge=0, le=MAX_WHOLE)]
+Time = Annotated[float, Limits(ge=0, le=MAX_TIME)]  # seconds since 1970
+Values = Mapping[Name, Number]  # by metric
+Seconds = Mapping[str, Number]  # by stage or step
 Texts = Mapping[str, str]
+TextsByName = Mapping[Name, str]
 Settings = Mapping[str, Any]
 State = Literal["waiting", "running", "stopped", "complete", "failed", "interrupted"]
 # waiting: the trial has not begun
@@ -33,18 +78,18 @@ SEARCHED_ON_TEST = "hyperparameters were searched on the test split, as the pape
 class SplitResult:
     """The numbers of a trial on one split, over all its datasets and seeds."""
 
-    average: Mapping[str, float]  # metric -> mean over datasets and seeds; percent where the metric is
-    datasets: Mapping[str, Mapping[str, float]]  # dataset -> metric -> mean over seeds
-    deviation: Mapping[str, float]  # metric -> standard deviation over seeds of the average; empty for one seed
-    samples: int  # images, over datasets; each once
-    seconds: Mapping[str, float]  # by stage, summed over workers; cached results cost 0
-    device_seconds: float  # seconds that workers were held for the trial
+    average: Values  # metric -> mean over datasets and seeds; percent where the metric is
+    datasets: Mapping[Name, Values]  # dataset -> metric -> mean over seeds
+    deviation: Values  # metric -> standard deviation over seeds of the average; empty for one seed
+    samples: Count  # images, over datasets; each once
+    seconds: Seconds  # by stage, summed over workers; cached results cost 0
+    device_seconds: Number  # seconds that workers were held for the trial
     # the datasets' numbers for each of several seeds, by its digits
-    by_seed: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    by_seed: Mapping[str, Mapping[Name, Values]] = field(default_factory=dict)
     # dataset -> stage -> seconds when the result was computed, for this or another trial; the mean over seeds
-    costs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    costs: Mapping[Name, Seconds] = field(default_factory=dict)
     # image features that were computed for the trial: number of `images`, and seconds by step, summed over workers
-    features: Mapping[str, float] = field(default_factory=dict)
+    features: Seconds = field(default_factory=dict)
     devices: Sequence[str] = ()  # devices that computed the results
     notes: Sequence[str] = ()  # post-hoc maps without a temperature, and why
 
@@ -56,25 +101,25 @@ class TrialRecord:
     name: str  # trial-0007, baseline-zero_shot; a file's name
     kind: Kind
     state: State
-    number: int | None = None  # Optuna's; baselines have none
+    number: Whole | None = None  # Optuna's; baselines have none
     origin: str = "sampled"  # sampled, grid, point, added (by `steer`), code, paper, baseline or imported
     params: Settings = field(default_factory=dict)  # the searched settings, by dotted key
     config: Settings = field(default_factory=dict)  # TrialConfig.flat(); of an import, its file
     key: str = ""  # keys.of_config(config)
-    started: float = 0.0  # seconds since 1970
-    finished: float | None = None
+    started: Time = 0.0
+    finished: Time | None = None
     reason: str | None = None  # why it failed or was interrupted, one line
     details: str | None = None  # its traceback
-    results: Mapping[str, SplitResult] = field(default_factory=dict)  # by split: val, final, test
-    values: Sequence[float] | None = None  # values of the objectives, in their order, on the search split
-    constraints: Mapping[str, float] = field(default_factory=dict)  # by name; holds where <= 0
-    attempt: int = 1
+    results: Mapping[Name, SplitResult] = field(default_factory=dict)  # by split: val, final, test
+    values: Sequence[Number] | None = None  # values of the objectives, in their order, on the search split
+    constraints: Mapping[str, Number] = field(default_factory=dict)  # by name; holds where <= 0
+    attempt: Whole = 1
     # the next three describe a trial that was stopped early, also after it is run to its end: the values that the study
     # has of it, the share of the images that they rest on, and the seconds that workers were held for it until then
-    estimate: Sequence[float] | None = None
-    fidelity: float = 1.0
-    held: float = 0.0
-    generation: int | None = None  # generation of NSGA-II
+    estimate: Sequence[Number] | None = None
+    fidelity: Number = 1.0
+    held: Number = 0.0
+    generation: Whole | None = None  # generation of NSGA-II
 
     @property
     def label(self) -> str:
@@ -120,10 +165,10 @@ class Command:
 
     name: str  # name of the command's file; names sort by time
     kind: Literal["add", "stop", "budget"]
-    written: float  # seconds since 1970
+    written: Time
     values: Settings  # settings of a point; trial=...; or the new budget, by key of `search`
-    applied: float | None = None
-    number: int | None = None  # number of the trial that tries an added point
+    applied: Time | None = None
+    number: Whole | None = None  # number of the trial that tries an added point
     outcome: str = ""
 
     @property
@@ -141,10 +186,10 @@ class Command:
 class WorkTotals:
     """Work of the workers of a sweep, over all its drivers."""
 
-    tasks: int = 0  # tasks that ran to their end
-    cached: int = 0  # results that needed no computation
-    model_loads: int = 0
-    workers_lost: int = 0
+    tasks: Count = 0  # tasks that ran to their end
+    cached: Count = 0  # results that needed no computation
+    model_loads: Count = 0
+    workers_lost: Count = 0
 
     def __add__(self, later: WorkTotals) -> WorkTotals:
         return WorkTotals(
@@ -160,16 +205,16 @@ class SweepInfo:
     """A sweep's own record: its space, what its numbers come from, and its state."""
 
     name: str  # perturb-20261120-185232
-    created: float
+    created: Time
     state: Literal["running", "finished", "interrupted", "failed"]
     space: Settings  # as resolved, plain values: load_space understands it
     begun: Settings = field(default_factory=dict)  # the space at the start of the sweep, if it has changed since
     objectives: tuple[Objective, ...]
-    search_split: str
-    reference: Sequence[float] | None = None  # hypervolume's corner, in the order of the objectives
+    search_split: Annotated[str, Convert(_check_split)]
+    reference: Sequence[Number] | None = None  # hypervolume's corner, in the order of the objectives
     tracking_uri: str = ""
-    spent: float = 0.0  # seconds that drivers have worked on it
-    finished: float | None = None
+    spent: Number = 0.0  # seconds that drivers have worked on it
+    finished: Time | None = None
 
     # its start, and the code that started it
     command: str = ""  # the first driver's command line, without secrets
@@ -183,10 +228,10 @@ class SweepInfo:
     # model, device and data, as the first worker reported them
     model: str = ""
     model_digest: str = ""  # digest of all weights
-    embedding_scale: float | None = None
+    embedding_scale: Number | None = None
     device: str = ""
-    datasets: Texts = field(default_factory=dict)  # dataset -> digest of its samples, labels and views
-    images: Texts = field(default_factory=dict)  # dataset -> digest of its image files' sizes and times
+    datasets: TextsByName = field(default_factory=dict)  # dataset -> digest of its samples, labels and views
+    images: TextsByName = field(default_factory=dict)  # dataset -> digest of its image files' sizes and times
     prompts: Texts = field(default_factory=dict)  # prompt file -> digest
 
     # its course and its end
@@ -263,3 +308,151 @@ def _joined_digests(digests: Texts) -> str:
 
 def _joined(values: Iterable[object]) -> str:
     return ", ".join(str(value) for value in values)
+
+
+# ------------------------------------------------------------ the space of a record, for those who only read it
+#
+# A reader loads no plugins, so that it cannot build a `Space`. These are the keys that readers use, with their types.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedParam:
+    """A range of a recorded space."""
+
+    low: Number | None = None
+    high: Number | None = None
+    log: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedFinalists:
+    """The key `search.finalists` of a recorded space."""
+
+    count: Count = 0
+    seeds: Count = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSearch:
+    """The key `search` of a recorded space."""
+
+    sampler: str | None = None
+    trials: Count | None = None
+    wall_clock: Number | None = None
+    gpu_hours: Number | None = None
+    evaluate_only: bool = False
+    patience: Count | None = None
+    margin: Mapping[str, Number] = field(default_factory=dict)
+    floor: Number = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedWork:
+    """The key `work` of a recorded space."""
+
+    model: str = ""
+    data_root: str | None = None
+    dataset_file: str | None = None
+    datasets: Annotated[tuple[str, ...], Items()] = ()
+    limit: Count | None = None
+    seeds: Annotated[tuple[Whole, ...], Items(at_least=1)] = (0,)
+    on_bad_image: str = ""
+    cpus_per_worker: Number = 1.0
+    threads: Count | None = None
+    loaders: Count | None = None
+    cache: str | None = None
+    columns: Annotated[tuple[str, ...], Items()] = ()
+    posthoc: Annotated[tuple[str, ...], Items()] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSpace:
+    """A recorded space."""
+
+    question: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    search: Mapping[str, Any] = field(default_factory=dict)
+    work: Mapping[str, Any] = field(default_factory=dict)
+
+
+RecordedPart = RecordedSpace | RecordedSearch | RecordedFinalists | RecordedWork | RecordedParam
+
+
+def check_metric(metric: str) -> None:
+    """Raise InputError unless a metric, or a metric of a dataset such as `ece/dtd`, is made of names."""
+    name, _, dataset = metric.partition("/")
+    for part in (name, dataset or name):
+        check_value(_Named, "name", part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    name: Name
+
+
+def check_space(space: Settings) -> None:
+    """Raise InputError if a part of a recorded space that readers use has a wrong type or is out of range."""
+    check_plain(space)
+    _check_part(RecordedSpace, space)
+    search = as_mapping(space.get("search", {}))
+    work = as_mapping(space.get("work", {}))
+    with at_key("search"):
+        _check_part(RecordedSearch, search)
+        with at_key("finalists"):
+            _check_part(RecordedFinalists, as_mapping(search.get("finalists", {})))
+    with at_key("work"):
+        _check_part(RecordedWork, work)
+    for key, param in as_mapping(space.get("params", {})).items():
+        if isinstance(param, Mapping):  # a list is the choices
+            with at_key(f"params.{key}"):
+                _check_part(RecordedParam, param)
+
+
+def _check_part(cls: type[RecordedPart], values: Settings) -> None:
+    """Raise InputError if a value has another type than the field of its name; other keys are not checked."""
+    known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+    check_fields(cls(**known))
+
+
+def check_plain(settings: Settings) -> None:
+    """Raise InputError for a number that is too large, and for values that are nested too deeply."""
+    for key, value in settings.items():
+        with at_key(key):
+            _check_nested(value)
+
+
+def _check_nested(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inner: list[Any] = []
+        for item in level:
+            if isinstance(item, Mapping):
+                inner += item.values()
+            elif isinstance(item, list | tuple):
+                inner += item
+            else:
+                require(is_plain_value(item), f"{LARGEST} ({shown(item)})")
+        if not inner:
+            return
+        level = inner
+    raise InputError(f"must not be nested more than {MAX_DEPTH} levels deep")
+
+
+def check_setting_values(settings: Settings, key: str) -> None:
+    """Raise InputError unless each value is text, a number that is not too large, a switch or none."""
+    for name, value in settings.items():
+        kind = type(value)
+        if kind is str or (kind is float and -MAX_NUMBER <= value <= MAX_NUMBER):
+            continue  # nearly all are: a call for each would be felt in a sweep of many trials
+        if not is_plain_value(value):
+            problem = f"must be text, true, false, none or a number; {LARGEST} ({shown(value)})"
+            raise InputError(problem, f"{key}.{name}")
+
+
+def is_plain_value(value: Any) -> bool:
+    """Return True for text, a switch, none, and a number that is not too large."""
+    if isinstance(value, float):
+        return -MAX_NUMBER <= value <= MAX_NUMBER
+    if isinstance(value, int):
+        return -MAX_WHOLE <= value <= MAX_WHOLE
+    return value is None or isinstance(value, str)

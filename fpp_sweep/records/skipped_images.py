@@ -6,7 +6,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from fpp_sweep.spec.files import read_inside, write_json
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import write_json
 from fpp_sweep.spec.messages import plural
 
 FILE = "skipped.json"  # beside the predictions of a split
@@ -24,21 +26,26 @@ def write_skipped(folder: Path, images: Sequence[SkippedImage]) -> None:
         (folder / FILE).unlink(missing_ok=True)
 
 
-def read_skipped(folder: Path) -> list[SkippedImage]:
-    """Return the images that were left out; none if the file is absent or damaged."""
+def read_skipped(folder: SweepFolder, trial: str, split: str) -> list[SkippedImage]:
+    """Return the images that a trial left out on a split; none if the file is absent or damaged.
+
+    Raise InputError for a file outside the sweep's folder, which a link or the name of the split may lead to.
+    """
     images = []
     try:
-        for image in json.loads(read_inside(folder, folder / FILE, MAX_FILE_BYTES)):
+        for image in json.loads(folder.read_artifact(trial, f"{split}/{FILE}", MAX_FILE_BYTES)):
             images.append({key: image[key] for key in KEYS})
+    except InputError:
+        raise
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return []
     return images
 
 
-def skipped_lines(folder: Path) -> list[str]:
+def skipped_lines(folder: SweepFolder, trial: str, split: str) -> list[str]:
     """Return such as `skipped dtd: 3 images, such as ...` for each dataset."""
     images_by_dataset: dict[str, dict[str, SkippedImage]] = {}  # each seed leaves out the same images
-    for image in read_skipped(folder):
+    for image in read_skipped(folder, trial, split):
         images_by_dataset.setdefault(str(image["dataset"]), {})[str(image["image"])] = image
     lines = []
     for dataset, images in images_by_dataset.items():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import Command, SweepInfo
+from fpp_sweep.records.records import ADDED, Command, SweepInfo
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.validation import as_mapping
@@ -41,7 +41,11 @@ class Queue:
 
     @classmethod
     def of(cls, folder: SweepFolder, info: SweepInfo) -> Self:
+        """Return the queue of a sweep whose records are repaired; a trial whose command is lost stays an added one."""
         added = {}
+        for record in folder.trials():
+            if record.origin == ADDED and record.number is not None:
+                added[record.number] = dict(record.params)
         for command in folder.commands():
             if command.number is not None:
                 added[command.number] = dict(command.values)
@@ -53,7 +57,7 @@ class Queue:
     def at(self, number: int) -> Point | None:
         """Return the point of a trial; None if its settings are sampled."""
         if number in self.added:
-            return "added", self.added[number]
+            return ADDED, self.added[number]
         added_before = [added for added in self.added if added < number]
         index = number - len(added_before)
         if index >= len(self.points):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,11 +26,15 @@ from fpp_sweep.report.answer_section import answer_section
 from fpp_sweep.report.document import Document, Section, document_to_markdown
 from fpp_sweep.report.front_table import front_table
 from fpp_sweep.space.yamlfile import config_text
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import read_inside, set_aside, write_json, written_whole
 from fpp_sweep.statistics.paired import Interval
 from fpp_sweep.statistics.verdicts import Answer
 
-MANIFEST = ".written.json"  # in report/best: the files that this module wrote there
+MANIFEST = ".written.json"  # in report/best: digests of the files that this module wrote there
+CONFIG_FILE = r"[\w-]+\.yaml"  # names of these files
+MAX_CONFIG_BYTES = 2**20
+MAX_DIGESTS = 8  # of one file, in the manifest
 
 
 # --- front.csv, front.json and answer.md --------------------------------------------------------------
@@ -176,8 +182,8 @@ def as_data(interval: Interval | str) -> dict[str, float] | str:
 def write_configs(folder: Path, info: SweepInfo, front: Front, statistics: SweepStatistics) -> None:
     """Write a YAML file for each chosen trial, for each of its marks, and for what is recommended.
 
-    A manifest lists the files that this function wrote. Files of an earlier front are deleted by that list, so that a
-    file that the user put here is never deleted; one in the way of a new file is renamed.
+    A manifest has digests of the files that this function wrote. Files of an earlier front are deleted by them, so that
+    a file that the user put or changed here is never deleted; one in the way of a new file is renamed.
     """
     configs = {}
     for record in front.compared:
@@ -192,15 +198,20 @@ def write_configs(folder: Path, info: SweepInfo, front: Front, statistics: Sweep
             configs.update(dict.fromkeys(map(_file_name, marks), text))
     manifest = folder / MANIFEST
     written_before = _read_manifest(manifest)
-    for file_name in written_before - set(configs):
-        (folder / file_name).unlink(missing_ok=True)
-    for file_name in set(configs) - written_before:
-        if (folder / file_name).exists():
+    digests = {file_name: [_digest(text.encode())] for file_name, text in configs.items()}
+    for file_name, old_digests in written_before.items():
+        if file_name not in configs and _is_own(folder, file_name, old_digests):
+            (folder / file_name).unlink()
+    for file_name in configs:
+        old_digests = written_before.get(file_name, [])
+        if (folder / file_name).exists() and not _is_own(folder, file_name, old_digests + digests[file_name]):
             set_aside(folder / file_name)
-    write_json(manifest, {"files": sorted(configs)})  # first, so that a kill in between leaves no unlisted file
+        digests[file_name] += old_digests[: MAX_DIGESTS - 1]
+    # first, so that a kill in between leaves no unlisted file; with the old digests, as a file may then be the old one
+    write_json(manifest, {"files": digests})
     for file_name, text in configs.items():
         with written_whole(folder / file_name) as partial:
-            partial.write_text(text)
+            partial.write_bytes(text.encode())
 
 
 def _file_name(mark: str) -> str:
@@ -213,13 +224,25 @@ def _file_name(mark: str) -> str:
     return f"{stem}.yaml"
 
 
-def _read_manifest(file: Path) -> set[str]:
-    """Return the names of files that an earlier report wrote; none if the manifest is missing or damaged."""
+def _read_manifest(file: Path) -> dict[str, list[str]]:
+    """Return digests of files that earlier reports wrote, by name; none if the manifest is missing or damaged."""
     try:
-        names = json.loads(read_inside(file.parent, file))["files"]
-        return {name for name in names if Path(name).name == name and name.endswith(".yaml")}
-    except (OSError, ValueError, TypeError, KeyError):
-        return set()
+        files = json.loads(read_inside(file.parent, file, MAX_CONFIG_BYTES))["files"]
+        return {name: list(map(str, digests)) for name, digests in files.items() if re.fullmatch(CONFIG_FILE, name)}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return {}
+
+
+def _is_own(folder: Path, file_name: str, digests: Sequence[str]) -> bool:
+    """Return whether a file has one of the contents that this module wrote."""
+    try:
+        return _digest(read_inside(folder, folder / file_name, MAX_CONFIG_BYTES)) in digests
+    except (OSError, InputError):  # missing, no file, or a link
+        return False
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _config_text(info: SweepInfo, front: Front, record: TrialRecord, answer: Answer) -> str:

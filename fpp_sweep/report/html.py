@@ -34,7 +34,8 @@ def write_html(
     """
     plots = {plot.name: _plot_data(plot) for plot in document.plots if plot.traces}
     policy = POLICY.format(COMPILES_SHADERS if plots else "")
-    with written_whole(path) as partial, partial.open("w", encoding="utf-8") as file:
+    # half of a character, as in a path that is not UTF-8, is written as `\udcff`
+    with written_whole(path) as partial, partial.open("w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(
             f"""<!DOCTYPE html>
 <html lang="en">

@@ -42,7 +42,7 @@ def _trial(folder: SweepFolder, record: TrialRecord, split: str, samples: SplitS
         "key": record.key,
         "files": str(artifacts.relative_to(folder.path)),
         "images": result.samples,
-        "skipped": read_skipped(artifacts / split),
+        "skipped": read_skipped(folder, record.name, split),
         "average": result.average,
         "deviation": result.deviation,
         "datasets": result.datasets,

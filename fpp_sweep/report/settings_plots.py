@@ -347,7 +347,7 @@ def metric_columns(info: SweepInfo, trials: Sequence[TrialRecord]) -> dict[str, 
     shared: dict[str, None] = {}
     for trial in trials:
         average: Mapping[str, float] = {}
-        if trial.results:
+        if info.search_split in trial.results:
             average = trial.results[info.search_split].average
         averages.append(average)
         shared.update(dict.fromkeys(average))

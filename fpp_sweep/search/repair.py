@@ -14,17 +14,21 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from fpp_sweep.records.folder import REMEDY, SweepFolder
-from fpp_sweep.records.records import SweepInfo, TrialRecord, trial_name, waiting_record
+from fpp_sweep.records.records import Command, SweepInfo, TrialRecord, trial_name, waiting_record
+from fpp_sweep.records.requested import require_config
 from fpp_sweep.records.steering import Queue
 from fpp_sweep.search.samplers import GENERATION_KEY
 from fpp_sweep.search.study import NAME_ATTRIBUTE, trial_of_record
 from fpp_sweep.search.study_file import load_study
+from fpp_sweep.space.params import check_points
+from fpp_sweep.space.published import baseline_configs, preset_for
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.validation import require
-from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.space.validation import at_key, require, shown
+from fpp_sweep.spec.config import TrialConfig, settings
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import set_aside
 
+BASELINE = "baseline-"  # beginning of a baseline's name
 MAX_LOST = 10_000  # records that a sweep may have lost; a study is built with a trial for each number
 
 
@@ -38,7 +42,7 @@ def repair_records(folder: SweepFolder, info: SweepInfo, space: Space) -> Iterat
             yield _set_aside(file, error)
     for file in folder.command_files():
         try:
-            folder.command(file)
+            _check_command(folder.command(file), space)
         except InputError as error:
             yield f"{_set_aside(file, error)}, and not applied"
     yield from _restore_lost_records(folder, info, space)
@@ -46,18 +50,53 @@ def repair_records(folder: SweepFolder, info: SweepInfo, space: Space) -> Iterat
 
 def _check_record(record: TrialRecord, info: SweepInfo, space: Space, max_number: int) -> None:
     """Raise InputError if this sweep cannot have written the record."""
-    if not record.is_imported:
-        TrialConfig().replace(record.config)
+    if record.kind == "trial":
+        number = record.number
+        require(number is not None and record.name == trial_name(number), "is not its number's", "number")
+        require(0 <= (number or 0) <= max_number, f"is far above the number of records ({number})", "number")
+    else:
+        problem = f"has kind baseline, and a baseline is named baseline-... and has no number ({record.number})"
+        require(record.name.startswith(BASELINE) and record.number is None, problem, "name")
+    if record.is_imported:
+        _check_import(record)
+    else:
+        require_config(record, _config_of_space(record, space))
     if record.state == "complete":
         is_measured = info.search_split in record.results and len(record.values or ()) == len(info.objectives)
         require(is_measured, "complete, and without its results or values")
-    if record.kind == "trial":
-        number = record.number or 0
-        require(record.name == trial_name(number), "is not its number's", "number")
-        require(number <= max_number, f"is far above the number of records ({number})", "number")
     if record.estimate is not None:
         require(len(record.estimate) == len(info.objectives), "is not of the sweep's objectives", "estimate")
     trial_of_record(record, space)
+
+
+def _check_import(record: TrialRecord) -> None:
+    """Raise InputError if `import` cannot have written the record, which is never run."""
+    is_import = record.kind == "baseline" and record.state == "complete" and settings().keys().isdisjoint(record.config)
+    require(is_import, f"is {record.origin}, but an import is a complete baseline without settings", "origin")
+
+
+def _config_of_space(record: TrialRecord, space: Space) -> TrialConfig:
+    """Return the config that the space gives a trial or baseline, which an earlier command line may have named."""
+    if record.kind == "trial":
+        with at_key("params"):
+            return space.resolve(record.params)
+    preset = preset_for(space.preset, space.work.model)
+    try:
+        return baseline_configs([record.label], space.start(), preset)[record.label]
+    except KeyError:
+        raise InputError(f"is not that of a baseline of this package ({record.name})", "name") from None
+
+
+def _check_command(command: Command, space: Space) -> None:
+    """Raise InputError for a point that the space does not hold: no trial can have its settings."""
+    if command.kind == "add":
+        with at_key("values"):
+            try:
+                (point,) = check_points([command.values], space.searched(), space.start())
+            except InputError as error:
+                raise InputError(error.problem, error.key.removeprefix("0.")) from None
+            for key, value in command.values.items():
+                require(point[key] == value, f"is not a {settings()[key].kind} ({shown(value)})", key)
 
 
 def _set_aside(file: Path, error: InputError) -> str:
@@ -76,10 +115,11 @@ def _set_aside(file: Path, error: InputError) -> str:
 
 def _restore_lost_records(folder: SweepFolder, info: SweepInfo, space: Space) -> Iterator[str]:
     names = [file.stem for file in folder.trial_files()]
-    last_recorded = _last_number(names)
+    max_number = len(names) + MAX_LOST
+    last_recorded = min(_last_number(names), max_number)
     stored_trials = _trials_of_study(folder.study_file, info.name)
     queue = Queue.of(folder, info)
-    last_stored = min(_last_number(stored_trials), len(names) + MAX_LOST)
+    last_stored = min(_last_number(stored_trials), max_number)
     for number in range(max(last_recorded, last_stored) + 1):
         name = trial_name(number)
         if name in names:
@@ -94,8 +134,8 @@ def _restore_lost_records(folder: SweepFolder, info: SweepInfo, space: Space) ->
             yield f"{name} has no usable record; it is run again, with values drawn anew, as the study lacks it, too"
     if names or stored_trials:
         for name in space.work.baselines:
-            if f"baseline-{name}" not in names:
-                yield f"baseline-{name} has no usable record; it is run again"
+            if f"{BASELINE}{name}" not in names:
+                yield f"{BASELINE}{name} has no usable record; it is run again"
 
 
 def _last_number(names: Iterable[str]) -> int:

@@ -19,6 +19,8 @@ from fpp_sweep.space.validation import as_list, as_mapping
 from fpp_sweep.spec.errors import InputError, similar_names, unknown
 from fpp_sweep.spec.files import read_at_most
 
+MAX_DEPTH = 100  # levels of mappings and lists in a document
+
 # libyaml's dumper where PyYAML has it: a page has the settings of every trial, and the other dumper is slow
 _FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
@@ -163,7 +165,7 @@ def parse(text: str, file: str) -> Node:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
         raise InputError(f"{file}:{line}: not valid YAML: {problem}") from None
     except RecursionError:
-        raise InputError(f"{file}: not valid YAML: nested too deeply") from None
+        raise InputError(f"{file}: not valid YAML: nested too deeply, beyond {MAX_DEPTH} levels") from None
 
 
 def of_plain(value: Any, where: str, path: str = "") -> Node:
@@ -213,6 +215,7 @@ class _Loader(yaml.SafeLoader):
     """The composer of a document's tree; `_scalar` makes the values."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own name and type
+    depth = 0  # levels around the node that is composed
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
@@ -224,7 +227,12 @@ class _Loader(yaml.SafeLoader):
             problem = f"alias *{event.anchor} is not allowed here; write the value out"
         if problem is not None:
             raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
-        return super().compose_node(parent, index)
+        if self.depth > MAX_DEPTH:
+            raise RecursionError  # before Python raises it, here or in a reader of the values
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 class _Dumper(yaml.SafeDumper):

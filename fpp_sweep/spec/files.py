@@ -177,14 +177,17 @@ def stamps_below(path: Path) -> list[str]:
 
 
 def _stamps_in_directory(directory: str) -> Iterator[str]:
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.name == "__pycache__":
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                yield from _stamps_in_directory(entry.path)
-            else:
-                yield _stamp_line(entry.path, entry.stat(follow_symlinks=False))
+    """Yield the lines of `stamps_below`; folders wait in a list, since they may be nested deeper than calls can be."""
+    waiting = [directory]
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.name == "__pycache__":
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                else:
+                    yield _stamp_line(entry.path, entry.stat(follow_symlinks=False))
 
 
 def _stamp_line(path: str, status: os.stat_result) -> str:

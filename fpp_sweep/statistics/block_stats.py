@@ -30,6 +30,15 @@ CELLS = 10  # cells in each bin of ECE; smooth ECE is computed from the residual
 KERNEL_POINTS = 40  # confidences at which the smoothed residual is evaluated
 KERNEL_WIDTH = 0.1  # standard deviation of smooth ECE's Gaussian kernel, in units of confidence
 SMALLEST = float(np.finfo(np.float32).tiny)  # under the logarithm of a probability of 0, as in the NLL
+# limits of a file. `block_size` leaves at most 127 blocks for a dataset and seed; a written block takes about 100 bytes
+# in a file, and in memory at most 8 for its digest, 42 * 8 for counts, 8 * 8 for sums and 200 * 12 for residuals
+FREE_BLOCKS = 2**14  # of a file of any size
+LEAST_BYTES_OF_BLOCK = 16
+MAX_BYTES_OF_BLOCK = 4096
+MAX_BLOCKS_OF_PART = 1024
+MAX_BLOCK_SIZE = 2**30
+MAX_INDEX_BYTES = 2**20
+MAX_SUM = 1e15
 _LOSS_STEP = 2.0**-30  # losses are rounded to multiples, so that 2^16 and more of them add exactly
 # Chance makes an absolute value larger: _EXCESS is the mean of |x| minus m for each m of _NORMAL_MEANS, where x is
 # normal with mean m and variance 1. Beyond m = 6 the excess is taken as zero.
@@ -150,6 +159,7 @@ class BlockStats:
 _ARRAYS = tuple(item.name for item in fields(BlockStats) if item.name != "size")
 _COUNTS = ("images", "correct", "counts", "hits")  # side by side in files
 _SUMS = ("nll", "brier", "top_nll", "aurc", "auroc", "fpr95", "accuracy_at_80", "accuracy_at_90")  # one below another
+_FILE_ARRAYS = ("digests", "counts", "sums", "cells", "values", "index")
 StatsBySeed = Mapping[tuple[str, int], BlockStats]  # all statistics of a record on one split, by (dataset, seed)
 
 
@@ -483,24 +493,33 @@ def to_bytes(table: StatsBySeed) -> bytes:
 
 
 def from_bytes(data: bytes) -> dict[tuple[str, int], BlockStats]:
-    """Read what `to_bytes` wrote; ValueError for anything else."""
+    """Read what `to_bytes` wrote; ValueError for anything else, and for more blocks than a file of this size holds."""
     try:
+        max_blocks = FREE_BLOCKS + len(data) // LEAST_BYTES_OF_BLOCK
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            arrays = dict(file)
-        return _from_arrays(arrays)
+            decoded = sum(member.file_size for member in file.zip.infolist())
+            if decoded > MAX_INDEX_BYTES + max_blocks * MAX_BYTES_OF_BLOCK:
+                raise InputError(f"it would take {decoded / 2**20:.0f} MiB of memory")
+            arrays = {name: file[name] for name in _FILE_ARRAYS}
+        return _from_arrays(arrays, max_blocks)
+    except InputError as error:  # of the checks below, which say what is wrong
+        raise ValueError(f"not a file of block statistics: {error}") from error
     except Exception as error:  # NumPy and zipfile raise nearly anything on a damaged file
         raise ValueError(f"not a file of block statistics ({type(error).__name__})") from error
 
 
-def _from_arrays(arrays: dict[str, NDArray[Any]]) -> dict[tuple[str, int], BlockStats]:
+def _from_arrays(arrays: dict[str, NDArray[Any]], max_blocks: int) -> dict[tuple[str, int], BlockStats]:
     """Undo `to_bytes`: cut the joined arrays into the statistics of each dataset and seed."""
-    index = json.loads(arrays["index"].tobytes())
-    blocks = 0
-    for _, _, _, length in index:
-        blocks += length
+    blocks = len(arrays["digests"])
+    if blocks > max_blocks:
+        raise InputError(f"{blocks} blocks are too many for the size of the file")
+    _check_types(arrays, blocks)
+    index = _checked_index(arrays["index"], blocks)
+    counts = arrays["counts"].astype(np.int64)
+    sizes = np.repeat([size for _, _, size, _ in index], [length for _, _, _, length in index])
+    _check_numbers(arrays, counts, sizes)
     residuals = np.zeros((blocks, BINS * CELLS))
     residuals.flat[arrays["cells"]] = arrays["values"]
-    counts = arrays["counts"].astype(np.int64)
     sums = dict(zip(_SUMS, arrays["sums"], strict=True))
     joined = BlockStats(  # blocks of several sizes; each part sets its own
         size=1,
@@ -519,3 +538,59 @@ def _from_arrays(arrays: dict[str, NDArray[Any]]) -> dict[tuple[str, int], Block
         table[dataset, seed] = replace(part, size=size)
         start += length
     return table
+
+
+def _check_types(arrays: Mapping[str, NDArray[Any]], blocks: int) -> None:
+    """Raise InputError unless each array of a file has the type and shape that `to_bytes` writes."""
+    filled = arrays["cells"].size
+    shapes = {
+        "digests": ((blocks,), "u"),
+        "counts": ((blocks, 2 + 2 * BINS), "iu"),
+        "sums": ((len(_SUMS), blocks), "f"),
+        "cells": ((filled,), "i"),
+        "values": ((filled,), "f"),
+        "index": ((arrays["index"].size,), "u"),
+    }
+    for name, (shape, kinds) in shapes.items():
+        array = arrays[name]
+        if array.shape != shape or array.dtype.kind not in kinds:
+            raise InputError(f"{name} are {array.dtype} of shape {array.shape}, must have shape {shape}")
+
+
+def _checked_index(array: NDArray[Any], blocks: int) -> list[tuple[str, int, int, int]]:
+    """Return dataset, seed, block size and number of blocks of each part; raise InputError if they are not such."""
+    if array.nbytes > MAX_INDEX_BYTES:
+        raise InputError(f"an index of {array.nbytes / 2**20:.0f} MiB is too long")
+    index = []
+    keys = set()
+    for dataset, seed, size, length in json.loads(array.tobytes()):
+        if not isinstance(dataset, str) or not all(type(number) is int for number in (seed, size, length)):
+            raise InputError(f"a part must have a name and three whole numbers ({[dataset, seed, size, length]})")
+        dataset.encode()  # raises an error for a name that is no text
+        is_power_of_two = size > 0 and size & (size - 1) == 0
+        if seed < 0 or not is_power_of_two or size > MAX_BLOCK_SIZE or not 0 < length <= MAX_BLOCKS_OF_PART:
+            raise InputError(f"{dataset}, seed {seed}, cannot have {length} blocks of {size} images")
+        keys.add((dataset, seed))
+        index.append((dataset, seed, size, length))
+    if not index or len(keys) < len(index) or sum(length for _, _, _, length in index) != blocks:
+        raise InputError(f"the index does not have each of {blocks} blocks once")
+    return index
+
+
+def _check_numbers(arrays: Mapping[str, NDArray[Any]], counts: Integers, sizes: Integers) -> None:
+    """Raise InputError unless the numbers of a file can come from images; `sizes` has the block size of each block."""
+    images, correct = counts[:, 0], counts[:, 1]
+    in_bins, hits = counts[:, 2 : 2 + BINS], counts[:, 2 + BINS :]
+    if (images < 1).any() or (images > sizes).any():
+        raise InputError("a block has no image, or more than its size")
+    if (counts < 0).any() or (counts > images[:, None]).any() or (hits > in_bins).any():
+        raise InputError("a count is negative, or larger than what it is a part of")
+    if (in_bins.sum(axis=1) > images).any() or (hits.sum(axis=1) > correct).any():
+        raise InputError("the counts of bins are more than those of all images")
+    sums, cells, values = arrays["sums"], arrays["cells"], arrays["values"]
+    if not (np.abs(sums) < MAX_SUM).all():  # not a number compares false
+        raise InputError(f"a sum is not finite, or beyond {MAX_SUM:g}")
+    if cells.size and not 0 <= cells.min() <= cells.max() < len(images) * BINS * CELLS:
+        raise InputError("a cell is not in any block")
+    if not (np.abs(values) <= images[cells // (BINS * CELLS)]).all():
+        raise InputError("a residual is larger than the images of its block")

@@ -32,7 +32,8 @@ def deliver(sweep: Path, into: str | None, *, verify: bool, retry_for: float) ->
         yield f"{name}: {_result_text(result)}"
         if result.left_out:
             first = min(result.left_out)
-            note(f"left out {plural(len(result.left_out), 'link')} that lead out of the folder, such as {first}")
+            reason = "too large, or a link out of the folder"
+            note(f"left out {plural(len(result.left_out), 'file')} ({reason}), such as {first}")
     first_link, *other_links = mlflow_links(folder, uri)
     yield f"see them: {first_link}"
     for line in other_links:

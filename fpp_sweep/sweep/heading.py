@@ -65,7 +65,7 @@ def _final_stage(search: Mapping[str, Any]) -> str:
     seeds = finalists.get("seeds", 1)
     if seeds == 1:
         return "the front on test, with one seed"
-    text = f"up to {finalists['count']} finalists with {seeds} seeds each, the best of them on test"
+    text = f"up to {finalists.get('count', 0)} finalists with {seeds} seeds each, the best of them on test"
     if search.get("wall_clock") or search.get("gpu_hours"):
         text += "; beyond the budget of time"  # it ends the search only
     return text

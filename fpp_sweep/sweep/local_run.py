@@ -18,6 +18,7 @@ from fpp_sweep.spec.messages import note, plural
 from fpp_sweep.spec.process import set_thread_defaults, terminable
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.folders import sweep_folder
+from fpp_sweep.sweep.local_trials import has_requested_trial, open_context
 from fpp_sweep.sweep.preflight import check_before_local_start
 from fpp_sweep.sweep.recording import SweepRecorder, recording_end
 from fpp_sweep.sweep.resume import undo_if_refused
@@ -42,26 +43,11 @@ def run_locally(space: Space, options: Options | None = None, on_trial: TrialCal
             begin(folder, start)
             if start.tracking_uri:
                 check_store(start.tracking_uri)
-            _run_trials(_open(space, folder, options), space, on_trial)
+            _run_trials(open_context(space, folder, options), space, on_trial)
         write_report(folder, pages=True)
         if start.tracking_uri:
             sync_folder(folder, start.tracking_uri)
     return Sweep(folder)
-
-
-def _open(space: Space, folder: SweepFolder, options: Options) -> TrialContext:
-    from fpp_sweep.sweep.local_worker import open_locally  # loads torch, after all names were checked
-
-    plan, executor = open_locally(space, folder, options.plugins)
-    return TrialContext(
-        folder=folder,
-        executor=executor,
-        plan=plan,
-        objectives=space.objectives,
-        constraints=space.constraints,
-        search_split=space.search.split,
-        plugins=options.plugins,
-    )
 
 
 def _run_trials(context: TrialContext, space: Space, on_trial: TrialCallback | None) -> None:
@@ -90,12 +76,16 @@ def _run_trials(context: TrialContext, space: Space, on_trial: TrialCallback | N
 
 
 def _write_listed_trials(space: Space, folder: SweepFolder) -> list[str]:
-    """Write a record for each point that has none yet, and return the names of all of them in their order."""
+    """Write a record for each point that has none yet, and return the names of all of them in their order.
+
+    A record with another config than the point's is set aside: another person may have written it into the folder.
+    """
     names = []
     for number, (origin, values) in enumerate(space.queue()[: space.search.trials]):
         name = trial_name(number)
-        if not folder.has_usable_trial(name):
-            config = space.resolve(values)
-            folder.write_trial(waiting_record(name, "trial", config, number=number, origin=origin, params=values))
+        config = space.resolve(values)
+        wanted = waiting_record(name, "trial", config, number=number, origin=origin, params=values)
+        if not has_requested_trial(folder, wanted):
+            folder.write_trial(wanted)
         names.append(name)
     return names

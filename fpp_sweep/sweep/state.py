@@ -27,10 +27,13 @@ def is_abandoned(folder: SweepFolder, info: SweepInfo) -> bool:
 
 
 def resume_command(folder: SweepFolder, info: SweepInfo) -> str:
-    """Return the command that resumes the sweep; empty if it runs, or has come to its end."""
+    """Return the command that resumes the sweep; empty if it runs, has come to its end, or no command is known."""
     if info.state != "interrupted" and not is_abandoned(folder, info):
         return ""
-    words = shlex.split(info.command)
+    try:
+        words = shlex.split(info.command)
+    except ValueError:  # a quotation that does not end: no command of this package's
+        return ""
     if info.group or not words:  # the command of a reproduction continues it; of a library call no command is known
         return info.command
     if "--name" not in words:

@@ -118,9 +118,10 @@ def features_text(records: Sequence[TrialRecord]) -> str:
         results += record.results.values()
     seconds = sum_by_stage(result.features for result in results)
     images = seconds.pop("images", 0.0)
-    if not images:
+    total = math.fsum(seconds.values())
+    if images <= 0 or total <= 0:
         return ""
-    rate = images / math.fsum(seconds.values())
+    rate = images / total
     return f"of {plural(int(images), 'image')} at {rate:.3g} images/s a worker; time went to {time_shares(seconds)}"
 
 

@@ -39,7 +39,7 @@ def trial_lines(folder: SweepFolder, name: str, *, every_metric: bool = False) -
     for split in record.results:
         yield ""
         yield split_text(record, split, shown)
-        for line in skipped_lines(folder.artifacts(name) / split):
+        for line in skipped_lines(folder, name, split):
             yield printable(line)
     yield printable(f"repeat      {repeat_command(folder, folder.info(), record)}")
 
@@ -49,7 +49,7 @@ def print_trial(objectives: Sequence[Objective], folder: SweepFolder, record: Tr
     Screen(sys.stderr).draw([trial_line(record, objectives)])
     for split in record.results:
         lines = [f"{record.name}: {_settings_line(record)}", split_text(record, split, metrics_of(objectives))]
-        lines += [printable(line) for line in skipped_lines(folder.artifacts(record.name) / split)]
+        lines += [printable(line) for line in skipped_lines(folder, record.name, split)]
         print("\n".join(["", *lines]), flush=True)
 
 

@@ -12,8 +12,8 @@ import hashlib
 import io
 import json
 import math
-import os
 import re
+import stat
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,6 +45,8 @@ TAG_LIMIT = 5000  # limit of hosted MLflow; the open one allows 8000
 REASON_LIMIT = 500  # a reason is one cell of a table; the whole traceback is an artifact
 NAME_LIMIT = 120  # length of a run's name that is readable in the legend of a chart
 MAX_JSON_BYTES = 2**28  # limit for a JSON file of the folder
+# limit for an artifact, which a store on another disk copies; logits of 50,000 images and 1,000 classes take 200 MiB
+MAX_ARTIFACT_BYTES = 2**29
 CHANGES_LIMIT = 500  # length of the tag that lists changed params
 # most metrics of a run, enough for the paper's sweeps: six averages, two times, two objectives on test, and both
 # objectives on eleven datasets
@@ -535,19 +537,48 @@ def _improved(info: SweepInfo, record: TrialRecord, best: Mapping[str, float]) -
 
 
 def artifact_files(folder: SweepFolder, subfolder: Path, prefix: str, left_out: set[str]) -> dict[str, Path]:
-    """Return the files below a subfolder by artifact name; add links out of the sweep's folder to `left_out`."""
+    """Return the files below a subfolder by artifact name.
+
+    Add links out of the sweep's folder, and files larger than MAX_ARTIFACT_BYTES, to `left_out`.
+    """
     artifacts: dict[str, Path] = {}
     if not _is_inside(folder, subfolder, left_out):
         return artifacts
-    for directory, subdirectories, names in os.walk(subfolder):  # does not follow links to folders
-        for name in (*subdirectories, *names):
-            path = Path(directory, name)
-            is_being_written = name.startswith(".")
-            if is_being_written or (path.is_symlink() and not _is_inside(folder, path, left_out)):
+    waiting = [subfolder]  # folders, which may be nested deeper than calls can be
+    while waiting:
+        for path in _entries_of(waiting.pop()):
+            is_link = path.is_symlink()
+            if path.is_dir() and not is_link:
+                waiting.append(path)
                 continue
-            if path.is_file():
+            is_being_written = path.name.startswith(".")
+            if is_being_written or (is_link and not _is_inside(folder, path, left_out)):
+                continue
+            size = _file_size(path)
+            if size > MAX_ARTIFACT_BYTES:
+                left_out.add(str(path.relative_to(folder.path)))
+            elif size >= 0:
                 artifacts[f"{prefix}{path.relative_to(subfolder).as_posix()}"] = path
     return dict(sorted(artifacts.items()))
+
+
+def _entries_of(directory: Path) -> list[Path]:
+    """Return the entries of a folder; none if it cannot be listed."""
+    try:
+        return list(directory.iterdir())
+    except OSError:
+        return []
+
+
+def _file_size(path: Path) -> int:
+    """Return the size of a regular file; -1 for anything else, and for a file that is gone."""
+    try:
+        status = path.stat()
+    except OSError:
+        return -1
+    if not stat.S_ISREG(status.st_mode):
+        return -1
+    return status.st_size
 
 
 def _is_inside(folder: SweepFolder, path: Path, left_out: set[str]) -> bool:

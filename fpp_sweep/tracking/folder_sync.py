@@ -78,7 +78,7 @@ class SyncResult:
     updated: int = 0  # runs that were created or changed
     created: int = 0  # runs that MLflow did not have
     restored: list[str] = field(default_factory=list)  # names of runs that were deleted in MLflow
-    left_out: set[str] = field(default_factory=set)  # artifacts that are links out of the folder
+    left_out: set[str] = field(default_factory=set)  # artifacts that are links out of the folder, or too large
 
 
 @dataclass(frozen=True, slots=True)

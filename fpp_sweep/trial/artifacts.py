@@ -15,18 +15,21 @@ matplotlib takes half a second to load, so it is imported when a trial writes it
 
 from __future__ import annotations
 
+import glob
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pyarrow
-from pyarrow import parquet
+from pyarrow import compute, parquet, types
 
 from fpp_sweep.core.metrics import Confidences, Predictions
-from fpp_sweep.records.measurements import block_stats_file, read_block_stats
+from fpp_sweep.records.measurements import BLOCK_STATS_FILE, block_stats_file, read_block_stats
+from fpp_sweep.records.reliability import FILE as RELIABILITY_FILE
 from fpp_sweep.records.reliability import write_reliability
+from fpp_sweep.records.skipped_images import FILE as SKIPPED_FILE
 from fpp_sweep.records.skipped_images import SkippedImage, write_skipped
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import files_inside, open_inside, require_inside, write_json, written_whole
@@ -34,23 +37,30 @@ from fpp_sweep.statistics.block_stats import BlockStats, to_bytes
 from fpp_sweep.trial.trial import DatasetResult
 
 FITTED_ON = "fitted_on"  # the folder in a split's folder
+PREDICTIONS = ".predictions.parquet"  # the end of a file's name
+NEEDED = ("id", "label", "predicted", "confidence", "nll", "brier")  # columns that metrics are computed from
+# limits of a file that is read: rows and decoded bytes; a file without compression has far less for its size
+FREE_ROWS = 2**20  # of a file of any size
+FREE_BYTES = 2**26
+MAX_RATIO = 64  # decoded bytes for each byte of the file beyond FREE_BYTES
+MAX_LOSS = 1e3  # above the NLL of a probability of 0
+BYTES_OF_TEXT = 64  # of a text in memory, besides its characters
 
 
 def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, title: str) -> None:
     """Write all files of a trial on one split."""
     from fpp_sweep.trial.diagram import reliability_panels  # start-up time: loads matplotlib
 
-    for subfolder in (f"{split}/{FITTED_ON}", "prompts"):
-        require_inside(folder, folder / subfolder)
+    _require_own_files(folder, results, split)
     block_stats: dict[str, dict[tuple[str, int], BlockStats]] = {}  # by post-hoc map; empty: of the method itself
     first_seed = results[0].seed
     panels = {}
     for result in results:
         dataset = result.dataset
         name = f"{dataset.name}.seed{result.seed}"
-        write_predictions(result.predictions, dataset.classes, folder / split / f"{name}.predictions.parquet")
+        write_predictions(result.predictions, dataset.classes, folder / split / f"{name}{PREDICTIONS}")
         if result.fitted_on is not None:
-            fitted_on = folder / split / FITTED_ON / f"{name}.predictions.parquet"
+            fitted_on = folder / split / FITTED_ON / f"{name}{PREDICTIONS}"
             write_predictions(result.fitted_on, dataset.classes, fitted_on)
         if result.prompt is not None:
             with written_whole(folder / "prompts" / f"{name}.safetensors") as partial:
@@ -69,6 +79,20 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
         write_json(folder / split / "posthoc.json", fits)
     write_skipped(folder / split, skipped_images(results))
     reliability_panels(panels, folder / split / "reliability.png", title=title)
+
+
+def _require_own_files(folder: Path, results: Sequence[DatasetResult], split: str) -> None:
+    """Raise InputError before anything is written if a link, or the name of a dataset, leads out of the folder."""
+    names = [BLOCK_STATS_FILE, RELIABILITY_FILE, SKIPPED_FILE, "posthoc.json", "reliability.png"]
+    paths = [folder / split / name for name in names]
+    for result in results:
+        name = f"{result.dataset.name}.seed{result.seed}"
+        paths.append(folder / split / f"{name}{PREDICTIONS}")
+        paths.append(folder / split / FITTED_ON / f"{name}{PREDICTIONS}")
+        paths.append(folder / "prompts" / f"{name}.safetensors")
+        paths += [folder / split / block_stats_file(posthoc) for posthoc in result.mapped]
+    for path in paths:
+        require_inside(folder, path)
 
 
 def skipped_images(results: Sequence[DatasetResult]) -> list[SkippedImage]:
@@ -104,9 +128,13 @@ def changed(folder: Path) -> int:
     return folder.stat().st_mtime_ns
 
 
-def prediction_files(folder: Path, split: str, dataset: str = "*") -> list[Path]:
-    """Return the files of a trial's predictions; raise InputError for a link out of the trial's folder."""
-    files = files_inside(folder, folder / split, f"{dataset}.seed*.predictions.parquet")
+def prediction_files(folder: Path, split: str, dataset: str | None = None) -> list[Path]:
+    """Return the files of a trial's predictions, of all datasets or of one, sorted.
+
+    Raise InputError for a link out of the trial's folder.
+    """
+    name = "*" if dataset is None else glob.escape(dataset)
+    files = files_inside(folder, folder / split, f"{name}.seed*{PREDICTIONS}")
     for file in files:
         open_inside(folder, file).close()  # pyarrow would wait for a pipe, and follow a link
     return files
@@ -114,18 +142,116 @@ def prediction_files(folder: Path, split: str, dataset: str = "*") -> list[Path]
 
 def _from_predictions(folder: Path, split: str) -> Iterator[tuple[tuple[str, int], BlockStats]]:
     for path in prediction_files(folder, split):
-        dataset, _, seed = path.name.removesuffix(".predictions.parquet").rpartition(".seed")
+        dataset, _, seed = path.name.removesuffix(PREDICTIONS).rpartition(".seed")
+        rows = read_predictions(path)
         try:
-            rows = read_predictions(path)
-        except (ValueError, KeyError) as error:  # pyarrow's errors are such
+            stats = BlockStats.of(dataset, rows["id"], Confidences.of(rows), rows["nll"], rows["brier"])
+            yield (dataset, int(seed)), stats
+        except ValueError as error:  # the name has no seed, or is no text
             raise InputError(f"{path}: not readable as predictions ({error}); delete it") from error
-        yield (dataset, int(seed)), BlockStats.of(dataset, rows["id"], Confidences.of(rows), rows["nll"], rows["brier"])
 
 
 def read_predictions(path: Path) -> dict[str, Any]:
-    """Return the columns that `write_predictions` wrote, without logits, with samples in the order of their names."""
-    table = parquet.read_table(path).sort_by("id")
-    return {name: table[name].to_numpy() for name in table.column_names if name != "logits"}
+    """Return the columns that `write_predictions` wrote, without logits, with samples in the order of their names.
+
+    Raise InputError if they cannot be read, or metrics cannot be computed from them.
+    """
+    table = read_columns(path, lambda name: name != "logits")
+    _require_measurable(path, table)
+    table = table.sort_by("id")
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def _require_measurable(path: Path, table: pyarrow.Table) -> None:
+    """Raise InputError unless a table has the columns of NEEDED, with the values that they must have."""
+    require_texts(path, table)
+    for name in NEEDED[1:]:
+        if name not in table.column_names or table[name].null_count:
+            raise InputError(f"{path}: has no `{name}` for each sample; delete it")
+        is_whole = name in ("label", "predicted")
+        if not (types.is_integer if is_whole else types.is_floating)(table[name].type):
+            raise InputError(f"{path}: `{name}` must hold numbers ({table[name].type}); delete it")
+        values = table[name].to_numpy()
+        upper = 1.0 if name == "confidence" else MAX_LOSS
+        if not is_whole and not ((values >= 0) & (values <= upper)).all():  # not a number compares false
+            raise InputError(f"{path}: `{name}` must lie in 0..{upper:g}; delete it")
+
+
+def require_texts(path: Path, table: pyarrow.Table) -> None:
+    """Raise InputError unless a table has rows, and a column `id` with the name of each row's sample."""
+    if "id" not in table.column_names:
+        raise InputError(f"{path}: has no column `id`, the names of samples; delete it")
+    if not table.num_rows or table["id"].null_count or not types.is_string(table["id"].type):
+        raise InputError(f"{path}: `id` must hold names of samples ({table['id'].type}, {table.num_rows} rows)")
+
+
+def require_proportion(path: Path, decoded: float, rows: int) -> None:
+    """Raise InputError for a file that takes far more memory than its size, as no file of predictions does."""
+    size = path.stat().st_size
+    if rows > FREE_ROWS + size or decoded > FREE_BYTES + MAX_RATIO * size:
+        raise InputError(
+            f"{path}: would take {decoded / 2**20:.0f} MiB of memory, with {rows} rows, from a file of "
+            f"{size / 2**20:.1f} MiB; if it is right, write it without compression"
+        )
+
+
+def read_columns(path: Path, is_wanted: Callable[[str], bool]) -> pyarrow.Table:
+    """Return columns of a parquet file; raise InputError if it cannot be read, or `require_proportion` refuses it."""
+    try:
+        with parquet.ParquetFile(path) as file:
+            names = [name for name in file.schema_arrow.names if is_wanted(name)]
+            if len(set(names)) < len(names):
+                raise InputError(f"{path}: has two columns of one name; delete it, or write it again")
+            texts = _require_small_columns(path, file, names)
+        # columns of texts are read as positions in the list of distinct texts: one long text may stand in many rows
+        with parquet.ParquetFile(path, read_dictionary=texts) as file:
+            table = file.read(names)
+        return _with_texts(path, table, texts)
+    except InputError:
+        raise
+    except Exception as error:  # pyarrow raises nearly anything on a damaged file
+        if isinstance(error, OSError) and error.errno:
+            raise
+        problem = " ".join(str(error).split())
+        raise InputError(f"{path}: not readable as parquet ({problem}); delete it, or write it again") from error
+
+
+def _require_small_columns(path: Path, file: parquet.ParquetFile, names: Sequence[str]) -> list[str]:
+    """Check the sizes that a file states of its columns; return the columns that hold texts."""
+    metadata, schema = file.metadata, file.schema
+    texts = []
+    decoded = 0
+    for position in range(metadata.num_columns):
+        column = schema.column(position)
+        if column.path not in names and column.path.partition(".")[0] not in names:
+            continue
+        width = 8
+        if column.physical_type == "BYTE_ARRAY":
+            if column.max_repetition_level:
+                raise InputError(f"{path}: `{column.path}` holds lists of texts; delete it")
+            texts.append(column.path)
+            width = BYTES_OF_TEXT
+        for group in range(metadata.num_row_groups):
+            chunk = metadata.row_group(group).column(position)
+            decoded += chunk.total_uncompressed_size + chunk.num_values * max(width, column.length)
+    require_proportion(path, decoded, metadata.num_rows)
+    return texts
+
+
+def _with_texts(path: Path, table: pyarrow.Table, texts: Sequence[str]) -> pyarrow.Table:
+    """Return a table whose columns of distinct texts are columns of texts, if these are not too long together."""
+    total = 0
+    for position, field in enumerate(table.schema):
+        if not types.is_dictionary(field.type):
+            continue
+        column = table.column(position)
+        if field.name in texts:
+            for chunk in column.chunks:
+                lengths = compute.binary_length(chunk.dictionary).take(chunk.indices)
+                total += compute.sum(lengths).as_py() or 0
+            require_proportion(path, total, table.num_rows)
+        table = table.set_column(position, field.name, column.cast(field.type.value_type))
+    return table
 
 
 def write_predictions(predictions: Predictions, classes: Sequence[str], path: Path) -> None:

@@ -19,11 +19,12 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow.csv
 from numpy.typing import NDArray
-from pyarrow import parquet
+from pyarrow import compute, types
 
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.statistics.posthoc_maps import Integers, Numbers, softmax
+from fpp_sweep.trial.artifacts import read_columns, require_proportion, require_texts
 
 Kind = Literal["logits", "probabilities"]
 KINDS: tuple[Kind, ...] = ("logits", "probabilities")
@@ -92,13 +93,16 @@ def read_rows(path: Path) -> ImportedRows:
         columns = _read_npz(path) if path.suffix == ".npz" else _read_table(path)
     except InputError:
         raise
-    except (OSError, ValueError, zipfile.BadZipFile) as error:  # pyarrow's errors are such
-        problem = " ".join(str(error).split())
+    except Exception as error:  # NumPy, zipfile and pyarrow raise nearly anything on a damaged file
+        problem = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"{path}: not readable as {path.suffix[1:]} ({problem}); write it again") from error
     return _checked_rows(path, columns)
 
 
 def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    with zipfile.ZipFile(path) as archive:
+        decoded = sum(member.file_size for member in archive.infolist())
+    require_proportion(path, decoded, 0)
     with path.open("rb") as content, np.load(content, allow_pickle=False) as file:
         return dict(file)
 
@@ -109,7 +113,7 @@ def _read_table(path: Path) -> dict[str, NDArray[Any]]:
         texts = {name: pyarrow.string() for name in ("id", "dataset", "split")}
         table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=texts))
     else:
-        table = parquet.read_table(path)
+        table = read_columns(path, _is_read)
     columns: dict[str, NDArray[Any]] = {}
     for name in ("id", *COLUMNS):
         if name in table.column_names:
@@ -117,18 +121,25 @@ def _read_table(path: Path) -> dict[str, NDArray[Any]]:
     for kind in KINDS:
         names = [name for name in table.column_names if name.startswith(f"{kind}.")]
         if kind in table.column_names:
-            columns[kind] = _padded(table[kind].to_pylist())
+            columns[kind] = _padded(path, table[kind])
         elif names:
             columns[kind] = _joined(path, table, kind, names)
     return columns
 
 
-def _padded(lists: Sequence[Sequence[float]]) -> Numbers:
-    """Return lists as rows, with NaN behind short ones."""
-    widths = [len(values) for values in lists]
-    rows = np.full((len(lists), max(widths, default=0)), np.nan)
-    for row, values in enumerate(lists):
-        rows[row, : len(values)] = values
+def _is_read(name: str) -> bool:
+    """Return whether a column of a file is read: further columns may hold anything."""
+    return name in ("id", *COLUMNS) or name.partition(".")[0] in KINDS
+
+
+def _padded(path: Path, column: Any) -> Numbers:
+    """Return a column of lists as rows, with NaN behind short ones."""
+    lengths = compute.list_value_length(column).fill_null(0).to_numpy()
+    width = int(lengths.max(initial=0))
+    require_proportion(path, 8 * len(lengths) * width, len(lengths))
+    values = compute.list_flatten(column).cast("float64").to_numpy()  # a missing value is NaN
+    rows = np.full((len(lengths), width), np.nan)
+    rows[np.arange(width) < lengths[:, None]] = values
     return rows
 
 
@@ -155,7 +166,11 @@ def _checked_rows(path: Path, columns: dict[str, NDArray[Any]]) -> ImportedRows:
         )
     if "id" not in columns:
         raise InputError(f"{path}: has no column `id`, the names of samples; docs/import.md shows where to find them")
-    values = np.asarray(columns[kinds[0]], np.float64)
+    values = columns[kinds[0]]
+    if values.dtype.kind not in "iuf":
+        raise InputError(f"{path}: {kinds[0]} must hold numbers ({values.dtype})")
+    require_proportion(path, 8 * values.size, len(values) if values.ndim else 0)
+    values = np.asarray(values, np.float64)
     if values.ndim != 2 or not values.size:
         raise InputError(f"{path}: {kinds[0]} must be samples times classes (shape {values.shape})")
     optional = {}
@@ -172,21 +187,44 @@ def _checked_rows(path: Path, columns: dict[str, NDArray[Any]]) -> ImportedRows:
 
 
 def read_samples(path: Path, dataset: str, split: str) -> Samples:
-    """Return the samples of a file that `artifacts.write_predictions` wrote."""
-    table = parquet.read_table(path, columns=["id", "label"])
-    classes = json.loads((table.schema.metadata or {}).get(b"classes", b"null"))
-    if classes is None:
+    """Return the samples of a file that `artifacts.write_predictions` wrote; raise InputError if it is damaged."""
+    table = read_columns(path, lambda name: name in ("id", "label"))
+    require_texts(path, table)
+    classes = _classes_of(path, table.schema.metadata or {})
+    if "label" not in table.column_names or not types.is_integer(table["label"].type) or table["label"].null_count:
+        raise InputError(f"{path}: has no whole number `label` for each sample; evaluate again")
+    labels = table["label"].to_numpy()
+    if not 0 <= labels.min() <= labels.max() < len(classes):
+        raise InputError(f"{path}: has a label that is none of its {len(classes)} classes; evaluate again")
+    names = table["id"].to_pylist()
+    return Samples(dataset=dataset, split=split, classes=classes, labels=dict(zip(names, labels.tolist(), strict=True)))
+
+
+def _classes_of(path: Path, metadata: Mapping[bytes, bytes]) -> tuple[str, ...]:
+    """Return the names of classes that a file states; raise InputError if it has none."""
+    try:
+        classes = json.loads(metadata.get(b"classes", b"null"))
+    except (ValueError, RecursionError):
+        classes = None
+    if not isinstance(classes, list) or not classes or not all(isinstance(name, str) for name in classes):
         raise InputError(f"{path}: does not name its classes; evaluate again with this version")
-    labels = dict(zip(table["id"].to_pylist(), table["label"].to_pylist(), strict=True))
-    return Samples(dataset=dataset, split=split, classes=tuple(classes), labels=labels)
+    return tuple(classes)
 
 
 def read_logits(path: Path, samples: Samples) -> Predictions | None:
     """Return the predictions of such a file with their logits; None if it has no logits."""
-    if "logits" not in parquet.read_schema(path).names:
+    table = read_columns(path, lambda name: name in ("id", "logits"))
+    if "logits" not in table.column_names:
         return None
-    table = parquet.read_table(path, columns=["id", "logits"])
-    logits = np.array(table["logits"].to_pylist(), np.float64)
+    require_texts(path, table)
+    try:
+        logits = _padded(path, table["logits"])
+    except InputError:
+        raise
+    except (ValueError, NotImplementedError, TypeError) as error:  # pyarrow's errors are such
+        raise InputError(f"{path}: `logits` must hold lists of numbers ({error}); evaluate again") from error
+    if logits.shape[1] != len(samples.classes) or not np.isfinite(logits).all():
+        raise InputError(f"{path}: `logits` must have a number for each of {len(samples.classes)} classes")
     return _predictions(table["id"].to_pylist(), samples, softmax(logits), logits)
 
 

@@ -1,7 +1,8 @@
 """Templates: several texts for each class, which classify images as an ensemble, without a prompt.
 
 A template is a text with `{}` for the class name. A user's JSON file has a list of templates, or an object with a list
-of texts for each class, such as descriptions by a language model.
+of texts for each class, such as descriptions by a language model. Messages show nothing of a file that is wrong: the
+settings of another person may name any file.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from typing import Any
 from fpp_sweep.core.datasets.open_clip_lists import templates as open_clip_templates
 from fpp_sweep.spec.config import is_template_file
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import read_at_most
 from fpp_sweep.spec.messages import warn_once
 from fpp_sweep.spec.released import FALLBACK_TEMPLATES, released_templates, resolved_templates
+
+MAX_BYTES = 2**26  # 50 long descriptions of each of a thousand classes have 10 MB
 
 
 def texts_by_class(templates: str, dataset: str, classes: Sequence[str]) -> list[list[str]]:
@@ -40,7 +44,7 @@ def texts_by_class(templates: str, dataset: str, classes: Sequence[str]) -> list
 
 def file_digest(path: str) -> str:
     """Return a hash of the contents of a template file: 16 hexadecimal digits."""
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+    return hashlib.sha256(_read(Path(path))).hexdigest()[:16]
 
 
 def _fill_in_names(templates: Sequence[str], names: Sequence[str]) -> list[list[str]]:
@@ -65,24 +69,38 @@ def _select_texts(content: dict[str, Any], path: str, dataset: str, names: Seque
 
 def _read_template_file(path: Path) -> dict[str, Any] | list[str]:
     """Return a file's list of templates, or its object with lists of texts by class."""
+    read = _read(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not a readable JSON file ({error})", "adapt.templates") from error
+        content = json.loads(read.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(path, type(error).__name__) from None
     if isinstance(content, dict):
         return content
     templates = _require_texts(content, str(path))
-    for template in templates:
-        if template.count("{}") != 1:
-            raise InputError(f"{path}: a template needs {{}} once, for the class name ({template!r})")
+    for number, template in enumerate(templates, start=1):
+        count = template.count("{}")
+        if count != 1:
+            raise InputError(f"{path}: a template needs {{}} once, for the class name (entry {number} has {count})")
     return templates
+
+
+def _read(path: Path) -> bytes:
+    """Return a file's content; raise InputError if it cannot be read, is too large, or is a pipe."""
+    try:
+        return read_at_most(path, MAX_BYTES)
+    except OSError as error:
+        raise _unreadable(path, error.strerror or error) from error
+
+
+def _unreadable(path: Path, reason: object) -> InputError:
+    return InputError(f"{path}: not a readable JSON file ({reason}); correct it, or name another", "adapt.templates")
 
 
 def _require_texts(value: Any, where: str) -> list[str]:
     """Return a list of texts; raise InputError for anything else."""
     if not isinstance(value, list) or not value:
         raise InputError(f'{where}: must be a list of texts, such as ["a photo of a {{}}."]')
-    for text in value:
+    for number, text in enumerate(value, start=1):
         if not isinstance(text, str) or not text.strip():
-            raise InputError(f"{where}: has an entry that is not a text ({text!r}); take it out")
+            raise InputError(f"{where}: entry {number} is empty or not a text; take it out")
     return value

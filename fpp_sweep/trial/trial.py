@@ -16,7 +16,7 @@ from typing import Protocol
 
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import Predictions, concatenate, score
-from fpp_sweep.records.records import SplitResult
+from fpp_sweep.records.records import MAX_NUMBER, SplitResult
 from fpp_sweep.space.work import Search
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
@@ -456,6 +456,9 @@ def scores_of(result: DatasetResult) -> ValuesByName:
         for metric, value in score(predictions).items():
             if metric not in catalogue.ACCURACIES:
                 scores[f"{metric}@{map_name}"] = value
+    for metric, value in scores.items():
+        if not abs(value) <= MAX_NUMBER:  # a record with it could not be read
+            raise FloatingPointError(f"metric {metric} is {value:g}, beyond {MAX_NUMBER:g}")
     return scores
 
 

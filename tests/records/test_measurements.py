@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
-from fpp_sweep.records.measurements import measure
+import numpy as np
+
+from fpp_sweep.records.measurements import block_stats_file, measure, read_block_stats
+from fpp_sweep.statistics.block_stats import to_bytes
 from tests.kit.measured import World, write_measured_sweep
 
 
@@ -25,3 +28,33 @@ def test_a_file_is_read_again_once_its_folder_has_changed(tmp_path):
         samples = measure(folder, folder.trials(), "val", ["accuracy"]).samples
         measured = samples.metric("trial-0002", "accuracy")
         assert abs(measured.value - folder.trial("trial-0002").values[0]) < 1e-6
+
+
+def test_statistics_after_a_map_are_of_the_same_datasets_and_seeds(tmp_path):
+    folder = write_measured_sweep(tmp_path / "sweep", World(80), {"trial-0002": (0.7, 0.1)}, seeds=(0, 1))
+    table = dict(read_block_stats(folder.artifacts("trial-0002"), "val"))
+    file = folder.artifacts("trial-0002") / "val" / block_stats_file("sals")
+    file.write_bytes(to_bytes(table))
+    measured = measure(folder, folder.trials(), "val", ["accuracy", "ece@sals"])
+    assert {"accuracy", "ece@sals"} <= set(measured.samples.records["trial-0002"].metrics)
+    del table["digits", 1]
+    file.write_bytes(to_bytes(table))
+    measured = measure(folder, folder.trials(), "val", ["accuracy", "ece@sals"])
+    assert measured.samples.records == {}
+    assert measured.notes == [
+        "trial-0002: block statistics of split val are ignored: block_stats@sals.npz is of other images than "
+        "block_stats.npz"
+    ]
+
+
+def test_a_file_without_images_is_ignored_with_a_note(tmp_path):
+    folder = write_measured_sweep(tmp_path / "sweep", World(80), {"trial-0002": (0.7, 0.1), "trial-0003": (0.6, 0.1)})
+    file = folder.artifacts("trial-0002") / "val" / block_stats_file("")
+    arrays = dict(np.load(file))
+    np.savez_compressed(file, **(arrays | {"counts": np.zeros_like(arrays["counts"])}))
+    measured = measure(folder, folder.trials(), "val", ["accuracy"])
+    assert set(measured.samples.records) == {"trial-0003"}
+    assert measured.notes == [
+        "trial-0002: block statistics of split val are ignored: not a file of block statistics: "
+        "a block has no image, or more than its size"
+    ]

@@ -1,8 +1,15 @@
 """Images that a trial skipped: the file has those of the trial's last run."""
 
+import json
+
 import pytest
 
+from fpp_sweep import show
+from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.skipped_images import FILE, read_skipped, skipped_lines, write_skipped
+from fpp_sweep.report.results_file import write_results
+from fpp_sweep.spec.errors import InputError
+from tests.kit.records import build_sweep
 
 IMAGES = [
     {"dataset": "pets", "seed": 0, "image": "a.jpg", "reason": "a.jpg: truncated"},
@@ -10,25 +17,94 @@ IMAGES = [
     {"dataset": "pets", "seed": 1, "image": "a.jpg", "reason": "a.jpg: truncated"},
     {"dataset": "pets", "seed": 1, "image": "b.jpg", "reason": "b.jpg: truncated"},
 ]
+TRIAL = "trial-0001"
 
 
-def test_images_are_counted_once_for_all_seeds(tmp_path):
-    write_skipped(tmp_path, IMAGES)
-    assert read_skipped(tmp_path) == IMAGES
-    assert skipped_lines(tmp_path) == ["skipped pets: 2 images, such as a.jpg: truncated"]
+@pytest.fixture
+def folder(tmp_path):
+    return SweepFolder(tmp_path / "sweep")
 
 
-def test_a_run_without_skipped_images_removes_the_file_of_an_earlier_run(tmp_path):
-    write_skipped(tmp_path, IMAGES)
-    write_skipped(tmp_path, [])
-    assert read_skipped(tmp_path) == []
-    assert not (tmp_path / FILE).exists()
+@pytest.fixture
+def split_folder(folder):
+    path = folder.artifacts(TRIAL) / "val"
+    path.mkdir(parents=True)
+    return path
+
+
+def test_images_are_counted_once_for_all_seeds(folder, split_folder):
+    write_skipped(split_folder, IMAGES)
+    assert read_skipped(folder, TRIAL, "val") == IMAGES
+    assert skipped_lines(folder, TRIAL, "val") == ["skipped pets: 2 images, such as a.jpg: truncated"]
+
+
+def test_a_run_without_skipped_images_removes_the_file_of_an_earlier_run(folder, split_folder):
+    write_skipped(split_folder, IMAGES)
+    write_skipped(split_folder, [])
+    assert read_skipped(folder, TRIAL, "val") == []
+    assert not (split_folder / FILE).exists()
 
 
 DAMAGED = {"empty": "", "a mapping": "{}", "a number": "[3]", "keys": '[{"dataset": "pets"}]', "deep": "[" * 100_000}
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_file_counts_as_no_skipped_images(tmp_path, content):
-    (tmp_path / FILE).write_text(content)
-    assert read_skipped(tmp_path) == []
+def test_a_damaged_file_counts_as_no_skipped_images(folder, split_folder, content):
+    (split_folder / FILE).write_text(content)
+    assert read_skipped(folder, TRIAL, "val") == []
+
+
+# ------------------------------------------------------------ files outside the sweep's folder
+
+
+@pytest.fixture
+def outside(tmp_path):
+    path = tmp_path / "outside"
+    write_skipped(path, [{**IMAGES[0], "reason": "SECRET"}])
+    return path
+
+
+def with_link(sweep, outside):
+    path = sweep.artifacts(TRIAL) / "val"
+    path.symlink_to(outside)
+    return "val"
+
+
+def with_absolute_split(sweep, outside):
+    return rename_split(sweep, str(outside))
+
+
+def with_relative_split(sweep, outside):
+    return rename_split(sweep, "../../../outside")
+
+
+def rename_split(sweep, split):
+    record = json.loads(sweep.trial_file(TRIAL).read_text())
+    sweep.trial_file(TRIAL).write_text(json.dumps(record | {"results": {split: record["results"]["val"]}}))
+    info = json.loads(sweep.info_file.read_text())
+    sweep.info_file.write_text(json.dumps(info | {"search_split": split}))
+    return split
+
+
+@pytest.mark.parametrize("change", [with_link, with_absolute_split, with_relative_split])
+def test_no_file_outside_the_sweeps_folder_is_read(tmp_path, outside, change, capsys):
+    sweep = build_sweep(tmp_path / "sent", report=False)
+    split = change(sweep, outside)
+    with pytest.raises(InputError):
+        skipped_lines(sweep, TRIAL, split)
+    with pytest.raises(InputError):
+        show.main([str(sweep.path), TRIAL])
+    with pytest.raises(InputError):
+        write_results(sweep)
+    out, err = capsys.readouterr()
+    assert "SECRET" not in out + err
+    assert not list(sweep.path.glob("results.json"))
+
+
+def test_skipped_images_of_a_trial_are_shown_and_in_the_results(tmp_path, capsys):
+    sweep = build_sweep(tmp_path / "sent", report=False)
+    write_skipped(sweep.artifacts(TRIAL) / "val", IMAGES)
+    show.main([str(sweep.path), TRIAL])
+    assert "skipped pets: 2 images, such as a.jpg: truncated" in capsys.readouterr().out
+    trials = json.loads(write_results(sweep).read_text())["trials"]
+    assert [trial["skipped"] for trial in trials if trial["name"] == TRIAL] == [IMAGES]

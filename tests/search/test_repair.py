@@ -14,12 +14,14 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import TrialRecord
-from fpp_sweep.search import samplers
+from fpp_sweep.records.records import waiting_record
+from fpp_sweep.records.steering import Queue
+from fpp_sweep.search import repair, samplers
 from fpp_sweep.search.repair import repair_records
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.search.study_file import load_study
 from fpp_sweep.space.reading import parse_space
+from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import FileTooLargeError
 from tests.kit.names import PLAIN, named
@@ -51,7 +53,8 @@ def start_sweep(path, sampler="random"):
     folder.write_info(
         replace(sweep_info(name=path.name, state="running"), space=space.plain(), objectives=space.objectives)
     )
-    folder.write_trial(TrialRecord(name=f"baseline-{PLAIN}", kind="baseline", state="waiting"))
+    baseline = space.baselines()[PLAIN]
+    folder.write_trial(waiting_record(f"baseline-{PLAIN}", "baseline", baseline, origin="baseline"))
     study = SweepStudy(folder.study_file, path.name, space)
     for end in ENDS:
         record = next_record(study, end)
@@ -69,7 +72,14 @@ def write_killed_sweep(path, sampler="random"):
 
 def next_record(study, end):
     number, origin, params = study.ask()
-    fields = {"origin": origin, "params": params, "key": "k", "generation": study.generation(number)}
+    config = space_with_sampler().resolve(params)
+    fields = {
+        "origin": origin,
+        "params": params,
+        "config": config.flat(),
+        "key": keys.of_config(config),
+        "generation": study.generation(number),
+    }
     if end != "complete":
         return failed(number, "why", state=end, **fields)
     accuracy, ece = 40.0 + len(repr(params)), 10.0 + params["fpp.gamma2"]
@@ -242,6 +252,110 @@ def test_a_trial_with_a_huge_number_is_set_aside_or_not_restored(folder):
     assert [record.number for record in folder.trials() if record.kind == "trial"] == list(range(7))
 
 
+CONTRADICTIONS = {
+    "a baseline": {"kind": "baseline", "number": None, "config": {}},
+    "an import": {"kind": "baseline", "number": None, "origin": "imported"},
+    "a baseline with a number": {"kind": "baseline"},
+    "a trial without one": {"number": None},
+}
+
+
+@pytest.mark.parametrize("change", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_a_record_whose_name_kind_and_number_disagree_is_set_aside_at_once(folder, change):
+    """A name alone once made the repair try each number up to 10^11."""
+    file = folder.trial_file("trial-99999999999")
+    document = json.loads(folder.trial_file("trial-0002").read_text())
+    file.write_text(json.dumps(document | {"name": file.stem, "number": 99999999999} | change))
+    (note,) = repair_notes(folder)
+    assert "kept as trial-99999999999.json.damaged-" in note
+    assert "trial-0002" in [record.name for record in folder.trials()]
+
+
+def test_the_numbers_of_names_are_bounded_whatever_record_they_are_of(folder, monkeypatch):
+    """The loop over numbers does not rely on the checks of records."""
+    monkeypatch.setattr(repair, "_check_record", lambda *_: None)
+    monkeypatch.setattr(repair, "MAX_LOST", 3)
+    document = json.loads(folder.trial_file("trial-0002").read_text())
+    file = folder.trial_file("trial-99999999999")
+    file.write_text(json.dumps(document | {"name": file.stem, "kind": "baseline", "number": None}))
+    assert len(repair_notes(folder)) <= 12
+
+
+BASELINE_DAMAGES = {
+    "config of another": {"config": {"method": "zero_shot", "anchor_prompt": "/etc/passwd"}},
+    "an import that can run": {"origin": "imported", "state": "complete", "config": {"anchor_prompt": "/etc/passwd"}},
+    "a number": {"number": 0},
+}
+
+
+@pytest.mark.parametrize("change", BASELINE_DAMAGES.values(), ids=BASELINE_DAMAGES)
+def test_a_baseline_with_another_config_is_set_aside(folder, change):
+    file = folder.trial_file(f"baseline-{PLAIN}")
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    first, second = repair_notes(folder)
+    assert f"kept as {file.name}.damaged-" in first
+    assert second == f"baseline-{PLAIN} has no usable record; it is run again"
+
+
+def test_a_baseline_that_is_no_longer_requested_keeps_its_record_unless_its_config_differs(folder):
+    space = replace(space_with_sampler(), constraints=())
+    without = replace(space, work=replace(space.work, baselines=("tpt",)))
+    (note,) = repair_records(folder, folder.info(), without)
+    assert note == "baseline-tpt has no usable record; it is run again"
+    unknown = folder.trial_file("baseline-mine")
+    document = json.loads(folder.trial_file(f"baseline-{PLAIN}").read_text())
+    unknown.write_text(json.dumps(document | {"name": "baseline-mine"}))
+    (note, _) = repair_records(folder, folder.info(), without)
+    assert f"{unknown}: name: is not that of a baseline of this package (baseline-mine); kept as" in note
+
+
+def test_a_setting_that_an_older_version_did_not_record_counts_as_its_default(folder):
+    document = json.loads(folder.trial_file("trial-0002").read_text())
+    del document["config"]["measure.views"]
+    document["key"] = keys.digest(document["config"], length=keys.CONFIG_LENGTH)
+    folder.trial_file("trial-0002").write_text(json.dumps(document))
+    assert repair_notes(folder) == []
+
+
+NO_POINTS = {
+    "text": {"fpp.gamma2": "2"},
+    "a list": {"fpp.gamma2": [1]},
+    "nothing": {"fpp.gamma2": None},
+    "huge": {"fpp.gamma2": 10**400},
+    "a switch": {"fpp.draws": True},
+    "outside": {"fpp.gamma2": 99},
+    "an unknown setting": {"more": 1},
+    "empty": {},
+}
+
+
+@pytest.mark.parametrize("values", NO_POINTS.values(), ids=NO_POINTS)
+@pytest.mark.parametrize("is_applied", [False, True])
+def test_an_added_point_that_no_trial_can_have_is_set_aside(folder, values, is_applied):
+    command = folder.send_command("add", values)
+    if is_applied:
+        folder.record_applied(command, "trial-0007", 7)
+    (note,) = repair_notes(folder)
+    assert f"{command.name}.json: " in note
+    assert "values" in note
+    assert note.endswith(", and not applied")
+    study = SweepStudy(folder.study_file, "sweep", space_with_sampler(), folder_queue(folder), folder.trials())
+    assert study.ask()[1] == "sampled"
+
+
+def test_an_added_point_that_the_space_holds_is_kept(folder):
+    folder.record_applied(folder.send_command("add", {"fpp.gamma2": 2, "method": "tpt"}), "trial-0007", 7)
+    assert repair_notes(folder) == []
+    number, origin, settings = SweepStudy(
+        folder.study_file, "sweep", space_with_sampler(), folder_queue(folder), folder.trials()
+    ).ask()
+    assert (number, origin, settings["fpp.gamma2"], settings["method"]) == (7, "added", 2, "tpt")
+
+
+def folder_queue(folder):
+    return Queue.of(folder, folder.info())
+
+
 @pytest.mark.parametrize("sampler", ["random", "tpe", "nsga2"])
 def test_a_resumed_study_asks_for_the_same_next_trial(tmp_path, sampler, monkeypatch):
     monkeypatch.setattr(samplers, "POPULATION_SIZE", 2)
@@ -270,6 +384,11 @@ RECORD_DAMAGES = {
     "params outside": lambda document: json.dumps({**document, "params": {**document["params"], "fpp.gamma2": 99.0}}),
     "params of words": lambda document: json.dumps({**document, "params": {**document["params"], "fpp.draws": "x"}}),
     "an unknown setting": lambda document: json.dumps({**document, "config": {"fpp.gama": 1}}),
+    "config of another": lambda document: json.dumps({**document, "config": {**document["config"], "fpp.draws": 3}}),
+    "key of another": lambda document: json.dumps({**document, "key": "0123456789ab"}),
+    "no trial": lambda document: json.dumps({**document, "kind": "baseline", "number": None}),
+    "without a number": lambda document: json.dumps({**document, "number": None}),
+    "imported": lambda document: json.dumps({**document, "origin": "imported"}),
     "a field too many": lambda document: json.dumps({**document, "more": 1}),
     "deleted": None,
 }

@@ -1,6 +1,9 @@
 """Block statistics: metrics computed from them equal metrics of single images."""
 
+import io
+import json
 import math
+import tracemalloc
 from functools import partial
 
 import numpy as np
@@ -256,3 +259,108 @@ def test_all_metrics_of_a_dataset_share_its_block_statistics(monkeypatch):
     for predictions in parts:
         score(predictions)
     assert [id(predictions) for predictions in computed] == [id(predictions) for predictions in parts]
+
+
+def arrays_of(*parts):
+    """Return the arrays in a file of statistics; each part has a seed."""
+    return dict(np.load(io.BytesIO(to_bytes({("dtd", seed): random_stats(150, seed) for seed in parts or (0, 1)}))))
+
+
+def file_of(arrays):
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def index_of(*rows):
+    return np.frombuffer(json.dumps(rows).encode(), np.uint8)
+
+
+WRONG_ARRAYS = {
+    "no image": lambda arrays: {"counts": np.zeros_like(arrays["counts"])},
+    "negative counts": lambda arrays: {"counts": -arrays["counts"].astype(np.int64)},
+    "huge counts": lambda arrays: {"counts": np.full(arrays["counts"].shape, 2**62)},
+    "counts beyond int64": lambda arrays: {"counts": np.full(arrays["counts"].shape, 2**64 - 1, np.uint64)},
+    "more hits than images": lambda arrays: {"counts": arrays["counts"][:, ::-1]},
+    "counts as text": lambda arrays: {"counts": arrays["counts"].astype("U20")},
+    "few columns of counts": lambda arrays: {"counts": arrays["counts"][:, :2]},
+    "three axes of counts": lambda arrays: {"counts": arrays["counts"][..., None]},
+    "few digests": lambda arrays: {"digests": arrays["digests"][:3]},
+    "one digest": lambda arrays: {"digests": arrays["digests"][0]},
+    "digests as text": lambda arrays: {"digests": arrays["digests"].astype("U20")},
+    "sums as text": lambda arrays: {"sums": arrays["sums"].astype("U20")},
+    "sums of few blocks": lambda arrays: {"sums": arrays["sums"][:, :5]},
+    "three axes of sums": lambda arrays: {"sums": arrays["sums"][..., None]},
+    "sums without value": lambda arrays: {"sums": np.full_like(arrays["sums"], np.nan)},
+    "huge sums": lambda arrays: {"sums": np.full_like(arrays["sums"], 1e308)},
+    "residuals without value": lambda arrays: {"values": np.full_like(arrays["values"], np.nan)},
+    "huge residuals": lambda arrays: {"values": np.full_like(arrays["values"], 1e9)},
+    "residuals as text": lambda arrays: {"values": arrays["values"].astype("U20")},
+    "negative cells": lambda arrays: {"cells": -1 - arrays["cells"]},
+    "cells as numbers": lambda arrays: {"cells": arrays["cells"].astype(np.float64)},
+    "name as number": lambda _: {"index": index_of([1, 0, 2, 75], ["dtd", 1, 2, 75])},
+    "no name": lambda _: {"index": index_of([None, 0, 2, 75], ["dtd", 1, 2, 75])},
+    "list as name": lambda _: {"index": index_of([["dtd"], 0, 2, 75], ["dtd", 1, 2, 75])},
+    "name that is no text": lambda _: {"index": index_of(["\ud800", 0, 2, 75], ["dtd", 1, 2, 75])},
+    "seed as text": lambda _: {"index": index_of(["dtd", "0", 2, 75], ["dtd", 1, 2, 75])},
+    "no size": lambda _: {"index": index_of(["dtd", 0, 0, 75], ["dtd", 1, 2, 75])},
+    "size as text": lambda _: {"index": index_of(["dtd", 0, "2", 75], ["dtd", 1, 2, 75])},
+    "huge size": lambda _: {"index": index_of(["dtd", 0, 2**90, 75], ["dtd", 1, 2, 75])},
+    "odd size": lambda _: {"index": index_of(["dtd", 0, 3, 75], ["dtd", 1, 2, 75])},
+    "size below the images": lambda _: {"index": index_of(["dtd", 0, 1, 75], ["dtd", 1, 2, 75])},
+    "number of blocks as float": lambda _: {"index": index_of(["dtd", 0, 2, 75.0], ["dtd", 1, 2, 75])},
+    "negative number of blocks": lambda _: {"index": index_of(["dtd", 0, 2, 225], ["dtd", 1, 2, -75])},
+    "no blocks": lambda _: {"index": index_of(["dtd", 0, 2, 75], ["dtd", 1, 2, 75], ["pets", 0, 2, 0])},
+    "one part twice": lambda _: {"index": index_of(["dtd", 0, 2, 75], ["dtd", 0, 2, 75])},
+    "a part is missing": lambda _: {"index": index_of(["dtd", 0, 2, 75])},
+    "empty index": lambda _: {"index": index_of()},
+    "deep index": lambda _: {"index": np.frombuffer(b"[" * 100_000, np.uint8)},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_ARRAYS.values(), ids=WRONG_ARRAYS)
+def test_arrays_of_wrong_shape_type_or_sign_are_refused(wrong):
+    arrays = arrays_of()
+    assert len(from_bytes(file_of(arrays))) == 2
+    with pytest.raises(ValueError, match="not a file of block statistics"):
+        from_bytes(file_of(arrays | wrong(arrays)))
+
+
+def peak_of_refusal(data):
+    """Return the bytes of memory that it takes to refuse a file."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="not a file of block statistics"):
+            from_bytes(data)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_small_file_of_many_blocks_is_refused_before_it_takes_memory():
+    blocks = 100_000
+    arrays = {
+        "digests": np.zeros(blocks, np.uint64),
+        "counts": np.ones((blocks, 42), np.uint8),
+        "sums": np.zeros((8, blocks)),
+        "cells": np.zeros(0, np.int32),
+        "values": np.zeros(0),
+        "index": index_of(["dtd", 0, 1, blocks]),
+    }
+    data = file_of(arrays)
+    assert len(data) < 50_000
+    assert peak_of_refusal(data) < 50 * 2**20
+    zeros = file_of(arrays_of() | {"values": np.zeros(2**24)})  # 128 MiB
+    assert peak_of_refusal(zeros) < 2**20
+
+
+def test_one_dataset_with_more_blocks_than_resamples_can_hold_is_refused():
+    blocks = 10_000
+    stats = random_stats(blocks, size=1)
+    with pytest.raises(ValueError, match="cannot have 10000 blocks of 1 images"):
+        from_bytes(to_bytes({("dtd", 0): stats}))
+
+
+def test_a_file_of_far_more_runs_than_a_sweep_has_is_read():
+    table = {(f"data {run % 40}", run // 40): random_stats(500, run) for run in range(400)}
+    assert len(from_bytes(to_bytes(table))) == 400

@@ -16,6 +16,7 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tracking.desired import (
     KEY_LIMIT,
+    MAX_ARTIFACT_BYTES,
     METRICS_LIMIT,
     NAME_LIMIT,
     NO_FRONT,
@@ -364,3 +365,15 @@ def test_links_within_the_folder_are_artifacts_and_others_are_listed_as_left_out
     expected = {"report/front.json", "report/front.csv", "report/sweep.html", "report/inside"}
     assert set(files) == expected | {"report/best/trial-0000.yaml"}
     assert left_out == {"report/out", "report/subfolder"}
+
+
+def test_a_file_that_is_too_large_for_an_artifact_is_listed_as_left_out(tmp_path):
+    folder = build_sweep(tmp_path / "sent", trials=1, baselines=())
+    for name, size in (("large", MAX_ARTIFACT_BYTES + 1), ("largest", MAX_ARTIFACT_BYTES)):
+        with (folder.report / name).open("wb") as file:
+            file.truncate(size)
+    left_out = set()
+    files = artifact_files(folder, folder.report, "report/", left_out)
+    assert "report/largest" in files
+    assert "report/large" not in files
+    assert left_out == {"report/large"}

@@ -71,12 +71,12 @@ WRONG_FILES = {
     "{": "not a readable JSON file",
     '"a photo of a {}."': r'must be a list of texts, such as \["a photo of a {}."\]',
     "[]": "must be a list of texts",
-    '["a photo"]': r"a template needs {} once, for the class name \('a photo'\)",
+    '["a photo"]': r"a template needs {} once, for the class name \(entry 1 has 0\)",
     '["{} and {}"]': "a template needs {} once",
-    '["a {}", 3]': r"has an entry that is not a text \(3\); take it out",
+    '["a {}", 3]': "entry 2 is empty or not a text; take it out",
     '{"dog": ["a pet"]}': "has no texts for class 'cat' of x; add them",
     '{"dog": ["a pet"], "cat": []}': "class 'cat': must be a list of texts",
-    '{"dog": ["a pet"], "cat": [" "]}': r"class 'cat': has an entry that is not a text \(' '\); take it out",
+    '{"dog": ["a pet"], "cat": [" "]}': "class 'cat': entry 1 is empty or not a text; take it out",
 }
 
 

@@ -1,0 +1,220 @@
+"""A sweep's folder from another person chooses no file that is read, and no config that is run."""
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from fpp_sweep import evaluate
+from fpp_sweep.cli.command import run
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import SplitResult
+from fpp_sweep.report.writing import write_report
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.local_run import _write_listed_trials, run_locally
+from fpp_sweep.sweep.received import require_own_files
+from fpp_sweep.sweep.request import space_to_evaluate
+from fpp_sweep.trial import templates
+from fpp_sweep.trial.templates import file_digest, texts_by_class
+from tests.kit.names import PLAIN
+from tests.kit.records import build_sweep
+from tests.kit.spaces import small_space
+
+SECRET = "SECRET-hunter2"
+
+
+# --- template files -----------------------------------------------------------------------------------
+
+WRONG_FILES = {
+    "a template": (json.dumps(["a {}.", SECRET]), r"once, for the class name \(entry 2 has 0\)"),
+    "two names": (json.dumps([f"{{}} {{}} {SECRET}"]), r"\(entry 1 has 2\)"),
+    "a list": (json.dumps(["a {}.", [SECRET]]), "entry 2 is empty or not a text; take it out"),
+    "texts of a class": (json.dumps({"cat": [{"a": SECRET}]}), "class 'cat': entry 1 is empty or not a text"),
+    "no text of a class": (json.dumps({"cat": SECRET}), "class 'cat': must be a list of texts"),
+    "another class": (json.dumps({SECRET: ["a"]}), "has no texts for class 'cat'"),
+    "no JSON": (SECRET, "not a readable JSON file"),
+    "no UTF-8": (SECRET.encode() + b"\xff", "not a readable JSON file"),
+    "deep": ("[" * 100_000, "not a readable JSON file"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FILES)
+def test_a_message_about_a_template_file_shows_nothing_of_its_content(tmp_path, name):
+    content, message = WRONG_FILES[name]
+    file = tmp_path / "t.json"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError, match=message) as raised:
+        texts_by_class(str(file), "pets", ["cat"])
+    assert str(raised.value).count(str(file)) == 1
+    assert "SECRET" not in str(raised.value)
+
+
+@pytest.mark.parametrize("read", [file_digest, lambda path: texts_by_class(path, "pets", ["cat"])])
+def test_a_template_file_that_is_a_pipe_or_too_large_is_refused(tmp_path, monkeypatch, read):
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(InputError, match=r"pipe\.json: not a readable JSON file \(not a regular file\)"):
+        read(str(tmp_path / "pipe.json"))
+    monkeypatch.setattr(templates, "MAX_BYTES", 100)
+    (tmp_path / "large.json").write_text(json.dumps(["a {}."] * 100))
+    with pytest.raises(InputError, match=r"large\.json: not a readable JSON file \(larger than"):
+        read(str(tmp_path / "large.json"))
+
+
+# --- files that a config in a sweep's folder names ----------------------------------------------------
+
+
+@pytest.fixture
+def sweep(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return build_sweep(tmp_path / "sweeps" / "sent")
+
+
+def write_config(sweep, key, file):
+    config = sweep.report / "best" / "knee.yaml"
+    settings = {"method": "zero_shot_ensemble" if key == "adapt.templates" else PLAIN, key: str(file)}
+    config.write_text(json.dumps({"config": settings}))
+    return config
+
+
+@pytest.mark.parametrize("is_absolute", [False, True])
+@pytest.mark.parametrize("key", ["prompt", "anchor_prompt", "adapt.templates"])
+def test_a_config_in_a_sweeps_folder_reads_no_file_behind_a_link_out_of_it(sweep, tmp_path, key, is_absolute, capsys):
+    secret = tmp_path / "secret.json"
+    secret.write_text(json.dumps([SECRET]))
+    link = sweep.path / "t.json"
+    link.symlink_to(secret)
+    file = link if is_absolute else link.relative_to(tmp_path)
+    config = write_config(sweep, key, file)
+    with pytest.raises(SystemExit) as exit_:
+        run(lambda: evaluate.main(["--config", str(config), "--name", "mine"]))
+    assert exit_.value.code
+    lines = capsys.readouterr().err.splitlines()
+    assert f"config.{key}: " in lines[-1]
+    assert "a link leads out of" in lines[-1]
+    assert not (tmp_path / "sweeps" / "mine").exists()
+
+
+def test_a_config_in_a_sweeps_folder_may_name_files_of_the_folder_and_of_the_user(sweep, tmp_path):
+    for file in (tmp_path / "mine.json", sweep.path / "own.json"):
+        file.write_text(json.dumps(["a {}."]))
+        require_own_files(write_config(sweep, "adapt.templates", file))
+
+
+def test_a_config_outside_a_sweeps_folder_may_name_a_link(tmp_path):
+    (tmp_path / "t.json").symlink_to(tmp_path / "user.json")
+    config = tmp_path / "mine.yaml"
+    config.write_text(json.dumps({"config": {"adapt.templates": str(tmp_path / "t.json")}}))
+    require_own_files(config)
+
+
+# --- a resumed evaluation -----------------------------------------------------------------------------
+
+DIFFERENCES = {
+    "its templates": lambda record: replace(record, config={**record.config, "adapt.templates": "/x/secret.json"}),
+    "another method": lambda record: replace(record, config={**record.config, "method": "tpt_sam"}),
+    "an unknown setting": lambda record: replace(record, config={**record.config, "fpp.gama": 1}),
+    "its key": lambda record: replace(record, key="0123456789ab"),
+    "its number": lambda record: replace(record, number=7),
+    "its kind": lambda record: replace(record, kind="baseline"),
+}
+
+
+@pytest.mark.parametrize("state", ["waiting", "complete"])
+@pytest.mark.parametrize("difference", DIFFERENCES)
+def test_an_evaluation_runs_the_requested_config_whatever_the_record_says(tmp_path, difference, state, capsys):
+    space = small_space("points=[{fpp.gamma1: 2}, {fpp.gamma1: 3}]")
+    folder = SweepFolder(tmp_path)
+    names = _write_listed_trials(space, folder)
+    wanted = [folder.trial(name) for name in names]
+    changed = DIFFERENCES[difference](replace(wanted[1], state=state))
+    folder.write_trial(changed)
+    assert _write_listed_trials(space, folder) == names
+    assert [folder.trial(name) for name in names] == wanted
+    (kept,) = folder.path.glob("trials/*.damaged-*")
+    assert json.loads(kept.read_text())["state"] == state
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{folder.trial_file(names[1])}: " in line
+    assert f"kept as {kept.name}, and the trial runs again" in line
+
+
+def test_a_resumed_evaluation_does_not_read_the_file_of_a_record(tmp_path, capsys):
+    secret = tmp_path / "secret.json"
+    secret.write_text(json.dumps([SECRET]))
+    words = ["work.datasets=[digits]", "work.limit=12"]
+    space = space_to_evaluate(words, methods=["zero_shot_ensemble"], prompts=["a photo of a"])
+    options = Options(name="sent", root=str(tmp_path / "sweeps"))
+    run_locally(space, options)
+    folder = SweepFolder(tmp_path / "sweeps" / "sent")
+    (before,) = folder.trials()
+    config = {**before.config, "adapt.templates": str(secret)}
+    folder.write_trial(replace(before, state="waiting", config=config, results={}, values=None, finished=None))
+    run_locally(space, replace(options, resume=True))
+    (after,) = folder.trials()
+    assert (after.state, after.config, after.values) == ("complete", before.config, before.values)
+    assert isinstance(after.results["test"], SplitResult)
+    assert "SECRET" not in capsys.readouterr().err
+
+
+# --- configs of a report ------------------------------------------------------------------------------
+
+
+def file_names(folder):
+    return {path.name for path in folder.glob("[!.]*.yaml")}
+
+
+@pytest.mark.parametrize("manifest", [["mine.yaml"], {"mine.yaml": []}, {"mine.yaml": ["0" * 64]}], ids=str)
+def test_a_manifest_from_elsewhere_deletes_no_file(sweep, manifest):
+    best = sweep.report / "best"
+    (best / "mine.yaml").write_text("of the user\n")
+    (best / ".written.json").write_text(json.dumps({"files": manifest}))
+    write_report(sweep, pages=False)
+    assert (best / "mine.yaml").read_text() == "of the user\n"
+
+
+def test_a_config_that_the_user_changed_is_kept(sweep):
+    write_report(sweep, pages=False)
+    best = sweep.report / "best"
+    member = max(name for name in file_names(best) if name.startswith("trial-"))
+    (best / "knee.yaml").write_text("changed by the user\n")
+    (best / member).write_text("changed by the user\n")
+    sweep.trial_file(member.removesuffix(".yaml")).unlink()
+    write_report(sweep, pages=False)
+    assert (best / member).read_text() == "changed by the user\n"
+    (kept,) = best.glob("knee.yaml.damaged-*")
+    assert kept.read_text() == "changed by the user\n"
+
+
+def test_configs_of_an_earlier_front_are_replaced_or_deleted_and_none_is_kept(sweep):
+    write_report(sweep, pages=False)
+    best = sweep.report / "best"
+    before = {name: (best / name).read_text() for name in file_names(best)}
+    member = max(name for name in before if name.startswith("trial-"))
+    sweep.trial_file(member.removesuffix(".yaml")).unlink()
+    write_report(sweep, pages=False)
+    assert member not in file_names(best)
+    assert (best / "knee.yaml").read_text() != before["knee.yaml"]
+    # a driver that was killed after it wrote the manifest has left the files of the earlier front
+    (best / "knee.yaml").write_text(before["knee.yaml"])
+    write_report(sweep, pages=False)
+    assert not [path for path in best.glob("*.damaged-*") if not path.name.startswith(member)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[" * 100_000,
+        '{"files": {"a\\u0000.yaml": []}}',
+        '{"files": {"\\ud800.yaml": []}}',
+        '{"files": {"knee.yaml": 5}}',
+        '{"files": 5}',
+        "[]",
+    ],
+    ids=range(6),
+)
+def test_a_damaged_manifest_is_replaced(sweep, content):
+    manifest = sweep.report / "best" / ".written.json"
+    manifest.write_text(content)
+    write_report(sweep, pages=False)
+    assert "knee.yaml" in json.loads(manifest.read_text())["files"]
