@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the trials and print their tables; exit with status 1 if a trial failed."""
     args = parse(argv)
     words = typed_words(argv)
-    from fpp_sweep.sweep import launch, received, request  # load much that --help does without
+    from fpp_sweep.sweep import launch, request  # load much that --help does without
 
     files = plugins.read(args.plugin)
     plugins.load(files)
@@ -35,8 +35,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             prompts=args.prompt,
             anchor_prompt=args.anchor_prompt,
         )
-        if args.config is not None:
-            received.require_own_files(args.config)
     options = launch.options_of(args, files)
     in_process = args.address is None and space.work.workers is None
     folder = launch.launch(space, options, command="evaluate", words=words, in_process=in_process, export=True)

@@ -34,14 +34,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(list_shipped_spaces(min(terminal_width(), LINE_COLUMNS)))
         return
     words = typed_words(argv)
-    from fpp_sweep.sweep import launch, received, request  # load much that --help does without
+    from fpp_sweep.sweep import launch, request  # load much that --help does without
 
     files = plugins.read(args.plugin)
     plugins.load(files)
     with flags_in_errors(args):
         space = request.space_to_tune(args.space, overrides(args), config=args.config)
-        if args.config is not None:
-            received.require_own_files(args.config)
     if args.dry_run:
         launch.print_dry_run([space], args.worker_counts)
         return

@@ -14,7 +14,7 @@ from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.local_run import _write_listed_trials, run_locally
-from fpp_sweep.sweep.received import require_own_files
+from fpp_sweep.sweep.received import settings_of
 from fpp_sweep.sweep.request import space_to_evaluate
 from fpp_sweep.trial import templates
 from fpp_sweep.trial.templates import file_digest, texts_by_class
@@ -99,14 +99,14 @@ def test_a_config_in_a_sweeps_folder_reads_no_file_behind_a_link_out_of_it(sweep
 def test_a_config_in_a_sweeps_folder_may_name_files_of_the_folder_and_of_the_user(sweep, tmp_path):
     for file in (tmp_path / "mine.json", sweep.path / "own.json"):
         file.write_text(json.dumps(["a {}."]))
-        require_own_files(write_config(sweep, "adapt.templates", file))
+        settings_of(write_config(sweep, "adapt.templates", file))
 
 
 def test_a_config_outside_a_sweeps_folder_may_name_a_link(tmp_path):
     (tmp_path / "t.json").symlink_to(tmp_path / "user.json")
     config = tmp_path / "mine.yaml"
     config.write_text(json.dumps({"config": {"adapt.templates": str(tmp_path / "t.json")}}))
-    require_own_files(config)
+    settings_of(config)
 
 
 # --- a resumed evaluation -----------------------------------------------------------------------------

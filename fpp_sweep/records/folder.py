@@ -35,7 +35,7 @@ from fpp_sweep.records.records import (
     SweepInfo,
     TrialRecord,
     WorkTotals,
-    check_metric,
+    check_metric_name,
     check_plain,
     check_setting_values,
     check_space,
@@ -155,7 +155,7 @@ class SweepFolder:
                     objectives.append(Objective.recorded(**as_mapping(fields)))
                 require(objectives, "must have at least 1 entry (none)")
                 for objective in objectives:
-                    check_metric(objective.metric)
+                    check_metric_name(objective.metric)
             work = _checked(WorkTotals, document.get("work", {}), "work")
             info = _checked(SweepInfo, document | {"objectives": tuple(objectives), "work": work})
             if info.reference is not None:

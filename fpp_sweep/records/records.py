@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal, get_args
 
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.validation import (
+    MAX_DEPTH,
     Convert,
     Items,
     Limits,
     as_mapping,
     at_key,
     check_fields,
-    check_value,
     known_name,
     require,
     shown,
@@ -27,7 +27,6 @@ from fpp_sweep.spec.errors import InputError
 
 MAX_NUMBER = 1e100  # largest magnitude of a number in a record; sums and products of a few such numbers are finite
 MAX_WHOLE = 2**63 - 1  # largest magnitude of a whole number in a record; NumPy and SQLite hold no larger one
-MAX_DEPTH = 100  # levels of mappings and lists in a record
 LARGEST = f"a number must not be beyond {MAX_NUMBER:g}, a whole one not beyond 2^63"
 MAX_TIME = 253_370_764_800  # the beginning of the year 9999, in any time zone a date
 
@@ -48,7 +47,7 @@ def _check_split(value: Any) -> Any:
     return known_name("split", value, get_args(Split))
 
 
-Name = Annotated[str, _NameRule()]  # of a dataset, a split or a metric
+Name = Annotated[str, _NameRule()]  # a dataset, a split or a metric
 Number = Annotated[float, Limits(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 Whole = Annotated[int, Limits(ge=-MAX_WHOLE, le=MAX_WHOLE)]
 Count = Annotated[int, Limits(ge=0, le=MAX_WHOLE)]
@@ -378,11 +377,11 @@ class RecordedSpace:
 RecordedPart = RecordedSpace | RecordedSearch | RecordedFinalists | RecordedWork | RecordedParam
 
 
-def check_metric(metric: str) -> None:
+def check_metric_name(metric: str) -> None:
     """Raise InputError unless a metric, or a metric of a dataset such as `ece/dtd`, is made of names."""
     name, _, dataset = metric.partition("/")
     for part in (name, dataset or name):
-        check_value(_Named, "name", part)
+        check_fields(_Named(part))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from fpp_sweep.statistics.verdicts import Answer
 MANIFEST = ".written.json"  # in report/best: digests of the files that this module wrote there
 CONFIG_FILE = r"[\w-]+\.yaml"  # names of these files
 MAX_CONFIG_BYTES = 2**20
-MAX_DIGESTS = 8  # of one file, in the manifest
+MAX_DIGESTS = 8  # the manifest has at most as many digests of one file
 
 
 # --- front.csv, front.json and answer.md --------------------------------------------------------------

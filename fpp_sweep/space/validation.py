@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema, ErrorDetails
 
 MAX_SHOWN = 80  # characters of a value in a message
+MAX_DEPTH = 100  # levels of mappings and lists in a document that is read
 
 COMPUTED_DEFAULT: Any = None  # marks a field whose default `__post_init__` computes
 

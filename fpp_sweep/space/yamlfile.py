@@ -15,11 +15,9 @@ from typing import Any
 
 import yaml
 
-from fpp_sweep.space.validation import as_list, as_mapping
+from fpp_sweep.space.validation import MAX_DEPTH, as_list, as_mapping
 from fpp_sweep.spec.errors import InputError, similar_names, unknown
 from fpp_sweep.spec.files import read_at_most
-
-MAX_DEPTH = 100  # levels of mappings and lists in a document
 
 # libyaml's dumper where PyYAML has it: a page has the settings of every trial, and the other dumper is slow
 _FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)

@@ -31,7 +31,7 @@ _SECRET_NAME = re.compile(
 )
 MIN_SECRET = 6  # characters; a shorter value would occur in any text
 
-_ADDRESS = re.compile(r"(?<!sqlite)://")  # of any kind but a database in a file
+_ADDRESS = re.compile(r"(?<!sqlite)://")  # any kind but a database in a file
 _QUERY_OR_FRAGMENT = re.compile(r"[?#]")
 _NAMED_SECRET = re.compile(r"(?i)\b(password|passwd|pwd|token|access_token|api_?key|secret)=(['\"]?)[^\s&;,'\"]+")
 _BEARER = re.compile(r"(?i)\b(bearer) [\w.~+/=-]{8,}")
@@ -45,8 +45,17 @@ def masked(text: str) -> str:
     >>> masked("postgresql://me:secret@db/mlflow?sslpassword=secret"), masked("http://me:secret@host/#/runs?view=1")
     ('postgresql://***@db/mlflow?***', 'http://***@host/#/runs?view=1')
     """
-    for secret in _secrets_of_environment():
-        text = text.replace(secret, "***")
+    return _without_recognised_secrets(_without_secrets_of_environment(text))
+
+
+def masked_lines(text: str) -> str:
+    """Return a text of several lines, such as a traceback, without secrets."""
+    text = _without_secrets_of_environment(text)  # a secret may have several lines
+    return "\n".join(_without_recognised_secrets(line) for line in text.split("\n"))
+
+
+def _without_recognised_secrets(text: str) -> str:
+    """Mask the secrets that are recognised by the text around them."""
     if "://" in text:
         text = _without_secrets_of_addresses(text)
     if "=" in text:
@@ -94,26 +103,21 @@ def _address_with_query(text: str, end: int) -> tuple[int, int] | None:
     return None
 
 
-def _secrets_of_environment() -> list[str]:
-    """Return the secrets, the longest first: one may begin with another."""
+def _without_secrets_of_environment(text: str) -> str:
+    """Mask the values of environment variables that hold secrets, the longest first: one may begin with another."""
     secrets = []
     for name in os.environ:  # values are decoded one by one, and a page masks ten thousand texts
         if _is_secret(name) and len(os.environ[name]) >= MIN_SECRET:
             secrets.append(os.environ[name])
-    return sorted(secrets, key=len, reverse=True)
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
 
 
 @cache
 def _is_secret(name: str) -> bool:
     """Return whether an environment variable of this name holds a secret."""
     return _SECRET_NAME.search(name.upper()) is not None
-
-
-def masked_lines(text: str) -> str:
-    """Return a text of several lines, such as a traceback, without secrets."""
-    for secret in _secrets_of_environment():  # one may have several lines
-        text = text.replace(secret, "***")
-    return "\n".join(masked(line) for line in text.split("\n"))
 
 
 def printable(value: object) -> str:

@@ -32,7 +32,7 @@ KERNEL_WIDTH = 0.1  # standard deviation of smooth ECE's Gaussian kernel, in uni
 SMALLEST = float(np.finfo(np.float32).tiny)  # under the logarithm of a probability of 0, as in the NLL
 # limits of a file. `block_size` leaves at most 127 blocks for a dataset and seed; a written block takes about 100 bytes
 # in a file, and in memory at most 8 for its digest, 42 * 8 for counts, 8 * 8 for sums and 200 * 12 for residuals
-FREE_BLOCKS = 2**14  # of a file of any size
+FREE_BLOCKS = 2**14  # a file of any size may have as many
 LEAST_BYTES_OF_BLOCK = 16
 MAX_BYTES_OF_BLOCK = 4096
 MAX_BLOCKS_OF_PART = 1024
@@ -502,7 +502,7 @@ def from_bytes(data: bytes) -> dict[tuple[str, int], BlockStats]:
                 raise InputError(f"it would take {decoded / 2**20:.0f} MiB of memory")
             arrays = {name: file[name] for name in _FILE_ARRAYS}
         return _from_arrays(arrays, max_blocks)
-    except InputError as error:  # of the checks below, which say what is wrong
+    except InputError as error:  # the checks below say what is wrong
         raise ValueError(f"not a file of block statistics: {error}") from error
     except Exception as error:  # NumPy and zipfile raise nearly anything on a damaged file
         raise ValueError(f"not a file of block statistics ({type(error).__name__})") from error

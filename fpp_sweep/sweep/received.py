@@ -1,9 +1,11 @@
-"""Checks of a config in the folder of a sweep, which another person may have made."""
+"""The config of a file, which may lie in the folder of a sweep that another person made."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.reading import read_config
@@ -13,25 +15,41 @@ from fpp_sweep.spec.errors import InputError
 FILE_SETTINGS = ("prompt", "anchor_prompt", "adapt.templates")  # settings that may name a file
 
 
-def require_own_files(config: Path) -> None:
-    """Raise InputError if a link leads out of the sweep's folder from a file that a config in the folder names there.
+def settings_of(config: Path) -> dict[str, Any]:
+    """Return the settings of a file.
 
-    Files elsewhere that a config names are the user's own.
+    If the file lies in the folder of a sweep, raise InputError for a link out of that folder on the way to the file, or
+    to another file of the folder that a setting names. Files elsewhere that a setting names are the user's own.
     """
+    sweeps = _sweeps_around(config)
+    for sweep in sweeps:
+        sweep.inside(config.absolute())
+    settings = read_config(config)
+    for key, file in _files_of(settings).items():
+        for sweep in sweeps:
+            _require_own(sweep, file, f"{config}: config.{key}")
+    return settings
+
+
+def _sweeps_around(file: Path) -> list[SweepFolder]:
+    """Return the folders of sweeps in which a file lies."""
+    folders = [SweepFolder(parent) for parent in file.absolute().parents]
+    return [folder for folder in folders if folder.has_sweep]
+
+
+def _files_of(settings: Mapping[str, Any]) -> dict[str, Path]:
+    """Return the files that settings name."""
     files = {}
-    for key, value in read_config(config).items():
-        if key in FILE_SETTINGS and value and (is_file_name(value) or is_template_file(value)):
+    for key in FILE_SETTINGS:
+        value = settings.get(key)
+        if value and (is_file_name(value) or is_template_file(value)):
             files[key] = Path(os.path.abspath(value))
-    for parent in config.absolute().parents:
-        folder = SweepFolder(parent)
-        if folder.has_sweep:
-            for key, file in files.items():
-                _require_own(folder, file, f"{config}: config.{key}")
+    return files
 
 
-def _require_own(folder: SweepFolder, file: Path, where: str) -> None:
-    if file.is_relative_to(folder.path) or file.is_relative_to(os.path.realpath(folder.path)):
+def _require_own(sweep: SweepFolder, file: Path, where: str) -> None:
+    if file.is_relative_to(sweep.path) or file.is_relative_to(os.path.realpath(sweep.path)):
         try:
-            folder.inside(file)
+            sweep.inside(file)
         except InputError as error:
             raise InputError(error.problem, where) from None

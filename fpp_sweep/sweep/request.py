@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.space.reading import load_space, read_config, space_from
+from fpp_sweep.space.reading import load_space, space_from
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.yamlfile import Node, of_plain
 from fpp_sweep.spec import catalogue
@@ -16,6 +15,7 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
 from fpp_sweep.sweep.lent_points import with_first_point, with_lent_points
+from fpp_sweep.sweep.received import settings_of
 
 EVALUATION = {  # the keys of a space that only evaluates
     "search": {"split": "test", "include_published": False, "evaluate_only": True},
@@ -42,7 +42,7 @@ def space_to_tune(path: Path, overrides: Sequence[str], *, config: Path | None =
 
 def _space_with_config(path: Path, overrides: Sequence[str], config: Path) -> Space:
     """Return the space with a config's settings as its base; settings that are searched become its first point."""
-    settings = _settings_of(config)
+    settings = settings_of(config)
     searched = {param.key for param in load_space(path, overrides).searched()}
     base = []
     for key, value in settings.items():
@@ -88,7 +88,7 @@ def space_to_evaluate(
     _require_flags(overrides)
     settings: Mapping[str, Any] = {}
     if config is not None:
-        settings = _settings_of(config)
+        settings = settings_of(config)
     defaults = TrialConfig().replace(settings)
     anchor = anchor_prompt or defaults.anchor_prompt
     default_methods, default_prompts = [catalogue.PLAIN, catalogue.DEFAULT], [anchor, "fpp"]
@@ -104,15 +104,6 @@ def space_to_evaluate(
     root.value["base"].value["anchor_prompt"] = Node(anchor, f"--anchor-prompt {anchor}")
     root.value["grid"] = Node([Node(block, "evaluate")], "evaluate")
     return space_from(root, "evaluate", overrides)
-
-
-def _settings_of(config: Path) -> dict[str, Any]:
-    """Return the settings of a file; raise InputError for a link out of the sweep's folder in which the file is."""
-    for parent in config.absolute().parents:
-        sweep = SweepFolder(parent)
-        if sweep.has_sweep:
-            sweep.inside(config.absolute())
-    return read_config(config)
 
 
 def _require_flags(overrides: Sequence[str]) -> None:

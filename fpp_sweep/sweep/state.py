@@ -35,7 +35,7 @@ def resume_command(folder: SweepFolder, info: SweepInfo) -> str:
     except ValueError:  # a quotation that does not end: no command of this package's
         return ""
     if info.group or not words:  # the command of a reproduction continues it; of a library call no command is known
-        return info.command
+        return shlex.join(words)  # quoted anew: the record of a received folder may hold anything
     if "--name" not in words:
         words += ["--name", folder.path.name]
     if "--resume" not in words:

@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import math
+import os
 import re
 import stat
 from bisect import bisect_right
@@ -546,13 +547,13 @@ def artifact_files(folder: SweepFolder, subfolder: Path, prefix: str, left_out: 
         return artifacts
     waiting = [subfolder]  # folders, which may be nested deeper than calls can be
     while waiting:
-        for path in _entries_of(waiting.pop()):
-            is_link = path.is_symlink()
-            if path.is_dir() and not is_link:
+        for entry in _entries_of(waiting.pop()):
+            path = Path(entry)
+            if entry.is_dir(follow_symlinks=False):
                 waiting.append(path)
                 continue
-            is_being_written = path.name.startswith(".")
-            if is_being_written or (is_link and not _is_inside(folder, path, left_out)):
+            is_being_written = entry.name.startswith(".")
+            if is_being_written or (entry.is_symlink() and not _is_inside(folder, path, left_out)):
                 continue
             size = _file_size(path)
             if size > MAX_ARTIFACT_BYTES:
@@ -562,10 +563,11 @@ def artifact_files(folder: SweepFolder, subfolder: Path, prefix: str, left_out: 
     return dict(sorted(artifacts.items()))
 
 
-def _entries_of(directory: Path) -> list[Path]:
-    """Return the entries of a folder; none if it cannot be listed."""
+def _entries_of(directory: Path) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder, which know their kinds; none if the folder cannot be listed."""
     try:
-        return list(directory.iterdir())
+        with os.scandir(directory) as entries:
+            return list(entries)
     except OSError:
         return []
 

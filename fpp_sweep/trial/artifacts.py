@@ -40,11 +40,11 @@ FITTED_ON = "fitted_on"  # the folder in a split's folder
 PREDICTIONS = ".predictions.parquet"  # the end of a file's name
 NEEDED = ("id", "label", "predicted", "confidence", "nll", "brier")  # columns that metrics are computed from
 # limits of a file that is read: rows and decoded bytes; a file without compression has far less for its size
-FREE_ROWS = 2**20  # of a file of any size
-FREE_BYTES = 2**26
+FREE_ROWS = 2**20  # a file of any size may have as many rows
+FREE_BYTES = 2**26  # and as many decoded bytes
 MAX_RATIO = 64  # decoded bytes for each byte of the file beyond FREE_BYTES
 MAX_LOSS = 1e3  # above the NLL of a probability of 0
-BYTES_OF_TEXT = 64  # of a text in memory, besides its characters
+BYTES_OF_TEXT = 64  # a text takes as many in memory, besides its characters
 
 
 def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, title: str) -> None:
@@ -169,7 +169,10 @@ def _require_measurable(path: Path, table: pyarrow.Table) -> None:
         if name not in table.column_names or table[name].null_count:
             raise InputError(f"{path}: has no `{name}` for each sample; delete it")
         is_whole = name in ("label", "predicted")
-        if not (types.is_integer if is_whole else types.is_floating)(table[name].type):
+        has_right_type = types.is_floating(table[name].type)
+        if is_whole:
+            has_right_type = types.is_integer(table[name].type)
+        if not has_right_type:
             raise InputError(f"{path}: `{name}` must hold numbers ({table[name].type}); delete it")
         values = table[name].to_numpy()
         upper = 1.0 if name == "confidence" else MAX_LOSS

@@ -65,8 +65,8 @@ class TaskScheduler:
     _lookups: set[PendingTask] = field(default_factory=set)  # tasks whose result is being looked up on disk
     _queue: list[PendingTask] = field(default_factory=list)
     _assignment: Assignment = field(default_factory=Assignment)
-    _reading: ThreadCalls = field(default_factory=ThreadCalls)  # of results on disk
-    _writing: ThreadCalls = field(default_factory=ThreadCalls)
+    _reading: ThreadCalls = field(default_factory=ThreadCalls)  # looks results up on disk
+    _writing: ThreadCalls = field(default_factory=ThreadCalls)  # stores results on disk
     _worker_loops: set[asyncio.Task[None]] = field(default_factory=set)  # one for each worker that starts or works
     _fatal: TaskFailed | None = None  # why no task can be computed any more
     _model_digest: str = ""  # digest of the first worker's model

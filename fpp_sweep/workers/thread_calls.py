@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 # A thread starts no further call after this many seconds, so that the results of a batch are not held back long.
 BATCH_SECONDS = 0.005
-MAX_THREADS = 8  # of one ThreadCalls; a disk that answers slowly is asked by all of them
+MAX_THREADS = 8  # one ThreadCalls uses at most as many; a disk that answers slowly is asked by all of them
 
 Result = TypeVar("Result")
 
@@ -87,7 +87,7 @@ class _Call:
             return
         try:
             self.value = self.function()
-        except StopIteration as error:  # which no future accepts
+        except StopIteration as error:  # no future accepts it
             self.error = RuntimeError(f"StopIteration: {error}")
         except Exception as error:
             self.error = error

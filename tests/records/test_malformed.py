@@ -13,10 +13,11 @@ from fpp_sweep import compare, show, steer
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_setting
-from fpp_sweep.records.records import MAX_DEPTH, MAX_TIME
+from fpp_sweep.records.records import MAX_TIME
 from fpp_sweep.report.settings_plots import metric_columns
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.reading import load_space
+from fpp_sweep.space.validation import MAX_DEPTH
 from fpp_sweep.space.yamlfile import parse, read
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import stamps_below
