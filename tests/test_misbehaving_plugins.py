@@ -30,14 +30,19 @@ from fpp_sweep.spec.tasks import EvalTask
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.worker import Worker
 from fpp_sweep.workers.actors import start_pool
-from fpp_sweep.workers.resources import WorkerNeeds
+from fpp_sweep.workers.needs import WorkerNeeds
 from fpp_sweep.workers.session import session
 from tests.kit.tasks import predictions, same_predictions
 from tests.kit.waiting import LONG
 
 CHECK_SECONDS = 60.0  # time limit for the check of a plugin that ends; such checks take much less
 ENDLESS_SECONDS = 1.0  # time limit for the check of a plugin that never ends
-HEAD = "import numpy, os, random, sys, time, torch, warnings\nfrom fpp_sweep import method, metric, penalty\n"
+HEAD = """\
+import numpy, os, random, sys, time, torch, warnings
+import PIL.Image, PIL.ImageFile
+import fpp_sweep.core.metrics
+from fpp_sweep import method, metric, penalty
+"""
 METHOD = """
 calls = []
 
@@ -109,6 +114,21 @@ CHANGES = {  # code that changes a setting of the process, and the name of the s
     "torch.use_deterministic_algorithms(True, warn_only=True)": "torch's deterministic algorithms",
     "torch.backends.cudnn.benchmark = True": "cuDNN's settings",
     "torch.backends.cuda.matmul.fp32_precision = 'tf32'": "torch's precision of float32 products",
+    "torch.backends.cudnn.benchmark_limit = 3": "cuDNN's settings",
+    "torch.backends.mkldnn.deterministic = True": "oneDNN's settings",
+    "torch.backends.cuda.enable_math_sdp(False)": "torch's attention kernels (enable_*_sdp)",
+    "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False": "torch's sums in half precision",
+    "torch.autograd.set_detect_anomaly(True)": "torch's search for anomalies (set_detect_anomaly)",
+    "torch.set_autocast_enabled('cuda', True)": "torch's autocast",
+    "calls.append(torch.inference_mode())\ncalls[-1].__enter__()": "torch's inference mode",
+    "torch.autograd.graph.save_on_cpu().__enter__()": "torch's hooks on saved tensors",
+    "torch.Tensor.det = None": "torch.Tensor.det",
+    "torch.nn.functional.hardtanh = None": "torch.nn.functional.hardtanh",
+    "fpp_sweep.core.metrics.BLOCK = 10": "fpp_sweep.core.metrics.BLOCK",
+    "fpp_sweep.core.metrics.ClassBins.__add__ = None": "fpp_sweep.core.metrics.ClassBins.__add__",
+    "PIL.ImageFile.LOAD_TRUNCATED_IMAGES = True": "Pillow's limits (LOAD_TRUNCATED_IMAGES, MAX_IMAGE_PIXELS)",
+    "PIL.Image.MAX_IMAGE_PIXELS = None": "Pillow's limits (LOAD_TRUNCATED_IMAGES, MAX_IMAGE_PIXELS)",
+    "numpy.random.set_bit_generator(numpy.random.PCG64(1))": "NumPy's random state",
     "torch.set_flush_denormal(True)": "torch's tiny numbers (set_flush_denormal)",
     "torch.manual_seed(5)": "torch's random state",
     "numpy.random.seed(5)": "NumPy's random state",
@@ -132,6 +152,8 @@ CASES = [
     Case("on load", "torch.set_grad_enabled(False)", RESTORED, "torch's gradients (set_grad_enabled)"),
     Case("on load", "numpy.random.seed(1)", RESTORED, "NumPy's random state"),
     Case("on load", "os.chdir('/')", RESTORED, "the working folder"),
+    Case("on load", "os.environ['ONEDNN_MAX_CPU_ISA'] = 'SSE41'", RESTORED, "the environment"),
+    Case("on load", "fpp_sweep.core.metrics.score = print", RESTORED, "fpp_sweep.core.metrics.score"),
     Case("method", "logits = logits + torch.randn(1)", REFUSED, RANDOM),
     Case("method", "logits = logits + numpy.random.rand()", REFUSED, RANDOM),
     Case("method", "logits = logits + random.random()", REFUSED, RANDOM),
@@ -144,6 +166,8 @@ CASES = [
     Case("method", "model.texts.tower.token_embedding.data[3:5] += 1", REFUSED, WRITES_TO_MODEL),
     Case("method", "model.texts.nodes.numpy()[0] = 0", REFUSED, WRITES_TO_MODEL),
     Case("method", CHANGES_ITS_OWN_BITS, REFUSED, "keeps nothing in itself; it changes torch's default type"),
+    Case("method", "views[0, [0, 1]] = views[0, [1, 0]]", REFUSED, WRITES_TO_SAMPLES),
+    Case("method", "torch.backends.mkldnn.enabled = False", REFUSED, "keeps nothing in itself; it changes oneDNN's"),
     Case("method", "text.add_(1)", REFUSED, "changes the state that it is given; it must return a new one"),
     Case("method", "logits = logits - logits.mean(0)", REFUSED, "results change with the composition of batches"),
     Case("method", "logits = logits[:1]", REFUSED, "logits have shape (1, 3), must be (4, 3)"),

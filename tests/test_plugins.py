@@ -1,6 +1,8 @@
 """Plugins: the recipes of docs/plugins.md as printed, and files that are no plugins."""
 
 import json
+import os
+import random
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,8 +11,10 @@ import numpy as np
 import pytest
 
 from fpp_sweep import evaluate
+from fpp_sweep.core import metrics
 from fpp_sweep.core.metrics import Predictions, score
 from fpp_sweep.search.sampler_contract import check_sampler
+from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.search.trial_runner import TrialRunner
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec import catalogue, plugins
@@ -235,13 +239,13 @@ class mine(RandomSampler):
 """
 
 
-def space_with_sampler():
-    text = """
+def space_with_sampler(name="mine"):
+    text = f"""
 params:
-  fpp.gamma1: {low: 0.1, high: 10, log: true}
+  fpp.gamma1: {{low: 0.1, high: 10, log: true}}
   method: [tpt, ctpt]
-  fpp.draws: {low: 1, high: 4, when: {method: tpt}}
-search: {sampler: mine}
+  fpp.draws: {{low: 1, high: 4, when: {{method: tpt}}}}
+search: {{sampler: {name}}}
 """
     return parse_space(text, "space.yaml")
 
@@ -272,6 +276,29 @@ def test_a_sampler_that_breaks_its_contract_is_refused_before_the_first_trial(tm
         check_sampler(space_with_sampler())
     assert str(refused.value).startswith(complaint)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "setting"),
+    [
+        ("os.chdir('/')", "the working folder"),
+        ("os.environ.update(LEFT_BY_PLUGIN='1')", "the environment"),
+        ("random.seed(1)", "Python's random state"),
+        ("setattr(metrics, 'score', None)", "fpp_sweep.core.metrics.score"),
+    ],
+)
+def test_settings_that_a_sampler_changes_are_restored(tmp_path, capsys, change, setting):
+    imports = "import os\nimport random\nfrom fpp_sweep.core import metrics\n"
+    code = SAMPLER.replace("BROKEN", f"{change} or value").replace("mine", "changing")
+    load(tmp_path, changing=imports + code)
+    folder, variables, score = Path.cwd(), dict(os.environ), metrics.score
+    study = SweepStudy(tmp_path / "study", "one", space_with_sampler("changing"))
+    random.seed(0)
+    study.ask()
+    assert random.random() == random.Random(0).random()
+    assert (Path.cwd(), dict(os.environ), metrics.score) == (folder, variables, score)
+    study.ask()  # which gives no second note
+    assert capsys.readouterr().err == f"note: plugin changing.py: sampler changing changes {setting}, which is restored\n"
 
 
 def test_a_sampler_that_remembers_its_draws_is_built_anew_for_each(tmp_path):

@@ -5,6 +5,8 @@ A metric draws no random numbers, writes to nothing that it is given, and ends i
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 
 from fpp_sweep.core.metrics import Predictions, plugin_metric
@@ -43,11 +45,20 @@ def check_metric(row: MetricRow, seconds: float) -> None:
         raise ContractError(f"metric {row.name} ({origin}): {problem}")
 
 
-def made_up_predictions(columns: tuple[str, ...]) -> Predictions:
+def bits_of_metric(row: MetricRow, after_others: bool) -> str:
+    """Return a metric of made-up predictions in all digits, computed at once or after that of other predictions."""
+    if after_others:
+        for other in (made_up_predictions(row.columns, seed=1), made_up_predictions(row.columns, classes=5)):
+            with contextlib.suppress(InputError):
+                plugin_metric(row, other)
+    return plugin_metric(row, made_up_predictions(row.columns)).hex()
+
+
+def made_up_predictions(columns: tuple[str, ...], seed: int = 0, classes: int = CLASSES) -> Predictions:
     """Return predictions of random samples, most of them correct, with optional columns."""
-    generator = np.random.default_rng(0)
-    labels = generator.integers(0, CLASSES, SAMPLES)
-    logits = generator.normal(size=(SAMPLES, CLASSES)).astype(np.float32)
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, classes, SAMPLES)
+    logits = generator.normal(size=(SAMPLES, classes)).astype(np.float32)
     logits[np.arange(SAMPLES), labels] += 1
     exponentials = np.exp(logits)
     probabilities = exponentials / exponentials.sum(1, keepdims=True)

@@ -6,15 +6,15 @@ that was built anew from the same trials it draws the same point, so that a kill
 
 from __future__ import annotations
 
+import contextlib
+import random
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from fpp_sweep.records.records import TrialRecord, trial_name
-from fpp_sweep.search.samplers import naming_plugin
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
@@ -24,18 +24,55 @@ STATES = {3: "failed", 4: "stopped", 5: "running"}  # states of made-up trials b
 BROKEN = (1, 2)  # trials that break a constraint
 
 
+def bits_of_sampler(space: Space, after_others: bool) -> str:
+    """Return the points that a sampler draws in made-up studies, at once or after those of another seed."""
+    if after_others:
+        other = replace(space, search=replace(space.search, seed=space.search.seed + 1))
+        with contextlib.suppress(InputError):
+            _drawn_points(other)
+    return repr(_drawn_points(space))
+
+
+def _drawn_points(space: Space) -> list[dict[str, Any]]:
+    searched = _searched_only(space)
+    points = []
+    with tempfile.TemporaryDirectory() as folder:
+        for count in NUMBERS_OF_TRIALS:
+            records = made_up_trials(Path(folder) / f"{count}-points.db", searched, count)
+            study = SweepStudy(Path(folder) / f"{count}.db", "contract", searched, records=records)
+            _, _, point = study.ask()
+            points.append(point)
+    return points
+
+
+def _searched_only(space: Space) -> Space:
+    """Return the space without points that are tried first."""
+    return replace(space, points=(), search=replace(space.search, include_published=False))
+
+
 def check_sampler(space: Space) -> None:
     """Raise InputError if the plugin's sampler of a space breaks the contract there."""
     name = space.search.sampler
-    searched = replace(space, points=(), search=replace(space.search, include_published=False))
-    with tempfile.TemporaryDirectory() as folder, naming_plugin(name):
+    searched = _searched_only(space)
+    with tempfile.TemporaryDirectory() as folder, _random_state_kept():
         for count in NUMBERS_OF_TRIALS:
             records = made_up_trials(Path(folder) / f"{count}-points.db", searched, count)
+            random.seed(0)
             ended, undisturbed = _next_two(Path(folder) / f"{count}.db", searched, records)
+            random.seed(1)  # a sampler that draws from Python's own generator draws another point
             resumed = SweepStudy(Path(folder) / f"{count}-resumed.db", "contract", searched, records=[*records, ended])
             if resumed.ask() != undisturbed:
                 problem = "draws another point after a kill; it must depend on its seed and the study's trials alone"
                 raise InputError(f"sampler {name}: {problem}")
+
+
+@contextlib.contextmanager
+def _random_state_kept() -> Iterator[None]:
+    state = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(state)
 
 
 def _next_two(
@@ -55,7 +92,7 @@ def made_up_trials(file: Path, space: Space, count: int) -> list[TrialRecord]:
     The points are those of random search, in a study that is written to the file.
     """
     study = SweepStudy(file, "made up", replace(space, search=replace(space.search, sampler="random")))
-    generator = Random(0)
+    generator = random.Random(0)
     records = []
     for _ in range(count):
         number, _origin, point = study.ask()

@@ -16,6 +16,7 @@ from fpp_sweep.space.params import Param
 from fpp_sweep.space.work import Search
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.plugin_guard import PluginGuard
 
 # finished trials before a sampler has enough to learn from; the published points count, the rest is random
 TPE_STARTUP_TRIALS = 8
@@ -34,6 +35,7 @@ class NSGAIISampler(samplers.NSGAIISampler):
         return super().get_parent_population(study, generation)
 
 
+_guard = PluginGuard()  # one for the process: a change of its settings is noted once
 GENERATION_KEY = NSGAIISampler._get_generation_key()  # key in a trial's system attributes
 
 
@@ -66,7 +68,7 @@ def build_sampler(search: Search, stream: str) -> BaseSampler:
 
 
 def _of_plugin(name: str, seed: int) -> BaseSampler:
-    with naming_plugin(name):
+    with guarding_plugin(name):
         sampler = catalogue.SAMPLERS[name].build(seed)
         if not isinstance(sampler, BaseSampler):
             kind = type(sampler).__name__
@@ -75,15 +77,20 @@ def _of_plugin(name: str, seed: int) -> BaseSampler:
 
 
 @contextmanager
-def naming_plugin(name: str, key: str = "") -> Iterator[None]:
-    """Turn an exception of a plugin's sampler into one line.
+def guarding_plugin(name: str, key: str = "") -> Iterator[None]:
+    """Restore the settings that a plugin's sampler changes, and turn its exception into one line.
 
     The line names the sampler, the line of its code where that is known, and the `key` of the parameter that it draws.
     """
-    try:
+    row = catalogue.SAMPLERS.get(name)
+    if row is None:
         yield
-    except Exception as error:
-        if name not in catalogue.SAMPLERS or isinstance(error, InputError):
+        return
+    try:
+        with _guard.around(row):
+            yield
+    except (Exception, SystemExit) as error:
+        if isinstance(error, InputError):
             raise
         line = plugins.line_of(error)
         where = f"sampler {name} ({line})" if line else f"sampler {name}"

@@ -23,7 +23,7 @@ from optuna.trial import BaseTrial, FixedTrial, FrozenTrial, TrialState, create_
 
 from fpp_sweep.records.records import TrialRecord, trial_name
 from fpp_sweep.records.steering import Queue
-from fpp_sweep.search.samplers import GENERATION_KEY, build_sampler, naming_plugin, require_possible
+from fpp_sweep.search.samplers import GENERATION_KEY, build_sampler, guarding_plugin, require_possible
 from fpp_sweep.search.study_file import study_storage
 from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
 from fpp_sweep.space.params import Param
@@ -88,7 +88,8 @@ class SweepStudy:
         for name, value in record.constraints.items():
             trial.set_constraint(name, value)
         state, values = study_outcome(record)
-        self._study.tell(record.number, values, state)
+        with guarding_plugin(self._space.search.sampler):
+            self._study.tell(record.number, values, state)
 
     def _trial_id(self, number: int) -> int:
         return self._study._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
@@ -103,7 +104,7 @@ class SweepStudy:
         point = self.queue.at(number)
         if point is not None:
             origin, queued = point
-        with naming_plugin(self._space.search.sampler):
+        with guarding_plugin(self._space.search.sampler):
             self._study.sampler = build_sampler(self._space.search, str(number))
             _ = trial.relative_params  # sampled now, even if a point sets all: NSGA-II then counts it as a parent
             settings: dict[str, Any] = {}
@@ -119,7 +120,7 @@ class SweepStudy:
     def _suggest_value(self, trial: Trial, param: Param) -> Any:
         search = self._space.search
         self._study.sampler = build_sampler(search, f"{trial.number}/{param.key}")
-        with naming_plugin(search.sampler, param.key):
+        with guarding_plugin(search.sampler, param.key):
             value = suggest(trial, param)
         require_possible(search.sampler, param, value)
         return value

@@ -7,6 +7,7 @@ not change the numbers of the next trial: `plugin_guard` restores the settings a
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import sys
 import warnings
@@ -18,6 +19,7 @@ Setting = tuple[Callable[[], Any], Callable[[Any], object]]  # read, write
 
 # importing a library may change these, too
 CHANGED_BY_IMPORTS = ("the environment", "the filters of warnings")
+_entered_modes: list[Any] = []  # torch's inference modes: one ends when its object is freed
 SMALLEST_FLOAT64 = 5e-324  # a denormal number: zero where torch flushes such numbers
 
 
@@ -33,6 +35,8 @@ def settings() -> dict[str, Setting]:
         by_name |= _numpy_settings(sys.modules["numpy"])
     if "torch" in sys.modules:
         by_name |= _torch_settings(sys.modules["torch"])
+    if "PIL.Image" in sys.modules and "PIL.ImageFile" in sys.modules:
+        by_name |= _pillow_settings(sys.modules["PIL.Image"], sys.modules["PIL.ImageFile"])
     return by_name
 
 
@@ -47,18 +51,31 @@ def _write_warnings(filters: list[Any]) -> None:
 
 
 def _numpy_settings(numpy: Any) -> dict[str, Setting]:
-    def read_random() -> tuple[Any, ...]:
-        kind, words, *rest = numpy.random.get_state(legacy=True)
-        return kind, bytes(numpy.asarray(words)), *rest
+    def read_random() -> tuple[Any, bytes]:
+        generator = numpy.random.get_bit_generator()
+        return generator, pickle.dumps(generator.state)
 
-    def write_random(state: tuple[Any, ...]) -> None:
-        kind, words, *rest = state
-        numpy.random.set_state((kind, numpy.frombuffer(words, numpy.uint32), *rest))
+    def write_random(state: tuple[Any, bytes]) -> None:
+        generator, pickled = state
+        generator.state = pickle.loads(pickled)
+        numpy.random.set_bit_generator(generator)
 
     return {
         "NumPy's random state": (read_random, write_random),
         "NumPy's handling of errors (seterr)": (numpy.geterr, lambda state: numpy.seterr(**state)),
     }
+
+
+def _pillow_settings(image: Any, image_file: Any) -> dict[str, Setting]:
+    """Return the settings that decide which damaged images Pillow reads: features of them would be cached."""
+
+    def read() -> tuple[Any, Any]:
+        return image_file.LOAD_TRUNCATED_IMAGES, image.MAX_IMAGE_PIXELS
+
+    def write(state: tuple[Any, Any]) -> None:
+        image_file.LOAD_TRUNCATED_IMAGES, image.MAX_IMAGE_PIXELS = state
+
+    return {"Pillow's limits (LOAD_TRUNCATED_IMAGES, MAX_IMAGE_PIXELS)": (read, write)}
 
 
 def _torch_settings(torch: Any) -> dict[str, Setting]:
@@ -81,10 +98,110 @@ def _torch_settings(torch: Any) -> dict[str, Setting]:
         "torch's default type": (torch.get_default_dtype, torch.set_default_dtype),
         "torch's default device": (torch.get_default_device, torch.set_default_device),
         "torch's number of threads": (torch.get_num_threads, torch.set_num_threads),
-        "torch's gradients (set_grad_enabled)": (torch.is_grad_enabled, torch.set_grad_enabled),
         "torch's random state": (read_random, write_random),
         "torch's tiny numbers (set_flush_denormal)": (read_flushing, torch.set_flush_denormal),
+        **_autograd_settings(torch),
         **_algorithm_settings(torch),
+        **_attention_settings(torch),
+        **_library_settings(torch),
+    }
+
+
+def _autograd_settings(torch: Any) -> dict[str, Setting]:
+    """Return the settings of gradients that a plugin may have entered and not left."""
+    autograd = torch._C._autograd
+
+    def write_inference_mode(enabled: bool) -> None:
+        _entered_modes.append(torch._C._InferenceMode(enabled))
+
+    def read_hooks() -> Any:
+        return autograd._top_saved_tensors_default_hooks(True)
+
+    def write_hooks(hooks: Any) -> None:
+        while read_hooks() not in (hooks, None):
+            autograd._pop_saved_tensors_default_hooks()
+
+    def read_anomalies() -> tuple[bool, bool]:
+        return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+    def write_anomalies(state: tuple[bool, bool]) -> None:
+        torch.autograd.set_detect_anomaly(*state)
+
+    devices = ("cpu", "cuda")
+
+    def read_autocast() -> list[tuple[bool, Any]]:
+        return [(torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices]
+
+    def write_autocast(states: list[tuple[bool, Any]]) -> None:
+        for device, (enabled, dtype) in zip(devices, states, strict=True):
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+
+    return {
+        "torch's inference mode": (torch.is_inference_mode_enabled, write_inference_mode),
+        "torch's gradients (set_grad_enabled)": (torch.is_grad_enabled, torch.set_grad_enabled),
+        "torch's hooks on saved tensors": (read_hooks, write_hooks),
+        "torch's search for anomalies (set_detect_anomaly)": (read_anomalies, write_anomalies),
+        "torch's autocast": (read_autocast, write_autocast),
+    }
+
+
+def _attention_settings(torch: Any) -> dict[str, Setting]:
+    """Return torch's switches of the kernels that compute attention."""
+    cuda, layers = torch.backends.cuda, torch.backends.mha
+    switches = {
+        "flash": (cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
+        "mem_efficient": (cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
+        "math": (cuda.math_sdp_enabled, cuda.enable_math_sdp),
+        "cudnn": (cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
+        "half precision": (cuda.fp16_bf16_reduction_math_sdp_allowed, cuda.allow_fp16_bf16_reduction_math_sdp),
+        "encoder layers": (layers.get_fastpath_enabled, layers.set_fastpath_enabled),
+    }
+
+    def read() -> dict[str, bool]:
+        return {kernel: is_enabled() for kernel, (is_enabled, _) in switches.items()}
+
+    def write(state: dict[str, bool]) -> None:
+        for kernel, enabled in state.items():
+            _, enable = switches[kernel]
+            enable(enabled)
+
+    return {"torch's attention kernels (enable_*_sdp)": (read, write)}
+
+
+def _library_settings(torch: Any) -> dict[str, Setting]:
+    """Return torch's switches of the libraries that it calls."""
+    mkldnn, cuda, products = torch.backends.mkldnn, torch.backends.cuda, torch.backends.cuda.matmul
+
+    def read_onednn() -> tuple[bool, bool]:
+        return mkldnn.enabled, mkldnn.deterministic
+
+    def write_onednn(state: tuple[bool, bool]) -> None:
+        mkldnn.enabled, mkldnn.deterministic = state
+
+    def read_sums() -> tuple[Any, Any, Any]:
+        return (
+            products.allow_fp16_reduced_precision_reduction,
+            products.allow_bf16_reduced_precision_reduction,
+            products.allow_fp16_accumulation,
+        )
+
+    def write_sums(state: tuple[Any, Any, Any]) -> None:
+        products.allow_fp16_reduced_precision_reduction = state[0]
+        products.allow_bf16_reduced_precision_reduction = state[1]
+        products.allow_fp16_accumulation = state[2]
+
+    def read_libraries() -> tuple[Any, Any]:
+        return cuda.preferred_linalg_library(), cuda.preferred_blas_library()
+
+    def write_libraries(state: tuple[Any, Any]) -> None:
+        cuda.preferred_linalg_library(state[0])
+        cuda.preferred_blas_library(state[1])
+
+    return {
+        "oneDNN's settings": (read_onednn, write_onednn),
+        "torch's sums in half precision": (read_sums, write_sums),
+        "torch's preferred libraries": (read_libraries, write_libraries),
     }
 
 
@@ -100,11 +217,13 @@ def _algorithm_settings(torch: Any) -> dict[str, Setting]:
         enabled, warn_only = state
         torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
 
-    def read_cudnn() -> tuple[bool, bool, bool]:
-        return backends.cudnn.enabled, backends.cudnn.benchmark, backends.cudnn.deterministic
+    def read_cudnn() -> tuple[bool, bool, bool, Any]:
+        cudnn = backends.cudnn
+        return cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.benchmark_limit
 
-    def write_cudnn(state: tuple[bool, bool, bool]) -> None:
-        backends.cudnn.enabled, backends.cudnn.benchmark, backends.cudnn.deterministic = state
+    def write_cudnn(state: tuple[bool, bool, bool, Any]) -> None:
+        cudnn = backends.cudnn
+        cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.benchmark_limit = state
 
     def read_products() -> tuple[str, ...]:
         return tuple(product.fp32_precision for product in products)

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from fpp_sweep.spec import plugins
-from fpp_sweep.spec.catalogue import MethodRow, MetricRow
+from fpp_sweep.spec.catalogue import MetricRow, Row, SamplerRow
 from fpp_sweep.spec.global_state import CHANGED_BY_IMPORTS, restored
 from fpp_sweep.spec.messages import note
+from fpp_sweep.spec.patched_functions import patches_undone
 
 Result = TypeVar("Result")
 
@@ -25,7 +26,7 @@ class PluginGuard:
         self._noted: set[str] = set()
 
     @contextmanager
-    def around(self, row: MethodRow | MetricRow) -> Iterator[list[str]]:
+    def around(self, row: Row) -> Iterator[list[str]]:
         """Restore what a plugin's row changes in the block; yield a list that has the changed settings at the end.
 
         Rows of this package change nothing and cost nothing.
@@ -37,7 +38,7 @@ class PluginGuard:
             return
         modules_before = len(sys.modules)
         try:
-            with restored(changed.append):
+            with patches_undone(changed.append), restored(changed.append):
                 yield changed
         finally:
             for setting in changed:
@@ -51,9 +52,12 @@ class PluginGuard:
             self._on_note(text)
 
 
-def _kind_of(row: MethodRow | MetricRow) -> str:
-    if isinstance(row, MetricRow):
-        return "metric"
+def _kind_of(row: Row) -> str:
+    match row:
+        case MetricRow():
+            return "metric"
+        case SamplerRow():
+            return "sampler"
     return "method"
 
 
@@ -79,5 +83,4 @@ def call_in_time(function: Callable[[], Result], seconds: float, what: str) -> R
             raise
         line = plugins.line_in_thread(thread)
         where = f"{what} ({line})" if line else what
-        problem = f"has not ended after {seconds:g} s; make it faster, or set work.task_timeout"
-        raise plugins.ContractError(f"{where}: {problem}") from None
+        raise plugins.ContractError(f"{where}: {plugins.too_slow(seconds)}") from None

@@ -6,11 +6,12 @@ the user's flag loads a plugin: a sweep's folder or a space from elsewhere runs 
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import hashlib
 import importlib
 import inspect
 import linecache
-import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -20,18 +21,19 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.catalogue import Goal, MethodRow, MetricRow, SamplerRow
+from fpp_sweep.spec.catalogue import Goal, MethodRow, MetricRow, Row, SamplerRow
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.files import read_at_most
 from fpp_sweep.spec.global_state import CHANGED_BY_IMPORTS, restored
 from fpp_sweep.spec.messages import note
+from fpp_sweep.spec.patched_functions import patches_undone
 from fpp_sweep.spec.specs import PluginFile
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 SOURCE_PREFIX = "<plugin "  # prefix of a plugin's name in tracebacks, because a plugin is executed from its text
 
 DIGEST_LENGTH = 16
-GUARDED_LIBRARIES = ("numpy", "torch")  # a plugin may change their settings
+GUARDED_LIBRARIES = ("numpy", "torch", "PIL.ImageFile")  # a plugin may change their settings
 _EVERYTHING = ("adapt.", "views.")  # the settings that a plugin's method reads unless it says otherwise
 
 _loaded: dict[str, PluginFile] = {}  # by name
@@ -88,7 +90,7 @@ def loaded() -> tuple[PluginFile, ...]:
     return tuple(_loaded.values())
 
 
-def file_of(row: MethodRow | MetricRow) -> str | None:
+def file_of(row: Row) -> str | None:
     """Return the name of the file that registered a row; None if the row is built in."""
     for file in _loaded.values():
         if row.digest == file.digest:
@@ -129,6 +131,11 @@ def _innermost_line(stack: Iterable[traceback.FrameSummary]) -> str:
     return line
 
 
+def too_slow(seconds: float) -> str:
+    """Return the problem of a plugin's code that has taken longer than the time limit."""
+    return f"has not ended after {seconds:g} s; make it faster, or set work.task_timeout"
+
+
 def metric_error(name: str, error: BaseException) -> InputError:
     """Describe an exception in a plugin's metric: `metric mine (mine.py:12): division by zero`."""
     message = " ".join(str(error).split())
@@ -152,12 +159,10 @@ def _execute(file: PluginFile) -> None:
     changed_settings: list[str] = []
     _executing.append(file)
     try:
-        for library in GUARDED_LIBRARIES:
-            # the plugin would load it, too; but settings can be read only from a library that is loaded
-            if re.search(rf"^\s*(import|from) {library}\b", file.text, re.MULTILINE):
-                importlib.import_module(library)
-        with restored(changed_settings.append, kept=CHANGED_BY_IMPORTS):
-            exec(compile(file.text, source, "exec"), module.__dict__)
+        code = compile(file.text, source, "exec")
+        _import_libraries(file.text, changed_settings.append)
+        with patches_undone(changed_settings.append), restored(changed_settings.append):
+            exec(code, module.__dict__)
     except KeyboardInterrupt:
         unload(file)
         raise
@@ -168,8 +173,36 @@ def _execute(file: PluginFile) -> None:
         _executing.pop()
     if len(catalogue.rows()) == rows_before:
         raise InputError(f"plugin {file.name}.py: registers nothing; see docs/plugins.md")
-    for setting in changed_settings:
+    for setting in dict.fromkeys(changed_settings):
         note(f"plugin {file.name}.py: changes {setting} when it is loaded, which is restored")
+
+
+def _import_libraries(text: str, on_change: Callable[[str], None]) -> None:
+    """Import the modules that a plugin imports first of all, so that their changes do not count as the plugin's.
+
+    A library may set environment variables and filters of warnings. One that cannot be imported fails in the plugin.
+    """
+    names = _imported_modules(text)
+    for library in GUARDED_LIBRARIES:
+        root = library.partition(".")[0]
+        # settings can be read only from a library that is loaded
+        if any(name.partition(".")[0] == root for name in names):
+            importlib.import_module(library)
+    with patches_undone(on_change), restored(on_change, kept=CHANGED_BY_IMPORTS):
+        for name in names:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+
+
+def _imported_modules(text: str) -> list[str]:
+    """Return the modules that the statements of a file's top level import."""
+    names = []
+    for statement in ast.parse(text).body:
+        if isinstance(statement, ast.Import):
+            names += [alias.name for alias in statement.names]
+        elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+            names.append(statement.module)
+    return names
 
 
 def _execution_error(file: PluginFile, source: str, error: BaseException) -> InputError:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+import hashlib
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,9 +22,44 @@ from fpp_sweep.spec.plugins import ContractError
 from fpp_sweep.trial.prompts import class_texts
 from fpp_sweep.trial.write_guard import WriteGuard
 
-CLASSES = ("cat", "dog", "bird")
 SAMPLES, VIEWS = 4, 8
 TOLERANCE = 1e-2  # tolerance of a probability: AdamW's first step has the sign of a gradient, which rounding may turn
+
+
+@dataclass(frozen=True, slots=True)
+class MadeUp:
+    """Made-up samples, class names, a prompt and settings to check a method with."""
+
+    classes: tuple[str, ...] = ("cat", "dog", "bird")
+    prompt: str = "a photo of a"
+    seed: int = 0
+    samples: int = SAMPLES
+    views: int = VIEWS
+    adapt: AdaptConfig = field(default_factory=AdaptConfig)
+
+
+CHECKED = MadeUp()
+OTHER_SETTINGS = AdaptConfig(lr=0.02, view_fraction=0.5)
+OTHERS = (
+    # all else, in the same shapes: a method may keep the first value of each shape
+    MadeUp(classes=("dog", "cat", "tree"), prompt="a picture of a", seed=1, adapt=OTHER_SETTINGS),
+    MadeUp(classes=("tree", "cat", "dog", "bird", "car"), seed=2, samples=3, views=5),
+    # like the checked samples but for one thing: a method may keep the last value of all else
+    MadeUp(seed=1),
+    MadeUp(prompt="a picture of a"),
+    MadeUp(classes=("dog", "cat", "tree")),
+    MadeUp(adapt=OTHER_SETTINGS),
+)
+
+
+def bits_of_method(clip: Clip, row: MethodRow, after_others: bool) -> str:
+    """Return a digest of the logits of made-up samples, computed at once or after those of other samples."""
+    if after_others:
+        for other in OTHERS:
+            with contextlib.suppress(Exception):  # a plugin may be meant for other sizes
+                _MethodCheck.of(clip, row, other).predict_all()
+    logits = _MethodCheck.of(clip, row).predict_all()
+    return hashlib.sha256(logits.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
 
 
 def check_method(clip: Clip, row: MethodRow, guard: PluginGuard, seconds: float) -> None:
@@ -58,6 +95,7 @@ class _MethodCheck:
     """A method with made-up samples."""
 
     row: MethodRow
+    made_up: MadeUp
     method: Any
     model: TextModel
     context: Tensor
@@ -66,16 +104,18 @@ class _MethodCheck:
     guarded_model: WriteGuard
 
     @classmethod
-    def of(cls, clip: Clip, row: MethodRow) -> _MethodCheck:
-        context = open_prompt(clip, "a photo of a").context
-        model = TextModel(texts=class_texts(clip, CLASSES, len(context)), logit_scale=clip.logit_scale)
-        method = build_method(row.name, AdaptConfig().scaled(clip.embedding_scale), "custom")
-        generator = torch.Generator().manual_seed(0)
+    def of(cls, clip: Clip, row: MethodRow, made_up: MadeUp = CHECKED) -> _MethodCheck:
+        context = open_prompt(clip, made_up.prompt).context
+        texts = class_texts(clip, made_up.classes, len(context))
+        model = TextModel(texts=texts, logit_scale=clip.logit_scale)
+        method = build_method(row.name, made_up.adapt.scaled(clip.embedding_scale), "custom")
+        generator = torch.Generator().manual_seed(made_up.seed)
         width = len(clip.text.projection[0])
-        views = torch.randn(SAMPLES, row.views or VIEWS, width, generator=generator)
+        views = torch.randn(made_up.samples, row.views or made_up.views, width, generator=generator)
         views = torch.nn.functional.normalize(views, dim=-1).to(clip.device)
         return cls(
             row=row,
+            made_up=made_up,
             method=method,
             model=model,
             context=context,
@@ -101,7 +141,7 @@ class _MethodCheck:
         return problem or self._problem_of_order(logits)
 
     def _problem_of_logits(self, logits: Tensor) -> str | None:
-        expected = (SAMPLES, len(CLASSES))
+        expected = (self.made_up.samples, len(self.made_up.classes))
         if logits.shape != expected:
             return f"logits have shape {tuple(logits.shape)}, must be {expected}"
         if not logits.isfinite().all():
@@ -157,7 +197,7 @@ class _MethodCheck:
         return None
 
     def _start(self) -> Any:
-        return self.method.start(self.model, self.context, SAMPLES)
+        return self.method.start(self.model, self.context, self.made_up.samples)
 
     def _predict(self, state: Any, *batches: Tensor) -> tuple[Tensor, Any]:
         """Return the logits of all batches, one after the other, and the state after the last."""

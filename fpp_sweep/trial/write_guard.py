@@ -14,7 +14,9 @@ from fpp_sweep.spec.catalogue import MethodRow
 from fpp_sweep.spec.plugins import ContractError
 from fpp_sweep.trial.adapting import reachable_tensors
 
-WORD = torch.int64  # tensors are summed as words of this type: one pass through memory, without a copy
+WORD = torch.int64  # tensors are summed as words of this type
+CHUNK = 2**16  # words that are weighted at a time: they fit into a processor's cache
+CHUNK_FACTOR = 0x9E3779B97F4A7C15 - 2**64  # odd, and as a signed number
 
 
 class WriteGuard:
@@ -51,11 +53,20 @@ def writes_refused(row: MethodRow, model: Any) -> Iterator[Callable[[Any], None]
 
 
 def _checksum(tensor: Tensor) -> int:
-    """Return the sum of a tensor's words."""
+    """Return a sum of a tensor's words in which each position has another weight.
+
+    Weights are odd, so that a change of one word always changes the sum; different weights show words that were moved.
+    """
     if tensor.layout != torch.strided or tensor.is_meta:
         return 0
     contents = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     if contents.storage_offset() % WORD.itemsize:
         contents = contents.clone()
-    whole_words = len(contents) // WORD.itemsize * WORD.itemsize
-    return int(contents[:whole_words].view(WORD).sum()) + int(contents[whole_words:].sum(dtype=WORD))
+    n_whole = len(contents) // WORD.itemsize * WORD.itemsize
+    words = contents[:n_whole].view(WORD)
+    rest = contents[n_whole:].to(WORD)
+    weights = 2 * torch.arange(CHUNK, device=tensor.device) + 1
+    total = torch.zeros((), dtype=WORD, device=tensor.device)
+    for chunk in (*words.split(CHUNK), rest):
+        total = total * CHUNK_FACTOR + (chunk * weights[: len(chunk)]).sum()  # wraps around
+    return int(total)

@@ -1,0 +1,162 @@
+"""Check the plugins of a sweep before it starts; workers check methods once more, on the sweep's own model.
+
+Results may depend neither on earlier calls nor on the process: chance decides which worker computes a task and after
+which others. One new process computes made-up data at once, another one after other data, with another seed of hash()
+and another time; the results must have the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fpp_sweep.core.metric_contract import check_metric
+from fpp_sweep.space.space import Space
+from fpp_sweep.spec import catalogue, plugins
+from fpp_sweep.spec.plugins import ContractError
+from fpp_sweep.sweep.plugin_process import ANSWERS, FAILS, LOADING, REQUEST, STALLED, START_SECONDS, Request
+
+HASH_SEEDS = ("1", "2")  # seeds of Python's hash(), one for each process
+
+
+@dataclass(slots=True)
+class Answers:
+    """The outcomes of a process by row, and the row in which it ended before its time, if it did."""
+
+    outcomes: dict[str, str] = field(default_factory=dict)
+    unfinished: str = ""
+    status: int = 0  # exit status of the process
+    stalled_line: str = ""  # line of the plugin at which the process was stopped because it took too long
+    took_too_long: bool = False
+
+
+def check_plugins(space: Space, methods: Sequence[str]) -> None:
+    """Raise InputError if a metric, a sampler or one of these methods is a plugin's and breaks its contract."""
+    check_in_new_processes(space, methods)  # first: code that never ends can be stopped there
+    if space.search.sampler in catalogue.SAMPLERS:
+        check_sampler = catalogue.code_of("fpp_sweep.search.sampler_contract:check_sampler")  # loads Optuna, now only
+        check_sampler(space)
+    for row in catalogue.METRICS.values():
+        if row.digest:
+            check_metric(row, space.work.task_timeout)
+
+
+def check_in_new_processes(space: Space, methods: Sequence[str]) -> None:
+    """Raise ContractError if the results of a plugin's row differ between processes, or its code ends a process."""
+    request = Request(
+        files=plugins.loaded(),
+        methods=tuple(name for name in methods if catalogue.method(name).digest),
+        metrics=tuple(row.name for row in catalogue.METRICS.values() if row.digest),
+        sampled_space=space if space.search.sampler in catalogue.SAMPLERS else None,
+        after_others=False,
+        seconds=space.work.task_timeout,
+    )
+    if not request.steps():
+        return
+    alone, after_others = _answers(request, replace(request, after_others=True))
+    for name in request.steps():
+        outcomes = [alone.outcomes[name], after_others.outcomes[name]]
+        if outcomes[0] != outcomes[1]:
+            failures = [outcome for outcome in outcomes if outcome.startswith(FAILS)]
+            raise ContractError(f"{_where(name)}: {'; '.join([_cause(request, name, outcomes[0]), *failures])}")
+
+
+def _cause(request: Request, name: str, outcome: str) -> str:
+    """Tell a row that keeps something between calls from one that has other results in every process."""
+    first, second = _answers(request, request)
+    if first.outcomes[name] == second.outcomes[name] == outcome:
+        return "results depend on earlier calls in the same process; keep nothing in a class or module"
+    return "other bits in another process; results must not depend on the time, the process or the order of a set"
+
+
+def _answers(*requests: Request) -> list[Answers]:
+    """Run a process for each request, all at the same time; raise ContractError if a plugin's code ends one."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folders = []
+        processes = []
+        try:
+            for number, request in enumerate(requests):
+                folder = Path(scratch) / str(number)
+                folder.mkdir()
+                (folder / REQUEST).write_bytes(pickle.dumps(request))
+                folders.append(folder)
+                processes.append(_start(folder, HASH_SEEDS[number]))
+            limit = 2 * START_SECONDS + requests[0].seconds * len(requests[0].steps())
+            statuses = [process.wait(limit) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        answers = [_read(folder, status) for folder, status in zip(folders, statuses, strict=True)]
+    for answer in answers:
+        _require_finished(answer, requests[0].seconds)
+    return answers
+
+
+def _start(folder: Path, hash_seed: str) -> subprocess.Popen[bytes]:
+    environment = dict(os.environ)
+    environment["PYTHONHASHSEED"] = hash_seed
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    environment["CUDA_VISIBLE_DEVICES"] = ""  # a worker has the GPU
+    environment |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}  # two processes share the cores
+    words = [sys.executable, "-m", "fpp_sweep.sweep.plugin_process", str(folder)]
+    # without output: what plugins print, and their notes, were printed when they were loaded here
+    return subprocess.Popen(
+        words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def _read(folder: Path, status: int) -> Answers:
+    """Return the answers in the folder of a process that has ended."""
+    answers = Answers(status=status)
+    for line in (folder / ANSWERS).read_text().splitlines():
+        entry = json.loads(line)
+        if "begins" in entry:
+            answers.unfinished = entry["begins"]
+        else:
+            answers.outcomes[entry["ends"]] = entry["outcome"]
+            answers.unfinished = ""
+    stack = (folder / STALLED).read_text()  # the most recent call of each thread first
+    answers.took_too_long = bool(stack)
+    source = re.escape(plugins.SOURCE_PREFIX)
+    plugin_frame = re.search(rf'File "{source}(.+?)>", line (\d+)', stack)
+    if plugin_frame:
+        answers.stalled_line = f"{plugin_frame[1]}:{plugin_frame[2]}"
+    return answers
+
+
+def _require_finished(answers: Answers, seconds: float) -> None:
+    """Raise ContractError if a plugin's code took too long or ended its process."""
+    loading = answers.outcomes.get(LOADING, "")
+    if loading.startswith(FAILS):
+        raise ContractError(f"{loading.removeprefix(FAILS)}, in another process")
+    name = answers.unfinished
+    if not name:
+        return
+    if answers.took_too_long:
+        where = f"{name} ({answers.stalled_line})" if answers.stalled_line else _where(name)
+        raise ContractError(f"{where}: {plugins.too_slow(seconds)}")
+    problem = f"ends the process that runs it (status {answers.status})"
+    raise ContractError(f"{_where(name)}: {problem}")
+
+
+def _where(name: str) -> str:
+    """Return the name of a row with the file and the line of its code."""
+    kind, _, row = name.partition(" ")
+    match kind:
+        case "method":
+            return f"{name} ({plugins.origin_of(catalogue.method(row))})"
+        case "metric":
+            return f"{name} ({plugins.origin_of(catalogue.METRICS[row])})"
+        case "sampler":
+            return f"{name} ({plugins.file_of(catalogue.SAMPLERS[row])})"
+    assert name == LOADING
+    return "plugins"
