@@ -158,7 +158,7 @@ def start_light_pool(tasks: Path, workers: int, args: argparse.Namespace) -> Any
 
     from fpp_sweep.workers.actors import Pool, RayWorker, SchedulerActor
     from fpp_sweep.workers.assignment import Unavailable
-    from fpp_sweep.workers.resources import WorkerNeeds
+    from fpp_sweep.workers.needs import WorkerNeeds
 
     processes, logs = min(workers, args.processes), tasks.with_name("logs")
 

@@ -1,8 +1,9 @@
 """Find what would break a sweep or change its numbers, before it starts: `python -m fpp_sweep.doctor`.
 
 Checks this machine, or with --address every node of a Ray cluster: versions and code, GPUs, memory and limits, disks,
-clocks, and the cluster's token. --space adds the model and the datasets of a sweep; --cluster-file adds undecided
-values of that file and nodes that have not joined. --data-root, --dataset-file, --datasets or --verify list datasets
+clocks, and the cluster's token. --space adds the checks that `tune` makes before the first trial, with the flags of the
+sweep: settings, plugins, model, datasets and room for workers. --cluster-file adds undecided values of that file and
+nodes that have not joined. --data-root, --dataset-file, --datasets or --verify list datasets
 and their missing files. --device compares what a GPU computes with the CPU, and measures its speed.
 
     python -m fpp_sweep.doctor --space search_spaces/perturb.yaml
@@ -38,15 +39,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         if not print_proof(args.device):
             sys.exit(1)
         return
-    from fpp_sweep.sweep import inspection  # loads numpy, which --help does without
+    from fpp_sweep.sweep import api, inspected, inspection  # load numpy, which --help does without
 
+    options = api.Options(address=args.address, tracking_uri=args.tracking_uri, plugins=tuple(files))
     with flags_in_errors(args):
-        target = inspection.target_of(args.space, overrides(args), files, args.tracking_uri)
+        target = inspected.target_of(args.space, overrides(args), options)
     is_well = True
-    if args.address is None and (args.data_root or args.dataset_file or args.datasets or args.verify):
-        named = inspection.NamedDatasets(args.datasets or [], args.data_root, args.dataset_file)
+    if not options.on_cluster and (args.data_root or args.dataset_file or args.datasets or args.verify):
+        named = inspected.NamedDatasets(args.datasets or [], args.data_root, args.dataset_file)
         is_well = inspection.print_datasets(target.named_datasets or named, verify=args.verify)
-    is_well &= inspection.print_findings(target, args.address, args.cluster_file)
+    is_well &= inspection.print_findings(target, args.cluster_file)
     if not is_well:
         sys.exit(1)
 
@@ -54,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("fpp_sweep.doctor", __doc__ or "", usage="[options]")
     options.epilog = EXIT_STATUS
-    space = "check the model and the datasets of a space: a file, or the name of a shipped space"
+    space = "check what a sweep of a space would use: a file, or the name of a shipped space"
     options.add_argument("--space", type=Path, metavar="YAML", help=space)
     add_flags(options, "--model", "--data-root", "--dataset-file", "--datasets", "--limit", "--set", "--plugin")
     options.add_argument("--verify", action="store_true", help="open every image and list damaged ones")

@@ -24,6 +24,8 @@ from fpp_sweep.checks.finding_table import finding_table
 from fpp_sweep.checks.guessing import images_needed, looks_like_guessing
 from fpp_sweep.checks.probes import node_readings, run_probes
 from fpp_sweep.core.datasets import open_dataset
+from fpp_sweep.spec import control_groups
+from fpp_sweep.spec.process import cores
 from fpp_sweep.spec.specs import WorkerSpec
 from tests.kit.processes import ROOT, environment, killed_at_end, start_tune
 from tests.kit.waiting import LONG, wait_for
@@ -50,6 +52,7 @@ def states(subject, *readings):
         ("dataset pets", ("a", {"failed": "none"}, "a"), ["ok", "wrong", "ok"]),
         ("clock", (1.0, -3.0, 61.0, -61.0), ["ok", "note", "wrong", "wrong"]),
         ("token", ("environment", "0600", "0644", "0640", "none"), ["ok", "ok", "wrong", "wrong", "wrong"]),
+        ("token", ("0700", "0400", "0604", "0610"), ["ok", "ok", "wrong", "wrong"]),
         ("open files", (65536, 1024, 256), ["ok", "note", "wrong"]),
         ("memory", (5e9, 3e9, 1e9), ["ok", "note", "wrong"]),
         ("MLflow", (("3.17.2", "3.17.2"), ("3.16.0", "3.17.2")), ["ok", "note"]),
@@ -107,7 +110,7 @@ def test_the_needed_number_of_images_separates_a_fitting_model_from_guessing(cla
 
 
 def test_classes_without_images_are_a_note_and_files_that_cannot_be_read_an_error():
-    counts = {"opened": 32, "images": 400, "problems": []}
+    counts = {"opened": 32, "images": 400, "problems": [], "may_skip": False}
     bad = counts | {"problems": ["cat/1.jpg: not an image", "cat/2.jpg: not an image"]}
     assert states("classes of pets, test", {"classes": 2, "empty": []}, {"classes": 2, "empty": ["cat"]}) == [
         "ok",
@@ -131,7 +134,7 @@ def test_the_environment_is_read_for_ray_threads_and_proxies(tmp_path, monkeypat
     long_folder = tmp_path / ("x" * 40)
     monkeypatch.setenv("RAY_TMPDIR", str(long_folder))
     monkeypatch.setenv("HOME", str(tmp_path / "missing"))
-    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+    monkeypatch.setenv("http_proxy", "http://me:hidden@proxy:3128")
     monkeypatch.delenv("no_proxy", raising=False)
     readings = node_readings(WorkerSpec(model="tiny", cache=str(tmp_path), threads=4096), None)
     judged = {finding.subject: finding for finding in findings({"here": readings})}
@@ -141,7 +144,7 @@ def test_the_environment_is_read_for_ray_threads_and_proxies(tmp_path, monkeypat
     assert str(tmp_path / "missing") in judged["home folder"].text
     assert judged["threads"].state == "note"
     assert judged["proxy"].state == "note"
-    assert "http://proxy:3128" in judged["proxy"].text
+    assert "http://***@proxy:3128" in judged["proxy"].text
     monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
     monkeypatch.setenv("RAY_TMPDIR", "/tmp")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -236,6 +239,61 @@ def test_a_folder_of_ray_that_is_too_long_is_noted_with_the_folder_that_is_used_
 def test_classes_without_images_are_counted_and_named():
     dataset = SimpleNamespace(classes=("cat", "dog", "eel"), labels=np.array([0, 2, 2]))
     assert class_counts(dataset) == {"classes": 3, "empty": ["dog"]}
+
+
+# --- the cores of a container
+
+
+@pytest.fixture
+def control_group(tmp_path, monkeypatch):
+    """Return a folder for the files of this process's control group, `job` of version 2 and of version 1."""
+    groups = tmp_path / "groups"
+    groups.write_text("4:cpu,cpuacct:/job\n0::/job\n")
+    monkeypatch.setattr(control_groups, "OWN_GROUPS", groups)
+    monkeypatch.setattr(control_groups, "ROOT", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("files", "quotas"),
+    [
+        ({}, set()),
+        ({"job/cpu.max": "max 100000\n"}, set()),
+        ({"job/cpu.max": "150000 100000\n"}, {1.5}),
+        ({"job/cpu.max": "max 100000\n", "cpu.max": "50000 100000\n"}, {0.5}),  # of the group around it
+        ({"cpu/job/cpu.cfs_quota_us": "-1\n", "cpu/job/cpu.cfs_period_us": "100000\n"}, set()),
+        ({"cpu/job/cpu.cfs_quota_us": "250000\n", "cpu/job/cpu.cfs_period_us": "100000\n"}, {2.5}),
+    ],
+)
+def test_the_quotas_of_control_groups_are_read(control_group, files, quotas):
+    for name, text in files.items():
+        (control_group / name).parent.mkdir(parents=True, exist_ok=True)
+        (control_group / name).write_text(text)
+    assert {*control_groups.cpu_quotas()} == quotas
+
+
+@pytest.mark.parametrize(("quota", "count"), [("50000", 1), ("150000", 2), ("800000", 4), ("max", 4)])
+def test_a_part_of_a_core_counts_as_a_core(control_group, monkeypatch, quota, count):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
+    (control_group / "cpu.max").write_text(f"{quota} 100000")
+    assert cores() == count
+
+
+def test_the_quota_of_a_real_control_group_counts():
+    group = Path("/sys/fs/cgroup/cpu") / f"fpp_sweep-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "cpu.cfs_quota_us").write_text("60000")
+        (group / "cpu.cfs_period_us").write_text("100000")
+    except OSError:
+        pytest.skip("needs root and control groups of version 1")
+    try:
+        program = "from fpp_sweep.spec.process import cores; print(cores())"
+        enter = f'echo $$ > {group}/tasks && exec "$0" -c "$1"'
+        done = subprocess.run(["sh", "-c", enter, sys.executable, program], capture_output=True, text=True, cwd=ROOT)
+        assert done.stdout == "1\n", done.stderr
+    finally:
+        group.rmdir()
 
 
 # --- the cluster file

@@ -16,10 +16,10 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,21 @@ from PIL import Image
 from fpp_sweep.checks import probes
 from fpp_sweep.checks.checks import findings
 from fpp_sweep.checks.cluster_file import missing_nodes, open_values
-from fpp_sweep.checks.data_probes import Choices, data_readings
+from fpp_sweep.checks.data_probes import data_readings
 from fpp_sweep.checks.probes import node_readings, run_probes, token_mode
+from fpp_sweep.core.datasets import custom_datasets, open_dataset
 from fpp_sweep.core.models.loading import load
-from fpp_sweep.spec import plugins
-from fpp_sweep.spec.specs import TextSource, WorkerSpec
-from fpp_sweep.sweep.inspection import mlflow_versions
+from fpp_sweep.space.reading import parse_space
+from fpp_sweep.space.space import Space
+from fpp_sweep.spec import control_groups, plugins
+from fpp_sweep.spec.process import cores
+from fpp_sweep.spec.specs import PluginFile, WorkerSpec
+from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.inspected import Target
+from fpp_sweep.sweep.inspection import look_everywhere, mlflow_versions
+from fpp_sweep.sweep.plan import splits_of
+from fpp_sweep.sweep.start_checks import plan_reading
+from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.trial import worker_model
 from fpp_sweep.workers.session_folders import OWNER_FILE, SESSION_PREFIX, session_processes
 from tests.kit.datasets import build_coop
@@ -44,10 +53,14 @@ from tests.kit.processes import ROOT, environment
 from tests.kit.waiting import LONG, wait_for
 from tests.test_doctor import write_weights, write_zoo
 from tests.test_hostile_folder import without_root_rights
-from tests.test_misbehaving_plugins import Case
+from tests.test_misbehaving_plugins import Case, plugin_file
 from tests.workers.test_session_folders import ended_process_id, start_raylet
 
 load_once = cache(load)
+OTHERS_SETTINGS = (  # variables of the machine of the test that doctor judges
+    *("http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+    *("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "FPP_SWEEP_CACHE", "TMPDIR", "TEMP", "TMP"),
+)
 # Findings that may concern the machine of the test itself.
 OF_THIS_MACHINE = ("memory", "open files", "temporary files", "Ray's files", "killed drivers")
 
@@ -61,31 +74,50 @@ class Setup:
         (folder / "home").mkdir()
         patch.setenv("HOME", str(folder / "home"))
         patch.setenv("RAY_TMPDIR", str(self.short))
-        for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "RAY_AUTH_TOKEN", "FPP_SWEEP_CACHE"):
+        for name in OTHERS_SETTINGS:
             patch.delenv(name, raising=False)
         patch.setattr(worker_model, "load", load_once)
         patch.chdir(folder)
         self.animals = folder / "animals"
         draw_animals(self.animals)
         self.datasets = [f"animals={self.animals}"]
-        self.splits = ["val", "test"]
         self.spec = WorkerSpec(model="tiny", cache=str(folder / "cache"), threads=1, device="cpu")
-        self.choices = Choices(("tpt",), (TextSource("a photo of a"),), 60.0)
+        self.methods, self.prompt = ["zero_shot", "tpt"], "a photo of a"
+        self.overrides: list[str] = []  # of keys of the space
 
     def node(self) -> dict[str, Any]:
         return {"here": node_readings(self.spec, None)}
 
     def data(self) -> dict[str, Any]:
         spec = replace(self.spec, datasets=tuple(self.datasets))
-        return {"here": data_readings(spec, self.datasets, self.splits, self.choices)}
+        space = self.space()
+        return {"here": data_readings(spec, self.datasets, splits_of(space), partial(plan_reading, space))}
+
+    def space(self) -> Space:
+        work: dict[str, Any] = {"datasets": self.datasets, "baselines": []}
+        for key in ("model", "data_root", "dataset_file", "limit", "cache", "on_bad_image"):
+            work[key] = getattr(self.spec, key)
+        document = {
+            "params": {"method": self.methods},
+            "base": {"prompt": self.prompt},
+            "search": {"trials": 1, "include_published": False},
+            "work": work,
+        }
+        return parse_space(json.dumps(document), "mine.yaml", self.overrides)
+
+    def sweep(self) -> dict[str, Any]:
+        """Return all readings of `doctor --space`."""
+        space = self.space()
+        spec = replace(worker_spec(space, gpus=0.0), threads=1)
+        return look_everywhere(Target(worker=spec, options=Options(), space=space), None)
 
     def dataset_file(self, text: str) -> None:
         (self.folder / "mine.yaml").write_text(text)
         self.spec = replace(self.spec, dataset_file=str(self.folder / "mine.yaml"))
         self.datasets = ["mine"]
 
-    def plugin(self, case: Case) -> None:
-        plugins.load([case.plugin("mine")])
+    def plugin(self, file: PluginFile) -> None:
+        plugins.load([file])
         self.opened.callback(unload_plugins)
 
     def small_disk(self, size: str) -> Path:
@@ -98,10 +130,25 @@ def unload_plugins() -> None:
         plugins.unload(file)
 
 
-def draw_animals(folder: Path, per_class: int = 4) -> None:
+def fill(folder: Path) -> None:
+    """Write to a disk until it is full."""
+    with suppress(OSError), (folder / "filler").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def write_token(setup: Setup, mode: int) -> None:
+    """Write a token with this mode to a file, and let the environment name the file."""
+    file = setup.folder / "token"
+    file.write_text("secret")
+    file.chmod(mode)
+    setup.patch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
+
+
+def draw_animals(folder: Path, per_class: int = 4, names: Sequence[str] = ("cat", "dog")) -> None:
     draws = np.random.default_rng(0)
     for split in ("val", "test"):
-        for name in ("cat", "dog"):
+        for name in names:
             (folder / split / name).mkdir(parents=True)
             for number in range(per_class):
                 pixels = draws.integers(0, 255, (40, 40, 3), dtype=np.uint8)
@@ -166,7 +213,33 @@ def full_temporary_folder(setup):
     return setup.node()
 
 
-@fault("home folder", "wrong", "home: Permission denied", "set HOME to a folder that can be written")
+@fault("temporary files", "note", "disk cannot be written, so temporary files are in /", "name another one with TMPDIR")
+def full_named_folder(setup):
+    """TMPDIR full, and another folder in use"""
+    setup.patch.setenv("TMPDIR", str(setup.small_disk("64k")))
+    fill(setup.short / "disk")
+    setup.patch.setattr(tempfile, "tempdir", None)  # Python tries the folders again
+    return setup.node()
+
+
+@fault("temporary files", "note", "nowhere cannot be written", "make that folder")
+def missing_temporary_folder(setup):
+    """TMPDIR does not exist"""
+    setup.patch.setenv("TMPDIR", str(setup.folder / "nowhere"))
+    setup.patch.setattr(tempfile, "tempdir", None)
+    return setup.node()
+
+
+@fault("Ray's files", "wrong", "/nowhere: there is no such folder", "make the folder")
+def missing_ray_folder(setup):
+    """RAY_TMPDIR does not exist"""
+    setup.patch.setenv("RAY_TMPDIR", "/nowhere")
+    readings = setup.node()
+    assert not Path("/nowhere").exists()
+    return readings
+
+
+@fault("home folder", "wrong", "home: Permission denied", "set HOME to a folder")
 def protected_home(setup):
     """HOME not writable"""
     (setup.folder / "home").chmod(0o500)
@@ -181,19 +254,93 @@ def missing_home(setup):
     return setup.node()
 
 
-@fault("threads", "note", "4096 for a worker", "set work.threads")
+@fault("home folder", "wrong", ".ray: Not a directory", "set HOME")
+def file_instead_of_token_folder(setup):
+    """a file with the name of the folder of Ray's token"""
+    (setup.folder / "home/.ray").write_text("")
+    return setup.node()
+
+
+@fault("home folder", "wrong", ".ray: No space left on device", "set HOME")
+def full_token_folder(setup):
+    """no room for Ray's token"""
+    disk = setup.small_disk("64k")
+    (setup.folder / "home/.ray").symlink_to(disk)
+    fill(disk)
+    return setup.node()
+
+
+@fault("home folder", "wrong", ".ray: Read-only file system", "set HOME")
+def read_only_token_folder(setup):
+    """a read-only folder of Ray's token"""
+    disk = setup.small_disk("64k")
+    (setup.folder / "home/.ray").symlink_to(disk)
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    return setup.node()
+
+
+@fault("session token", "wrong", "0644", "chmod 600")
+def open_token_of_session(setup):
+    """a token of this machine's sessions that others can read"""
+    write_token(setup, 0o644)
+    return setup.node()
+
+
+@fault("session token", "note", "0644, which the next sweep changes", "chmod 600")
+def open_default_token(setup):
+    """Ray's own token, which others can read until the next sweep"""
+    (setup.folder / "home/.ray").mkdir()
+    (setup.folder / "home/.ray/auth_token").write_text("secret")
+    return setup.node()
+
+
+@fault("session token", "wrong", "No such file", "name one that has the token")
+def missing_token(setup):
+    """a token's file that does not exist"""
+    setup.patch.setenv("RAY_AUTH_TOKEN_PATH", str(setup.folder / "nowhere"))
+    return setup.node()
+
+
+@fault("session token", "wrong", "token: is empty", "name one that has the token")
+def empty_token(setup):
+    """a token's file without a token"""
+    write_token(setup, 0o600)
+    (setup.folder / "token").write_text("\n")
+    return setup.node()
+
+
+@fault("session token", "note", "none", "unset RAY_AUTH_MODE")
+def session_without_token(setup):
+    """sessions without a token"""
+    setup.patch.setenv("RAY_AUTH_MODE", "disabled")
+    return setup.node()
+
+
+@fault("threads", "note", "4096 for a worker", "lower work.threads")
 def many_threads(setup):
     """more threads than cores"""
     setup.spec = replace(setup.spec, threads=4096)
     return setup.node()
 
 
+@fault("threads", "note", " workers on ", "lower work.threads or work.workers")
+def many_workers(setup):
+    """more workers than cores"""
+    setup.overrides = [f"work.workers={cores() + 1}"]
+    return setup.sweep()
+
+
 @fault("proxy", "note", "http://proxy:3128", "add 127.0.0.1 and localhost to no_proxy")
 def proxy(setup):
     """a proxy that takes loopback traffic"""
     setup.patch.setenv("http_proxy", "http://proxy:3128")
-    setup.patch.delenv("no_proxy", raising=False)
-    setup.patch.delenv("NO_PROXY", raising=False)
+    return setup.node()
+
+
+@fault("proxy", "note", "http://proxy:3128", "add 127.0.0.1 and localhost to no_proxy")
+def proxy_of_all(setup):
+    """a proxy for all protocols"""
+    setup.patch.setenv("ALL_PROXY", "http://proxy:3128")
     return setup.node()
 
 
@@ -279,17 +426,14 @@ def two_nodes(subject, first, second):
 @fault("token", "wrong", "0644", "chmod 600")
 def open_token(setup):
     """a token that others can read"""
-    (setup.folder / "token").write_text("secret")
-    (setup.folder / "token").chmod(0o644)
-    setup.patch.setenv("RAY_AUTH_MODE", "token")
-    setup.patch.setenv("RAY_AUTH_TOKEN_PATH", str(setup.folder / "token"))
+    write_token(setup, 0o644)
+    setup.patch.setenv("RAY_AUTH_MODE", "Token")
     return {"here": {"token": token_mode()}}
 
 
 @fault("token", "wrong", "none", "RAY_AUTH_MODE=token")
 def no_token(setup):
     """a cluster without a token"""
-    setup.patch.delenv("RAY_AUTH_MODE", raising=False)
     return {"here": {"token": token_mode()}}
 
 
@@ -358,6 +502,12 @@ def open_value(setup):
 
 
 # ------------------------------------------------------------ model and data
+
+
+def image_at(setup: Setup, split: str, position: int) -> str:
+    """Return the file of an image by its position in the order in which a sweep reads the animals."""
+    custom = custom_datasets(setup.datasets, None)
+    return open_dataset("animals", split, None, custom).ids[position].removeprefix(f"{split}/")
 
 
 @fault("weights", "wrong", "nowhere.pt", "name weights that can be read with --model")
@@ -450,6 +600,31 @@ def damaged_image(setup):
     return setup.data()
 
 
+@fault("files of animals, val", "wrong", "8 of 8 images opened, 1 cannot be read", "replace these files")
+def damaged_image_of_the_final_stage(setup):
+    """an image that the search does not read, and the final stage does"""
+    setup.spec = replace(setup.spec, limit=4)
+    (setup.animals / "val" / image_at(setup, "val", 4)).write_bytes(b"no image")
+    return setup.data()
+
+
+@fault("files of animals, test", "note", "8 of 8 images opened, 1 cannot be read", "work.on_bad_image=skip")
+def skipped_image(setup):
+    """a damaged image in a sweep that leaves such images out"""
+    setup.spec = replace(setup.spec, on_bad_image="skip")
+    (setup.animals / "test/cat/2.png").write_bytes(b"no image")
+    return setup.data()
+
+
+@fault("files of animals, test", "wrong", "8 of 8 images opened, 8 cannot be read", "replace these files")
+def only_damaged_images(setup):
+    """a test split whose images are all damaged"""
+    setup.spec = replace(setup.spec, on_bad_image="skip")
+    for file in (setup.animals / "test").rglob("*.png"):
+        file.write_bytes(b"no image")
+    return setup.data()
+
+
 @fault("files of animals, val", "wrong", "Permission denied", "replace these files")
 def protected_image(setup):
     """an image that this user may not read"""
@@ -470,38 +645,120 @@ def shuffled_names(setup):
     """class names in another order than the labels"""
     write_zoo(setup.folder)
     setup.spec = replace(setup.spec, dataset_file=str(setup.folder / "zoo.yaml"))
-    setup.datasets, setup.splits = ["shuffled"], ["test"]
+    setup.datasets, setup.overrides = ["shuffled"], ["search.split=test"]
     return setup.data()
 
 
-@fault("methods and prompts", "wrong", "method mine (mine.py:", "correct the method, prompt, metric or plugin")
+@fault("plan of the sweep", "wrong", "method mine (mine.py:", "correct the method, prompt, dataset or plugin")
 def random_method(setup):
     """a plugin's method that is not deterministic"""
-    setup.plugin(Case("method", "logits = logits + torch.randn(1)", "", ""))
-    setup.choices = setup.choices._replace(methods=("mine",))
+    setup.plugin(Case("method", "logits = logits + torch.randn(1)", "", "").plugin("mine"))
+    setup.methods = ["zero_shot", "mine"]
     return setup.data()
 
 
-@fault("methods and prompts", "wrong", "has not ended after 1 s", "correct the method")
+@fault("plan of the sweep", "wrong", "has not ended after 1 s", "correct the method")
 def endless_method(setup):
     """a plugin's method that never ends"""
-    setup.plugin(Case("method", "while True:\n    time.sleep(0.01)", "", ""))
-    setup.choices = setup.choices._replace(methods=("mine",), plugin_seconds=1.0)
+    setup.plugin(Case("method", "while True:\n    time.sleep(0.01)", "", "").plugin("mine"))
+    setup.methods, setup.overrides = ["zero_shot", "mine"], ["work.task_timeout=1"]
     return setup.data()
 
 
-@fault("methods and prompts", "wrong", "it must not draw random numbers", "metric or plugin")
+@fault("start of the sweep", "wrong", "metric mine (mine.py", "correct the setting or plugin")
 def random_metric(setup):
     """a plugin's metric that is not deterministic"""
-    setup.plugin(Case("metric", "return random.random()", "", ""))
-    return setup.data()
+    setup.plugin(Case("metric", "return random.random()", "", "").plugin("mine"))
+    return setup.sweep()
 
 
-@fault("methods and prompts", "wrong", "nowhere.safetensors", "correct the method, prompt")
+@fault("plan of the sweep", "wrong", "nowhere.safetensors", "correct the method, prompt")
 def missing_prompt(setup):
     """a prompt's file that does not exist"""
-    setup.choices = setup.choices._replace(prompts=(TextSource("nowhere.safetensors"),))
+    setup.prompt = "nowhere.safetensors"
     return setup.data()
+
+
+# ------------------------------------------------------------ sweeps that `tune` refuses
+
+
+SAMPLER = """
+from optuna.samplers import RandomSampler
+from fpp_sweep import sampler
+
+@sampler()
+def mine(seed):
+    CODE
+"""
+
+
+@fault("start of the sweep", "wrong", "ZeroDivisionError", "correct the setting or plugin")
+def failing_sampler(setup):
+    """a plugin's sampler that fails"""
+    setup.plugin(plugin_file("mine", SAMPLER.replace("CODE", "return RandomSampler(seed // 0)")))
+    setup.overrides = ["search.sampler=mine"]
+    return setup.sweep()
+
+
+@fault("start of the sweep", "wrong", "sampler mine", "correct the setting or plugin")
+def sampler_without_seed(setup):
+    """a plugin's sampler that ignores its seed"""
+    setup.plugin(plugin_file("mine", SAMPLER.replace("CODE", "return RandomSampler(seed=None)")))
+    setup.overrides = ["search.sampler=mine", "params.views.min_area={low: 0.1, high: 0.9}"]
+    return setup.sweep()
+
+
+@fault("plan of the sweep", "wrong", "use a shorter prompt or name", "correct the method, prompt, dataset")
+def long_prompt(setup):
+    """a prompt that is too long together with a class name"""
+    setup.prompt = "word " * 71  # one class name has room after it
+    shutil.rmtree(setup.animals)
+    draw_animals(setup.animals, names=("cat", "a cat that has much longer hair than others"))
+    return setup.data()
+
+
+@fault("plan of the sweep", "wrong", "2 images are too few for a post-hoc map", "correct the method, prompt, dataset")
+def few_images_for_a_map(setup):
+    """too few images for a post-hoc map"""
+    setup.spec, setup.overrides = replace(setup.spec, limit=2), ["work.posthoc=[temperature_val]"]
+    return setup.data()
+
+
+@fault("plan of the sweep", "wrong", "8 images are too few for a conformal threshold", "correct the method")
+def few_images_for_a_threshold(setup):
+    """too few images for a conformal threshold"""
+    setup.overrides = ["work.columns=[aps_90]"]
+    return setup.data()
+
+
+@fault("room for workers", "wrong", "this machine has 0 GPUs", "lower the setting")
+def no_gpu_for_workers(setup):
+    """workers on GPUs on a machine without one"""
+    setup.patch.setenv("CUDA_VISIBLE_DEVICES", "")
+    setup.overrides = ["work.gpus_per_worker=0.5"]
+    return setup.sweep()
+
+
+@fault("room for workers", "wrong", "this machine has 0 GPUs", "lower the setting")
+def no_gpu_for_the_device(setup):
+    """device=cuda on a machine without a GPU"""
+    setup.patch.setenv("CUDA_VISIBLE_DEVICES", "")
+    setup.overrides = ["work.device=cuda"]
+    return setup.sweep()
+
+
+@fault("start of the sweep", "wrong", "workers get theirs from Ray", "correct the setting")
+def numbered_device(setup):
+    """a single GPU for workers on Ray"""
+    setup.overrides = ["work.device=cuda:1"]
+    return setup.sweep()
+
+
+@fault("room for workers", "wrong", "work.cpus_per_worker=4096: this machine has", "lower the setting")
+def no_cores_for_a_worker(setup):
+    """more cores for a worker than the machine has"""
+    setup.overrides = ["work.cpus_per_worker=4096", "work.threads=1"]
+    return setup.sweep()
 
 
 # ------------------------------------------------------------ sound setups
@@ -510,18 +767,18 @@ def missing_prompt(setup):
 def embedded(setup):
     """the embedded sets"""
     setup.datasets = ["scenes", "letters"]
-    return setup.data()
+    return setup.sweep()
 
 
 def limited(setup):
     """--limit 4 on embedded sets"""
     setup.datasets, setup.spec = ["scenes", "digits"], replace(setup.spec, limit=4)
-    return setup.data()
+    return setup.sweep()
 
 
 def two_classes(setup):
     """two classes of the user's own images, as NAME=FOLDER"""
-    return setup.data()
+    return setup.sweep()
 
 
 def tiny_dataset(setup):
@@ -564,6 +821,73 @@ def company_proxy(setup):
     return setup.node()
 
 
+def proxy_with_a_range(setup):
+    """a proxy with a range of addresses as an exception"""
+    setup.patch.setenv("http_proxy", "http://proxy:3128")
+    setup.patch.setenv("no_proxy", "localhost,127.0.0.0/8")
+    readings = setup.node()
+    assert readings["here"]["proxy"] == []
+    return readings
+
+
+def token_in_the_environment(setup):
+    """a home that cannot be written, with the token in the environment"""
+    (setup.folder / "home").chmod(0o500)
+    setup.patch.setenv("RAY_AUTH_TOKEN", "secret")
+    with without_root_rights():
+        return setup.node()
+
+
+def token_file_elsewhere(setup):
+    """no home, with a token's file that only its owner can read"""
+    setup.patch.setenv("HOME", str(setup.folder / "nowhere"))
+    write_token(setup, 0o700)
+    return setup.node()
+
+
+def new_machine(setup):
+    """a sweep without a cache, a home with settings or a GPU; doctor makes no folder"""
+    setup.patch.setenv("CUDA_VISIBLE_DEVICES", "")
+    setup.spec = replace(setup.spec, cache=str(setup.folder / "new/cache"))
+    before = sorted(setup.folder.rglob("*"))
+    readings = setup.sweep()
+    assert sorted(setup.folder.rglob("*")) == before
+    assert {"start of the sweep", "room for workers", "plan of the sweep"} <= readings["here"].keys()
+    return readings
+
+
+def small_quota(setup):
+    """a container that may keep half a core busy"""
+    folder = setup.folder / "cgroup"
+    folder.mkdir()
+    (folder / "cpu.max").write_text("50000 100000")
+    setup.patch.setattr(control_groups, "ROOT", folder)
+    readings = setup.sweep()
+    assert readings["here"]["threads"] == {"threads": 1, "workers": 1, "cores": 1}
+    assert findings({"here": {"threads": readings["here"]["threads"]}})[0].state == "ok"
+    return readings
+
+
+def unread_image(setup):
+    """a damaged image that --limit never reads"""
+    setup.spec, setup.overrides = replace(setup.spec, limit=4), ["search.finalists.seeds=1"]
+    (setup.animals / "test" / image_at(setup, "test", 7)).write_bytes(b"no image")
+    return setup.data()
+
+
+def image_left_out(setup):
+    """a damaged image in a sweep that leaves such images out"""
+    setup.spec = replace(setup.spec, on_bad_image="skip")
+    (setup.animals / "val" / image_at(setup, "val", 0)).write_bytes(b"no image")
+    return setup.sweep()
+
+
+def sweep_for_gpus(setup):
+    """a sweep in a precision that only GPUs have, checked on this machine's CPU"""
+    spec = replace(setup.spec, precisions=("tf32",), datasets=tuple(setup.datasets))
+    return {"here": data_readings(spec, setup.datasets, ["val"])}
+
+
 def folder_of_dead_driver(setup):
     """a folder that a killed driver left, without processes"""
     session = setup.short / f"{SESSION_PREFIX}abcd"
@@ -581,9 +905,9 @@ def equal_nodes(setup):
 
 def sound_plugin(setup):
     """a plugin that keeps its contract"""
-    setup.plugin(Case("method", "pass", "", ""))
-    setup.choices = setup.choices._replace(methods=("mine", "tpt"))
-    return setup.data()
+    setup.plugin(Case("method", "pass", "", "").plugin("mine"))
+    setup.methods = ["mine", "tpt"]
+    return setup.sweep()
 
 
 SOUND = (
@@ -596,6 +920,14 @@ SOUND = (
     known_dataset,
     new_user,
     company_proxy,
+    proxy_with_a_range,
+    token_in_the_environment,
+    token_file_elsewhere,
+    new_machine,
+    small_quota,
+    unread_image,
+    image_left_out,
+    sweep_for_gpus,
     folder_of_dead_driver,
     equal_nodes,
     sound_plugin,

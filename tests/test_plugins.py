@@ -298,7 +298,9 @@ def test_settings_that_a_sampler_changes_are_restored(tmp_path, capsys, change, 
     assert random.random() == random.Random(0).random()
     assert (Path.cwd(), dict(os.environ), metrics.score) == (folder, variables, score)
     study.ask()  # which gives no second note
-    assert capsys.readouterr().err == f"note: plugin changing.py: sampler changing changes {setting}, which is restored\n"
+    assert (
+        capsys.readouterr().err == f"note: plugin changing.py: sampler changing changes {setting}, which is restored\n"
+    )
 
 
 def test_a_sampler_that_remembers_its_draws_is_built_anew_for_each(tmp_path):

@@ -14,10 +14,12 @@ from fpp_sweep.checks.guessing import images_needed, looks_like_guessing
 from fpp_sweep.checks.probes import Readings
 from fpp_sweep.checks.versions import LIBRARIES
 from fpp_sweep.core.images.cache import readable_size
-from fpp_sweep.spec.messages import plural
+from fpp_sweep.spec.messages import masked, plural
+from fpp_sweep.workers.token import OTHER_USERS
 
 State = Literal["ok", "note", "wrong"]
 
+REPEATING = ("plan of the sweep", "start of the sweep")  # subjects that may fail for the reason of an earlier subject
 MIN_DISK, GOOD_DISK = 1e8, 2e9  # free bytes
 MIN_DISK_SPEED = 1e6  # bytes a second; a worker on a CPU writes features at about this rate
 MIN_MEMORY, GOOD_MEMORY = 1.5e9, 4e9  # free bytes
@@ -59,6 +61,7 @@ class Finding(NamedTuple):
 def findings(nodes: Mapping[str, Readings]) -> list[Finding]:
     """Judge the readings of all nodes, in the order of the readings."""
     judged = []
+    failures: set[tuple[str, str]] = set()  # nodes, and reasons of their failed probes
     for subject in dict.fromkeys(subject for readings in nodes.values() for subject in readings):
         check = CHECKS[subject.partition(" ")[0]]
         remedy = check.remedy
@@ -68,13 +71,16 @@ def findings(nodes: Mapping[str, Readings]) -> list[Finding]:
         for node, readings in nodes.items():
             reading = readings.get(subject)
             if isinstance(reading, dict) and "failed" in reading:
-                judged.append(Finding(node, subject, "wrong", reading["failed"], remedy))
+                failure = node, reading["failed"]
+                if subject not in REPEATING or failure not in failures:
+                    judged.append(Finding(node, subject, "wrong", reading["failed"], remedy))
+                failures.add(failure)
             elif subject in readings:
                 readable[node] = reading
         for node, reading in readable.items():
             verdict = check.rule(reading, list(readable.values()))
             judged.append(Finding(node, subject, verdict.state, verdict.text, verdict.remedy or remedy))
-    return judged
+    return [finding._replace(text=masked(finding.text)) for finding in judged]
 
 
 # --- rules
@@ -137,11 +143,31 @@ def check_clock(offset: float, _: Sequence[Any]) -> Verdict:
 
 def check_token(mode: str, _: Sequence[Any]) -> Verdict:
     """Require a token that only its owner can read: a process that has the token can run code on the cluster."""
-    if mode in ("environment", "0600", "0400"):
-        return Verdict("ok", mode)
     if mode == "none":
         return Verdict("wrong", mode, "start Ray with RAY_AUTH_MODE=token; without a token anybody can run code")
+    if _is_private(mode):
+        return Verdict("ok", mode)
     return Verdict("wrong", mode)
+
+
+def check_session_token(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
+    """Require a token that other users of this machine cannot read, as far as a sweep does not see to it itself."""
+    mode = value["mode"]
+    if mode == "new":
+        return Verdict("ok", "created by the next sweep")
+    if mode == "none":
+        remedy = "unset RAY_AUTH_MODE: without a token, other users of this machine can run code in a session"
+        return Verdict("note", mode, remedy)
+    if _is_private(mode):
+        return Verdict("ok", mode)
+    if value["is_made_private"]:
+        return Verdict("note", f"{mode}, which the next sweep changes; other users may have read the token")
+    return Verdict("wrong", mode)
+
+
+def _is_private(mode: str) -> bool:
+    """Return whether a token in the environment, or in a file of this mode, is its owner's alone."""
+    return mode == "environment" or not int(mode, base=8) & OTHER_USERS
 
 
 def check_gpus(value: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> Verdict:
@@ -183,7 +209,18 @@ def check_files(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
     problems = value["problems"]
     if not problems:
         return Verdict("ok", text)
-    return Verdict("wrong", f"{text}, {len(problems)} cannot be read: {problems[0]}")
+    text = f"{text}, {len(problems)} cannot be read: {problems[0]}"
+    if value["may_skip"] and len(problems) < value["opened"]:
+        return Verdict("note", text, "replace these files, or go on: work.on_bad_image=skip leaves them out")
+    return Verdict("wrong", text)
+
+
+def check_temporary_files(value: Mapping[str, Any], others: Sequence[Any]) -> Verdict:
+    verdict = check_disk(value, others)
+    if verdict.state == "wrong" or not value["unusable"]:
+        return verdict
+    text = f"{value['unusable']} cannot be written, so temporary files are in {value['folder']}"
+    return Verdict("note", text, "make that folder and room in it, or name another one with TMPDIR")
 
 
 def check_ray_files(value: Mapping[str, Any], others: Sequence[Any]) -> Verdict:
@@ -204,7 +241,17 @@ def check_killed_drivers(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
     return Verdict("ok", "left nothing")
 
 
-def check_choices(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
+def check_start(_value: str, _: Sequence[Any]) -> Verdict:
+    return Verdict("ok", "the settings can be used")
+
+
+def check_room(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
+    if value["note"]:
+        return Verdict("note", value["note"])
+    return Verdict("ok", plural(value["workers"], "worker"))
+
+
+def check_plan(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
     if value["notes"]:
         return Verdict("note", "; ".join(value["notes"]))
     return Verdict("ok", f"{plural(value['methods'], 'method')} and {plural(value['prompts'], 'prompt')} can be used")
@@ -215,10 +262,14 @@ def check_home(folder: str, _: Sequence[Any]) -> Verdict:
 
 
 def check_threads(value: Mapping[str, int], _: Sequence[Any]) -> Verdict:
-    count, n_cores = value["threads"], value["cores"]
+    workers, n_cores = value["workers"], value["cores"]
+    count = workers * value["threads"]
+    text = f"{value['threads']} for a worker"
+    if workers > 1:
+        text = f"{count} for {workers} workers"
     if count > n_cores:
-        return Verdict("note", f"{count} for a worker on {n_cores} cores: they wait for each other")
-    return Verdict("ok", f"{count} of {n_cores} cores")
+        return Verdict("note", f"{text} on {plural(n_cores, 'core')}: they wait for each other")
+    return Verdict("ok", f"{text} on {plural(n_cores, 'core')}")
 
 
 def check_proxy(proxies: Sequence[str], _: Sequence[Any]) -> Verdict:
@@ -262,11 +313,17 @@ CHECKS: dict[str, Check] = {  # by the first word of the subject
     **dict.fromkeys(("python", *LIBRARIES), SAME_LIBRARIES),
     "answer": Check(check_equal, "see with `ray status` whether the node is up"),
     "cache": Check(check_disk, "make room, or name another folder with work.cache or FPP_SWEEP_CACHE"),
-    "temporary": Check(check_disk, "make room, or name another folder with TMPDIR"),
-    "Ray's": Check(check_ray_files, "make room, or name another folder with RAY_TMPDIR"),
+    "temporary": Check(check_temporary_files, "make room, or name another folder with TMPDIR"),
+    "Ray's": Check(check_ray_files, "make the folder and room in it, or name another folder with RAY_TMPDIR"),
     "killed": Check(check_killed_drivers, "end the processes that killed drivers have left"),
-    "home": Check(check_home, "set HOME to a folder that can be written: Ray keeps its token there"),
-    "threads": Check(check_threads, "set work.threads to the number of cores at most"),
+    "home": Check(
+        check_home,
+        "set HOME to a folder in which ~/.ray can be written, or RAY_AUTH_TOKEN_PATH: Ray keeps its token there",
+    ),
+    "session": Check(
+        check_session_token, "chmod 600 of the file that RAY_AUTH_TOKEN_PATH names, or name one that has the token"
+    ),
+    "threads": Check(check_threads, "lower work.threads or work.workers: their product is the number of threads"),
     "proxy": Check(check_proxy, "add 127.0.0.1 and localhost to no_proxy"),
     "memory": Check(check_memory, "free memory, or raise the limit of the user, job or container"),
     "open": Check(check_open_files, "ulimit -n 65536, before `ray start`"),
@@ -288,7 +345,9 @@ CHECKS: dict[str, Check] = {  # by the first word of the subject
     "files": Check(check_files, "replace these files; doctor --verify lists all damaged ones"),
     "images": Check(check_equal_images, "copy files with their times (rsync -a): only then machines share features"),
     "accuracy": Check(check_accuracy, "check that class names and labels have the same order, and the model fits"),
-    "methods": Check(check_choices, "correct the method, prompt, metric or plugin that is named there"),
+    "start": Check(check_start, "correct the setting or plugin that is named there: `tune` would stop there, too"),
+    "room": Check(check_room, "lower the setting that is named there, or run on a larger machine or cluster"),
+    "plan": Check(check_plan, "correct the method, prompt, dataset or plugin that is named there"),
     "MLflow": Check(check_mlflow, "start the server, or name another one with --tracking-uri"),
     "joined": Check(check_joined, "see logs/monitor.* of Ray's session on the head, and start the node"),
     "CHANGE": Check(check_open_value, "put your own value into this line of the cluster file"),

@@ -1,20 +1,19 @@
-"""Probes of the model, the datasets and the plugins that a sweep would use; their readings are plain values."""
+"""Probes of the model and the datasets that a sweep would use; their readings are plain values."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.checks.guessing import images_needed
 from fpp_sweep.checks.probes import Readings, gpus, node_readings, run_probes
 from fpp_sweep.core.datasets import BadImageError, Dataset, custom_datasets, expand
-from fpp_sweep.core.metric_contract import check_metric
 from fpp_sweep.space.published import preset_for
-from fpp_sweep.spec import catalogue, keys
+from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import preset
-from fpp_sweep.spec.specs import TextSource, WorkerSpec
+from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.spec.tasks import BATCH, EvalTask
 
 if TYPE_CHECKING:
@@ -24,32 +23,30 @@ SAMPLED_IMAGES = 32  # images of each split that are opened
 DIGEST_LENGTH = 12  # hexadecimal digits of a digest in a reading
 
 
-class Choices(NamedTuple):
-    """The methods, prompts and templates that the trials of a sweep may use."""
-
-    methods: tuple[str, ...]
-    prompts: tuple[TextSource, ...]
-    plugin_seconds: float  # time limit for the check of a plugin
-
-
-NO_CHOICES = Choices((), (), 0.0)
+# returns a reading of the whole sweep; its `final_split` is the split of the final stage, such as `val:20`, or empty
+SweepCheck = Callable[["Worker"], dict[str, Any]]
 
 
 def all_readings(
-    spec: WorkerSpec, token_key: str | None, datasets: Sequence[str], splits: Sequence[str], choices: Choices
+    spec: WorkerSpec,
+    token_key: str | None,
+    datasets: Sequence[str],
+    splits: Sequence[str],
+    check_sweep: SweepCheck | None = None,
+    workers: int = 1,
 ) -> Readings:
     """Return all readings of this machine, and of the model and its predictions if datasets are given."""
-    readings = node_readings(spec, token_key)
+    readings = node_readings(spec, token_key, workers)
     readings |= run_probes({"GPUs": gpus})
     if datasets:
-        readings |= data_readings(spec, datasets, splits, choices)
+        readings |= data_readings(spec, datasets, splits, check_sweep)
     return readings
 
 
 def data_readings(
-    spec: WorkerSpec, datasets: Sequence[str], splits: Sequence[str], choices: Choices = NO_CHOICES
+    spec: WorkerSpec, datasets: Sequence[str], splits: Sequence[str], check_sweep: SweepCheck | None = None
 ) -> Readings:
-    """Return readings of the weights, of each split of each dataset, and of the methods, prompts and plugins.
+    """Return readings of the weights, of each split of each dataset, and of the whole sweep.
 
     Zero-shot accuracy on the first split shows whether class names and labels belong together. A probe that fails has
     the reading {"failed": the reason}. If the dataset file or the model cannot be
@@ -63,40 +60,39 @@ def data_readings(
         return {"dataset file": {"failed": str(error)}}
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            worker = Worker(replace(spec, cache=scratch, device="cpu", compile=False))
+            # without the precisions of the sweep, which this machine's CPU may lack and its GPU have
+            worker = Worker(replace(spec, cache=scratch, device="cpu", precisions=(), compile=False))
             readings: Readings = {"weights": worker.model_info().digest[:DIGEST_LENGTH]}
         except Exception as error:
             return {"weights": {"failed": str(error)}}
+        plan: Readings = {}
+        if check_sweep is not None:
+            plan = run_probes({"plan of the sweep": lambda: check_sweep(worker)})
+        final_split = plan.get("plan of the sweep", {}).get("final_split", "")
         for name in names:
             for split in splits:
+                opened_split = split
+                if final_split.startswith(f"{split}:"):  # it has more images of the split
+                    opened_split = final_split
                 try:
-                    readings |= _split_readings(worker, name, split)
+                    readings |= _split_readings(worker, name, split, opened_split)
                     if split == splits[0]:
                         readings[f"accuracy on {name}"] = _zero_shot_hits(worker, name, split)
                 except Exception as error:
                     readings[f"dataset {name}, {split}"] = {"failed": str(error)}
-        if choices.methods:
-            readings |= run_probes({"methods and prompts": lambda: try_choices(worker, choices)})
-    return readings
+    return readings | plan
 
 
-def try_choices(worker: Worker, choices: Choices) -> dict[str, Any]:
-    """Try methods, prompts and plugins on made-up samples; raise InputError for the first that cannot be used."""
-    for row in catalogue.METRICS.values():
-        if row.digest:
-            check_metric(row, choices.plugin_seconds)
-    validation = worker.check(choices.methods, choices.prompts, datasets=(), seconds=choices.plugin_seconds)
-    return {"methods": len(choices.methods), "prompts": len(choices.prompts), "notes": list(validation.notes)}
-
-
-def _split_readings(worker: Worker, name: str, split: str) -> Readings:
+def _split_readings(worker: Worker, name: str, split: str, opened_split: str) -> Readings:
+    """Return the readings of a split; files are opened from the images that the sweep reads of `opened_split`."""
     (info,) = worker.describe([name], split)
-    dataset = worker.datasets.whole(name, split)  # not cut by --limit, which would leave classes without images
+    whole = worker.datasets.whole(name, split)  # --limit would leave classes without images
+    files = open_sample(worker.datasets.open(name, opened_split)) | {"may_skip": worker.spec.on_bad_image == "skip"}
     return {
         f"dataset {name}, {split}": keys.digest(info.digest, info.classes, length=DIGEST_LENGTH),
         f"images of {name}, {split}": info.images,
-        f"classes of {name}, {split}": class_counts(dataset),
-        f"files of {name}, {split}": open_sample(dataset),
+        f"classes of {name}, {split}": class_counts(whole),
+        f"files of {name}, {split}": files,
     }
 
 
@@ -121,13 +117,14 @@ def open_sample(dataset: Dataset) -> dict[str, Any]:
 
 
 def _zero_shot_hits(worker: Worker, name: str, split: str) -> dict[str, int]:
-    """Return how many of the first images zero-shot classifies correctly."""
+    """Return how many of the first images zero-shot classifies correctly; images that are left out do not count."""
     (info,) = worker.describe([name], split)
     config = preset(preset_for("auto", worker.spec.model)).replace({"method": "zero_shot", "prompt": "a photo of a"})
     count = min(info.size, max(BATCH, images_needed(len(info.classes))))
     task = EvalTask(config=config, dataset=name, split=split, seed=0, start=0, stop=count)
     predictions = worker.run(task, []).predictions
-    correct = 0
+    correct = images = 0
     if predictions is not None:
         correct = int((predictions.predicted == predictions.labels).sum())
-    return {"correct": correct, "images": count, "classes": len(info.classes)}
+        images = len(predictions.labels)
+    return {"correct": correct, "images": images, "classes": len(info.classes)}

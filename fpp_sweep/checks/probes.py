@@ -11,47 +11,55 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from requests.utils import get_environ_proxies, select_proxy
+
 from fpp_sweep.checks.versions import versions
 from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.spec import keys
+from fpp_sweep.spec.files import existing_part
 from fpp_sweep.spec.memory import memory
 from fpp_sweep.spec.process import cores
 from fpp_sweep.spec.specs import WorkerSpec
+from fpp_sweep.workers import token
 from fpp_sweep.workers.addresses import ray_temp_folder
 from fpp_sweep.workers.session_folders import SHORT_FOLDER, folders_of_dead_drivers, is_too_long
 
 Readings = dict[str, Any]  # by subject; where a probe fails, the reading is {"failed": the reason}
 SAMPLE_BYTES = 4 * 2**20  # written to a disk to see whether and how fast it takes them
+TEMPORARY_FOLDERS = ("TMPDIR", "TEMP", "TMP")  # variables by which a user names one, as `tempfile` reads them
+LOOPBACK = ("http://127.0.0.1", "http://localhost", "https://127.0.0.1", "https://localhost")
 COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
 LIST_GPUS = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
 
 
-def node_readings(spec: WorkerSpec, token_key: str | None) -> Readings:
+def node_readings(spec: WorkerSpec, token_key: str | None, workers: int = 1) -> Readings:
     """Return the readings that take less than a second.
 
     `token_key` is the key for the digest of the cluster's token; None on a machine that is not part of a cluster.
+    `workers` is the number of workers that start on this machine, as far as it is known.
     """
     if spec.folder and Path(spec.folder).is_dir():
         os.chdir(spec.folder)
     disk_once = cache(disk)  # Ray's files are often in the folder of the other temporary files
     probes: dict[str, Callable[[], Any]] = {
         "cache": lambda: disk_once(cache_folder(spec)),
-        "temporary files": lambda: disk_once(Path(tempfile.gettempdir())),
+        "temporary files": lambda: temporary_disk(disk_once),
         "Ray's files": lambda: ray_disk(disk_once),
         "killed drivers": processes_of_dead_drivers,
-        "home folder": home_folder,
-        "threads": lambda: {"threads": spec.threads, "cores": cores()},
+        "threads": lambda: {"threads": spec.threads, "workers": workers, "cores": cores()},
         "proxy": proxies_of_loopback,
         "memory": free_memory,
         "open files": open_files,
     }
-    if token_key is not None:
+    if token_key is None:
+        probes["home folder"] = home_folder
+        probes["session token"] = session_token
+    else:
         probes["clock"] = time.time
         probes["token"] = token_mode
         probes["same token"] = lambda: token_digest(token_key)
@@ -86,25 +94,43 @@ def cache_folder(spec: WorkerSpec) -> Path:
 
 
 def disk(folder: Path) -> dict[str, Any]:
-    """Write a sample into the folder; return its free bytes and the bytes written per second."""
+    """Write a sample into the folder; return its free bytes and the bytes written per second.
+
+    A folder that does not exist is not made: the sample goes to the folder that it would be made in.
+    """
+    existing = existing_part(folder)
     began = time.perf_counter()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
+        with tempfile.TemporaryFile(dir=existing) as file:
             file.write(bytes(SAMPLE_BYTES))
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
         raise OSError(f"{folder}: {error.strerror}") from error
     speed = SAMPLE_BYTES / (time.perf_counter() - began)
-    return {"folder": str(folder), "free": shutil.disk_usage(folder).free, "speed": speed}
+    return {"folder": str(folder), "free": shutil.disk_usage(existing).free, "speed": speed}
+
+
+def temporary_disk(read: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    """Return the reading of the folder for temporary files, and the one that the user names if Python cannot use it."""
+    folder = tempfile.gettempdir()
+    unusable = ""
+    named = [name for name in TEMPORARY_FOLDERS if os.environ.get(name)]
+    if named and os.path.abspath(os.environ[named[0]]) != folder:
+        unusable = f"{named[0]}={os.environ[named[0]]}"
+    return read(Path(folder)) | {"unusable": unusable}
 
 
 def ray_disk(read: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    """Return the reading of the disk that a session's files will be on, and the requested folder if it is too long."""
+    """Return the reading of the disk that a session's files will be on, and the requested folder if it is too long.
+
+    Raise OSError if the folder does not exist: a sweep does not make it.
+    """
     requested = ray_temp_folder()
     if is_too_long(requested):
         return read(SHORT_FOLDER) | {"too_long": str(requested)}
+    if not requested.is_dir():
+        raise NotADirectoryError(f"{requested}: there is no such folder")
     return read(requested) | {"too_long": ""}
 
 
@@ -120,21 +146,29 @@ def processes_of_dead_drivers() -> dict[str, Any]:
 
 
 def home_folder() -> str:
-    """Return the home folder after writing to it, as Ray does with its token."""
-    home = Path.home()
+    """Return the folder of Ray's token after creating a token beside it, as a session does on this machine."""
+    if token.is_named():
+        return "not needed: the environment names Ray's token"
+    folder = token.default_file().parent
+    parent = folder
+    if not os.path.lexists(folder):
+        parent = folder.parent
     try:
-        with tempfile.TemporaryFile(dir=home):
-            return str(home)
+        with tempfile.TemporaryDirectory(dir=parent) as scratch:
+            token.create_token(Path(scratch) / folder.name / "auth_token")
     except OSError as error:
-        raise OSError(f"{home}: {error.strerror}") from error
+        raise OSError(f"{parent}: {error.strerror}") from error
+    return str(folder)
 
 
 def proxies_of_loopback() -> list[str]:
-    """Return the proxies that requests to this machine itself would go through."""
-    if urllib.request.proxy_bypass("127.0.0.1") and urllib.request.proxy_bypass("localhost"):
-        return []
-    proxies = urllib.request.getproxies()
-    return sorted({proxies[scheme] for scheme in ("http", "https") if scheme in proxies})
+    """Return the proxies through which MLflow's client would send requests to this machine itself."""
+    proxies = set()
+    for address in LOOPBACK:
+        proxy = select_proxy(address, get_environ_proxies(address))
+        if proxy:
+            proxies.add(proxy)
+    return sorted(proxies)
 
 
 def free_memory() -> int:
@@ -148,21 +182,37 @@ def open_files() -> int:
 
 def token_mode() -> str:
     """Return where Ray's token is kept: `environment`, or the mode of its file; `none` if Ray asks for no token."""
-    if os.environ.get("RAY_AUTH_MODE") != "token":
+    if not token.is_required():
         return "none"
+    return _kept_token_mode()
+
+
+def session_token() -> dict[str, Any]:
+    """Return how the token of a session on this machine is kept: see `token_mode`; `new` if a sweep creates it.
+
+    A token in Ray's default file is made private when a session starts.
+    """
+    reading = {"mode": "new", "is_made_private": not token.is_named()}
+    if os.environ.get("RAY_AUTH_MODE") and not token.is_required():
+        reading["mode"] = "none"
+    elif token.is_named() or (token.default_file().exists() and token.default_file().stat().st_size):
+        reading["mode"] = _kept_token_mode()
+    return reading
+
+
+def _kept_token_mode() -> str:
     if os.environ.get("RAY_AUTH_TOKEN"):
         return "environment"
-    return f"{_token_file().stat().st_mode & 0o777:04o}"
+    file = token.token_file()
+    if not file.read_text().strip():
+        raise ValueError(f"{file}: is empty, but Ray reads its token from it")
+    return f"{file.stat().st_mode & 0o777:04o}"
 
 
 def token_digest(key: str) -> str:
     """Return a digest of Ray's token, made with a key that is used once: it tells no more than equality."""
-    token = os.environ.get("RAY_AUTH_TOKEN") or _token_file().read_text().strip()
-    return hmac.new(key.encode(), token.encode(), "sha256").hexdigest()[:12]
-
-
-def _token_file() -> Path:
-    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    text = os.environ.get("RAY_AUTH_TOKEN") or token.token_file().read_text().strip()
+    return hmac.new(key.encode(), text.encode(), "sha256").hexdigest()[:12]
 
 
 def gpus() -> dict[str, Any]:

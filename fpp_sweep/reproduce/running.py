@@ -21,7 +21,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES, read_inside, require_inside, write_json
 from fpp_sweep.spec.messages import note
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.preflight import check_before_start
+from fpp_sweep.sweep.preflight import check_before_ray_start
 from fpp_sweep.sweep.resume import repair_folder, require_same
 from fpp_sweep.sweep.run import run_sweep
 from fpp_sweep.sweep.worker_pool import Workers, open_workers
@@ -94,7 +94,7 @@ def reproduce(reproduction: Reproduction, options: Options) -> Iterator[tuple[st
                     worker_stack.close()
                     shared_workers = None
                 elif shared_workers is None:
-                    check_before_start(space, own_options)
+                    check_before_ray_start(space, own_options)
                     workers = open_workers(space, own_options, reproduction.tasks)
                     shared_workers = worker_stack.enter_context(workers)
                 run_sweep(space, own_options, shared_workers)

@@ -83,6 +83,15 @@ def read_at_most(path: Path, max_bytes: int = MAX_HANDWRITTEN_BYTES) -> bytes:
     return content
 
 
+def existing_part(path: Path) -> Path:
+    """Return the path, or the nearest folder above it that exists: there a process would begin to make the path."""
+    absolute = path.absolute()
+    for part in (absolute, *absolute.parents):
+        if os.path.lexists(part):  # a broken link exists: no folder of its name can be made
+            return part
+    return absolute
+
+
 def stamp_of(path: Path) -> tuple[int, int, int]:
     """Return size, time and inode of a file, which change whenever `written_whole` replaces it."""
     status = path.stat()

@@ -10,6 +10,11 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from fpp_sweep.spec.control_groups import group_folders
+
+# names of the files with a control group's limit and use, of version 2 and of version 1
+LIMIT_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+
 
 class MemoryLimit(NamedTuple):
     """Bytes that one limit leaves to this process."""
@@ -42,23 +47,12 @@ def _process_limits(used: Any) -> Iterator[MemoryLimit]:
 
 def _container_limits() -> Iterator[MemoryLimit]:
     """Yield the limits of the control groups of a container or a batch job, which psutil does not know."""
-    groups = Path("/proc/self/cgroup")  # lines such as `0::/user.slice/job_17`
-    if not groups.is_file():
-        return
-    for line in groups.read_text().splitlines():
-        group = line.split(":", 2)[2].strip("/")
-        yield from _group_limits(Path("/sys/fs/cgroup"), group, "memory.max", "memory.current")
-        yield from _group_limits(Path("/sys/fs/cgroup/memory"), group, "memory.limit_in_bytes", "memory.usage_in_bytes")
-
-
-def _group_limits(root: Path, group: str, limit_name: str, usage_name: str) -> Iterator[MemoryLimit]:
-    """Yield the limits of a control group and of those around it (version 2 and 1 differ in folder and file names)."""
-    folder = root / group
-    for ancestor in (folder, *folder.parents):
-        with suppress(OSError, ValueError):  # no such group, or `max` instead of a number
-            total = int((ancestor / limit_name).read_text())
-            used = int((ancestor / usage_name).read_text())
-            yield MemoryLimit(total - used + _reclaimable(ancestor / "memory.stat"), total)
+    for folder in group_folders("memory"):
+        for limit_name, usage_name in LIMIT_FILES:
+            with suppress(OSError, ValueError):  # no such group, or `max` instead of a number
+                total = int((folder / limit_name).read_text())
+                used = int((folder / usage_name).read_text())
+                yield MemoryLimit(total - used + _reclaimable(folder / "memory.stat"), total)
 
 
 def _reclaimable(statistics: Path) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+
+from fpp_sweep.spec.control_groups import cpu_quotas
 
 MAX_READERS = 4  # processes that read images beside one that computes; more do not help it
 
@@ -29,10 +32,16 @@ def set_thread_defaults() -> None:
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the number of cores that this process may use: by its affinity, and by the quota of its container.
+
+    A part of a core counts as a core: with a quota of 1.5 cores, two threads do more than one.
+    """
+    count = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        count = len(os.sched_getaffinity(0))
+    for quota in cpu_quotas():
+        count = min(count, math.ceil(quota))
+    return max(1, count)
 
 
 def readers(share: float = 1.0) -> int:
@@ -41,7 +50,7 @@ def readers(share: float = 1.0) -> int:
 
 
 def release_memory() -> None:
-    """Return freed memory to the system; glibc would keep tens of MB that a page of a large sweep has used."""
+    """Return freed memory to the system; glibc would keep tens of MB of a long sweep."""
     with suppress(OSError, AttributeError):  # other C libraries have no such function
         ctypes.CDLL(None).malloc_trim(0)
 

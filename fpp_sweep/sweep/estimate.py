@@ -16,7 +16,6 @@ from dataclasses import replace
 
 import torch
 
-from fpp_sweep.search.finalists import final_plan
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Work
 from fpp_sweep.spec.keys import TaskKeys
@@ -34,7 +33,7 @@ from fpp_sweep.sweep.cost_report import (
 )
 from fpp_sweep.sweep.costs import Costs
 from fpp_sweep.sweep.expected import ExpectedSweep, expected_configs
-from fpp_sweep.sweep.plan import make_plan, validate
+from fpp_sweep.sweep.plan import check_plan
 from fpp_sweep.sweep.timing import Speed
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.trial.worker import Worker
@@ -92,9 +91,8 @@ def _expected_sweeps(spaces: Sequence[Space], worker: Worker) -> tuple[list[Expe
     sweeps = []
     notes: dict[str, None] = {}
     for space in spaces:
-        plan = make_plan(space, worker)
-        notes.update(dict.fromkeys([*validate(space, worker, plan).notes, *space.left_out()]))
-        final = final_plan(plan, space, worker.describe)
+        plan, final, validation = check_plan(space, worker)
+        notes.update(dict.fromkeys([*validation.notes, *space.left_out()]))
         sweeps.append(ExpectedSweep(space, plan, expected_configs(space), final))
     return sweeps, list(notes)
 

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.search.finalists import final_plan
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.messages import note, stage
-from fpp_sweep.sweep.plan import make_plan, validate
+from fpp_sweep.sweep.plan import check_plan
 from fpp_sweep.sweep.sweep_info import image_changes, with_inputs
 from fpp_sweep.sweep.worker_pool import Workers
 from fpp_sweep.trial.results import TaskFailed
@@ -36,9 +35,7 @@ def open_sweep(space: Space, folder: SweepFolder, workers: Workers) -> OpenedSwe
     pool, model = workers.pool, workers.model
     stage("looking at datasets and prompts")
     try:
-        plan = make_plan(space, pool)
-        final = final_plan(plan, space, pool.describe)
-        validation = validate(space, pool, plan)
+        plan, final, validation = check_plan(space, pool)
     except TaskFailed as error:
         raise InputError(error.reason) from error
     before = folder.info()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from fpp_sweep.search.finalists import final_plan
 from fpp_sweep.search.racing import require_blockwise, rung_ends
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
@@ -29,6 +30,14 @@ class Inspector(Protocol):
     def check(
         self, methods: Sequence[str], prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo], seconds: float
     ) -> Validation: ...
+
+
+class CheckedPlan(NamedTuple):
+    """The plans of a sweep, checked against model and data."""
+
+    plan: Plan
+    final_plan: Plan | None  # plan of the final stage and the test split; none: there is no final stage
+    validation: Validation
 
 
 def make_plan(space: Space, inspector: Inspector) -> Plan:
@@ -102,6 +111,13 @@ def require_measured(space: Space, datasets: Sequence[str]) -> None:
         dataset = catalogue.parts_of(metric).dataset
         if dataset and dataset not in datasets:
             raise unknown(f"dataset in metric {metric}:", dataset, datasets)
+
+
+def check_plan(space: Space, inspector: Inspector) -> CheckedPlan:
+    """Return the plans of a sweep and the validation of its texts; raise InputError for all that cannot be used."""
+    plan = make_plan(space, inspector)
+    final = final_plan(plan, space, inspector.describe)
+    return CheckedPlan(plan, final, validate(space, inspector, plan))
 
 
 def validate(space: Space, inspector: Inspector, plan: Plan) -> Validation:

@@ -24,6 +24,7 @@ from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.plugins import ContractError
 from fpp_sweep.sweep.plugin_process import ANSWERS, FAILS, LOADING, REQUEST, STALLED, START_SECONDS, Request
 
+CLOCK_STEP = 10**7  # seconds between the clocks of two processes
 HASH_SEEDS = ("1", "2")  # seeds of Python's hash(), one for each process
 
 
@@ -86,7 +87,8 @@ def _answers(*requests: Request) -> list[Answers]:
             for number, request in enumerate(requests):
                 folder = Path(scratch) / str(number)
                 folder.mkdir()
-                (folder / REQUEST).write_bytes(pickle.dumps(request))
+                moved = replace(request, clock_offset=number * CLOCK_STEP)
+                (folder / REQUEST).write_bytes(pickle.dumps(moved))
                 folders.append(folder)
                 processes.append(_start(folder, HASH_SEEDS[number]))
             limit = 2 * START_SECONDS + requests[0].seconds * len(requests[0].steps())

@@ -5,15 +5,13 @@ It stops itself, by a timer that needs no lock of Python's, if a plugin takes to
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import json
 import pickle
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,13 +22,12 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import PluginFile
+from fpp_sweep.sweep.child_process import end_with_parent
 
 REQUEST, ANSWERS, STALLED = "request.pickle", "answers.jsonl", "stalled.txt"  # files in the folder of a process
 LOADING = "loading"  # the first step; the others are the rows
 START_SECONDS = 600.0  # limit for the time that a process takes to load torch and the model, or the plugins
 FAILS = "fails: "  # prefix of the outcome of a row that raises an error
-OTHER_TIME = 10**7  # seconds by which the clock of a process with earlier calls is ahead
-PR_SET_PDEATHSIG = 1  # see prctl(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +38,9 @@ class Request:
     methods: tuple[str, ...]
     metrics: tuple[str, ...]
     sampled_space: Space | None  # the space whose sampler is a plugin's
-    after_others: bool  # compute other data before, in a process whose clock is ahead
+    after_others: bool  # compute other data before
     seconds: float  # time limit of each row
+    clock_offset: int = 0  # seconds by which the clock of the process is ahead
 
     def steps(self) -> list[str]:
         """Return the names of all rows, such as `method mine`."""
@@ -54,10 +52,9 @@ class Request:
 
 def main(folder: Path) -> None:
     """Compute the request of a folder; write a line when a step begins and one with its outcome when it has ended."""
-    _end_with_parent()
+    end_with_parent()
     request: Request = pickle.loads((folder / REQUEST).read_bytes())
-    if request.after_others:
-        _move_clock()
+    _move_clock(request.clock_offset)
     with (folder / ANSWERS).open("w") as answers, (folder / STALLED).open("w") as stalled:
         with _step(LOADING, START_SECONDS, answers, stalled) as outcome:
             plugins.load(request.files)
@@ -111,17 +108,11 @@ def _described(error: BaseException) -> str:
     return f"{FAILS}{type(error).__name__}: {error}"
 
 
-def _move_clock() -> None:
-    """Have time.time() and time.time_ns() of this process tell a later time, as another run of the sweep has."""
+def _move_clock(seconds: int) -> None:
+    """Have time.time() and time.time_ns() of this process tell a later time, as in another run of the sweep."""
     tell_time, tell_nanoseconds = time.time, time.time_ns
-    time.time = lambda: tell_time() + OTHER_TIME
-    time.time_ns = lambda: tell_nanoseconds() + OTHER_TIME * 10**9
-
-
-def _end_with_parent() -> None:
-    """Have Linux kill this process when the one that started it dies."""
-    with suppress(OSError, AttributeError):  # other systems have no such call
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    time.time = lambda: tell_time() + seconds
+    time.time_ns = lambda: tell_nanoseconds() + seconds * 10**9
 
 
 if __name__ == "__main__":

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from fpp_sweep.core.datasets import custom_datasets, list_split, require_known, resolve
-from fpp_sweep.core.metric_contract import check_metric
 from fpp_sweep.core.models.model_names import require_model
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec import catalogue, plugins
+from fpp_sweep.spec import plugins
 from fpp_sweep.spec.config import is_template_file, require_prompt, require_templates
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.notify import command_words
-from fpp_sweep.sweep.plan import require_measured, sources_of, splits_of
-from fpp_sweep.sweep.worker_spec import cache_folder, require_precisions
+from fpp_sweep.sweep.plan import methods_of, require_measured, sources_of, splits_of
+from fpp_sweep.sweep.plugin_check import check_plugins
+from fpp_sweep.sweep.worker_spec import require_kind_of_device, require_precisions, require_writable_cache
 from fpp_sweep.trial.templates import texts_by_class
 from fpp_sweep.workers.addresses import require_reachable
 
@@ -28,8 +27,7 @@ def check_before_start(space: Space, options: Options) -> None:
     On a cluster only the first worker can tell about files: it may see others than the driver.
     """
     _check_notify(space)
-    _check_sampler(space)
-    _check_metrics(space)
+    check_plugins(space, methods_of(space))
     if options.address is not None and options.on_cluster:
         require_reachable(options.address)
         return
@@ -42,7 +40,13 @@ def check_before_start(space: Space, options: Options) -> None:
         require_templates(source.templates)
     _require_texts_of_classes(space, datasets)
     require_precisions(space)
-    _require_writable_cache(space)
+    require_writable_cache(space)
+
+
+def check_before_ray_start(space: Space, options: Options) -> None:
+    """Raise InputError if something cannot be used, or names a device that workers on Ray cannot choose."""
+    require_kind_of_device(space.work)
+    check_before_start(space, options)
 
 
 def check_before_local_start(space: Space, options: Options) -> None:
@@ -58,20 +62,6 @@ def _check_notify(space: Space) -> None:
         command_words(space.search.notify or "true")
     except InputError as error:
         note(error)
-
-
-def _check_sampler(space: Space) -> None:
-    """Raise InputError if the sampler of a plugin breaks its contract."""
-    if space.search.sampler in catalogue.SAMPLERS:
-        check = catalogue.code_of("fpp_sweep.search.sampler_contract:check_sampler")  # loads Optuna, now only
-        check(space)
-
-
-def _check_metrics(space: Space) -> None:
-    """Raise InputError if a plugin's metric breaks its contract."""
-    for row in catalogue.METRICS.values():
-        if row.digest:
-            check_metric(row, space.work.task_timeout)
 
 
 def _require_own_splits(space: Space, datasets: Sequence[str]) -> None:
@@ -96,14 +86,3 @@ def _require_texts_of_classes(space: Space, datasets: Sequence[str]) -> None:
         classes = list_split(name, spec, space.search.split, data_root).classes
         for file in files:
             texts_by_class(file, name, classes)
-
-
-def _require_writable_cache(space: Space) -> None:
-    folder = cache_folder(space)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"test")
-    except OSError as error:
-        problem = f"{folder}: {error.strerror or error}; name a folder that can be written, or set FPP_SWEEP_CACHE"
-        raise InputError(problem, "work.cache") from error

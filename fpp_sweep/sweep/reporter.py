@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.process import release_memory
+from fpp_sweep.sweep.page_process import PageProcess
 from fpp_sweep.tracking import BackgroundSync
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ class Reporter:
         self._folder, self._mlflow_sync = folder, mlflow_sync
         self._changed = threading.Event()
         self._closing = threading.Event()
+        self._page_process = PageProcess(folder)
         self._statistics: SweepStatistics | None = None  # statistics of the last page
         self._next_page = time.monotonic() + PAGE_INTERVAL
         self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
@@ -42,30 +46,43 @@ class Reporter:
         """Write the last report, with everything."""
         self._closing.set()
         self._changed.set()
+        self._page_process.stop()
         if self._thread.is_alive():
             self._thread.join()
-        self._write(pages=True)
+        self._try_to(partial(write_report, self._folder, pages=True))
 
     def _work(self) -> None:
         while self._changed.wait() and not self._closing.is_set():
             self._changed.clear()
-            began = time.monotonic()
-            pages = began >= self._next_page
-            self._write(pages=pages)
-            if pages:
-                seconds = time.monotonic() - began
-                self._next_page = began + max(PAGE_INTERVAL, PAUSE_FACTOR * seconds)
+            if time.monotonic() >= self._next_page:
+                self._write_page()
+            else:
+                self._try_to(self._write_tables)
             self._closing.wait(TABLE_INTERVAL)
 
-    def _write(self, *, pages: bool) -> None:
-        """Write the tables, and the page if asked; statistics take seconds and are computed for the page only."""
-        known = None if pages else self._statistics
+    def _write_page(self) -> None:
+        began = time.monotonic()
+        statistics = self._try_to(self._page_process.write)
+        if statistics is not None:
+            self._statistics = statistics
+        release_memory()
+        seconds = time.monotonic() - began
+        self._next_page = began + max(PAGE_INTERVAL, PAUSE_FACTOR * seconds)
+
+    def _write_tables(self) -> SweepStatistics:
+        """Write the tables with the statistics of the last page; statistics take seconds."""
+        statistics = write_report(self._folder, pages=False, statistics=self._statistics)
+        if self._statistics is None:
+            self._statistics = statistics.for_tables()
+        return statistics
+
+    def _try_to(self, write: Callable[[], SweepStatistics | None]) -> SweepStatistics | None:
+        """Write a report; print why it could not be written. It can be written again, and the sweep continues."""
+        statistics = None
         try:
-            statistics = write_report(self._folder, pages=pages, statistics=known)
-            if known is None:
-                self._statistics = statistics.for_tables()
-        except Exception as error:  # a report can be written again; the sweep continues
-            print(f"the report could not be written: {type(error).__name__}: {escaped(str(error))}", file=sys.stderr)
-        if pages:
-            release_memory()
+            statistics = write()
+        except Exception as error:
+            problem = f"{type(error).__name__}: {escaped(str(error))}"
+            print(f"the report could not be written: {problem}", file=sys.stderr)
         self._mlflow_sync.nudge()
+        return statistics

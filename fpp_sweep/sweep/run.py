@@ -18,10 +18,10 @@ from fpp_sweep.sweep.api import InterruptedSweep, Options, Sweep
 from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.lent_points import with_lent_points
 from fpp_sweep.sweep.opening import OpenedSweep, open_sweep
-from fpp_sweep.sweep.preflight import check_before_start
+from fpp_sweep.sweep.preflight import check_before_ray_start
 from fpp_sweep.sweep.resume import undo_if_refused
 from fpp_sweep.sweep.start import Start, begin, start_of
-from fpp_sweep.sweep.worker_pool import Workers, ray_session, require_kind_of_device, start_workers
+from fpp_sweep.sweep.worker_pool import Workers, ray_session, start_workers
 from fpp_sweep.tracking import check_address, check_store
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
     plugins.load(options.plugins)
     space = with_lent_points(space)
     if workers is None:
-        require_kind_of_device(space.work)
-        check_before_start(space, options)
+        check_before_ray_start(space, options)
     folder = sweep_folder(space, options)
     set_environment(options)
     with folder.locked(), terminable():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,8 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.node_checks import check_nodes, shared_environment
 from fpp_sweep.sweep.worker_spec import shared_results, worker_spec
 from fpp_sweep.trial.results import TaskFailed
-from fpp_sweep.workers.session import gpus_here, session
+from fpp_sweep.workers.needs import Resources, WorkerNeeds, require_room
+from fpp_sweep.workers.session import gpus_of_this_machine, machines_of_session, session
 
 if TYPE_CHECKING:
     from fpp_sweep.workers.actors import Pool
@@ -49,12 +50,35 @@ def ray_session(space: Space, options: Options) -> Iterator[None]:
     else:
         _require_cores(space.work.cpus_per_worker)
         stage("starting Ray")
-    cpus = max(cores(), math.ceil((space.work.workers or 1) * space.work.cpus_per_worker))
     with (
-        session(options.address, cpus=cpus, verbose=options.verbose),
+        session(options.address, cpus=session_cpus(space.work), verbose=options.verbose),
         terminable(),  # again: ray.init has replaced the handler
     ):
         yield
+
+
+def session_cpus(work: Work) -> int:
+    """Return the number of CPUs of a session on this machine: its cores, or as many as the wanted workers take."""
+    return max(cores(), math.ceil((work.workers or 1) * work.cpus_per_worker))
+
+
+def machine_of_session(work: Work) -> dict[str, float]:
+    """Return the resources of a session on this machine; raise InputError if a worker asks for more cores."""
+    _require_cores(work.cpus_per_worker)
+    return {"CPU": float(session_cpus(work)), "GPU": gpus_of_this_machine()}
+
+
+def needs_of_workers(work: Work, machines: Sequence[Resources], *, on_cluster: bool) -> tuple[WorkerNeeds, str | None]:
+    """Return what the workers of a session need, and a note if they have to wait for more machines.
+
+    Raise InputError if no machine has room for a worker.
+    """
+    gpus = gpus_of_a_worker(work, sum(machine.get("GPU", 0.0) for machine in machines))
+    env = shared_environment() if on_cluster else {}
+    needs = WorkerNeeds(workers=work.workers, cpus=work.cpus_per_worker, gpus=gpus, env=env)
+    # with both numbers given, a cluster may start machines for them
+    may_grow = on_cluster and work.workers is not None and work.gpus_per_worker is not None
+    return needs, require_room(machines, needs, may_grow=may_grow)
 
 
 def _require_cores(cpus_per_worker: float) -> None:
@@ -63,37 +87,26 @@ def _require_cores(cpus_per_worker: float) -> None:
         raise InputError(f"{problem}; ask for no more than that")
 
 
-def require_kind_of_device(work: Work) -> None:
-    """Raise InputError for a single device, such as cuda:1: Ray chooses the devices of its workers."""
-    if work.device not in ("auto", "cpu", "cuda"):
-        problem = f"{work.device} is one device, but workers get theirs from Ray"
-        raise InputError(f"{problem}; give auto, cpu or cuda, or set CUDA_VISIBLE_DEVICES", "work.device")
-
-
-def gpus_of_a_worker(work: Work) -> float:
-    """Return how many GPUs each worker of a Ray session gets."""
+def gpus_of_a_worker(work: Work, gpus_of_session: float) -> float:
+    """Return how many GPUs each worker of a Ray session gets, which has so many in all."""
     if work.device == "cpu":
         return 0.0
     if work.gpus_per_worker is not None:
         return work.gpus_per_worker
-    if work.device == "cuda" or gpus_here():
+    if work.device == "cuda" or gpus_of_session:
         return 1.0
     return 0.0
 
 
 def start_workers(space: Space, options: Options, tasks: Path) -> Workers:
     """Start workers in the Ray session, and return when the first one has loaded the model."""
-    from fpp_sweep.workers import actors, resources  # load Ray, after `session` has set its environment
+    from fpp_sweep.workers import actors  # loads Ray, after `session` has set its environment
 
     work = space.work
-    gpus = gpus_of_a_worker(work)
-    env = shared_environment() if options.on_cluster else {}
-    needs = resources.WorkerNeeds(workers=work.workers, cpus=work.cpus_per_worker, gpus=gpus, env=env)
-    # with both numbers given, a cluster may start machines for them
-    may_grow = options.on_cluster and work.workers is not None and work.gpus_per_worker is not None
-    if lacking := resources.require_room(needs, may_grow=may_grow):
+    needs, lacking = needs_of_workers(work, machines_of_session(), on_cluster=options.on_cluster)
+    if lacking:
         note(lacking)
-    spec = replace(worker_spec(space, gpus), plugins=options.plugins)
+    spec = replace(worker_spec(space, needs.gpus), plugins=options.plugins)
     shared = None
     if options.on_cluster:
         check_nodes(spec)
@@ -106,4 +119,4 @@ def start_workers(space: Space, options: Options, tasks: Path) -> Workers:
         model = pool.open()
     except TaskFailed as error:
         raise InputError(error.reason) from error
-    return Workers(pool, model, gpus)
+    return Workers(pool, model, needs.gpus)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.space.space import Space
+from fpp_sweep.space.work import Work
 from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import existing_part
 from fpp_sweep.spec.process import cores
 from fpp_sweep.spec.specs import StagePrecision, WorkerSpec, adaptation_precision, pretraining_precision
 
@@ -50,6 +54,13 @@ def precisions(space: Space) -> list[StagePrecision]:
     return sorted(stages)
 
 
+def require_kind_of_device(work: Work) -> None:
+    """Raise InputError for a single device, such as cuda:1: Ray chooses the devices of its workers."""
+    if work.device not in ("auto", "cpu", "cuda"):
+        problem = f"{work.device} is one device, but workers get theirs from Ray"
+        raise InputError(f"{problem}; give auto, cpu or cuda, or set CUDA_VISIBLE_DEVICES", "work.device")
+
+
 def require_precisions(space: Space) -> None:
     """Raise InputError if the CPU cannot compute in a precision of the space; GPUs are asked by the first worker."""
     wanted = precisions(space)
@@ -61,6 +72,17 @@ def require_precisions(space: Space) -> None:
     if device == "cpu":
         for wanted_precision in wanted:
             precision.require_precision_support(wanted_precision, device)
+
+
+def require_writable_cache(space: Space) -> None:
+    """Raise InputError if the folder of the cache cannot be written, or cannot be made; it is not made here."""
+    folder = cache_folder(space)
+    try:
+        with tempfile.TemporaryFile(dir=existing_part(folder)) as file:
+            file.write(b"test")
+    except OSError as error:
+        problem = f"{folder}: {error.strerror or error}; name a folder that can be written, or set FPP_SWEEP_CACHE"
+        raise InputError(problem, "work.cache") from error
 
 
 def shared_results(space: Space) -> Path | None:

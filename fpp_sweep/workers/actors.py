@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -26,8 +26,9 @@ from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, TextSource, Validation,
 from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.store import TaskStore, folder_for
+from fpp_sweep.workers.needs import WorkerNeeds
 from fpp_sweep.workers.ray_session import first_line
-from fpp_sweep.workers.resources import WorkerNeeds, draining_nodes, require_session, wait_released
+from fpp_sweep.workers.resources import draining_nodes, require_session, wait_released, wanted_workers
 from fpp_sweep.workers.scheduler import LostError, PendingRequest, Reply, TaskScheduler
 from fpp_sweep.workers.status import SchedulerStatus
 
@@ -218,7 +219,7 @@ class SchedulerActor:
         self._spec, self._needs, self._tasks = spec, needs, tasks
         self._scheduler = TaskScheduler(
             start_worker=self._start_worker,
-            wanted_workers=needs.wanted_workers,
+            wanted_workers=partial(wanted_workers, needs),
             store=TaskStore(tasks),
             attempts=attempts,
             timeout=timeout,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,11 +10,13 @@ from typing import Any
 import ray
 from ray._private import ray_constants
 from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
+from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fpp_sweep.spec.errors import InputError, MachineError
+from fpp_sweep.workers import token
 
 OBJECT_STORE = 200 * 2**20  # bytes, of a session of the driver: prompts and predictions are small
 
@@ -60,7 +61,7 @@ def join(address: str, **options: Any) -> None:
 
 
 def _remedy_for_refused_token() -> str:
-    if os.environ.get("RAY_AUTH_MODE") != "token":
+    if not token.is_required():
         return "the cluster asks for a token; put RAY_AUTH_MODE=token before the command (Ray reads ~/.ray/auth_token)"
     return "the token is missing or wrong; copy the cluster's, by default ~/.ray/auth_token of its head, to this path"
 
@@ -69,8 +70,16 @@ def end() -> None:
     ray.shutdown()
 
 
-def count_gpus() -> float:
-    return float(ray.cluster_resources().get("GPU", 0.0))
+def machines_of_session() -> list[dict[str, float]]:
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def count_own_gpus() -> float:
+    """Return the number of GPUs that Ray finds on this machine and that CUDA_VISIBLE_DEVICES shows."""
+    manager, count = ResourceAndLabelSpec._get_current_node_accelerator(None, {})
+    if manager is None or manager.get_resource_name() != "GPU":
+        return 0.0
+    return float(count)
 
 
 def on_every_node(

@@ -1,60 +1,25 @@
-"""Resources of Ray's machines: how much a worker needs, which machines have room, and which are about to leave."""
+"""Resources of Ray's machines: how many workers they hold, which are free, and which machines are about to leave."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import ray
 
-from fpp_sweep.spec.errors import InputError, MachineError
+from fpp_sweep.spec.errors import MachineError
+from fpp_sweep.workers.needs import ROUNDING, WorkerNeeds
 
-ROUNDING = 1e-6  # tolerance in CPUs or GPUs: Ray's resources are sums of floats
 RELEASE_TIMEOUT = 15.0  # seconds; a killed worker that still holds its resources then is not waited for
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerNeeds:
-    """Number of workers and the resources of each."""
-
-    workers: int | None  # None: as many as the machines have room for
-    cpus: float
-    gpus: float
-    env: dict[str, str]
-
-    @property
-    def scarce(self) -> tuple[str, float]:
-        """The resource that limits the number of workers, and how much of it a worker takes."""
-        if self.gpus:
-            return "GPU", self.gpus
-        return "CPU", self.cpus
-
-    def wanted_workers(self) -> int:
-        """Return how many workers there should be on the machines that are up now; at least one."""
-        if self.workers is not None:
-            return self.workers
-        kind, amount = self.scarce
-        return max(1, int(ray.cluster_resources().get(kind, 0) / amount + ROUNDING))
-
-
-def require_room(needs: WorkerNeeds, *, may_grow: bool) -> str | None:
-    """Raise InputError if no machine has room for a worker; return a note instead if the cluster may grow."""
-    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    for kind, amount, key in (("GPU", needs.gpus, "gpus_per_worker"), ("CPU", needs.cpus, "cpus_per_worker")):
-        most = max((machine.get(kind, 0.0) for machine in machines), default=0.0)
-        if amount <= most:
-            continue
-        owner = "this machine has"
-        if len(machines) > 1:
-            owner = f"the {len(machines)} nodes of this cluster have at most"
-        problem = f"work.{key}={amount:g}: {owner} {most:g} {kind}s"
-        if may_grow:
-            return f"{problem}; waiting for machines that have more"
-        raise InputError(f"{problem}; lower work.{key}")
-    return None
+def wanted_workers(needs: WorkerNeeds) -> int:
+    """Return how many workers there should be on the machines that are up now; at least one."""
+    if needs.workers is not None:
+        return needs.workers
+    return needs.workers_with_room([ray.cluster_resources()])
 
 
 def draining_nodes() -> Collection[str]:

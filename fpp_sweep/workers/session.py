@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from tempfile import NamedTemporaryFile, TemporaryDirectory, gettempdir
+from tempfile import TemporaryDirectory, gettempdir
 from types import ModuleType
 from typing import Any, NoReturn
 
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.messages import note
 from fpp_sweep.workers.addresses import ray_temp_folder, require_reachable
 from fpp_sweep.workers.session_folders import (
     SESSION_PREFIX,
@@ -31,6 +29,7 @@ from fpp_sweep.workers.session_folders import (
     remove_abandoned_folders,
     remove_session,
 )
+from fpp_sweep.workers.token import protect_token
 
 JOIN_TIMEOUT = 30.0  # seconds to join a cluster: a machine with too few free cores takes 20
 # read by Ray when it is imported
@@ -60,7 +59,7 @@ def session(address: str | None, *, cpus: int, verbose: bool) -> Iterator[None]:
             level = logging.INFO if verbose else logging.ERROR
             options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": level, "configure_logging": True}
             if address is None or address == "local":
-                _protect_token()
+                protect_token()
                 folder = opened.enter_context(_session_folder())
                 opened.enter_context(cleaner(folder))
                 ray_session.start(folder, num_cpus=cpus, **options)
@@ -92,23 +91,6 @@ def kill_session() -> None:
     """Kill the processes of this process's session and remove its folder, when the session cannot be closed."""
     for folder in _own_folders:
         remove_session(Path(folder.name))
-
-
-def _protect_token() -> None:
-    """Create the token that allows running code, readable for this user only; Ray would make it readable for all."""
-    if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
-        return
-    folder = Path.home() / ".ray"
-    token = folder / "auth_token"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    with suppress(FileExistsError), NamedTemporaryFile("w", dir=folder) as file:  # readable for this user only
-        file.write(secrets.token_hex(32))
-        file.flush()
-        os.link(file.name, token)
-    for path, mode in ((folder, 0o700), (token, 0o600)):
-        if path.stat().st_uid == os.getuid() and path.stat().st_mode & 0o077:
-            path.chmod(mode)
-            note(f"{path} was readable for other users; now it is readable for you only")
 
 
 @contextmanager
@@ -156,9 +138,16 @@ def time_limit(seconds: float, address: str) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def gpus_here() -> float:
-    """Return the number of GPUs of all nodes that are up."""
-    count: float = _import_ray_session().count_gpus()
+def machines_of_session() -> list[dict[str, float]]:
+    """Return the resources of each machine of the session that is up."""
+    machines: list[dict[str, float]] = _import_ray_session().machines_of_session()
+    return machines
+
+
+def gpus_of_this_machine() -> float:
+    """Return the number of GPUs that a session on this machine would have; no session is started."""
+    os.environ.update(ENVIRONMENT)
+    count: float = _import_ray_session().count_own_gpus()
     return count
 
 

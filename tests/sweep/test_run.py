@@ -35,9 +35,8 @@ def run_with(monkeypatch):
             return SimpleNamespace(open=lambda: load_model(SweepFolder(tasks.parent)))
 
         monkeypatch.setattr("fpp_sweep.sweep.worker_pool.session", session)
-        monkeypatch.setattr("fpp_sweep.sweep.worker_pool.gpus_here", lambda: 0.0)
+        monkeypatch.setattr("fpp_sweep.sweep.worker_pool.machines_of_session", lambda: [{"CPU": 64.0}])
         monkeypatch.setattr("fpp_sweep.workers.actors.start_pool", start_pool)
-        monkeypatch.setattr("fpp_sweep.workers.resources.require_room", lambda *_, **__: None)
         monkeypatch.setattr("fpp_sweep.sweep.run.check_store", lambda uri: None)
         run_sweep(small_space(), options)
 

@@ -16,7 +16,7 @@ def test_a_worker_may_have_all_cores_and_no_more(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("work", "gpus_here", "gpus"),
+    ("work", "gpus_of_session", "gpus"),
     [
         (Work(), 0.0, 0.0),
         (Work(), 2.0, 1.0),
@@ -25,6 +25,5 @@ def test_a_worker_may_have_all_cores_and_no_more(monkeypatch):
         (Work(gpus_per_worker=0.5), 2.0, 0.5),
     ],
 )
-def test_a_worker_gets_a_gpu_if_there_is_one_and_the_space_allows_it(monkeypatch, work, gpus_here, gpus):
-    monkeypatch.setattr(worker_pool, "gpus_here", lambda: gpus_here)
-    assert gpus_of_a_worker(work) == gpus
+def test_a_worker_gets_a_gpu_if_there_is_one_and_the_space_allows_it(work, gpus_of_session, gpus):
+    assert gpus_of_a_worker(work, gpus_of_session) == gpus

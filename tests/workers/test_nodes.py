@@ -18,7 +18,7 @@ import ray
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.workers.actors import RayWorker
-from fpp_sweep.workers.resources import WorkerNeeds
+from fpp_sweep.workers.needs import WorkerNeeds
 from fpp_sweep.workers.session import session
 from tests.kit.processes import (
     SMALL_SPACE,

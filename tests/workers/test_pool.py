@@ -20,7 +20,9 @@ from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.workers import actors
 from fpp_sweep.workers import scheduler as scheduler_module
 from fpp_sweep.workers.actors import Pool, RayWorker, SchedulerActor, WorkerActor
-from fpp_sweep.workers.resources import WorkerNeeds, require_room
+from fpp_sweep.workers.needs import WorkerNeeds, require_room
+from fpp_sweep.workers.ray_session import machines_of_session
+from fpp_sweep.workers.resources import wanted_workers
 from fpp_sweep.workers.scheduler import LostError, PendingRequest
 from tests.kit.scheduler import hang, shards, until
 from tests.kit.tasks import KEYS, MODEL, evaluation
@@ -78,7 +80,7 @@ def test_the_bar_of_a_worker_prints_nothing_because_the_driver_shows_it(capsys):
 )
 def test_the_machines_decide_the_number_of_workers_unless_it_is_given(monkeypatch, needs, machines, workers):
     monkeypatch.setattr(ray, "cluster_resources", lambda: machines)
-    assert replace(ONE_CPU, **{"workers": None, **needs}).wanted_workers() == workers
+    assert wanted_workers(replace(ONE_CPU, **{"workers": None, **needs})) == workers
 
 
 @pytest.mark.parametrize(
@@ -96,11 +98,13 @@ def test_a_worker_may_take_at_most_a_whole_machine(monkeypatch, needs, complaint
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     needs = replace(ONE_CPU, **needs)
     if complaint is None:
-        assert require_room(needs, may_grow=False) is None
+        assert require_room(machines_of_session(), needs, may_grow=False) is None
         return
     with pytest.raises(InputError, match=f"^{re.escape(complaint)}; lower work"):
-        require_room(needs, may_grow=False)
-    assert require_room(needs, may_grow=True) == f"{complaint}; waiting for machines that have more"
+        require_room(machines_of_session(), needs, may_grow=False)
+    assert (
+        require_room(machines_of_session(), needs, may_grow=True) == f"{complaint}; waiting for machines that have more"
+    )
 
 
 # ------------------------------------------------------------ starts of workers

@@ -1,0 +1,62 @@
+"""The process that writes the page of a running sweep."""
+
+import pickle
+import subprocess
+import sys
+import threading
+
+import psutil
+import pytest
+
+from fpp_sweep.report.writing import write_report
+from fpp_sweep.sweep.page_process import PageProcess
+from tests.kit.records import all_baselines, searched_trials, sweep_info, write_sweep
+from tests.kit.waiting import LONG, wait_for
+
+SLEEPER = "import time; from fpp_sweep.sweep.child_process import end_with_parent; end_with_parent(); {}"
+PARENT = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {SLEEPER.format("print(1, flush=True); time.sleep(10**6)")!r}])
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_sweep(tmp_path / "sweep", sweep_info(), [*all_baselines(), *searched_trials(5)])
+
+
+def test_the_page_and_the_statistics_are_those_of_this_process(folder):
+    statistics = PageProcess(folder).write()
+    page = (folder.report / "sweep.html").read_text()
+    expected = write_report(folder, pages=True)
+    assert (folder.report / "sweep.html").read_text() == page
+    assert pickle.dumps(statistics) == pickle.dumps(pickle.loads(pickle.dumps(expected.for_tables())))
+
+
+def test_a_page_that_cannot_be_written_gives_the_last_line_of_the_error(folder):
+    folder.info_file.write_text("no JSON")
+    with pytest.raises(ChildProcessError, match=r"^status 1: fpp_sweep.spec.errors.InputError: .*sweep.json"):
+        PageProcess(folder).write()
+
+
+def test_a_page_can_be_stopped(folder):
+    process = PageProcess(folder)
+    results = []
+    thread = threading.Thread(target=lambda: results.append(process.write()))
+    thread.start()
+    wait_for(lambda: process._process is not None)
+    process.stop()
+    thread.join(LONG)
+    assert results == [None]
+    assert process._process.poll() is not None
+    assert process.write() is None
+
+
+def test_a_child_ends_when_its_parent_is_killed():
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
+        child = int(parent.stdout.readline())
+        assert parent.stdout.readline() == "1\n"  # the child is ready
+        parent.kill()
+    wait_for(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
