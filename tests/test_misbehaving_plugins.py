@@ -38,7 +38,7 @@ from tests.kit.waiting import LONG
 CHECK_SECONDS = 60.0  # time limit for the check of a plugin that ends; such checks take much less
 ENDLESS_SECONDS = 1.0  # time limit for the check of a plugin that never ends
 HEAD = """\
-import numpy, os, random, sys, time, torch, warnings
+import numpy, os, random, select, sys, time, torch, warnings
 import PIL.Image, PIL.ImageFile
 import fpp_sweep.core.metrics
 from fpp_sweep import method, metric, penalty
@@ -174,7 +174,8 @@ CASES = [
     Case("method", "logits = logits / 0", REFUSED, "logits are not finite"),
     Case("method", "undefined", REFUSED, "fails on made-up samples: NameError: name 'undefined' is not defined"),
     Case("method", "sys.exit(0)", REFUSED, "fails on made-up samples: SystemExit: 0"),
-    Case("method", "while True:\n    time.sleep(0.01)", REFUSED, NEVER_ENDS),
+    # not time.sleep(), which other tests replace: the thread goes on until the process ends
+    Case("method", "while True:\n    select.select([], [], [], 0.01)", REFUSED, NEVER_ENDS),
     Case("method", "time.sleep(10**6)", REFUSED, NEVER_ENDS),
     Case("penalty", "text = text + torch.randn(1)", REFUSED, RANDOM),
     Case("penalty", "text.data.mul_(2)", REFUSED, "changes the text features that it is given"),
