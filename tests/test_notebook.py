@@ -5,7 +5,9 @@ import re
 import subprocess
 import sys
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Sweep
@@ -105,3 +107,16 @@ def test_a_trial_that_is_unknown_or_without_predictions_is_refused_in_one_line(t
         sweep.trial("trial-0042")
     with pytest.raises(InputError, match="trial-0003 of made has no predictions on val; it is failed"):
         sweep.trial("trial-0003").predictions()
+
+
+def test_predictions_that_would_take_far_more_memory_than_their_file_are_refused(tmp_path):
+    sweep = Sweep(build_sweep(tmp_path / "made"))
+    folder = sweep.folder.artifacts("trial-0001") / "val"
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "digits.seed0.predictions.parquet"
+    parquet.write_table(pyarrow.table({"id": ["a"] * 3_000_000}), file, compression="zstd")
+    with pytest.raises(InputError, match=r"digits\.seed0\.predictions\.parquet: would take .* with 3000000 rows"):
+        sweep.trial("trial-0001").predictions()
+    file.rename(folder / "digits.seedless.predictions.parquet")
+    with pytest.raises(InputError, match=r"digits\.seedless\.predictions\.parquet: the name has no seed"):
+        sweep.trial("trial-0001").predictions()

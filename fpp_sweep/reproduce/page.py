@@ -177,13 +177,22 @@ def _theory_sections(folder: Path) -> Iterator[Section]:
     for name in shipped():
         file = folder / name / "report" / "table.csv"
         if find(name).theory and file.is_file():
-            heads, *rows = csv.reader(read_inside(folder, file).decode().splitlines())
-            table = report_table.Table.of_strings(heads, rows, text_columns=range(len(heads)))
-            blocks: list[Block] = [Text(find(name).question), table]
+            blocks: list[Block] = [Text(find(name).question), _table_of_csv(folder, file)]
             figure = file.with_name("figure.png")
             if figure.is_file():
                 blocks.append(picture(folder, figure, find(name).title))
             yield Section(f"{name}: {find(name).title}", blocks, anchor=name)
+
+
+def _table_of_csv(folder: Path, file: Path) -> Block:
+    """Return the table of a csv file, or a line that says why it cannot be shown."""
+    try:
+        heads, *rows = csv.reader(read_inside(folder, file).decode().splitlines())
+    except (ValueError, csv.Error) as error:  # an empty file, or no UTF-8
+        return Text(f"{file}: not readable as csv ({error}); run the experiment again")
+    if any(len(row) != len(heads) for row in rows):
+        return Text(f"{file}: rows differ in length; run the experiment again")
+    return report_table.Table.of_strings(heads, rows, text_columns=range(len(heads)))
 
 
 def _settings_section(table: Table) -> Section:

@@ -9,7 +9,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 # A thread starts no further call after this many seconds, so that the results of a batch are not held back long.
-BATCH_SECONDS = 0.005
+BATCH_SECONDS = 0.02
+# Mean time of a call from which another thread helps. On a busy machine a short call takes some milliseconds, too;
+# further threads would only wait for each other.
+SLOW_SECONDS = 0.01
+STUCK_SECONDS = 0.1  # after which the calls that wait get another thread, if none has begun meanwhile
 MAX_THREADS = 8  # one ThreadCalls uses at most as many; a disk that answers slowly is asked by all of them
 
 Result = TypeVar("Result")
@@ -31,7 +35,7 @@ class ThreadCalls:
         """Return the result of a call, or raise its error."""
         call = _Call(partial(function, *arguments))
         self._waiting.append(call)
-        threads_are_stuck = time.monotonic() - self._last_begin > BATCH_SECONDS
+        threads_are_stuck = time.monotonic() - self._last_begin > STUCK_SECONDS
         if not self._runners or threads_are_stuck:
             self._start_runner()
         return await call.future  # type: ignore[no-any-return]
@@ -50,7 +54,7 @@ class ThreadCalls:
 
     async def _run_batch(self) -> None:
         batch = self._next_batch()
-        self._last_begin = time.monotonic()
+        began = self._last_begin = time.monotonic()
         try:
             n_run = await asyncio.to_thread(_run_for_a_while, batch)
         except Exception as error:  # no thread could start
@@ -61,7 +65,8 @@ class ThreadCalls:
             call.hand_over()
         calls_left = batch[n_run:]
         self._waiting[:0] = calls_left
-        if calls_left:
+        seconds_per_call = (time.monotonic() - began) / n_run
+        if calls_left and seconds_per_call > SLOW_SECONDS:
             self._start_runner()
 
     def _next_batch(self) -> list[_Call]:

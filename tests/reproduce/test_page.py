@@ -108,6 +108,14 @@ def test_experiments_without_a_sweep_are_on_the_page(tmp_path):
     assert '<tr><th class="text short" scope="row">first</th><td class="text short">&lt;holds&gt;</td>' in page
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"a,b\n1\n", b'"a' + 200_000 * b"x"])
+def test_a_damaged_table_gives_a_line_on_the_page(tmp_path, content):
+    report = reproduction(tmp_path) / "theory" / "report"
+    report.mkdir(parents=True)
+    (report / "table.csv").write_bytes(content)
+    assert "run the experiment again" in write_page(tmp_path).read_text()
+
+
 def test_numbers_of_another_model_are_shown_and_not_compared(tmp_path):
     page = write_page(reproduction(tmp_path, model="tiny")).read_text()
     accuracy, *_ = cells(page, "TPT")

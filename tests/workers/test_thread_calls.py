@@ -64,7 +64,7 @@ async def test_calls_run_in_another_thread():
 
 
 async def test_calls_after_one_that_hangs_get_another_thread(monkeypatch):
-    monkeypatch.setattr(thread_calls, "BATCH_SECONDS", 0.0)
+    monkeypatch.setattr(thread_calls, "STUCK_SECONDS", 0.0)
     calls, gate = ThreadCalls(), Gate()
     hanging = asyncio.create_task(calls.run(gate.wait))
     await until(gate.has_begun.is_set)
@@ -76,6 +76,7 @@ async def test_calls_after_one_that_hangs_get_another_thread(monkeypatch):
 
 async def test_slow_calls_run_side_by_side(monkeypatch):
     monkeypatch.setattr(thread_calls, "BATCH_SECONDS", 0.0)
+    monkeypatch.setattr(thread_calls, "SLOW_SECONDS", 0.0)
     lock = threading.Lock()
     running = 0
     most_running = 0
@@ -94,6 +95,22 @@ async def test_slow_calls_run_side_by_side(monkeypatch):
     assert await asyncio.gather(*begin(calls, slow, range(200))) == list(range(200))
     assert 1 < most_running <= MAX_THREADS
     await until(lambda: not calls._runners)
+
+
+async def test_short_calls_share_a_thread(monkeypatch):
+    """Though a batch ends before all of them have run."""
+    monkeypatch.setattr(thread_calls, "BATCH_SECONDS", 0.0)
+    monkeypatch.setattr(thread_calls, "SLOW_SECONDS", LONG)
+    monkeypatch.setattr(thread_calls, "STUCK_SECONDS", LONG)
+    calls = ThreadCalls()
+    runners = []
+
+    def note(number):
+        runners.append(len(calls._runners))
+        return number
+
+    assert await asyncio.gather(*begin(calls, note, range(50))) == list(range(50))
+    assert set(runners) == {1}
 
 
 async def test_an_error_reaches_its_caller_only():
