@@ -21,6 +21,7 @@ from pathlib import Path
 from fpp_sweep.core.metric_contract import check_metric
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import catalogue, plugins
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.plugins import ContractError
 from fpp_sweep.sweep.plugin_process import ANSWERS, FAILS, LOADING, REQUEST, STALLED, START_SECONDS, Request
 
@@ -93,13 +94,15 @@ def _answers(*requests: Request) -> list[Answers]:
                 processes.append(_start(folder, HASH_SEEDS[number]))
             limit = 2 * START_SECONDS + requests[0].seconds * len(requests[0].steps())
             statuses = [process.wait(limit) for process in processes]
+        except subprocess.TimeoutExpired as error:
+            raise InputError(f"plugins: a process that checks them has not ended after {limit:g} s") from error
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
         answers = [_read(folder, status) for folder, status in zip(folders, statuses, strict=True)]
     for answer in answers:
-        _require_finished(answer, requests[0].seconds)
+        _require_finished(answer, requests[0])
     return answers
 
 
@@ -119,6 +122,8 @@ def _start(folder: Path, hash_seed: str) -> subprocess.Popen[bytes]:
 def _read(folder: Path, status: int) -> Answers:
     """Return the answers in the folder of a process that has ended."""
     answers = Answers(status=status)
+    if not (folder / ANSWERS).is_file():  # the process has ended before it could begin
+        return answers
     for line in (folder / ANSWERS).read_text().splitlines():
         entry = json.loads(line)
         if "begins" in entry:
@@ -135,19 +140,20 @@ def _read(folder: Path, status: int) -> Answers:
     return answers
 
 
-def _require_finished(answers: Answers, seconds: float) -> None:
-    """Raise ContractError if a plugin's code took too long or ended its process."""
+def _require_finished(answers: Answers, request: Request) -> None:
+    """Raise InputError if a plugin's code took too long or ended its process, or the process ended without it."""
     loading = answers.outcomes.get(LOADING, "")
     if loading.startswith(FAILS):
         raise ContractError(f"{loading.removeprefix(FAILS)}, in another process")
     name = answers.unfinished
-    if not name:
-        return
     if answers.took_too_long:
         where = f"{name} ({answers.stalled_line})" if answers.stalled_line else _where(name)
-        raise ContractError(f"{where}: {plugins.too_slow(seconds)}")
-    problem = f"ends the process that runs it (status {answers.status})"
-    raise ContractError(f"{_where(name)}: {problem}")
+        raise ContractError(f"{where}: {plugins.too_slow(request.seconds)}")
+    ending = f"(status {answers.status})"
+    if name:
+        raise ContractError(f"{_where(name)}: ends the process that runs it {ending}")
+    if any(step not in answers.outcomes for step in request.steps()):
+        raise InputError(f"plugins: a process that checks them has ended too early {ending}; is there memory for two?")
 
 
 def _where(name: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import os
 import pickle
 import sys
 import time
@@ -117,3 +118,4 @@ def _move_clock(seconds: int) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    os._exit(0)  # without waiting for threads that a plugin has started

@@ -4,6 +4,7 @@ import pytest
 
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec import plugins
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.plugins import ContractError
 from fpp_sweep.sweep.plugin_check import check_in_new_processes
 from tests.test_misbehaving_plugins import plugin_file
@@ -100,6 +101,19 @@ def test_a_metric_that_depends_on_its_process_or_ends_it_is_refused(code, proble
     message = str(refused.value)
     assert message.startswith("metric mine (mine.py:")
     assert message.endswith(problem)
+
+
+def test_a_thread_that_a_plugin_leaves_does_not_hold_its_process():
+    code = "import threading; threading.Thread(target=time.sleep, args=(10**6,)).start(); return mean"
+    plugins.load([plugin_file("mine", METRIC.replace("CODE", code))])
+    check_in_new_processes(space_with(), [])
+
+
+def test_a_process_that_cannot_start_gives_one_line(monkeypatch):
+    plugins.load([plugin_file("mine", METRIC.replace("CODE", "return mean"))])
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with pytest.raises(InputError, match=r"^plugins: a process that checks them has ended too early \(status 1\)"):
+        check_in_new_processes(space_with(), [])
 
 
 @pytest.mark.slow  # starts two processes that load the model, twice
