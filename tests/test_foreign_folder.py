@@ -1,6 +1,7 @@
 """A sweep's folder from another person may contain links: no command follows a link out of the folder."""
 
 import ast
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -10,8 +11,12 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep import show
+from fpp_sweep.records.front import front_of
+from fpp_sweep.report.trial_sections import trial_contents
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.sweep.received import settings_of
+from fpp_sweep.sweep.state import last_change
 from fpp_sweep.tracking.desired import artifact_files
 from tests.kit.records import build_sweep
 
@@ -81,6 +86,34 @@ def test_sync_does_not_walk_a_folder_behind_a_link(sweep, tmp_path, monkeypatch)
     assert left_out == {"artifacts/trial-0001"}
 
 
+@pytest.mark.parametrize("subfolder", ["trials", "logs"])
+def test_the_time_of_the_last_change_is_that_of_files_inside(sweep, tmp_path, subfolder):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("")
+    os.utime(outside / "file", (2e9, 2e9))
+    link_out(sweep.path / subfolder, outside)
+    assert last_change(sweep) < 2e9
+
+
+@pytest.mark.parametrize("trial", [None, 7, ["trial-0001"], {"trial-0001": 1}])
+def test_a_command_that_stops_no_trial_by_name_is_damaged(sweep, trial):
+    command = sweep.send_command("stop", {"trial": trial})
+    with pytest.raises(InputError, match="values: must have the name of a trial"):
+        sweep.command(sweep.path / f"steering/{command.name}.json")
+    assert sweep.commands() == []
+
+
+def test_a_config_of_a_sweep_with_control_characters_in_its_texts_is_valid_yaml(sweep):
+    sweep.write_info(replace(sweep.info(), name="\x1b[31msent", model="\x1b]0;model\x07"))
+    write_report(sweep, pages=False)
+    for file in sorted((sweep.report / "best").glob("*.yaml")):
+        assert "\x1b" not in file.read_text()
+        assert settings_of(file)
+    contents = trial_contents(sweep, sweep.info(), sweep.trials(), front_of(sweep.info(), sweep.trials()))
+    assert not [name for name, values in contents.items() if "\x1b" in values["yaml"]]
+
+
 LIBRARY_PROGRAM = """
 import logging, warnings
 from fpp_sweep.cli.command import run
@@ -128,7 +161,6 @@ OTHER_READERS = {  # modules of these packages that read other files, or read in
     "report/comparison_files.py": "`SweepFolder.open`",
     "sweep/inspection.py": "a cluster file of the user's",
     "sweep/folders.py": "the folder of sweeps",
-    "sweep/state.py": "times of change, of links as well",
     "sweep/timing.py": "datasets",
     "sweep/driver.py": "Ray Tune's folder, which the driver made",
     "sweep/resume.py": "removes a folder that this driver began; rmtree follows no links",

@@ -1,7 +1,8 @@
 """A sweep's folder from another person: each file and folder in turn is replaced with a hostile object.
 
 Every command either works or refuses in one line. No command reads, writes or deletes anything outside the folder,
-waits for ever, or reads a file of terabytes. `python -m tests.test_hostile_folder` prints the whole table.
+shows or copies a text of a file outside, sends control characters of a record to the terminal, waits for ever, or reads
+a file of terabytes. `python -m tests.test_hostile_folder` prints the whole table; names of commands limit it.
 """
 
 from __future__ import annotations
@@ -14,14 +15,19 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fpp_sweep import compare, show, steer, sync
+from fpp_sweep.__main__ import COMMANDS
 from fpp_sweep.cli.command import run
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
@@ -29,74 +35,112 @@ from fpp_sweep.report.comparison import compare_sweeps
 from fpp_sweep.report.comparison_view import sweep_comparison_document
 from fpp_sweep.report.document import document_to_text
 from fpp_sweep.report.results_file import write_results
+from fpp_sweep.report.writing import write_report
 from fpp_sweep.reproduce.page import write_page
 from fpp_sweep.reproduce.running import Reproduction
-from fpp_sweep.space.reading import load_space, space_of
-from fpp_sweep.spec.files import write_json
+from fpp_sweep.space.reading import space_of
+from fpp_sweep.sweep import notebook
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.notebook import as_html
-from fpp_sweep.sweep.request import space_to_evaluate
+from fpp_sweep.sweep.local_run import run_locally
+from fpp_sweep.sweep.request import space_to_evaluate, space_to_tune
 from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request
+from fpp_sweep.tracking.uri import connect
+from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore
-from tests.kit.measured import FAR_APART, World, write_measured_sweep
+from tests.kit import hostile
+from tests.kit.hostile import KINDS, OWN, SECRET, TRIAL, kind_of, paths_by_kind, plant, state_of
+from tests.kit.layout import LAYOUT_FILE
+from tests.kit.processes import environment, run_command, tune_command
 from tests.reproduce.test_page import reproduction
 
-KINDS = ("link out", "folder", "pipe", "unreadable", "huge")
-SECRET = "not for your eyes"
 SECONDS = 60  # a command that runs longer counts as one that waits for ever
-HUGE = 2**41  # bytes of a sparse file: more than any machine has memory
-LOG = "2026-11-20 19:12:33 evaluate scenes, config trial-0002: begins\n"
+FROM_SENT = [hostile.OBJECTIVES, "search.from=[sent]"]
+CONFIG = Path("sweeps/sent/report/best/trial-0002.yaml")
+NOTHING = "nothing hostile"
+READS_OUTSIDE = "reads what lies outside"
+WRITES_OUTSIDE = "changes what lies outside"
+
+# ------------------------------------------------------------ commands
 
 
-def build_template(path):
-    """Build a sweep with a file of every kind that a sweep writes."""
-    space = load_space("perturb").plain()
-    folder = write_measured_sweep(path, World(64), FAR_APART, splits=("val", "test"), space=space)
-    name = "trial-0002"
-    write_line(folder.artifacts(name) / "log.txt", "trial-0002 begins on val")
-    for file in ("prompts/scenes.seed0.safetensors", "val/skipped.json", "val/scenes.seed0.predictions.parquet"):
-        (folder.artifacts(name) / file).parent.mkdir(exist_ok=True)
-        (folder.artifacts(name) / file).write_text("[]")
-    (folder.artifacts(name) / "val/reliability.png").write_bytes(b"\x89PNG")
-    write_json(folder.race(name) / "decisions.json", {"config": name, "decisions": []})
-    write_line(folder.path / "logs/machine-1.log", "evaluate scenes, config trial-0002: begins")
-    folder.send_command("budget", {"trials": 20})
-    (folder.path / "lock").write_text("1")
-    (folder.path / "study.journal").write_text("")
-    (folder.path / "mlflow_sync.json").write_text("{}")
-    (folder.path / "mlflow_sync.lock").write_text("1")
-    (folder.tasks / "ab").mkdir(parents=True)
-    (folder.tasks / "ab/abcd.task").write_text("")
-    show.main([str(path), "--page"])
-    return folder
+def resume(sweep):
+    """Do a driver's work in the folder before Ray starts, and read a cached result of a task."""
+    folder = SweepFolder.open(Path(sweep))
+    with folder.locked():
+        space = space_of(folder.info().space, "space")
+        load_for_resume(space, Options(), folder)
+        merge_resume_request(space, folder.info(), folder)
+        folder.record_applied(folder.send_command("budget", {"trials": 30}))
+        print(repr(TaskStore(folder.tasks).get(hostile.TASK)).encode("unicode_escape").decode())
+        write_line(folder.artifacts(TRIAL) / "log.txt", f"{TRIAL} begins on val")
 
 
-def hostile_paths(root):
-    """Return one path of each kind of file and folder in a sweep's folder, relative to it."""
-    paths = sorted(str(path.relative_to(root)) for path in root.rglob("*"))
-    shown = [path for path in paths if "trial-0003" not in path and "baseline" not in path and "/test" not in path]
-    return [path for path in shown if "/best/" not in path or path.endswith(("knee.yaml", ".written.json"))]
+import_command = importlib.import_module("fpp_sweep.import")  # `import` is a keyword of Python
 
 
-def plant(path, kind, outside):
-    """Replace a file or folder with a hostile object; return False if the kind does not apply to it."""
-    is_folder = path.is_dir()
-    if kind == "unreadable":
-        path.chmod(0)
-        return True
-    if (kind, is_folder) in (("folder", True), ("huge", True)):
-        return False
-    path.rename(outside / "original")
-    if kind == "link out":
-        path.symlink_to(outside / "original")
-    elif kind == "folder":
-        path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    else:
-        path.touch()
-        os.truncate(path, HUGE)
-    return True
+def import_predictions():
+    lines = ["id,probabilities.0,probabilities.1,probabilities.2"]
+    lines += [f"{OWN} {number},0.5,0.25,0.25" for number in range(hostile.IMAGES)]
+    Path("theirs.csv").write_text("\n".join(lines))
+    import_command.main(["theirs.csv", "--as", "theirs", "--into", "sent"])
+
+
+def compare_without_pictures(*names):
+    """Compare sweeps; the pictures of `compare` take a second, and are drawn from the comparison alone."""
+    comparison = compare_sweeps({name: SweepFolder.open(Path("sweeps", name)) for name in names})
+    print(document_to_text(sweep_comparison_document(comparison, []), 100))
+
+
+def show_in_notebook(sweep):
+    folder = SweepFolder.open(Path(sweep))
+    texts = [notebook.as_html(folder), str(notebook.rows(folder)), notebook.predictions(folder, TRIAL, "val").to_csv()]
+    print("\n".join(texts).encode("unicode_escape").decode())  # a notebook is no terminal
+
+
+def print_space(space):
+    print(json.dumps(space.plain()))
+
+
+FAST = {
+    "show": lambda: show.main(["sent"]),
+    "show all": lambda: show.main([]),
+    "show trial": lambda: show.main(["sent", TRIAL]),
+    "notebook": lambda: show_in_notebook("sweeps/sent"),
+    "compare sweeps": lambda: compare_without_pictures("sent", "other"),
+    "compare trials": lambda: compare.main(["sent", TRIAL, "trial-0003", "--out", "comparison"]),
+    "steer add": lambda: steer.main(["sent", "add", "fpp.gamma2=3"]),
+    "steer stop": lambda: steer.main(["sent", "stop", hostile.WAITING]),
+    "steer budget": lambda: steer.main(["sent", "budget", "--trials", "40"]),
+    "tune --resume": lambda: resume("sweeps/sent"),
+    "tune --config": lambda: print_space(space_to_tune(Path("perturb"), [], config=CONFIG)),
+    "tune search.from": lambda: print_space(space_to_tune(Path("perturb"), FROM_SENT)),
+    "evaluate --config": lambda: print_space(space_to_evaluate([], config=CONFIG)),
+    "evaluate, results": lambda: write_results(SweepFolder.open(Path("sweeps/sent"))),
+}
+SLOW = {
+    "show --page": lambda: show.main(["sent", "--page"]),
+    "sync": lambda: sync.main(["sent", "--into", "sqlite:///mlflow.db", "--retry-for", "0.1"]),
+    "import": import_predictions,
+}
+KINDS_OF_SLOW = ("link out", "link to the sweep", "pipe", "unreadable")  # the others only take time
+REPRODUCTION = {
+    "reproduce": lambda: Reproduction(folder=Path("papers"), experiments={}).identity(),
+    "show --page, tables": lambda: write_page(Path("papers")),
+}
+ALL = FAST | SLOW | REPRODUCTION
+WITHOUT_SWEEPS = {  # commands that take no folder of a sweep
+    "init": "writes new files of the user's",
+    "doctor": "checks a space and its data",
+    "cache": "lists the user's own cache",
+}
+
+
+def test_the_table_has_every_command_that_takes_a_folder():
+    in_table = {name.split()[0].rstrip(",") for name in ALL}
+    assert set(COMMANDS) - in_table == set(WITHOUT_SWEEPS)
+
+
+# ------------------------------------------------------------ outcomes
 
 
 class Header(ctypes.Structure):
@@ -123,58 +167,6 @@ def without_root_rights():
         libc.capset(ctypes.byref(header), both)
 
 
-def resume(sweep):
-    """Run a driver's work in the folder before Ray starts, and read a cached result of a task."""
-    folder = SweepFolder.open(Path(sweep))
-    with folder.locked():
-        space = space_of(folder.info().space, "space")
-        load_for_resume(space, Options(), folder)
-        merge_resume_request(space, folder.info(), folder)
-        folder.record_applied(folder.send_command("budget", {"trials": 30}))
-        TaskStore(folder.tasks).get("abcd")
-        write_line(folder.artifacts("trial-0002") / "log.txt", "trial-0002 begins on val")
-
-
-import_command = importlib.import_module("fpp_sweep.import")  # `import` is a keyword of Python
-
-
-def import_predictions():
-    Path("theirs.csv").write_text("id,p0,p1\na.png,0.5,0.5\n")
-    import_command.main(["theirs.csv", "--as", "theirs", "--into", "sent"])
-
-
-def compare_without_pictures(*names):
-    comparison = compare_sweeps({name: SweepFolder.open(Path("sweeps", name)) for name in names})
-    print(document_to_text(sweep_comparison_document(comparison, []), 100))
-
-
-FAST = {
-    "show": lambda: show.main(["sent"]),
-    "show all": lambda: show.main([]),
-    "show trial": lambda: show.main(["sent", "trial-0002"]),
-    "notebook": lambda: as_html(SweepFolder.open(Path("sweeps/sent"))),
-    "compare sweeps": lambda: compare_without_pictures("sent", "other"),
-    "compare trials": lambda: compare.main(["sent", "trial-0002", "trial-0003", "--out", "comparison"]),
-    "steer add": lambda: steer.main(["sent", "add", "fpp.gamma2=3"]),
-    "steer stop": lambda: steer.main(["sent", "stop", "trial-0002"]),
-    "steer budget": lambda: steer.main(["sent", "budget", "--trials", "40"]),
-    "resume": lambda: resume("sweeps/sent"),
-    "evaluate --config": lambda: space_to_evaluate([], config=Path("sweeps/sent/report/best/knee.yaml")),
-    "results": lambda: write_results(SweepFolder.open(Path("sweeps/sent"))),
-    "import": import_predictions,
-}
-SLOW = {
-    "compare with a picture": lambda: compare.main(["sent", "other", "--out", "comparison"]),
-    "show --page": lambda: show.main(["sent", "--page"]),
-    "sync": lambda: sync.main(["sent", "--into", "sqlite:///mlflow.db", "--retry-for", "0.1"]),
-}
-
-
-def snapshot(folder):
-    """Return modification time and number of links of everything in a folder."""
-    return {str(path): (path.lstat().st_mtime_ns, path.lstat().st_nlink) for path in sorted(folder.rglob("*"))}
-
-
 def raise_timeout(*_):
     raise AssertionError("waits for ever")
 
@@ -193,52 +185,126 @@ def outcome(command):
         return f"{type(error).__name__}: {error}"
     finally:
         signal.alarm(0)
+    printed = out.getvalue() + err.getvalue()
     lines = [line for line in err.getvalue().splitlines() if line.startswith("error: ")]
-    if SECRET in out.getvalue() + err.getvalue():
+    if SECRET in printed:
         return "shows what lies outside"
+    if "\x1b" in printed or "\x07" in printed:
+        return "controls the terminal"
     if "Traceback" in err.getvalue() or (code, len(lines)) not in ((0, 0), (2, 1), (1, 1)):
         return f"code {code}, {err.getvalue()[-300:]!r}"
     return "works" if code == 0 else f"refuses: {lines[0][:150]}"
 
 
 class Workspace:
-    """A folder in which each hostile object gets fresh copies of the sweeps `sent` and `other`."""
+    """Templates of the folder `name` in `parent`, of which each command gets a fresh copy with one hostile object."""
 
-    def __init__(self, root, commands):
-        self.root, self.commands = root, commands
-        self.template = build_template(root / "template/sent").path
+    def __init__(self, root, commands, name="sweeps/sent"):
+        self.root, self.commands, self.name = root, tuple(commands), name
+        self.template, self.secret = root / "template" / name, root / "secret" / name
         self.empty = root / "empty.db"
-        if "sync" in commands:
-            from fpp_sweep.tracking.uri import connect
 
+    def build(self):
+        """Build the templates; the folder that links lead to has the secret in its texts."""
+        if "sync" in self.commands:
             connect(f"sqlite:///{self.empty}")
+        build_folder = build_reproduction if self.name == "papers" else hostile.build_template
+        build_folder(self.template, OWN)
+        build_folder(self.secret, SECRET)
+        return self
+
+    def with_commands(self, names):
+        return Workspace(self.root, names, self.name)
+
+    def cases(self):
+        """Return each hostile object: the path of an element, and a kind."""
+        return [(element, kind) for element in paths_by_kind(self.template).values() for kind in KINDS]
 
     def outcomes(self, element, kind):
-        """Return the outcome of each command with one hostile element, or no outcome if the kind does not apply."""
-        folder = Path(tempfile.mkdtemp(dir=self.root))
-        outside, sent = folder / "outside", folder / "work/sweeps/sent"
-        outside.mkdir()
-        shutil.copytree(self.template, sent)
-        (sent.parent / "other").symlink_to(self.template)
-        if self.empty.is_file():
-            shutil.copyfile(self.empty, folder / "work/mlflow.db")
-        if kind in CONTRADICTIONS:
-            contradict(sent, kind)
-        elif not plant(sent / element, kind, outside):
-            return {}
-        if (outside / "original").is_file():
-            (outside / "original").write_text(SECRET)
-        before = snapshot(outside)
-        os.chdir(folder / "work")
+        """Return the outcome of each command with one hostile object; none if the kind does not apply."""
+        case = Path(tempfile.mkdtemp(dir=self.root))
         ended = {}
-        for name, command in self.commands.items():
-            with without_root_rights():
-                ended[name] = outcome(command)
-            if snapshot(outside) != before:
-                ended[name] = "changes what lies outside"
-                before = snapshot(outside)
+        is_fresh = False
+        for name in self.commands:
+            if name in SLOW and kind in KINDS and kind not in KINDS_OF_SLOW:
+                continue
+            if not is_fresh and not self._prepare(case, element, kind):
+                break
+            before = hostile.stamps_of(case)
+            ended[name] = self._outcome(case, name)
+            is_fresh = hostile.stamps_of(case) == before
         os.chdir(self.root)
+        shutil.rmtree(case)
         return ended
+
+    def _prepare(self, case, element, kind):
+        """Make the folders in which a command runs: `outside`, and `work` with the hostile folder."""
+        for folder in ("outside", "work"):
+            shutil.rmtree(case / folder, ignore_errors=True)
+        (case / "outside").mkdir()
+        folder = case / "work" / self.name
+        shutil.copytree(self.template, folder)
+        (case / "work/sweeps").mkdir(exist_ok=True)
+        (case / "work/sweeps/other").symlink_to(self.template)
+        if self.empty.is_file():
+            shutil.copyfile(self.empty, case / "work/mlflow.db")
+        if kind == NOTHING:
+            return True
+        if kind in CONTRADICTIONS:
+            contradict(folder, kind)
+            return True
+        return plant(folder, element, kind, case / "outside/original", self.secret)
+
+    def _outcome(self, case, name):
+        before, other = state_of(case / "outside"), hostile.stamps_of(self.template)
+        inside = hostile.stamps_of(case / "work")
+        os.chdir(case / "work")
+        with without_root_rights(), hostile.opened_below(case / "outside") as opened:
+            ended = outcome(ALL[name])
+        if state_of(case / "outside") != before or hostile.stamps_of(self.template) != other:
+            return WRITES_OUTSIDE
+        for path, stamp in hostile.stamps_of(case / "work").items():
+            if inside.get(path) != stamp and hostile.holds_secret(Path(path)):
+                return f"copies what lies outside to {path}"
+        if opened and not faults_of({name: ended}):
+            return f"{READS_OUTSIDE}: {opened[0]}"
+        return ended
+
+
+def faults_of(outcomes):
+    return {name: ended for name, ended in outcomes.items() if not ended.startswith(("works", "refuses"))}
+
+
+def outcomes_of(workspace, case):
+    return workspace.outcomes(*case)
+
+
+def table(workspace, cases):
+    """Return the counts of outcomes by command and kind, and all outcomes that are faults; two cases run at a time."""
+    counts, faults = {}, []
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        found = list(pool.map(outcomes_of, [workspace] * len(cases), cases))
+    for (element, kind), outcomes in zip(cases, found, strict=True):
+        column = kind if kind in KINDS else "contradiction"
+        for name, ended in outcomes.items():
+            counts.setdefault((name, column), Counter())[ended.partition(":")[0]] += 1
+        faults += [f"{name}, {element}, {kind}: {ended}" for name, ended in faults_of(outcomes).items()]
+    return counts, faults
+
+
+def summary(counts, faults):
+    """Return the figures of a table in one line."""
+    total = sum(counts.values(), Counter())
+    commands = {name for name, _ in counts}
+    kinds = {kind for _, kind in counts}
+    return (
+        f"{len(commands)} commands, {len(kinds)} kinds, {total.total()} cases: {total['works']} work, "
+        f"{total['refuses']} refuse in one line, {total[WRITES_OUTSIDE]} write outside, "
+        f"{total[READS_OUTSIDE]} read outside, {len(faults)} faults"
+    )
+
+
+# ------------------------------------------------------------ records that contradict each other
 
 
 def edited(text, change):
@@ -260,27 +326,27 @@ def remove_metric(record):
     del record["results"]["val"]["average"]["ece"]
 
 
-TRIAL, SWEEP = "trials/trial-0002.json", "sweep.json"
+RECORD, INFO = "trials/trial-0002.json", "sweep.json"
 CONTRADICTIONS = {  # by description: the file and the change to it
-    "a dataset without numbers": (TRIAL, remove_dataset),
-    "a dataset of no other trial": (TRIAL, rename_dataset),
-    "an average without an objective": (TRIAL, remove_metric),
-    "fewer values than objectives": (TRIAL, lambda record: record.update(values=[1.0])),
-    "no values": (TRIAL, lambda record: record.update(values=None)),
-    "a param that the space lacks": (TRIAL, lambda record: record.update(params={"fpp.steps": 3})),
-    "a param outside its range": (TRIAL, lambda record: record.update(params={"fpp.gamma2": 1e9})),
-    "a param of no setting": (TRIAL, lambda record: record.update(params={"no.such": 3})),
-    "a setting of no method": (TRIAL, lambda record: record.update(config={"method": "none"})),
-    "the number of another trial": (TRIAL, lambda record: record.update(number=3)),
-    "complete without results": (TRIAL, lambda record: record.update(results={})),
-    "a constraint that the sweep lacks": (TRIAL, lambda record: record.update(constraints={"x": 1.0})),
-    "an estimate of other objectives": (TRIAL, lambda record: record.update(state="stopped", estimate=[1.0])),
-    "another metric as objective": (SWEEP, lambda info: info["objectives"][1].update(metric="aurc")),
-    "one objective less": (SWEEP, lambda info: info["objectives"].pop()),
-    "another split": (SWEEP, lambda info: info.update(search_split="train")),
-    "a corner of other objectives": (SWEEP, lambda info: info.update(reference=[1.0, 2.0, 3.0])),
-    "a space without params": (SWEEP, lambda info: info.update(space={"search": {}})),
-    "an empty space": (SWEEP, lambda info: info.update(space={})),
+    "a dataset without numbers": (RECORD, remove_dataset),
+    "a dataset of no other trial": (RECORD, rename_dataset),
+    "an average without an objective": (RECORD, remove_metric),
+    "fewer values than objectives": (RECORD, lambda record: record.update(values=[1.0])),
+    "no values": (RECORD, lambda record: record.update(values=None)),
+    "a param that the space lacks": (RECORD, lambda record: record.update(params={"fpp.steps": 3})),
+    "a param outside its range": (RECORD, lambda record: record.update(params={"fpp.gamma2": 1e9})),
+    "a param of no setting": (RECORD, lambda record: record.update(params={"no.such": 3})),
+    "a setting of no method": (RECORD, lambda record: record.update(config={"method": "none"})),
+    "the number of another trial": (RECORD, lambda record: record.update(number=3)),
+    "complete without results": (RECORD, lambda record: record.update(results={})),
+    "a constraint that the sweep lacks": (RECORD, lambda record: record.update(constraints={"x": 1.0})),
+    "an estimate of other objectives": (RECORD, lambda record: record.update(state="stopped", estimate=[1.0])),
+    "another metric as objective": (INFO, lambda info: info["objectives"][1].update(metric="aurc")),
+    "one objective less": (INFO, lambda info: info["objectives"].pop()),
+    "another split": (INFO, lambda info: info.update(search_split="train")),
+    "a corner of other objectives": (INFO, lambda info: info.update(reference=[1.0, 2.0, 3.0])),
+    "a space without params": (INFO, lambda info: info.update(space={"search": {}})),
+    "an empty space": (INFO, lambda info: info.update(space={})),
 }
 
 
@@ -289,10 +355,59 @@ def contradict(sent, name):
     (sent / file).write_text(edited((sent / file).read_text(), change))
 
 
-QUICK = {
-    name: FAST[name]
-    for name in ("show", "show all", "show trial", "compare trials", "steer budget", "resume", "evaluate --config")
-}
+# ------------------------------------------------------------ kinds of files
+
+
+def test_the_template_has_every_kind_of_file_that_a_real_sweep_has(workspace):
+    real = {kind_of(name) for name in yaml.safe_load(LAYOUT_FILE.read_text())["files"]}
+    assert len(real) > 15
+    assert real - set(paths_by_kind(workspace.template)) == set()
+
+
+@pytest.mark.slow  # evaluates a method
+def test_the_template_has_every_kind_of_file_of_an_evaluation(workspace, tmp_path):
+    words = [
+        "fpp.steps=2",
+        "views.count=4",
+        "work.datasets=[digits]",
+        "work.limit=60",
+        "work.posthoc=[temperature_val]",
+    ]
+    space = space_to_evaluate(words, prompts=["fpp"])
+    folder = run_locally(space, Options(name="sent", root=str(tmp_path))).folder
+    write_report(folder, pages=False)
+    write_results(folder)
+    real = set(paths_by_kind(folder.path))
+    assert {"artifacts/trial-N/SPLIT/fitted_on/", "artifacts/trial-N/SPLIT/posthoc.json", "results.json"} <= real
+    assert real - set(paths_by_kind(workspace.template)) == set()
+
+
+RACE = """
+base: {fpp.steps: 2, views.count: 4, adapt.view_fraction: 0.5}
+params:
+  fpp.gamma1: {low: 0.1, high: 10, log: true}
+search: {trials: 4, concurrency: 1, race: {rungs: [1/2], reserve: 1}, finalists: {count: 1, seeds: 2}}
+work: {datasets: [scenes], limit: 128, baselines: [zero_shot], workers: 1, posthoc: [temperature_val]}
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.slow  # runs a sweep
+def test_the_template_has_every_kind_of_file_of_a_sweep_with_a_race(workspace, tmp_path):
+    words = tune_command(tmp_path, "--name", "sent", space=RACE)
+    subprocess.run(words, check=True, cwd=tmp_path, env=environment(tmp_path), capture_output=True)
+    for command in ("steer sent budget --trials 5", "sync sent --verify", "show sent --page"):
+        run_command(tmp_path, *command.split())
+    (tmp_path / "sweeps/sent/trials/trial-0001.json").write_text("damaged")
+    subprocess.run([*words, "--resume"], check=True, cwd=tmp_path, env=environment(tmp_path), capture_output=True)
+    real = set(paths_by_kind(tmp_path / "sweeps/sent"))
+    assert {"race/trial-N/rung-N.npz", "steering/TIME.json", "trials/trial-N.json.damaged-TIME"} <= real
+    assert real - set(paths_by_kind(workspace.template)) == set()
+
+
+# ------------------------------------------------------------ a part of the table in every run of the tests
+
+QUICK = ("show", "show all", "show trial", "compare trials", "steer budget", "tune --resume", "evaluate --config")
 COMBINATIONS = [  # combinations that once revealed a fault, and one of each folder
     ("sweep.json", "link out"),
     ("trials", "link out"),
@@ -302,126 +417,162 @@ COMBINATIONS = [  # combinations that once revealed a fault, and one of each fol
     ("trials", "unreadable"),
     ("artifacts", "link out"),
     ("artifacts/trial-0002/log.txt", "link out"),
+    ("artifacts/trial-0002/log.txt", "link to nothing"),
     ("artifacts/trial-0002/log.txt", "pipe"),
     ("artifacts/trial-0002/log.txt", "huge"),
+    ("artifacts/trial-0002/prompts", "link out"),
     ("artifacts/trial-0002/val/block_stats.npz", "pipe"),
     ("artifacts/trial-0002/val/block_stats.npz", "folder"),
     ("steering", "link out"),
     ("lock", "pipe"),
-    ("report/best/knee.yaml", "link out"),
-    ("report/best/knee.yaml", "pipe"),
-    ("tasks/ab/abcd.task", "link out"),
+    ("report/best/trial-0002.yaml", "link out"),
+    ("report/best/trial-0002.yaml", "pipe"),
+    (f"tasks/ab/{hostile.TASK}.task", "link out"),
+    ("tasks", "link out"),
 ]
 
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
-    return Workspace(tmp_path_factory.mktemp("hostile"), QUICK)
-
-
-def faults_of(outcomes):
-    return {name: ended for name, ended in outcomes.items() if not ended.startswith(("works", "refuses"))}
+    return Workspace(tmp_path_factory.mktemp("hostile"), QUICK).build()
 
 
 def test_the_folder_without_hostile_objects_is_accepted(workspace, monkeypatch):
     monkeypatch.chdir(workspace.root)
-    (workspace.root / "sweeps").mkdir()
-    shutil.copytree(workspace.template, workspace.root / "sweeps/sent")
-    (workspace.root / "sweeps/other").symlink_to(workspace.template)
-    ended = {name: outcome(command) for name, command in FAST.items()}
-    assert ended.pop("steer stop").startswith("refuses: error: trial-0002 is complete")
-    assert ended.pop("import").startswith("refuses: error: ")  # the test's predictions do not fit the sweep
-    assert set(ended.values()) == {"works"}
+    ended = workspace.with_commands(FAST).outcomes("", NOTHING)
+    assert ended == dict.fromkeys(FAST, "works")
 
 
 @pytest.mark.parametrize(("element", "kind"), COMBINATIONS, ids=lambda value: value.replace(" ", "-"))
 def test_a_command_works_or_refuses_in_one_line(workspace, monkeypatch, element, kind):
     monkeypatch.chdir(workspace.root)
-    assert faults_of(workspace.outcomes(element, kind)) == {}
+    outcomes = workspace.outcomes(element, kind)
+    assert len(outcomes) == len(QUICK)
+    assert faults_of(outcomes) == {}
 
 
 @pytest.mark.parametrize("kind", ["a dataset without numbers", "another metric as objective", "an empty space"])
 def test_contradictory_records_are_refused_in_one_line(workspace, monkeypatch, kind):
     monkeypatch.chdir(workspace.root)
-    both = Workspace.__new__(Workspace)
-    vars(both).update(vars(workspace), commands={**QUICK, "compare sweeps": FAST["compare sweeps"]})
-    assert faults_of(both.outcomes("", kind)) == {}
+    assert faults_of(workspace.with_commands([*QUICK, "compare sweeps"]).outcomes("", kind)) == {}
+
+
+# ------------------------------------------------------------ the table sees what it should see
+
+
+def print_file(path):
+    print(Path("sweeps/sent", path).read_text())
+
+
+def read_file(path):
+    Path("sweeps/sent", path).read_text()
+
+
+def list_folder(path):
+    os.listdir(Path("sweeps/sent", path))
+
+
+def copy_file(path):
+    shutil.copyfile(Path("sweeps/sent", path), "copy")
+
+
+def write_file(path):
+    Path("sweeps/sent", path).write_text("")
+
+
+def write_below(path):
+    Path("sweeps/sent", path, "new").write_text("")
+
+
+def print_and_escape(_):
+    print(OWN)
+
+
+CARELESS = {
+    READS_OUTSIDE: (read_file, "trials/trial-0002.json"),
+    f"{READS_OUTSIDE}, in a folder": (list_folder, "artifacts/trial-0002"),
+    "shows what lies outside": (print_file, "trials/trial-0002.json"),
+    "copies what lies outside": (copy_file, "trials/trial-0002.json"),
+    WRITES_OUTSIDE: (write_file, "trials/trial-0002.json"),
+    f"{WRITES_OUTSIDE}, in a folder": (write_below, "artifacts/trial-0002"),
+    "controls the terminal": (print_and_escape, "lock"),
+}
+
+
+@pytest.mark.parametrize("fault", CARELESS)
+def test_a_careless_command_is_found(workspace, monkeypatch, fault):
+    function, element = CARELESS[fault]
+    monkeypatch.chdir(workspace.root)
+    monkeypatch.setitem(ALL, "careless", lambda: function(element))
+    found = faults_of(workspace.with_commands(["careless"]).outcomes(element, "link out"))
+    assert found["careless"].startswith(fault.partition(",")[0])
+
+
+# ------------------------------------------------------------ the whole table
 
 
 @pytest.mark.nightly
 @pytest.mark.slow  # runs every command with every hostile object
 def test_every_command_survives_every_hostile_element(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    counts, faults = table(Workspace(tmp_path, FAST | SLOW))
+    workspace = Workspace(tmp_path, FAST | SLOW).build()
+    assert workspace.outcomes("", NOTHING) == dict.fromkeys(FAST | SLOW, "works")
+    counts, faults = table(workspace, [*workspace.cases(), *(("", name) for name in CONTRADICTIONS)])
+    print(summary(counts, faults))
     assert faults == []
-    assert sum(count["works"] + count["refuses"] for count in counts.values()) > 1000
+    assert sum(count["works"] + count["refuses"] for count in counts.values()) > 3000
 
 
 # ------------------------------------------------------------ the folder of a reproduction
 
-REPRODUCTION = {
-    "identity": lambda: Reproduction(folder=Path("papers"), experiments={}).identity(),
-    "page": lambda: write_page(Path("papers")),
-}
-PARTS = ("reproduction.json", "mine", "mine/experiment.json", "mine/sweep.json", "mine/trials", "reproduction.html")
 
-
-def outcomes_of_reproduction(root, template, element, kind):
-    """Return the outcome of each command of `reproduce` with one hostile part in its folder."""
-    folder = Path(tempfile.mkdtemp(dir=root))
-    outside = folder / "outside"
-    outside.mkdir()
-    shutil.copytree(template, folder / "papers")
-    if not plant(folder / "papers" / element, kind, outside):
-        return {}
-    if (outside / "original").is_file():
-        (outside / "original").write_text(SECRET)
-    before = snapshot(outside)
-    os.chdir(folder)
-    ended = {}
-    for name, command in REPRODUCTION.items():
-        with without_root_rights():
-            ended[name] = outcome(command)
-        if snapshot(outside) != before:
-            ended[name] = "changes what lies outside"
-    os.chdir(root)
-    return ended
+def build_reproduction(path, text):
+    """Write a reproduction with sweeps, an experiment without one, and its page."""
+    path.mkdir(parents=True)
+    reproduction(path, title=text)
+    for name in ("main", "costs"):  # their figures take seconds
+        shutil.rmtree(path / name)
+    report = path / "em_reg/report"
+    report.mkdir(parents=True)
+    (report / "table.csv").write_text(f"finding,value\nfirst,{text}\n")
+    (report / "figure.png").write_bytes(b"\x89PNG" + text.encode())
+    TaskStore(path / "tasks").put(hostile.TASK, TaskResult(notes=(text,)))
+    write_page(path)
 
 
 @pytest.mark.nightly
 @pytest.mark.slow  # draws a page for each hostile part
 def test_a_reproduction_survives_every_hostile_part(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    template = tmp_path / "template/papers"
-    template.mkdir(parents=True)
-    write_page(reproduction(template))
-    faults = []
-    for element in PARTS:
-        for kind in KINDS:
-            faults += [(element, kind, faults_of(outcomes_of_reproduction(tmp_path, template, element, kind)))]
-    assert not [fault for fault in faults if fault[2]]
+    workspace = Workspace(tmp_path, REPRODUCTION, "papers").build()
+    assert workspace.outcomes("", NOTHING) == dict.fromkeys(REPRODUCTION, "works")
+    counts, faults = table(workspace, workspace.cases())
+    print(summary(counts, faults))
+    assert faults == []
+    assert sum(count["works"] + count["refuses"] for count in counts.values()) > 100
 
 
-def table(workspace):
-    """Return the counts of outcomes by command and kind, and all outcomes that are faults."""
-    counts, faults = {}, []
-    cases = [(element, kind) for element in hostile_paths(workspace.template) for kind in KINDS]
-    for element, kind in [*cases, *(("", name) for name in CONTRADICTIONS)]:
-        column = kind if kind in KINDS else "contradiction"
-        for name, ended in workspace.outcomes(element, kind).items():
-            counts.setdefault((name, column), Counter())[ended.partition(":")[0]] += 1
-            if faults_of({name: ended}):
-                faults.append(f"{name}, {element}, {kind}: {ended}")
-    return counts, faults
+# ------------------------------------------------------------ python -m tests.test_hostile_folder
 
 
-def print_table(root, commands):
-    counts, faults = table(Workspace(root, commands))
-    for (name, kind), words in counts.items():
-        print(f"{name:22} {kind:13} {dict(words)}")
-    print("\n".join(faults))
+def print_table(workspace, cases):
+    counts, faults = table(workspace, cases)
+    for (name, kind), words in sorted(counts.items()):
+        print(f"{name:22} {kind:15} {words['works']:4} work, {words['refuses']:4} refuse")
+    print("\n".join([*faults, summary(counts, faults)]))
+
+
+def main(names):
+    sweeps = [name for name in FAST | SLOW if name in names or not names]
+    tables = [name for name in REPRODUCTION if name in names or not names]
+    with tempfile.TemporaryDirectory() as folder:
+        if sweeps:
+            workspace = Workspace(Path(folder, "sweeps"), sweeps).build()
+            print_table(workspace, [*workspace.cases(), *(("", name) for name in CONTRADICTIONS)])
+        if tables:
+            workspace = Workspace(Path(folder, "papers"), tables, "papers").build()
+            print_table(workspace, workspace.cases())
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        print_table(Path(folder), FAST | SLOW if "--all" in sys.argv else FAST)
+    main(sys.argv[1:])

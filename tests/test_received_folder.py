@@ -109,6 +109,19 @@ def test_a_config_outside_a_sweeps_folder_may_name_a_link(tmp_path):
     settings_of(config)
 
 
+@pytest.mark.parametrize("flag", ["prompts", "anchor_prompt"])
+def test_a_flag_that_names_a_prompt_in_a_sweeps_folder_reads_no_file_behind_a_link_out_of_it(sweep, tmp_path, flag):
+    prompt = sweep.artifacts("trial-0001") / "prompts/digits-0.safetensors"
+    prompt.rename(tmp_path / "moved.safetensors")
+    prompt.symlink_to(tmp_path / "moved.safetensors")
+    relative = str(prompt.relative_to(tmp_path))
+    values = {"prompts": [relative], "anchor_prompt": relative}
+    with pytest.raises(
+        InputError, match=r"prompt: .*digits-0\.safetensors: a link leads out of .*sent; remove the link"
+    ):
+        space_to_evaluate([], **{flag: values[flag]})
+
+
 # --- a resumed evaluation -----------------------------------------------------------------------------
 
 DIFFERENCES = {

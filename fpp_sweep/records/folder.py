@@ -339,7 +339,8 @@ def _read_command(folder: Path, file: Path) -> Command:
         if command.kind == "budget":
             require(set(command.values) <= set(STEERED), f"are not of {', '.join(STEERED)}", "values")
             Search(**command.values)
-        require(command.kind != "stop" or "trial" in command.values, "has no trial", "values")
+        names_trial = isinstance(command.values.get("trial"), str)
+        require(command.kind != "stop" or names_trial, "must have the name of a trial", "values")
         return command
 
 

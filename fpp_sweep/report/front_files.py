@@ -26,7 +26,7 @@ from fpp_sweep.report.answer_section import answer_section
 from fpp_sweep.report.document import Document, Section, document_to_markdown
 from fpp_sweep.report.front_table import front_table
 from fpp_sweep.space.yamlfile import config_text
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, escaped
 from fpp_sweep.spec.files import read_inside, set_aside, write_json, written_whole
 from fpp_sweep.statistics.paired import Interval
 from fpp_sweep.statistics.verdicts import Answer
@@ -265,7 +265,7 @@ def _config_text(info: SweepInfo, front: Front, record: TrialRecord, answer: Ans
                 comments.append(f"not shown to be better in {metric} than {', '.join(not_beaten)}")
     if info.model:
         comments.append(f"model {info.model}; settings in units of embeddings hold for this model only")
-    lines = [f"# {format_setting(comment)}" for comment in comments]
+    lines = [f"# {escaped(format_setting(comment))}" for comment in comments]  # YAML has no control characters
     lines.append(config_text(record.config))
     return "\n".join(lines)
 

@@ -20,7 +20,7 @@ from fpp_sweep.report.trial_table import USAGE_NOTE, trial_table
 from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, escaped
 from fpp_sweep.spec.messages import printable
 from fpp_sweep.spec.progress import duration
 
@@ -141,4 +141,5 @@ def _prompt_files(folder: SweepFolder, record: TrialRecord) -> list[str]:
 
 def _config_text(info: SweepInfo, record: TrialRecord) -> str:
     """Return the whole configuration as `evaluate --config` reads it."""
-    return f"# {format_setting(record.name)} of sweep {format_setting(info.name)}\n{config_text(record.config)}"
+    title = escaped(format_setting(f"{record.name} of sweep {info.name}"))  # YAML has no control characters
+    return f"# {title}\n{config_text(record.config)}"

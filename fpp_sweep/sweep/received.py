@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,15 @@ def settings_of(config: Path) -> dict[str, Any]:
         for sweep in sweeps:
             _require_own(sweep, file, f"{config}: config.{key}")
     return settings
+
+
+def require_own_prompts(flag: str, prompts: Iterable[str]) -> None:
+    """Raise InputError if a flag names a prompt in the folder of a sweep, and a link on the way leads out of it."""
+    for prompt in prompts:
+        if is_file_name(prompt):
+            file = Path(os.path.abspath(prompt))
+            for sweep in _sweeps_around(file):
+                _require_own(sweep, file, flag)
 
 
 def _sweeps_around(file: Path) -> list[SweepFolder]:

@@ -15,7 +15,7 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
 from fpp_sweep.sweep.lent_points import with_first_point, with_lent_points
-from fpp_sweep.sweep.received import settings_of
+from fpp_sweep.sweep.received import require_own_prompts, settings_of
 
 EVALUATION = {  # the keys of a space that only evaluates
     "search": {"split": "test", "include_published": False, "evaluate_only": True},
@@ -86,6 +86,8 @@ def space_to_evaluate(
     each from the anchor prompt and from a prompt that FPP pretrains.
     """
     _require_flags(overrides)
+    require_own_prompts("--prompt", prompts or ())
+    require_own_prompts("--anchor-prompt", [anchor_prompt or ""])
     settings: Mapping[str, Any] = {}
     if config is not None:
         settings = settings_of(config)

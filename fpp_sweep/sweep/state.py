@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shlex
 import time
+from contextlib import suppress
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import files_inside
 from fpp_sweep.spec.progress import duration
 
-WRITTEN = ("*.json", "trials/*", "logs/*")  # files that drivers, trials and workers write
+WRITTEN = {"": "*.json", "trials": "*", "logs": "*"}  # files that drivers, trials and workers write, by subfolder
 
 
 def state_text(folder: SweepFolder, info: SweepInfo) -> str:
@@ -46,7 +49,8 @@ def resume_command(folder: SweepFolder, info: SweepInfo) -> str:
 def last_change(folder: SweepFolder) -> float:
     """Return when the driver, a trial or a worker last wrote, on any machine."""
     latest = 0.0
-    for pattern in WRITTEN:
-        for path in folder.path.glob(pattern):
-            latest = max(latest, path.lstat().st_mtime)  # lstat: the link's own time
+    for subfolder, pattern in WRITTEN.items():
+        with suppress(InputError, OSError):  # a link out of the folder, or one that cannot be listed
+            for path in files_inside(folder.path, folder.path / subfolder, pattern):
+                latest = max(latest, path.lstat().st_mtime)  # lstat: the link's own time
     return latest
