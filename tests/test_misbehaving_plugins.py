@@ -10,6 +10,7 @@ import io
 import re
 import tempfile
 import textwrap
+import threading
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -339,6 +340,22 @@ def test_a_call_that_never_ends_is_named_with_its_line():
     line = next(number for number, text in enumerate(case.plugin("mine").text.splitlines(), 1) if "sleep" in text)
     with pytest.raises(plugins.ContractError, match=rf"^metric mine \(mine\.py:{line}\): has not ended after 1 s"):
         call_in_time(lambda: catalogue.METRICS["mine"].compute(None), ENDLESS_SECONDS, "metric mine")
+
+
+def test_a_call_that_ends_too_late_restores_no_settings(tmp_path, monkeypatch):
+    """Other code has gone on in the meantime."""
+    code = "while not numpy.is_released:\n        select.select([], [], [], 0.01)"
+    plugins.load([Case("metric", code, REFUSED, NEVER_ENDS).plugin("late")])
+    monkeypatch.setattr(np, "is_released", False, raising=False)
+    row, threads = catalogue.METRICS["late"], set(threading.enumerate())
+    with pytest.raises(plugins.ContractError, match="has not ended after 1 s"):
+        check_metric(row, ENDLESS_SECONDS)
+    (thread,) = set(threading.enumerate()) - threads
+    monkeypatch.chdir(tmp_path)
+    np.is_released = True
+    thread.join(LONG)
+    assert not thread.is_alive()
+    assert Path.cwd() == tmp_path
 
 
 def test_a_metric_that_keeps_the_contract_gives_no_note(capsys):

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
 from fpp_sweep.spec import plugins
@@ -16,6 +16,9 @@ from fpp_sweep.spec.messages import note
 from fpp_sweep.spec.patched_functions import patches_undone
 
 Result = TypeVar("Result")
+
+_given_up: set[threading.Thread] = set()  # threads whose calls have not ended in time
+_never_closed: list[ExitStack] = []  # their settings, which Python would restore when it frees them
 
 
 class PluginGuard:
@@ -37,10 +40,15 @@ class PluginGuard:
             yield changed
             return
         modules_before = len(sys.modules)
+        stack = ExitStack()
+        stack.enter_context(patches_undone(changed.append))
+        stack.enter_context(restored(changed.append))
         try:
-            with patches_undone(changed.append), restored(changed.append):
-                yield changed
+            yield changed
         finally:
+            if threading.current_thread() in _given_up:  # others have gone on since: old settings must not come back
+                _never_closed.append(stack.pop_all())
+            stack.close()
             for setting in changed:
                 if setting in CHANGED_BY_IMPORTS and len(sys.modules) > modules_before:
                     continue  # a library that the block has loaded may have changed it
@@ -81,6 +89,7 @@ def call_in_time(function: Callable[[], Result], seconds: float, what: str) -> R
     except TimeoutError:
         if outcome.done():  # the function itself has raised this error
             raise
+        _given_up.add(thread)
         line = plugins.line_in_thread(thread)
         where = f"{what} ({line})" if line else what
         raise plugins.ContractError(f"{where}: {plugins.too_slow(seconds)}") from None

@@ -27,11 +27,13 @@ import yaml
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_range, format_setting, metrics_shown
 from fpp_sweep.records.records import ENDED, SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.space.validation import require
 from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import open_inside, read_inside, require_inside
+from fpp_sweep.spec.messages import plural
 
 ID_TAG = "fpp_sweep.id"  # identifies a run: a run with this tag is updated, not created again
 SWEEP_TAG = "fpp_sweep.sweep"  # equal for all runs of a sweep
@@ -399,6 +401,9 @@ def _metric_groups(info: SweepInfo, record: TrialRecord) -> list[dict[str, float
 
 def _estimates(info: SweepInfo, record: TrialRecord, estimate: Sequence[float]) -> dict[str, float]:
     """Return the predicted values of a trial that lost its race, and the share of the images that it had seen."""
+    counts = f"{plural(len(estimate), 'value')} for {plural(len(info.objectives), 'objective')}"
+    problem = f"has {counts}; resume the sweep with --resume to repair it"
+    require(len(estimate) == len(info.objectives), problem, f"{record.name}: estimate")
     estimates = {"fidelity": 1.0 if record.state == "complete" else record.fidelity}
     for objective, value in zip(info.objectives, estimate, strict=True):
         estimates[f"estimate/{objective.metric}"] = value

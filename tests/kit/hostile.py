@@ -74,7 +74,7 @@ def build_template(path: Path, text: str) -> SweepFolder:
     for name in ("lock", "study.journal", "mlflow_sync.lock"):
         (folder.path / name).write_text(text)
     write_json(folder.path / "mlflow_sync.json", {"note": text})
-    TaskStore(folder.tasks).put(TASK, TaskResult(notes=(text,), device=text))
+    TaskStore(folder.tasks).put(TASK, TaskResult(prompt=text.encode()))
     write_results(folder)
     write_report(folder, pages=True)
     for name in ("answer.md", "front.csv"):

@@ -77,7 +77,7 @@ def _no_rows_left():
 
 
 def space_with(*settings):
-    return load_space("search_spaces/smoke.yaml", settings)
+    return load_space("smoke", settings)
 
 
 @pytest.mark.parametrize(

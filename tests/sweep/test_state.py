@@ -26,8 +26,8 @@ def test_a_sweep_runs_as_long_as_its_driver_holds_the_lock(folder):
 
 
 def test_a_sweep_whose_driver_was_killed_has_stopped_without_notice(folder):
-    for pattern in WRITTEN:
-        for path in folder.path.glob(pattern):
+    for subfolder, pattern in WRITTEN.items():
+        for path in (folder.path / subfolder).glob(pattern):
             os.utime(path, (time.time() - 62, time.time() - 62))
     assert time.time() - last_change(folder) > 61
     assert state_text(folder, folder.info()).startswith("stopped without notice 1:0")
