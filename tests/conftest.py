@@ -24,3 +24,13 @@ def make_worker(tmp_path_factory):
 
     with worker_factory(tmp_path_factory.mktemp("cache")) as make:
         yield make
+
+
+@pytest.fixture
+def no_plugins_left():
+    """Unload all plugins after the test."""
+    yield
+    from fpp_sweep.spec import plugins  # most tests load no plugin
+
+    for file in plugins.loaded():
+        plugins.unload(file)

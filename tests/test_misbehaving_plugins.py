@@ -36,6 +36,8 @@ from fpp_sweep.workers.session import session
 from tests.kit.tasks import predictions, same_predictions
 from tests.kit.waiting import LONG
 
+pytestmark = pytest.mark.usefixtures("no_plugins_left")
+
 CHECK_SECONDS = 60.0  # time limit for the check of a plugin that ends; such checks take much less
 ENDLESS_SECONDS = 1.0  # time limit for the check of a plugin that never ends
 HEAD = """\
@@ -280,13 +282,6 @@ def is_right(case, name, outcome):
     if case.message == NEVER_ENDS:  # on a slow machine, the check may end before the plugin's code runs
         return re.search(rf"(method|metric) {name}\b", text) is not None
     return re.search(rf"(method|metric) {name} \({name}\.py:\d+\)", text) is not None
-
-
-@pytest.fixture(autouse=True)
-def _no_rows_left():
-    yield
-    for file in plugins.loaded():
-        plugins.unload(file)
 
 
 def fresh_spec(folder, *files: PluginFile):

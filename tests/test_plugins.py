@@ -28,16 +28,11 @@ from fpp_sweep.trial.worker import Worker
 from tests.kit.long_forms import short_and_long
 from tests.kit.waiting import LONG
 
+pytestmark = pytest.mark.usefixtures("no_plugins_left")
+
 PAGE = Path(__file__).parent.parent / "docs" / "plugins.md"
 RECIPES = {name: text for name, text in re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE.read_text(), re.DOTALL)}
 HEAD = "import torch\nfrom fpp_sweep import method, metric, penalty, sampler\n"
-
-
-@pytest.fixture(autouse=True)
-def _no_rows_left():
-    yield
-    for file in plugins.loaded():
-        plugins.unload(file)
 
 
 def write_plugins(folder, **texts):

@@ -216,19 +216,29 @@ def check_files(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
 
 
 def check_temporary_files(value: Mapping[str, Any], others: Sequence[Any]) -> Verdict:
-    verdict = check_disk(value, others)
-    if verdict.state == "wrong" or not value["unusable"]:
-        return verdict
-    text = f"{value['unusable']} cannot be written, so temporary files are in {value['folder']}"
-    return Verdict("note", text, "make that folder and room in it, or name another one with TMPDIR")
+    problem = ""
+    if value["unusable"]:
+        problem = f"{value['unusable']} cannot be written, so temporary files are in {value['folder']}"
+    return _check_disk_in_use(
+        value, others, problem, "make that folder and room in it, or name another one with TMPDIR"
+    )
 
 
 def check_ray_files(value: Mapping[str, Any], others: Sequence[Any]) -> Verdict:
+    problem = ""
+    if value["too_long"]:
+        problem = (
+            f"{value['too_long']}: too long for the names of sockets, so a sweep's session is in {value['folder']}"
+        )
+    return _check_disk_in_use(value, others, problem, "name a folder with a shorter path with RAY_TMPDIR")
+
+
+def _check_disk_in_use(value: Mapping[str, Any], others: Sequence[Any], problem: str, remedy: str) -> Verdict:
+    """Check the disk; note why the folder that the user named is not in use, if there is such a problem."""
     verdict = check_disk(value, others)
-    if verdict.state == "wrong" or not value["too_long"]:
-        return verdict
-    text = f"{value['too_long']}: too long for the names of sockets, so a sweep's session is in {value['folder']}"
-    return Verdict("note", text, "name a folder with a shorter path with RAY_TMPDIR")
+    if problem and verdict.state != "wrong":
+        return Verdict("note", problem, remedy)
+    return verdict
 
 
 def check_killed_drivers(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:

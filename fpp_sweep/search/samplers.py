@@ -68,7 +68,7 @@ def build_sampler(search: Search, stream: str) -> BaseSampler:
 
 
 def _of_plugin(name: str, seed: int) -> BaseSampler:
-    with guarding_plugin(name):
+    with naming_plugin(name):
         sampler = catalogue.SAMPLERS[name].build(seed)
         if not isinstance(sampler, BaseSampler):
             kind = type(sampler).__name__
@@ -77,20 +77,26 @@ def _of_plugin(name: str, seed: int) -> BaseSampler:
 
 
 @contextmanager
-def guarding_plugin(name: str, key: str = "") -> Iterator[None]:
-    """Restore the settings that a plugin's sampler changes, and turn its exception into one line.
-
-    The line names the sampler, the line of its code where that is known, and the `key` of the parameter that it draws.
-    """
+def guarding_plugin(name: str) -> Iterator[None]:
+    """Restore the settings that a plugin's sampler changes, and turn its exception into one line."""
     row = catalogue.SAMPLERS.get(name)
     if row is None:
         yield
         return
+    with naming_plugin(name), _guard.around(row):
+        yield
+
+
+@contextmanager
+def naming_plugin(name: str, key: str = "") -> Iterator[None]:
+    """Turn an exception of a plugin's sampler into one line.
+
+    The line names the sampler, the line of its code where that is known, and the `key` of the parameter that it draws.
+    """
     try:
-        with _guard.around(row):
-            yield
+        yield
     except (Exception, SystemExit) as error:
-        if isinstance(error, InputError):
+        if name not in catalogue.SAMPLERS or isinstance(error, InputError):
             raise
         line = plugins.line_of(error)
         where = f"sampler {name} ({line})" if line else f"sampler {name}"

@@ -23,7 +23,7 @@ from optuna.trial import BaseTrial, FixedTrial, FrozenTrial, TrialState, create_
 
 from fpp_sweep.records.records import TrialRecord, trial_name
 from fpp_sweep.records.steering import Queue
-from fpp_sweep.search.samplers import GENERATION_KEY, build_sampler, guarding_plugin, require_possible
+from fpp_sweep.search.samplers import GENERATION_KEY, build_sampler, guarding_plugin, naming_plugin, require_possible
 from fpp_sweep.search.study_file import study_storage
 from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
 from fpp_sweep.space.params import Param
@@ -120,7 +120,7 @@ class SweepStudy:
     def _suggest_value(self, trial: Trial, param: Param) -> Any:
         search = self._space.search
         self._study.sampler = build_sampler(search, f"{trial.number}/{param.key}")
-        with guarding_plugin(search.sampler, param.key):
+        with naming_plugin(search.sampler, param.key):
             value = suggest(trial, param)
         require_possible(search.sampler, param, value)
         return value

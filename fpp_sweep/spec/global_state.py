@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from fpp_sweep.spec.patched_functions import KnownFunctions
+
 Setting = tuple[Callable[[], Any], Callable[[Any], object]]  # read, write
 
 # importing a library may change these, too
@@ -242,17 +244,31 @@ def _algorithm_settings(torch: Any) -> dict[str, Setting]:
     }
 
 
+class ProcessState:
+    """The settings of this process and the functions of its modules, as they were when this object was made."""
+
+    def __init__(self, kept: tuple[str, ...] = ()) -> None:
+        """Read the state, but for the settings that are `kept` as they will be."""
+        self._functions = KnownFunctions()
+        self._settings = {}
+        for name, (read, write) in settings().items():
+            if name not in kept:
+                self._settings[name] = (read, write, read())
+
+    def restore(self, on_change: Callable[[str], None]) -> None:
+        """Restore the state; call `on_change` with the name of each setting and function that had changed."""
+        for name, (read, write, value) in self._settings.items():
+            if read() != value:
+                write(value)
+                on_change(name)
+        self._functions.put_back(on_change)
+
+
 @contextmanager
 def restored(on_change: Callable[[str], None], kept: tuple[str, ...] = ()) -> Iterator[None]:
-    """Restore all settings but the `kept` ones at the end of the block; call `on_change` with the name of each."""
-    before = {}
-    for name, (read, write) in settings().items():
-        if name not in kept:
-            before[name] = (read, write, read())
+    """Restore the state of the process at the end of the block: see ProcessState."""
+    state = ProcessState(kept)
     try:
         yield
     finally:
-        for name, (read, write, state) in before.items():
-            if read() != state:
-                write(state)
-                on_change(name)
+        state.restore(on_change)

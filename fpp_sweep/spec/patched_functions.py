@@ -6,8 +6,7 @@ Later tasks would compute with its own.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 PACKAGE = "fpp_sweep"
@@ -25,14 +24,15 @@ LIBRARY_MODULES = (
 LIBRARY_CLASSES = {"torch": ("Tensor",), "torch.nn": ("Module", "LayerNorm", "Linear"), "torch.optim": ("AdamW",)}
 
 
-@contextmanager
-def patches_undone(on_change: Callable[[str], None]) -> Iterator[None]:
-    """Put replaced functions and constants back at the end of the block; call `on_change` with the name of each."""
-    before = [(owner, dict(vars(owner))) for owner in _owners()]
-    try:
-        yield
-    finally:
-        for owner, values in before:
+class KnownFunctions:
+    """The functions and constants of the watched modules and classes, as they were when this object was made."""
+
+    def __init__(self) -> None:
+        self._values = [(owner, dict(vars(owner))) for owner in _owners()]
+
+    def put_back(self, on_change: Callable[[str], None]) -> None:
+        """Put replaced functions and constants back; call `on_change` with the name of each."""
+        for owner, values in self._values:
             for name in _put_back(owner, values):
                 on_change(_full_name(owner, name))
 

@@ -6,19 +6,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TypeVar
 
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.catalogue import MetricRow, Row, SamplerRow
-from fpp_sweep.spec.global_state import CHANGED_BY_IMPORTS, restored
+from fpp_sweep.spec.global_state import CHANGED_BY_IMPORTS, ProcessState
 from fpp_sweep.spec.messages import note
-from fpp_sweep.spec.patched_functions import patches_undone
 
 Result = TypeVar("Result")
 
 _given_up: set[threading.Thread] = set()  # threads whose calls have not ended in time
-_never_closed: list[ExitStack] = []  # their settings, which Python would restore when it frees them
 
 
 class PluginGuard:
@@ -40,15 +38,13 @@ class PluginGuard:
             yield changed
             return
         modules_before = len(sys.modules)
-        stack = ExitStack()
-        stack.enter_context(patches_undone(changed.append))
-        stack.enter_context(restored(changed.append))
+        state = ProcessState()
         try:
             yield changed
         finally:
-            if threading.current_thread() in _given_up:  # others have gone on since: old settings must not come back
-                _never_closed.append(stack.pop_all())
-            stack.close()
+            # other code has gone on since the call was given up, and old settings must not come back
+            if threading.current_thread() not in _given_up:
+                state.restore(changed.append)
             for setting in changed:
                 if setting in CHANGED_BY_IMPORTS and len(sys.modules) > modules_before:
                     continue  # a library that the block has loaded may have changed it

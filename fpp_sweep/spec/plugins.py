@@ -26,7 +26,6 @@ from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.files import read_at_most
 from fpp_sweep.spec.global_state import CHANGED_BY_IMPORTS, restored
 from fpp_sweep.spec.messages import note
-from fpp_sweep.spec.patched_functions import patches_undone
 from fpp_sweep.spec.specs import PluginFile
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -161,7 +160,7 @@ def _execute(file: PluginFile) -> None:
     try:
         code = compile(file.text, source, "exec")
         _import_libraries(file.text, changed_settings.append)
-        with patches_undone(changed_settings.append), restored(changed_settings.append):
+        with restored(changed_settings.append):
             exec(code, module.__dict__)
     except KeyboardInterrupt:
         unload(file)
@@ -188,7 +187,7 @@ def _import_libraries(text: str, on_change: Callable[[str], None]) -> None:
         # settings can be read only from a library that is loaded
         if any(name.partition(".")[0] == root for name in names):
             importlib.import_module(library)
-    with patches_undone(on_change), restored(on_change, kept=CHANGED_BY_IMPORTS):
+    with restored(on_change, kept=CHANGED_BY_IMPORTS):
         for name in names:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)

@@ -17,7 +17,7 @@ from fpp_sweep.report.html import text_to_html
 from fpp_sweep.report.table import Table, to_html
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.summary import front_notes, state_line
-from fpp_sweep.trial.artifacts import PREDICTIONS, prediction_files, read_columns
+from fpp_sweep.trial.artifacts import dataset_and_seed, prediction_files, read_columns
 
 COPIED = ("name", "kind", "state", "origin", "reason")  # fields of a record that a row has
 
@@ -73,11 +73,9 @@ def predictions(folder: SweepFolder, name: str, split: str) -> pandas.DataFrame:
         raise InputError(f"{name} of {folder.path.name} has no predictions on {split}; it is {state}")
     parts = []
     for file in files:
-        dataset, _, seed = file.name.removesuffix(PREDICTIONS).rpartition(".seed")
-        if not seed.isdecimal():
-            raise InputError(f"{file}: the name has no seed, such as .seed0{PREDICTIONS}; delete it")
+        dataset, seed = dataset_and_seed(file)
         table = read_columns(file, lambda _: True)
-        parts.append(table.to_pandas().assign(dataset=dataset, seed=int(seed)))
+        parts.append(table.to_pandas().assign(dataset=dataset, seed=seed))
     return pandas.concat(parts, ignore_index=True)
 
 

@@ -23,7 +23,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.plugins import ContractError
-from fpp_sweep.sweep.plugin_process import ANSWERS, FAILS, LOADING, REQUEST, STALLED, START_SECONDS, Request
+from fpp_sweep.sweep.plugin_process import ANSWERS, FAILS, LOADING, REQUEST, STALLED, START_SECONDS, PluginRow, Request
 
 CLOCK_STEP = 10**7  # seconds between the clocks of two processes
 HASH_SEEDS = ("1", "2")  # seeds of Python's hash(), one for each process
@@ -31,13 +31,12 @@ HASH_SEEDS = ("1", "2")  # seeds of Python's hash(), one for each process
 
 @dataclass(slots=True)
 class Answers:
-    """The outcomes of a process by row, and the row in which it ended before its time, if it did."""
+    """The outcomes of a process that has ended."""
 
-    outcomes: dict[str, str] = field(default_factory=dict)
-    unfinished: str = ""
-    status: int = 0  # exit status of the process
-    stalled_line: str = ""  # line of the plugin at which the process was stopped because it took too long
-    took_too_long: bool = False
+    status: int  # exit status
+    outcomes: dict[str, str] = field(default_factory=dict)  # by the titles of rows
+    unfinished: str = ""  # title of the step that did not end
+    stack: str = ""  # calls of the step that took too long, in the form of `faulthandler`
 
 
 def check_plugins(space: Space, methods: Sequence[str]) -> None:
@@ -53,28 +52,40 @@ def check_plugins(space: Space, methods: Sequence[str]) -> None:
 
 def check_in_new_processes(space: Space, methods: Sequence[str]) -> None:
     """Raise ContractError if the results of a plugin's row differ between processes, or its code ends a process."""
-    request = Request(
-        files=plugins.loaded(),
-        methods=tuple(name for name in methods if catalogue.method(name).digest),
-        metrics=tuple(row.name for row in catalogue.METRICS.values() if row.digest),
-        sampled_space=space if space.search.sampler in catalogue.SAMPLERS else None,
-        after_others=False,
-        seconds=space.work.task_timeout,
-    )
-    if not request.steps():
+    rows = _plugin_rows(space, methods)
+    if not rows:
         return
+    request = Request(files=plugins.loaded(), rows=rows, space=space, seconds=space.work.task_timeout)
     alone, after_others = _answers(request, replace(request, after_others=True))
-    for name in request.steps():
-        outcomes = [alone.outcomes[name], after_others.outcomes[name]]
-        if outcomes[0] != outcomes[1]:
-            failures = [outcome for outcome in outcomes if outcome.startswith(FAILS)]
-            raise ContractError(f"{_where(name)}: {'; '.join([_cause(request, name, outcomes[0]), *failures])}")
+    for row in rows:
+        outcome, other_outcome = alone.outcomes[row.title], after_others.outcomes[row.title]
+        if outcome == other_outcome:
+            continue
+        problems = [_cause(request, row, outcome)]
+        for each in (outcome, other_outcome):
+            if each.startswith(FAILS):
+                problems.append(each)
+        raise ContractError(f"{_where(row)}: {'; '.join(problems)}")
 
 
-def _cause(request: Request, name: str, outcome: str) -> str:
+def _plugin_rows(space: Space, methods: Sequence[str]) -> tuple[PluginRow, ...]:
+    """Return the rows of plugins among all metrics, the space's sampler and these methods."""
+    rows = []
+    for metric in catalogue.METRICS.values():
+        if metric.digest:
+            rows.append(PluginRow("metric", metric.name))
+    if space.search.sampler in catalogue.SAMPLERS:
+        rows.append(PluginRow("sampler", space.search.sampler))
+    for name in methods:
+        if catalogue.method(name).digest:
+            rows.append(PluginRow("method", name))
+    return tuple(rows)
+
+
+def _cause(request: Request, row: PluginRow, outcome: str) -> str:
     """Tell a row that keeps something between calls from one that has other results in every process."""
     first, second = _answers(request, request)
-    if first.outcomes[name] == second.outcomes[name] == outcome:
+    if first.outcomes[row.title] == second.outcomes[row.title] == outcome:
         return "results depend on earlier calls in the same process; keep nothing in a class or module"
     return "other bits in another process; results must not depend on the time, the process or the order of a set"
 
@@ -92,7 +103,7 @@ def _answers(*requests: Request) -> list[Answers]:
                 (folder / REQUEST).write_bytes(pickle.dumps(moved))
                 folders.append(folder)
                 processes.append(_start(folder, HASH_SEEDS[number]))
-            limit = 2 * START_SECONDS + requests[0].seconds * len(requests[0].steps())
+            limit = 2 * START_SECONDS + requests[0].seconds * len(requests[0].rows)
             statuses = [process.wait(limit) for process in processes]
         except subprocess.TimeoutExpired as error:
             raise InputError(f"plugins: a process that checks them has not ended after {limit:g} s") from error
@@ -131,12 +142,7 @@ def _read(folder: Path, status: int) -> Answers:
         else:
             answers.outcomes[entry["ends"]] = entry["outcome"]
             answers.unfinished = ""
-    stack = (folder / STALLED).read_text()  # the most recent call of each thread first
-    answers.took_too_long = bool(stack)
-    source = re.escape(plugins.SOURCE_PREFIX)
-    plugin_frame = re.search(rf'File "{source}(.+?)>", line (\d+)', stack)
-    if plugin_frame:
-        answers.stalled_line = f"{plugin_frame[1]}:{plugin_frame[2]}"
+    answers.stack = (folder / STALLED).read_text()
     return answers
 
 
@@ -145,26 +151,40 @@ def _require_finished(answers: Answers, request: Request) -> None:
     loading = answers.outcomes.get(LOADING, "")
     if loading.startswith(FAILS):
         raise ContractError(f"{loading.removeprefix(FAILS)}, in another process")
-    name = answers.unfinished
-    if answers.took_too_long:
-        where = f"{name} ({answers.stalled_line})" if answers.stalled_line else _where(name)
-        raise ContractError(f"{where}: {plugins.too_slow(request.seconds)}")
     ending = f"(status {answers.status})"
-    if name:
-        raise ContractError(f"{_where(name)}: ends the process that runs it {ending}")
-    if any(step not in answers.outcomes for step in request.steps()):
-        raise InputError(f"plugins: a process that checks them has ended too early {ending}; is there memory for two?")
+    if answers.unfinished:
+        where, seconds = "plugins", START_SECONDS  # they were being loaded
+        for row in request.rows:
+            if row.title == answers.unfinished:
+                where, seconds = _where(row), request.seconds
+        if not answers.stack:
+            raise ContractError(f"{where}: ends the process that runs it {ending}")
+        line = _plugin_line(answers.stack)
+        if line:
+            where = f"{answers.unfinished} ({line})"
+        raise ContractError(f"{where}: {plugins.too_slow(seconds)}")
+    for row in request.rows:
+        if row.title not in answers.outcomes:
+            problem = f"a process that checks them has ended too early {ending}; is there memory for two?"
+            raise InputError(f"plugins: {problem}")
 
 
-def _where(name: str) -> str:
-    """Return the name of a row with the file and the line of its code."""
-    kind, _, row = name.partition(" ")
-    match kind:
+def _plugin_line(stack: str) -> str:
+    """Return the innermost line of a plugin in a stack, such as `mine.py:12`; empty if there is none."""
+    source = re.escape(plugins.SOURCE_PREFIX)
+    frame = re.search(rf'File "{source}(.+?)>", line (\d+)', stack)  # the most recent call comes first
+    if frame is None:
+        return ""
+    return f"{frame[1]}:{frame[2]}"
+
+
+def _where(row: PluginRow) -> str:
+    """Return the title of a row with the file and the line of its code."""
+    match row.kind:
         case "method":
-            return f"{name} ({plugins.origin_of(catalogue.method(row))})"
+            origin = plugins.origin_of(catalogue.method(row.name))
         case "metric":
-            return f"{name} ({plugins.origin_of(catalogue.METRICS[row])})"
+            origin = plugins.origin_of(catalogue.METRICS[row.name])
         case "sampler":
-            return f"{name} ({plugins.file_of(catalogue.SAMPLERS[row])})"
-    assert name == LOADING
-    return "plugins"
+            origin = plugins.file_of(catalogue.SAMPLERS[row.name]) or "plugin"
+    return f"{row.title} ({origin})"

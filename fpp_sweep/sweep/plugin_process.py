@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import TextIO
+from typing import Any, Literal, NamedTuple, TextIO
 
 from fpp_sweep.core.models.model_names import EMBEDDED
 from fpp_sweep.space.space import Space
@@ -31,24 +31,27 @@ START_SECONDS = 600.0  # limit for the time that a process takes to load torch a
 FAILS = "fails: "  # prefix of the outcome of a row that raises an error
 
 
+class PluginRow(NamedTuple):
+    """A row of a plugin, by its name in the catalogue."""
+
+    kind: Literal["metric", "sampler", "method"]
+    name: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """Rows of plugins to compute in a new process."""
 
     files: tuple[PluginFile, ...]
-    methods: tuple[str, ...]
-    metrics: tuple[str, ...]
-    sampled_space: Space | None  # the space whose sampler is a plugin's
-    after_others: bool  # compute other data before
+    rows: tuple[PluginRow, ...]
+    space: Space
     seconds: float  # time limit of each row
+    after_others: bool = False  # compute other data before
     clock_offset: int = 0  # seconds by which the clock of the process is ahead
-
-    def steps(self) -> list[str]:
-        """Return the names of all rows, such as `method mine`."""
-        names = [f"metric {name}" for name in self.metrics]
-        if self.sampled_space is not None:
-            names.append(f"sampler {self.sampled_space.search.sampler}")
-        return names + [f"method {name}" for name in self.methods]
 
 
 def main(folder: Path) -> None:
@@ -63,15 +66,15 @@ def main(folder: Path) -> None:
         if outcome != ["loaded"]:
             return  # without its rows
         computations = _computations(request)  # loads torch and a model, which takes none of the plugins' time
-        for name, compute in computations.items():
-            with _step(name, request.seconds, answers, stalled) as outcome:
+        for title, compute in computations.items():
+            with _step(title, request.seconds, answers, stalled) as outcome:
                 outcome.append(compute())
 
 
 @contextmanager
-def _step(name: str, seconds: float, answers: TextIO, stalled: TextIO) -> Iterator[list[str]]:
+def _step(title: str, seconds: float, answers: TextIO, stalled: TextIO) -> Iterator[list[str]]:
     """Write the outcome that the block appends to a list, or its error; end the process if the block takes too long."""
-    print(json.dumps({"begins": name}), file=answers, flush=True)
+    print(json.dumps({"begins": title}), file=answers, flush=True)
     faulthandler.dump_traceback_later(seconds, exit=True, file=stalled)
     outcome: list[str] = []
     try:
@@ -80,27 +83,32 @@ def _step(name: str, seconds: float, answers: TextIO, stalled: TextIO) -> Iterat
         outcome.append(_described(error))
     finally:
         faulthandler.cancel_dump_traceback_later()
-    print(json.dumps({"ends": name, "outcome": outcome[0]}), file=answers, flush=True)
+    print(json.dumps({"ends": title, "outcome": outcome[0]}), file=answers, flush=True)
 
 
 def _computations(request: Request) -> dict[str, Callable[[], str]]:
-    """Return a function for each step that computes the result of its row in all bits."""
+    """Return, by the title of each row, a function that computes the row's result in all bits."""
     computations: dict[str, Callable[[], str]] = {}
     after_others = request.after_others
-    if request.metrics:
-        bits_of_metric = catalogue.code_of("fpp_sweep.core.metric_contract:bits_of_metric")
-        for name in request.metrics:
-            computations[f"metric {name}"] = partial(bits_of_metric, catalogue.METRICS[name], after_others)
-    if request.sampled_space is not None:
-        space = request.sampled_space
-        bits_of_sampler = catalogue.code_of("fpp_sweep.search.sampler_contract:bits_of_sampler")
-        computations[f"sampler {space.search.sampler}"] = partial(bits_of_sampler, space, after_others)
-    if request.methods:
-        model = catalogue.code_of("fpp_sweep.core.models.loading:load")(EMBEDDED)
-        bits_of_method = catalogue.code_of("fpp_sweep.trial.contract:bits_of_method")
-        for name in request.methods:
-            computations[f"method {name}"] = partial(bits_of_method, model, catalogue.method(name), after_others)
+    for row in request.rows:
+        match row.kind:  # code that takes long to load is loaded only for a row that needs it
+            case "metric":
+                bits_of_metric = catalogue.code_of("fpp_sweep.core.metric_contract:bits_of_metric")
+                compute = partial(bits_of_metric, catalogue.METRICS[row.name], after_others)
+            case "sampler":
+                bits_of_sampler = catalogue.code_of("fpp_sweep.search.sampler_contract:bits_of_sampler")
+                compute = partial(bits_of_sampler, request.space, after_others)
+            case "method":
+                bits_of_method = catalogue.code_of("fpp_sweep.trial.contract:bits_of_method")
+                compute = partial(bits_of_method, _embedded_model(), catalogue.method(row.name), after_others)
+        computations[row.title] = compute
     return computations
+
+
+@cache
+def _embedded_model() -> Any:
+    load = catalogue.code_of("fpp_sweep.core.models.loading:load")
+    return load(EMBEDDED)
 
 
 def _described(error: BaseException) -> str:

@@ -140,14 +140,23 @@ def prediction_files(folder: Path, split: str, dataset: str | None = None) -> li
     return files
 
 
+def dataset_and_seed(path: Path) -> tuple[str, int]:
+    """Return the dataset and the seed of a file of predictions, which its name has."""
+    dataset, _, seed = path.name.removesuffix(PREDICTIONS).rpartition(".seed")
+    if not seed.isdecimal():
+        problem = f"the name has no seed, such as .seed0{PREDICTIONS}, so it is not readable as predictions"
+        raise InputError(f"{path}: {problem}; delete it")
+    return dataset, int(seed)
+
+
 def _from_predictions(folder: Path, split: str) -> Iterator[tuple[tuple[str, int], BlockStats]]:
     for path in prediction_files(folder, split):
-        dataset, _, seed = path.name.removesuffix(PREDICTIONS).rpartition(".seed")
+        dataset, seed = dataset_and_seed(path)
         rows = read_predictions(path)
         try:
             stats = BlockStats.of(dataset, rows["id"], Confidences.of(rows), rows["nll"], rows["brier"])
-            yield (dataset, int(seed)), stats
-        except ValueError as error:  # the name has no seed, or is no text
+            yield (dataset, seed), stats
+        except ValueError as error:  # a sample has no text as its name
             raise InputError(f"{path}: not readable as predictions ({error}); delete it") from error
 
 

@@ -9,7 +9,7 @@ from fpp_sweep.spec.errors import InputError
 
 ROUNDING = 1e-6  # tolerance in CPUs or GPUs: Ray's resources are sums of floats
 
-Resources = Mapping[str, float]  # of a machine, as Ray names them: CPU, GPU
+Resources = Mapping[str, float]  # amounts on a machine by Ray's names: CPU, GPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

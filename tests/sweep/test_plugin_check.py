@@ -9,6 +9,8 @@ from fpp_sweep.spec.plugins import ContractError
 from fpp_sweep.sweep.plugin_check import check_in_new_processes
 from tests.test_misbehaving_plugins import plugin_file
 
+pytestmark = pytest.mark.usefixtures("no_plugins_left")
+
 METRIC = """
 import os, random, time
 from fpp_sweep import metric
@@ -67,13 +69,6 @@ class mine(RandomSampler):
 OTHER_BITS = "other bits in another process; results must not depend on the time, the process or the order of a set"
 EARLIER_CALLS = "results depend on earlier calls in the same process; keep nothing in a class or module"
 ENDLESS = "has not ended after 2 s; make it faster, or set work.task_timeout"
-
-
-@pytest.fixture(autouse=True)
-def _no_rows_left():
-    yield
-    for file in plugins.loaded():
-        plugins.unload(file)
 
 
 def space_with(*settings):
