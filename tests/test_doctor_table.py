@@ -401,6 +401,20 @@ def unseen_gpu(setup):
     return {"here": {"GPUs": {"listed": ["NVIDIA L4, 23034 MiB, 580.95"], "torch": 0}}}
 
 
+@fault("sweeps", "wrong", "Not a directory", "name another folder with --out")
+def file_in_place_of_sweeps(setup):
+    """a file with the name of the folder of sweeps"""
+    (setup.folder / "sweeps").write_text("notes")
+    return setup.sweep()
+
+
+@fault("MLflow", "wrong", "not usable as MLflow's database", "make its file writable")
+def unusable_default_store(setup):
+    """another file with the name of MLflow's default database"""
+    (setup.folder / "mlflow.db").write_text("notes" * 100)
+    return setup.sweep()
+
+
 @fault("MLflow", "wrong", "", "start the server")
 def silent_server(setup):
     """MLflow's server down"""

@@ -300,16 +300,18 @@ def outcomes_of(workspace, case):
     return workspace.outcomes(*case)
 
 
-def table(workspace, cases):
+def table(workspace, cases, on_case=lambda number, faults: None):
     """Return the counts of outcomes by command and kind, and all outcomes that are faults; two cases run at a time."""
     counts, faults = {}, []
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        found = list(pool.map(outcomes_of, [workspace] * len(cases), cases))
-    for (element, kind), outcomes in zip(cases, found, strict=True):
-        column = kind if kind in KINDS else "contradiction"
-        for name, ended in outcomes.items():
-            counts.setdefault((name, column), Counter())[ended.partition(":")[0]] += 1
-        faults += [f"{name}, {element}, {kind}: {ended}" for name, ended in faults_of(outcomes).items()]
+        found = pool.map(outcomes_of, [workspace] * len(cases), cases)
+        for number, ((element, kind), outcomes) in enumerate(zip(cases, found, strict=True), start=1):
+            column = kind if kind in KINDS else "contradiction"
+            for name, ended in outcomes.items():
+                counts.setdefault((name, column), Counter())[ended.partition(":")[0]] += 1
+            new = [f"{name}, {element}, {kind}: {ended}" for name, ended in faults_of(outcomes).items()]
+            on_case(number, new)
+            faults += new
     return counts, faults
 
 
@@ -581,7 +583,11 @@ def test_a_reproduction_survives_every_hostile_part(tmp_path, monkeypatch):
 
 
 def print_table(workspace, cases):
-    counts, faults = table(workspace, cases)
+    def show_progress(number, faults):
+        if faults or number % 20 == 0:
+            print("\n".join([f"{number} of {len(cases)} cases", *faults]), file=sys.stderr, flush=True)
+
+    counts, faults = table(workspace, cases, show_progress)
     for (name, kind), words in sorted(counts.items()):
         print(f"{name:22} {kind:15} {words['works']:4} work, {words['refuses']:4} refuse")
     print("\n".join([*faults, summary(counts, faults)]))

@@ -16,13 +16,13 @@ from fpp_sweep.checks.cluster_file import missing_nodes, open_values
 from fpp_sweep.checks.data_probes import all_readings
 from fpp_sweep.checks.datasets import dataset_table, survey_datasets, unreadable_images
 from fpp_sweep.checks.finding_table import finding_table
-from fpp_sweep.checks.probes import Readings, run_probes
+from fpp_sweep.checks.probes import Readings, disk, run_probes
 from fpp_sweep.spec.errors import escaped
 from fpp_sweep.sweep.inspected import NamedDatasets, Target
 from fpp_sweep.sweep.node_checks import readings_of_nodes
 from fpp_sweep.sweep.start_checks import ROOM, plan_reading, room_here, room_on_cluster, start_readings
-from fpp_sweep.tracking import check_store
-from fpp_sweep.tracking.uri import is_server, server_version
+from fpp_sweep.tracking import DEFAULT_URI, check_address, check_store
+from fpp_sweep.tracking.uri import is_server, server_version, sqlite_file
 from fpp_sweep.workers.session import session
 
 NODE_SECONDS = 600.0  # for a node to answer: it loads the model, and classifies some images of every dataset
@@ -54,14 +54,14 @@ def look_everywhere(target: Target, cluster_file: Path | None) -> dict[str, Read
     """Return the readings of this machine, or of the driver and every node of a cluster."""
     cluster_text = "" if cluster_file is None else cluster_file.read_text()
     if not target.options.on_cluster:
-        return {"here": _readings_here(target) | _tracking_readings(target) | _open_values(cluster_text)}
+        return {"here": _readings_here(target) | _output_readings(target) | _open_values(cluster_text)}
     token_key = secrets.token_hex()
     start: Readings = {}
     if target.space is not None:
         start = start_readings(target.space, target.options)
     nodes, room = _readings_of_nodes(target, token_key)
     driver = all_readings(target.worker, token_key, (), ()) | {"clock": 0.0} | start | room
-    driver |= _tracking_readings(target) | _open_values(cluster_text)
+    driver |= _output_readings(target) | _open_values(cluster_text)
     if cluster_text:
         cluster = yaml.safe_load(cluster_text)
         driver |= run_probes({"joined": lambda: missing_nodes(cluster, list(nodes))})
@@ -95,17 +95,28 @@ def _open_values(cluster_text: str) -> Readings:
     return dict(open_values(cluster_text)) if cluster_text else {}
 
 
-def _tracking_readings(target: Target) -> Readings:
+def _output_readings(target: Target) -> Readings:
+    """Return the readings of what the driver writes to: the folder of sweeps, and MLflow's store."""
     probes: dict[str, Callable[[], Any]] = {}
-    if uri := target.tracking_uri:
-        probes["MLflow"] = lambda: mlflow_versions(uri)
+    uri = target.tracking_uri
+    if target.space is not None:
+        uri = uri or DEFAULT_URI
+        probes["sweeps"] = lambda: disk(Path(target.options.root).absolute())
+    if uri:
+        probes["MLflow"] = partial(mlflow_versions, uri)
     return run_probes(probes)
 
 
 def mlflow_versions(uri: str) -> tuple[str, str]:
-    """Return the versions of MLflow on the server and here; a database has no version."""
-    check_store(uri)
+    """Return the versions of MLflow on the server and here; a database has no version.
+
+    Raise InputError for a store that cannot be used. A file is not made, and none is upgraded.
+    """
     ours = version("mlflow")
+    if sqlite_file(uri):
+        check_address(uri)
+        return ours, ours
+    check_store(uri)
     if is_server(uri):
         return server_version(uri), ours
     return ours, ours

@@ -15,6 +15,7 @@ import re
 import shlex
 import shutil
 import sqlite3
+import tempfile
 import threading
 import time
 import urllib.error
@@ -298,21 +299,30 @@ def _check_form(uri: str) -> None:
 
 
 def _check_file(path: Path) -> None:
-    """Refuse a file that cannot be written; MLflow itself would retry for minutes."""
+    """Refuse a file that cannot be written; MLflow itself would retry for minutes. Nothing is written or made here."""
     if not path.parent.is_dir():
         raise InputError(f"tracking URI sqlite:///{path}: the folder {path.parent} does not exist; create it")
+    revision = None
     try:
-        with closing(sqlite3.connect(path, timeout=CHECK_SECONDS)) as database:
-            database.execute("PRAGMA user_version")
-            database.execute("BEGIN IMMEDIATE")
-            database.rollback()
-            revision = _revision(database)
+        if path.exists():
+            revision = _revision_of_writable(path)
+        else:
+            tempfile.TemporaryFile(dir=path.parent).close()
     except (OSError, sqlite3.Error) as error:
         problem = f"not usable as MLflow's database ({one_line(error)})"
         raise InputError(f"tracking URI sqlite:///{path}: {problem}; give another file") from error
     if not _is_known_revision(revision):
         problem = f"a newer MLflow has written this database (revision {revision})"
         raise InputError(f"tracking URI sqlite:///{path}: {problem}; update MLflow, or give another file")
+
+
+def _revision_of_writable(path: Path) -> str | None:
+    """Return the revision of MLflow's tables; raise an error if the file cannot be written."""
+    with closing(sqlite3.connect(path, timeout=CHECK_SECONDS)) as database:
+        database.execute("PRAGMA user_version")
+        database.execute("BEGIN IMMEDIATE")
+        database.rollback()
+        return _revision(database)
 
 
 def _revision(database: sqlite3.Connection) -> str | None:
@@ -399,11 +409,11 @@ def _one_process_at_a_time(path: Path) -> Iterator[None]:
 
 
 def _prepare_database(uri: str, path: Path) -> None:
-    """Create the tables in an empty file; upgrade those of an older MLflow, after a backup of the file."""
+    """Create the tables in a new or empty file; upgrade those of an older MLflow, after a backup of the file."""
     database_utils: Any = importlib.import_module("mlflow.store.db.utils")
     engine = database_utils.create_sqlalchemy_engine(absolute(uri))
     try:
-        if path.stat().st_size == 0:
+        if not path.exists() or path.stat().st_size == 0:
             _create_tables(path, database_utils)
         version = database_utils._get_schema_version(engine)
         if version not in (None, database_utils._get_latest_schema_revision()):
