@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -54,13 +54,20 @@ class SweepStatistics:
         return self.splits[split].interval(record.name, metric)
 
     def for_tables(self) -> SweepStatistics:
-        """Return the statistics with the samples that tables need; those of trials off the front take tens of MB."""
-        names = {record.name for record in self.front.compared}
+        """Return what tables need: the records and samples of all other trials take tens of MB."""
+        names = {record.name for record in self.front.compared} | set(self.answer.finalists)
+        front = replace(
+            self.front, trials=_named(self.front.trials, names), infeasible=_named(self.front.infeasible, names)
+        )
         splits = {}
         for split, statistics in self.splits.items():
             records = {name: samples for name, samples in statistics.samples.records.items() if name in names}
             splits[split] = replace(statistics, samples=replace(statistics.samples, records=records))
-        return replace(self, splits=splits)
+        return replace(self, front=front, splits=splits)
+
+
+def _named(records: Sequence[TrialRecord], names: Container[str]) -> tuple[TrialRecord, ...]:
+    return tuple(record for record in records if record.name in names)
 
 
 def statistics_of(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord]) -> SweepStatistics:
