@@ -402,7 +402,7 @@ def unseen_gpu(setup):
 
 
 @fault("sweeps", "wrong", "Not a directory", "name another folder with --out")
-def file_in_place_of_sweeps(setup):
+def file_named_like_sweeps(setup):
     """a file with the name of the folder of sweeps"""
     (setup.folder / "sweeps").write_text("notes")
     return setup.sweep()

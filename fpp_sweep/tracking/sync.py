@@ -31,7 +31,8 @@ from fpp_sweep.tracking.uri import (
 )
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts; a pause is twice as long as the one before
-REST = 1.0  # seconds between two successful passes, so that a burst of changes is one pass
+MIN_REST = 1.0  # seconds between two successful passes, so that a burst of changes is one pass
+REST_FACTOR = 5.0  # least quotient of that rest and the pass before it: MLflow's database may take a sixth of a core
 RETRY_SECONDS = 30.0  # without any progress, after which `sync_folder` gives up
 
 
@@ -98,13 +99,14 @@ class BackgroundSync:
         while not self._given_up.is_set():
             is_last = self._closing.is_set()
             self._wake.clear()
+            began = time.monotonic()
             is_finished = self._attempt(thorough=is_first or is_last)
             is_first = False
             if is_finished and is_last:
                 break
             if is_finished:
                 backoff.reset()
-                self._closing.wait(REST)
+                self._closing.wait(max(MIN_REST, REST_FACTOR * (time.monotonic() - began)))
                 self._wake.wait()  # `close` sets this event, too
             elif is_last:
                 self._given_up.wait(FIRST_PAUSE)  # `close` is waiting: short pauses until it gives up

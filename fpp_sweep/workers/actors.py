@@ -132,6 +132,7 @@ class RayWorker:
         self.info = info
         self.slot = slot
         self.doing = ""
+        self._task_began: float | None = None  # `time.monotonic()`; None while the worker is idle
         self._needs = needs
         self._log = logs / f"{info.node}-{info.pid}.log"
 
@@ -158,12 +159,15 @@ class RayWorker:
     async def run(self, task: Task, inputs: Sequence[TaskResult], adapter_key: str) -> TaskResult | TaskFailed:
         label = describe_task(task)
         write_line(self._log, f"{label}: begins")
+        self._task_began = time.monotonic()
         result: TaskResult | TaskFailed
         try:
             result = await _answer(self.actor.run.remote(task, inputs, adapter_key), f"{task.title}, {self.info.where}")
         except LostError as error:
             write_line(self._log, f"{label}: the worker died ({error})")
             raise
+        finally:
+            self._task_began = None
         if isinstance(result, TaskFailed):
             write_line(self._log, f"{label}: {result.reason}", result.details)
         else:
@@ -184,8 +188,14 @@ class RayWorker:
     async def _follow_progress(self) -> None:
         with suppress(Exception):  # the process is dead, which `wait_until_unavailable` reports
             while True:
-                self.doing = await self.actor.doing.options(concurrency_group="progress").remote()
+                self.doing = await self._progress()
                 await asyncio.sleep(PROGRESS_INTERVAL)
+
+    async def _progress(self) -> str:
+        """Return the progress of a long step; short tasks are not asked for any, as a call takes longer than some."""
+        if self._task_began is None or time.monotonic() - self._task_began <= PROGRESS_DELAY:
+            return ""
+        return await self.actor.doing.options(concurrency_group="progress").remote()  # type: ignore[no-any-return]
 
     def kill(self) -> None:
         with suppress(Exception):  # the process may be dead

@@ -229,6 +229,24 @@ def test_a_worker_reports_the_progress_of_long_steps_from_another_thread(tmp_pat
     assert actor.doing() == ""
 
 
+async def test_only_a_worker_with_a_long_task_is_asked_for_its_progress(tmp_path, monkeypatch):
+    asked = []
+
+    async def doing():
+        asked.append(1)
+        return "digits: features"
+
+    calls = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=doing))
+    worker = RayWorker(SimpleNamespace(doing=calls), MODEL, ONE_CPU, tmp_path)
+    assert await worker._progress() == ""  # idle
+    worker._task_began = time.monotonic()
+    monkeypatch.setattr(actors, "PROGRESS_DELAY", 1e9)
+    assert await worker._progress() == ""
+    assert asked == []
+    monkeypatch.setattr(actors, "PROGRESS_DELAY", -1.0)
+    assert await worker._progress() == "digits: features"
+
+
 # ------------------------------------------------------------ the scheduler's process
 
 
