@@ -248,7 +248,7 @@ class ProcessState:
     """The settings of this process and the functions of its modules, as they were when this object was made."""
 
     def __init__(self, kept: tuple[str, ...] = ()) -> None:
-        """Read the state, but for the settings that are `kept` as they will be."""
+        """Read the state without the settings in `kept`, which `restore` leaves as they are then."""
         self._functions = KnownFunctions()
         self._settings = {}
         for name, (read, write) in settings().items():

@@ -42,7 +42,7 @@ class PluginGuard:
         try:
             yield changed
         finally:
-            # other code has gone on since the call was given up, and old settings must not come back
+            # a call that was given up restores nothing: other code has gone on since, and has its own settings
             if threading.current_thread() not in _given_up:
                 state.restore(changed.append)
             for setting in changed:

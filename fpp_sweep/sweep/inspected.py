@@ -13,6 +13,7 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.plan import splits_of
 from fpp_sweep.sweep.request import space_to_tune
 from fpp_sweep.sweep.worker_spec import worker_spec
+from fpp_sweep.tracking import DEFAULT_URI
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +55,11 @@ class Target:
 
     @property
     def tracking_uri(self) -> str | None:
-        """The MLflow store that is named; None for the default one."""
-        if self.options.tracking_uri is None and self.space is not None:
-            return self.space.work.tracking_uri
-        return self.options.tracking_uri
+        """The MLflow store of the sweep; for the machine alone, the one that is named, or None."""
+        named = self.options.tracking_uri
+        if self.space is None:
+            return named
+        return named or self.space.work.tracking_uri or DEFAULT_URI
 
 
 def target_of(path: Path | None, overrides: Sequence[str], options: Options) -> Target:

@@ -21,7 +21,7 @@ from fpp_sweep.spec.errors import escaped
 from fpp_sweep.sweep.inspected import NamedDatasets, Target
 from fpp_sweep.sweep.node_checks import readings_of_nodes
 from fpp_sweep.sweep.start_checks import ROOM, plan_reading, room_here, room_on_cluster, start_readings
-from fpp_sweep.tracking import DEFAULT_URI, check_address, check_store
+from fpp_sweep.tracking import check_address, check_store
 from fpp_sweep.tracking.uri import is_server, server_version, sqlite_file
 from fpp_sweep.workers.session import session
 
@@ -98,12 +98,10 @@ def _open_values(cluster_text: str) -> Readings:
 def _output_readings(target: Target) -> Readings:
     """Return the readings of what the driver writes to: the folder of sweeps, and MLflow's store."""
     probes: dict[str, Callable[[], Any]] = {}
-    uri = target.tracking_uri
     if target.space is not None:
-        uri = uri or DEFAULT_URI
-        probes["sweeps"] = lambda: disk(Path(target.options.root).absolute())
-    if uri:
-        probes["MLflow"] = partial(mlflow_versions, uri)
+        probes["sweeps"] = partial(disk, Path(target.options.root).absolute())
+    if target.tracking_uri:
+        probes["MLflow"] = partial(mlflow_versions, target.tracking_uri)
     return run_probes(probes)
 
 
@@ -112,11 +110,11 @@ def mlflow_versions(uri: str) -> tuple[str, str]:
 
     Raise InputError for a store that cannot be used. A file is not made, and none is upgraded.
     """
-    ours = version("mlflow")
-    if sqlite_file(uri):
+    if sqlite_file(uri) is not None:
         check_address(uri)
-        return ours, ours
-    check_store(uri)
+    else:
+        check_store(uri)
+    ours = version("mlflow")
     if is_server(uri):
         return server_version(uri), ours
     return ours, ours

@@ -32,7 +32,7 @@ from fpp_sweep.tracking.uri import (
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts; a pause is twice as long as the one before
 MIN_REST = 1.0  # seconds between two successful passes, so that a burst of changes is one pass
-REST_FACTOR = 5.0  # least quotient of that rest and the pass before it: MLflow's database may take a sixth of a core
+REST_FACTOR = 5.0  # a rest is at least so many times as long as the pass before it, so passes take a sixth of the time
 RETRY_SECONDS = 30.0  # without any progress, after which `sync_folder` gives up
 
 
@@ -58,6 +58,15 @@ class Backoff:
         pause = self._next
         self._next = min(2 * pause, LONGEST_PAUSE)
         return pause
+
+
+def rest_after(pass_seconds: float) -> float:
+    """Return the seconds between a pass that succeeded and the next one.
+
+    >>> rest_after(0.1), rest_after(2.0)
+    (1.0, 10.0)
+    """
+    return max(MIN_REST, REST_FACTOR * pass_seconds)
 
 
 class BackgroundSync:
@@ -106,7 +115,7 @@ class BackgroundSync:
                 break
             if is_finished:
                 backoff.reset()
-                self._closing.wait(max(MIN_REST, REST_FACTOR * (time.monotonic() - began)))
+                self._closing.wait(rest_after(time.monotonic() - began))
                 self._wake.wait()  # `close` sets this event, too
             elif is_last:
                 self._given_up.wait(FIRST_PAUSE)  # `close` is waiting: short pauses until it gives up

@@ -30,4 +30,4 @@ def quick_retries(monkeypatch):
     """Shorten the pauses between attempts to milliseconds."""
     monkeypatch.setattr("fpp_sweep.tracking.sync.FIRST_PAUSE", 0.001)
     monkeypatch.setattr("fpp_sweep.tracking.sync.LONGEST_PAUSE", 0.01)
-    monkeypatch.setattr("fpp_sweep.tracking.sync.MIN_REST", 0.0)
+    monkeypatch.setattr("fpp_sweep.tracking.sync.rest_after", lambda _: 0.0)

@@ -78,7 +78,7 @@ def test_a_run_that_a_user_deleted_stays_deleted(tmp_path, database, uri):
 def test_a_refused_run_is_tried_again_after_the_next_change(tmp_path, database, uri, monkeypatch):
     from mlflow.exceptions import MlflowException
 
-    monkeypatch.setattr("fpp_sweep.tracking.sync.MIN_REST", 0.0)
+    monkeypatch.setattr("fpp_sweep.tracking.sync.rest_after", lambda _: 0.0)
     fail_first_call(monkeypatch, "write", MlflowException.invalid_parameter_value("no such luck"))
     folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, report=False)
     sync = BackgroundSync(folder, uri)
