@@ -248,7 +248,7 @@ def test_classes_without_images_are_counted_and_named():
 def control_group(tmp_path, monkeypatch):
     """Return a folder for the files of this process's control group, `job` of version 2 and of version 1."""
     groups = tmp_path / "groups"
-    groups.write_text("4:cpu,cpuacct:/job\n0::/job\n")
+    groups.write_text("4:cpu,cpuacct:/job\n0::/job\n0::/step:1\n")
     monkeypatch.setattr(control_groups, "OWN_GROUPS", groups)
     monkeypatch.setattr(control_groups, "ROOT", tmp_path)
     return tmp_path
@@ -261,6 +261,7 @@ def control_group(tmp_path, monkeypatch):
         ({"job/cpu.max": "max 100000\n"}, set()),
         ({"job/cpu.max": "150000 100000\n"}, {1.5}),
         ({"job/cpu.max": "max 100000\n", "cpu.max": "50000 100000\n"}, {0.5}),  # of the group around it
+        ({"step:1/cpu.max": "150000 100000\n"}, {1.5}),  # the name of a group may have a colon
         ({"cpu/job/cpu.cfs_quota_us": "-1\n", "cpu/job/cpu.cfs_period_us": "100000\n"}, set()),
         ({"cpu/job/cpu.cfs_quota_us": "250000\n", "cpu/job/cpu.cfs_period_us": "100000\n"}, {2.5}),
     ],

@@ -16,6 +16,9 @@ from fpp_sweep.spec.control_groups import cpu_quotas
 
 MAX_READERS = 4  # processes that read images beside one that computes; more do not help it
 
+MAX_ARENAS = 2  # of glibc's allocator in a driver
+M_ARENA_MAX = -8  # the name of this limit in `mallopt`
+
 FINALIZER_SECONDS = 0.1  # after which a finalizer that was interrupted has ended
 
 
@@ -47,6 +50,18 @@ def cores() -> int:
 def readers(share: float = 1.0) -> int:
     """Return how many processes may read images beside one that computes, given its share of the machine's cores."""
     return max(1, min(MAX_READERS, int(cores() * share) - 1))
+
+
+def limit_arenas() -> None:
+    """Let the threads of this process share two of glibc's arenas; call this before threads start.
+
+    glibc would give each thread an arena of its own, and the free parts of an arena serve no other thread. A variable
+    that the user has set stays as it is.
+    """
+    if "MALLOC_ARENA_MAX" in os.environ:
+        return
+    with suppress(OSError, AttributeError):  # other C libraries have no such function
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, MAX_ARENAS)
 
 
 def release_memory() -> None:

@@ -44,6 +44,8 @@ def _result_text(result: SyncResult) -> str:
     """
     >>> _result_text(SyncResult(updated=5, created=2))
     '5 runs brought up to date, 2 of them new'
+    >>> _result_text(SyncResult(updated=1, restored=["0003 71/4.0"]))
+    '1 run brought up to date, 0 of them new; restored after deletion in MLflow: 0003 71/4.0'
     """
     text = f"{plural(result.updated, 'run')} brought up to date, {result.created} of them new"
     if result.restored:

@@ -13,7 +13,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.messages import stage
-from fpp_sweep.spec.process import set_thread_defaults, terminable
+from fpp_sweep.spec.process import limit_arenas, set_thread_defaults, terminable
 from fpp_sweep.sweep.api import InterruptedSweep, Options, Sweep
 from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.lent_points import with_lent_points
@@ -56,6 +56,7 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
 
 def set_environment(options: Options) -> None:
     set_thread_defaults()
+    limit_arenas()
     if options.verbose:
         os.environ["MLFLOW_LOGGING_LEVEL"] = "INFO"
 

@@ -31,7 +31,7 @@ def folder_text(path: Path) -> str:
     return sweep_table(folders)
 
 
-def trial_text(path: Path, name: str, *, every_metric: bool = False) -> str:
+def trial_text(path: Path, name: str, *, every_metric: bool) -> str:
     return "\n".join(trial_lines(SweepFolder.open(path), name, every_metric=every_metric))
 
 

@@ -319,7 +319,6 @@ def _check_file(path: Path) -> None:
 def _revision_of_writable(path: Path) -> str | None:
     """Return the revision of MLflow's tables; raise an error if the file cannot be written."""
     with closing(sqlite3.connect(path, timeout=CHECK_SECONDS)) as database:
-        database.execute("PRAGMA user_version")
         database.execute("BEGIN IMMEDIATE")
         database.rollback()
         return _revision(database)

@@ -211,6 +211,14 @@ def test_a_single_view_gives_finite_results():
     assert state.offsets.isfinite().all()
 
 
+def test_the_difference_is_taken_to_the_mean_of_the_other_views():
+    logits = torch.tensor([[[3.0, 0.0], [1.0, 0.0]]])
+    expected = [2.0]
+    for views in (2, 3):
+        repeated = torch.cat([logits, logits[:, 1:].repeat(1, views - 2, 1)], dim=1)
+        assert dynaprompt(slot_rule="released")._difference(repeated).tolist() == expected
+
+
 @pytest.mark.parametrize("rule", ["corrected", "described"])
 def test_selection_rules_give_different_results(rule):
     methods = [dynaprompt(slots=5, slot_rule=name) for name in (rule, "released")]

@@ -58,6 +58,13 @@ def test_the_golden_text_features_give_the_golden_zero_shot_logits():
 
 # ------------------------------------------------------------ ZERO
 
+
+@pytest.mark.parametrize("released", [False, True])
+def test_no_view_is_left_to_break_a_tie_if_all_views_vote(released):
+    cosines = torch.tensor([[[0.9, 0.1, 0.0], [0.1, 0.9, 0.0]]])
+    votes = count_votes(cosines, torch.tensor([[0, 1]]), 2, released=released)
+    close(votes, torch.tensor([[1.0, 1.0, 0.0]]), 1e-6)
+
 HAND = GOLDEN["zero_hand/cosines"]
 STREAM = VIEWS @ TEXT.T
 VOTE_CASES = {

@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from fpp_sweep.records.front import format_metric, format_setting, front_of, orders_remark, staircase, values_by_setting
+from fpp_sweep.records.front import (
+    format_metric,
+    format_result,
+    format_setting,
+    front_of,
+    orders_remark,
+    staircase,
+    values_by_setting,
+)
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import Objective
@@ -64,6 +72,18 @@ def test_the_front_starts_with_the_lowest_value_of_a_minimized_objective():
 def test_metrics_of_small_values_have_four_decimals_also_for_one_dataset(metric):
     assert format_metric(metric, 0.51239, 0.012) == "0.5124±0.0120"
     assert format_metric(metric.replace(metric.partition("/")[0], "ece"), 0.51239) == "0.51"
+
+
+def test_a_result_is_shown_with_or_without_its_deviation_over_seeds():
+    result = replace(split_result(), deviation={"accuracy": 0.5})
+    text = f"{result.average['accuracy']:.2f}"
+    assert format_result("accuracy", result) == f"{text}±0.50"
+    assert format_result("accuracy", result, deviation=False) == text
+    assert format_result("accuracy", None) == ""
+
+
+def test_a_sweep_without_seeds_has_seed_0():
+    assert replace(sweep_info(), space={}).seeds == (0,)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """The final stage: its seeds and images, its finalists, and the order of its jobs."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
 
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import FINAL
-from fpp_sweep.search.choosing import choose_finalists, choose_for_test_split
+from fpp_sweep.search.choosing import choose_finalists, choose_for_test_split, compare_with_main_reference
 from fpp_sweep.search.finalists import FinalJobs, Job, final_plan, final_seeds, fresh_images
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.work import Finalists
@@ -128,6 +129,24 @@ def test_a_trial_that_breaks_a_constraint_is_no_finalist(searched_folder):
     trial = searched_folder.trial("trial-0003")
     searched_folder.write_trial(replace(trial, constraints={"seconds": 1.0}))
     assert [record.name for record in choose_finalists(searched_folder, front_in(searched_folder), 6)] == ["trial-0002"]
+
+
+def stats_of(folder, name):
+    return folder.artifacts(name) / "val" / "block_stats.npz"
+
+
+def test_a_front_member_without_statistics_remains_a_finalist(searched_folder):
+    stats_of(searched_folder, "trial-0002").unlink()
+    finalists = choose_finalists(searched_folder, front_in(searched_folder), 6)
+    assert "trial-0002" in [record.name for record in finalists]
+
+
+def test_a_trial_with_the_predictions_of_zero_shot_has_no_comparison_with_it(searched_folder):
+    """Its differences have no standard error, by which the t statistic divides."""
+    trial = searched_folder.trial("trial-0002")
+    shutil.copy(stats_of(searched_folder, f"baseline-{PLAIN}"), stats_of(searched_folder, trial.name))
+    comparisons = compare_with_main_reference(searched_folder, front_in(searched_folder), [trial], "val")
+    assert comparisons == {}
 
 
 def test_trials_below_the_floor_are_finalists_if_all_trials_are_below_it(tmp_path):

@@ -297,6 +297,19 @@ def test_a_baseline_with_another_config_is_set_aside(folder, change):
     assert second == f"baseline-{PLAIN} has no usable record; it is run again"
 
 
+def test_an_import_with_a_setting_is_set_aside(folder):
+    """The config of a real import names its file only; a setting could be run."""
+    measured = next(record for record in folder.trials() if record.state == "complete")
+    document = json.loads(folder.trial_file(measured.name).read_text())
+    file = folder.trial_file("baseline-theirs")
+    document |= {"name": "baseline-theirs", "kind": "baseline", "number": None, "origin": "imported"}
+    file.write_text(json.dumps(document | {"config": {"file": "theirs.csv"}}))
+    assert not any("theirs" in note for note in repair_notes(folder))
+    file.write_text(json.dumps(document | {"config": {"file": "theirs.csv", "method": "tpt"}}))
+    (note,) = [note for note in repair_notes(folder) if "theirs" in note]
+    assert "an import is a complete baseline without settings" in note
+
+
 def test_a_baseline_that_is_no_longer_requested_keeps_its_record_unless_its_config_differs(folder):
     space = replace(space_with_sampler(), constraints=())
     without = replace(space, work=replace(space.work, baselines=("tpt",)))

@@ -18,6 +18,7 @@ from fpp_sweep.statistics.block_stats import (
     BLOCKWISE_METRICS,
     KERNEL_POINTS,
     KERNEL_WIDTH,
+    SMOOTHING,
     BlockStats,
     block_contributions,
     block_size,
@@ -163,6 +164,10 @@ def test_smooth_ece_equals_its_definition():
         for index, share in enumerate(shares):
             smoothed[index] += share / sum(shares) * (hit - confidence)
     assert metric_value("smooth_ece", stats_of(outcomes)) == pytest.approx(100 * sum(map(abs, smoothed)) / 60, rel=1e-6)
+
+
+def test_the_smoothing_treats_confidences_near_0_and_near_1_alike():
+    np.testing.assert_allclose(SMOOTHING, SMOOTHING[::-1, ::-1])
 
 
 def test_smooth_ece_is_the_excess_of_a_confidence_that_is_too_high_everywhere():

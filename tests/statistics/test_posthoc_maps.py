@@ -112,6 +112,12 @@ def test_isotonic_regression_maps_the_top_confidence_and_scales_the_other_classe
     assert (mapped.argmax(axis=1) == second).all()
 
 
+def test_isotonic_regression_is_less_certain_the_fewer_images_it_saw():
+    logits = np.array([[4.0, 0.0], [3.0, 0.0], [2.0, 0.0], [1.0, 0.0]])
+    fit = fit_isotonic(LabelledLogits(logits=logits, labels=np.array([0, 0, 1, 1])))
+    np.testing.assert_allclose(fit.values, [1 / 6, 1 / 6, 5 / 6, 5 / 6])
+
+
 def test_isotonic_regression_never_lets_the_second_class_overtake():
     to_zero = IsotonicFit(confidences=np.array([0.0, 1.0]), values=np.array([0.01, 0.01]))
     logits = np.array([[3.0, 2.9, -5.0], [900.0, 0.0, 0.0], [0.1, 0.0, 0.05]])

@@ -41,6 +41,11 @@ def test_uncertainty_grows_away_from_the_trials():
     assert far > 5 * near
 
 
+def test_all_choices_are_equally_far_from_each_other():
+    numbers = np.array([0.0, 1.0, 2.0])
+    assert np.array_equal(Dimension(choices=3).distances(numbers, numbers), 1 - np.eye(3))
+
+
 def test_equal_trials_give_equal_numbers(surface):
     rng = np.random.default_rng(1)
     points, values = rng.random((12, 2)), rng.random(12)

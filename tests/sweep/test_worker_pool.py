@@ -5,7 +5,7 @@ import pytest
 from fpp_sweep.space.work import Work
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep import worker_pool
-from fpp_sweep.sweep.worker_pool import gpus_of_a_worker
+from fpp_sweep.sweep.worker_pool import gpus_of_a_worker, session_cpus
 
 
 def test_a_worker_may_have_all_cores_and_no_more(monkeypatch):
@@ -13,6 +13,20 @@ def test_a_worker_may_have_all_cores_and_no_more(monkeypatch):
     worker_pool._require_cores(4.0)
     with pytest.raises(InputError, match=r"work.cpus_per_worker=4\.5: this machine has 4 CPUs; ask"):
         worker_pool._require_cores(4.5)
+
+
+@pytest.mark.parametrize(
+    ("work", "cpus"),
+    [
+        (Work(), 4),
+        (Work(workers=2), 4),
+        (Work(workers=6), 6),
+        (Work(workers=3, cpus_per_worker=1.5), 5),
+    ],
+)
+def test_a_session_has_the_cores_of_the_machine_or_as_many_as_its_workers_take(monkeypatch, work, cpus):
+    monkeypatch.setattr(worker_pool, "cores", lambda: 4)
+    assert session_cpus(work) == cpus
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,14 @@ def test_a_shortage_of_memory_that_is_not_recognised_fails(bench, monkeypatch):
     assert result.text.startswith("a shortage of memory was not survived")
 
 
+def test_the_text_of_a_failed_check_has_the_first_line_of_the_error(bench, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("the cause\nand a trace")
+
+    monkeypatch.setattr(proof_checks, "run_in_batches", fail)
+    assert proof_checks.check_memory(bench).text.endswith("was not survived: the cause")
+
+
 def test_differences_between_two_runs_are_noted_and_restrict_nothing(bench, monkeypatch):
     monkeypatch.setattr(catalogue, "BUILT_IN", ("zero_shot",))
     assert proof_checks.check_repeat(bench).state == "passed"

@@ -210,6 +210,14 @@ async def test_the_death_of_a_worker_during_a_query_is_a_failure_that_names_the_
     assert failure.reason.startswith("worker 1 on here: died (")
 
 
+async def test_a_query_may_take_somewhat_longer_than_a_task(tmp_path):
+    """The worker ends a query that takes too long itself, and its answer says why."""
+    actor = scheduler_actor()
+    actor._scheduler.timeout = 1.0
+    worker = RayWorker(SimpleNamespace(), MODEL, ONE_CPU, tmp_path)
+    assert await actor._ask(worker, answering("late").remote()) == "late"
+
+
 def test_a_worker_reports_the_progress_of_long_steps_from_another_thread(tmp_path, monkeypatch):
     monkeypatch.setattr(actors, "PROGRESS_DELAY", -1.0)
     actor = WorkerActor(WorkerSpec(model="tiny", cache=str(tmp_path), limit=640))
