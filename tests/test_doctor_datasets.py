@@ -136,6 +136,14 @@ def test_verify_names_every_damaged_image(tmp_path: Path, capsys: pytest.Capture
     assert "18 images opened, 2 of them cannot be read" in text
 
 
+def test_verify_without_a_folder_opens_the_embedded_sets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_status("--verify", "--datasets", "digits") == 0
+    named = capsys.readouterr().out
+    assert "images opened, 0 of them cannot be read" in named
+    exit_status("--verify")
+    assert "digits" in rows(capsys.readouterr().out)
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

@@ -17,13 +17,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fpp_sweep.core.metric_contract import check_metric, made_up_predictions
 from fpp_sweep.core.metrics import score
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.global_state import settings
+from fpp_sweep.spec.global_state import restored, settings
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.plugin_guard import call_in_time
 from fpp_sweep.spec.specs import PluginFile, WorkerSpec
@@ -196,6 +197,14 @@ CASES = [
     Case("method", f"{ON_REAL_DATA}text.mul_(2)", FAILS, "writes to the model, the class texts or the state"),
     Case("method", f"{ON_REAL_DATA}sys.exit(0)", FAILS, "SystemExit: 0"),
 ]
+
+
+def test_the_older_copy_of_the_precision_of_products_is_restored():
+    """torch raises an error where it reads the older copy and finds the two different."""
+    before = torch.get_float32_matmul_precision()
+    with restored(lambda setting: None):
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+    assert torch.get_float32_matmul_precision() == before
 
 
 def task_of(method, number=0):

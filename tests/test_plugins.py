@@ -85,6 +85,9 @@ def test_the_process_of_trials_loads_the_plugins_of_the_sweep(tmp_path):
     runner = TrialRunner.__new__(TrialRunner)  # without Ray Tune's own start
     runner.setup({}, SimpleNamespace(plugins=files))
     assert catalogue.method("angular").name == "angular"
+    job = {"name": "trial-0007"}
+    assert runner.reset_config(job) is True  # otherwise Ray Tune would start a new process
+    assert runner._job == job
 
 
 def test_an_edited_plugin_replaces_the_old_one_and_has_other_keys(tmp_path):

@@ -117,4 +117,3 @@ def end_children() -> None:
     """Kill the processes that read images: they have nothing to save, and may be blocked in a read."""
     for child in multiprocessing.active_children():
         child.kill()
-        child.join()

@@ -214,8 +214,8 @@ def test_a_single_view_gives_finite_results():
 def test_the_difference_is_taken_to_the_mean_of_the_other_views():
     logits = torch.tensor([[[3.0, 0.0], [1.0, 0.0]]])
     expected = [2.0]
-    for views in (2, 3):
-        repeated = torch.cat([logits, logits[:, 1:].repeat(1, views - 2, 1)], dim=1)
+    for others in (1, 2):
+        repeated = torch.cat([logits[:, :1], logits[:, 1:].repeat(1, others, 1)], dim=1)
         assert dynaprompt(slot_rule="released")._difference(repeated).tolist() == expected
 
 

@@ -65,6 +65,7 @@ def test_no_view_is_left_to_break_a_tie_if_all_views_vote(released):
     votes = count_votes(cosines, torch.tensor([[0, 1]]), 2, released=released)
     close(votes, torch.tensor([[1.0, 1.0, 0.0]]), 1e-6)
 
+
 HAND = GOLDEN["zero_hand/cosines"]
 STREAM = VIEWS @ TEXT.T
 VOTE_CASES = {

@@ -17,8 +17,9 @@ from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.report.comparison import compare_sweeps, hypervolume_corner
+from fpp_sweep.report.comparison_view import _cost_notes
 from fpp_sweep.report.shared_images import CommonImages
-from fpp_sweep.report.trial_comparison import compare_trials
+from fpp_sweep.report.trial_comparison import _shared_metrics, compare_trials
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, metric_value, to_bytes
 from fpp_sweep.statistics.bootstrap import sample_split
@@ -26,7 +27,7 @@ from fpp_sweep.statistics.paired import compare as compare_pairs
 from fpp_sweep.trial.artifacts import read_sums
 from tests.kit.measured import DATASETS, FAR_APART, World, write_measured_sweep
 from tests.kit.names import PLAIN, TPT
-from tests.kit.records import HOSTILE, baseline, failed, trial
+from tests.kit.records import HOSTILE, baseline, failed, split_result, sweep_info, trial
 
 SECONDS = Objective(metric="seconds", goal="min")
 BETTER = {PLAIN: (0.6, 0.2), "trial-0001": (0.69, 0.05), "trial-0002": (0.74, 0.2)}
@@ -114,6 +115,25 @@ def test_the_cost_of_a_search_includes_trials_that_were_stopped_early(sweeps):
     comparison = compare_by_name(sweeps, "far", "better")
     assert [list(sweep.seconds) for sweep in comparison.sweeps] == [[45.0, 95.0], [45.0, 90.0]]
     assert "far/trial-0001" not in [record.name for record in comparison.statistics.front.finished]
+
+
+def test_a_note_names_the_sweeps_whose_costs_are_too_small_because_of_cached_results(sweeps):
+    far = sweeps["far"]
+    info = far.info()
+    far.write_info(replace(info, work=replace(info.work, cached=3)))
+    better = sweeps["better"].info()
+    sweeps["better"].write_info(replace(better, work=replace(better.work, cached=0)))
+    notes = _cost_notes(compare_by_name(sweeps, "far", "better"), [], has_volume=True)
+    assert "cached results cost nothing: far" in notes
+
+
+def test_trials_are_compared_by_the_metrics_that_all_of_them_have():
+    results = {"one": split_result(), "two": split_result()}
+    assert _shared_metrics(sweep_info(), results)[:2] == ["accuracy", "ece"]
+    del results["two"].average["accuracy"]
+    shared = _shared_metrics(sweep_info(), results)
+    assert "accuracy" not in shared
+    assert len(shared) == len(set(shared))
 
 
 def test_the_best_of_two_sweeps_are_tested_on_images_that_did_not_choose_them(sweeps):

@@ -228,6 +228,21 @@ def test_contributions_of_blocks_sum_to_the_metric(metric):
     assert block_contributions(metric, stats).sum() == pytest.approx(metric_value(metric, stats))
 
 
+def test_a_metric_of_several_datasets_and_seeds_is_their_mean():
+    stats = {}
+    for number, key in enumerate([("digits", 0), ("digits", 1), ("scenes", 0), ("scenes", 1)]):
+        stats[key] = random_block_stats(seed=number)
+    values = {key: metric_value("ece", of_run) for key, of_run in stats.items()}
+    rung = RungMetrics.of(stats, ["ece", "ece/scenes"])
+    assert rung.metrics["ece"].value == pytest.approx(np.mean(list(values.values())))
+    assert rung.metrics["ece/scenes"].value == pytest.approx((values["scenes", 0] + values["scenes", 1]) / 2)
+
+
+def random_block_stats(seed):
+    generator = np.random.default_rng(seed)
+    return block_stats(generator.random(300) < 0.6, generator.uniform(0.2, 1, 300).astype(np.float32))
+
+
 # ------------------------------------------------------------ rungs and rules
 
 
@@ -579,6 +594,26 @@ def test_a_race_compares_with_finished_trials_only(raced_sweep, change):
     assert (decision.rival, decision.reason) == ("", None)
     second = decide_after_first_block(raced_sweep, changes={"trial-0001": change})
     assert second.rival in ("trial-0000", "trial-0002")
+
+
+def test_a_race_compares_with_trials_on_the_same_images_only(raced_sweep, monkeypatch):
+    folder = raced_sweep.folder
+    rules = RaceRules(race=Race(reserve=2), objectives=raced_sweep.space.objectives, constraints=(), split="val")
+    policy = RacePolicy(rules, folder, folder.trial("trial-0003"))
+    policy._rung, policy._sizes = 1, {"digits": 192, "scenes": 192}
+    own_rung = policy._rung_of("trial-0003")
+    assert own_rung is not None
+    names = {finished.record.name for finished in policy._finished_at(own_rung)}
+    assert {"trial-0000", "trial-0001", "trial-0002"} <= names
+    assert "trial-0003" not in names
+    read = policy._rung_of
+
+    def rung_on_other_images(name):
+        rung = read(name)
+        return replace(rung, digests=()) if name == "trial-0001" else rung
+
+    monkeypatch.setattr(policy, "_rung_of", rung_on_other_images)
+    assert {finished.record.name for finished in policy._finished_at(own_rung)} == names - {"trial-0001"}
 
 
 def test_a_trial_that_breaks_a_constraint_beats_no_trial_but_counts_in_the_estimate(raced_sweep):

@@ -24,6 +24,7 @@ from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import FileTooLargeError
+from fpp_sweep.sweep.resume import repair_folder
 from tests.kit.names import PLAIN, named
 from tests.kit.records import failed, sweep_info, trial
 
@@ -295,6 +296,13 @@ def test_a_baseline_with_another_config_is_set_aside(folder, change):
     first, second = repair_notes(folder)
     assert f"kept as {file.name}.damaged-" in first
     assert second == f"baseline-{PLAIN} has no usable record; it is run again"
+
+
+def test_a_command_repairs_a_folder_by_the_space_that_is_recorded_there(folder, capsys):
+    file = folder.trial_file(f"baseline-{PLAIN}")
+    file.write_text("no record")
+    repair_folder(folder)
+    assert f"baseline-{PLAIN} has no usable record; it is run again" in capsys.readouterr().err
 
 
 def test_an_import_with_a_setting_is_set_aside(folder):

@@ -19,6 +19,7 @@ from tests.kit.processes import environment
 from tests.kit.records import build_sweep, trial
 from tests.kit.spaces import small_space
 from tests.kit.stores import free_port
+from tests.test_misbehaving_plugins import plugin_file
 
 
 @pytest.fixture
@@ -112,6 +113,13 @@ def test_a_sweep_whose_plugin_is_missing_or_was_edited_is_not_resumed(tmp_path, 
     with pytest.raises(InputError, match="plugins: angular 0123 -> none; begin another"):
         run_with(Options(root=tmp_path, name="old", resume=True), refuse)
     assert folder.info().state == "finished"
+
+
+@pytest.mark.usefixtures("no_plugins_left")
+def test_a_sweep_loads_its_plugins_before_it_checks_them(tmp_path, run_with):
+    file = plugin_file("mine", "x = 1 / 0")
+    with pytest.raises(InputError, match=r"mine\.py.*division by zero"):
+        run_with(Options(root=tmp_path, name="new", plugins=(file,)), refuse)
 
 
 def test_a_store_that_cannot_be_reached_ends_a_sweep_before_ray_starts(tmp_path, run_with):

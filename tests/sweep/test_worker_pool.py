@@ -1,11 +1,15 @@
 """The needs of a worker: at most all cores of the machine, and a GPU if the machine has one."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from fpp_sweep.space.work import Work
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep import worker_pool
-from fpp_sweep.sweep.worker_pool import gpus_of_a_worker, session_cpus
+from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.worker_pool import gpus_of_a_worker, ray_session, session_cpus
+from tests.kit.spaces import small_space
 
 
 def test_a_worker_may_have_all_cores_and_no_more(monkeypatch):
@@ -17,16 +21,24 @@ def test_a_worker_may_have_all_cores_and_no_more(monkeypatch):
 
 @pytest.mark.parametrize(
     ("work", "cpus"),
-    [
-        (Work(), 4),
-        (Work(workers=2), 4),
-        (Work(workers=6), 6),
-        (Work(workers=3, cpus_per_worker=1.5), 5),
-    ],
+    [(Work(), 4), (Work(workers=2), 4), (Work(workers=6), 6), (Work(workers=3, cpus_per_worker=1.5), 5)],
 )
 def test_a_session_has_the_cores_of_the_machine_or_as_many_as_its_workers_take(monkeypatch, work, cpus):
     monkeypatch.setattr(worker_pool, "cores", lambda: 4)
     assert session_cpus(work) == cpus
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_verbose_sweep_has_a_verbose_session(monkeypatch, verbose):
+    sessions = []
+
+    def open_session(address, **settings):
+        sessions.append((address, settings["verbose"]))
+        return nullcontext()
+
+    monkeypatch.setattr(worker_pool, "session", open_session)
+    with ray_session(small_space(), Options(verbose=verbose)):
+        assert sessions == [(None, verbose)]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import ast
 import builtins
 import os
 import sys
+from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -19,6 +20,7 @@ FOLDER = os.environ.get("MUTATE_HITS", "")
 TEST = "MUTATE_TEST"  # the variable that names the running test
 
 _seen: set[str] = set()
+_file = -1  # the descriptor of this process's file of lines
 
 
 def hit(function: str) -> None:
@@ -26,8 +28,8 @@ def hit(function: str) -> None:
     if function in _seen:
         return
     _seen.add(function)
-    with open(Path(FOLDER, f"{os.getpid()}.hits"), "a") as file:
-        file.write(f"{os.environ.get(TEST, '')}\t{function}\n")
+    with suppress(OSError):  # a test may forbid this process to write
+        os.write(_file, f"{os.environ.get(TEST, '')}\t{function}\n".encode())
 
 
 def begin_test(name: str) -> None:
@@ -66,5 +68,7 @@ class _Finder(MetaPathFinder):
 
 
 if FOLDER and __name__ == "sitecustomize":  # tests import this module by another name, and must not install it twice
+    # opened now: a test may watch which files the process opens
+    _file = os.open(Path(FOLDER, f"{os.getpid()}.hits"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     builtins.__mutate_hit__ = hit  # type: ignore[attr-defined]
     sys.meta_path.insert(0, _Finder())
