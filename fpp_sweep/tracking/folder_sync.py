@@ -337,7 +337,7 @@ class FolderSync:
         for name, text in change.run.texts.items():
             digest = hashlib.sha256(text.encode()).hexdigest()
             if uploaded.get(name) != digest:
-                runs.client.log_text(current.info.run_id, text, name)
+                runs.write_text(current, name, text)
                 uploaded[name] = digest
                 self.writes += 1
         for name, path in change.files.items():
@@ -462,6 +462,15 @@ class SweepRuns:
         elif (info.status, info.end_time) != (run.status, run.finished):
             self.client.set_terminated(info.run_id, run.status, run.finished)
 
+    def write_text(self, current: Run, name: str, text: str) -> None:
+        """Store a text as the artifact `name`; without MLflow's client if the artifacts are on this machine.
+
+        The client would read the run again, and keep an object with queues for each run.
+        """
+        folder = _local_folder(current.info.artifact_uri)
+        if folder is None or not _write(text, folder / name):
+            self.client.log_text(current.info.run_id, text, name)
+
     def upload(self, current: Run, name: str, path: Path) -> None:
         """Store a file as the artifact `name`: as a hard link if the artifacts are on the same disk, else as a copy."""
         artifact = safe_name(name)
@@ -553,6 +562,16 @@ def _local_folder(artifact_uri: str) -> Path | None:
     if parts.scheme != "file" or parts.netloc:
         return None
     return Path(unquote(parts.path))
+
+
+def _write(text: str, artifact: Path) -> bool:
+    """Write the file of an artifact; return False if that is not possible."""
+    try:
+        with written_whole(artifact, survives_power_failure=False) as partial:
+            partial.write_text(text, encoding="utf-8")
+    except OSError:
+        return False
+    return True
 
 
 def _link(path: Path, artifact: Path) -> bool:

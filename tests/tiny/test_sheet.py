@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +62,7 @@ def shown_pictures() -> Iterator[tuple[str, NDArray[np.uint8]]]:
         yield name, np.asarray(small)
 
 
-def named_pictures() -> Iterator[tuple[str, Picture]]:
+def named_pictures() -> Iterator[tuple[str, NDArray[Any]]]:
     for name in SHAPES:
         tilted = Pose(0.45, 0.55, 0.4, rotation=0.3, shear=0.1, aspect=0.9)
         for outlined in (False, True):
@@ -86,7 +87,7 @@ def named_pictures() -> Iterator[tuple[str, Picture]]:
         yield f"training picture {index}", pool.picture(0, index)
 
 
-def in_white(mask: NDArray[np.floating]) -> Picture:
+def in_white(mask: NDArray[Any]) -> Picture:
     return np.broadcast_to(255 * mask[..., None], (CANVAS, CANVAS, 3))
 
 
