@@ -55,7 +55,7 @@ def readers(share: float = 1.0) -> int:
 def limit_arenas() -> None:
     """Let the threads of this process share two of glibc's arenas; call this before threads start.
 
-    glibc would give each thread an arena of its own, and the free parts of an arena serve no other thread. A variable
+    glibc would give each thread another arena, and the free parts of an arena serve no other thread. A variable
     that the user has set stays as it is.
     """
     if "MALLOC_ARENA_MAX" in os.environ:

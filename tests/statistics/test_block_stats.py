@@ -166,7 +166,7 @@ def test_smooth_ece_equals_its_definition():
     assert metric_value("smooth_ece", stats_of(outcomes)) == pytest.approx(100 * sum(map(abs, smoothed)) / 60, rel=1e-6)
 
 
-def test_the_smoothing_treats_confidences_near_0_and_near_1_alike():
+def test_the_smoothing_is_symmetric():
     np.testing.assert_allclose(SMOOTHING, SMOOTHING[::-1, ::-1])
 
 
