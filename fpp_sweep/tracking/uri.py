@@ -18,8 +18,6 @@ import sqlite3
 import tempfile
 import threading
 import time
-import urllib.error
-import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -343,17 +341,18 @@ def _is_known_revision(revision: str | None) -> bool:
 
 
 def _check_server(uri: str) -> None:
-    """Refuse an address where nothing answers. Any answer will do: a proxy may hide this page."""
-    # without name and password, which urllib does not understand
-    address = f"{page_address(uri)}/health"
+    """Refuse an address where nothing answers. Any answer will do: a proxy may hide this page.
+
+    MLflow's client uses requests, too, so the check goes through the same proxies.
+    """
+    requests: Any = importlib.import_module("requests")  # start-up time: most commands check a file
+    address = f"{page_address(uri)}/health"  # the page needs no name and password
     try:
-        with urllib.request.urlopen(address, timeout=CHECK_SECONDS):
-            pass
-    except urllib.error.HTTPError as error:
-        error.close()
-    except Exception as error:
-        cause = getattr(error, "reason", error)
-        if not isinstance(cause, ConnectionResetError):
+        requests.get(address, timeout=CHECK_SECONDS, stream=True, allow_redirects=False).close()
+    except requests.exceptions.SSLError:
+        return  # it answers, and MLflow may have been given its certificate
+    except requests.exceptions.RequestException as error:
+        if "Connection aborted" not in str(error):  # something was there, and closed the connection
             raise _unusable(uri, error) from error
 
 

@@ -5,10 +5,13 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+import requests
 
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
@@ -30,6 +33,43 @@ def test_a_server_that_does_not_answer_is_refused_before_mlflow_is_imported(kind
             check_store(f"http://127.0.0.1:{port}")
     assert "\n" not in str(refusal.value)
     assert ("connection refused" if kind == "refused" else "no answer in time") in str(refusal.value)
+
+
+class Page(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_error(404)
+
+    def log_message(self, *_):
+        """Print nothing."""
+
+
+@pytest.fixture
+def port_of_a_server():
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("exceptions", "is_reached"), [("127.0.0.0/8", True), ("127.0.0.1", True), ("", False)])
+def test_a_server_is_reached_as_mlflows_client_would_reach_it(monkeypatch, port_of_a_server, exceptions, is_reached):
+    """The proxy is dead; a range of addresses may be left out of it."""
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("no_proxy", exceptions)
+    address = f"http://127.0.0.1:{port_of_a_server}"
+    if is_reached:
+        check_address(address)
+        return
+    with pytest.raises(InputError, match="cannot be used"):
+        check_address(address)
+
+
+def test_a_server_whose_certificate_is_unknown_here_answers(monkeypatch):
+    def refuse_certificate(*_, **__):
+        raise requests.exceptions.SSLError("self-signed certificate")
+
+    monkeypatch.setattr(requests, "get", refuse_certificate)
+    check_address("https://example.invalid")  # MLflow may have been given the certificate
 
 
 @pytest.mark.parametrize("address", ["mlruns", "file:///tmp/mlruns", "ftp://x", "sqlite:///", "databricks"])
