@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tests.kit.processes import environment
 from tools.mutate import sitecustomize as recorder
-from tools.mutate.__main__ import reaching_tests, table
+from tools.mutate.__main__ import add_calls_of_imports, reaching_tests, table
 from tools.mutate.breaks import Break, breaks_of
-from tools.mutate.sitecustomize import instrument
+from tools.mutate.sitecustomize import IMPORT, instrument, is_called_by_import
 
 SOURCE = '''
 LIMIT = 5
@@ -76,6 +76,19 @@ def test_the_fastest_tests_that_call_the_function_run_within_the_time_limit():
     assert reaching_tests(change, tests) == ["fast"]
     assert reaching_tests(change, {"slow": tests["slow"]}) == ["slow"]
     assert reaching_tests(change, {"other": tests["other"]}) == []
+
+
+def test_functions_that_imports_call_are_credited_to_the_tests_of_their_module():
+    functions = {IMPORT: {"a.b.table", "a.c.other"}, "one": {"a.b.f"}, "two": {"a.bb.f"}, "three": {"a.c.Class.g"}}
+    add_calls_of_imports(functions)
+    assert functions == {"one": {"a.b.f", "a.b.table"}, "two": {"a.bb.f"}, "three": {"a.c.Class.g", "a.c.other"}}
+
+
+def test_a_call_by_an_import_is_recognised():
+    module = {"__name__": "fpp_sweep.made_up", "is_called_by_import": is_called_by_import}
+    exec(compile("def f():\n    return is_called_by_import()\nvalue = f()", "made_up.py", "exec"), module)
+    assert module["value"] is True
+    assert module["f"]() is False
 
 
 def test_the_table_counts_by_package_and_lists_survivors():

@@ -143,10 +143,12 @@ def test_a_front_member_without_statistics_remains_a_finalist(searched_folder):
 
 def test_a_trial_with_the_predictions_of_zero_shot_has_no_comparison_with_it(searched_folder):
     """Its differences have no standard error, by which the t statistic divides."""
-    trial = searched_folder.trial("trial-0002")
-    shutil.copy(stats_of(searched_folder, f"baseline-{PLAIN}"), stats_of(searched_folder, trial.name))
-    comparisons = compare_with_main_reference(searched_folder, front_in(searched_folder), [trial], "val")
-    assert comparisons == {}
+    zero_shot = searched_folder.trial(f"baseline-{PLAIN}")
+    shutil.copy(stats_of(searched_folder, zero_shot.name), stats_of(searched_folder, "trial-0002"))
+    same = replace(searched_folder.trial("trial-0002"), results=zero_shot.results)
+    trials = [same, searched_folder.trial("trial-0003")]
+    comparisons = compare_with_main_reference(searched_folder, front_in(searched_folder), trials, "val")
+    assert list(comparisons) == ["trial-0003"]
 
 
 def test_trials_below_the_floor_are_finalists_if_all_trials_are_below_it(tmp_path):

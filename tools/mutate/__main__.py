@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.mutate.breaks import Break, breaks_of
+from tools.mutate.sitecustomize import IMPORT
 
 ROOT = Path(__file__).parents[2]
 WEIGHTS = dict.fromkeys(("search", "trial", "workers", "records", "sweep", "tracking", "statistics"), 2.0)
@@ -118,8 +119,18 @@ def record_reach(copy: Path, hits: Path, tests: Sequence[str]) -> dict[str, tupl
         for line in file.read_text().splitlines():
             name, _, function = line.partition("\t")
             functions[name].add(function)
+    add_calls_of_imports(functions)
     shutil.rmtree(hits)
     return {name: (seconds[name], sorted(functions[name])) for name in seconds if name not in failed}
+
+
+def add_calls_of_imports(functions: dict[str, set[str]]) -> None:
+    """Credit a function that is called by an import to all tests that call a function of the same module or class."""
+    for function in functions.pop(IMPORT, set()):
+        prefix = function.rpartition(".")[0] + "."
+        for called in functions.values():
+            if any(name.startswith(prefix) for name in called):
+                called.add(function)
 
 
 def choose(copy: Path, count: int, seed: int, packages: Sequence[str] | None) -> list[Break]:

@@ -14,10 +14,12 @@ from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 
 FOLDER = os.environ.get("MUTATE_HITS", "")
 TEST = "MUTATE_TEST"  # the variable that names the running test
+IMPORT = "import"  # stands for a test where a function is called by an import
+PACKAGE = "fpp_sweep"
 
 _seen: set[str] = set()
 _file = -1  # the descriptor of this process's file of lines
@@ -28,8 +30,19 @@ def hit(function: str) -> None:
     if function in _seen:
         return
     _seen.add(function)
+    test = os.environ.get(TEST, "")
+    if is_called_by_import():
+        test = IMPORT
     with suppress(OSError):  # a test may forbid this process to write
-        os.write(_file, f"{os.environ.get(TEST, '')}\t{function}\n".encode())
+        os.write(_file, f"{test}\t{function}\n".encode())
+
+
+def is_called_by_import() -> bool:
+    """Return True if a module of fpp_sweep calls the function while it is imported, as for a table of constants."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return frame is not None and frame.f_globals["__name__"].partition(".")[0] == PACKAGE
 
 
 def begin_test(name: str) -> None:
@@ -59,7 +72,7 @@ def instrument(tree: ast.AST, scope: str) -> None:
 
 class _Finder(MetaPathFinder):
     def find_spec(self, fullname, path, target=None) -> ModuleSpec | None:  # type: ignore[no-untyped-def]
-        if fullname.partition(".")[0] != "fpp_sweep":
+        if fullname.partition(".")[0] != PACKAGE:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
