@@ -8,13 +8,11 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.workers import session
-from fpp_sweep.workers.session import _silence_stderr, time_limit
+from fpp_sweep.workers.session import time_limit
 from tests.kit.disks import mounted
 from tests.kit.processes import descendants, killed_at_end
 from tests.kit.stores import free_port
@@ -85,21 +83,6 @@ def listening_addresses(pids):
             if link.is_symlink() and (target := os.readlink(link)) in sockets:
                 addresses.append(sockets[target])
     return addresses
-
-
-def test_standard_error_is_silent_in_the_block_only(capfd):
-    with _silence_stderr():
-        os.write(2, b"of compiled code\n")
-    os.write(2, b"afterwards\n")
-    assert capfd.readouterr().err == "afterwards\n"
-
-
-def test_calls_on_every_node_have_the_time_limit_of_the_caller(monkeypatch):
-    calls = []
-    ray_session = SimpleNamespace(on_every_node=lambda *call, **named: calls.append((call, named)))
-    monkeypatch.setattr(session, "_import_ray_session", lambda: ray_session)
-    session.on_every_node(len, "text", env={"A": "1"}, seconds=7.0)
-    assert calls == [((len, "text"), {"env": {"A": "1"}, "seconds": 7.0})]
 
 
 def mode(path):
