@@ -17,7 +17,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fpp_sweep.checks.checks import CHECKS, REQUIRED, check_ray_files, findings
+from fpp_sweep.checks.checks import CHECKS, MAX_CLOCK_OFFSET, REQUIRED, check_clock, check_ray_files, findings
 from fpp_sweep.checks.cluster_file import SHIPPED, missing_nodes, open_values
 from fpp_sweep.checks.data_probes import class_counts, data_readings
 from fpp_sweep.checks.finding_table import finding_table
@@ -234,6 +234,13 @@ def test_a_folder_of_ray_that_is_too_long_is_noted_with_the_folder_that_is_used_
     assert verdict.state == "note"
     assert verdict.text == "/a/long/path: too long for the names of sockets, so a sweep's session is in /tmp"
     assert check_ray_files({**reading, "too_long": "/a/long/path", "free": 0}, []).state == "wrong"
+
+
+def test_a_clock_is_wrong_only_beyond_the_greatest_offset():
+    assert check_clock(0.0, []).state == "ok"
+    for offset in (MAX_CLOCK_OFFSET, -MAX_CLOCK_OFFSET):
+        assert check_clock(offset, []).state == "note"
+        assert check_clock(1.01 * offset, []).state == "wrong"
 
 
 def test_classes_without_images_are_counted_and_named():
