@@ -97,13 +97,15 @@ def file_of(row: Row) -> str | None:
     return None
 
 
-def origin_of(row: MethodRow | MetricRow) -> str:
-    """Return the file and the line at which a plugin's method, penalty or metric begins, such as `mine.py:12`."""
+def origin_of(row: Row) -> str:
+    """Return the file and the line at which the code of a plugin's row begins, such as `mine.py:12`."""
     code: Any
     if isinstance(row, MetricRow):
         code = row.compute
+    elif isinstance(row, MethodRow) and row.penalty is not None:
+        code = row.penalty
     else:
-        code = row.penalty or row.build
+        code = row.build
     lines = []
     for function in (code, *getattr(code, "__dict__", {}).values()):  # a class: its functions
         if inspect.isfunction(function):

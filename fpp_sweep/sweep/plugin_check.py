@@ -180,11 +180,12 @@ def _plugin_line(stack: str) -> str:
 
 def _where(row: PluginRow) -> str:
     """Return the title of a row with the file and the line of its code."""
+    registered: catalogue.Row
     match row.kind:
         case "method":
-            origin = plugins.origin_of(catalogue.method(row.name))
+            registered = catalogue.method(row.name)
         case "metric":
-            origin = plugins.origin_of(catalogue.METRICS[row.name])
+            registered = catalogue.METRICS[row.name]
         case "sampler":
-            origin = plugins.file_of(catalogue.SAMPLERS[row.name]) or "plugin"
-    return f"{row.title} ({origin})"
+            registered = catalogue.SAMPLERS[row.name]
+    return f"{row.title} ({plugins.origin_of(registered)})"

@@ -124,7 +124,7 @@ def test_a_sampler_that_draws_by_chance_is_refused(number):
             return 1 + {number} / 1000
         return super().sample_independent(study, trial, name, distribution)"""
     plugins.load([plugin_file("mine", SAMPLER.replace("CODE", code))])
-    with pytest.raises(ContractError, match=rf"^sampler mine \(mine\.py\): {OTHER_BITS}"):
+    with pytest.raises(ContractError, match=rf"^sampler mine \(mine\.py:9\): {OTHER_BITS}"):
         check_in_new_processes(space_with("search.sampler=mine"), [])
 
 
