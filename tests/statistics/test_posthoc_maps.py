@@ -144,3 +144,7 @@ def test_a_map_that_changes_the_predicted_class_is_refused():
 def test_a_map_needs_fifty_images_of_two_classes(labels, problem):
     with pytest.raises(InputError, match=problem):
         require_fittable("dtd", labels)
+
+
+def test_a_map_can_be_fitted_on_fifty_images_of_two_classes():
+    require_fittable("digits", np.array([0, 1] * 25))
