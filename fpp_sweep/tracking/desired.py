@@ -561,9 +561,11 @@ def artifact_files(folder: SweepFolder, subfolder: Path, prefix: str, left_out: 
             if is_being_written or (entry.is_symlink() and not _is_inside(folder, path, left_out)):
                 continue
             size = _file_size(path)
+            if size is None:
+                continue
             if size > MAX_ARTIFACT_BYTES:
                 left_out.add(str(path.relative_to(folder.path)))
-            elif size >= 0:
+            else:
                 artifacts[f"{prefix}{path.relative_to(subfolder).as_posix()}"] = path
     return dict(sorted(artifacts.items()))
 
@@ -577,14 +579,14 @@ def _entries_of(directory: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-def _file_size(path: Path) -> int:
-    """Return the size of a regular file; -1 for anything else, and for a file that is gone."""
+def _file_size(path: Path) -> int | None:
+    """Return the size of a regular file; None for anything else, and for a file that is gone."""
     try:
         status = path.stat()
     except OSError:
-        return -1
+        return None
     if not stat.S_ISREG(status.st_mode):
-        return -1
+        return None
     return status.st_size
 
 
