@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from sklearn.gaussian_process.kernels import Matern
 
 from benchmarks.effects import measure
-from fpp_sweep.statistics.surface import Dimension, Surface
+from fpp_sweep.statistics.surface import Dimension, Surface, matern_kernel
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,12 @@ def test_uncertainty_grows_away_from_the_trials():
     values = np.sin(6 * points[:, 0])
     near, far = Surface([Dimension()], points, values).at(np.array([[0.25], [1.0]])).deviation
     assert far > 5 * near
+
+
+def test_the_kernel_equals_that_of_a_matern_covariance():
+    distances, length = np.linspace(0, 3, 7), 0.7
+    actual = matern_kernel(distances[None], np.array([length]))
+    np.testing.assert_allclose(actual, Matern(length_scale=length, nu=2.5)(distances[:, None], [[0.0]])[:, 0])
 
 
 def test_all_choices_are_equally_far_from_each_other():

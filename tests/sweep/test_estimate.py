@@ -2,6 +2,7 @@
 
 import random
 import re
+from argparse import ArgumentTypeError
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -34,6 +35,7 @@ from fpp_sweep.sweep.plan import make_plan
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.trial.worker import Worker
+from fpp_sweep.tune import worker_counts
 from tests.kit.names import OTPT, PLAIN, TPT, named
 from tests.kit.spaces import DATASET_INFOS, MODEL_INFO, ONE_DATASET, SPEED, TWO_DATASETS
 
@@ -330,3 +332,9 @@ def test_the_validation_images_of_post_hoc_maps_are_counted():
     _, costs = expected_sweep_and_costs(*overrides, plan=replace(plan, posthoc=("temperature_val",)))
     assert {task.split for task in without.evaluations} == {"test"}
     assert len(costs.evaluations) == 2 * len(without.evaluations)
+
+
+@pytest.mark.parametrize("words", ["", "0", "1,0", "-1", "1,", "1.5", "two", "1,,4"])
+def test_numbers_of_workers_are_whole_and_at_least_one(words):
+    with pytest.raises(ArgumentTypeError, match="invalid worker counts .*: use for example 1,4,16"):
+        worker_counts(words)

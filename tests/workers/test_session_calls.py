@@ -3,7 +3,10 @@
 import os
 from types import SimpleNamespace
 
-from fpp_sweep.workers import session
+import ray
+from ray._private import ray_constants
+
+from fpp_sweep.workers import ray_session, session
 
 
 def test_standard_error_is_silent_in_the_block_only(capfd):
@@ -13,9 +16,29 @@ def test_standard_error_is_silent_in_the_block_only(capfd):
     assert capfd.readouterr().err == "afterwards\n"
 
 
+def test_a_session_has_its_folder_inside_one_that_only_its_user_can_enter(monkeypatch):
+    started = []
+    monkeypatch.setattr(ray, "init", lambda **options: started.append(options))
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_session.start("/private", num_cpus=2)
+    (options,) = started
+    assert options["address"] == "local"
+    assert options["_temp_dir"] == "/private/r"
+    assert options["num_cpus"] == 2
+    assert before == ray_constants.ENABLE_RAY_CLUSTER
+
+
+def test_a_session_that_cannot_be_closed_is_removed(monkeypatch, tmp_path):
+    removed = []
+    monkeypatch.setattr(session, "_own_folders", [SimpleNamespace(name=str(tmp_path))])
+    monkeypatch.setattr(session, "remove_session", removed.append)
+    session.kill_session()
+    assert removed == [tmp_path]
+
+
 def test_calls_on_every_node_have_the_time_limit_of_the_caller(monkeypatch):
     calls = []
-    ray_session = SimpleNamespace(on_every_node=lambda *call, **named: calls.append((call, named)))
-    monkeypatch.setattr(session, "_import_ray_session", lambda: ray_session)
+    stand_in = SimpleNamespace(on_every_node=lambda *call, **named: calls.append((call, named)))
+    monkeypatch.setattr(session, "_import_ray_session", lambda: stand_in)
     session.on_every_node(len, "text", env={"A": "1"}, seconds=7.0)
     assert calls == [((len, "text"), {"env": {"A": "1"}, "seconds": 7.0})]
