@@ -336,5 +336,5 @@ def test_the_validation_images_of_post_hoc_maps_are_counted():
 
 @pytest.mark.parametrize("words", ["", "0", "1,0", "-1", "1,", "1.5", "two", "1,,4"])
 def test_numbers_of_workers_are_whole_and_at_least_one(words):
-    with pytest.raises(ArgumentTypeError, match="invalid worker counts .*: use for example 1,4,16"):
+    with pytest.raises(ArgumentTypeError, match=r"invalid worker counts .*: use for example 1,4,16"):
         worker_counts(words)
