@@ -1,15 +1,19 @@
 """Experiments that need no sweep, and their output."""
 
+import csv
+
 import pytest
 
 from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.report.document import document_to_markdown, document_to_text
+from fpp_sweep.reproduce import analysis
 from fpp_sweep.reproduce.analysis import entropy_and_penalties, finding_rows, findings_document
 from fpp_sweep.reproduce.theory import Finding, Setting
 from fpp_sweep.reproduce.theory.entropy import MEASURES
 from fpp_sweep.reproduce.theory.setting import QUICK
 from fpp_sweep.spec.config import preset
+from tests.kit.spaces import small_space
 
 FOUND = Finding(name="a step", says="it is plain", measured={"cosine": 0.7472, "angle": 41.65}, verdict="holds in part")
 
@@ -31,6 +35,17 @@ def test_a_finding_is_written_with_its_verdict_and_numbers():
     head, *rows = finding_rows([FOUND])
     assert head == ["finding", "verdict", "measured", "value"]
     assert rows == [["a step", "holds in part", "cosine", "0.7472"], ["a step", "holds in part", "angle", "41.65"]]
+
+
+def test_findings_are_written_as_markdown_and_csv(tmp_path, monkeypatch):
+    monkeypatch.setattr(analysis, "_open_setting", lambda name, space: (None, "theory, on model tiny"))
+    monkeypatch.setattr(analysis, "findings_of", lambda setting: [FOUND])
+    text = analysis.compute("theory", small_space(), tmp_path)
+    report = tmp_path / "theory" / "report"
+    assert text == document_to_text(findings_document("theory, on model tiny", [FOUND]))
+    assert "a step" in (report / "table.md").read_text()
+    with (report / "table.csv").open(newline="") as file:
+        assert list(csv.reader(file)) == [list(row) for row in finding_rows([FOUND])]
 
 
 def test_the_papers_stand_in_for_entropy_explains_it_for_uniform_views_only():
