@@ -15,7 +15,7 @@ from fpp_sweep.records.front import front_of
 from fpp_sweep.report.trial_sections import trial_contents
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import read_end_inside
+from fpp_sweep.spec.files import FileTooLargeError, read_end_inside, read_inside
 from fpp_sweep.sweep.received import settings_of
 from fpp_sweep.sweep.state import last_change
 from fpp_sweep.tracking.desired import artifact_files
@@ -61,6 +61,14 @@ def test_a_report_deletes_only_configs_that_a_report_wrote(sweep):
     (kept,) = best.glob("knee.yaml.damaged-*")
     assert kept.read_text() == "# of the user\n"
     assert f"{member}.yaml" not in left
+
+
+def test_a_file_may_be_as_large_as_the_limit(tmp_path):
+    file = tmp_path / "record.json"
+    file.write_bytes(b"12345")
+    assert read_inside(tmp_path, file, 5) == b"12345"
+    with pytest.raises(FileTooLargeError):
+        read_inside(tmp_path, file, 4)
 
 
 def test_the_end_of_a_long_file_is_read(tmp_path):

@@ -158,6 +158,10 @@ def format_range(time: Range) -> str:
 
 
 def format_seconds(seconds: float) -> str:
+    """
+    >>> [format_seconds(seconds) for seconds in (89.4, 90, 5399, 5400)]
+    ['89 s', '1.5 min', '90.0 min', '1.5 h']
+    """
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:

@@ -637,4 +637,5 @@ def test_a_failed_connection_releases_the_folders_lock(tmp_path, uri, monkeypatc
     (failure,) = sync.make_pass(thorough=True, stop=lambda: False, on_update=print)
     assert "no answer" in failure.cause
     with exclusive_lock(folder.path / LOCK_FILE, wait=False):  # raises LockHeldError if `sync` still holds it
-        pass
+        with pytest.raises(InputError, match="perturb-1 is being synchronised with MLflow by"):
+            sync.make_pass(thorough=True, stop=lambda: False, on_update=print)
