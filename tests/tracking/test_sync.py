@@ -636,6 +636,8 @@ def test_a_failed_connection_releases_the_folders_lock(tmp_path, uri, monkeypatc
     sync = FolderSync(folder, uri, restore=False)
     (failure,) = sync.make_pass(thorough=True, stop=lambda: False, on_update=print)
     assert "no answer" in failure.cause
-    with exclusive_lock(folder.path / LOCK_FILE, wait=False):  # raises LockHeldError if `sync` still holds it
-        with pytest.raises(InputError, match="perturb-1 is being synchronised with MLflow by"):
-            sync.make_pass(thorough=True, stop=lambda: False, on_update=print)
+    with (
+        exclusive_lock(folder.path / LOCK_FILE, wait=False),  # raises LockHeldError if `sync` still holds it
+        pytest.raises(InputError, match="perturb-1 is being synchronised with MLflow by"),
+    ):
+        sync.make_pass(thorough=True, stop=lambda: False, on_update=print)
