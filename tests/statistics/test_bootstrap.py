@@ -5,7 +5,14 @@ import pytest
 
 from fpp_sweep.statistics.attainment import attainment
 from fpp_sweep.statistics.block_stats import metric_value
-from fpp_sweep.statistics.bootstrap import MetricSamples, average_over, block_weights, resample, sample_split
+from fpp_sweep.statistics.bootstrap import (
+    MetricSamples,
+    _weights_after_ones,
+    average_over,
+    block_weights,
+    resample,
+    sample_split,
+)
 from fpp_sweep.statistics.paired import compare, metric_interval, seed_variances
 from tests.kit.measured import block_stats, split_samples
 
@@ -110,3 +117,9 @@ def test_recentred_resamples_keep_their_spread_and_lie_around_the_value():
     samples = MetricSamples(np.array([[5.0, 6.0, 7.0, 11.0], [7.0, 8.0, 9.0, 13.0]]))
     assert (samples.value, samples.bias) == (6.0, 3.0)
     assert samples.recentred_draws.tolist() == [4.0, 5.0, 9.0]
+
+
+def test_samples_are_the_value_and_then_its_resamples():
+    weights = _weights_after_ones("dtd", "val", 7)
+    assert np.array_equal(weights[0], np.ones(7))
+    assert np.array_equal(weights[1:], block_weights("dtd", "val", 7))

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpp_sweep.tiny.pictures import KINDS, Description, is_held_out, paint
-from fpp_sweep.tiny.rendering import CANVAS, generator
+from fpp_sweep.tiny.rendering import CANVAS, generator, to_pixels
 from fpp_sweep.tiny.scenes import SCENES, Easel, paint_scene
 from fpp_sweep.tiny.shapes import Pose, shape_mask
 from fpp_sweep.tiny.shifts import IN_TRAINING, SHIFTS, shifted
@@ -59,6 +59,10 @@ def test_a_picture_is_an_rgb_square_that_is_not_blank(dataset):
         assert picture.shape == (CANVAS, CANVAS, 3)
         assert picture.dtype == np.uint8
         assert picture.std() > 1
+
+
+def test_pixels_are_clipped_and_lose_their_fractions():
+    assert to_pixels(np.array([-3.0, 0.0, 0.9, 254.9, 255.0, 300.0])).tolist() == [0, 0, 0, 254, 255, 255]
 
 
 def test_a_circle_and_an_oval_are_filled():

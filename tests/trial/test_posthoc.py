@@ -70,7 +70,10 @@ def test_on_validation_the_map_of_an_image_ignores_its_own_label():
     run = {("dtd", 0): raw}
     folds = folds_of("dtd", raw.ids)
     assert np.bincount(folds).tolist() == [200 // FOLDS] * FOLDS
-    mapped = apply_maps(["temperature_val"], run, PosthocInputs()).by_map["temperature_val"]["dtd", 0]
+    result = apply_maps(["temperature_val"], run, PosthocInputs())
+    mapped = result.by_map["temperature_val"]["dtd", 0]
+    (record,) = result.fits
+    assert len(record.temperatures) == FOLDS
     for fold in range(FOLDS):
         fit = fit_temperature([labelled_logits(raw, folds != fold)])
         expected = with_temperature(raw.columns["logits"][folds == fold], fit.temperature)

@@ -16,6 +16,7 @@ from fpp_sweep.workers.session_folders import (
     CLOSED,
     OWNER_FILE,
     SESSION_PREFIX,
+    _uses,
     cleaner,
     new_folder,
     remove_abandoned_folders,
@@ -147,6 +148,18 @@ def test_a_folder_that_a_process_of_ray_uses_is_not_removed(session_folder):
         leader.wait()
     remove_abandoned_folders(str(session_folder.parent))
     assert not session_folder.exists()
+
+
+def test_a_process_uses_a_folder_if_one_of_its_open_files_is_there(session_folder, tmp_path):
+    code = "import sys; files = [open(name, 'w') for name in sys.stdin.readline().split()]; print(1); sys.stdin.read()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    for names, is_used in ((("log",), False), (("log", f"{session_folder.name}/log"), True)):
+        with subprocess.Popen([sys.executable, "-u", "-c", code], cwd=session_folder.parent, **pipes) as process:
+            process.stdin.write(" ".join(names) + "\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "1\n"
+            assert _uses(psutil.Process(process.pid), session_folder) == is_used
+            process.stdin.close()
 
 
 def test_a_link_with_the_name_of_a_session_folder_is_not_followed(tmp_path):

@@ -1,0 +1,36 @@
+"""How a command ends: its status, its last line and the processes that it started."""
+
+import multiprocessing
+import time
+
+import pytest
+
+from fpp_sweep.cli.command import end_children, run
+from tests.kit.waiting import LONG
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (MemoryError(), 1, "error: out of memory"),
+        (MemoryError("4 GiB"), 1, "error: 4 GiB"),
+        (FloatingPointError("loss is not finite"), 1, "error: loss is not finite"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_an_error_of_the_machine_is_one_line_with_a_status(capsys, error, status, line):
+    def fail():
+        raise error
+
+    with pytest.raises(SystemExit) as exit_of_command:
+        run(fail)
+    assert exit_of_command.value.code == status
+    assert capsys.readouterr().err == f"{line}\n"
+
+
+def test_processes_that_read_images_are_killed():
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(LONG,))
+    process.start()
+    end_children()
+    process.join()
+    assert process.exitcode == -9
