@@ -97,6 +97,15 @@ def test_a_config_in_a_sweeps_folder_reads_no_file_behind_a_link_out_of_it(sweep
     assert not (tmp_path / "sweeps" / "mine").exists()
 
 
+def test_a_folder_that_is_reached_through_a_link_is_judged_by_its_real_path_too(sweep, tmp_path):
+    (tmp_path / "secret.json").write_text(json.dumps([SECRET]))
+    (sweep.path / "t.json").symlink_to(tmp_path / "secret.json")
+    write_config(sweep, "adapt.templates", sweep.path / "t.json")
+    (tmp_path / "received").symlink_to(sweep.path)
+    with pytest.raises(InputError, match="a link leads out of"):
+        settings_of(tmp_path / "received" / "report" / "best" / "knee.yaml")
+
+
 def test_a_config_in_a_sweeps_folder_may_name_files_of_the_folder_and_of_the_user(sweep, tmp_path):
     for file in (tmp_path / "mine.json", sweep.path / "own.json"):
         file.write_text(json.dumps(["a {}."]))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fpp_sweep.report.timeline import cost_sentences
+from fpp_sweep.report.timeline import cost_sentences, read_work_periods
 from tests.kit.records import baseline, sweep_info, trial
 
 RECORDS = [baseline("tpt", 69.0, 9.8), trial(0), trial(1)]
@@ -25,3 +25,19 @@ def test_the_budget_is_named_with_the_reason_for_the_end(search, end_reason, sen
     sentences = cost_sentences(info, RECORDS)
     assert sentences[0].startswith("0.05 device hours for 3 trials, including baselines, in ")
     assert sentences[1:] == ([sentence] if sentence else [])
+
+
+def test_tasks_of_a_config_with_a_short_pause_are_one_period():
+    tasks = [("12:00:00", "12:00:03", "a"), ("12:00:05", "12:00:07", "a"), ("12:00:10", "12:00:11", "a"),
+             ("12:00:12", "12:00:13", "b")]  # fmt: skip
+    lines = []
+    for number, (start, end, key) in enumerate(tasks):
+        lines.append(f"2026-11-26 {start} scenes {number}, config {key}: begins")
+        lines.append(f"2026-11-26 {end} scenes {number}, config {key}: 1.000 s")
+    periods = read_work_periods("\n".join(lines))
+    first = periods[0].start
+    assert [(period.start - first, period.end - first, period.key) for period in periods] == [
+        (0, 7, "a"),
+        (10, 11, "a"),
+        (12, 13, "b"),
+    ]

@@ -308,3 +308,14 @@ def test_a_stateful_stream_continues_over_unreadable_shards(make_worker, tmp_pat
     for shard in shards:
         own = [dataset.ids[order[index]] for index in range(shard.start, shard.stop) if index in lost]
         assert sorted(skipped[shard.start]) == sorted(own)
+
+
+def test_a_description_has_the_order_of_the_files(make_worker):
+    """Results of a method that learns from image to image depend on it."""
+    (digits,) = make_worker().describe(["digits"], "val")
+    assert digits.file_order_digest
+
+
+@pytest.mark.parametrize("float32_cache", [False, True])
+def test_the_cache_has_the_type_that_the_space_wants(make_worker, float32_cache):
+    assert make_worker(float32_cache=float32_cache).cache.exact == float32_cache
