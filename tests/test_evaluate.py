@@ -310,11 +310,13 @@ def test_a_trial_that_fails_leaves_the_others_and_its_reason(options, capsys, mo
     assert "\n    repeat      " in out
 
 
-def test_too_many_consecutive_failures_end_the_run(options, capsys):
+@pytest.mark.parametrize(("most", "count"), [(1, "1 trial"), (2, "2 trials")])
+def test_too_many_consecutive_failures_end_the_run(options, capsys, most, count):
     words = ["--method", TPT, PLAIN, "ctpt", "--prompt", "fpp", "--datasets", "scenes", "--limit", "5"]
-    sweep = run_locally(parse_command(*words, "--set", *FAST, "fpp.lr=1e38", "search.max_failures=1"), options)
-    assert [record.state for record in sweep.trials()] == ["failed", "waiting", "waiting"]
-    assert "note: 1 trial in a row failed; the others are not begun" in capsys.readouterr().err
+    sweep = run_locally(parse_command(*words, "--set", *FAST, "fpp.lr=1e38", f"search.max_failures={most}"), options)
+    states = [record.state for record in sweep.trials()]
+    assert states == ["failed"] * most + ["waiting"] * (3 - most)
+    assert f"note: {count} in a row failed; the others are not begun" in capsys.readouterr().err
 
 
 def test_a_used_name_is_refused_and_its_folder_stays_unchanged(options):

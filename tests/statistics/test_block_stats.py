@@ -331,6 +331,12 @@ def test_arrays_of_wrong_shape_type_or_sign_are_refused(wrong):
         from_bytes(file_of(arrays | wrong(arrays)))
 
 
+def test_a_missing_part_is_named_as_what_is_wrong():
+    arrays = arrays_of() | {"index": index_of(["dtd", 0, 2, 75])}
+    with pytest.raises(ValueError, match="the index does not have each of 150 blocks once"):
+        from_bytes(file_of(arrays))
+
+
 def peak_of_refusal(data):
     """Return the bytes of memory that it takes to refuse a file."""
     tracemalloc.start()
