@@ -251,7 +251,7 @@ def test_a_resumed_driver_runs_only_the_remaining_jobs(searched_folder):
 def test_a_search_on_the_test_split_ends_with_the_final_stage(tmp_path):
     folder = write_measured_sweep(tmp_path / "sweep", World(1000, seed=5), SIDES)
     jobs = Jobs(folder, "search.split=test").run_all()
-    names = [f"baseline-{PLAIN}", f"baseline-{TPT}", "trial-0002", "trial-0003"]
+    names = [f"baseline-{TPT}", f"baseline-{PLAIN}", "trial-0002", "trial-0003"]
     assert sorted(jobs) == [(name, FINAL) for name in names]
     assert Jobs(folder, "search.split=test", has_final_stage=False).run_all() == []
 
