@@ -644,3 +644,9 @@ def test_the_page_shows_the_state_of_the_patience_rule(tmp_path, patience, state
     page = (folder.report / "sweep.html").read_text()
     rule = f"The search ends if hypervolume grows by no more than 1% in {patience} trials: "
     assert (f"{rule}{state}" in page) == (patience is not None)
+
+
+def test_the_page_of_a_sweep_without_a_finished_trial_says_so(tmp_path):
+    folder = write_sweep(tmp_path / "sweep", sweep_info(), [])
+    write_report(folder, pages=True)
+    assert "No trial has finished yet." in (folder.report / "sweep.html").read_text()

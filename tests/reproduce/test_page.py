@@ -3,10 +3,12 @@
 import json
 import re
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.reproduce import session
 from fpp_sweep.reproduce.experiment_files import find, load
 from fpp_sweep.reproduce.page import write_page
 from fpp_sweep.reproduce.tables import save_experiment
@@ -219,3 +221,12 @@ def test_tables_can_be_sorted_fit_a_phone_and_print_in_black(tmp_path, scheme):
         assert window.title() == f"Reproduction {tmp_path.name}"
         assert (errors, requests) == ([], [file.as_uri()])
         browser.close()
+
+
+def test_tables_that_did_not_reach_mlflow_are_an_error_and_the_page_is_still_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(session, "write_page", lambda folder, tables: tmp_path / "page.html")
+    monkeypatch.setattr(session, "deliver", lambda sweeps, pages: "no answer in time")
+    session.write_and_deliver(SimpleNamespace(folder=tmp_path, sweep=lambda name: None), {"main": None})
+    out, err = capsys.readouterr()
+    assert err == "MLflow lacks the tables: no answer in time\n"
+    assert out.endswith(f"page: {(tmp_path / 'page.html').resolve().as_uri()}\n")
