@@ -151,6 +151,8 @@ def test_verify_without_a_folder_opens_the_embedded_sets(capsys: pytest.CaptureF
         (["--datasets", "pet"], "unknown dataset 'pet', did you mean 'pets'"),
         (["--dataset-file", "/none.yaml"], "dataset file /none.yaml is not there"),
         (["--data", "--verfy"], "--help lists the options"),
+        (["--device", "cpu", "--verify"], "--device: checks the device alone; run doctor again"),
+        (["--device", "cpu", "--address", "auto"], "--device: checks the device alone; run doctor again"),
         (["--limit", "3"], "--model, --limit and --set: need --space"),
     ],
 )

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import ray
 from ray._private import ray_constants
+from ray.exceptions import GetTimeoutError
 
 from fpp_sweep.workers import ray_session, session
 
@@ -26,6 +27,15 @@ def test_a_session_has_its_folder_inside_one_that_only_its_user_can_enter(monkey
     assert options["_temp_dir"] == "/private/r"
     assert options["num_cpus"] == 2
     assert before == ray_constants.ENABLE_RAY_CLUSTER
+
+
+def test_a_node_that_has_not_answered_in_time_is_not_waited_for(monkeypatch):
+    def get(reference, timeout=None):
+        assert timeout == 0
+        raise GetTimeoutError("not ready")
+
+    monkeypatch.setattr(ray, "get", get)
+    assert ray_session._answer(None, 0.0) == {"answer": {"failed": "not ready"}}
 
 
 def test_a_session_that_cannot_be_closed_is_removed(monkeypatch, tmp_path):

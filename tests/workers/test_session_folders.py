@@ -162,6 +162,15 @@ def test_a_process_uses_a_folder_if_one_of_its_open_files_is_there(session_folde
             process.stdin.close()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_the_cleaner_gets_no_signal_of_the_drivers_group_and_keeps_no_output_open(session_folder):
+    with cleaner(str(session_folder)):
+        (process,) = [child for child in psutil.Process().children() if str(SCRIPT) in child.cmdline()]
+        assert os.getsid(process.pid) == process.pid
+        assert os.getpgid(process.pid) == process.pid
+        assert os.readlink(f"/proc/{process.pid}/fd/1") == os.devnull
+
+
 def test_a_link_with_the_name_of_a_session_folder_is_not_followed(tmp_path):
     target = tmp_path / "target"
     target.mkdir()
