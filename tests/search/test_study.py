@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 from fpp_sweep.records.pareto import front
 from fpp_sweep.search import samplers
 from fpp_sweep.search import study as module
-from fpp_sweep.search.study import SweepStudy
+from fpp_sweep.search.study import SweepStudy, user_attributes
 from fpp_sweep.search.study_file import load_study
 from fpp_sweep.space.reading import parse_space
 from tests.kit.long_forms import short_and_long
@@ -477,3 +477,10 @@ def test_asking_stays_quick_when_there_are_many_trials(tmp_path, monkeypatch):
         study.tell(record(number, values))
     print(f"ask at 2,000 trials: {1000 * min(seconds):.0f} ms, {1000 * max(seconds):.0f} ms at worst")
     assert min(seconds) < 2
+
+
+def test_the_study_has_texts_of_every_record():
+    running = replace(trial(0), state="running", reason=None)
+    assert user_attributes(running)["reason"] == ""
+    assert user_attributes(replace(running, state="failed", reason="no memory"))["reason"] == "no memory"
+    assert "reason" not in user_attributes(trial(0))
