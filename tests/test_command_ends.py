@@ -1,4 +1,4 @@
-"""How a command ends: its status, its last line and the processes that it started."""
+"""The end of a command: status, last line, and the processes that it started."""
 
 import multiprocessing
 import time

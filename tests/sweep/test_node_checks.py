@@ -9,7 +9,7 @@ from fpp_sweep.sweep import node_checks
 
 
 def finding(subject, state):
-    return Finding(node="10.0.0.2", subject=subject, state=state, text=f"is {state}", remedy="mend it")
+    return Finding(node="10.0.0.2", subject=subject, state=state, text=f"is {state}", remedy="repair it")
 
 
 @pytest.fixture
@@ -25,12 +25,12 @@ def check(monkeypatch):
     return check_findings
 
 
-def test_a_finding_that_spoils_results_ends_the_sweep(check):
-    with pytest.raises(InputError, match=r"10\.0\.0\.2: .* is wrong; mend it"):
+def test_a_finding_that_changes_results_ends_the_sweep(check):
+    with pytest.raises(InputError, match=r"10\.0\.0\.2: .* is wrong; repair it"):
         check(finding(min(REQUIRED), "wrong"))
 
 
 def test_other_findings_are_noted_and_sound_ones_are_not(check, capsys):
     check(finding("open files", "ok"), finding("clock", "note"), finding("disk", "wrong"))
     lines = capsys.readouterr().err.splitlines()
-    assert lines == ["note: 10.0.0.2: clock is note; mend it", "note: 10.0.0.2: disk is wrong; mend it"]
+    assert lines == ["note: 10.0.0.2: clock is note; repair it", "note: 10.0.0.2: disk is wrong; repair it"]
