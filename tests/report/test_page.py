@@ -16,9 +16,10 @@ import yaml
 from PIL import Image
 
 from fpp_sweep.core.metrics import Confidences
+from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.reliability import write_reliability
 from fpp_sweep.report.document import Plot
-from fpp_sweep.report.plots import without_outliers
+from fpp_sweep.report.plots import front_plots, without_outliers
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.statistics.block_stats import BlockStats, to_bytes
 from tests.kit.records import (
@@ -650,3 +651,5 @@ def test_the_page_of_a_sweep_without_a_finished_trial_says_so(tmp_path):
     folder = write_sweep(tmp_path / "sweep", sweep_info(), [])
     write_report(folder, pages=True)
     assert "No trial has finished yet." in (folder.report / "sweep.html").read_text()
+    (plot,) = front_plots(folder.info(), statistics_of(folder, folder.info(), []))
+    assert plot.placeholder == "No trial has finished yet."
