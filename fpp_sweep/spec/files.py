@@ -43,7 +43,7 @@ def written_whole(path: Path, *, survives_power_failure: bool = True) -> Iterato
             raise
         raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
     finally:
-        partial.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)  # `replace` leaves it if both names are hard links to one file
 
 
 def write_json(path: Path, document: Any, mode: int = 0o666) -> None:

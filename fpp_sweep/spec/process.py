@@ -16,7 +16,7 @@ from fpp_sweep.spec.control_groups import cpu_quotas
 
 MAX_READERS = 4  # processes that read images beside one that computes; more do not help it
 
-MAX_ARENAS = 2  # of glibc's allocator in a driver
+MAX_ARENAS = 2  # limit for the arenas of glibc's allocator in a driver
 M_ARENA_MAX = -8  # the name of this limit in `mallopt`
 
 FINALIZER_SECONDS = 0.1  # after which a finalizer that was interrupted has ended

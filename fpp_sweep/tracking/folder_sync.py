@@ -579,13 +579,9 @@ def _link(path: Path, artifact: Path) -> bool:
 
     Files of a sweep are replaced and not edited, so the link keeps its contents.
     """
-    partial = artifact.with_name(f".{artifact.name}.{os.getpid()}.partial")  # a link cannot replace a file by itself
     try:
-        artifact.parent.mkdir(parents=True, exist_ok=True)
-        os.link(os.path.realpath(path), partial)
-        partial.replace(artifact)
+        with written_whole(artifact, survives_power_failure=False) as partial:
+            os.link(os.path.realpath(path), partial)
     except OSError:
         return False
-    finally:
-        partial.unlink(missing_ok=True)  # `replace` leaves it if both names are links to one file
     return True

@@ -40,17 +40,21 @@ def sheet() -> NDArray[np.uint8]:
     rows = -(-len(pictures) // COLUMNS)
     whole = np.zeros((rows * SHOWN, COLUMNS * SHOWN, 3), np.uint8)
     for number, pixels in enumerate(pictures):
-        row, column = divmod(number, COLUMNS)
-        whole[row * SHOWN : (row + 1) * SHOWN, column * SHOWN : (column + 1) * SHOWN] = pixels
+        tile_of(whole, number)[:] = pixels
     return whole
+
+
+def tile_of(whole: NDArray[Any], number: int) -> NDArray[Any]:
+    """Return the part of a sheet that shows a picture."""
+    row, column = divmod(number, COLUMNS)
+    top, left = row * SHOWN, column * SHOWN
+    return whole[top : top + SHOWN, left : left + SHOWN]
 
 
 def different_pictures(differences: NDArray[np.int16]) -> list[str]:
     names = []
     for number, (name, _) in enumerate(shown_pictures()):
-        row, column = divmod(number, COLUMNS)
-        tile = differences[row * SHOWN : (row + 1) * SHOWN, column * SHOWN : (column + 1) * SHOWN]
-        if tile.max() > TOLERANCE:
+        if tile_of(differences, number).max() > TOLERANCE:
             names.append(name)
     return names
 
@@ -75,10 +79,8 @@ def named_pictures() -> Iterator[tuple[str, NDArray[Any]]]:
             yield f"scene {name} {number}", paint_scene(name, generator("sheet", number))
     for name, shift in SHIFTS.items():
         for number in range(2):
-            yield (
-                f"shift {name} {number}",
-                shift(paint_scene("beach", generator("sheet", number)), 0.8, generator(name)),
-            )
+            beach = paint_scene("beach", generator("sheet", number))
+            yield f"shift {name} {number}", shift(beach, 0.8, generator(name))
     for name, dataset in TINY_DATASETS.items():
         for split in SPLITS:
             for index in range(4):

@@ -312,10 +312,10 @@ def test_a_file_that_is_being_written_is_not_uploaded(tmp_path, uri):
     assert {path.name for path in stored if path.read_text() == "half"} == {"front.csv", "new.safetensors"}
 
 
-@pytest.mark.parametrize("is_local", [True, False])
-def test_names_with_strange_characters_arrive(tmp_path, database, uri, monkeypatch, is_local):
-    if not is_local:  # MLflow's client delivers all artifacts
-        monkeypatch.setattr("fpp_sweep.tracking.folder_sync._local_folder", lambda uri: None)
+@pytest.mark.parametrize("failing", [None, "_link", "_write", "_local_folder"])
+def test_names_with_strange_characters_arrive(tmp_path, database, uri, monkeypatch, failing):
+    if failing is not None:  # MLflow's client delivers files, texts or both
+        monkeypatch.setattr(f"fpp_sweep.tracking.folder_sync.{failing}", lambda *_: None)
     names = ["my data (new)!", "größe", "a'b; drop table runs --", "x" * 400, "50%#?"]
     folder = build_sweep(tmp_path / "it's a 'sweep'", baselines=(), trials=1, datasets=names[:1], report=False)
     record = trial(0, datasets=names)
