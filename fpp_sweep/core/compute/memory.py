@@ -47,7 +47,7 @@ class MemoryBudget:
         if device.type != "cuda":
             return cls(device=host)
         if share < 1:
-            torch.cuda.set_per_process_memory_fraction(share, device)
+            torch.cuda.set_per_process_memory_fraction(share, _gpu_number(device))
         return cls(device=free_bytes(device), host=host)
 
     def batch_size(self, largest: int, bytes_per_row: float) -> int:
@@ -75,8 +75,15 @@ def free_bytes(device: torch.device) -> int:
         return memory()[0]
     free, total = torch.cuda.mem_get_info(device)
     reserved = torch.cuda.memory_reserved(device)
-    share = torch.cuda.get_per_process_memory_fraction(device)
+    share = torch.cuda.get_per_process_memory_fraction(_gpu_number(device))
     return int(min(free + reserved, share * total) - torch.cuda.memory_allocated(device))
+
+
+def _gpu_number(device: torch.device) -> int:
+    """Return the number of a GPU; `cuda` without a number is the current one, which some calls do not accept."""
+    if device.index is None:
+        return torch.cuda.current_device()
+    return device.index
 
 
 def run_in_batches(function: Callable[[Rows], Tensor], rows: Rows, batch_size: int) -> Tensor:

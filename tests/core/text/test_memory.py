@@ -108,12 +108,17 @@ def fake_gpu(monkeypatch, **answers):
 
 @pytest.mark.parametrize(("share", "free"), [(1.0, 11e9), (0.5, 7e9), (0.25, 3e9)])
 def test_the_budget_on_a_shared_gpu_is_at_most_the_share(monkeypatch, share, free):
-    state = {"memory_allocated": 1e9, "memory_reserved": 2e9, "get_per_process_memory_fraction": share}
+    state = {"memory_allocated": 1e9, "memory_reserved": 2e9, "current_device": 3}
     device = fake_gpu(monkeypatch, mem_get_info=(10e9, 16e9), **state)
+    # torch's own functions check the device before these: they accept no GPU without a number
     fractions = []
-    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, device: fractions.append(share))
+    monkeypatch.setattr(torch.cuda.memory, "_lazy_init", lambda: None)
+    monkeypatch.setattr(torch._C, "_cuda_getMemoryFraction", lambda number: {3: share}[number], raising=False)
+    monkeypatch.setattr(
+        torch._C, "_cuda_setMemoryFraction", lambda share, number: fractions.append((number, share)), raising=False
+    )
     assert MemoryBudget.available(device, share).device == free
-    assert fractions == ([share] if share < 1 else [])
+    assert fractions == ([(3, share)] if share < 1 else [])
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB. GPU 0 has")
     line = str(explain_out_of_memory(error, device))
     assert line.startswith(f"needs 8.0 GiB, {free / 2**30:.1f} GiB are free on cuda; ")
