@@ -168,6 +168,23 @@ def test_compiled_towers_with_other_results_fail(bench, monkeypatch):
     assert proof_checks.check_compiled_towers(bench).state == "failed"
 
 
+@pytest.mark.parametrize("function", ["_apply", "_terms"])
+def test_a_tower_that_torch_cannot_compile_fails_the_check_of_compiled_towers(bench, monkeypatch, function):
+    """A stand-in for torch.compile fails on the image tower, or on a step of pretraining."""
+
+    def compile_badly(compiled, **_):
+        def call(*arguments, **named):
+            if compiled.__name__ == function:
+                raise RuntimeError("no Triton")
+            return compiled(*arguments, **named)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", compile_badly)
+    result = proof_checks.check_compiled_towers(bench)
+    assert (result.state, result.text) == ("failed", f"torch.compile fails on {function}: no Triton")
+
+
 def test_a_check_that_raises_has_failed(tmp_path):
     def check(bench):
         raise RuntimeError("CUDA error: an illegal memory access")

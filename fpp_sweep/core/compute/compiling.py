@@ -15,7 +15,9 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from fpp_sweep.core.compute.memory import is_out_of_memory
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import warn_once
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,6 +39,8 @@ def eagerly(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> 
 
 class Compiler:
     """Runner that compiles a function for frequent shapes of its arguments and calls it eagerly for all other shapes.
+
+    A function that torch cannot compile runs eagerly from then on, and a line of the log says so.
 
     Torch recompiles for every new value of a plain number, so numbers that vary must be tensors. Torch would also trace
     into an `lru_cache`, so a cached value must be an argument. Use one Compiler per process, because torch counts
@@ -66,6 +70,7 @@ class Compiler:
         self._calls: Counter[Hashable] = Counter()
         self._compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._shapes: dict[Callable[..., Any], set[Hashable]] = defaultdict(set)
+        self.failures: dict[Callable[..., Any], str] = {}  # functions that torch could not compile, and why
         try:
             self._compile(torch.neg)(torch.ones(1, device=device))
         except Exception as error:  # a C++ compiler or Triton is missing, the GPU is too old, ...
@@ -87,8 +92,21 @@ class Compiler:
         self._require_same_thread()
         if function not in self._compiled:
             self._compiled[function] = self._compile(function)
-        result: T = _clone(self._compiled[function](*arguments, **named))
+        try:
+            result: T = _clone(self._compiled[function](*arguments, **named))
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            self._run_eagerly(function, error)
+            return function(*arguments, **named)
         return result
+
+    def _run_eagerly(self, function: Callable[..., Any], error: Exception) -> None:
+        """Never compile a function again that torch could not compile, and log why."""
+        name = getattr(function, "__name__", str(function))
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        self.failures[function] = f"torch.compile fails on {name}: {reason}"
+        warn_once(f"work.compile: {self.failures[function]}; it runs without from now on")
 
     def _require_same_thread(self) -> None:
         """Raise RuntimeError in another thread than the one that built the runner: torch keeps CUDA graphs by thread.
@@ -99,6 +117,8 @@ class Compiler:
             raise RuntimeError("CUDA graphs must be built and replayed in the thread that made their compiler")
 
     def _should_compile(self, function: Callable[..., Any], shapes: Hashable) -> bool:
+        if function in self.failures:
+            return False
         chosen = self._shapes[function]
         if shapes not in chosen and len(chosen) < MAX_SHAPES:
             self._calls[function, shapes] += 1

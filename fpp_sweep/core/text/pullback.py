@@ -24,7 +24,6 @@ from fpp_sweep.core.text.packing import AttentionMask, Packing
 from fpp_sweep.core.text.tower import Block, TextTower, add_linear, norm
 
 NORM_EPSILON = 1e-5  # torch's LayerNorm
-ALL_ROWS = slice(None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,12 +44,12 @@ class SavedNorm:
             return self
         return SavedNorm(self.out[:count].clone(), self.factor[:count].clone())
 
-    def backward(self, gradient: Tensor, rows: Tensor | slice = ALL_ROWS) -> Tensor:
-        """Return gradients (B, ..., W) of the input from those of the output, or of some of its rows.
+    def backward(self, gradient: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Return gradients (B, ..., W) of the input from those of the output, of all rows or of some.
 
         gradient of the input = factor * (gradient - mean(gradient) - out * mean(gradient * out))
         """
-        out, factor, gradient = self.out[:, rows], self.factor[:, rows], upcast(gradient)
+        out, factor, gradient = _select(self.out, rows), _select(self.factor, rows), upcast(gradient)
         centred = gradient - gradient.mean(-1, keepdim=True)
         along_out = (gradient * out).mean(-1, keepdim=True)
         return torch.addcmul(centred, out, along_out, value=-1).mul_(factor)
@@ -216,22 +215,23 @@ class Pullback:
         *earlier_blocks, last = self._blocks
         if not earlier_blocks:
             return self._last_backward(last, pooled, rows) / scale
-        states = self._last_backward(last, pooled, ALL_ROWS)
+        states = self._last_backward(last, pooled)
         for saved in reversed(earlier_blocks[1:]):
-            states = self._backward(saved, states, ALL_ROWS)
+            states = self._backward(saved, states)
         # only the requested rows of the first block's input are needed
         return self._backward(earlier_blocks[0], states, rows) / scale
 
-    def _backward(self, saved: SavedBlock, gradient: Tensor, rows: Tensor | slice) -> Tensor:
-        """Return gradients of some rows of a block's input from those of its output."""
+    def _backward(self, saved: SavedBlock, gradient: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Return gradients of a block's input from those of its output, of all rows or of some."""
         stream, attended = saved.backward_to_attention(gradient)
         heads = saved.attention.backward(self._split_heads(self.mask.to_rows_backward(attended)))
         qkv_slots = torch.cat([self._merge_heads(head) for head in heads], dim=-1)
         qkv = self.mask.to_slots_backward(qkv_slots, self._row_count)
-        return stream[:, rows] + saved.before_attention.backward(qkv[:, rows] @ saved.block.qkv[0], rows)
+        qkv_gradient = _select(qkv, rows) @ saved.block.qkv[0]
+        return _select(stream, rows) + saved.before_attention.backward(qkv_gradient, rows)
 
-    def _last_backward(self, saved: SavedBlock, gradient: Tensor, rows: Tensor | slice) -> Tensor:
-        """Return gradients of some rows of the last block's input from those of its output at the EOTs."""
+    def _last_backward(self, saved: SavedBlock, gradient: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Return gradients of the last block's input from those of its output at the EOTs, of all rows or of some."""
         weight, width, mask = saved.block.qkv[0], self.tower.width, self.mask
         query_weight, key_value_weight = weight[:width], weight[width:]
         stream, attended = saved.backward_to_attention(gradient)
@@ -241,7 +241,7 @@ class Pullback:
         end_queries = self._merge_heads(query)[:, mask.end_query_of]
         normed.index_add_(1, mask.ends, end_queries @ query_weight)
         states = saved.before_attention.backward(normed)
-        return states.index_add_(1, mask.ends, stream)[:, rows]
+        return _select(states.index_add_(1, mask.ends, stream), rows)
 
     def _split_heads(self, slots: Tensor) -> Tensor:
         """Return slots (B, groups * S, W) as heads (B, groups, heads, S, d)."""
@@ -250,6 +250,16 @@ class Pullback:
 
     def _merge_heads(self, heads: Tensor) -> Tensor:
         return self.tower.merge_heads(heads.flatten(0, 1), len(heads))
+
+
+def _select(states: Tensor, rows: Tensor | None) -> Tensor:
+    """Return some rows of states (B, rows, ...), or all of them.
+
+    None stands for all rows, not a slice: torch.compile of torch 2.11 cannot trace a slice that is a default argument.
+    """
+    if rows is None:
+        return states
+    return states[:, rows]
 
 
 def _slope(hidden: Tensor, *, quick: bool) -> Tensor:

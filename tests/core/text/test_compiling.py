@@ -23,6 +23,7 @@ from fpp_sweep.core.methods.tpt import Start, Tpt
 from fpp_sweep.core.models.maple import DeepPrompts
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.spec.config import AdaptConfig, FppConfig, ViewConfig
+from fpp_sweep.spec.messages import warn_once
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.trial.worker import Worker
 from tests.kit.datasets import painted_dataset
@@ -183,6 +184,63 @@ def test_shapes_are_counted_separately_for_each_precision_as_in_torch(device, mo
 
 def doubled(rows):
     return rows * 2
+
+
+def untraceable(rows):
+    if rows.sum() > 0:  # torch cannot trace a branch that depends on a tensor's values
+        return rows * 2
+    return rows
+
+
+@DEVICES
+def test_a_function_that_torch_cannot_compile_runs_eagerly_and_the_log_says_so_once(device, caplog):
+    compiler = Compiler(torch.device(device), frozen=[], constant_types=(), eager_calls=1)
+    warn_once.cache_clear()
+    rows = torch.arange(3, device=device)
+    for _ in range(4):
+        assert compiler(untraceable, rows).tolist() == [0, 2, 4]
+        assert compiler(doubled, rows).tolist() == [0, 2, 4]
+    assert list(compiler._compiled) == [untraceable, doubled]
+    (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("fpp_sweep")]
+    assert line.startswith("work.compile: torch.compile fails on untraceable: ")
+    assert line.endswith("; it runs without from now on")
+    assert list(compiler.failures) == [untraceable]
+
+
+def test_after_a_failed_compilation_a_function_runs_eagerly(monkeypatch, caplog):
+    """A stand-in for torch.compile fails at the first call of what it compiled, as a broken Triton does."""
+
+    def compile_badly(function, **_):
+        def call(*arguments):
+            if function is doubled:
+                raise RuntimeError("no Triton\nand a trace")
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", compile_badly)
+    warn_once.cache_clear()
+    compiler = Compiler(torch.device("cpu"), frozen=[], constant_types=(), eager_calls=0)
+    for _ in range(2):
+        assert compiler(doubled, torch.arange(3)).tolist() == [0, 2, 4]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == "work.compile: torch.compile fails on doubled: no Triton; it runs without from now on"
+
+
+def test_a_lack_of_memory_in_compiled_code_is_raised_and_does_not_end_compilation(monkeypatch):
+    def compile_badly(function, **_):
+        def call(*arguments):
+            if function is doubled:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", compile_badly)
+    compiler = Compiler(torch.device("cpu"), frozen=[], constant_types=(), eager_calls=0)
+    with pytest.raises(torch.OutOfMemoryError):
+        compiler(doubled, torch.arange(3))
+    assert not compiler.failures
 
 
 def image_features(clip, folder, count, **options):
