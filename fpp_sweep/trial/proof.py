@@ -27,7 +27,7 @@ FORMAT = 1  # format of the file
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 # names of the checks
-VIEWS, COMPILED_VIEWS, COMPILED_TOWERS = "views", "compiled views", "compiled towers"
+VIEWS, COMPILED_VIEWS, COMPILED_TEXT = "views", "compiled views", "compiled text tower"
 METHODS, PRETRAINING, MEMORY, REPEAT, SPEED = "method rows", "pretraining", "memory", "repeat", "speed"
 CheckState = Literal["passed", "failed", "noted"]  # a result that is noted limits nothing
 
@@ -128,7 +128,7 @@ class Proof:
         fallbacks = {
             VIEWS: "Pillow renders the views",
             COMPILED_VIEWS: "views are rendered without compiled kernels",
-            COMPILED_TOWERS: "towers run without torch.compile",
+            COMPILED_TEXT: "the text tower runs without torch.compile",
         }
         lines = []
         for check in self.failures(fallbacks):

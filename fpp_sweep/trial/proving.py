@@ -44,7 +44,7 @@ def prove_once(device: torch.device, folder: Path, precisions: Iterable[StagePre
     """
     needed = {*proof.REQUIRED, proof.VIEWS, *[proof.tower_check(precision) for precision in precisions]}
     if compiled:
-        needed.add(proof.COMPILED_TOWERS)
+        needed.add(proof.COMPILED_TEXT)
     stored = proof.read_proof(folder, DeviceKind.of(device))
     missing = [name for name in needed if stored.result(name) is None]
     if not missing:
@@ -84,7 +84,7 @@ def _all_checks(device: torch.device, images: int) -> dict[str, Check]:
         proof.MEMORY: proof_checks.check_memory,
         proof.REPEAT: proof_checks.check_repeat,
         proof.SPEED: proof_views.measure_speed,
-        proof.COMPILED_TOWERS: proof_checks.check_compiled_towers,
+        proof.COMPILED_TEXT: proof_checks.check_compiled_text,
         proof.COMPILED_VIEWS: partial(proof_views.check_compiled_views, images=images),
     }
 

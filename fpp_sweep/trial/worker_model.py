@@ -16,6 +16,7 @@ import numpy as np
 import PIL
 import torch
 
+from fpp_sweep.core.compute.compiling import eagerly
 from fpp_sweep.core.compute.devices import choose_device
 from fpp_sweep.core.compute.memory import MemoryBudget, explain_out_of_memory
 from fpp_sweep.core.compute.precision import computing, require_precision_support
@@ -27,7 +28,7 @@ from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.process import readers
 from fpp_sweep.spec.specs import ModelInfo, StagePrecision, WorkerSpec
-from fpp_sweep.trial.proof import COMPILED_TOWERS, Proof
+from fpp_sweep.trial.proof import COMPILED_TEXT, Proof
 from fpp_sweep.trial.proving import proof_folder, prove_once, require_proven
 
 # code of the package that can change the bits of a result
@@ -83,7 +84,7 @@ class WorkerModel:
         clip = replace(clip, text=replace(clip.text, memory=memory))
         if proof is not None:
             clip = replace(clip, device_views=proof.device_views)
-        if self._spec.compile and (proof is None or proof.has_passed(COMPILED_TOWERS)):
+        if self._spec.compile and (proof is None or proof.has_passed(COMPILED_TEXT)):
             clip = clip.compiled()
         self._load_seconds = perf_counter() - began
         return clip
@@ -116,6 +117,9 @@ class WorkerModel:
 
     def info(self) -> ModelInfo:
         features = "float32" if self._spec.float32_cache else "float16"
+        arithmetic = f"{features} features, {self._spec.threads} threads{self.clip.arithmetic_suffix}"
+        if self.clip.text.run is not eagerly:
+            arithmetic += ", compiled text tower"
         gpu = "no GPU"
         if self.clip.device.type == "cuda":
             gpu = self.device_name
@@ -124,7 +128,7 @@ class WorkerModel:
             digest=self.clip.digest,
             embedding_scale=self.clip.embedding_scale,
             device=str(self.clip.device),
-            arithmetic=f"{features} features, {self._spec.threads} threads{self.clip.arithmetic_suffix}",
+            arithmetic=arithmetic,
             node=platform.node(),
             pid=os.getpid(),
             seconds=self._load_seconds,

@@ -151,7 +151,7 @@ def test_differences_between_two_runs_are_noted_and_restrict_nothing(bench, monk
     assert "zero_shot" in noted.text
 
 
-def test_compiled_towers_with_other_results_fail(bench, monkeypatch):
+def test_a_compiled_text_tower_with_other_results_fails(bench, monkeypatch):
     """The compiler is replaced by one that changes every result by about a thousandth."""
 
     class WrongCompiler:
@@ -162,15 +162,14 @@ def test_compiled_towers_with_other_results_fail(bench, monkeypatch):
             result = function(*arguments, **named)
             return result if isinstance(result, tuple) else result * 1.001 + 1e-3
 
-    monkeypatch.setattr("fpp_sweep.core.models.clip.Compiler", WrongCompiler)
     monkeypatch.setattr("fpp_sweep.core.text.tower.Compiler", WrongCompiler)
     monkeypatch.setattr(proof_checks, "EAGER_CALLS", 0)
-    assert proof_checks.check_compiled_towers(bench).state == "failed"
+    assert proof_checks.check_compiled_text(bench).state == "failed"
 
 
-@pytest.mark.parametrize("function", ["_apply", "_terms"])
-def test_a_tower_that_torch_cannot_compile_fails_the_check_of_compiled_towers(bench, monkeypatch, function):
-    """A stand-in for torch.compile fails on the image tower, or on a step of pretraining."""
+@pytest.mark.parametrize("function", ["features", "_terms"])
+def test_a_function_that_torch_cannot_compile_fails_the_check_of_the_compiled_text_tower(bench, monkeypatch, function):
+    """A stand-in for torch.compile fails on the text features, or on a step of pretraining."""
 
     def compile_badly(compiled, **_):
         def call(*arguments, **named):
@@ -181,7 +180,7 @@ def test_a_tower_that_torch_cannot_compile_fails_the_check_of_compiled_towers(be
         return call
 
     monkeypatch.setattr(torch, "compile", compile_badly)
-    result = proof_checks.check_compiled_towers(bench)
+    result = proof_checks.check_compiled_text(bench)
     assert (result.state, result.text) == ("failed", f"torch.compile fails on {function}: no Triton")
 
 
@@ -201,7 +200,7 @@ def few_checks(monkeypatch):
     ran, failing = [], set()
 
     def checks(device, images):
-        names = [*proof.REQUIRED, proof.VIEWS, proof.tower_check("fp16"), proof.COMPILED_TOWERS, proof.SPEED]
+        names = [*proof.REQUIRED, proof.VIEWS, proof.tower_check("fp16"), proof.COMPILED_TEXT, proof.SPEED]
 
         def check_of(name):
             def check(bench):
@@ -223,7 +222,7 @@ def test_a_kind_of_device_is_proven_once_and_again_after_a_change(tmp_path, few_
         assert len(ran) == expected
         ran.clear()
     proving.prove_once(CPU, tmp_path, ["float32", "fp16"], compiled=True)
-    assert sorted(ran) == sorted([proof.tower_check("fp16"), proof.COMPILED_TOWERS])
+    assert sorted(ran) == sorted([proof.tower_check("fp16"), proof.COMPILED_TEXT])
     ran.clear()
     for change in (
         {"name": "GPU Y"},
@@ -335,13 +334,13 @@ def test_a_worker_uses_a_gpu_as_far_as_it_is_proven(worker_on_gpu, few_checks):
 
 def test_a_worker_reports_the_features_that_it_does_not_use_on_a_gpu(worker_on_gpu, few_checks):
     _, failing = few_checks
-    failing.update((proof.VIEWS, proof.COMPILED_TOWERS))
+    failing.update((proof.VIEWS, proof.COMPILED_TEXT))
     worker = worker_on_gpu(compile=True)
     assert worker.clip.device_views == "off"
-    assert "compiled" not in worker.clip.arithmetic_suffix
+    assert "compiled" not in worker.model_info().arithmetic
     views, towers = worker.check([], [], [], LONG).notes
     assert views.endswith("views: text; Pillow renders the views")
-    assert towers.endswith("compiled towers: text; towers run without torch.compile")
+    assert towers.endswith("compiled text tower: text; the text tower runs without torch.compile")
     assert worker.model_info().notes == (views, towers)
 
 

@@ -54,17 +54,16 @@ class Compiler:
         constant_types: tuple[type, ...],
         *,
         eager_calls: int = EAGER_CALLS,
-        graphs: bool = True,
     ) -> None:
         """Prepare compilation for a device; InputError if torch cannot compile there.
 
         `frozen` are tensors that never change. `constant_types` are types with few objects, because torch recompiles
-        for each of them. Without `graphs` a GPU launches one kernel after another and holds no memory between calls.
+        for each of them.
         """
         self._constant_types = constant_types
         self._eager_calls = eager_calls
         self._mode: str | None = None
-        if graphs and device.type == "cuda":
+        if device.type == "cuda":
             self._mode = "reduce-overhead"
         self._thread = threading.get_ident() if self._mode else None
         self._calls: Counter[Hashable] = Counter()

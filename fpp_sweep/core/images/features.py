@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fpp_sweep.core.compute.compiling import eagerly
 from fpp_sweep.core.compute.memory import run_in_batches
 from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.datasets import BadImageError, Dataset
@@ -252,11 +251,8 @@ class _BatchedTower:
         return run_in_batches(self._features_of_part, pixels, self.views_at_once)
 
     def _features_of_part(self, pixels: Tensor) -> Tensor:
-        run = eagerly  # a rest of another size is not compiled
-        if len(pixels) == self.views_at_once:
-            run = self.clip.image_run
         with computing(self.precision, self.clip.device):
-            return self.clip.image_features(pixels, run=run)
+            return self.clip.image_features(pixels)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

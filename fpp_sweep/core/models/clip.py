@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fpp_sweep.core.compute.compiling import Compiler, Runner, eagerly
 from fpp_sweep.core.compute.precision import upcast
 from fpp_sweep.core.models.image_tower import has_short_last_block, with_visual_prompts
 from fpp_sweep.core.models.maple import DeepPrompts, digest_with
@@ -41,7 +40,6 @@ class Clip:
     image_digest: str  # digest of the image tower's weights, prompts and preprocessing; in the keys of features
     digest: str  # digest of all weights, without prompts
     trained_tokens: frozenset[int] | None = None  # None: all tokens
-    image_run: Runner = eagerly  # for batches of the image tower that all have one shape
     device_views: DeviceViews = "off"  # off: Pillow renders all views
 
     @property
@@ -51,17 +49,16 @@ class Clip:
     @property
     def arithmetic_suffix(self) -> str:
         """The suffix in keys for an image tower whose last bits differ from open_clip's."""
-        suffix = ""
         if has_short_last_block(self.visual):
-            suffix += ", class token alone"
-        if self.image_run is not eagerly:
-            suffix += ", compiled towers"
-        return suffix
+            return ", class token alone"
+        return ""
 
     def compiled(self) -> Clip:
-        """Return the same model with both towers compiled; raise InputError if torch.compile cannot be used."""
-        image_run = Compiler(self.device, [], constant_types=(nn.Module,), eager_calls=0, graphs=False)
-        return replace(self, text=self.text.compiled(), image_run=image_run)
+        """Return the same model with its text tower compiled; raise InputError if torch.compile cannot be used.
+
+        The image tower is not: compiled, a ViT-B/16 was slower, on a GPU as on a CPU (benchmarks/RESULTS.md).
+        """
+        return replace(self, text=self.text.compiled())
 
     def with_deep(self, prompts: DeepPrompts, *, image: bool) -> Clip:
         """Return the model with MaPLe's prompts in deeper layers of the text tower, and if `image` of both towers."""
@@ -79,14 +76,9 @@ class Clip:
         return not self.trained_tokens.issuperset(tokens)
 
     @torch.no_grad()
-    def image_features(self, pixels: Tensor, run: Runner = eagerly) -> Tensor:
+    def image_features(self, pixels: Tensor) -> Tensor:
         """Return (N, D) unit features in float32 of (N, 3, size, size) normalised pixels."""
         pixels = pixels.to(self.device, non_blocking=True)
         if self.device.type == "cuda":
             pixels = pixels.contiguous(memory_format=torch.channels_last)
-        return F.normalize(upcast(run(_apply, self.visual, pixels)), dim=-1)
-
-
-def _apply(visual: nn.Module, pixels: Tensor) -> Tensor:
-    features: Tensor = visual(pixels)
-    return features
+        return F.normalize(upcast(self.visual(pixels)), dim=-1)
