@@ -13,6 +13,7 @@ from fpp_sweep.core.images import device_views, fused_kernels
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import warn_once
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.sweep.device_report import print_proof
 from fpp_sweep.trial import proof, proof_checks, proof_views, proving
@@ -108,6 +109,13 @@ def test_towers_methods_and_pretraining_pass_on_the_cpu_and_fail_with_other_weig
         failed = check(broken)
         assert failed.state == "failed", failed
         assert "differs by at most" in failed.text
+
+
+def test_the_check_of_methods_says_nothing_about_released_settings(bench, monkeypatch, caplog):
+    monkeypatch.setattr(catalogue, "BUILT_IN", ("tda", "boostadapter"))
+    warn_once.cache_clear()
+    assert proof_checks.check_methods(bench).state == "passed"
+    assert not caplog.records
 
 
 def test_half_precision_has_another_tolerance(bench, monkeypatch):
