@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from time import perf_counter
 
@@ -26,6 +26,14 @@ VIEW_SIZE, VIEWS_OF_IMAGE = 32, 5
 LONG_SIDES = ((1, 1), (1, 300), (300, 1), (640, 480), (1000, 40))  # sizes of images that are always checked
 WHOLE_VIEWS = 64  # views of an image in a sweep
 SPEED_SECONDS = 1.0  # length of each measurement of speed
+# what an H100 with 16 CPU cores reached on 2026-11-26 (benchmarks/RESULTS.md), printed beside another GPU's speed
+H100_RATES = {
+    "images/s, views by Pillow": 3.49,
+    "images/s, views on the device": 67.2,
+    "views/s, image tower": 38700.0,
+    "images/s, tpt": 651.0,
+    "steps/s, pretraining": 111.0,
+}
 
 
 def check_views(bench: Bench, images: int) -> CheckResult:
@@ -107,8 +115,23 @@ def measure_speed(bench: Bench) -> CheckResult:
         "steps/s, pretraining": (PRETRAINING_STEPS, lambda: bench.context(bench.clip)),
     }
     figures = {name: _rate(count, work) for name, (count, work) in stages.items()}
-    text = ", ".join([f"{rate:.3g} {name}" for name, rate in figures.items()])
+    text = describe_rates(figures, beside_h100=bench.device.type == "cuda")
     return CheckResult(name=proof.SPEED, state="noted", text=text, figures=figures)
+
+
+def describe_rates(rates: Mapping[str, float], *, beside_h100: bool) -> str:
+    """Return the rates of the stages as text, each beside an H100's if asked for.
+
+    >>> describe_rates({"images/s, tpt": 100.0}, beside_h100=True)
+    '100 (H100: 651) images/s, tpt'
+    """
+    parts = []
+    for name, rate in rates.items():
+        value = f"{rate:.3g}"
+        if beside_h100:
+            value += f" (H100: {H100_RATES[name]:.3g})"
+        parts.append(f"{value} {name}")
+    return ", ".join(parts)
 
 
 def _rate(count: float, work: Callable[[], object]) -> float:

@@ -118,6 +118,16 @@ def test_the_check_of_methods_says_nothing_about_released_settings(bench, monkey
     assert not caplog.records
 
 
+def test_each_stage_of_the_speed_has_a_rate_of_an_h100(bench, monkeypatch):
+    monkeypatch.setattr(proof_views, "SPEED_SECONDS", 0.0)
+    monkeypatch.setattr(proof_views, "WHOLE_VIEWS", 1)
+    speed = proof_views.measure_speed(bench)
+    assert speed.figures.keys() == proof_views.H100_RATES.keys()
+    assert min(speed.figures.values()) > 0
+    assert "H100" not in speed.text
+    assert proof_views.describe_rates(speed.figures, beside_h100=True).count("(H100: ") == len(speed.figures)
+
+
 def test_half_precision_has_another_tolerance(bench, monkeypatch):
     assert proof_checks.check_tower(bench, "fp16").state == "passed"
     monkeypatch.setitem(proof_checks.TOWER_TOLERANCE, "fp16", proof_checks.TOWER_TOLERANCE["float32"])
