@@ -85,6 +85,21 @@ def test_the_user_reads_that_the_scheduler_was_restarted(tmp_path, make_driver, 
     assert "note: the scheduler died and was restarted" in capsys.readouterr().err
 
 
+def test_a_driver_whose_scheduler_is_lost_records_that_and_ends_its_process(tmp_path, make_driver, monkeypatch, capsys):
+    """The main thread is stuck inside Ray: the poller's thread ends the process."""
+    folder = SweepFolder(tmp_path)
+    folder.write_info(sweep_info(name="sweep"))
+    driver = make_driver(folder, small_space())
+    ended = []
+    monkeypatch.setattr(driver_module, "kill_session", lambda: ended.append("session"))
+    monkeypatch.setattr(driver_module.os, "_exit", ended.append)
+    driver.poller.failure = MachineError("the scheduler is gone")
+    driver.poller._on_stuck()
+    assert ended == ["session", 1]
+    assert "error: the scheduler is gone" in capsys.readouterr().err
+    assert folder.info().state == "interrupted"
+
+
 @pytest.mark.parametrize(
     ("is_search", "has_ended", "is_recorded"), [(True, True, True), (True, False, False), (False, True, False)]
 )

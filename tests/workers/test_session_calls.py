@@ -3,6 +3,7 @@
 import os
 from types import SimpleNamespace
 
+import pytest
 import ray
 from ray._private import ray_constants
 from ray.exceptions import GetTimeoutError
@@ -27,6 +28,16 @@ def test_a_session_has_its_folder_inside_one_that_only_its_user_can_enter(monkey
     assert options["_temp_dir"] == "/private/r"
     assert options["num_cpus"] == 2
     assert before == ray_constants.ENABLE_RAY_CLUSTER
+
+
+@pytest.mark.parametrize(
+    ("clock", "difference"), [(900.0, -100.0), (1000.0, 0.0), (1005.0, 0.0), (1010.0, 0.0), (1110.0, 100.0)]
+)
+def test_a_clock_is_ahead_or_behind_only_beyond_the_time_of_the_call(monkeypatch, clock, difference):
+    """The call began at 1000 here and has ended by 1010."""
+    monkeypatch.setattr(ray, "get", lambda reference, timeout: {"clock": clock, "code": {}})
+    monkeypatch.setattr(ray_session.time, "time", lambda: 1010.0)
+    assert ray_session._answer(None, 1000.0) == {"clock": difference, "code": {}}
 
 
 def test_a_node_that_has_not_answered_in_time_is_not_waited_for(monkeypatch):
