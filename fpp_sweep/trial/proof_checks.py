@@ -25,8 +25,8 @@ from fpp_sweep.trial.proof_bench import PRETRAINING_STEPS, SAMPLES, Bench
 # largest difference of a component of a unit feature; half precision and TF32 keep 10 bits of each factor
 TOWER_TOLERANCE: dict[StagePrecision, float] = {"float32": 1e-5, "tf32": 3e-3, "fp16": 3e-3}
 PROBABILITY_TOLERANCE = 1e-4  # largest difference of a class probability
-COMPILED_TOLERANCE = 1e-4  # largest difference of either with a compiled text tower
 CONTEXT_TOLERANCE = 1e-4  # largest difference of a component of a learned context; components are about 0.1
+COMPILED_TOLERANCE = 1e-4  # largest difference of a probability or a component with a compiled text tower
 TOO_MANY_BYTES = 2**48  # 256 TiB, more memory than any machine has
 LARGEST_BATCH = SAMPLES  # views that the check of memory pretends to have memory for
 

@@ -105,7 +105,7 @@ class Compiler:
         name = getattr(function, "__name__", str(function))
         reason = str(error).partition("\n")[0] or type(error).__name__
         self.failures[function] = f"torch.compile fails on {name}: {reason}"
-        warn_once(f"work.compile: {self.failures[function]}; it runs without from now on")
+        warn_once(f"work.compile: {self.failures[function]}; it runs uncompiled from now on")
 
     def _require_same_thread(self) -> None:
         """Raise RuntimeError in another thread than the one that built the runner: torch keeps CUDA graphs by thread.

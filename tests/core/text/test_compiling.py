@@ -202,7 +202,7 @@ def test_a_function_that_torch_cannot_compile_runs_eagerly_and_the_log_says_so_o
     assert list(compiler._compiled) == [untraceable, doubled]
     (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("fpp_sweep")]
     assert line.startswith("work.compile: torch.compile fails on untraceable: ")
-    assert line.endswith("; it runs without from now on")
+    assert line.endswith("; it runs uncompiled from now on")
     assert list(compiler.failures) == [untraceable]
 
 
@@ -223,7 +223,7 @@ def test_after_a_failed_compilation_a_function_runs_eagerly(monkeypatch, caplog)
     for _ in range(2):
         assert compiler(doubled, torch.arange(3)).tolist() == [0, 2, 4]
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line == "work.compile: torch.compile fails on doubled: no Triton; it runs without from now on"
+    assert line == "work.compile: torch.compile fails on doubled: no Triton; it runs uncompiled from now on"
 
 
 def test_a_lack_of_memory_in_compiled_code_is_raised_and_does_not_end_compilation(monkeypatch):
