@@ -320,7 +320,10 @@ def test_settings_that_a_sampler_changes_are_restored(tmp_path, capsys, change, 
 def test_a_sampler_that_remembers_its_draws_is_built_anew_for_each(tmp_path):
     """Therefore its memory cannot change the point after a kill."""
     load(tmp_path, mine=SAMPLER.replace("BROKEN", "self.__dict__.setdefault('first', value)"))
+    random.seed(7)
+    before = random.getstate()
     check_sampler(space_with_sampler())
+    assert random.getstate() == before
 
 
 def test_a_function_that_builds_no_sampler_is_refused(tmp_path):

@@ -197,7 +197,7 @@ def best_baseline(values: Mapping[str, Sequence[float]], goals: Sequence[Goal]) 
     best_gains: tuple[float, ...] = ()
     for name, point in values.items():
         gains = tuple(catalogue.sign(goal) * value for value, goal in zip(point, goals, strict=True))
-        if best is None or gains > best_gains:  # the first objective decides, ties go to the next one
+        if gains > best_gains:  # the first objective decides, ties go to the next one
             best = name
             best_gains = gains
     return best

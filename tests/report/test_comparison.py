@@ -15,15 +15,17 @@ from fpp_sweep import compare
 from fpp_sweep.cli.command import run
 from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.records.answer import statistics_of
-from fpp_sweep.records.measurements import BLOCK_STATS_FILE
+from fpp_sweep.records.measurements import BLOCK_STATS_FILE, is_deterministic
 from fpp_sweep.report.comparison import compare_sweeps, hypervolume_corner
 from fpp_sweep.report.comparison_view import _cost_notes
+from fpp_sweep.report.formatting import format_interval
 from fpp_sweep.report.shared_images import CommonImages
 from fpp_sweep.report.trial_comparison import _shared_metrics, compare_trials
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, metric_value, to_bytes
 from fpp_sweep.statistics.bootstrap import sample_split
 from fpp_sweep.statistics.paired import compare as compare_pairs
+from fpp_sweep.statistics.paired import metric_interval
 from fpp_sweep.trial.artifacts import read_sums
 from tests.kit.measured import DATASETS, FAR_APART, World, write_measured_sweep
 from tests.kit.names import PLAIN, TPT
@@ -359,6 +361,8 @@ def test_trials_are_compared_on_average_and_by_dataset_in_two_families(capsys, s
     assert "$<$0.001" in latex
     on_val = run_compare(capsys, "far", "trial-0002", "trial-0003", "--split", "val")
     assert "trials were chosen by these images: optimistic" in " ".join(on_val.split())
+    interval = metric_interval(comparison.samples, "trial-0002", "ece")
+    assert format_interval("ece", interval) in text
 
 
 def test_seeds_change_no_record_whose_prompt_is_not_pretrained(sweeps):
@@ -367,6 +371,15 @@ def test_seeds_change_no_record_whose_prompt_is_not_pretrained(sweeps):
     far.write_trial(replace(plain, config={**plain.config, "prompt": "a photo of a"}))
     records = compare_trials(far, ["trial-0002", PLAIN]).samples.records
     assert {label: record.deterministic for label, record in records.items()} == {"trial-0002": False, PLAIN: True}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "seeds", "expected"),
+    [("a photo of a", (0,), True), ("a photo of a", (0, 1), False), ("fpp", (0,), False), ("fpp", (0, 1), False)],
+)
+def test_a_record_is_deterministic_with_a_prompt_of_words_and_one_seed(prompt, seeds, expected):
+    record = trial(2, accuracy=60.0, ece=10.0)
+    assert is_deterministic(replace(record, config={**record.config, "prompt": prompt}), seeds) is expected
 
 
 @pytest.mark.parametrize("names", [["trial-0002", TPT], [TPT, "trial-0002"]])

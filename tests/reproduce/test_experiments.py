@@ -142,6 +142,7 @@ def test_settings_are_the_models_preset_except_for_those_of_a_row(tmp_path):
         ("colums: []\n", "own.yaml:9: unknown key 'colums', did you mean 'columns'?"),
         ("grid: [{method: tpt}]\n", "own.yaml:9: unknown key 'grid'"),
         ("base: {fpp.gamma3: 1}\n", "own.yaml:9: base.fpp.gamma3: unknown setting 'fpp.gamma3'"),
+        ("alone: 'yes'\n", "own.yaml:9: alone: must be true or false ('yes')"),
         ("average: {}\n", "own.yaml:9: average: must be a list"),
         ("figure: {kind: pie}\n", "own.yaml:9: figure.kind: unknown kind 'pie'"),
     ],

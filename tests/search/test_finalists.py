@@ -6,12 +6,14 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.records.front import front_of
+from fpp_sweep.records.measurements import measure
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.search.choosing import choose_finalists, choose_for_test_split, compare_with_main_reference
 from fpp_sweep.search.finalists import FinalJobs, Job, final_plan, final_seeds, fresh_images
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.work import Finalists
 from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.statistics.paired import compare
 from fpp_sweep.trial.trial import Plan
 from tests.kit.measured import World, write_measured_sweep
 from tests.kit.names import PLAIN, TPT
@@ -149,6 +151,18 @@ def test_a_trial_with_the_predictions_of_zero_shot_has_no_comparison_with_it(sea
     trials = [same, searched_folder.trial("trial-0003")]
     comparisons = compare_with_main_reference(searched_folder, front_in(searched_folder), trials, "val")
     assert list(comparisons) == ["trial-0003"]
+
+
+def test_the_comparison_with_zero_shot_has_the_clearest_gain_in_standard_errors(searched_folder):
+    trials = [searched_folder.trial(name) for name in ("trial-0002", "trial-0003")]
+    comparisons = compare_with_main_reference(searched_folder, front_in(searched_folder), trials, "val")
+    zero_shot = searched_folder.trial(f"baseline-{PLAIN}")
+    samples = measure(searched_folder, [zero_shot, *trials], "val", ["accuracy", "ece"]).samples
+    for name, comparison in comparisons.items():
+        of_accuracy, of_ece = compare(samples, [(name, zero_shot.name)], ["accuracy", "ece"])
+        gains = [0.0, of_accuracy.value / of_accuracy.standard_error, -of_ece.value / of_ece.standard_error]
+        assert comparison.largest_t == pytest.approx(max(gains))
+    assert max(comparison.largest_t for comparison in comparisons.values()) > 1
 
 
 def test_trials_below_the_floor_are_finalists_if_all_trials_are_below_it(tmp_path):

@@ -42,7 +42,7 @@ from fpp_sweep.trial.trial import run_trial
 from fpp_sweep.tune import parse
 from tests.kit.measured import block_stats
 from tests.kit.names import PLAIN, named
-from tests.kit.records import sweep_info
+from tests.kit.records import split_result, sweep_info, trial
 from tests.kit.tasks import dataset_info
 from tests.kit.workers import executing
 
@@ -740,6 +740,16 @@ def test_continue_trials_finishes_a_stopped_trial(raced_sweep, worker, tmp_path)
     assert savings(list(records), "val").startswith("2 of 6 trials stopped early; ")
     not_stopped = [record for record in records if record.state != "stopped"]
     assert savings(not_stopped, "val") == "no trial was stopped early; nothing was saved"
+
+
+def test_savings_are_a_share_of_the_device_time_of_all_trials():
+    """Two trials of 100 s, 40 s of which adapt, and one that was stopped halfway after 30 s: 20 of 250 s are saved."""
+    costs = {"scenes": {"adapt": 40.0}}
+    result = replace(split_result(60.0, 10.0), device_seconds=100.0, costs=costs)
+    whole = [replace(trial(number), results={"val": result}) for number in range(2)]
+    stopped = replace(trial(2), state="stopped", results={}, held=30.0, fidelity=0.5, estimate=[60.0, 10.0])
+    line = savings([*whole, stopped], "val")
+    assert line.startswith("1 of 3 trials stopped early; that saved 17% of adaptation, 8% of all device time")
 
 
 @pytest.mark.parametrize("name", ["trial-0001", "trial-0099", f"baseline-{PLAIN}"])

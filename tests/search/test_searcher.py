@@ -56,6 +56,7 @@ class Sweep:
 
     def on_change(self, change):
         self.changes.append((change.record.name, change.record.state, change.split))
+        assert change.on_search_split == (change.split == self.space.search.split)
 
     def ask(self):
         self.asked += 1

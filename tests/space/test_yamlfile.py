@@ -118,3 +118,7 @@ def test_plain_values_get_paths_too():
 def test_a_config_with_any_text_is_read_back_unchanged(text):
     config = {"prompt": text, "adapt.lr": 1e-5, "fpp.gamma2": None}
     assert yaml.safe_load(config_text(config))["config"] == config
+
+
+def test_keys_are_written_in_their_order():
+    assert dump({"b": 1, "a": {"d": 2, "c": 3}}) == "b: 1\na:\n  d: 2\n  c: 3\n"

@@ -1,6 +1,7 @@
 """The needs of a worker: at most all cores of the machine, and a GPU if the machine has one."""
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,8 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep import worker_pool
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.worker_pool import gpus_of_a_worker, ray_session, session_cpus
+from fpp_sweep.workers import actors
+from fpp_sweep.workers.needs import WorkerNeeds
 from tests.kit.spaces import small_space
 
 
@@ -53,3 +56,14 @@ def test_a_verbose_sweep_has_a_verbose_session(monkeypatch, verbose):
 )
 def test_a_worker_gets_a_gpu_if_there_is_one_and_the_space_allows_it(work, gpus_of_session, gpus):
     assert gpus_of_a_worker(work, gpus_of_session) == gpus
+
+
+def test_the_user_reads_which_of_a_workers_needs_the_session_lacks(monkeypatch, tmp_path, capsys):
+    """Ray is not started: its pool is replaced by one that opens at once."""
+    needs = WorkerNeeds(workers=1, cpus=1.0, gpus=0.0, env={})
+    monkeypatch.setattr(worker_pool, "machines_of_session", list)
+    monkeypatch.setattr(worker_pool, "needs_of_workers", lambda *_, **__: (needs, "no machine has a GPU yet"))
+    monkeypatch.setattr(actors, "start_pool", lambda *_, **__: SimpleNamespace(open=lambda: "model"))
+    workers = worker_pool.start_workers(small_space(), Options(), tmp_path)
+    assert workers.model == "model"
+    assert "note: no machine has a GPU yet" in capsys.readouterr().err

@@ -30,6 +30,18 @@ def test_a_session_has_its_folder_inside_one_that_only_its_user_can_enter(monkey
     assert before == ray_constants.ENABLE_RAY_CLUSTER
 
 
+def test_ray_is_imported_for_the_number_of_gpus_after_its_environment_is_set(monkeypatch):
+    for name in session.ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+
+    def import_ray_session():
+        assert session.ENVIRONMENT.items() <= os.environ.items()
+        return SimpleNamespace(count_own_gpus=lambda: 2.0)
+
+    monkeypatch.setattr(session, "_import_ray_session", import_ray_session)
+    assert session.gpus_of_this_machine() == 2.0
+
+
 @pytest.mark.parametrize(
     ("clock", "difference"), [(900.0, -100.0), (1000.0, 0.0), (1005.0, 0.0), (1010.0, 0.0), (1110.0, 100.0)]
 )

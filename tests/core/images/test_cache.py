@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 from torch.nn import functional as F
 
 from fpp_sweep.core.images import chunks
-from fpp_sweep.core.images.cache import Entry, default_cache, unused
+from fpp_sweep.core.images.cache import Entry, default_cache, unused, unwritable
 from fpp_sweep.core.images.chunks import CHUNK, chunk_path, sample_digests
 from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.spec import keys
@@ -440,3 +440,13 @@ def test_a_run_that_waits_computes_the_chunk_of_a_run_that_is_killed(tmp_path):
         assert len(files(root)) == 5
         killed.kill()
         assert finish_run(waiting) == 6 * CHUNK
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(OSError(5, "Input/output error"), "Input/output error"), (OSError("no such lock"), "no such lock")],
+)
+def test_a_cache_that_cannot_be_used_is_refused_with_the_systems_reason(tmp_path, error, reason):
+    line = str(unwritable(tmp_path, error))
+    problem = f"{tmp_path}: the feature cache cannot be used ({reason})"
+    assert line == f"{problem}; keep it elsewhere with --set work.cache=DIR"
