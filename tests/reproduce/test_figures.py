@@ -2,11 +2,13 @@
 
 import csv
 import io
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.reproduce import figures
 from fpp_sweep.reproduce.experiment_files import find, load
 from fpp_sweep.reproduce.experiments import Figure
 from fpp_sweep.reproduce.figures import correlations, figure_of, figures_of_page, write_figure
@@ -187,3 +189,11 @@ def test_a_figure_of_an_unknown_column_is_refused_with_its_line(tmp_path):
     file.write_text("columns: [ece]\nrows: [{name: a}]\nfigure: {kind: scatter, x: sharpnes, y: [ece]}\n")
     with pytest.raises(ValueError, match=r"mine.yaml:3: figure: unknown column 'sharpnes'"):
         load(file)
+
+
+def test_only_rows_with_lines_have_a_style():
+    rows = [SimpleNamespace(name=name) for name in ("one", "two", "three")]
+    lines = [{"row": "three"}, {"row": "one"}, {"row": "one"}]
+    styled = figures._styled_rows(SimpleNamespace(rows=rows), lines)
+    assert [row.name for row, _ in styled] == ["one", "three"]
+    assert styled[0][1] != styled[1][1]

@@ -128,6 +128,18 @@ def test_each_stage_of_the_speed_has_a_rate_of_an_h100(bench, monkeypatch):
     assert proof_views.describe_rates(speed.figures, beside_h100=True).count("(H100: ") == len(speed.figures)
 
 
+def test_a_rate_counts_all_calls_but_the_first(monkeypatch):
+    """Each call takes 0.3 s of a clock that only calls move."""
+    clock = [0.0]
+
+    def work():
+        clock[0] += 0.3
+
+    monkeypatch.setattr(proof_views, "perf_counter", lambda: clock[0])
+    assert proof_views._rate(10, work) == pytest.approx(10 / 0.3)
+    assert clock == [pytest.approx(5 * 0.3)]
+
+
 def test_half_precision_has_another_tolerance(bench, monkeypatch):
     assert proof_checks.check_tower(bench, "fp16").state == "passed"
     monkeypatch.setitem(proof_checks.TOWER_TOLERANCE, "fp16", proof_checks.TOWER_TOLERANCE["float32"])

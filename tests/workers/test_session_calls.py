@@ -8,7 +8,8 @@ import ray
 from ray._private import ray_constants
 from ray.exceptions import GetTimeoutError
 
-from fpp_sweep.workers import ray_session, session
+from fpp_sweep.spec.errors import MachineError
+from fpp_sweep.workers import actors, ray_session, session
 
 
 def test_standard_error_is_silent_in_the_block_only(capfd):
@@ -40,6 +41,18 @@ def test_ray_is_imported_for_the_number_of_gpus_after_its_environment_is_set(mon
 
     monkeypatch.setattr(session, "_import_ray_session", import_ray_session)
     assert session.gpus_of_this_machine() == 2.0
+
+
+def test_a_pools_status_fails_at_once_if_rays_session_is_gone(monkeypatch):
+    """The scheduler is not asked, whose answer would take a minute."""
+
+    def session_is_gone():
+        raise MachineError("Ray's raylet (process 7) died; go on with --resume")
+
+    monkeypatch.setattr(actors, "require_session", session_is_gone)
+    pool = SimpleNamespace(scheduler=None, _ask=None)
+    with pytest.raises(MachineError, match="raylet"):
+        actors.Pool.status(pool)
 
 
 @pytest.mark.parametrize(
