@@ -185,3 +185,11 @@ def _slips(first: str, second: str) -> int:
             current.append(distance)
         before_previous, previous = previous, current
     return previous[-1]
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's text that is not empty, or else its type."""
+    for line in str(error).splitlines():
+        if line.strip():
+            return line.strip()
+    return type(error).__name__

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.compute.compiling import EAGER_CALLS
+from fpp_sweep.core.compute.compiling import EAGER_CALLS, Compiler
 from fpp_sweep.core.compute.memory import run_in_batches
 from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.errors import first_line
 from fpp_sweep.spec.specs import StagePrecision
 from fpp_sweep.trial import proof
 from fpp_sweep.trial.proof import CheckResult
@@ -110,9 +111,9 @@ def check_compiled_text(bench: Bench) -> CheckResult:
         context = bench.context(compiled)
     except Exception as error:
         return CheckResult(name=proof.COMPILED_TEXT, state="failed", text=f"torch.compile fails: {_reason(error)}")
-    failures: dict[object, str] = getattr(compiled.text.run, "failures", {})
-    for failure in failures.values():
-        return CheckResult(name=proof.COMPILED_TEXT, state="failed", text=failure)
+    runner = compiled.text.run
+    if isinstance(runner, Compiler) and runner.failures:
+        return CheckResult(name=proof.COMPILED_TEXT, state="failed", text="; ".join(runner.failures.values()))
     expected = bench.probabilities(bench.reference, catalogue.DEFAULT)
     figures = {
         "probabilities": _largest_difference(probabilities, expected),
@@ -141,4 +142,4 @@ def _judge_difference(
 
 def _reason(error: Exception) -> str:
     """Return the first sentence of an error's message; CUDA's go on with the memory of every process."""
-    return str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
+    return first_line(error).partition(". ")[0]

@@ -26,7 +26,7 @@ VIEW_SIZE, VIEWS_OF_IMAGE = 32, 5
 LONG_SIDES = ((1, 1), (1, 300), (300, 1), (640, 480), (1000, 40))  # sizes of images that are always checked
 WHOLE_VIEWS = 64  # views of an image in a sweep
 SPEED_SECONDS = 1.0  # length of each measurement of speed
-# what an H100 with 16 CPU cores reached on 2026-11-26 (benchmarks/RESULTS.md), printed beside another GPU's speed
+# speed of an H100 with 16 CPU cores, measured on 2026-11-26 (benchmarks/RESULTS.md); printed beside another GPU's
 H100_RATES = {
     "images/s, views by Pillow": 3.49,
     "images/s, views on the device": 67.2,

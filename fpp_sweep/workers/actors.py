@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fpp_sweep.records.log import write_line
 from fpp_sweep.spec import plugins
-from fpp_sweep.spec.errors import MachineError
+from fpp_sweep.spec.errors import MachineError, first_line
 from fpp_sweep.spec.keys import TaskKeys, of_config
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, TextSource, Validation, WorkerSpec
@@ -27,7 +27,6 @@ from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.store import TaskStore, folder_for
 from fpp_sweep.workers.needs import WorkerNeeds
-from fpp_sweep.workers.ray_session import first_line
 from fpp_sweep.workers.resources import draining_nodes, require_session, wait_released, wanted_workers
 from fpp_sweep.workers.scheduler import LostError, PendingRequest, Reply, TaskScheduler
 from fpp_sweep.workers.status import SchedulerStatus

@@ -15,7 +15,7 @@ from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from fpp_sweep.spec.errors import InputError, MachineError
+from fpp_sweep.spec.errors import InputError, MachineError, first_line
 from fpp_sweep.workers import token
 
 OBJECT_STORE = 200 * 2**20  # bytes, of a session of the driver: prompts and predictions are small
@@ -110,11 +110,3 @@ def _answer(reference: Any, began: float) -> dict[str, Any]:
     # the function read the clock at some time between the call and now
     time_here = min(max(readings["clock"], began), time.time())
     return readings | {"clock": readings["clock"] - time_here}
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's text that is not empty, or else its type."""
-    for line in str(error).splitlines():
-        if line.strip():
-            return line.strip()
-    return type(error).__name__

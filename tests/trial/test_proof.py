@@ -20,6 +20,7 @@ from fpp_sweep.trial import proof, proof_checks, proof_views, proving
 from fpp_sweep.trial.proof import CheckResult, DeviceKind, Proof
 from fpp_sweep.trial.proof_bench import Bench
 from fpp_sweep.trial.worker import Worker
+from tests.kit.compiling import break_torch_compile
 from tests.kit.waiting import LONG
 
 CPU = torch.device("cpu")
@@ -202,16 +203,7 @@ def test_a_compiled_text_tower_with_other_results_fails(bench, monkeypatch):
 @pytest.mark.parametrize("function", ["features", "_terms"])
 def test_a_function_that_torch_cannot_compile_fails_the_check_of_the_compiled_text_tower(bench, monkeypatch, function):
     """A stand-in for torch.compile fails on the text features, or on a step of pretraining."""
-
-    def compile_badly(compiled, **_):
-        def call(*arguments, **named):
-            if compiled.__name__ == function:
-                raise RuntimeError("no Triton")
-            return compiled(*arguments, **named)
-
-        return call
-
-    monkeypatch.setattr(torch, "compile", compile_badly)
+    break_torch_compile(monkeypatch, function, RuntimeError("no Triton"))
     result = proof_checks.check_compiled_text(bench)
     assert (result.state, result.text) == ("failed", f"torch.compile fails on {function}: no Triton")
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fpp_sweep.core.compute.memory import is_out_of_memory
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, first_line
 from fpp_sweep.spec.messages import warn_once
 
 P = ParamSpec("P")
@@ -103,8 +103,7 @@ class Compiler:
     def _run_eagerly(self, function: Callable[..., Any], error: Exception) -> None:
         """Never compile a function again that torch could not compile, and log why."""
         name = getattr(function, "__name__", str(function))
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        self.failures[function] = f"torch.compile fails on {name}: {reason}"
+        self.failures[function] = f"torch.compile fails on {name}: {first_line(error)}"
         warn_once(f"work.compile: {self.failures[function]}; it runs uncompiled from now on")
 
     def _require_same_thread(self) -> None:

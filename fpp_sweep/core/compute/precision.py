@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, first_line
 from fpp_sweep.spec.specs import StagePrecision
 
 # torch 2.9 warns about what `_set_float32_precision` must do for torch's own compiler, and about exact products
@@ -77,7 +77,7 @@ def _lacks_half(device: torch.device) -> str:
         ones = torch.ones(1, 1, 1, 1, dtype=torch.float16, device=device)
         torch.nn.functional.conv2d(ones @ ones, ones)
     except (RuntimeError, NotImplementedError) as error:
-        return str(error).partition("\n")[0] or type(error).__name__
+        return first_line(error)
     return ""
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fpp_sweep.core.compute.compiling import P, T
+from fpp_sweep.spec.errors import first_line
 
 # without it a compiler for GPUs rounds a product and the sum that follows only once
 ROUND_EACH_STEP = {"emulate_precision_casts": True}
@@ -60,7 +61,7 @@ class FusedRunner:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # no compiler, a GPU that is too old, too many shapes
-            self.fail(f"torch.compile failed ({str(error).partition(chr(10))[0] or type(error).__name__})")
+            self.fail(f"torch.compile failed ({first_line(error)})")
             return function(*arguments, **named)
         return result
 

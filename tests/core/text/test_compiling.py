@@ -25,6 +25,7 @@ from fpp_sweep.spec.config import AdaptConfig, FppConfig, ViewConfig
 from fpp_sweep.spec.messages import warn_once
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.trial.worker import Worker
+from tests.kit.compiling import break_torch_compile
 from tests.kit.datasets import painted_dataset
 from tests.kit.models import WordTokenizer, small_vit
 from tests.kit.texts import CLASSES, twins
@@ -207,17 +208,7 @@ def test_a_function_that_torch_cannot_compile_runs_eagerly_and_the_log_says_so_o
 
 
 def test_after_a_failed_compilation_a_function_runs_eagerly(monkeypatch, caplog):
-    """A stand-in for torch.compile fails at the first call of what it compiled, as a broken Triton does."""
-
-    def compile_badly(function, **_):
-        def call(*arguments):
-            if function is doubled:
-                raise RuntimeError("no Triton\nand a trace")
-            return function(*arguments)
-
-        return call
-
-    monkeypatch.setattr(torch, "compile", compile_badly)
+    break_torch_compile(monkeypatch, "doubled", RuntimeError("no Triton\nand a trace"))
     warn_once.cache_clear()
     compiler = Compiler(torch.device("cpu"), frozen=[], constant_types=(), eager_calls=0)
     for _ in range(2):
@@ -227,15 +218,7 @@ def test_after_a_failed_compilation_a_function_runs_eagerly(monkeypatch, caplog)
 
 
 def test_a_lack_of_memory_in_compiled_code_is_raised_and_does_not_end_compilation(monkeypatch):
-    def compile_badly(function, **_):
-        def call(*arguments):
-            if function is doubled:
-                raise torch.OutOfMemoryError("CUDA out of memory")
-            return function(*arguments)
-
-        return call
-
-    monkeypatch.setattr(torch, "compile", compile_badly)
+    break_torch_compile(monkeypatch, "doubled", torch.OutOfMemoryError("CUDA out of memory"))
     compiler = Compiler(torch.device("cpu"), frozen=[], constant_types=(), eager_calls=0)
     with pytest.raises(torch.OutOfMemoryError):
         compiler(doubled, torch.arange(3))
