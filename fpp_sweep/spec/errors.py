@@ -188,7 +188,11 @@ def _slips(first: str, second: str) -> int:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's text that is not empty, or else its type."""
+    """Return the first line of an exception's text that is not empty, or else its type.
+
+    >>> first_line(ValueError("\\n the cause\\nand a trace")), first_line(ValueError())
+    ('the cause', 'ValueError')
+    """
     for line in str(error).splitlines():
         if line.strip():
             return line.strip()

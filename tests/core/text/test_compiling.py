@@ -208,11 +208,12 @@ def test_a_function_that_torch_cannot_compile_runs_eagerly_and_the_log_says_so_o
 
 
 def test_after_a_failed_compilation_a_function_runs_eagerly(monkeypatch, caplog):
-    break_torch_compile(monkeypatch, "doubled", RuntimeError("no Triton\nand a trace"))
+    failed = break_torch_compile(monkeypatch, "doubled", RuntimeError("no Triton\nand a trace"))
     warn_once.cache_clear()
     compiler = Compiler(torch.device("cpu"), frozen=[], constant_types=(), eager_calls=0)
     for _ in range(2):
         assert compiler(doubled, torch.arange(3)).tolist() == [0, 2, 4]
+    assert failed == [doubled]  # its second call is no longer a compiled one
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == "work.compile: torch.compile fails on doubled: no Triton; it runs uncompiled from now on"
 
