@@ -33,6 +33,13 @@ class InputError(ValueError):
         super().__init__(message)
 
 
+class DeviceError(InputError):
+    """A device that cannot be used although torch supports its kind: it is absent, full or broken.
+
+    Another device of the same kind may work.
+    """
+
+
 class MachineError(OSError):
     """A failure of the machine, such as a full disk or a lost process; the input is not to blame."""
 

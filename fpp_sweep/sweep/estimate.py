@@ -7,12 +7,14 @@ device, with a few steps and a few images of each dataset.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -35,8 +37,10 @@ from fpp_sweep.sweep.costs import Costs
 from fpp_sweep.sweep.expected import ExpectedSweep, expected_configs
 from fpp_sweep.sweep.plan import check_plan
 from fpp_sweep.sweep.timing import Speed
-from fpp_sweep.sweep.worker_spec import worker_spec
+from fpp_sweep.sweep.worker_spec import cache_folder, worker_spec
+from fpp_sweep.trial.proving import proof_folder
 from fpp_sweep.trial.worker import Worker
+from fpp_sweep.workers.needs import WorkerNeeds
 
 
 def dry_run(spaces: Sequence[Space], worker_counts: Sequence[int] = ()) -> str:
@@ -68,7 +72,13 @@ def dry_run(spaces: Sequence[Space], worker_counts: Sequence[int] = ()) -> str:
 
 
 def _open_worker(space: Space, cache: str) -> Worker:
-    """Open a worker with an empty cache, so that the time for computing features is measured, not that for reading."""
+    """Open a worker whose cache has no features, so that the time for computing them is measured, not for reading.
+
+    The cache has the proofs of GPUs, which take longer than all that is measured.
+    """
+    proofs = proof_folder(cache_folder(space))
+    if proofs.is_dir():
+        shutil.copytree(proofs, proof_folder(Path(cache)))
     gpus = (space.work.gpus_per_worker or 1.0) if _uses_gpus(space.work) else 0.0
     return Worker(replace(worker_spec(space, gpus), cache=cache))
 
@@ -79,11 +89,13 @@ def _uses_gpus(work: Work) -> bool:
 
 def _workers_that_fit(work: Work) -> int:
     """Return how many workers this machine holds."""
+    machine = {"CPU": float(cores())}
+    gpus = 0.0
     if _uses_gpus(work):
-        workers = torch.cuda.device_count() / (work.gpus_per_worker or 1.0)
-    else:
-        workers = cores() / work.cpus_per_worker
-    return max(1, int(workers + 1e-9))
+        machine["GPU"] = float(torch.cuda.device_count())
+        gpus = work.gpus_per_worker or 1.0
+    needs = WorkerNeeds(workers=None, cpus=work.cpus_per_worker, gpus=gpus, env={})
+    return needs.workers_with_room([machine])
 
 
 def _expected_sweeps(spaces: Sequence[Space], worker: Worker) -> tuple[list[ExpectedSweep], list[str]]:

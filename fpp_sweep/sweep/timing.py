@@ -12,8 +12,10 @@ import numpy as np
 import torch
 
 from fpp_sweep.core.compute.memory import run_in_batches
+from fpp_sweep.core.images.choose_renderer import seconds_per_image
+from fpp_sweep.core.images.device_views import ViewRenderer
 from fpp_sweep.core.images.features import BATCH, view_bytes
-from fpp_sweep.core.images.reading import Reader
+from fpp_sweep.core.images.reading import Reader, Renderer
 from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
@@ -89,7 +91,10 @@ def _time_adaptation(worker: Worker, task: EvalTask) -> tuple[float, float]:
 
 
 def _time_features(worker: Worker, task: EvalTask) -> tuple[float, float]:
-    """Return the seconds for drawing all views of an image, and for a view in the image tower."""
+    """Return the seconds for drawing all views of an image, and for a view in the image tower.
+
+    What a GPU draws, or other processes draw while it computes, counts as far as it adds to the time of the tower.
+    """
     dataset, config = worker.datasets.open(task.dataset, task.split), task.config.views
     clip = worker.model.clip_for(task.config)
     reader = Reader.of(dataset, config, clip.preprocess, task.seed)
@@ -99,7 +104,6 @@ def _time_features(worker: Worker, task: EvalTask) -> tuple[float, float]:
     def draw(count: int) -> object:
         return [reader[index] for index in range(len(dataset) - count, len(dataset))]
 
-    seconds_per_image = _seconds_of_one(draw, images)
     size = clip.preprocess.size
     pixels = torch.randn(max(1, BATCH // config.count) * config.count, 3, size, size, device=clip.device)
     at_once = clip.text.memory.batch_size(len(pixels), view_bytes(clip))
@@ -108,7 +112,18 @@ def _time_features(worker: Worker, task: EvalTask) -> tuple[float, float]:
     def encode(count: int) -> object:
         return run_in_batches(clip.image_features, pixels[:count], at_once)
 
-    return seconds_per_image, _seconds_of_one(encode, len(pixels))
+    tower = _seconds_of_one(encode, len(pixels))
+    if clip.device.type == "cpu":
+        return _seconds_of_one(draw, images), tower
+    view_renderer = ViewRenderer(clip.preprocess, clip.device)
+    renderers: list[Renderer] = ["pillow"]
+    if clip.device_views != "off":
+        renderers.append("device")
+    seconds = []
+    for renderer in renderers:
+        drawn_by = replace(reader, renderer=renderer)
+        seconds.append(seconds_per_image(clip.image_features, drawn_by, view_renderer, 0, worker.model.image_readers))
+    return max(0.0, min(seconds) - config.count * tower), tower
 
 
 def _seconds_of_one(work: Callable[[int], object], most: int) -> float:

@@ -66,6 +66,8 @@ def require_precisions(space: Space) -> None:
     wanted = precisions(space)
     if wanted == ["float32"]:
         return
+    if space.work.device == "cuda" and space.work.gpus_per_worker != 0:
+        return
     from fpp_sweep.core.compute import devices, precision  # start-up time: load torch
 
     device = "cpu" if space.work.gpus_per_worker == 0 else devices.choose_device(space.work.device)

@@ -1,7 +1,8 @@
 """Adaptation to a shard of a dataset, and its predictions.
 
-This is a pure function of the task, the model and the data. The result is equal to the last bit however the work is cut
-and whichever worker repeats it.
+This is a pure function of the task, the model and the data. On a CPU the result is equal to the last bit however the
+work is cut and whichever worker repeats it. A GPU with more than about 20 classes may add in another order when it
+repeats the work (`index_add_`), which changes last bits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The proof of a device: the results of its checks, which decide for what the device may be used.
 
-The file of a proof is in the cache folder. A proof belongs to a kind of GPU, its driver, torch, Pillow and the engine.
-If one of them changes, the device is proven anew.
+The file of a proof is in the cache folder. A proof belongs to a kind of GPU, its driver, torch, cuDNN, Pillow and the
+code of the engine. If one of them changes, the device is proven anew.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fpp_sweep.core.models.clip import DeviceViews
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.files import write_json
 from fpp_sweep.spec.specs import StagePrecision
+from fpp_sweep.trial.code import code_digest
 
 FORMAT = 1  # format of the file
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
@@ -33,8 +34,8 @@ CheckState = Literal["passed", "failed", "noted"]  # a result that is noted limi
 
 
 def tower_check(precision: StagePrecision) -> str:
-    """Return the name of the check of the image tower in a precision."""
-    return f"image tower, {precision}"
+    """Return the name of the check of both towers in a precision."""
+    return f"towers, {precision}"
 
 
 # without these a device cannot be used at all
@@ -48,6 +49,7 @@ class DeviceKind:
     name: str
     driver: str
     torch_version: str
+    cudnn: str
     pillow: str
     engine: str
 
@@ -56,8 +58,14 @@ class DeviceKind:
         name, driver = platform.processor() or platform.machine(), ""
         if device.type == "cuda":
             name, driver = torch.cuda.get_device_name(device), _driver_version()
-        engine = f"engine {keys.ENGINE}, views {keys.VIEWS}"
-        return cls(name=name, driver=driver, torch_version=torch.__version__, pillow=PIL.__version__, engine=engine)
+        return cls(
+            name=name,
+            driver=driver,
+            torch_version=torch.__version__,
+            cudnn=str(torch.backends.cudnn.version()),
+            pillow=PIL.__version__,
+            engine=f"engine {keys.ENGINE}, views {keys.VIEWS}, code {code_digest()}",
+        )
 
     @property
     def file_name(self) -> str:

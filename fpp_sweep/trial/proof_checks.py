@@ -14,46 +14,72 @@ import torch
 from torch import Tensor
 
 from fpp_sweep.core.compute.compiling import EAGER_CALLS, Compiler
+from fpp_sweep.core.compute.devices import is_device_failure
 from fpp_sweep.core.compute.memory import run_in_batches
 from fpp_sweep.core.compute.precision import computing
+from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import first_line
 from fpp_sweep.spec.specs import StagePrecision
 from fpp_sweep.trial import proof
 from fpp_sweep.trial.proof import CheckResult
-from fpp_sweep.trial.proof_bench import PRETRAINING_STEPS, SAMPLES, Bench
+from fpp_sweep.trial.proof_bench import MANY_CLASSES, PRETRAINING_STEPS, SAMPLES, Bench, GradientForm
 
 # largest difference of a component of a unit feature; half precision and TF32 keep 10 bits of each factor
 TOWER_TOLERANCE: dict[StagePrecision, float] = {"float32": 1e-5, "tf32": 3e-3, "fp16": 3e-3}
-PROBABILITY_TOLERANCE = 1e-4  # largest difference of a class probability
+# largest difference of a class probability, and of a component of a gradient in relation to the largest component
+PROBABILITY_TOLERANCE = 1e-4
 CONTEXT_TOLERANCE = 1e-4  # largest difference of a component of a learned context; components are about 0.1
 COMPILED_TOLERANCE = 1e-4  # largest difference of a probability or a component with a compiled text tower
 TOO_MANY_BYTES = 2**48  # 256 TiB, more memory than any machine has
 LARGEST_BATCH = SAMPLES  # views that the check of memory pretends to have memory for
 
+# how the first gradient is computed for few images, for many, and for many if J does not fit on a GPU
+GRADIENT_FORMS: dict[str, GradientForm] = {
+    "backward pass": ByPullback,
+    "Jacobian": ByJacobian,
+    "Jacobian in main memory": partial(ByJacobian, on_host=True),
+}
+
 
 def check_tower(bench: Bench, precision: StagePrecision) -> CheckResult:
-    """Compare image features in a precision with the CPU's in float32."""
-    difference = _largest_difference(bench.tower_features(precision), bench.features.flatten(0, 1))
-    return _judge_difference(proof.tower_check(precision), "features", difference, TOWER_TOLERANCE[precision])
+    """Compare features of images and texts in a precision with the CPU's in float32."""
+    expected_texts = bench.text_features(bench.reference, "float32")
+    figures = {
+        "images": _largest_difference(bench.tower_features(precision), bench.features.flatten(0, 1)),
+        "texts": _largest_difference(bench.text_features(bench.clip, precision), expected_texts),
+    }
+    largest, tolerance = max(figures.values()), TOWER_TOLERANCE[precision]
+    return _judge_difference(proof.tower_check(precision), "features", largest, tolerance, figures)
 
 
 def check_methods(bench: Bench) -> CheckResult:
-    """Compare the probabilities of every method with the CPU's, both in float32."""
+    """Compare the probabilities of every method with the CPU's, and the forms of the first gradient, in float32."""
     differences = {}
     for name in catalogue.BUILT_IN:
         expected = bench.probabilities(bench.reference, name)
         differences[name] = _largest_difference(bench.probabilities(bench.clip, name), expected)
+    tpt, many = catalogue.DEFAULT, bench.many_classes
+    expected = bench.probabilities(bench.reference, tpt, many)
+    differences[f"{tpt}, {MANY_CLASSES}"] = _largest_difference(bench.probabilities(bench.clip, tpt, many), expected)
+    expected_gradients = bench.context_gradients(bench.reference, ByPullback)
+    scale = expected_gradients.abs().max()
+    for form, build in GRADIENT_FORMS.items():
+        gradients = bench.context_gradients(bench.clip, build)
+        differences[form] = _largest_difference(gradients / scale, expected_gradients / scale)
     worst = max(differences, key=lambda name: differences[name])
-    text = f"probabilities of {len(differences)} methods on {SAMPLES} images, the worst of {worst}"
+    text = f"{len(catalogue.BUILT_IN)} methods on {SAMPLES} images, the worst is {worst}"
     return _judge_difference(proof.METHODS, text, differences[worst], PROBABILITY_TOLERANCE, differences)
 
 
 def check_pretraining(bench: Bench) -> CheckResult:
-    """Compare the context after some steps of pretraining with the CPU's."""
-    difference = _largest_difference(bench.context(bench.clip), bench.context(bench.reference))
-    text = f"context after {PRETRAINING_STEPS} steps"
-    return _judge_difference(proof.PRETRAINING, text, difference, CONTEXT_TOLERANCE)
+    """Compare the contexts after some steps of pretraining with the CPU's, with few classes and with many."""
+    figures = {}
+    for dataset in (bench.dataset, bench.many_classes):
+        expected = bench.context(bench.reference, dataset)
+        figures[dataset.name] = _largest_difference(bench.context(bench.clip, dataset), expected)
+    text = f"contexts after {PRETRAINING_STEPS} steps"
+    return _judge_difference(proof.PRETRAINING, text, max(figures.values()), CONTEXT_TOLERANCE, figures)
 
 
 def check_repeat(bench: Bench) -> CheckResult:
@@ -61,6 +87,7 @@ def check_repeat(bench: Bench) -> CheckResult:
     computations: dict[str, Callable[[], Tensor]] = {
         "image tower": partial(bench.tower_features, "float32"),
         "pretraining": partial(bench.context, bench.clip),
+        f"pretraining, {MANY_CLASSES}": partial(bench.context, bench.clip, bench.many_classes),
     }
     for name in catalogue.BUILT_IN:
         computations[name] = partial(bench.probabilities, bench.clip, name)
@@ -78,6 +105,7 @@ def check_memory(bench: Bench) -> CheckResult:
 
     A batch of more than LARGEST_BATCH views requests more memory than any machine has.
     """
+    bench.clip.image_features(bench.pixels[:LARGEST_BATCH])  # raises if memory runs out by itself
     shortages = 0
 
     def features_of(batch: Tensor) -> Tensor:
@@ -110,6 +138,8 @@ def check_compiled_text(bench: Bench) -> CheckResult:
             probabilities = bench.probabilities(compiled, catalogue.DEFAULT)
         context = bench.context(compiled)
     except Exception as error:
+        if is_device_failure(error):
+            raise
         return CheckResult(name=proof.COMPILED_TEXT, state="failed", text=f"torch.compile fails: {_reason(error)}")
     runner = compiled.text.run
     if isinstance(runner, Compiler) and runner.failures:

@@ -12,8 +12,9 @@ from typing import get_args
 
 import torch
 
+from fpp_sweep.core.compute.devices import is_device_failure
 from fpp_sweep.core.compute.precision import require_precision_support
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, MachineError, first_line
 from fpp_sweep.spec.specs import StagePrecision
 from fpp_sweep.trial import proof, proof_checks, proof_views
 from fpp_sweep.trial.proof import CheckResult, DeviceKind, Proof
@@ -34,7 +35,8 @@ def proof_folder(cache: Path) -> Path:
 
 def prove_fully(device: torch.device, folder: Path, on_result: Callable[[CheckResult], None]) -> Proof:
     """Run all checks anew and store the proof."""
-    return _run_checks(_all_checks(device, DOCTOR_IMAGES), device, folder, on_result)
+    unproven = Proof(kind=DeviceKind.of(device), created="")
+    return _run_checks(_all_checks(device, DOCTOR_IMAGES), unproven, device, folder, on_result)
 
 
 def prove_once(device: torch.device, folder: Path, precisions: Iterable[StagePrecision], *, compiled: bool) -> Proof:
@@ -50,7 +52,7 @@ def prove_once(device: torch.device, folder: Path, precisions: Iterable[StagePre
     if not missing:
         return stored
     checks = {name: check for name, check in _all_checks(device, FIRST_SWEEP_IMAGES).items() if name in missing}
-    return _run_checks(checks, device, folder)
+    return _run_checks(checks, stored, device, folder)
 
 
 def require_proven(proven: Proof, precisions: Iterable[StagePrecision], folder: Path) -> None:
@@ -94,11 +96,14 @@ def _ignore(_: CheckResult) -> None:
 
 
 def _run_checks(
-    checks: Mapping[str, Check], device: torch.device, folder: Path, on_result: Callable[[CheckResult], None] = _ignore
+    checks: Mapping[str, Check],
+    proven: Proof,
+    device: torch.device,
+    folder: Path,
+    on_result: Callable[[CheckResult], None] = _ignore,
 ) -> Proof:
-    """Run checks; store the proof after each check, so that a process that dies loses one result at most."""
+    """Add results of checks to a proof; store it after each check, so that a process that dies loses one at most."""
     bench = Bench(device=device)
-    proven = proof.read_proof(folder, DeviceKind.of(device))
     for name, check in checks.items():
         result = _run_check(name, check, bench)
         on_result(result)
@@ -108,11 +113,17 @@ def _run_checks(
 
 
 def _run_check(name: str, check: Check, bench: Bench) -> CheckResult:
-    """Return the result of a check with its duration; a check that raises has failed."""
+    """Return the result of a check with its duration; a check that raises has failed.
+
+    Raise MachineError if the device is full or broken, which says nothing about other devices of its kind.
+    """
     began = perf_counter()
     try:
         result = check(bench)
     except Exception as error:
+        if is_device_failure(error):
+            problem = f"{bench.device}: the check `{name}` could not run: {first_line(error)}"
+            raise MachineError(f"{problem}; free or replace the device, then start again") from error
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         result = CheckResult(name=name, state="failed", text=reason[:REASON_LIMIT])
     return replace(result, seconds=perf_counter() - began)

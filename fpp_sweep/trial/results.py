@@ -13,10 +13,11 @@ from safetensors.numpy import load, save
 
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import ClassBins, Predictions
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import DeviceError, InputError
 from fpp_sweep.spec.messages import masked, masked_lines
 
-MACHINE_ERRORS = MemoryError, OSError, RuntimeError  # torch raises the last one: CUDA, cuDNN, oneDNN, dead loaders
+# torch raises RuntimeError for CUDA, cuDNN, oneDNN and dead loaders
+MACHINE_ERRORS = MemoryError, OSError, RuntimeError, DeviceError
 SMALL_INTEGERS = (np.int8, np.int16, np.int32)
 SHRUNK = "shrunk"  # array in a stored result: the names of the arrays that were int64 before they were stored
 BIN_PREFIX, COLUMN_PREFIX = "bins_", "column_"  # prefixes of the names of arrays in a stored result

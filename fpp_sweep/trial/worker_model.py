@@ -16,7 +16,7 @@ import numpy as np
 import PIL
 import torch
 
-from fpp_sweep.core.compute.compiling import eagerly
+from fpp_sweep.core.compute.compiling import Compiler, eagerly
 from fpp_sweep.core.compute.devices import choose_device
 from fpp_sweep.core.compute.memory import MemoryBudget, explain_out_of_memory
 from fpp_sweep.core.compute.precision import computing, require_precision_support
@@ -24,16 +24,12 @@ from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.prompt import open_prompt, with_deep_prompts
-from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.process import readers
 from fpp_sweep.spec.specs import ModelInfo, StagePrecision, WorkerSpec
+from fpp_sweep.trial.code import code_digest
 from fpp_sweep.trial.proof import COMPILED_TEXT, Proof
 from fpp_sweep.trial.proving import proof_folder, prove_once, require_proven
-
-# code of the package that can change the bits of a result
-CODE_FOLDERS = "core", "tiny", "trial"
-CODE_FILES = "spec/catalogue.py", "spec/config.py", "spec/tasks.py"
 
 
 class WorkerModel:
@@ -80,7 +76,7 @@ class WorkerModel:
             clip = load(self._spec.model, str(self.device))
         except RuntimeError as error:
             raise explain_out_of_memory(error, self.device) from error
-        memory = MemoryBudget.available(self.device, self._spec.share)
+        memory = MemoryBudget.available(self.device, self._spec.share, self._spec.machine_share)
         clip = replace(clip, text=replace(clip.text, memory=memory))
         if proof is not None:
             clip = replace(clip, device_views=proof.device_views)
@@ -106,7 +102,7 @@ class WorkerModel:
             return 0
         if self.clip.name == "tiny":  # the images of its datasets are rendered, not read
             return 0
-        return readers(self._spec.share)
+        return readers(self._spec.machine_share)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -114,6 +110,14 @@ class WorkerModel:
         if self.proof is None:
             return ()
         return tuple(self.proof.notes())
+
+    @property
+    def compile_notes(self) -> tuple[str, ...]:
+        """Lines for the user: a line for each function that torch could not compile since the model was loaded."""
+        run = self.clip.text.run
+        if isinstance(run, Compiler):
+            return tuple(run.notes())
+        return ()
 
     def info(self) -> ModelInfo:
         features = "float32" if self._spec.float32_cache else "float16"
@@ -159,23 +163,13 @@ class WorkerModel:
 
 def made_with() -> str:
     """Return a text with the versions of code, libraries and processor, each of which can change last bits."""
-    package = Path(keys.__file__).parents[1]
-    code = [path.read_text() for path in code_files(package)]
     libraries = [
         f"torch {torch.__version__}",
         f"numpy {np.__version__}",
         f"pillow {PIL.__version__}",
         f"open_clip {version('open_clip_torch')}",
     ]
-    return ", ".join([f"code {keys.digest(*code, length=8)}", *libraries, _processor()])
-
-
-def code_files(package: Path) -> list[Path]:
-    """Return the files of the package whose code can change the bits of a result."""
-    files = [package / name for name in CODE_FILES]
-    for folder in CODE_FOLDERS:
-        files += sorted((package / folder).rglob("*.py"))
-    return files
+    return ", ".join([f"code {code_digest()}", *libraries, _processor()])
 
 
 def _processor() -> str:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.store import TaskStore, folder_for
 from fpp_sweep.workers.needs import WorkerNeeds
-from fpp_sweep.workers.resources import draining_nodes, require_session, wait_released, wanted_workers
+from fpp_sweep.workers.resources import draining_nodes, require_session, share_of_machine, wait_released, wanted_workers
 from fpp_sweep.workers.scheduler import LostError, PendingRequest, Reply, TaskScheduler
 from fpp_sweep.workers.status import SchedulerStatus
 
@@ -71,6 +71,8 @@ class WorkerActor:
         self._bar: Bar | None = None
         self._start_failure: TaskFailed | None = None
         try:
+            if spec.device == "cuda":
+                spec = replace(spec, machine_share=share_of_machine())
             self._loaded_worker = Worker(spec, self._show_progress)
         except Exception as error:
             self._start_failure = TaskFailed.of(error)

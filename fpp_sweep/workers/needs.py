@@ -29,10 +29,20 @@ class WorkerNeeds:
         return "CPU", self.cpus
 
     def workers_with_room(self, machines: Sequence[Resources]) -> int:
-        """Return how many workers the resources of all machines suffice for; at least one."""
-        kind, amount = self.scarce
-        total = sum(machine.get(kind, 0.0) for machine in machines)
-        return max(1, int(total / amount + ROUNDING))
+        """Return how many workers the machines have room for; at least one."""
+        return max(1, sum(self._workers_on(machine) for machine in machines))
+
+    def _workers_on(self, machine: Resources) -> int:
+        """Return how many workers one machine has room for; a worker has no parts of two GPUs."""
+        counts = []
+        if self.cpus:
+            counts.append(int(machine.get("CPU", 0.0) / self.cpus + ROUNDING))
+        gpus = machine.get("GPU", 0.0)
+        if 0 < self.gpus < 1:
+            counts.append(int(gpus) * int(1 / self.gpus + ROUNDING))
+        elif self.gpus:
+            counts.append(int(gpus / self.gpus + ROUNDING))
+        return min(counts, default=0)
 
 
 def require_room(machines: Sequence[Resources], needs: WorkerNeeds, *, may_grow: bool) -> str | None:

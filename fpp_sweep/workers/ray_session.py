@@ -71,6 +71,7 @@ def end() -> None:
 
 
 def machines_of_session() -> list[dict[str, float]]:
+    """Return the resources of each machine that is up."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 

@@ -11,6 +11,7 @@ import ray
 
 from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.workers.needs import ROUNDING, WorkerNeeds
+from fpp_sweep.workers.ray_session import machines_of_session
 
 RELEASE_TIMEOUT = 15.0  # seconds; a killed worker that still holds its resources then is not waited for
 
@@ -19,7 +20,17 @@ def wanted_workers(needs: WorkerNeeds) -> int:
     """Return how many workers there should be on the machines that are up now; at least one."""
     if needs.workers is not None:
         return needs.workers
-    return needs.workers_with_room([ray.cluster_resources()])
+    return needs.workers_with_room(machines_of_session())
+
+
+def share_of_machine() -> float:
+    """Return the share of its machine's GPUs that Ray has assigned to this process."""
+    context = ray.get_runtime_context()
+    assigned = context.get_assigned_resources()["GPU"]
+    for node in ray.nodes():
+        if node["NodeID"] == context.get_node_id():
+            return float(assigned / node["Resources"]["GPU"])
+    return 1.0
 
 
 def draining_nodes() -> Collection[str]:

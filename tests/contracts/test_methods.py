@@ -366,6 +366,16 @@ def test_a_plugin_that_breaks_the_contract_is_refused_with_the_reason(method):
     assert re.match(rf"method mine( \(plugin:\d+\))?: {re.escape(method.__doc__)}", str(raised.value))
 
 
+def test_a_plugin_is_checked_without_compiled_code_which_belongs_to_another_thread():
+    def refuse(*_):
+        raise RuntimeError("CUDA graphs must be built and replayed in the thread that made their compiler")
+
+    graphs = replace(CLIP, text=replace(CLIP.text, run=refuse))
+    row = plugin_row(RunningMean)
+    with registered(row):
+        check_method(graphs, row, PluginGuard(), LONG)
+
+
 def test_a_plugin_that_depends_on_earlier_samples_must_be_registered_as_stateful():
     with pytest.raises(InputError, match="depend on the samples before; register it with stateful=True"):
         check(plugin_row(RunningMean, stateful=False))

@@ -5,6 +5,7 @@ import re
 from argparse import ArgumentTypeError
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -33,6 +34,7 @@ from fpp_sweep.sweep.estimate import dry_run
 from fpp_sweep.sweep.expected import ExpectedSweep, expected_configs, sample_point
 from fpp_sweep.sweep.plan import make_plan
 from fpp_sweep.sweep.worker_spec import worker_spec
+from fpp_sweep.trial.proving import proof_folder
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.trial.worker import Worker
 from fpp_sweep.tune import worker_counts
@@ -282,6 +284,7 @@ def test_the_expected_number_of_workers_fills_the_gpus(monkeypatch, gpus_per_wor
 
     two_gpus = SimpleNamespace(is_available=lambda: True, device_count=lambda: 2)
     monkeypatch.setattr(estimate, "torch", SimpleNamespace(cuda=two_gpus))
+    monkeypatch.setattr(estimate, "cores", lambda: 16)
     monkeypatch.setattr(estimate, "worker_spec", worker_spec_on_cpu)
     monkeypatch.setattr(estimate, "busy_cores", lambda count: nullcontext())
     monkeypatch.setattr(timing, "measure", lambda worker, start, dataset: SPEED)
@@ -289,6 +292,25 @@ def test_the_expected_number_of_workers_fills_the_gpus(monkeypatch, gpus_per_wor
     text = dry_run([parse_space(TWO_DATASETS, "space.yaml", overrides)])
     assert shares == [share]
     assert words in text
+
+
+def test_a_dry_run_uses_the_proofs_of_gpus_and_leaves_the_cache_alone(tmp_path, monkeypatch):
+    proofs = proof_folder(tmp_path / "cache")
+    proofs.mkdir(parents=True)
+    (proofs / "gpu.json").write_text("{}")
+    found = []
+    open_worker = estimate._open_worker
+
+    def record(space, cache):
+        worker = open_worker(space, cache)
+        found.extend(file.name for file in proof_folder(Path(worker.spec.cache)).iterdir())
+        return worker
+
+    monkeypatch.setattr(estimate, "_open_worker", record)
+    monkeypatch.setattr(timing, "measure", lambda worker, start, dataset: SPEED)
+    dry_run([parse_space(TWO_DATASETS, "space.yaml", [f"work.cache={tmp_path}/cache", "work.gpus_per_worker=0"])])
+    assert found == ["gpu.json"]
+    assert [file.name for file in (tmp_path / "cache").iterdir()] == ["proofs"]
 
 
 VIEWS = preset("tiny").views.count

@@ -7,18 +7,25 @@ import sys
 
 import pytest
 
+from fpp_sweep.core.compute import devices
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.node_checks import shared_environment
 from fpp_sweep.sweep.notify import Notifier
 from fpp_sweep.sweep.preflight import check_before_start
+from fpp_sweep.sweep.worker_spec import require_precisions
 from fpp_sweep.tracking import check_address
 from fpp_sweep.workers.addresses import require_reachable
 from tests.kit.datasets import build_folders
 from tests.kit.disks import mounted
 from tests.kit.spaces import small_space
 from tests.kit.stores import free_port
+
+
+def test_the_driver_of_workers_on_gpus_opens_no_gpu_itself(monkeypatch):
+    monkeypatch.setattr(devices, "choose_device", lambda name: pytest.fail("opened"))
+    require_precisions(small_space("work.device=cuda", "base.precision=tf32"))
 
 
 @pytest.fixture(scope="module")

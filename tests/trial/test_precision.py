@@ -272,3 +272,18 @@ def test_a_worker_refuses_to_start_if_its_device_lacks_a_precision(make_worker):
         worker.model_info()
     with pytest.raises(TaskFailed, match="precision tf32: needs a GPU"):
         make_worker(limit=8).run(task_of(precision="tf32"), ())
+
+
+def test_a_full_device_is_not_taken_for_one_without_half_precision(monkeypatch):
+    conv2d = torch.nn.functional.conv2d
+
+    def fail(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    _lacks_half.cache_clear()
+    monkeypatch.setattr(torch.nn.functional, "conv2d", fail)
+    with pytest.raises(torch.OutOfMemoryError), computing("fp16", CPU):
+        pass
+    monkeypatch.setattr(torch.nn.functional, "conv2d", conv2d)
+    with computing("fp16", CPU):
+        pass

@@ -3,6 +3,7 @@
 import json
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from fpp_sweep.core.compute import memory
 from fpp_sweep.core.compute.compiling import Compiler
 from fpp_sweep.core.images import device_views, fused_kernels
 from fpp_sweep.core.models.loading import load
+from fpp_sweep.core.text import packing
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.messages import warn_once
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.sweep.device_report import print_proof
@@ -24,7 +26,7 @@ from tests.kit.compiling import break_torch_compile
 from tests.kit.waiting import LONG
 
 CPU = torch.device("cpu")
-KIND = DeviceKind(name="GPU X", driver="1.2", torch_version="2.9", pillow="12", engine="engine 2, views 2")
+KIND = DeviceKind(name="GPU X", driver="1.2", torch_version="2.9", cudnn="9", pillow="12", engine="engine 2, views 2")
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +161,47 @@ def test_a_shortage_of_memory_that_is_not_recognised_fails(bench, monkeypatch):
     assert result.text.startswith("a shortage of memory was not survived")
 
 
+def test_a_shortage_that_the_check_did_not_provoke_is_no_failed_check(bench, monkeypatch):
+    def fill(clip, pixels):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(type(bench.clip), "image_features", fill)
+    with pytest.raises(torch.OutOfMemoryError):
+        proof_checks.check_memory(bench)
+
+
+@pytest.mark.parametrize("form", proof_checks.GRADIENT_FORMS)
+def test_a_wrong_form_of_the_first_gradient_fails_the_check_of_methods(bench, monkeypatch, form):
+    monkeypatch.setattr(catalogue, "BUILT_IN", ("zero_shot",))
+    assert proof_checks.check_methods(bench).state == "passed"
+    build = proof_checks.GRADIENT_FORMS[form]
+
+    def build_wrongly(texts, context):
+        first = build(texts, context)
+        return SimpleNamespace(features=first.features, backward=lambda gradients: 1.001 * first.backward(gradients))
+
+    monkeypatch.setitem(proof_checks.GRADIENT_FORMS, form, build_wrongly)
+    failed = proof_checks.check_methods(bench)
+    assert failed.state == "failed"
+    assert f"the worst is {form}" in failed.text
+
+
+def test_methods_are_checked_with_attention_in_one_group_and_in_several(bench, monkeypatch):
+    groups = set()
+    attention_mask = packing._attention_mask
+
+    def record(*arguments):
+        mask = attention_mask(*arguments)
+        groups.add(mask.groups)
+        return mask
+
+    monkeypatch.setattr(packing, "_attention_mask", record)
+    monkeypatch.setattr(catalogue, "BUILT_IN", (catalogue.DEFAULT,))
+    proof_checks.check_methods(bench)
+    assert min(groups) == 1
+    assert max(groups) > 1
+
+
 def test_the_text_of_a_failed_check_has_the_first_line_of_the_error(bench, monkeypatch):
     def fail(*_):
         raise RuntimeError("the cause\nand a trace")
@@ -171,7 +214,7 @@ def test_differences_between_two_runs_are_noted_and_restrict_nothing(bench, monk
     monkeypatch.setattr(catalogue, "BUILT_IN", ("zero_shot",))
     same = proof_checks.check_repeat(bench)
     assert same.state == "passed"
-    assert same.figures == {"image tower": 0.0, "pretraining": 0.0, "zero_shot": 0.0}
+    assert same.figures == {"image tower": 0.0, "pretraining": 0.0, "pretraining, compositions": 0.0, "zero_shot": 0.0}
     probabilities, calls = Bench.probabilities, []
 
     def drift(self, clip, method):
@@ -208,14 +251,46 @@ def test_a_function_that_torch_cannot_compile_fails_the_check_of_the_compiled_te
     assert (result.state, result.text) == ("failed", f"torch.compile fails on {function}: no Triton")
 
 
+UNPROVEN = Proof(kind=DeviceKind.of(CPU), created="")
+
+
 def test_a_check_that_raises_has_failed(tmp_path):
     def check(bench):
-        raise RuntimeError("CUDA error: an illegal memory access")
+        raise RuntimeError("no kernel for this architecture")
 
-    proven = proving._run_checks({"views": check}, CPU, tmp_path)
+    proven = proving._run_checks({"views": check}, UNPROVEN, CPU, tmp_path)
     assert [(result.state, result.text) for result in proven.checks] == [
-        ("failed", "RuntimeError: CUDA error: an illegal memory access")
+        ("failed", "RuntimeError: no kernel for this architecture")
     ]
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory. 2 GiB"), RuntimeError("CUDA error: uncorrectable ECC error")]
+)
+def test_a_full_or_broken_device_is_no_failed_check(tmp_path, few_checks, monkeypatch, error):
+    ran, _ = few_checks
+    all_checks = proving._all_checks
+
+    def check(bench):
+        raise error
+
+    monkeypatch.setattr(proving, "_all_checks", lambda *_: {**all_checks(*_), proof.METHODS: check})
+    with pytest.raises(MachineError, match="cpu: the check `method rows` could not run: CUDA") as raised:
+        proving.prove_once(CPU, tmp_path, ["float32"], compiled=False)
+    assert str(raised.value).endswith("; free or replace the device, then start again")
+    monkeypatch.setattr(proving, "_all_checks", all_checks)
+    ran.clear()
+    proven = proving.prove_once(CPU, tmp_path, ["float32"], compiled=False)
+    assert proof.METHODS in ran
+    assert not proven.failures(proof.REQUIRED)
+
+
+def test_doctors_proof_keeps_no_result_of_an_earlier_one(tmp_path, few_checks):
+    stale = UNPROVEN.with_results([check_result("a check that no longer exists", "failed")], "2026-01-01")
+    proof.write_proof(tmp_path, stale)
+    proven = proving.prove_fully(CPU, tmp_path, lambda result: None)
+    assert {result.state for result in proven.checks} == {"passed"}
+    assert proof.read_proof(tmp_path, proven.kind) == proven
 
 
 @pytest.fixture
@@ -252,6 +327,7 @@ def test_a_kind_of_device_is_proven_once_and_again_after_a_change(tmp_path, few_
         {"name": "GPU Y"},
         {"driver": "9"},
         {"torch_version": "3"},
+        {"cudnn": "90"},
         {"pillow": "99"},
         {"engine": "engine 99"},
     ):
@@ -260,7 +336,7 @@ def test_a_kind_of_device_is_proven_once_and_again_after_a_change(tmp_path, few_
         proving.prove_once(CPU, tmp_path, ["float32"], compiled=False)
         assert len(ran) == 5
         ran.clear()
-    assert len(list(tmp_path.glob("*.json"))) == 6
+    assert len(list(tmp_path.glob("*.json"))) == 7
 
 
 def test_a_damaged_report_is_made_anew(tmp_path, few_checks):

@@ -11,7 +11,7 @@ import fpp_sweep
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.sweep.worker_spec import shared_results
-from fpp_sweep.trial import worker_model
+from fpp_sweep.trial import code
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore, file_of, folder_for, is_whole
 from fpp_sweep.trial.worker_model import made_with
@@ -146,17 +146,17 @@ def test_results_of_other_libraries_are_not_found(tmp_path, shared):
 def test_results_are_marked_with_code_libraries_and_processor(tmp_path, monkeypatch):
     assert all(name in made_with() for name in ("code ", "torch ", "numpy ", "pillow "))
     file = tmp_path / "code.py"
-    monkeypatch.setattr(worker_model, "code_files", lambda package: [file])
+    monkeypatch.setattr(code, "code_files", lambda package: [file])
     marks = set()
-    for code in ("x = 1", "x = 2"):
-        file.write_text(code)
+    for text in ("x = 1", "x = 2"):
+        file.write_text(text)
         marks.add(made_with())
     assert len(marks) == 2
 
 
 def test_results_are_marked_with_all_code_that_can_change_them():
     package = Path(fpp_sweep.__file__).parent
-    files = {str(file.relative_to(package)) for file in worker_model.code_files(package)}
+    files = {str(file.relative_to(package)) for file in code.code_files(package)}
     assert {"core/fpp.py", "core/methods/tpt.py", "trial/adapting.py", "tiny/world.py", "spec/config.py"} <= files
     assert not [file for file in files if not (package / file).is_file()]
     assert "report/page.py" not in files

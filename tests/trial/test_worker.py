@@ -21,6 +21,7 @@ from fpp_sweep.trial import worker as worker_module
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.trial import ImageRange, join_shards
 from fpp_sweep.trial.worker import Worker
+from tests.kit.compiling import break_torch_compile
 from tests.kit.datasets import jpeg, write_image
 from tests.kit.long_forms import short_and_long
 from tests.kit.names import DYNAPROMPT, PLAIN, TPT
@@ -137,11 +138,11 @@ def test_the_cost_of_image_features_belongs_to_the_task_that_computed_them(make_
         ("tiny", "cuda", 1.0, None, 0),
     ],
 )
-def test_the_number_of_processes_that_read_images_fits_the_share_of_the_gpu(
+def test_the_number_of_processes_that_read_images_fits_the_share_of_the_machine(
     model, device, share, loaders_setting, loaders, monkeypatch
 ):
     monkeypatch.setattr("fpp_sweep.spec.process.cores", lambda: 16)
-    worker = Worker(WorkerSpec(model=model, share=share, loaders=loaders_setting))
+    worker = Worker(WorkerSpec(model=model, machine_share=share, loaders=loaders_setting))
     worker.model.clip = SimpleNamespace(name=model, device=torch.device(device))
     assert worker.model.image_readers == loaders
 
@@ -319,3 +320,11 @@ def test_a_description_has_the_order_of_the_files(make_worker):
 @pytest.mark.parametrize("float32_cache", [False, True])
 def test_the_cache_has_the_type_that_the_space_wants(make_worker, float32_cache):
     assert make_worker(float32_cache=float32_cache).cache.exact == float32_cache
+
+
+def test_the_result_of_a_task_says_what_torch_could_not_compile(tmp_path, monkeypatch):
+    break_torch_compile(monkeypatch, "features", RuntimeError("no Triton"))
+    worker = Worker(WorkerSpec(model="tiny", cache=str(tmp_path), device="cpu", compile=True))
+    worker.clip.text.run._eager_calls = 0
+    result = worker.run(evaluation(dataset="scenes", stop=4, **{"views.count": 2}), (), "")
+    assert result.notes == ("work.compile: torch.compile fails on features: no Triton; it runs uncompiled from now on",)

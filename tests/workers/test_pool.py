@@ -69,18 +69,37 @@ def test_the_bar_of_a_worker_prints_nothing_because_the_driver_shows_it(capsys):
 @pytest.mark.parametrize(
     ("needs", "machines", "workers"),
     [
-        ({}, {"CPU": 4.0, "GPU": 2.0}, 4),
-        ({"cpus": 3.0}, {"CPU": 8.0}, 2),
-        ({"cpus": 0.1}, {"CPU": 0.3}, 3),  # in floating point, 0.3 / 0.1 is slightly less than 3
-        ({"gpus": 0.5}, {"CPU": 4.0, "GPU": 2.0}, 4),
-        ({"cpus": 8.0}, {"CPU": 4.0}, 1),  # a larger machine may join
-        ({"gpus": 1.0}, {"CPU": 4.0}, 1),
-        ({"workers": 7}, {"CPU": 4.0}, 7),
+        ({}, [{"CPU": 4.0, "GPU": 2.0}], 4),
+        ({"cpus": 3.0}, [{"CPU": 8.0}], 2),
+        ({"cpus": 3.0}, [{"CPU": 4.0}, {"CPU": 4.0}, {"CPU": 7.0}], 4),  # no worker has cores of two machines
+        ({"cpus": 0.1}, [{"CPU": 0.3}], 3),  # in floating point, 0.3 / 0.1 is slightly less than 3
+        ({"gpus": 0.5}, [{"CPU": 4.0, "GPU": 2.0}], 4),
+        ({"gpus": 0.4}, [{"CPU": 64.0, "GPU": 8.0}], 16),  # and none has parts of two GPUs
+        ({"gpus": 0.6}, [{"CPU": 64.0, "GPU": 2.0}], 2),
+        ({"gpus": 2.0}, [{"CPU": 64.0, "GPU": 3.0}, {"CPU": 64.0, "GPU": 3.0}], 2),
+        ({"cpus": 4.0, "gpus": 0.125}, [{"CPU": 16.0, "GPU": 1.0}], 4),
+        ({"cpus": 0.0, "gpus": 1.0}, [{"CPU": 4.0, "GPU": 2.0}, {"CPU": 4.0}], 2),
+        ({"cpus": 8.0}, [{"CPU": 4.0}], 1),  # a larger machine may join
+        ({"gpus": 1.0}, [{"CPU": 4.0}], 1),
+        ({"workers": 7}, [{"CPU": 4.0}], 7),
     ],
 )
 def test_the_machines_decide_the_number_of_workers_unless_it_is_given(monkeypatch, needs, machines, workers):
-    monkeypatch.setattr(ray, "cluster_resources", lambda: machines)
+    nodes = [{"Resources": machine, "Alive": True} for machine in machines]
+    monkeypatch.setattr(ray, "nodes", lambda: [*nodes, {"Resources": {"CPU": 64.0, "GPU": 8.0}, "Alive": False}])
     assert wanted_workers(replace(ONE_CPU, **{"workers": None, **needs})) == workers
+
+
+def test_a_worker_beside_a_gpu_may_use_as_much_of_its_machine_as_of_its_gpus(monkeypatch, tmp_path):
+    """Ray is replaced by one that has put the worker on the larger of two machines."""
+    context = SimpleNamespace(get_assigned_resources=lambda: {"CPU": 1.0, "GPU": 0.5}, get_node_id=lambda: "large")
+    nodes = [
+        {"NodeID": name, "Resources": {"CPU": 64.0, "GPU": gpus}} for name, gpus in (("small", 1.0), ("large", 8.0))
+    ]
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    actor = WorkerActor(WorkerSpec(model="tiny", device="cuda", cache=str(tmp_path)))
+    assert actor._worker.spec.machine_share == 0.5 / 8
 
 
 @pytest.mark.parametrize(

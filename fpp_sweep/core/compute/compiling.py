@@ -43,8 +43,8 @@ class Compiler:
     A function that torch cannot compile runs eagerly from then on, and a line of the log says so.
 
     Torch recompiles for every new value of a plain number, so numbers that vary must be tensors. Torch would also trace
-    into an `lru_cache`, so a cached value must be an argument. Use one Compiler per process, because torch counts
-    shapes per process.
+    into an `lru_cache`, so a cached value must be an argument. Torch counts shapes per process, so a new Compiler makes
+    torch forget what others have compiled; use one at a time.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class Compiler:
         self._compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._shapes: dict[Callable[..., Any], set[Hashable]] = defaultdict(set)
         self.failures: dict[Callable[..., Any], str] = {}  # functions that torch could not compile, and why
+        torch.compiler.reset()
         try:
             self._compile(torch.neg)(torch.ones(1, device=device))
         except Exception as error:  # a C++ compiler or Triton is missing, the GPU is too old, ...
@@ -104,7 +105,11 @@ class Compiler:
         """Never compile a function again that torch could not compile, and log why."""
         name = getattr(function, "__name__", str(function))
         self.failures[function] = f"torch.compile fails on {name}: {first_line(error)}"
-        warn_once(f"work.compile: {self.failures[function]}; it runs uncompiled from now on")
+        warn_once(self.notes()[-1])
+
+    def notes(self) -> list[str]:
+        """Return a line for each function that runs uncompiled because torch could not compile it."""
+        return [f"work.compile: {failure}; it runs uncompiled from now on" for failure in self.failures.values()]
 
     def _require_same_thread(self) -> None:
         """Raise RuntimeError in another thread than the one that built the runner: torch keeps CUDA graphs by thread.

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import torch
 
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.core.compute.memory import is_out_of_memory
+from fpp_sweep.spec.errors import DeviceError, InputError, first_line
 
 
 def choose_device(name: str) -> str:
-    """Return a device by name, `auto` for a GPU if there is one; raise InputError if it cannot be used."""
+    """Return a device by name, `auto` for a GPU if there is one; raise InputError if it cannot be used.
+
+    The error is a DeviceError unless torch was built without support for the device.
+    """
     if name == "auto":
         if torch.cuda.is_available():
             return "cuda"
         return "cpu"
     try:
         torch.zeros(1, device=name).cpu()
-    except (RuntimeError, AssertionError) as error:  # AssertionError: torch without CUDA
-        reason = str(error).splitlines()[0].partition(". ")[0]
-        raise InputError(f"device {name!r} cannot be used: {reason}") from error
+    except AssertionError as error:  # torch without CUDA
+        raise InputError(_unusable(name, error)) from error
+    except RuntimeError as error:
+        raise DeviceError(_unusable(name, error)) from error
     return name
+
+
+def _unusable(name: str, error: Exception) -> str:
+    reason = first_line(error).partition(". ")[0]
+    return f"device {name!r} cannot be used: {reason}"
+
+
+def is_device_failure(error: BaseException) -> bool:
+    """Return whether an error says that a device is full or broken; the failed computation may be sound."""
+    return is_out_of_memory(error) or "CUDA error" in str(error)

@@ -37,18 +37,18 @@ class MemoryBudget:
     host: float = 0.0
 
     @classmethod
-    def available(cls, device: torch.device, share: float) -> MemoryBudget:
+    def available(cls, device: torch.device, share: float, machine_share: float = 1.0) -> MemoryBudget:
         """Return the free memory, at most `share` of the total, so that processes that share a device get equal parts.
 
-        Call it after the model is loaded. A GPU then gives this process no more than its share.
+        `machine_share` is the share of the machine's memory beside a GPU. Call this after the model is loaded. A GPU
+        then gives this process no more than its share.
         """
         free, total = memory()
-        host = min(free, share * total)
         if device.type != "cuda":
-            return cls(device=host)
+            return cls(device=min(free, share * total))
         if share < 1:
             torch.cuda.set_per_process_memory_fraction(share, _gpu_number(device))
-        return cls(device=free_bytes(device), host=host)
+        return cls(device=free_bytes(device), host=min(free, machine_share * total))
 
     def batch_size(self, largest: int, bytes_per_row: float) -> int:
         """Return the number of rows that fit in one batch: `largest`, halved until the batch fits.

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fpp_sweep.core.compute.devices import is_device_failure
 from fpp_sweep.spec.errors import InputError, first_line
 from fpp_sweep.spec.specs import StagePrecision
 
@@ -77,6 +78,8 @@ def _lacks_half(device: torch.device) -> str:
         ones = torch.ones(1, 1, 1, 1, dtype=torch.float16, device=device)
         torch.nn.functional.conv2d(ones @ ones, ones)
     except (RuntimeError, NotImplementedError) as error:
+        if is_device_failure(error):
+            raise
         return first_line(error)
     return ""
 

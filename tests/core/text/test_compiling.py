@@ -192,6 +192,21 @@ def untraceable(rows):
     return rows
 
 
+def test_a_second_compiler_has_as_many_shapes_as_the_first(monkeypatch):
+    """Torch itself traces and counts; its simplest backend runs what it has traced."""
+    torch_compile = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **_: torch_compile(function, backend="eager", dynamic=False, fullgraph=True)
+    )
+    for _ in range(2):
+        compiler = Compiler(torch.device("cpu"), frozen=[], constant_types=(), eager_calls=0)
+        counters.clear()
+        for rows in range(MAX_SHAPES):
+            assert compiler(doubled, torch.ones(2 + rows)).sum() == 2 * (2 + rows)
+        assert not compiler.failures
+        assert compilations() == MAX_SHAPES
+
+
 @DEVICES
 def test_a_function_that_torch_cannot_compile_runs_eagerly_and_the_log_says_so_once(device, caplog):
     compiler = Compiler(torch.device(device), frozen=[], constant_types=(), eager_calls=1)
