@@ -195,7 +195,7 @@ def _answer(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]
     """Return the recommendation with all differences between finalists and baselines, in the objectives."""
     split = verdict_split(info, splits, front)
     if split is None:
-        return Answer(reason="the final stage has not run yet")
+        return _answer_without_finalists(info, front)
     samples = splits[split].samples
     tested_metrics, untested_metrics = _tested_metrics(info)
     candidates = front.trials  # only finalists have results on the other splits
@@ -220,6 +220,20 @@ def _answer(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]
         recommended_kind=kind,
         reason=reason,
     )
+
+
+def _answer_without_finalists(info: SweepInfo, front: Front) -> Answer:
+    """Return the answer if no trial has results that finalists are judged by."""
+    if info.state == "running" or front.trials:
+        return Answer(reason="the final stage has not run yet")
+    reason = "no trial is complete"
+    if front.infeasible:
+        reason = "no trial keeps all constraints"
+    for split in ("test", FINAL, info.search_split):
+        baseline = _best_baseline(info, front.baselines, split)
+        if baseline is not None:
+            return Answer(recommended=baseline, recommended_kind="baseline", reason=reason)
+    return Answer(reason=reason)
 
 
 def _recommendation(

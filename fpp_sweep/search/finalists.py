@@ -64,8 +64,9 @@ def fresh_images(finalists: Finalists, used: Mapping[str, int], available: Mappi
     if min(used.values()) < searched_images:  # the search used all images of the smaller dataset
         return None
     left = min(available[name] for name in used) - searched_images
-    count = min(finalists.images or searched_images, left)
-    if count < min(BATCH, searched_images):
+    wanted = finalists.images or searched_images
+    count = min(wanted, left)
+    if count < min(BATCH, wanted):
         return None
     return ImageRange(searched_images, searched_images + count)
 
@@ -129,7 +130,7 @@ class FinalJobs:
         """Return the next job; None if no job can begin now. The end of a running job may make the next one possible.
 
         The finalists are chosen once no job of the search is running. Finalists for the test split are chosen once the
-        final stage has ended.
+        final stage has ended. A record has one running job at a time, because each job writes the whole record.
         """
         split = self._space.search.split
         running_splits = {job.split for job in running}
@@ -142,8 +143,9 @@ class FinalJobs:
             self._tested = self._choose_for_test_split(records)
         for record in self._tested or ():
             jobs.append(Job(record.name, "test"))
+        busy = {job.name for job in running}
         for job in jobs:
-            if self._must_begin(job, records):
+            if job.name not in busy and self._must_begin(job, records):
                 self._begun.add(job)
                 return job
         return None

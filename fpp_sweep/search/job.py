@@ -85,22 +85,23 @@ def run_job(context: TrialContext, name: str, split: str, order: int) -> None:
     write_line(log, f"{name} begins on {split}: config {record.key}, attempt {record.attempt}")
     policy = _policy(context, record, split)
     executor = LoggingExecutor(context.executor, log, folder, name)
+    outcome, details = "complete", ""
     try:
         record = _run(context, record, split, executor, policy, order)
     except MachineError as error:
         write_line(log, f"{name} is interrupted on {split}: {error}")
         raise
     except TrialStopped as stop:
-        # the worker time of a trial that runs to its end is in its SplitResult
-        record = replace(record, held=record.held + math.fsum(executor.held))
-        record = ended_early(record, split, "stopped", str(stop))
+        record = ended_early(with_held(record, executor), split, "stopped", str(stop))
+        outcome = str(stop)
         if isinstance(policy, RacePolicy):
             record = policy.with_estimate(record)
     except Exception as error:
         failure = TaskFailed.of(error)
-        record = ended_early(record, split, "failed", failure.reason, failure.details)
+        outcome, details = failure.reason, failure.details
+        record = ended_early(with_held(record, executor), split, "failed", outcome, details)
     folder.write_trial(record)
-    write_line(log, f"{name} has ended on {split}: {record.reason or record.state}", record.details or "")
+    write_line(log, f"{name} has ended on {split}: {outcome}", details)
 
 
 def _run(
@@ -113,17 +114,21 @@ def _run(
         plan = context.final_plan.for_config(config, context.plan.seeds)
     result, datasets = run_trial(plan, config, split, executor, order=order, policy=policy)
     record = replace(record, results={**record.results, split: result})
+    if record.reason is not None and record.reason.startswith(_on_split(split)):  # an earlier attempt failed
+        record = replace(record, reason=None, details=None)
     if split == context.search_split:
         values = [measured_value(result, metric) for metric in metrics_of(context.objectives)]
         constraints = {}
         if record.kind == "trial":
             constraints = violations(context, result)
-        record = replace(record, values=values, constraints=constraints, state="complete", finished=time.time())
+        record = replace(record, values=values, constraints=constraints, state="complete")
     try:
         title = f"{record.name}, {split}: {record.config['method']}"
         write_artifacts(context.folder.artifacts(record.name), datasets, split, title)
     except OSError as error:  # a trial is complete only with its files
         raise MachineError.of(error) from error
+    if split == context.search_split:
+        record = replace(record, finished=time.time())
     return record
 
 
@@ -135,10 +140,20 @@ def _policy(context: TrialContext, record: TrialRecord, split: str) -> StoppingP
     return RacePolicy(rules, context.folder, record)
 
 
+def with_held(record: TrialRecord, executor: LoggingExecutor) -> TrialRecord:
+    """Add worker time to a record that gets no result; else the time is in the result."""
+    return replace(record, held=record.held + math.fsum(executor.held))
+
+
+def _on_split(split: str) -> str:
+    """Return how the reason begins for which a complete trial has no result on a further split."""
+    return f"on {split}: "
+
+
 def ended_early(record: TrialRecord, split: str, state: State, reason: str, details: str = "") -> TrialRecord:
     """Return the record of a trial that ended early; a trial that is complete keeps its state and results."""
     if record.state == "complete":
-        return replace(record, reason=f"on {split}: {reason}", details=details)
+        return replace(record, reason=f"{_on_split(split)}{reason}", details=details)
     return replace(record, state=state, reason=reason, details=details, finished=time.time())
 
 

@@ -53,10 +53,10 @@ class SweepDriver:
         self.searcher = new_searcher(space, folder, opened, options, self.poller, listeners)
 
     def run(self) -> None:
-        """Search to the end, or until an interrupt or a failure of the machine; report and deliver in any case."""
+        """Search to the end, or until an interrupt or an error; record the end, report and deliver in any case."""
         try:
             self.search()
-        except (KeyboardInterrupt, OSError):  # MachineError is an OSError
+        except BaseException:
             self._record_interruption()
             if self.poller.failure:  # the user did not interrupt: the poller did, because the scheduler is gone
                 raise self.poller.failure from None

@@ -39,11 +39,14 @@ def run_locally(space: Space, options: Options | None = None, on_trial: TrialCal
     folder = sweep_folder(space, options)
     with folder.locked(), terminable():
         start = local_start(space, options, folder)
-        with undo_if_refused(folder, start.info_before), recording_end(SweepRecorder(folder, start.info)):
+        recorder = SweepRecorder(folder, start.info)
+        with undo_if_refused(folder, start.info_before) as begin_trials, recording_end(recorder):
             begin(folder, start)
             if start.tracking_uri:
                 check_store(start.tracking_uri)
-            _run_trials(open_context(space, folder, options), space, on_trial)
+            context = open_context(space, folder, options)
+            begin_trials()
+            _run_trials(context, space, on_trial)
         write_report(folder, pages=True)
         if start.tracking_uri:
             sync_folder(folder, start.tracking_uri)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import SweepInfo
+from fpp_sweep.records.records import FINAL, SweepInfo
 from fpp_sweep.records.steering import budget_in_force, space_at_start
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
@@ -24,6 +24,7 @@ def load_for_resume(space: Space, options: Options, folder: SweepFolder) -> Swee
     info, problem = folder.load_info_or_copy()
     require_same(info, space, options, folder)
     _repair(folder, info, space, problem)
+    _require_same_final_stage(info, space, folder)
     _require_stopped_early(folder, options.continue_trials)
     return info
 
@@ -56,6 +57,22 @@ def require_same(info: SweepInfo, space: Space, options: Options, folder: SweepF
         raise InputError(
             f"{folder.path.name} cannot be resumed, its space has changed: {changed}; begin another with --name"
         )
+
+
+def _require_same_final_stage(info: SweepInfo, space: Space, folder: SweepFolder) -> None:
+    """Raise InputError if finalists have results already and others would get other seeds or images."""
+    before = space_of(info.space, str(folder.info_file)).search.finalists
+    for key in ("seeds", "images"):
+        former, requested = getattr(before, key), getattr(space.search.finalists, key)
+        if former != requested and any(FINAL in record.results for record in folder.trials()):
+            problem = f"finalists have run with {_in_words(former)}, and {_in_words(requested)} is requested"
+            raise InputError(
+                f"{problem}; resume with the former value, or begin another sweep", f"search.finalists.{key}"
+            )
+
+
+def _in_words(value: int | None) -> str:
+    return "the default" if value is None else str(value)
 
 
 def _plugins_text(digests: Mapping[str, str]) -> str:
@@ -118,11 +135,22 @@ def _budget_changes(space: Space, first: Space, folder: SweepFolder, budget: Sea
 
 
 @contextmanager
-def undo_if_refused(folder: SweepFolder, before: SweepInfo | None) -> Iterator[None]:
-    """If bad input ends a sweep before its first trial, remove a new folder, or restore a resumed sweep's record."""
+def undo_if_refused(folder: SweepFolder, before: SweepInfo | None) -> Iterator[Callable[[], None]]:
+    """If bad input ends a sweep before its first trial, remove a new folder, or restore a resumed sweep's record.
+
+    Call the function that is yielded once trials may begin: nothing is undone from then on.
+    """
+    has_begun = False
+
+    def begin_trials() -> None:
+        nonlocal has_begun
+        has_begun = True
+
     try:
-        yield
+        yield begin_trials
     except InputError:
+        if has_begun:
+            raise
         if before is not None:
             folder.write_info(before)
         elif not folder.trial_files():

@@ -36,6 +36,7 @@ from fpp_sweep.workers.thread_calls import ThreadCalls
 START_INTERVAL = 1.0  # seconds between two checks for missing workers
 MAX_FAILED_STARTS = 3  # in a row while there is no worker; then the scheduler gives up
 MAX_START_DELAY = 30.0  # seconds between two starts that fail while other workers work
+MAX_DOUBLINGS = 5  # of the first delay, which is then beyond the largest
 BATCH_DELAY = 0.05  # seconds; results that end within this time are returned in one reply
 MAX_REPLY_DELAY = 30.0  # seconds until a reply without results
 
@@ -71,7 +72,8 @@ class TaskScheduler:
     _fatal: TaskFailed | None = None  # why no task can be computed any more
     _model_digest: str = ""  # digest of the first worker's model
     _failed_rounds: int = 0  # starts that failed in a row without any worker; simultaneous starts count once
-    _failed_starts: list[str] = field(default_factory=list)  # reasons of starts that failed in a row while others work
+    _failed_starts: int = 0  # starts that failed in a row while other workers work
+    _last_failed_start: str = ""  # the reason of the last of them
     _worker_notes: dict[str, None] = field(default_factory=dict)  # notes of all workers so far, each once
     _kinds: dict[str, None] = field(default_factory=dict)  # kinds of devices of all workers so far
     _counts: WorkCounts = field(default_factory=WorkCounts)
@@ -274,7 +276,7 @@ class TaskScheduler:
             self._fail_all_tasks(TaskFailed(f"{problem}; put the same file on every machine"))
             return
         self._failed_rounds = 0
-        self._failed_starts.clear()
+        self._failed_starts = 0
         self._counts.loads += 1
         await self._serve(worker)
         await worker.wait_resources_released()  # before that a replacement would find no room
@@ -325,8 +327,10 @@ class TaskScheduler:
         A worker counts as starting while this method waits, so that the wait delays its replacement.
         """
         if self.workers:
-            self._failed_starts.append(reason)
-            await asyncio.sleep(min(START_INTERVAL * 2 ** len(self._failed_starts), MAX_START_DELAY))
+            self._failed_starts += 1
+            self._last_failed_start = reason
+            doublings = min(self._failed_starts, MAX_DOUBLINGS)
+            await asyncio.sleep(min(START_INTERVAL * 2**doublings, MAX_START_DELAY))
             return
         if self._failed_rounds == failed_rounds:  # the first failure of this round
             self._failed_rounds += 1
@@ -334,10 +338,10 @@ class TaskScheduler:
             self._fail_all_tasks(TaskFailed(f"workers do not start: {reason}"))
 
     def _start_notes(self) -> list[str]:
-        failed = len(self._failed_starts)
+        failed = self._failed_starts
         if failed < MAX_FAILED_STARTS:
             return []
-        return [f"{failed} starts of workers in a row failed while others work; the last: {self._failed_starts[-1]}"]
+        return [f"{failed} starts of workers in a row failed while others work; the last: {self._last_failed_start}"]
 
     def _device_notes(self) -> list[str]:
         """Return the workers' notes on their devices, and a note if devices are of several kinds."""

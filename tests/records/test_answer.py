@@ -75,6 +75,23 @@ def test_before_the_final_stage_there_is_no_answer(tmp_path):
     assert sentence_of(folder.info(), statistics) == "Nothing is recommended: the final stage has not run yet."
 
 
+def test_without_a_trial_that_keeps_the_constraints_the_best_baseline_is_named(tmp_path):
+    folder = write_sweep_of(tmp_path, BETTER)
+    for record in folder.trials():
+        if record.kind == "trial":
+            folder.write_trial(replace(record, constraints={"ece": 1.0}))
+    answer = read_statistics(folder).answer
+    assert (answer.recommended, answer.recommended_kind) == (f"baseline-{PLAIN}", "baseline")
+    sentence = sentence_of(folder.info(), read_statistics(folder))
+    assert (
+        sentence == "No trial is recommended, because no trial keeps all constraints; the best baseline is zero_shot."
+    )
+    for record in folder.trials():
+        if record.kind == "trial":
+            folder.write_trial(replace(record, state="failed", values=None, results={}))
+    assert "because no trial is complete; the best" in sentence_of(folder.info(), read_statistics(folder))
+
+
 @pytest.mark.parametrize(
     ("splits", "judged_on"), [(("val",), "val"), (("val", FINAL), FINAL), (("val", FINAL, "test"), "test")]
 )

@@ -46,6 +46,8 @@ def plan_with(size=200, seeds=(0,)):
         (200, 200, None, None),
         (200, 230, None, None),  # fewer images are left than a batch has
         (20, 60, None, (20, 40)),
+        (200, 1000, 50, (200, 250)),  # fewer than a batch, as requested
+        (200, 230, 50, None),
     ],
 )
 def test_fresh_images_follow_those_of_the_search(used, available, images, expected):
@@ -232,6 +234,29 @@ def test_finalists_are_chosen_only_after_the_last_trial_of_the_search(searched_f
     jobs = Jobs(searched_folder)
     assert jobs.next(running=[Job("trial-0009", "val")]) is None
     assert jobs.next() is not None
+
+
+def test_a_record_has_one_running_job_at_a_time(searched_folder):
+    """Each job writes the whole record: of two at once, the second to end would erase the result of the first."""
+    jobs = Jobs(searched_folder)
+    running = [jobs.next()]
+    while job := jobs.next(running):
+        running.append(job)
+    assert running == [
+        (f"baseline-{PLAIN}", "test"),
+        (f"baseline-{TPT}", "test"),
+        ("trial-0002", FINAL),
+        ("trial-0003", FINAL),
+    ]
+    jobs.finish(*running.pop(0))
+    assert jobs.next(running) == (f"baseline-{PLAIN}", FINAL)
+
+
+def test_a_raised_budget_begins_no_running_job_again(searched_folder):
+    jobs = Jobs(searched_folder)
+    running = [jobs.next() for _ in range(2)]
+    jobs.jobs.reset()
+    assert jobs.next(running) == ("trial-0002", FINAL)
 
 
 def test_no_trial_is_tested_while_a_finalist_runs(searched_folder):

@@ -7,16 +7,17 @@ from types import SimpleNamespace
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import WorkTotals
+from fpp_sweep.records.records import FINAL, WorkTotals, waiting_record
 from fpp_sweep.search.searcher import Progress, TrialChange
-from fpp_sweep.spec.errors import MachineError
+from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.sweep import driver as driver_module
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.driver import SweepDriver
 from fpp_sweep.sweep.live_status import seconds_left
 from fpp_sweep.sweep.opening import OpenedSweep
+from fpp_sweep.sweep.resume import load_for_resume, undo_if_refused
 from fpp_sweep.workers.status import SchedulerStatus, StatusPoller, WorkCounts
-from tests.kit.records import baseline, running, sweep_info, trial
+from tests.kit.records import baseline, running, split_result, sweep_info, trial
 from tests.kit.spaces import small_space
 
 COUNTS = WorkCounts(loads=2, lost=1, executions=8, done=7, cached=5, images=70, held=9.0)
@@ -182,6 +183,76 @@ def test_a_second_ctrl_c_skips_the_report_and_still_delivers_to_mlflow(tmp_path,
     finally:
         signal.signal(signal.SIGINT, before)
     assert deliveries == [driver_module.HURRIED_DELIVERY_TIMEOUT]
+
+
+@pytest.mark.parametrize("error", [InputError("sampler mine: no"), RuntimeError("a defect")])
+def test_a_search_that_ends_with_any_error_is_recorded_as_interrupted(tmp_path, make_driver, error):
+    folder = SweepFolder(tmp_path)
+    folder.write_info(sweep_info(name="sweep", state="running"))
+    folder.write_trial(running(0))
+    driver = make_driver(folder, small_space())
+    driver.reporter = SimpleNamespace(close=lambda: None)
+    driver.mlflow_sync = SimpleNamespace(close=lambda timeout: 0)
+
+    def search():
+        raise error
+
+    driver.search = search
+    with pytest.raises(type(error), match=str(error)):
+        driver.run()
+    assert folder.info().state == "interrupted"
+    assert folder.info().spent > 0
+    assert folder.trials()[0].state == "interrupted"
+
+
+def end_with_bad_input(folder, before, *, begins):
+    with undo_if_refused(folder, before) as begin_trials:
+        folder.write_info(replace(before, state="interrupted"))
+        if begins:
+            begin_trials()
+        raise InputError("no")
+
+
+def test_bad_input_undoes_a_start_but_no_trial(tmp_path):
+    folder = SweepFolder(tmp_path)
+    before = sweep_info(name="sweep", state="finished")
+    states = []
+    for begins in (False, True):
+        folder.write_info(before)
+        with pytest.raises(InputError):
+            end_with_bad_input(folder, before, begins=begins)
+        states.append(folder.info().state)
+    assert states == ["finished", "interrupted"]
+
+
+@pytest.mark.parametrize(
+    ("requested", "complaint"),
+    [
+        ("seeds: 3", None),
+        ("count: 2", None),
+        ("seeds: 4", "search.finalists.seeds: finalists have run with 3, and 4 is requested; resume with"),
+        (
+            "images: 50",
+            "search.finalists.images: finalists have run with the default, and 50 is requested; resume with",
+        ),
+    ],
+)
+def test_finalists_that_have_run_keep_their_seeds_and_images(tmp_path, requested, complaint):
+    space = small_space(f"search.finalists={{{requested}}}")
+    folder = SweepFolder(tmp_path)
+    folder.write_info(sweep_info(name="sweep", state="interrupted", space=small_space().plain()))
+    name, config = next(iter(space.baselines().items()))
+    results = {"val": split_result(50.0, 10.0)}
+    reference = replace(waiting_record(f"baseline-{name}", "baseline", config), state="complete", results=results)
+    folder.write_trial(replace(reference, values=[50.0, 10.0]))
+    load_for_resume(space, Options(), folder)  # no finalist has run yet
+    folder.write_trial(replace(reference, values=[50.0, 10.0], results={**results, FINAL: results["val"]}))
+    if complaint is None:
+        load_for_resume(space, Options(), folder)
+        return
+    with pytest.raises(InputError) as refused:
+        load_for_resume(space, Options(), folder)
+    assert str(refused.value).startswith(complaint)
 
 
 @pytest.mark.parametrize("lost", [None, MachineError("Ray's raylet died; go on with --resume")])

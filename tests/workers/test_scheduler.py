@@ -589,7 +589,25 @@ async def test_only_consecutive_failed_starts_are_reported(start):
     await until(lambda: harness.counts.loads == 5)
     assert harness.counts.lost >= 6  # the losses are three failed starts and three killed workers
     assert harness.status.notes == ()
-    assert harness.scheduler._failed_starts == []
+    assert harness.scheduler._failed_starts == 0
+
+
+async def test_the_delay_between_failed_starts_has_a_limit(start, monkeypatch):
+    delays = []
+
+    async def sleep(seconds):
+        delays.append(seconds)
+
+    harness = start()
+    await harness.scheduler.first_worker()
+    monkeypatch.setattr(scheduler_module, "START_INTERVAL", 1.0)
+    monkeypatch.setattr(scheduler_module.asyncio, "sleep", sleep)
+    harness.scheduler._failed_starts = 0
+    for _ in range(1100):  # 2 ** 1024 is more than a float holds
+        await harness.scheduler._handle_failed_start("broken", 0)
+    monkeypatch.undo()
+    assert delays[:6] == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert delays[-1] == 30.0
 
 
 async def test_a_machine_on_which_no_worker_starts_does_not_stop_the_others(start):

@@ -81,7 +81,8 @@ def test_the_cleaner_kills_the_session_of_a_driver_that_ended_without_closing_it
 def test_a_driver_that_closes_its_session_waits_for_the_end_of_the_cleaner(session_folder):
     with cleaner(str(session_folder)):
         (process,) = psutil.Process().children()
-        assert str(SCRIPT) in process.cmdline()
+        words = wait_for(process.cmdline)  # empty until the new process has its own program
+        assert str(SCRIPT) in words
     assert not process.is_running()
     assert session_folder.exists()
 
