@@ -85,7 +85,7 @@ FLAGS: dict[str, Flag] = {
         extends=True,
         type=Path,
         metavar="FILE",
-        help="your own methods, penalties and metrics (docs/plugins.md)",
+        help="your own methods, penalties, metrics and samplers (docs/plugins.md)",
     ),
     "--workers": Flag(
         group=MACHINES,

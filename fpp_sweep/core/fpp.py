@@ -211,10 +211,10 @@ def draw_noise(
     sizes = [1, context_tokens, texts.packing.longest]  # positions: SOS, context, the longest text after it
     std = torch.full((sum(sizes), 1), math.sqrt(config.class_var))
     std[1 : 1 + context_tokens] = math.sqrt(config.context_var)
-    names_only = config.noise_positions == "name"
-    if names_only:
+    without_ends = config.noise_positions == "name"
+    if without_ends:
         std[0] = 0.0
     while True:
         draw = torch.randn(config.draws, classes, sum(sizes), texts.tower.width, generator=generator) * std
         sos, context, suffix = draw.to(texts.tower.device).split(sizes, dim=2)
-        yield Noise(sos=sos, context=context, suffix=suffix, names_only=names_only)
+        yield Noise(sos=sos, context=context, suffix=suffix, without_ends=without_ends)

@@ -56,7 +56,7 @@ class FppConfig:
     start_std: float = 0.141421
     context_var: float = 0.005  # noise on the context positions; the released std 0.0707105, squared
     class_var: float = 0.02  # noise on all other positions; the released std 0.141421, squared
-    noise_positions: Literal["all", "name"] = "all"  # all: SOS, name, full stop and EOT too; name: the name only
+    noise_positions: Literal["all", "name"] = "all"  # all: SOS, full stop and EOT too; name: context and name only
     noise_shared: bool = True  # one draw for all classes, or one for each
     draws: int = 4
     detach: Literal["noisy", "clean", "none"] = "noisy"  # the branch of the flatness term that gets no gradient

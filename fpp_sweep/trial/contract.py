@@ -67,7 +67,7 @@ def check_method(clip: Clip, row: MethodRow, guard: PluginGuard, seconds: float)
     """Raise InputError if a plugin's method breaks the contract; tests check the methods that are built in."""
     if not row.digest:
         return
-    # the check runs in a thread of its own, and CUDA graphs belong to the thread of the tasks
+    # the check runs in another thread than the tasks, to whose thread CUDA graphs belong
     clip = replace(clip, text=replace(clip.text, run=eagerly))
 
     def find_problem() -> str | None:

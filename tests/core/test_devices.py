@@ -36,5 +36,5 @@ def test_a_worker_is_started_again_elsewhere_if_its_gpu_cannot_be_used(monkeypat
         (RuntimeError("expected scalar type Half but found Float"), False),
     ],
 )
-def test_a_full_or_broken_device_is_told_from_a_wrong_computation(error, is_failure):
+def test_a_full_or_broken_device_is_distinguished_from_a_wrong_computation(error, is_failure):
     assert is_device_failure(error) is is_failure

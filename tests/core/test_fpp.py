@@ -136,7 +136,7 @@ def test_noise_has_the_configured_variances_and_positions():
     assert noise.suffix.shape == (500, 1, pair.texts.packing.longest, 32)
     names = FppConfig(draws=2, noise_positions="name", noise_shared=False)
     noise = next(draw_noise(pair.texts, 4, names, torch.Generator().manual_seed(0)))
-    assert noise.names_only
+    assert noise.without_ends
     assert not noise.sos.any()
     assert noise.context.shape == (2, len(CLASSES), 4, 32)
 

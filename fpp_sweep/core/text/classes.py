@@ -20,7 +20,7 @@ class Noise:
     sos: Tensor  # (J, C, 1, W)
     context: Tensor  # (J, C, n, W)
     suffix: Tensor  # (J, C, S, W), by position after the context
-    names_only: bool = False  # full stop and EOT are not perturbed
+    without_ends: bool = False  # SOS, full stop and EOT are not perturbed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -116,7 +116,7 @@ class ClassTexts:
         tokens = self.packing.to_tokens(self.nodes[None])  # (1, M, W)
         unshared = self.packing.unshared(0)
         shift = noise.suffix[:, self.packing.order[unshared.text_of], unshared.positions]  # (J, M, W)
-        if noise.names_only:
+        if noise.without_ends:
             shift = shift * self.packing.to_tokens(self.is_name[None, :, None])
         rows, packing = self.join_prefixes(prefixes, tokens + shift)
         return self.tower.features(rows[:, :0], rows, packing)
@@ -125,7 +125,7 @@ class ClassTexts:
         """Return prefixes (J, 1 + n, W) and nodes (J, N, W) under noise that all classes share."""
         prefix = torch.cat([self.sos + noise.sos, context + noise.context], dim=2)
         shift = noise.suffix[:, 0, self.packing.positions]  # (J, N, W)
-        if noise.names_only:
+        if noise.without_ends:
             shift = shift * self.is_name[:, None]
         return prefix[:, 0], self.nodes + shift
 
