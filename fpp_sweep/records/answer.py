@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, format_setting, front_of, metric_of, metrics_shown, splits_of
+from fpp_sweep.records.front import Front, format_setting, front_of, metric_of, metrics_shown, splits_of, values_of
 from fpp_sweep.records.measurements import measure, resampled_metrics
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import goals_of, metrics_of
@@ -97,6 +98,10 @@ def statistics_of_samples(
         if split_samples.records:
             variances = seed_variances(split_samples, _with_datasets(metrics, list(split_samples.images)))
             splits[split] = SplitStatistics(split_samples, variances)
+    if info.search_split in splits and FINAL in splits:
+        searched = splits[info.search_split]
+        variances = _seed_variances_for_search(searched.seeds, splits[FINAL].seeds)
+        splits[info.search_split] = replace(searched, seeds=variances)
     return SweepStatistics(
         front=front,
         splits=splits,
@@ -127,15 +132,26 @@ def _support(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics
     if searched is None:
         return FrontSupport()
     metrics = metrics_of(info.objectives)
-    names = _names_of(front.trials)
+    values = {trial.name: values_of(trial) for trial in front.trials}
     if FINAL not in splits:
-        return front_support(searched.samples, names, metrics, searched.seeds)
+        return front_support(searched.samples, values, metrics, searched.seeds)
     final = splits[FINAL]
-    variances = _seed_variances_for_search(searched.seeds, final.seeds)
-    support_by_name = dict(front_support(searched.samples, names, metrics, variances).trials)
-    finalists = [name for name in names if name in final.samples.records]
-    support_by_name.update(front_support(final.samples, finalists, metrics, final.seeds).trials)
+    support_by_name = dict(front_support(searched.samples, values, metrics, searched.seeds).trials)
+    final_values = {}
+    for trial in front.trials:
+        if trial.name in final.samples.records:
+            final_values[trial.name] = _values_on(trial, FINAL, metrics)
+    support_by_name.update(front_support(final.samples, final_values, metrics, final.seeds).trials)
     return FrontSupport(support_by_name)
+
+
+def _values_on(record: TrialRecord, split: str, metrics: Sequence[str]) -> list[float]:
+    """Return a record's values on a split; NaN, which is no better and no worse than any value, if one is missing."""
+    values = []
+    for metric in metrics:
+        value = metric_of(record.results.get(split), metric)
+        values.append(math.nan if value is None else value)
+    return values
 
 
 def _seed_variances_for_search(
@@ -145,8 +161,7 @@ def _seed_variances_for_search(
     by_metric = {}
     for metric, variances in searched.items():
         by_metric[metric] = variances
-        has_one_seed = variances.pooled.degrees_of_freedom == 0
-        if has_one_seed and metric in final:
+        if not variances.is_known and metric in final:
             by_metric[metric] = SeedVariances(final[metric].pooled, {})
     return by_metric
 
@@ -206,7 +221,10 @@ def _answer(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]
     differences = _differences(samples, finalists, _names_of(baselines), tested_metrics)
     if tested_metrics and finalists and baselines and not differences:
         return Answer(reason=f"{min(samples.images.values())} images of a dataset are too few for any test")
-    recommended, kind, reason = _recommendation(info, split, list(differences.values()), finalists, baselines)
+    seeds_unknown = _seeds_are_unknown(splits[split], finalists, tested_metrics)
+    recommended, kind, reason = _recommendation(
+        info, split, list(differences.values()), finalists, baselines, seeds_unknown=seeds_unknown
+    )
     return Answer(
         metrics=tuple(tested_metrics),
         untested=tuple(untested_metrics),
@@ -215,6 +233,7 @@ def _answer(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]
         split=split,
         images=samples.images,
         seeds=_max_seeds(samples, finalists),
+        seeds_unknown=seeds_unknown,
         differences=differences,
         recommended=recommended,
         recommended_kind=kind,
@@ -242,23 +261,36 @@ def _recommendation(
     differences: Sequence[Difference],
     finalists: Sequence[str],
     baselines: Sequence[TrialRecord],
+    *,
+    seeds_unknown: bool,
 ) -> tuple[str | None, Literal["trial", "baseline"] | None, str]:
     """Return the name of the recommended finalist, else of the best baseline; its kind; and the reason."""
     tested_metrics, _ = _tested_metrics(info)
-    trial, reason = recommend(
-        differences,
-        finalists,
-        _names_of(baselines),
-        tested_metrics,
-        info.space.get("search", {}).get("margin", {}),
-        references=_names_of(references_of(baselines)),
-    )
+    if seeds_unknown and baselines:
+        trial, reason = None, "each finalist has one seed, which may be a lucky one"
+    else:
+        trial, reason = recommend(
+            differences,
+            finalists,
+            _names_of(baselines),
+            tested_metrics,
+            info.space.get("search", {}).get("margin", {}),
+            references=_names_of(references_of(baselines)),
+        )
     if trial is not None:
         return trial, "trial", reason
     baseline = _best_baseline(info, baselines, split)
     if baseline is not None:
         return baseline, "baseline", reason
     return None, None, reason
+
+
+def _seeds_are_unknown(statistics: SplitStatistics, finalists: Sequence[str], metrics: Sequence[str]) -> bool:
+    """Return True if pretraining seeds change finalists by an amount that no record shows: all have one seed."""
+    records = [statistics.samples.records[name] for name in finalists]
+    if all(record.deterministic for record in records):
+        return False
+    return not all(statistics.seeds[metric].is_known for metric in metrics)
 
 
 def _tested_metrics(info: SweepInfo) -> tuple[list[str], list[str]]:

@@ -175,7 +175,8 @@ class Front:
         """Return the coordinates of records in a plot: two objectives, or one over the order of finished trials."""
         x_index, y_index = pair
         positions = {}
-        for position, trial in enumerate(self.finished, 1):
+        in_order = sorted(self.finished, key=lambda trial: trial.finished or 0.0)
+        for position, trial in enumerate(in_order, 1):
             positions[trial.name] = position
         xs: list[float] = []
         ys: list[float] = []
@@ -352,6 +353,14 @@ def format_setting(value: Any, digits: int = 6) -> str:
     if text.isascii():
         return text
     return text.encode("utf-8", "backslashreplace").decode()  # half of a character can be written to no file
+
+
+def choice_texts(settings: Sequence[Any]) -> list[str]:
+    """Return the texts of a setting's values, for trials that lack it `not set`."""
+    texts = []
+    for setting in settings:
+        texts.append("not set" if setting is None else format_setting(setting))
+    return texts
 
 
 def values_by_setting(records: Sequence[TrialRecord]) -> dict[str, list[Any]]:

@@ -51,6 +51,8 @@ def difference_table(answer: Answer) -> Table:
     if answer.baselines:
         reference = label_of(answer.baselines[0])
         notes.append(f"±: half width of the 95 % interval of the difference to {reference}, for a single comparison")
+    if answer.seeds_unknown:
+        notes.append("of one seed: a difference that is significant on these images may be luck of that seed")
     if answer.untested:
         notes.append(f"not tested, as they cannot be resampled: {', '.join(answer.untested)}")
     return Table(

@@ -123,6 +123,10 @@ def _comparable_objectives(shared: SharedImages) -> tuple[list[Objective], list[
             notes.append(f"{objective.metric} cannot be compared: {reason}")
         else:
             objectives.append(objective)
+            if catalogue.parts_of(objective.metric).stem not in BLOCKWISE_METRICS:
+                notes.append(f"{objective.metric} is not tested: it cannot be computed from block statistics")
+            elif catalogue.parts_of(objective.metric).posthoc:
+                notes.append(f"{objective.metric} is not tested: the statistics of maps are not compared")
     if not objectives:
         raise InputError("; ".join(notes))
     for sweep in shared.sweeps:
@@ -136,7 +140,7 @@ def _not_comparable(metric: str, shared: SharedImages) -> str:
     stem, _, dataset = metric.partition("/")
     if dataset and dataset not in shared.images.datasets:
         return f"{dataset} is not shared"
-    if stem in BLOCKWISE_METRICS:
+    if stem in BLOCKWISE_METRICS and not BLOCKWISE_METRICS[stem].linearised:
         return ""
     counts = shared.images.counts
     for sweep in shared.sweeps:

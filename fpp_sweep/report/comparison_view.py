@@ -22,6 +22,7 @@ from fpp_sweep.spec.config import dotted
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import duration
 from fpp_sweep.statistics.attainment import Attainment
+from fpp_sweep.statistics.paired import paired_over
 
 HYPERVOLUME_SHARES = (0.5, 0.9, 0.99)  # shares of the union's hypervolume
 N_ATTAINMENT_ROWS = 5
@@ -53,6 +54,8 @@ def _verdict(comparison: SweepComparison) -> str:
             if difference.mark == "-":
                 better, worse = worse, better
             verdicts.append(f"{better} is better than {worse} in {difference.metric}")
+    if not comparison.tests:
+        return "No difference between the sweeps' best trials was tested."
     if not verdicts:
         return "No difference between the sweeps' best trials is significant."
     return f"{'; '.join(verdicts)}."
@@ -91,8 +94,10 @@ def _test_table(comparison: SweepComparison) -> Table:
         rows.append(Row(cells))
     notes = ["no two of them can be paired"]
     if rows:
+        first_split = comparison.tests[0].split
+        pairing = paired_over(comparison.statistics.splits[first_split].samples)
         notes = [
-            "first minus second, paired over images and seeds; p two-sided, after Holm's correction over these "
+            f"first minus second, {pairing}; p two-sided, after Holm's correction over these "
             f"{len(rows)} tests; {SIGNIFICANT} below 0.05"
         ]
         if comparison.info.search_split in splits:

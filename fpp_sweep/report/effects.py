@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep.records.front import Front, format_setting, is_number, search_range, values_by_setting, values_of, varies
+from fpp_sweep.records.front import Front, choice_texts, is_number, search_range, values_by_setting, values_of, varies
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.messages import plural
@@ -75,15 +75,13 @@ class _Column:
     high: float = 1.0
 
     @classmethod
-    def of(cls, info: SweepInfo, key: str, settings: Sequence[Any]) -> _Column:
+    def of(cls, info: SweepInfo, key: str, settings: Sequence[Any], of_all_trials: Sequence[Any]) -> _Column:
+        """Return a column of some trials' values; charts have an axis for the values of all trials."""
         present = [setting for setting in settings if setting is not None]
         if all(is_number(setting) for setting in present):
             return cls._of_range(info, key, settings)
-        texts = []
-        for setting in settings:
-            texts.append("not set" if setting is None else format_setting(setting))
-        names = sorted(set(texts))
-        numbers = [float(names.index(text)) for text in texts]
+        names = sorted(set(choice_texts(of_all_trials)))
+        numbers = [float(names.index(text)) for text in choice_texts(settings)]
         return cls(key, Dimension(len(names)), np.array(numbers))
 
     @classmethod
@@ -118,9 +116,10 @@ def compute_effects(info: SweepInfo, front: Front) -> list[Effects]:
     trials = _some_of(front.finished)
     are_below_floor = below_floor(front, trials)
     columns = []
+    settings_of_all = values_by_setting(front.finished)
     for key, settings in values_by_setting(trials).items():
         if varies(settings):
-            columns.append(_Column.of(info, key, settings))
+            columns.append(_Column.of(info, key, settings, settings_of_all[key]))
     effects = []
     for index, objective in enumerate(info.objectives):
         values = np.array([values_of(trial)[index] for trial in trials], float)

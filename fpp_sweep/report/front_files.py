@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -123,8 +124,11 @@ def _answer_document(info: SweepInfo, statistics: SweepStatistics) -> dict[str, 
     answer = statistics.answer
     differences = []
     for difference in answer.differences.values():
+        document = asdict(difference)
+        if math.isinf(difference.degrees_of_freedom):  # equal records differ by 0, without any variance
+            document["degrees_of_freedom"] = None
         bounds = {"low": difference.low, "high": difference.high, "mark": difference.mark}
-        differences.append(asdict(difference) | bounds)
+        differences.append(document | bounds)
     return {
         "sentence": sentence_of(info, statistics),
         "reason": answer.reason,

@@ -33,7 +33,8 @@ from fpp_sweep.report.trial_sections import trial_contents, trials_section
 RELOAD_SECONDS = 60  # time after which the page of a running sweep loads itself again
 # explanations below the charts
 READING = (
-    "Intervals are 95 % intervals over images and seeds; they say nothing about other datasets.",
+    "Intervals are 95 % intervals over images, and over seeds if records have several; they say nothing about other "
+    "datasets.",
     "Support for being on the front is likely in at least 80 % of the resamples of the images. It is unlikely if one "
     "other trial is clearly ahead in every objective, and uncertain in all other cases.",
     "Hollow markers are the same trials on the test split. Point at a marker to see its settings, and click it to read "

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep.records.front import Front, format_setting, is_number, search_range, values_by_setting, values_of, varies
+from fpp_sweep.records.front import Front, choice_texts, is_number, search_range, values_by_setting, values_of, varies
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.effects import Curve, EffectMap, Effects, below_floor
@@ -87,9 +87,7 @@ def axis_of(label: str, column: Sequence[Any], *, log: bool = False) -> Axis:
 
 
 def _choice_axis(label: str, column: Sequence[Any]) -> Axis:
-    texts = []
-    for value in column:
-        texts.append("not set" if value is None else format_setting(value))
+    texts = choice_texts(column)
     names = sorted(set(texts))
     step = math.ceil(len(names) / MAX_TICKS)
     return Axis(

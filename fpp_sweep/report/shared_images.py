@@ -165,7 +165,7 @@ def _share_split(sweeps: Sequence[LoadedSweep], split: str) -> tuple[list[Loaded
             sharing.append(sweep)
         else:
             labels = ", ".join(rival.label for rival in sharing)
-            excluded.append(f"{sweep.label} shares no image of {split} with {labels}")
+            excluded.append(f"{sweep.label} shares no whole block of images of {split} with {labels}")
     return sharing, common, excluded
 
 
@@ -256,8 +256,12 @@ def restrict_result(record: TrialRecord, path: Path, split: str, images: CommonI
 
 
 def metric_values(stats: BlockStats) -> dict[str, float]:
-    """Return the metrics that follow from block statistics."""
-    return {metric: metric_value(metric, stats) for metric in BLOCKWISE_METRICS}
+    """Return the metrics of a part of a dataset's images that follow from block statistics."""
+    values = {}
+    for metric, row in BLOCKWISE_METRICS.items():
+        if not row.linearised:
+            values[metric] = metric_value(metric, stats)
+    return values
 
 
 def _metrics_of_all(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fpp_sweep.records.answer import MAX_COMPARED, references_of
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front
+from fpp_sweep.records.front import Front, values_of
 from fpp_sweep.records.measurements import measure, resampled_metrics
 from fpp_sweep.records.records import FINAL, TrialRecord
 from fpp_sweep.space.objectives import metrics_of
@@ -149,5 +149,5 @@ def supports_of(folder: SweepFolder, front: Front, records: Sequence[TrialRecord
     if set(resampled_metrics(metrics)) != names_without_dataset:
         return {}
     samples = measure(folder, records, split, metrics).samples
-    names = [record.name for record in records]
-    return dict(front_support(samples, names, metrics, seed_variances(samples, metrics)).trials)
+    values = {record.name: values_of(record) for record in records}
+    return dict(front_support(samples, values, metrics, seed_variances(samples, metrics)).trials)

@@ -83,7 +83,9 @@ class Objective:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        set_field(self, "goal", self.goal or catalogue.metric(self.metric).goal)
+        own_goal = catalogue.metric(self.metric).goal
+        require(self.goal in (None, own_goal), f"the goal of {self.metric} is {own_goal} ({self.goal})", "goal")
+        set_field(self, "goal", own_goal)
 
     @classmethod
     def recorded(cls, *, metric: str, goal: Goal, reference: float | None = None) -> Self:

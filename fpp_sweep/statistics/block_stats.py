@@ -376,6 +376,7 @@ class BlockwiseMetric:
     largest: float = 100.0  # largest value of the metric, in its own unit; the smallest is 0
     biased: bool = False  # upwards by few images, as sums of absolute values are
     corrected: bool = False  # for most of that bias
+    linearised: bool = False  # the sums hold contributions that depend on all images of the dataset
 
 
 BLOCKWISE_METRICS: Mapping[str, BlockwiseMetric] = {
@@ -389,11 +390,11 @@ BLOCKWISE_METRICS: Mapping[str, BlockwiseMetric] = {
     "nll_refinement": BlockwiseMetric(_bin_counts_hits_and_losses, _nll_refinement, scale=1.0, largest=math.inf),
     "brier_calibration": BlockwiseMetric(_residuals_counts_and_brier, _brier_calibration, scale=1.0, largest=1.0),
     "brier_refinement": BlockwiseMetric(_residuals_counts_and_brier, _brier_refinement, scale=1.0, largest=2.0),
-    "aurc": BlockwiseMetric(_column("aurc"), _only_column, scale=1.0, largest=1.0),
-    "auroc": BlockwiseMetric(_column("auroc"), _only_column, scale=1.0, largest=1.0),
-    "fpr95": BlockwiseMetric(_column("fpr95"), _only_column),
-    "accuracy_at_80": BlockwiseMetric(_column("accuracy_at_80"), _only_column),
-    "accuracy_at_90": BlockwiseMetric(_column("accuracy_at_90"), _only_column),
+    "aurc": BlockwiseMetric(_column("aurc"), _only_column, scale=1.0, largest=1.0, linearised=True),
+    "auroc": BlockwiseMetric(_column("auroc"), _only_column, scale=1.0, largest=1.0, linearised=True),
+    "fpr95": BlockwiseMetric(_column("fpr95"), _only_column, linearised=True),
+    "accuracy_at_80": BlockwiseMetric(_column("accuracy_at_80"), _only_column, linearised=True),
+    "accuracy_at_90": BlockwiseMetric(_column("accuracy_at_90"), _only_column, linearised=True),
 }
 
 

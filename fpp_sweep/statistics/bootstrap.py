@@ -36,6 +36,7 @@ class MetricSamples:
     by_seed: Numbers  # (seeds, 1 + resamples); column 0 holds all images
     one_image: float = 0.0  # points of accuracy that one image counts; 0 for other metrics
     blocks: int = 1  # number of blocks of the smallest dataset
+    rarer_answers: int = 0  # right or wrong answers, whichever are fewer, of the dataset and seed that has the fewest
     calibrated_bias: float = 0.0  # value of a perfectly calibrated model; 0 for metrics that are not biased
 
     @property
@@ -163,7 +164,11 @@ def _sample_dataset(metric: str, dataset: str, split: str, stats: Sequence[Block
     bias = 0.0
     if BLOCKWISE_METRICS[metric].biased:
         bias = calibrated_bias(metric, stats[0])
-    return MetricSamples(np.stack(rows), one_image, blocks, bias)
+    rarer_answers = []
+    for seed_stats in stats:
+        right = int(seed_stats.correct.sum())
+        rarer_answers.append(min(right, seed_stats.total - right))
+    return MetricSamples(np.stack(rows), one_image, blocks, min(rarer_answers), bias)
 
 
 def _average(datasets: Sequence[MetricSamples]) -> MetricSamples:
@@ -172,15 +177,18 @@ def _average(datasets: Sequence[MetricSamples]) -> MetricSamples:
     calibrated_biases = []
     one_image = datasets[0].one_image
     blocks = datasets[0].blocks
+    rarer_answers = datasets[0].rarer_answers
     for samples in datasets:
         by_seed.append(samples.by_seed)
         calibrated_biases.append(samples.calibrated_bias)
         one_image = max(one_image, samples.one_image)
         blocks = min(blocks, samples.blocks)
+        rarer_answers = min(rarer_answers, samples.rarer_answers)
     return MetricSamples(
         by_seed=np.mean(by_seed, axis=0),
         one_image=one_image / len(datasets),
         blocks=blocks,
+        rarer_answers=rarer_answers,
         calibrated_bias=float(np.mean(calibrated_biases)),
     )
 

@@ -44,20 +44,32 @@ class FrontSupport:
 
 
 def front_support(
-    samples: SplitSamples, names: Sequence[str], metrics: Sequence[str], seeds: Mapping[str, SeedVariances]
+    samples: SplitSamples,
+    values: Mapping[str, Sequence[float]],
+    metrics: Sequence[str],
+    seeds: Mapping[str, SeedVariances],
 ) -> FrontSupport:
-    """Return the support of trials on the front of those that are named.
+    """Return the support of trials on the front of those that `values` names, with their values of all metrics.
 
-    `seeds` has the variance of seeds by metric; trials of one seed vary as the pooled estimate says.
+    `seeds` has the variance of seeds by metric; trials of one seed vary as the pooled estimate says. A metric that
+    cannot be resampled counts as exact.
     """
-    compared = [name for name in names if name in samples.records]
+    compared = [name for name in values if name in samples.records]
     usable = list(metrics)
     for name in compared:
         usable = [metric for metric in usable if metric in samples.records[name].metrics]
     if not compared or not usable:
         return FrontSupport()
-    shares = share_on_front(resampled_points(samples, compared, usable, seeds))
+    points = resampled_points(samples, compared, usable, seeds)
     ahead = clearly_ahead(samples, compared, usable, seeds)
+    for index, metric in enumerate(metrics):
+        if metric in usable:
+            continue
+        exact = np.array([values[name][index] for name in compared]) * catalogue.sign(goal_of(metric))
+        constant = np.broadcast_to(exact[:, None], points.shape[1:])
+        points = np.concatenate([points, constant[None]])
+        ahead &= exact[:, None] > exact
+    shares = share_on_front(points)
     support = {}
     for index, name in enumerate(compared):
         rivals = np.flatnonzero(ahead[:, index])

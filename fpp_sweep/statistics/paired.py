@@ -25,6 +25,8 @@ from fpp_sweep.statistics.bootstrap import MetricSamples, RecordSamples, SplitSa
 LEVEL = 0.05  # level of tests; intervals are 95 % intervals
 TYPICAL_SHARE = 0.5  # share of the typical seed variance that is added to each record's own
 MIN_IMAGES = 30  # images that the smallest dataset needs for any interval
+MIN_BLOCKS = 25  # blocks that it needs: sweeps of different sizes share few blocks, those of the larger sweep
+MIN_RARER_ANSWERS = 20  # right and wrong answers that a metric of the ranking needs for an interval
 # a calibration error below this multiple of what a perfectly calibrated model shows on as many images has no interval:
 # below it, intervals cover too rarely (benchmarks/answer.py, `thresholds`)
 MIN_CALIBRATION_RATIO = 1.5
@@ -153,15 +155,19 @@ class SeedVariances:
     def of(cls, records: Iterable[RecordSamples], metric: str) -> SeedVariances:
         """Return the moderated variances of the records that have several seeds; zero for all if there is none."""
         own_variances: dict[str, Variance] = {}
+        unvaried: dict[str, Variance] = {}
         log_spreads: list[float] = []
         for record in records:
             if record.deterministic or metric not in record.metrics or len(record.seeds) < 2:
                 continue
             samples = record.metrics[metric]
+            if (samples.by_seed == samples.by_seed[0]).all():  # its seeds change nothing, such as those of zero-shot
+                unvaried[record.name] = Variance(0.0, 0.0)
+                continue
             own_variances[record.name] = own_seed_variance(samples)
-            log_spreads.append(_unbiased_log(float(samples.seed_values.var(ddof=1)), len(record.seeds) - 1))
+            log_spreads.append(_log_spread(samples))
         if not own_variances:
-            return cls(Variance(0.0, 0.0), {})
+            return cls(Variance(0.0, 0.0), unvaried)
         typical = math.exp(sum(log_spreads) / len(log_spreads))
         degrees = 0.0
         weighted = 0.0
@@ -171,7 +177,12 @@ class SeedVariances:
             weighted += variance.value * variance.degrees_of_freedom
             value = variance.value + TYPICAL_SHARE * typical
             moderated[name] = Variance(value, variance.degrees_of_freedom + 1)
-        return cls(Variance(weighted / degrees, degrees), moderated)
+        return cls(Variance(weighted / degrees, degrees), {**unvaried, **moderated})
+
+    @property
+    def is_known(self) -> bool:
+        """True if a record that its seeds change has several of them."""
+        return self.pooled.degrees_of_freedom > 0
 
     def variance_of_mean(self, record: RecordSamples) -> Variance:
         """Return the variance of a record's mean over its seeds; zero where seeds change nothing or are unknown."""
@@ -181,10 +192,16 @@ class SeedVariances:
         return Variance(variance.value / len(record.seeds), variance.degrees_of_freedom)
 
 
-def _unbiased_log(spread: float, degrees_of_freedom: int) -> float:
-    """Return the logarithm of a sample variance, corrected for the mean of log chi-square."""
-    half = degrees_of_freedom / 2
-    return math.log(max(spread, 1e-12)) - float(special.digamma(half)) + math.log(half)
+def _log_spread(samples: MetricSamples) -> float:
+    """Return the logarithm of the variance over seeds, corrected for the mean of log chi-square.
+
+    Accuracies of few images tie by chance, and the logarithm of 0 would hide all other records: the variance counts as
+    at least that of rounding to whole images.
+    """
+    rounding = samples.one_image**2 / 12
+    spread = max(float(samples.seed_values.var(ddof=1)), rounding, 1e-12)
+    half = (len(samples.by_seed) - 1) / 2
+    return math.log(spread) - float(special.digamma(half)) + math.log(half)
 
 
 def satterthwaite(variances: Sequence[Variance]) -> Variance:
@@ -233,7 +250,11 @@ def metric_interval(
         return "no interval: no block statistics of these images"
     if min(samples.images.values()) < MIN_IMAGES:
         return f"no interval: fewer than {MIN_IMAGES} images"
+    if measured.blocks < MIN_BLOCKS:
+        return f"no interval: fewer than {MIN_BLOCKS} blocks of images"
     row = BLOCKWISE_METRICS[stem]
+    if row.linearised and measured.rarer_answers < MIN_RARER_ANSWERS:
+        return f"no interval: fewer than {MIN_RARER_ANSWERS} right or wrong answers"
     bias = 0.0
     if row.biased:
         if not row.corrected:
@@ -261,7 +282,9 @@ def difference(
     """Return first minus second on the same images, not yet corrected; None where they cannot be paired."""
     minuend = samples.metric(first, metric)
     subtrahend = samples.metric(second, metric)
-    if minuend is None or subtrahend is None or min(samples.images.values()) < MIN_IMAGES:
+    if minuend is None or subtrahend is None:
+        return None
+    if min(samples.images.values()) < MIN_IMAGES or minuend.blocks < MIN_BLOCKS:
         return None
     if seeds is None:
         seeds = SeedVariances.of(samples.records.values(), metric)
@@ -327,6 +350,14 @@ def compare(samples: SplitSamples, pairs: Sequence[tuple[str, str]], metrics: Se
             if paired is not None:
                 differences.append(paired)
     return correct(differences)
+
+
+def paired_over(samples: SplitSamples) -> str:
+    """Return in words which variance the differences of records contain: that of seeds needs several of them."""
+    varied = [record for record in samples.records.values() if not record.deterministic]
+    if varied and max(len(record.seeds) for record in varied) == 1:
+        return "paired over images, of one seed each"
+    return "paired over images and seeds"
 
 
 def correct(family: Sequence[Difference]) -> list[Difference]:

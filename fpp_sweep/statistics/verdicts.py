@@ -30,6 +30,7 @@ class Answer:
     split: str = ""
     images: Mapping[str, int] = field(default_factory=dict)  # by dataset
     seeds: int = 0  # number of each finalist's seeds
+    seeds_unknown: bool = False  # True if no record has several seeds: differences are about images alone
     differences: Mapping[tuple[str, str, str], Difference] = field(default_factory=dict)
     recommended: str | None = None
     recommended_kind: Literal["trial", "baseline"] | None = None

@@ -1,5 +1,6 @@
 """The answer of a sweep, read from its folder."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -90,6 +91,33 @@ def test_without_a_trial_that_keeps_the_constraints_the_best_baseline_is_named(t
         if record.kind == "trial":
             folder.write_trial(replace(record, state="failed", values=None, results={}))
     assert "because no trial is complete; the best" in sentence_of(folder.info(), read_statistics(folder))
+
+
+def test_nothing_is_recommended_if_seeds_may_matter_and_each_trial_has_one(tmp_path):
+    folder = write_sweep_of(tmp_path, BETTER, ("val",), seeds=(0,))
+    answer = read_statistics(folder).answer
+    assert answer.seeds_unknown
+    assert answer.recommended_kind == "baseline"
+    assert answer.reason == "each finalist has one seed, which may be a lucky one"
+    for record in folder.trials():  # prompts of words have no seed
+        folder.write_trial(replace(record, config={**record.config, "prompt": "a photo of a"}))
+    answer = read_statistics(folder).answer
+    assert not answer.seeds_unknown
+    assert answer.recommended == "trial-0002"
+
+
+def test_intervals_of_the_search_have_the_variance_of_seeds_from_the_final_stage(tmp_path):
+    folder = write_sweep_of(tmp_path, BETTER, ("val",), seeds=(0,))
+    narrow = read_statistics(folder).interval(folder.trial("trial-0002"), "val", "accuracy")
+    world = World(1000, seed=3)
+    shifts = {"trial-0002": (-2.0, 0.0, 2.0)}
+    final = write_measured_sweep(tmp_path / "final", world, BETTER, (FINAL,), seeds=(1, 2, 3), shifts=shifts)
+    for record in final.trials():
+        ours = folder.trial(record.name)
+        folder.write_trial(replace(ours, results={**ours.results, FINAL: record.results[FINAL]}))
+        shutil.copytree(final.artifacts(record.name) / FINAL, folder.artifacts(record.name) / FINAL)
+    wide = read_statistics(folder).interval(folder.trial("trial-0002"), "val", "accuracy")
+    assert wide.high - wide.low > narrow.high - narrow.low
 
 
 @pytest.mark.parametrize(

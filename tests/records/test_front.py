@@ -235,3 +235,12 @@ def test_a_remark_counts_the_orders_of_the_stream(method, order, seeds, remark):
     result = replace(split_result(), by_seed=by_seed)
     record = TrialRecord(name="trial-0000", kind="trial", state="complete", config=config, results={"val": result})
     assert orders_remark(record, "val") == remark
+
+
+def test_trials_stand_in_the_order_in_which_they_finished():
+    records = []
+    for number, (finished, broken) in enumerate([(10.0, 1.0), (20.0, 0.0), (30.0, 1.0), (40.0, 0.0)]):
+        records.append(replace(trial(number, 60.0 + number, 5.0), finished=finished, constraints={"c": broken}))
+    front = front_of(sweep_info(), records)
+    xs, _ = front.coordinates(records, (0, 0))
+    assert xs == [1, 2, 3, 4]

@@ -195,7 +195,7 @@ def test_a_note_names_everything_that_cannot_be_paired(sweeps, tmp_path):
                  objectives=(Objective(metric="nll", goal="min"),))  # fmt: skip
     comparison = compare_sweeps({"far": sweeps["far"], "half": half, "pets": sweeps["pets"]})
     assert comparison.notes == [
-        "pets shares no image of val with far, half: left out",
+        "pets shares no whole block of images of val with far, half: left out",
         "far: scenes of val cannot be paired; left out of every number here",
         "half: pets of val cannot be paired; left out of every number here",
         "half searched nll (min); all are judged by accuracy (max) and ece (min)",
@@ -289,7 +289,7 @@ def test_a_trial_that_two_sweeps_have_is_listed_once(capsys, sweeps, tmp_path):
     assert not comparison.tests
     assert all(sweep.attainment is not None for sweep in comparison.sweeps)
     text = run_compare(capsys, "far", "twin")
-    assert "No difference between the sweeps' best trials is significant." in text
+    assert "No difference between the sweeps' best trials was tested." in text
     assert re.search(r"(\d) of 2 trials: \1 of far, \1 of twin", text)
 
 
@@ -434,7 +434,10 @@ def test_a_metric_that_cannot_be_resampled_has_values_and_no_test(sweeps, capsys
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["far", "pets"], "nothing to compare: pets shares no image of val with far; give sweeps on the same images"),
+        (
+            ["far", "pets"],
+            "nothing to compare: pets shares no whole block of images of val with far; give sweeps on the same images",
+        ),
         (["far"], "far alone: give another sweep, or two or more of its trials and baselines"),
         (["far", "trial-0002"], "trial-0002 alone: give two or more trials or baselines, or another sweep"),
         (["far", TPT, f"baseline-{TPT}"], f"{TPT} alone: give two or more"),

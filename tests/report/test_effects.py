@@ -8,6 +8,7 @@ import pytest
 
 from fpp_sweep.records.front import front_of
 from fpp_sweep.report.effects import MAX_TRIALS, compute_effects, moved_into_range, moved_values_note
+from fpp_sweep.report.settings_plots import axes_of
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.statistics.surface import Surface
 from tests.kit.names import PLAIN
@@ -180,3 +181,28 @@ def test_page_and_file_have_the_effects_on_each_objective(tmp_path):
     grey, cells, _ = drawn["map-0"]["traces"]
     assert any(None in row for row in cells["z"])
     assert not any(None in row for row in grey["z"])
+
+
+def test_a_choice_keeps_its_place_on_the_axis_if_the_model_lacks_its_trials():
+    """One trial took `ctpt`, and the model of 150 of 160 trials leaves it out."""
+    count = MAX_TRIALS + 10
+    chosen = np.random.default_rng(0).choice(count, MAX_TRIALS, replace=False)
+    left_out = sorted(set(range(count)) - set(chosen.tolist()))[0]
+    generator = np.random.default_rng(1)
+    records = []
+    for number in range(count):
+        method = ("otpt", "tpt")[number % 2]
+        if number == left_out:
+            method = "ctpt"
+        params = {"method": method, "fpp.gamma2": float(generator.uniform(0.1, 15))}
+        accuracy = 70 + 5 * (method == "tpt") + 0.1 * generator.standard_normal()
+        records.append(trial(number, accuracy, 5 + 0.1 * generator.standard_normal(), params=params))
+    space = {"params": {"method": ["ctpt", "otpt", "tpt"], "fpp.gamma2": {"low": 0.1, "high": 15}}}
+    information = sweep_info(space=space)
+    axis = axes_of(information, front_of(information, records).finished)["method"]
+    accuracy, _ = effects_of(information, records)
+    curve = accuracy.curves["method"]
+    means = dict(zip(curve.positions, curve.mean, strict=True))
+    by_text = {text: means[position] for position, text in zip(axis.tick_positions, axis.tick_texts, strict=True)}
+    assert by_text["otpt"] == pytest.approx(70, abs=0.5)
+    assert by_text["tpt"] == pytest.approx(75, abs=0.5)

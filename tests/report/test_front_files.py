@@ -20,7 +20,7 @@ SIDES = {**FAR_APART, "trial-0004": (0.69, 0.11)}
 
 @pytest.fixture
 def far(tmp_path):
-    return write_measured_sweep(tmp_path / "far", World(1000), FAR_APART, ("val", "test"))
+    return write_measured_sweep(tmp_path / "far", World(1000), FAR_APART, ("val", "test"), seeds=(0, 1, 2))
 
 
 def document(folder):
@@ -102,7 +102,7 @@ def test_the_recommended_config_names_its_evidence(far):
     write_report(far, pages=False)
     lines = (far.report / "best" / "recommended.yaml").read_text().splitlines()
     assert lines[0].startswith("# trial-0002 of sweep far, on its front, best accuracy, best ece, knee, recommended")
-    assert "# compared with the baselines on one seed, 2 x 1000 test images" in lines
+    assert "# compared with the baselines on 3 seeds, 2 x 1000 test images" in lines
 
 
 def test_a_config_names_the_baselines_that_it_does_not_beat(tmp_path):
@@ -131,3 +131,16 @@ def test_a_sweep_without_block_statistics_has_a_report_without_intervals(tmp_pat
     (member,) = document(folder)["members"]
     assert member["intervals"]["val"]["accuracy"] == "no interval: no block statistics of these images"
     assert document(folder)["support"] == {}
+
+
+def test_a_trial_that_equals_a_baseline_has_a_report(tmp_path):
+    """Their difference is 0 without any variance, so its degrees of freedom are infinite, which JSON lacks."""
+    folder = write_measured_sweep(tmp_path / "sweep", World(200), {PLAIN: (0.6, 0.2), TPT: (0.62, 0.3)})
+    baseline_of_trial = folder.trial(f"baseline-{TPT}")
+    same = replace(trial(2), results=baseline_of_trial.results, values=baseline_of_trial.values)
+    folder.write_trial(same)
+    shutil.copytree(folder.artifacts(baseline_of_trial.name), folder.artifacts(same.name))
+    write_report(folder, pages=False)
+    equal = [entry for entry in document(folder)["answer"]["differences"] if entry["second"] == f"baseline-{TPT}"]
+    assert {entry["value"] for entry in equal} == {0.0}
+    assert None in {entry["degrees_of_freedom"] for entry in equal}

@@ -654,7 +654,7 @@ def test_a_race_works_with_an_objective_on_one_dataset(raced_sweep):
     ],
 )
 def test_a_constraint_that_is_broken_beyond_chance_stops_a_trial(raced_sweep, constraint, message):
-    objective = Objective(metric="ece", goal="max")  # the trial is best in this objective
+    objective = Objective.recorded(metric="ece", goal="max")  # the trial is best in this objective
     decision = decide_after_first_block(raced_sweep, objectives=(objective,), constraints=(constraint,))
     assert (decision.reason or "").startswith(message or "")
     assert (decision.reason is None) == (message is None)

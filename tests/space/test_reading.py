@@ -66,7 +66,7 @@ def test_any_text_is_read_or_refused_in_one_line(text):
 
 # ------------------------------------------------------------ overrides
 
-OVERRIDABLE = RANGE + "search: {trials: 5}\nobjectives: [accuracy, {metric: ece, goal: max}]\npoints: [{fpp.gamma1: 2}]"
+OVERRIDABLE = RANGE + "search: {trials: 5}\nobjectives: [accuracy, {metric: ece, goal: min}]\npoints: [{fpp.gamma1: 2}]"
 
 
 @pytest.mark.parametrize(

@@ -124,11 +124,11 @@ def test_a_constraint_may_require_one_value():
     assert [only.violation(value) for value in (1, 2, 3)] == [1, 0, 1]
 
 
-def test_the_default_goal_depends_on_the_metric():
-    text = "objectives: [ece/dtd, {metric: nll, goal: max, reference: 3}, device_seconds]\n" + RANGE
+def test_the_goal_is_that_of_the_metric():
+    text = "objectives: [ece/dtd, {metric: nll, goal: min, reference: 3}, device_seconds]\n" + RANGE
     assert read_space(text).objectives == (
         Objective(metric="ece/dtd", goal="min"),
-        Objective(metric="nll", goal="max", reference=3.0),
+        Objective(metric="nll", goal="min", reference=3.0),
         Objective(metric="device_seconds", goal="min"),
     )
 

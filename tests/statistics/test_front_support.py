@@ -12,7 +12,8 @@ METRICS = ["accuracy", "ece"]
 
 def support_of(records, **options):
     samples = split_samples(records, **options)
-    return front_support(samples, list(records), METRICS, seed_variances(samples, METRICS)).trials
+    values = {name: [0.0] * len(METRICS) for name in records}  # all of these metrics are resampled
+    return front_support(samples, values, METRICS, seed_variances(samples, METRICS)).trials
 
 
 def test_domination_follows_its_definition():
@@ -70,3 +71,14 @@ def test_a_difference_that_never_varies_is_clear_unless_it_may_come_from_roundin
         monkeypatch.setattr(front_support_module, "pairwise_differences", lambda *_, pair=differences: pair)
         ahead = clearly_ahead(None, ["one", "two"], ["accuracy"], {"accuracy": None})
         assert ahead.tolist() == [[False, is_ahead], [False, False]]
+
+
+def test_an_objective_that_cannot_be_resampled_counts_as_exact():
+    """A trial is clearly ahead in accuracy and ECE; the seconds decide whether it is in every objective."""
+    samples = split_samples({"a": {"accuracy": [70.0], "ece": [4.0]}, "b": {"accuracy": [60.0], "ece": [9.0]}})
+    metrics = [*METRICS, "seconds"]
+    seeds = seed_variances(samples, METRICS)
+    slower = front_support(samples, {"a": [70.0, 4.0, 900.0], "b": [60.0, 9.0, 60.0]}, metrics, seeds).trials
+    faster = front_support(samples, {"a": [70.0, 4.0, 50.0], "b": [60.0, 9.0, 60.0]}, metrics, seeds).trials
+    assert (slower["a"].word, slower["b"].word) == ("likely", "likely")
+    assert (faster["b"].word, faster["b"].beaten_by) == ("unlikely", "a")

@@ -1,6 +1,7 @@
 """Intervals and paired differences: images, seeds and Holm's correction."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from scipy import stats
 
 from fpp_sweep.statistics.bootstrap import MetricSamples, RecordSamples, SplitSamples
 from fpp_sweep.statistics.paired import (
+    MIN_BLOCKS,
     MIN_IMAGES,
     Difference,
     SeedVariances,
@@ -18,6 +20,7 @@ from fpp_sweep.statistics.paired import (
     holm,
     metric_interval,
     own_seed_variance,
+    paired_over,
     satterthwaite,
     two_sided_p,
 )
@@ -219,3 +222,60 @@ def test_intervals_cover_the_truth_over_images_and_seeds():
             covered += result.low <= 0 <= result.high
             cases += 1
     assert covered / cases > 0.93
+
+
+def test_seeds_that_change_nothing_have_no_variance_and_hide_no_other_records():
+    varied = {f"trial-{number}": {"accuracy": [72.0, 73.0, 71.0]} for number in range(3)}
+    alone = split_samples(varied)
+    beside = split_samples({**varied, "zero_shot": {"accuracy": [70.0, 70.0, 70.0]}})
+    expected = SeedVariances.of(alone.records.values(), "accuracy")
+    seeds = SeedVariances.of(beside.records.values(), "accuracy")
+    assert seeds.by_record["trial-0"] == expected.by_record["trial-0"]
+    assert seeds.variance_of_mean(beside.records["zero_shot"]).value == 0
+
+
+def test_accuracies_that_tie_by_chance_count_as_rounded():
+    """With 200 images, whose resamples differ, a spread of 0 is at least that of rounding to half a point."""
+    tied = np.array([[70.0, 69.0, 71.0], [70.0, 71.0, 69.0]])
+    spread = np.array([[70.0, 70.0, 70.0], [74.0, 74.0, 74.0]])
+    records = []
+    for name, by_seed in (("tied", tied), ("spread", spread)):
+        metrics = {"accuracy": MetricSamples(by_seed, one_image=0.5)}
+        records.append(RecordSamples(name, (0, 1), False, metrics))
+    seeds = SeedVariances.of(records, "accuracy")
+    mean_log = (np.log(0.5**2 / 12) + np.log(8.0)) / 2 + np.euler_gamma + np.log(2)  # of log chi-square, one degree
+    assert seeds.by_record["spread"].value == pytest.approx(8.0 + np.exp(mean_log) / 2)
+
+
+def test_few_blocks_have_neither_interval_nor_test():
+    records = {"a": {"accuracy": [70.0]}, "b": {"accuracy": [60.0]}}
+    for blocks, tested in ((MIN_BLOCKS, True), (MIN_BLOCKS - 1, False)):
+        samples = split_samples(records)
+        for record in samples.records.values():
+            metrics = {name: replace(metric, blocks=blocks) for name, metric in record.metrics.items()}
+            samples = replace(samples, records={**samples.records, record.name: replace(record, metrics=metrics)})
+        assert (difference(samples, "a", "b", "accuracy") is not None) is tested
+        interval = metric_interval(samples, "a", "accuracy")
+        assert isinstance(interval, str) is not tested
+        if not tested:
+            assert interval == "no interval: fewer than 25 blocks of images"
+
+
+@pytest.mark.parametrize(("rarer", "has_interval"), [(20, True), (19, False)])
+def test_a_ranking_of_few_errors_has_no_interval(rarer, has_interval):
+    samples = split_samples({"a": {"auroc": [0.9], "accuracy": [98.0]}})
+    record = samples.records["a"]
+    metrics = {name: replace(metric, rarer_answers=rarer) for name, metric in record.metrics.items()}
+    samples = replace(samples, records={"a": replace(record, metrics=metrics)})
+    interval = metric_interval(samples, "a", "auroc")
+    assert isinstance(interval, str) is not has_interval
+    assert not isinstance(metric_interval(samples, "a", "accuracy"), str)
+    if not has_interval:
+        assert interval == "no interval: fewer than 20 right or wrong answers"
+
+
+def test_texts_say_that_differences_of_single_seeds_lack_their_variance():
+    one, several = split_samples({"a": {"ece": [4.0]}}), split_samples({"a": {"ece": [4.0, 5.0]}})
+    words = split_samples({"a": {"ece": [4.0]}}, deterministic=["a"])
+    assert paired_over(one) == "paired over images, of one seed each"
+    assert paired_over(several) == paired_over(words) == "paired over images and seeds"
