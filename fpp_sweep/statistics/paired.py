@@ -19,7 +19,7 @@ import numpy as np
 from scipy import special
 
 from fpp_sweep.spec import catalogue
-from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, Numbers
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, BlockwiseMetric, Numbers
 from fpp_sweep.statistics.bootstrap import MetricSamples, RecordSamples, SplitSamples
 
 LEVEL = 0.05  # level of tests; intervals are 95 % intervals
@@ -248,13 +248,10 @@ def metric_interval(
     measured = samples.metric(name, metric)
     if measured is None:
         return "no interval: no block statistics of these images"
-    if min(samples.images.values()) < MIN_IMAGES:
-        return f"no interval: fewer than {MIN_IMAGES} images"
-    if measured.blocks < MIN_BLOCKS:
-        return f"no interval: fewer than {MIN_BLOCKS} blocks of images"
     row = BLOCKWISE_METRICS[stem]
-    if row.linearised and measured.rarer_answers < MIN_RARER_ANSWERS:
-        return f"no interval: fewer than {MIN_RARER_ANSWERS} right or wrong answers"
+    shortage = _shortage(samples, measured, row)
+    if shortage:
+        return f"no interval: fewer than {shortage}"
     bias = 0.0
     if row.biased:
         if not row.corrected:
@@ -271,6 +268,17 @@ def metric_interval(
     half_width = t_quantile(1 - LEVEL / 2, variance.degrees_of_freedom) * math.sqrt(variance.value)
     centre = measured.value - bias
     return Interval(measured.value, max(0.0, centre - half_width), min(row.largest, centre + half_width))
+
+
+def _shortage(samples: SplitSamples, measured: MetricSamples, row: BlockwiseMetric) -> str:
+    """Return which things an interval needs and how many, if there are fewer; an empty text if there are enough."""
+    if min(samples.images.values()) < MIN_IMAGES:
+        return f"{MIN_IMAGES} images"
+    if measured.blocks < MIN_BLOCKS:
+        return f"{MIN_BLOCKS} blocks of images"
+    if row.linearised and measured.rarer_answers < MIN_RARER_ANSWERS:
+        return f"{MIN_RARER_ANSWERS} right or wrong answers"
+    return ""
 
 
 # --- differences -----------------------------------------------------------------------------------

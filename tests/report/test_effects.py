@@ -183,7 +183,7 @@ def test_page_and_file_have_the_effects_on_each_objective(tmp_path):
     assert not any(None in row for row in grey["z"])
 
 
-def test_a_choice_keeps_its_place_on_the_axis_if_the_model_lacks_its_trials():
+def test_a_choice_keeps_its_position_on_the_axis_if_the_model_lacks_its_trials():
     """One trial took `ctpt`, and the model of 150 of 160 trials leaves it out."""
     count = MAX_TRIALS + 10
     chosen = np.random.default_rng(0).choice(count, MAX_TRIALS, replace=False)
