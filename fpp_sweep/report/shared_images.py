@@ -13,6 +13,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import (
     BLOCKWISE_METRICS,
     BlockStats,
@@ -51,11 +52,11 @@ class CommonImages:
                     continue
         return CommonImages(datasets)
 
-    def read(self, artifacts: Path, split: str) -> dict[tuple[str, int], BlockStats]:
+    def read(self, artifacts: Path, split: str) -> dict[DatasetSeed, BlockStats]:
         """Return the statistics of a record's artifacts on these images; an empty table if some of them are missing."""
         return self.restrict(read_sums(artifacts, split))
 
-    def restrict(self, table: StatsBySeed) -> dict[tuple[str, int], BlockStats]:
+    def restrict(self, table: StatsBySeed) -> dict[DatasetSeed, BlockStats]:
         """Return a record's statistics on these images; an empty table if the record lacks some of them."""
         restricted = {}
         for (dataset, seed), stats in table.items():

@@ -34,7 +34,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import ACCURACY, Goal, sign
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.files import read_inside, write_json, written_whole
-from fpp_sweep.spec.specs import DatasetInfo
+from fpp_sweep.spec.specs import DatasetInfo, DatasetSeed
 from fpp_sweep.spec.tasks import BATCH, EvalTask, Task
 from fpp_sweep.statistics.block_stats import (
     BLOCKWISE_METRICS,
@@ -366,7 +366,7 @@ class RacePolicy(StoppingPolicy):
 
     def _table(self) -> StatsBySeed | None:
         """Return the block statistics so far by dataset and seed; None if a dataset has no readable image."""
-        parts: dict[tuple[str, int], list[Any]] = {}
+        parts: dict[DatasetSeed, list[Any]] = {}
         for task in sorted(self._done, key=lambda task: (task.dataset, task.prompt_seed, task.start)):
             predictions = parts.setdefault((task.dataset, task.prompt_seed), [])
             shard = self._done[task].predictions
