@@ -47,7 +47,7 @@ class PosthocInputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class MapFit:
     """The temperature of a map on one dataset and seed, or why it has none."""
 
     posthoc: str
@@ -68,7 +68,7 @@ class MappedPredictions:
     """Predictions after each map by dataset and seed, and the temperatures that were fitted."""
 
     by_map: Mapping[str, PredictionsBySeed]
-    fits: Sequence[Fit]
+    fits: Sequence[MapFit]
 
 
 def needs_validation(names: Sequence[str], split: str) -> bool:
@@ -83,7 +83,7 @@ def is_fitted(name: str) -> bool:
 
 def apply_maps(maps: Sequence[str], measured: PredictionsBySeed, inputs: PosthocInputs) -> MappedPredictions:
     """Return the measured predictions after each map; raise InputError if one cannot be fitted."""
-    fits: list[Fit] = []
+    fits: list[MapFit] = []
     by_map: dict[str, PredictionsBySeed] = {}
     for name in maps:
         mapped = {}
@@ -94,7 +94,7 @@ def apply_maps(maps: Sequence[str], measured: PredictionsBySeed, inputs: Posthoc
 
 
 def _map_dataset(
-    name: str, key: DatasetSeed, measured: PredictionsBySeed, inputs: PosthocInputs, fits: list[Fit]
+    name: str, key: DatasetSeed, measured: PredictionsBySeed, inputs: PosthocInputs, fits: list[MapFit]
 ) -> Predictions:
     """Return one dataset's predictions after a map; add the temperatures to `fits`."""
     raw = measured[key]
@@ -114,9 +114,9 @@ def _map_dataset(
     else:
         source = inputs.fitted_on[key]
         require_fittable(f"{key[0]}, split {FITTED_SPLIT}", source.labels)
-        probabilities, temperature = _fit_and_map(name, _labelled(source), logits)
-        if temperature is not None:
-            fits.append(_record(name, key, len(source), [temperature]))
+        probabilities, validation_fit = _fit_and_map(name, _labelled(source), logits)
+        if validation_fit is not None:
+            fits.append(_record(name, key, len(source), [validation_fit]))
     return recalibrated(raw, probabilities)
 
 
@@ -128,25 +128,27 @@ def _fit_and_map(name: str, source: LabelledLogits, logits: Numbers) -> tuple[Nu
     return with_temperature(logits, fit.temperature), fit
 
 
-def _map_by_folds(name: str, key: DatasetSeed, raw: Predictions, fits: list[Fit]) -> Numbers:
+def _map_by_folds(name: str, key: DatasetSeed, raw: Predictions, fits: list[MapFit]) -> Numbers:
     """Return probabilities (N, K), those of each fold by a fit on the other folds."""
     require_fittable(key[0], raw.labels)
     logits = logits_of(raw)
     folds = folds_of(key[0], raw.ids)
     probabilities = np.empty(logits.shape)
-    temperatures = []
+    fold_fits = []
     for fold in range(FOLDS):
         others = folds != fold
         source = LabelledLogits(logits=logits[others], labels=raw.labels[others])
-        probabilities[~others], temperature = _fit_and_map(name, source, logits[~others])
-        if temperature is not None:
-            temperatures.append(temperature)
-    if temperatures:
-        fits.append(_record(name, key, len(raw), temperatures))
+        probabilities[~others], fit = _fit_and_map(name, source, logits[~others])
+        if fit is not None:
+            fold_fits.append(fit)
+    if fold_fits:
+        fits.append(_record(name, key, len(raw), fold_fits))
     return probabilities
 
 
-def _map_by_transfer(key: DatasetSeed, measured: PredictionsBySeed, inputs: PosthocInputs, fits: list[Fit]) -> Numbers:
+def _map_by_transfer(
+    key: DatasetSeed, measured: PredictionsBySeed, inputs: PosthocInputs, fits: list[MapFit]
+) -> Numbers:
     """Return probabilities by the temperature of the other datasets, of which each counts the same."""
     dataset, seed = key
     source = measured if inputs.fitted_on is None else inputs.fitted_on
@@ -170,10 +172,10 @@ def folds_of(dataset: str, ids: Sequence[str]) -> Integers:
     return folds
 
 
-def _record(name: str, key: DatasetSeed, images: int, fits: Sequence[TemperatureFit]) -> Fit:
+def _record(name: str, key: DatasetSeed, images: int, fits: Sequence[TemperatureFit]) -> MapFit:
     problems = [fit.problem for fit in fits if fit.problem]
     dataset, seed = key
-    return Fit(
+    return MapFit(
         posthoc=name,
         dataset=dataset,
         seed=seed,
