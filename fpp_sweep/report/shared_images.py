@@ -21,7 +21,7 @@ from fpp_sweep.statistics.block_stats import (
     metric_value,
     restrict_to_shared_blocks,
 )
-from fpp_sweep.trial.artifacts import read_sums
+from fpp_sweep.trial.artifacts import read_or_compute_block_stats
 from fpp_sweep.trial.trial import mean, measured_value
 
 TEST = "test"
@@ -54,7 +54,7 @@ class CommonImages:
 
     def read(self, artifacts: Path, split: str) -> dict[DatasetSeed, BlockStats]:
         """Return the statistics of a record's artifacts on these images; an empty table if some of them are missing."""
-        return self.restrict(read_sums(artifacts, split))
+        return self.restrict(read_or_compute_block_stats(artifacts, split))
 
     def restrict(self, table: StatsBySeed) -> dict[DatasetSeed, BlockStats]:
         """Return a record's statistics on these images; an empty table if the record lacks some of them."""
@@ -96,7 +96,7 @@ class LoadedSweep:
         """Return the images that the first record with block statistics was measured on."""
         for record in self.complete:
             if split in record.results:
-                table = read_sums(self.folder.artifacts(record.name), split)
+                table = read_or_compute_block_stats(self.folder.artifacts(record.name), split)
                 if table:
                     return CommonImages.of(table)
         return None
@@ -238,7 +238,7 @@ def restrict_result(record: TrialRecord, path: Path, split: str, images: CommonI
     if split not in record.results:
         return None
     result = record.results[split]
-    table = read_sums(path, split)
+    table = read_or_compute_block_stats(path, split)
     by_dataset: dict[str, list[Mapping[str, float]]] = {}
     for (dataset, seed), stats in images.restrict(table).items():
         if stats.total == table[dataset, seed].total:

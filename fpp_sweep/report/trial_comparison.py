@@ -19,7 +19,7 @@ from fpp_sweep.statistics.block_stats import seeds_of
 from fpp_sweep.statistics.bootstrap import SplitSamples, sample_split
 from fpp_sweep.statistics.paired import Difference, compare
 from fpp_sweep.statistics.verdicts import Answer
-from fpp_sweep.trial.artifacts import read_sums
+from fpp_sweep.trial.artifacts import read_or_compute_block_stats
 
 Key = tuple[str, str, str]  # two labels and a metric, such as ece or ece/digits
 
@@ -119,7 +119,7 @@ def _split_to_compare(info: SweepInfo, records: Sequence[TrialRecord], split: st
 def _common_images(folder: SweepFolder, records: Sequence[TrialRecord], split: str) -> CommonImages:
     images = []
     for record in records:
-        of_record = CommonImages.of(read_sums(folder.artifacts(record.name), split))
+        of_record = CommonImages.of(read_or_compute_block_stats(folder.artifacts(record.name), split))
         if not of_record.datasets:
             raise InputError(f"{record.label} has no block statistics on {split}: nothing can be paired")
         images.append(of_record)

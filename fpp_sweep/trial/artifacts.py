@@ -106,10 +106,11 @@ def skipped_images(results: Sequence[DatasetResult]) -> list[SkippedImage]:
     return images
 
 
-def read_sums(folder: Path, split: str) -> dict[DatasetSeed, BlockStats]:
-    """Return the block statistics of a trial by dataset and seed; computed from the predictions if the file is damaged.
+def read_or_compute_block_stats(folder: Path, split: str) -> dict[DatasetSeed, BlockStats]:
+    """Return the block statistics of a trial by dataset and seed.
 
-    The result is empty if the predictions are missing as well.
+    They are computed from the predictions if their file is missing or damaged. The result is empty if the predictions
+    are missing as well.
     """
     try:
         table = read_block_stats(folder, split)

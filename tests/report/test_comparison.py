@@ -26,7 +26,7 @@ from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, metric_value, to
 from fpp_sweep.statistics.bootstrap import sample_split
 from fpp_sweep.statistics.paired import compare as compare_pairs
 from fpp_sweep.statistics.paired import metric_interval
-from fpp_sweep.trial.artifacts import read_sums
+from fpp_sweep.trial.artifacts import read_or_compute_block_stats
 from tests.kit.measured import DATASETS, FAR_APART, World, write_measured_sweep
 from tests.kit.names import PLAIN, TPT
 from tests.kit.records import HOSTILE, baseline, failed, split_result, sweep_info, trial
@@ -143,7 +143,9 @@ def test_the_best_of_two_sweeps_are_tested_on_images_that_did_not_choose_them(sw
     assert {test.split for test in comparison.tests} == {"test"}
     (accuracy, *_) = (test.difference for test in comparison.tests if "best accuracy" in test.marks)
     assert (accuracy.first, accuracy.second) == ("far/trial-0002", "better/trial-0002")
-    tables = {sweep: read_sums(sweeps[sweep].artifacts("trial-0002"), "test") for sweep in ("far", "better")}
+    tables = {
+        sweep: read_or_compute_block_stats(sweeps[sweep].artifacts("trial-0002"), "test") for sweep in ("far", "better")
+    }
     (expected,) = compare_pairs(sample_split("test", tables, ["accuracy"]), [("far", "better")], ["accuracy"])
     assert (accuracy.value, accuracy.standard_error) == pytest.approx((expected.value, expected.standard_error))
     assert accuracy.high < 0
@@ -179,7 +181,7 @@ def test_sweeps_with_other_limits_are_compared_on_the_images_that_both_have(swee
     for record in comparison.statistics.front.trials:
         result = record.results["val"]
         sweep, name = record.name.split("/")
-        table = read_sums(sweeps[sweep].artifacts(name), "val")
+        table = read_or_compute_block_stats(sweeps[sweep].artifacts(name), "val")
         for dataset in DATASETS:
             ids = [f"image {index}" for index in range(1000)]
             first = table[dataset, 0].with_block_size(8).take(slice(0, 25))
@@ -201,7 +203,7 @@ def test_a_note_names_everything_that_cannot_be_paired(sweeps, tmp_path):
         "half searched nll (min); all are judged by accuracy (max) and ece (min)",
     ]
     (record,) = (trial for trial in comparison.statistics.front.trials if trial.name == "half/trial-0001")
-    table = read_sums(half.artifacts("trial-0001"), "val")
+    table = read_or_compute_block_stats(half.artifacts("trial-0001"), "val")
     expected = np.mean([metric_value("accuracy", table["digits", seed]) for seed in (0, 1)])
     assert record.results["val"].average["accuracy"] == pytest.approx(expected)
     objectives = (Objective(metric="sce", goal="min"), Objective(metric="ece/scenes", goal="min"),
@@ -220,7 +222,7 @@ def test_a_baseline_on_a_part_of_its_images_is_recognised_and_listed_once(tmp_pa
     world = World(1000)
     whole = write_measured_sweep(tmp_path / "whole", world, BETTER)
     part = write_measured_sweep(tmp_path / "part", world, BETTER, limit=200)
-    table = read_sums(whole.artifacts(f"baseline-{PLAIN}"), "val")
+    table = read_or_compute_block_stats(whole.artifacts(f"baseline-{PLAIN}"), "val")
     first = {key: stats.with_block_size(8).take(slice(0, 25)) for key, stats in table.items()}
     (part.artifacts(f"baseline-{PLAIN}") / "val" / BLOCK_STATS_FILE).write_bytes(to_bytes(first))
     record = part.trial(f"baseline-{PLAIN}")
@@ -405,7 +407,7 @@ def test_numbers_on_all_images_equal_the_recorded_ones(sweeps):
 def test_trials_that_skipped_images_are_compared_on_whole_blocks(sweeps, capsys):
     far = sweeps["far"]
     file = far.artifacts("trial-0003") / "test" / BLOCK_STATS_FILE
-    table = read_sums(far.artifacts("trial-0003"), "test")
+    table = read_or_compute_block_stats(far.artifacts("trial-0003"), "test")
     digits = table["digits", 0]
     file.write_bytes(to_bytes({**table, ("digits", 0): digits.take(np.arange(len(digits)) != 5)}))
     comparison = compare_trials(far, ["trial-0002", "trial-0003"])
