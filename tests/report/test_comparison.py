@@ -19,7 +19,7 @@ from fpp_sweep.records.measurements import BLOCK_STATS_FILE, is_deterministic
 from fpp_sweep.report.comparison import compare_sweeps, hypervolume_corner
 from fpp_sweep.report.comparison_view import _cost_notes
 from fpp_sweep.report.formatting import format_interval
-from fpp_sweep.report.shared_images import CommonImages
+from fpp_sweep.report.shared_images import MeasuredImages
 from fpp_sweep.report.trial_comparison import _shared_metrics, compare_trials
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, metric_value, to_bytes
@@ -75,7 +75,7 @@ def block_stats_of(images, first=None, seeds=(0,), datasets=DATASETS):
     ],
 )
 def test_the_first_images_are_shared_whatever_the_limit(some, other, images):
-    common = CommonImages.of(some).intersection(CommonImages.of(other))
+    common = MeasuredImages.of(some).intersection(MeasuredImages.of(other))
     assert common.counts == dict.fromkeys(DATASETS, images)
     restricted = [common.restrict(table) for table in (some, other)]
     for (dataset, seed), stats in restricted[0].items():
@@ -84,14 +84,14 @@ def test_the_first_images_are_shared_whatever_the_limit(some, other, images):
 
 
 def test_a_record_that_lacks_some_of_the_images_has_no_numbers_on_them():
-    common = CommonImages.of(block_stats_of(300, seeds=(0, 1)))
+    common = MeasuredImages.of(block_stats_of(300, seeds=(0, 1)))
     assert len(common.restrict(block_stats_of(300, seeds=(0, 1, 2)))) == 6  # the seeds may differ
     assert len(common.restrict(block_stats_of(300))) == 2
     assert common.restrict(block_stats_of(300, 200, seeds=(0, 1))) == {}
     assert common.restrict(block_stats_of(300, datasets=("digits", "pets"), seeds=(0, 1))) == {}
-    both = common.intersection(CommonImages.of(block_stats_of(300, datasets=("digits", "pets"))))
+    both = common.intersection(MeasuredImages.of(block_stats_of(300, datasets=("digits", "pets"))))
     assert list(both.datasets) == ["digits"]
-    assert common.intersection(CommonImages.of(block_stats_of(300, datasets=("pets",)))).datasets == {}
+    assert common.intersection(MeasuredImages.of(block_stats_of(300, datasets=("pets",)))).datasets == {}
 
 
 # ------------------------------------------------------------ sweeps
