@@ -345,8 +345,8 @@ class RacePolicy(StoppingPolicy):
         if self._rung <= len(self._decisions):
             return self._decisions[self._rung - 1]
         decision = RungDecision(share=share)
-        asked_for = self._record.kind != "trial" or self._record.origin in REQUESTED_ORIGINS
-        if table is not None and not asked_for:
+        is_exempt_from_stopping = self._record.kind != "trial" or self._record.origin in REQUESTED_ORIGINS
+        if table is not None and not is_exempt_from_stopping:
             decision = self._decide(share)
         self._decisions.append(decision)
         rows = [asdict(row) for row in self._decisions]
