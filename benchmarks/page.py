@@ -30,6 +30,7 @@ from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import preset
+from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import BlockStats, metric_value, to_bytes
 
 BEGAN = 1_795_000_000.0
@@ -145,7 +146,7 @@ def _result(draw: random.Random, accuracy: float, ece: float, datasets: Sequence
     return SplitResult(average=shown, datasets=by_dataset, deviation={}, samples=10000, seconds={}, device_seconds=200)
 
 
-def _block_stats(result: SplitResult, images: int, seed: int) -> dict[tuple[str, int], BlockStats]:
+def _block_stats(result: SplitResult, images: int, seed: int) -> dict[DatasetSeed, BlockStats]:
     """Return block statistics of random predictions with about the accuracies of a result."""
     generator = np.random.default_rng(seed)
     ids = [f"image {index}" for index in range(images)]
@@ -159,7 +160,7 @@ def _block_stats(result: SplitResult, images: int, seed: int) -> dict[tuple[str,
     return table
 
 
-def _with_measured_accuracy(record: TrialRecord, table: Mapping[tuple[str, int], BlockStats]) -> TrialRecord:
+def _with_measured_accuracy(record: TrialRecord, table: Mapping[DatasetSeed, BlockStats]) -> TrialRecord:
     """Put the accuracies of the block statistics into a record: a report ignores statistics that contradict it."""
     result = record.results["val"]
     datasets = {}

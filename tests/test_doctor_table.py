@@ -42,7 +42,7 @@ from fpp_sweep.spec.specs import PluginFile, WorkerSpec
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.inspected import Target
 from fpp_sweep.sweep.inspection import look_everywhere, mlflow_versions
-from fpp_sweep.sweep.plan import splits_of
+from fpp_sweep.sweep.plan import splits_of_space
 from fpp_sweep.sweep.start_checks import plan_reading
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.trial import worker_model
@@ -91,7 +91,7 @@ class Setup:
     def data(self) -> dict[str, Any]:
         spec = replace(self.spec, datasets=tuple(self.datasets))
         space = self.space()
-        return {"here": data_readings(spec, self.datasets, splits_of(space), partial(plan_reading, space))}
+        return {"here": data_readings(spec, self.datasets, splits_of_space(space), partial(plan_reading, space))}
 
     def space(self) -> Space:
         work: dict[str, Any] = {"datasets": self.datasets, "baselines": []}

@@ -16,7 +16,7 @@ from fpp_sweep.report.trial_sections import trial_contents
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import FileTooLargeError, read_end_inside, read_inside
-from fpp_sweep.sweep.received import settings_of
+from fpp_sweep.sweep.received import read_settings
 from fpp_sweep.sweep.state import last_change
 from fpp_sweep.tracking.desired import artifact_files
 from tests.kit.records import build_sweep
@@ -125,7 +125,7 @@ def test_a_config_of_a_sweep_with_control_characters_in_its_texts_is_valid_yaml(
     write_report(sweep, pages=False)
     for file in sorted((sweep.report / "best").glob("*.yaml")):
         assert "\x1b" not in file.read_text()
-        assert settings_of(file)
+        assert read_settings(file)
     contents = trial_contents(sweep, sweep.info(), sweep.trials(), front_of(sweep.info(), sweep.trials()))
     assert not [name for name, values in contents.items() if "\x1b" in values["yaml"]]
 

@@ -14,7 +14,7 @@ from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.local_run import _write_listed_trials, run_locally
-from fpp_sweep.sweep.received import settings_of
+from fpp_sweep.sweep.received import read_settings
 from fpp_sweep.sweep.request import space_to_evaluate
 from fpp_sweep.tracking.desired import trial_run
 from fpp_sweep.trial import templates
@@ -103,20 +103,20 @@ def test_a_folder_that_is_reached_through_a_link_is_judged_by_its_real_path_too(
     write_config(sweep, "adapt.templates", sweep.path / "t.json")
     (tmp_path / "received").symlink_to(sweep.path)
     with pytest.raises(InputError, match="a link leads out of"):
-        settings_of(tmp_path / "received" / "report" / "best" / "knee.yaml")
+        read_settings(tmp_path / "received" / "report" / "best" / "knee.yaml")
 
 
 def test_a_config_in_a_sweeps_folder_may_name_files_of_the_folder_and_of_the_user(sweep, tmp_path):
     for file in (tmp_path / "mine.json", sweep.path / "own.json"):
         file.write_text(json.dumps(["a {}."]))
-        settings_of(write_config(sweep, "adapt.templates", file))
+        read_settings(write_config(sweep, "adapt.templates", file))
 
 
 def test_a_config_outside_a_sweeps_folder_may_name_a_link(tmp_path):
     (tmp_path / "t.json").symlink_to(tmp_path / "user.json")
     config = tmp_path / "mine.yaml"
     config.write_text(json.dumps({"config": {"adapt.templates": str(tmp_path / "t.json")}}))
-    settings_of(config)
+    read_settings(config)
 
 
 @pytest.mark.parametrize("flag", ["prompts", "anchor_prompt"])

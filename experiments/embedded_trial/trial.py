@@ -86,15 +86,15 @@ class Trial:
 
     def _naive_prompt(self, text: naive.NaiveText, ids: Tensor) -> Tensor:
         config = self.config.fpp.scaled(self.clip.embedding_scale)
-        predefined = open_prompt(self.clip, self.config.anchor_prompt).context
-        texts = class_texts(self.clip, self.dataset.classes, len(predefined))
+        anchor = open_prompt(self.clip, self.config.anchor_prompt).context
+        texts = class_texts(self.clip, self.dataset.classes, len(anchor))
         names = (SEED, "fpp", self.dataset.name)  # of the random streams that the engine uses
-        draws = draw_noise(texts, len(predefined), config, torch_generator(*names, "noise"))
+        draws = draw_noise(texts, len(anchor), config, torch_generator(*names, "noise"))
         learned = naive.pretrain(
             text,
             ids,
-            predefined,
-            draw_start(predefined, config, torch_generator(*names, "start")),
+            anchor,
+            draw_start(anchor, config, torch_generator(*names, "start")),
             [
                 naive.Noise(context=noise.context[:, 0], sos=noise.sos[:, 0], suffix=noise.suffix[:, 0])
                 for noise in itertools.islice(draws, config.steps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,23 +113,25 @@ RUN_FLAGS = (
 )
 
 
-def add_flags(options: Parser, *names: str) -> None:
-    """Add flags by name, each below the heading of its group."""
+def add_flags(options: Parser, *names: str, helps: Mapping[str, str] | None = None) -> None:
+    """Add flags by name, each below the heading of its group; `helps` replaces the help of some of them."""
+    helps = helps or {}
     groups: dict[str, argparse._ArgumentGroup] = {}
     for name in names:
         flag = FLAGS[name]
         if flag.group not in groups:
             groups[flag.group] = options.add_argument_group(flag.group)
-        groups[flag.group].add_argument(name, **_argparse_options(flag))
+        help_text = helps.get(name, flag.help)
+        groups[flag.group].add_argument(name, help=help_text, **_argparse_options(flag))
 
 
-def add_run_flags(options: Parser) -> None:
-    """Add the flags of every command that runs trials."""
-    add_flags(options, *RUN_FLAGS)
+def add_run_flags(options: Parser, helps: Mapping[str, str] | None = None) -> None:
+    """Add the flags of every command that runs trials; `helps` replaces the help of some of them."""
+    add_flags(options, *RUN_FLAGS, helps=helps)
 
 
 def _argparse_options(flag: Flag) -> dict[str, Any]:
-    options: dict[str, Any] = {"help": flag.help, "default": flag.default}
+    options: dict[str, Any] = {"default": flag.default}
     if not flag.metavar:
         return options | {"action": "store_true"}
     options["metavar"] = flag.metavar

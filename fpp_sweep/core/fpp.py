@@ -2,7 +2,7 @@
 
 The loss is the sum of two means over the K classes:
 
-- alignment: the distance of the text features from those of the predefined prompt;
+- alignment: the distance of the text features from those of the anchor prompt;
 - flatness, times lambda: their distance from the features of perturbed input embeddings.
 
 As in the released code, no gradient flows through the perturbed features unless the config says so.
@@ -57,7 +57,7 @@ class Loss:
 
 def pretrain(
     texts: ClassTexts,
-    predefined: Tensor,
+    anchor: Tensor,
     config: FppConfig,
     *,
     flatness_weight: float,
@@ -67,11 +67,12 @@ def pretrain(
 ) -> Pretrained:
     """Minimise alignment + flatness_weight * flatness from `start`, drawing one `Noise` at each step.
 
-    `predefined` (n, W) is the context whose features are the target f0. Lengths in `config` are in units of the
-    model's own embeddings (see `FppConfig.scaled`). Raises FloatingPointError as soon as the loss is not finite.
+    `anchor` (n, W) is the context of the anchor prompt, whose features are the target f0. Lengths in `config` are in
+    units of the model's own embeddings (see `FppConfig.scaled`). Raises FloatingPointError as soon as the loss is not
+    finite.
     """
     with torch.no_grad():
-        target = texts.features(predefined)  # f0 (K, D)
+        target = texts.features(anchor)  # f0 (K, D)
     context = start.clone()
     state: AdamState | None = None
     loss = Loss.of(config, flatness_weight, context.device)
@@ -189,16 +190,16 @@ def distance(first: Tensor, second: Tensor, kind: Distance) -> Tensor:
         return 1 - (first * second).sum(-1).mean()
     squared = (first - second).square().sum(-1)
     if kind == "l2":
-        # the constant keeps the gradient finite where both are equal, as at the start from the predefined context
+        # the constant keeps the gradient finite where both are equal, as at the start from the anchor prompt
         return (squared + 1e-12).sqrt().mean()
     return squared.mean()
 
 
-def draw_start(predefined: Tensor, config: FppConfig, generator: torch.Generator) -> Tensor:
+def draw_start(anchor: Tensor, config: FppConfig, generator: torch.Generator) -> Tensor:
     """Return the context that pretraining starts from."""
-    if config.start == "predefined":
-        return predefined
-    return (torch.randn(predefined.shape, generator=generator) * config.start_std).to(predefined.device)
+    if config.start == "predefined":  # the paper's word for the anchor prompt
+        return anchor
+    return (torch.randn(anchor.shape, generator=generator) * config.start_std).to(anchor.device)
 
 
 def draw_noise(

@@ -312,7 +312,7 @@ def _enter_lock(stack: ExitStack, file: Path) -> None:
 
 
 def _check_spaces(info: SweepInfo) -> None:
-    for key, space in (("space", info.space), ("begun", info.begun)):
+    for key, space in (("space", info.space), ("initial_space", info.initial_space)):
         with at_key(key):
             check_space(space)
 

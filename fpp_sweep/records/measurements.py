@@ -10,6 +10,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.files import read_inside
+from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, StatsBySeed, from_bytes
 from fpp_sweep.statistics.bootstrap import RecordSamples, SplitSamples, image_digests, sample_record
 
@@ -103,7 +104,7 @@ class _Measured:
 
     images: dict[str, int]  # by dataset
     digests: dict[str, bytes]  # digest of the images, by dataset
-    accuracies: Mapping[tuple[str, int], float]  # by dataset and seed
+    accuracies: Mapping[DatasetSeed, float]  # by dataset and seed
     samples: RecordSamples
 
 
@@ -141,7 +142,7 @@ def _measure_files(path: Path, name: str, metrics: tuple[str, ...]) -> _Measured
     return _Measured(images, digests, accuracies, replace(samples, metrics=metric_samples))
 
 
-def _require_same_accuracy(accuracies: Mapping[tuple[str, int], float], result: SplitResult) -> None:
+def _require_same_accuracy(accuracies: Mapping[DatasetSeed, float], result: SplitResult) -> None:
     """Raise ValueError unless the accuracies of block statistics are those of the record."""
     for (dataset, seed), accuracy in accuracies.items():
         recorded: Mapping[str, Mapping[str, float]] = result.by_seed.get(str(seed), result.datasets)

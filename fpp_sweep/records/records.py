@@ -207,7 +207,7 @@ class SweepInfo:
     created: Time
     state: Literal["running", "finished", "interrupted", "failed"]
     space: Settings  # as resolved, plain values: load_space understands it
-    begun: Settings = field(default_factory=dict)  # the space at the start of the sweep, if it has changed since
+    initial_space: Settings = field(default_factory=dict)  # at the start of the sweep; empty if unchanged since
     objectives: tuple[Objective, ...]
     search_split: Annotated[str, Convert(_check_split)]
     reference: Sequence[Number] | None = None  # hypervolume's corner, in the order of the objectives
@@ -247,7 +247,7 @@ class SweepInfo:
     @property
     def space_at_start(self) -> Settings:
         """The space with which the sweep began, before a command or a resume changed it."""
-        return self.begun or self.space
+        return self.initial_space or self.space
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -18,13 +18,13 @@ from fpp_sweep.records.front import Front, front_of, metrics_shown, values_of
 from fpp_sweep.records.measurements import is_deterministic, resampled_metrics
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.shared_images import (
-    CommonImages,
     LoadedSweep,
-    SharedImages,
+    MeasuredImages,
+    SharedSplit,
     differing_inputs,
     partly_shared,
     restrict_record,
-    shared_images,
+    shared_split,
 )
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import catalogue
@@ -71,14 +71,14 @@ class SweepComparison:
     info: SweepInfo  # description of the union, as if it were a sweep
     statistics: SweepStatistics  # statistics of the union
     sweeps: Sequence[ComparedSweep]
-    images: CommonImages
+    images: MeasuredImages
     tests: Sequence[BestTrialsTest]
     notes: Sequence[str]  # sentences: this is left out or differs, and why
 
 
 def compare_sweeps(folders: Mapping[str, SweepFolder]) -> SweepComparison:
     """Compare sweeps, given by label, on the images that they share; all are judged by the first one's objectives."""
-    shared = shared_images([LoadedSweep.of(label, folder) for label, folder in folders.items()])
+    shared = shared_split([LoadedSweep.of(label, folder) for label, folder in folders.items()])
     objectives, objective_notes = _comparable_objectives(shared)
     notes = [*shared.excluded, *partly_shared(shared), *differing_inputs(shared), *objective_notes]
     restricted = {}
@@ -112,7 +112,7 @@ def compare_sweeps(folders: Mapping[str, SweepFolder]) -> SweepComparison:
 # --- objectives and records ---------------------------------------------------------------------------
 
 
-def _comparable_objectives(shared: SharedImages) -> tuple[list[Objective], list[str]]:
+def _comparable_objectives(shared: SharedSplit) -> tuple[list[Objective], list[str]]:
     """Return the first sweep's objectives that can be measured on the shared images, and notes on the others."""
     first = shared.sweeps[0].info
     notes = []
@@ -135,7 +135,7 @@ def _comparable_objectives(shared: SharedImages) -> tuple[list[Objective], list[
     return objectives, notes
 
 
-def _not_comparable(metric: str, shared: SharedImages) -> str:
+def _not_comparable(metric: str, shared: SharedSplit) -> str:
     """Return the reason for which a metric cannot be measured on the shared images; empty if it can."""
     stem, _, dataset = metric.partition("/")
     if dataset and dataset not in shared.images.datasets:
@@ -155,7 +155,7 @@ def _not_comparable(metric: str, shared: SharedImages) -> str:
 
 
 def _restrict_sweep(
-    sweep: LoadedSweep, shared: SharedImages, objectives: Sequence[Objective]
+    sweep: LoadedSweep, shared: SharedSplit, objectives: Sequence[Objective]
 ) -> list[TrialRecord | None]:
     """Return the complete records of a sweep on the shared images; None for those that lack some."""
     restricted = []
@@ -214,7 +214,7 @@ def _labelled_records(
 
 
 def _union(
-    shared: SharedImages, objectives: Sequence[Objective], records: Mapping[str, Sequence[TrialRecord]]
+    shared: SharedSplit, objectives: Sequence[Objective], records: Mapping[str, Sequence[TrialRecord]]
 ) -> tuple[SweepInfo, Front]:
     """Return the union of the sweeps as if it were one sweep, and its front."""
     first_of_kind: dict[object, TrialRecord] = {}
@@ -252,7 +252,7 @@ def _sample_union(
     info: SweepInfo,
     front: Front,
     records: Mapping[str, Sequence[TrialRecord]],
-    shared: SharedImages,
+    shared: SharedSplit,
     paths: Mapping[str, Path],
 ) -> dict[str, SplitSamples]:
     """Resample the records of the union on the shared images; of many trials those nearest to the front.

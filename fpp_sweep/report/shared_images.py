@@ -13,6 +13,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import (
     BLOCKWISE_METRICS,
     BlockStats,
@@ -20,20 +21,23 @@ from fpp_sweep.statistics.block_stats import (
     metric_value,
     restrict_to_shared_blocks,
 )
-from fpp_sweep.trial.artifacts import read_sums
+from fpp_sweep.trial.artifacts import read_or_compute_block_stats
 from fpp_sweep.trial.trial import mean, measured_value
 
 TEST = "test"
 
 
 @dataclass(frozen=True, slots=True)
-class CommonImages:
-    """Images that several records have seen. Their seeds may differ: the variance of seeds is part of every test."""
+class MeasuredImages:
+    """The images of one split that a record was measured on; after an intersection, those that several records share.
 
-    datasets: Mapping[str, BlockStats]  # datasets of all records; the digests identify the images
+    The seeds of the records may differ: the variance of seeds is part of every test.
+    """
+
+    datasets: Mapping[str, BlockStats]  # datasets of all these records; the digests identify the images
 
     @classmethod
-    def of(cls, table: StatsBySeed) -> CommonImages:
+    def of(cls, table: StatsBySeed) -> MeasuredImages:
         """Return all images of a record."""
         return cls({dataset: stats for (dataset, _), stats in table.items()})
 
@@ -41,7 +45,7 @@ class CommonImages:
     def counts(self) -> dict[str, int]:
         return {dataset: stats.total for dataset, stats in self.datasets.items()}
 
-    def intersection(self, other: CommonImages) -> CommonImages:
+    def intersection(self, other: MeasuredImages) -> MeasuredImages:
         datasets = {}
         for name, stats in self.datasets.items():
             if name in other.datasets:
@@ -49,13 +53,13 @@ class CommonImages:
                     datasets[name] = restrict_to_shared_blocks([stats, other.datasets[name]])[0]
                 except InputError:  # other images under the same name
                     continue
-        return CommonImages(datasets)
+        return MeasuredImages(datasets)
 
-    def read(self, artifacts: Path, split: str) -> dict[tuple[str, int], BlockStats]:
+    def read(self, artifacts: Path, split: str) -> dict[DatasetSeed, BlockStats]:
         """Return the statistics of a record's artifacts on these images; an empty table if some of them are missing."""
-        return self.restrict(read_sums(artifacts, split))
+        return self.restrict(read_or_compute_block_stats(artifacts, split))
 
-    def restrict(self, table: StatsBySeed) -> dict[tuple[str, int], BlockStats]:
+    def restrict(self, table: StatsBySeed) -> dict[DatasetSeed, BlockStats]:
         """Return a record's statistics on these images; an empty table if the record lacks some of them."""
         restricted = {}
         for (dataset, seed), stats in table.items():
@@ -91,13 +95,13 @@ class LoadedSweep:
     def complete(self) -> list[TrialRecord]:
         return [record for record in self.records if record.state == "complete"]
 
-    def images(self, split: str) -> CommonImages | None:
+    def images(self, split: str) -> MeasuredImages | None:
         """Return the images that the first record with block statistics was measured on."""
         for record in self.complete:
             if split in record.results:
-                table = read_sums(self.folder.artifacts(record.name), split)
+                table = read_or_compute_block_stats(self.folder.artifacts(record.name), split)
                 if table:
-                    return CommonImages.of(table)
+                    return MeasuredImages.of(table)
         return None
 
     def seconds_until(self, time: float) -> float:
@@ -115,26 +119,26 @@ class LoadedSweep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedImages:
-    """The split on which most sweeps share images, and these images."""
+class SharedSplit:
+    """The split on which most sweeps share images: these sweeps, the images, and why other sweeps are excluded."""
 
     split: str
     sweeps: Sequence[LoadedSweep]
-    images: CommonImages
+    images: MeasuredImages
     excluded: Sequence[str]  # sentences: this sweep shares nothing, and why
-    by_split: Mapping[str, CommonImages] = field(default_factory=dict)  # this split, and others that all sweeps share
+    by_split: Mapping[str, MeasuredImages] = field(default_factory=dict)  # this split, and others that all sweeps share
 
-    def images_of(self, sweep: LoadedSweep) -> CommonImages:
+    def images_of(self, sweep: LoadedSweep) -> MeasuredImages:
         """Return all images of the split that a sweep was measured on."""
         return sweep.images(self.split) or self.images
 
 
-def shared_images(sweeps: Sequence[LoadedSweep]) -> SharedImages:
-    """Return what sweeps share; raise an error if no two of them share images."""
+def shared_split(sweeps: Sequence[LoadedSweep]) -> SharedSplit:
+    """Return the split and the images to compare sweeps on; raise an error if no two of them share images."""
     splits = [sweep.info.search_split for sweep in sweeps]
     candidates = {}
     for split in (*splits, TEST):
-        candidates[split] = _share_split(sweeps, split)
+        candidates[split] = _sharing_sweeps(sweeps, split)
     split = max(candidates, key=lambda name: len(candidates[name][0]))
     sharing, images, excluded = candidates[split]
     if images is None or len(sharing) < 2:
@@ -144,13 +148,15 @@ def shared_images(sweeps: Sequence[LoadedSweep]) -> SharedImages:
     for candidate, (candidate_sharing, candidate_images, _) in candidates.items():
         if candidate != split and candidate_sharing == sharing and candidate_images is not None:
             by_split[candidate] = candidate_images  # the best trials may have been run on test, too
-    return SharedImages(split=split, sweeps=sharing, images=images, excluded=excluded, by_split=by_split)
+    return SharedSplit(split=split, sweeps=sharing, images=images, excluded=excluded, by_split=by_split)
 
 
-def _share_split(sweeps: Sequence[LoadedSweep], split: str) -> tuple[list[LoadedSweep], CommonImages | None, list[str]]:
+def _sharing_sweeps(
+    sweeps: Sequence[LoadedSweep], split: str
+) -> tuple[list[LoadedSweep], MeasuredImages | None, list[str]]:
     """Return the sweeps that share images of a split, these images, and why other sweeps share none."""
     sharing: list[LoadedSweep] = []
-    common: CommonImages | None = None
+    common: MeasuredImages | None = None
     excluded = []
     for sweep in sweeps:
         images = sweep.images(split)
@@ -169,7 +175,7 @@ def _share_split(sweeps: Sequence[LoadedSweep], split: str) -> tuple[list[Loaded
     return sharing, common, excluded
 
 
-def partly_shared(shared: SharedImages) -> Iterator[str]:
+def partly_shared(shared: SharedSplit) -> Iterator[str]:
     """Yield what the sweeps have and do not share."""
     counts = shared.images.counts
     for sweep in shared.sweeps:
@@ -191,7 +197,7 @@ def partly_shared(shared: SharedImages) -> Iterator[str]:
             )
 
 
-def differing_inputs(shared: SharedImages) -> Iterator[str]:
+def differing_inputs(shared: SharedSplit) -> Iterator[str]:
     """Yield datasets whose labels or files differ from the first sweep's, if both have seen as many of its images."""
     searched = [sweep for sweep in shared.sweeps if sweep.info.search_split == shared.split]
     if not searched:
@@ -215,7 +221,7 @@ def differing_inputs(shared: SharedImages) -> Iterator[str]:
 
 
 def restrict_record(
-    record: TrialRecord, path: Path, images: Mapping[str, CommonImages], objectives: Sequence[Objective]
+    record: TrialRecord, path: Path, images: Mapping[str, MeasuredImages], objectives: Sequence[Objective]
 ) -> TrialRecord | None:
     """Return a record with its numbers on the images of each split; None if it lacks some of the first split."""
     results = {}
@@ -232,12 +238,12 @@ def restrict_record(
     return replace(record, results=results, values=values)
 
 
-def restrict_result(record: TrialRecord, path: Path, split: str, images: CommonImages) -> SplitResult | None:
+def restrict_result(record: TrialRecord, path: Path, split: str, images: MeasuredImages) -> SplitResult | None:
     """Return a result on some images; on a part of a dataset's images only blockwise metrics are known."""
     if split not in record.results:
         return None
     result = record.results[split]
-    table = read_sums(path, split)
+    table = read_or_compute_block_stats(path, split)
     by_dataset: dict[str, list[Mapping[str, float]]] = {}
     for (dataset, seed), stats in images.restrict(table).items():
         if stats.total == table[dataset, seed].total:

@@ -12,14 +12,14 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import metrics_shown, splits_of
 from fpp_sweep.records.measurements import is_deterministic, resampled_metrics
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
-from fpp_sweep.report.shared_images import TEST, CommonImages, restrict_result
+from fpp_sweep.report.shared_images import TEST, MeasuredImages, restrict_result
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.statistics.block_stats import seeds_of
 from fpp_sweep.statistics.bootstrap import SplitSamples, sample_split
 from fpp_sweep.statistics.paired import Difference, compare
 from fpp_sweep.statistics.verdicts import Answer
-from fpp_sweep.trial.artifacts import read_sums
+from fpp_sweep.trial.artifacts import read_or_compute_block_stats
 
 Key = tuple[str, str, str]  # two labels and a metric, such as ece or ece/digits
 
@@ -116,18 +116,18 @@ def _split_to_compare(info: SweepInfo, records: Sequence[TrialRecord], split: st
     return split
 
 
-def _common_images(folder: SweepFolder, records: Sequence[TrialRecord], split: str) -> CommonImages:
+def _common_images(folder: SweepFolder, records: Sequence[TrialRecord], split: str) -> MeasuredImages:
     images = []
     for record in records:
-        of_record = CommonImages.of(read_sums(folder.artifacts(record.name), split))
+        of_record = MeasuredImages.of(read_or_compute_block_stats(folder.artifacts(record.name), split))
         if not of_record.datasets:
             raise InputError(f"{record.label} has no block statistics on {split}: nothing can be paired")
         images.append(of_record)
-    return reduce(CommonImages.intersection, images)
+    return reduce(MeasuredImages.intersection, images)
 
 
 def _sample_records(
-    folder: SweepFolder, records: Sequence[TrialRecord], split: str, images: CommonImages, metrics: Sequence[str]
+    folder: SweepFolder, records: Sequence[TrialRecord], split: str, images: MeasuredImages, metrics: Sequence[str]
 ) -> SplitSamples:
     """Resample the records on common images, by label."""
     tables = {}

@@ -62,7 +62,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     tables.add_argument("--allow-missing", action="store_true", help=missing)
     shows = "show the configs, what tables share, and an estimate of the cost; run nothing"
     tables.add_argument("--dry-run", action="store_true", help=shows)
-    add_run_flags(options)
+    add_run_flags(options, {"--name": "name of that folder; default: the model's name"})
     options.set_defaults(model="tiny", out=Path("reproductions"))
     return options.parse_args(argv)
 

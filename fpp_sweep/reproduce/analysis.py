@@ -82,7 +82,7 @@ def _csv(rows: Sequence[Sequence[str]]) -> str:
 
 
 def entropy_and_penalties(setting: Setting) -> tuple[StaticFigure, list[list[str]]]:
-    """Compare the mean entropy of prompts around the predefined one with the penalties of C-TPT and O-TPT.
+    """Compare the mean entropy of prompts around the anchor prompt with the penalties of C-TPT and O-TPT.
 
     The penalties are the paper's stand-ins and those that run; views are uniform at temperature 1 and real at the
     model's temperature.
@@ -107,7 +107,7 @@ def entropy_and_penalties(setting: Setting) -> tuple[StaticFigure, list[list[str
     def draw(canvas: Canvas) -> None:
         draw_charts(canvas, charts, across=len(MEASURES))
 
-    caption = "mean entropy of prompts around the predefined one against penalties"
+    caption = "mean entropy of prompts around the anchor prompt against penalties"
     return StaticFigure(kind="em_reg", caption=caption, data=lines, draw=draw), shares
 
 

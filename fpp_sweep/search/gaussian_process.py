@@ -11,7 +11,7 @@ from optuna.samplers import GPSampler
 from optuna.trial import FrozenTrial, TrialState
 
 MAX_FITTED_TRIALS = 200  # trials that the model is fitted to: the cost grows with the cube of their number
-MAX_TRIALS_WITHOUT_VALUES = 8  # failed and stopped trials whose settings the model avoids: the latest ones
+MAX_TRIALS_WITHOUT_VALUES = 8  # trials whose settings are avoided because they gave no values: the latest ones
 
 
 class GaussianProcessSampler(GPSampler):
@@ -20,8 +20,9 @@ class GaussianProcessSampler(GPSampler):
     Settings are random until the finished trials outnumber the running ones. A model of so few trials proposes
     worse settings than chance if seeds differ as much as settings do (benchmarks/RESULTS.md, Search).
 
-    Settings of failed and stopped trials are avoided. These trials have no values, so they count as running: Optuna
-    looks for settings that add most to the running trials, and does not propose the same settings again.
+    Settings of trials without values are avoided: of failed ones, and of those that the user stopped. They count as
+    running: Optuna looks for settings that add most to the running trials, and does not propose the same settings
+    again. Trials that a race stopped have values, their estimates, to which the model is fitted.
 
     The model is fitted to at most MAX_FITTED_TRIALS trials: the Pareto front, and a random choice of the others.
     """

@@ -34,7 +34,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import ACCURACY, Goal, sign
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.files import read_inside, write_json, written_whole
-from fpp_sweep.spec.specs import DatasetInfo
+from fpp_sweep.spec.specs import DatasetInfo, DatasetSeed
 from fpp_sweep.spec.tasks import BATCH, EvalTask, Task
 from fpp_sweep.statistics.block_stats import (
     BLOCKWISE_METRICS,
@@ -345,8 +345,8 @@ class RacePolicy(StoppingPolicy):
         if self._rung <= len(self._decisions):
             return self._decisions[self._rung - 1]
         decision = RungDecision(share=share)
-        asked_for = self._record.kind != "trial" or self._record.origin in REQUESTED_ORIGINS
-        if table is not None and not asked_for:
+        is_exempt_from_stopping = self._record.kind != "trial" or self._record.origin in REQUESTED_ORIGINS
+        if table is not None and not is_exempt_from_stopping:
             decision = self._decide(share)
         self._decisions.append(decision)
         rows = [asdict(row) for row in self._decisions]
@@ -366,7 +366,7 @@ class RacePolicy(StoppingPolicy):
 
     def _table(self) -> StatsBySeed | None:
         """Return the block statistics so far by dataset and seed; None if a dataset has no readable image."""
-        parts: dict[tuple[str, int], list[Any]] = {}
+        parts: dict[DatasetSeed, list[Any]] = {}
         for task in sorted(self._done, key=lambda task: (task.dataset, task.prompt_seed, task.start)):
             predictions = parts.setdefault((task.dataset, task.prompt_seed), [])
             shard = self._done[task].predictions

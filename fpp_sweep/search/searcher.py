@@ -208,7 +208,7 @@ class SweepSearcher(Searcher):
         if search != self.search:
             self._space = replace(self._space, search=search)
             space = {**info.space, "search": self._space.plain()["search"]}
-            self._folder.write_info(replace(info, space=space, begun=info.space_at_start))
+            self._folder.write_info(replace(info, space=space, initial_space=info.space_at_start))
         self._update_total(commands)
 
     def _record_applied(self, command: Command, outcome: str = "", number: int | None = None) -> None:

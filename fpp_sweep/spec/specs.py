@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 OnBadImage = Literal["fail", "skip"]
 StagePrecision = Literal["float32", "tf32", "fp16"]  # precision of one stage's matrix products
 Precision = Literal["float32", "tf32", "fp16", "released"]  # a trial's; released: each stage as in the released code
+DatasetSeed = tuple[str, int]  # name of a dataset, and a seed
 
 
 def pretraining_precision(precision: Precision) -> StagePrecision:

@@ -23,6 +23,7 @@ from scipy import special
 from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.core.metrics import BINS, EDGES, Confidences, Predictions, bin_indices, round_to_grid, sum_by_cell
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics import ranking
 
 MIN_BLOCKS = 64  # blocks of a dataset that has at least as many images; from fewer, a standard deviation is too rough
@@ -160,7 +161,7 @@ _ARRAYS = tuple(item.name for item in fields(BlockStats) if item.name != "size")
 _COUNTS = ("images", "correct", "counts", "hits")  # side by side in files
 _SUMS = ("nll", "brier", "top_nll", "aurc", "auroc", "fpr95", "accuracy_at_80", "accuracy_at_90")  # one below another
 _FILE_ARRAYS = ("digests", "counts", "sums", "cells", "values", "index")
-StatsBySeed = Mapping[tuple[str, int], BlockStats]  # all statistics of a record on one split, by (dataset, seed)
+StatsBySeed = Mapping[DatasetSeed, BlockStats]  # all statistics of a record on one split, by (dataset, seed)
 
 
 def datasets_of(table: StatsBySeed) -> list[str]:
@@ -493,7 +494,7 @@ def to_bytes(table: StatsBySeed) -> bytes:
     return buffer.getvalue()
 
 
-def from_bytes(data: bytes) -> dict[tuple[str, int], BlockStats]:
+def from_bytes(data: bytes) -> dict[DatasetSeed, BlockStats]:
     """Read what `to_bytes` wrote; ValueError for anything else, and for more blocks than a file of this size holds."""
     try:
         max_blocks = FREE_BLOCKS + len(data) // LEAST_BYTES_OF_BLOCK
@@ -509,7 +510,7 @@ def from_bytes(data: bytes) -> dict[tuple[str, int], BlockStats]:
         raise ValueError(f"not a file of block statistics ({type(error).__name__})") from error
 
 
-def _from_arrays(arrays: dict[str, NDArray[Any]], max_blocks: int) -> dict[tuple[str, int], BlockStats]:
+def _from_arrays(arrays: dict[str, NDArray[Any]], max_blocks: int) -> dict[DatasetSeed, BlockStats]:
     """Undo `to_bytes`: cut the joined arrays into the statistics of each dataset and seed."""
     blocks = len(arrays["digests"])
     if blocks > max_blocks:

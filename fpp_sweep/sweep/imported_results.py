@@ -11,11 +11,11 @@ from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.specs import DatasetInfo
+from fpp_sweep.spec.specs import DatasetInfo, DatasetSeed
 from fpp_sweep.statistics.posthoc_maps import released_temperature
-from fpp_sweep.sweep.measured_samples import MeasuredSamples, PredictionsByRun
-from fpp_sweep.trial.imported import ImportedRows, Run, checked_predictions, require_runs
-from fpp_sweep.trial.posthoc import FITTED_SPLIT, PosthocInputs, needs_validation
+from fpp_sweep.sweep.measured_samples import MeasuredSamples
+from fpp_sweep.trial.imported import DatasetSplitSeed, ImportedRows, checked_predictions, require_parts
+from fpp_sweep.trial.posthoc import FITTED_SPLIT, PosthocInputs, PredictionsBySeed, needs_validation
 from fpp_sweep.trial.trial import DatasetResult, with_maps
 
 
@@ -29,12 +29,12 @@ class ImportedResults:
 
 def results_by_split(folder: SweepFolder, info: SweepInfo, rows: ImportedRows) -> dict[str, ImportedResults]:
     """Return the results on each split on which the sweep has results; raise InputError if the file does not fit it."""
-    runs = rows.runs(_defaults(info, rows))
-    require_runs(runs, list(info.datasets), info.search_split, rows.file)
+    parts = rows.parts(_defaults(info, rows))
+    require_parts(parts, list(info.datasets), info.search_split, rows.file)
     sources = MeasuredSamples(folder)
-    predictions: dict[str, dict[tuple[str, int], Predictions]] = {}
-    for (dataset, split, seed), of_run in sorted(runs.items()):
-        checked = checked_predictions(of_run, sources.samples(dataset, split), seed)
+    predictions: dict[str, dict[DatasetSeed, Predictions]] = {}
+    for (dataset, split, seed), part in sorted(parts.items()):
+        checked = checked_predictions(part, sources.samples(dataset, split), seed)
         predictions.setdefault(split, {})[dataset, seed] = checked
     results = {}
     for split, of_split in predictions.items():
@@ -47,17 +47,17 @@ def _with_maps(
     info: SweepInfo,
     sources: MeasuredSamples,
     split: str,
-    predictions: PredictionsByRun,
-    validation: PredictionsByRun | None,
+    predictions: PredictionsBySeed,
+    validation: PredictionsBySeed | None,
 ) -> ImportedResults:
     """Return the results of a split with the sweep's post-hoc maps and conformal sets, as far as they have inputs."""
     datasets = []
-    for (name, seed), of_run in predictions.items():
+    for (name, seed), of_dataset in predictions.items():
         classes = sources.samples(name, split).classes
         dataset = DatasetInfo(
-            name=name, split=split, group="custom", classes=classes, size=len(of_run), digest="", images=""
+            name=name, split=split, group="custom", classes=classes, size=len(of_dataset), digest="", images=""
         )
-        datasets.append(DatasetResult(dataset=dataset, seed=seed, predictions=of_run, prompt=None))
+        datasets.append(DatasetResult(dataset=dataset, seed=seed, predictions=of_dataset, prompt=None))
     zero_shot = sources.zero_shot(split, list(predictions))
     maps = []
     conformal = []
@@ -86,7 +86,7 @@ def _conformal_sets(info: SweepInfo) -> list[str]:
     return [name for name in catalogue.CONFORMAL if name in columns]
 
 
-def _defaults(info: SweepInfo, rows: ImportedRows) -> Run:
+def _defaults(info: SweepInfo, rows: ImportedRows) -> DatasetSplitSeed:
     """Return dataset, split and seed of rows that do not say theirs; raise InputError if the dataset is not clear."""
     datasets = list(info.datasets)
     if "dataset" not in rows.columns and len(datasets) > 1:

@@ -10,7 +10,7 @@ from pathlib import Path
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.plan import splits_of
+from fpp_sweep.sweep.plan import splits_of_space
 from fpp_sweep.sweep.request import space_to_tune
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.tracking import DEFAULT_URI
@@ -44,7 +44,7 @@ class Target:
         """The splits that the sweep reads; the first one is searched."""
         if self.space is None:
             return ()
-        return tuple(splits_of(self.space))
+        return tuple(splits_of_space(self.space))
 
     @property
     def named_datasets(self) -> NamedDatasets | None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.trial.artifacts import FITTED_ON, prediction_files
 from fpp_sweep.trial.imported import Samples, read_logits, read_samples
-from fpp_sweep.trial.posthoc import FITTED_SPLIT
-
-PredictionsByRun = Mapping[tuple[str, int], Predictions]  # by dataset and seed
+from fpp_sweep.trial.posthoc import FITTED_SPLIT, PredictionsBySeed
 
 
 class MeasuredSamples:
@@ -35,10 +34,10 @@ class MeasuredSamples:
         samples = [read_samples(file, dataset, split) for file in candidates]
         return max(samples, key=lambda of_record: len(of_record.labels))
 
-    def zero_shot(self, split: str, runs: Sequence[tuple[str, int]]) -> PredictionsByRun | None:
+    def zero_shot(self, split: str, keys: Sequence[DatasetSeed]) -> PredictionsBySeed | None:
         """Return the logits of a zero-shot record, which do not depend on the seed; None if there are none."""
         predictions = {}
-        for dataset, seed in runs:
+        for dataset, seed in keys:
             of_dataset = self._zero_shot(dataset, split)
             if of_dataset is None:
                 return None

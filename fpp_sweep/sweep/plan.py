@@ -14,7 +14,7 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.specs import DatasetInfo, TextSource, Validation
 from fpp_sweep.statistics.posthoc_maps import CONFORMAL_SETS, released_temperature, require_images
-from fpp_sweep.sweep.worker_spec import metrics_of
+from fpp_sweep.sweep.worker_spec import metrics_of_space
 from fpp_sweep.trial.posthoc import FITTED_SPLIT, is_fitted, needs_validation
 from fpp_sweep.trial.trial import Plan
 
@@ -42,7 +42,7 @@ class CheckedPlan(NamedTuple):
 
 def make_plan(space: Space, inspector: Inspector) -> Plan:
     """Return the plan for the datasets as the workers have them; raise InputError if a dataset is missing."""
-    datasets = {split: tuple(inspector.describe(space.work.datasets, split)) for split in splits_of(space)}
+    datasets = {split: tuple(inspector.describe(space.work.datasets, split)) for split in splits_of_space(space)}
     searched = datasets[space.search.split]
     require_measured(space, [dataset.name for dataset in searched])
     ends: Mapping[tuple[str, str], tuple[int, ...]] = {}
@@ -63,7 +63,7 @@ def make_plan(space: Space, inspector: Inspector) -> Plan:
     return plan
 
 
-def splits_of(space: Space) -> list[str]:
+def splits_of_space(space: Space) -> list[str]:
     """Return the splits that a sweep uses: the one that it searches, test, and that of its post-hoc maps."""
     splits: list[str] = [space.search.split]
     if space.search.split != "test" and not space.search.evaluate_only:
@@ -107,7 +107,7 @@ def _fitted_split(datasets: Mapping[str, Sequence[DatasetInfo]]) -> str:
 
 def require_measured(space: Space, datasets: Sequence[str]) -> None:
     """Raise InputError if a metric such as `ece/dtd` names a dataset that the sweep does not run on."""
-    for metric in metrics_of(space):
+    for metric in metrics_of_space(space):
         dataset = catalogue.parts_of(metric).dataset
         if dataset and dataset not in datasets:
             raise unknown(f"dataset in metric {metric}:", dataset, datasets)

@@ -14,7 +14,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.notify import command_words
-from fpp_sweep.sweep.plan import methods_of, require_measured, sources_of, splits_of
+from fpp_sweep.sweep.plan import methods_of, require_measured, sources_of, splits_of_space
 from fpp_sweep.sweep.plugin_check import check_plugins
 from fpp_sweep.sweep.worker_spec import require_kind_of_device, require_precisions, require_writable_cache
 from fpp_sweep.trial.templates import texts_by_class
@@ -70,7 +70,7 @@ def _require_own_splits(space: Space, datasets: Sequence[str]) -> None:
     for name in datasets:
         if name not in custom:
             continue
-        for split in splits_of(space):
+        for split in splits_of_space(space):
             list_split(name, custom[name], split, None)
 
 

@@ -15,7 +15,7 @@ from fpp_sweep.spec.errors import InputError
 FILE_SETTINGS = ("prompt", "anchor_prompt", "adapt.templates")  # settings that may name a file
 
 
-def settings_of(config: Path) -> dict[str, Any]:
+def read_settings(config: Path) -> dict[str, Any]:
     """Return the settings of a file.
 
     If the file lies in the folder of a sweep, raise InputError for a link out of that folder on the way to the file, or

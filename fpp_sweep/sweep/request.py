@@ -15,7 +15,7 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
 from fpp_sweep.sweep.lent_points import with_first_point, with_lent_points
-from fpp_sweep.sweep.received import require_own_prompts, settings_of
+from fpp_sweep.sweep.received import read_settings, require_own_prompts
 
 EVALUATION = {  # the keys of a space that only evaluates
     "search": {"split": "test", "include_published": False, "evaluate_only": True},
@@ -42,7 +42,7 @@ def space_to_tune(path: Path, overrides: Sequence[str], *, config: Path | None =
 
 def _space_with_config(path: Path, overrides: Sequence[str], config: Path) -> Space:
     """Return the space with a config's settings as its base; settings that are searched become its first point."""
-    settings = settings_of(config)
+    settings = read_settings(config)
     searched = {param.key for param in load_space(path, overrides).searched()}
     base = []
     for key, value in settings.items():
@@ -90,7 +90,7 @@ def space_to_evaluate(
     require_own_prompts("--anchor-prompt", [anchor_prompt or ""])
     settings: Mapping[str, Any] = {}
     if config is not None:
-        settings = settings_of(config)
+        settings = read_settings(config)
     defaults = TrialConfig().replace(settings)
     anchor = anchor_prompt or defaults.anchor_prompt
     default_methods, default_prompts = [catalogue.PLAIN, catalogue.DEFAULT], [anchor, "fpp"]

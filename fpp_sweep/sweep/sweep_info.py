@@ -41,10 +41,12 @@ def new_info(space: Space, options: Options, folder: SweepFolder, tracking_uri: 
 def resumed_info(info: SweepInfo, space: Space, tracking_uri: str) -> SweepInfo:
     """Return the record of a sweep that is resumed now; it keeps the space as it was at the start."""
     plain = recorded_space(space)
-    begun = info.begun
-    if not begun and plain != info.space:
-        begun = info.space
-    return replace(info, state="running", finished=None, tracking_uri=tracking_uri, space=plain, begun=begun)
+    initial_space = info.initial_space
+    if not initial_space and plain != info.space:
+        initial_space = info.space
+    return replace(
+        info, state="running", finished=None, tracking_uri=tracking_uri, space=plain, initial_space=initial_space
+    )
 
 
 def recorded_space(space: Space) -> dict[str, Any]:

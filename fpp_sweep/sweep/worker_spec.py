@@ -93,14 +93,14 @@ def shared_results(space: Space) -> Path | None:
     A sweep shares no results if `work.reuse_results` is off, or if the time of the work is an objective. The same holds
     if images may be left out before a method that learns from image to image: later shards do not record that.
     """
-    is_timed = not all(catalogue.metric(metric).of_dataset for metric in metrics_of(space))
+    is_timed = not all(catalogue.metric(metric).of_dataset for metric in metrics_of_space(space))
     is_stateful = any(catalogue.method(name).stateful for name in space.methods())
     if not space.work.reuse_results or is_timed or (is_stateful and space.work.on_bad_image == "skip"):
         return None
     return cache_folder(space).absolute() / "tasks"
 
 
-def metrics_of(space: Space) -> list[str]:
+def metrics_of_space(space: Space) -> list[str]:
     """Return the metrics of the objectives and the constraints."""
     return [goal.metric for goals in (space.objectives, space.constraints) for goal in goals]
 

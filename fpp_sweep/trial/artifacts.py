@@ -33,6 +33,7 @@ from fpp_sweep.records.skipped_images import FILE as SKIPPED_FILE
 from fpp_sweep.records.skipped_images import SkippedImage, write_skipped
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import files_inside, open_inside, require_inside, write_json, written_whole
+from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import BlockStats, to_bytes
 from fpp_sweep.trial.trial import DatasetResult
 
@@ -52,7 +53,7 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
     from fpp_sweep.trial.diagram import reliability_panels  # start-up time: loads matplotlib
 
     _require_own_files(folder, results, split)
-    block_stats: dict[str, dict[tuple[str, int], BlockStats]] = {}  # by post-hoc map; empty: of the method itself
+    block_stats: dict[str, dict[DatasetSeed, BlockStats]] = {}  # by post-hoc map; empty: of the method itself
     first_seed = results[0].seed
     panels = {}
     for result in results:
@@ -105,10 +106,11 @@ def skipped_images(results: Sequence[DatasetResult]) -> list[SkippedImage]:
     return images
 
 
-def read_sums(folder: Path, split: str) -> dict[tuple[str, int], BlockStats]:
-    """Return the block statistics of a trial by dataset and seed; computed from the predictions if the file is damaged.
+def read_or_compute_block_stats(folder: Path, split: str) -> dict[DatasetSeed, BlockStats]:
+    """Return the block statistics of a trial by dataset and seed.
 
-    The result is empty if the predictions are missing as well.
+    They are computed from the predictions if their file is missing or damaged. The result is empty if the predictions
+    are missing as well.
     """
     try:
         table = read_block_stats(folder, split)
@@ -140,7 +142,7 @@ def prediction_files(folder: Path, split: str, dataset: str | None = None) -> li
     return files
 
 
-def dataset_and_seed(path: Path) -> tuple[str, int]:
+def dataset_and_seed(path: Path) -> DatasetSeed:
     """Return the dataset and the seed of a file of predictions, which its name has."""
     dataset, _, seed = path.name.removesuffix(PREDICTIONS).rpartition(".seed")
     if not seed.isdecimal():
@@ -149,7 +151,7 @@ def dataset_and_seed(path: Path) -> tuple[str, int]:
     return dataset, int(seed)
 
 
-def _from_predictions(folder: Path, split: str) -> Iterator[tuple[tuple[str, int], BlockStats]]:
+def _from_predictions(folder: Path, split: str) -> Iterator[tuple[DatasetSeed, BlockStats]]:
     for path in prediction_files(folder, split):
         dataset, seed = dataset_and_seed(path)
         rows = read_predictions(path)

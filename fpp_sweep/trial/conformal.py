@@ -14,30 +14,31 @@ import numpy as np
 
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.conformal import COVERED, class_scores, fit_threshold, scores_of_labels
 from fpp_sweep.statistics.posthoc_maps import CONFORMAL_SETS, FOLDS, Integers, Numbers, require_images, softmax
-from fpp_sweep.trial.posthoc import FITTED_SPLIT, PredictionsByRun, Run, folds_of, logits_of
+from fpp_sweep.trial.posthoc import FITTED_SPLIT, PredictionsBySeed, folds_of, logits_of
 
 
 def with_conformal_sets(
-    names: Sequence[str], measured: PredictionsByRun, fitted_on: PredictionsByRun | None
-) -> dict[Run, Predictions]:
+    names: Sequence[str], measured: PredictionsBySeed, fitted_on: PredictionsBySeed | None
+) -> dict[DatasetSeed, Predictions]:
     """Return the predictions with the size of each image's sets, and whether the sets hold the label.
 
     `fitted_on` are the predictions of the validation split; none: thresholds are cross-fitted. Raise InputError if
     there are too few images.
     """
     results = {}
-    for run, predictions in measured.items():
+    for key, predictions in measured.items():
         columns: dict[str, Any] = dict(predictions.columns)
         for name in names:
             source = None
             if fitted_on is not None:
-                source = fitted_on[run]
-            is_in_set = _sets(catalogue.CONFORMAL[name], run[0], predictions, source)
+                source = fitted_on[key]
+            is_in_set = _sets(catalogue.CONFORMAL[name], key[0], predictions, source)
             columns[name] = is_in_set.sum(axis=1)
             columns[name + COVERED] = is_in_set[np.arange(len(is_in_set)), predictions.labels]
-        results[run] = replace(predictions, columns=columns)
+        results[key] = replace(predictions, columns=columns)
     return results
 
 

@@ -30,7 +30,7 @@ Kind = Literal["logits", "probabilities"]
 KINDS: tuple[Kind, ...] = ("logits", "probabilities")
 SUM_TOLERANCE = 1e-3  # largest distance of a row's sum from one; half precision is nearer
 LEAST_PROBABILITY = 1e-38  # under the logarithm that makes logits of probabilities
-Run = tuple[str, str, int]  # dataset, split and seed
+DatasetSplitSeed = tuple[str, str, int]  # dataset, split and seed
 COLUMNS = ("dataset", "split", "seed", "label")  # optional ones
 FORMATS = (".csv", ".npz", ".parquet")
 
@@ -65,16 +65,16 @@ class ImportedRows:
             columns={name: column[rows] for name, column in self.columns.items()},
         )
 
-    def runs(self, defaults: Run) -> dict[Run, ImportedRows]:
+    def parts(self, defaults: DatasetSplitSeed) -> dict[DatasetSplitSeed, ImportedRows]:
         """Return the rows by dataset, split and seed; the defaults stand for columns that the file lacks."""
-        positions: dict[Run, list[int]] = {}
+        positions: dict[DatasetSplitSeed, list[int]] = {}
         dataset, split, seed = defaults
         datasets = self._column("dataset", dataset)
         splits = self._column("split", split)
         seeds = self._column("seed", seed)
-        for row, run in enumerate(zip(datasets, splits, seeds, strict=True)):
-            positions.setdefault((str(run[0]), str(run[1]), int(run[2])), []).append(row)
-        return {run: self.take(np.array(rows)) for run, rows in positions.items()}
+        for row, key in enumerate(zip(datasets, splits, seeds, strict=True)):
+            positions.setdefault((str(key[0]), str(key[1]), int(key[2])), []).append(row)
+        return {key: self.take(np.array(rows)) for key, rows in positions.items()}
 
     def _column(self, name: str, default: str | int) -> Sequence[Any]:
         if name in self.columns:
@@ -306,11 +306,13 @@ def _value_problems(rows: ImportedRows, samples: Samples) -> Iterator[str]:
         yield f"sample {sample!r}: probabilities sum to {sums[off[0]]:g}, must sum to 1; apply a softmax first"
 
 
-def require_runs(rows: Mapping[Run, ImportedRows], datasets: Sequence[str], split: str, file: str) -> None:
+def require_parts(
+    parts: Mapping[DatasetSplitSeed, ImportedRows], datasets: Sequence[str], split: str, file: str
+) -> None:
     """Raise InputError unless a file has the split, and on each of its splits all datasets and seeds."""
-    splits = sorted({run[1] for run in rows})
-    seeds = sorted({run[2] for run in rows})
-    for dataset, _, _ in rows:
+    splits = sorted({key[1] for key in parts})
+    seeds = sorted({key[2] for key in parts})
+    for dataset, _, _ in parts:
         if dataset not in datasets:
             raise InputError(unknown("dataset", dataset, datasets).problem, file)
     if split not in splits:
@@ -318,5 +320,5 @@ def require_runs(rows: Mapping[Run, ImportedRows], datasets: Sequence[str], spli
     for name in splits:
         for dataset in datasets:
             for seed in seeds:
-                if (dataset, name, seed) not in rows:
+                if (dataset, name, seed) not in parts:
                     raise InputError(f"lacks dataset {dataset} of split {name}, seed {seed}; add its rows", file)

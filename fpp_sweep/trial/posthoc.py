@@ -16,6 +16,7 @@ import numpy as np
 from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.posthoc_maps import (
     FOLDS,
     Integers,
@@ -33,21 +34,20 @@ from fpp_sweep.statistics.posthoc_maps import (
 
 LOGITS = "logits"  # the column of predictions that maps need
 FITTED_SPLIT = "val"  # the split that maps of the test split are fitted on
-Run = tuple[str, int]  # dataset and seed
-PredictionsByRun = Mapping[Run, Predictions]
+PredictionsBySeed = Mapping[DatasetSeed, Predictions]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PosthocInputs:
     """Inputs of maps beside the measured predictions."""
 
-    fitted_on: PredictionsByRun | None = None  # predictions of the validation split; none: maps are cross-fitted
-    zero_shot: PredictionsByRun = field(default_factory=dict)  # on the measured images, by `sals`
+    fitted_on: PredictionsBySeed | None = None  # predictions of the validation split; none: maps are cross-fitted
+    zero_shot: PredictionsBySeed = field(default_factory=dict)  # on the measured images, by `sals`
     released_temperature: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class MapFit:
     """The temperature of a map on one dataset and seed, or why it has none."""
 
     posthoc: str
@@ -67,8 +67,8 @@ class Fit:
 class MappedPredictions:
     """Predictions after each map by dataset and seed, and the temperatures that were fitted."""
 
-    by_map: Mapping[str, PredictionsByRun]
-    fits: Sequence[Fit]
+    by_map: Mapping[str, PredictionsBySeed]
+    fits: Sequence[MapFit]
 
 
 def needs_validation(names: Sequence[str], split: str) -> bool:
@@ -81,40 +81,42 @@ def is_fitted(name: str) -> bool:
     return name in catalogue.CONFORMAL or catalogue.POSTHOC[name].fitted_on.startswith("val")
 
 
-def apply_maps(maps: Sequence[str], measured: PredictionsByRun, inputs: PosthocInputs) -> MappedPredictions:
+def apply_maps(maps: Sequence[str], measured: PredictionsBySeed, inputs: PosthocInputs) -> MappedPredictions:
     """Return the measured predictions after each map; raise InputError if one cannot be fitted."""
-    fits: list[Fit] = []
-    by_map: dict[str, PredictionsByRun] = {}
+    fits: list[MapFit] = []
+    by_map: dict[str, PredictionsBySeed] = {}
     for name in maps:
         mapped = {}
-        for run in measured:
-            mapped[run] = _map_run(name, run, measured, inputs, fits)
+        for key in measured:
+            mapped[key] = _map_dataset(name, key, measured, inputs, fits)
         by_map[name] = mapped
     return MappedPredictions(by_map=by_map, fits=fits)
 
 
-def _map_run(name: str, run: Run, measured: PredictionsByRun, inputs: PosthocInputs, fits: list[Fit]) -> Predictions:
+def _map_dataset(
+    name: str, key: DatasetSeed, measured: PredictionsBySeed, inputs: PosthocInputs, fits: list[MapFit]
+) -> Predictions:
     """Return one dataset's predictions after a map; add the temperatures to `fits`."""
-    raw = measured[run]
+    raw = measured[key]
     logits = logits_of(raw)
     if name == "sals":
-        probabilities = with_zero_shot_range(logits, _logits_in_order(inputs.zero_shot[run], raw.ids))
+        probabilities = with_zero_shot_range(logits, _logits_in_order(inputs.zero_shot[key], raw.ids))
     elif name == "temperature_released":
         probabilities = with_temperature(logits, inputs.released_temperature)
     elif name == "temperature_oracle":
         fit = fit_temperature([_labelled(raw)])
-        fits.append(_record(name, run, len(raw), [fit]))
+        fits.append(_record(name, key, len(raw), [fit]))
         probabilities = with_temperature(logits, fit.temperature)
     elif name == "temperature_transfer":
-        probabilities = _map_by_transfer(run, measured, inputs, fits)
+        probabilities = _map_by_transfer(key, measured, inputs, fits)
     elif inputs.fitted_on is None:
-        probabilities = _map_by_folds(name, run, raw, fits)
+        probabilities = _map_by_folds(name, key, raw, fits)
     else:
-        source = inputs.fitted_on[run]
-        require_fittable(f"{run[0]}, split {FITTED_SPLIT}", source.labels)
-        probabilities, temperature = _fit_and_map(name, _labelled(source), logits)
-        if temperature is not None:
-            fits.append(_record(name, run, len(source), [temperature]))
+        source = inputs.fitted_on[key]
+        require_fittable(f"{key[0]}, split {FITTED_SPLIT}", source.labels)
+        probabilities, validation_fit = _fit_and_map(name, _labelled(source), logits)
+        if validation_fit is not None:
+            fits.append(_record(name, key, len(source), [validation_fit]))
     return recalibrated(raw, probabilities)
 
 
@@ -126,27 +128,29 @@ def _fit_and_map(name: str, source: LabelledLogits, logits: Numbers) -> tuple[Nu
     return with_temperature(logits, fit.temperature), fit
 
 
-def _map_by_folds(name: str, run: Run, raw: Predictions, fits: list[Fit]) -> Numbers:
+def _map_by_folds(name: str, key: DatasetSeed, raw: Predictions, fits: list[MapFit]) -> Numbers:
     """Return probabilities (N, K), those of each fold by a fit on the other folds."""
-    require_fittable(run[0], raw.labels)
+    require_fittable(key[0], raw.labels)
     logits = logits_of(raw)
-    folds = folds_of(run[0], raw.ids)
+    folds = folds_of(key[0], raw.ids)
     probabilities = np.empty(logits.shape)
-    temperatures = []
+    fold_fits = []
     for fold in range(FOLDS):
         others = folds != fold
         source = LabelledLogits(logits=logits[others], labels=raw.labels[others])
-        probabilities[~others], temperature = _fit_and_map(name, source, logits[~others])
-        if temperature is not None:
-            temperatures.append(temperature)
-    if temperatures:
-        fits.append(_record(name, run, len(raw), temperatures))
+        probabilities[~others], fit = _fit_and_map(name, source, logits[~others])
+        if fit is not None:
+            fold_fits.append(fit)
+    if fold_fits:
+        fits.append(_record(name, key, len(raw), fold_fits))
     return probabilities
 
 
-def _map_by_transfer(run: Run, measured: PredictionsByRun, inputs: PosthocInputs, fits: list[Fit]) -> Numbers:
+def _map_by_transfer(
+    key: DatasetSeed, measured: PredictionsBySeed, inputs: PosthocInputs, fits: list[MapFit]
+) -> Numbers:
     """Return probabilities by the temperature of the other datasets, of which each counts the same."""
-    dataset, seed = run
+    dataset, seed = key
     source = measured if inputs.fitted_on is None else inputs.fitted_on
     others = []
     images = 0
@@ -156,8 +160,8 @@ def _map_by_transfer(run: Run, measured: PredictionsByRun, inputs: PosthocInputs
             others.append(_labelled(predictions))
             images += len(predictions)
     fit = fit_temperature(others)
-    fits.append(_record("temperature_transfer", run, images, [fit]))
-    return with_temperature(logits_of(measured[run]), fit.temperature)
+    fits.append(_record("temperature_transfer", key, images, [fit]))
+    return with_temperature(logits_of(measured[key]), fit.temperature)
 
 
 def folds_of(dataset: str, ids: Sequence[str]) -> Integers:
@@ -168,10 +172,10 @@ def folds_of(dataset: str, ids: Sequence[str]) -> Integers:
     return folds
 
 
-def _record(name: str, run: Run, images: int, fits: Sequence[TemperatureFit]) -> Fit:
+def _record(name: str, key: DatasetSeed, images: int, fits: Sequence[TemperatureFit]) -> MapFit:
     problems = [fit.problem for fit in fits if fit.problem]
-    dataset, seed = run
-    return Fit(
+    dataset, seed = key
+    return MapFit(
         posthoc=name,
         dataset=dataset,
         seed=seed,

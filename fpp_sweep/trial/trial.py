@@ -21,14 +21,13 @@ from fpp_sweep.space.work import Search
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.specs import DatasetInfo
+from fpp_sweep.spec.specs import DatasetInfo, DatasetSeed
 from fpp_sweep.spec.tasks import EvalTask, Task, cost
 from fpp_sweep.trial.conformal import with_conformal_sets
-from fpp_sweep.trial.posthoc import FITTED_SPLIT, LOGITS, Fit, PosthocInputs, apply_maps, needs_validation
+from fpp_sweep.trial.posthoc import FITTED_SPLIT, LOGITS, MapFit, PosthocInputs, apply_maps, needs_validation
 from fpp_sweep.trial.results import TaskResult
 
 DatasetKey = tuple[str, str]  # name and split of a dataset
-DatasetSeed = tuple[str, int]  # name of a dataset, and a seed
 Shards = dict[DatasetSeed, list[EvalTask]]
 ValuesByName = dict[str, float]  # names of metrics or of stages
 
@@ -198,7 +197,7 @@ class DatasetResult:
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage, computed for this trial
     costs: Mapping[str, float] = field(default_factory=dict)  # by stage, cached results included
     mapped: Mapping[str, Predictions] = field(default_factory=dict)  # by post-hoc map
-    fits: tuple[Fit, ...] = ()  # fits of the post-hoc maps
+    fits: tuple[MapFit, ...] = ()  # fits of the post-hoc maps
     fitted_on: Predictions | None = None  # predictions of the validation split, if a post-hoc map was fitted on them
 
 

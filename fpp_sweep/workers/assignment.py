@@ -71,7 +71,7 @@ class WorkerState:
     """Bookkeeping for one worker."""
 
     adapters: set[str] = field(default_factory=set)  # keys of adapters that the worker holds or is about to build
-    draining: bool = False  # the worker leaves once its task is done
+    is_draining: bool = False  # the worker leaves once its task is done
     next_task: asyncio.Future[PendingTask] | None = None  # set while the worker is idle
 
 
@@ -93,15 +93,15 @@ class Assignment:
     def mark_draining(self, worker: WorkerHandle) -> None:
         """Give the worker no more tasks; a replacement may start while it finishes its task."""
         if worker in self.workers:
-            self.workers[worker].draining = True
+            self.workers[worker].is_draining = True
 
     def remove(self, worker: WorkerHandle) -> None:
         del self.workers[worker]
 
     @property
-    def draining(self) -> int:
+    def draining_count(self) -> int:
         """Number of workers that leave once their task is done."""
-        return sum(state.draining for state in self.workers.values())
+        return sum(state.is_draining for state in self.workers.values())
 
     def wait_for_task(self, worker: WorkerHandle) -> asyncio.Future[PendingTask]:
         """Mark the worker as idle and return the future of its next task."""
@@ -147,7 +147,7 @@ class Assignment:
 
     def _usable_workers(self) -> list[WorkerHandle]:
         """Return the workers that may get tasks."""
-        staying = [worker for worker, state in self.workers.items() if not state.draining]
+        staying = [worker for worker, state in self.workers.items() if not state.is_draining]
         healthy = []
         for worker in staying:
             if len(self._slot_failures.get(worker.slot, ())) < MAX_SLOT_FAILURES:

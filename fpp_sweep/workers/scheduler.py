@@ -248,7 +248,7 @@ class TaskScheduler:
             except Exception as error:
                 self._fail_all_tasks(TaskFailed(f"cannot determine the number of workers: {_error_text(error)}"))
                 return
-            staying = len(self._worker_loops) - self._assignment.draining
+            staying = len(self._worker_loops) - self._assignment.draining_count
             for _ in range(wanted - staying):
                 worker_loop = asyncio.create_task(self._run_worker(self._failed_rounds))
                 self._worker_loops.add(worker_loop)

@@ -141,11 +141,11 @@ def test_noise_has_the_configured_variances_and_positions():
     assert noise.context.shape == (2, len(CLASSES), 4, 32)
 
 
-def test_the_start_is_random_or_the_predefined_prompt():
-    predefined = torch.zeros(4, 5000)
-    random = draw_start(predefined, FppConfig(start_std=0.3), torch.Generator().manual_seed(0))
+def test_the_start_is_random_or_the_anchor_prompt():
+    anchor = torch.zeros(4, 5000)
+    random = draw_start(anchor, FppConfig(start_std=0.3), torch.Generator().manual_seed(0))
     assert random.std().item() == pytest.approx(0.3, rel=0.02)
-    assert draw_start(predefined, FppConfig(start="predefined"), torch.Generator()) is predefined
+    assert draw_start(anchor, FppConfig(start="predefined"), torch.Generator()) is anchor
 
 
 def test_the_learning_rate_equals_torchs_cosine_schedule():

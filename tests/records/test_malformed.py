@@ -72,7 +72,7 @@ SPACE = [  # keys in sweep.json, value, complaint
     ("space.params", 5, "must be a mapping"),
     ("space.params", {"fpp.gamma2": {"low": "x", "high": 2.0}}, "must be a number"),
     ("space.base", nested(900), "must not be nested more than 100 levels deep"),
-    ("begun.search", None, "must be a mapping"),
+    ("initial_space.search", None, "must be a mapping"),
 ]
 INFO = [
     *SPACE,
@@ -168,7 +168,7 @@ def shown_cases(table):
 @pytest.mark.parametrize(("path", "value", "complaint"), shown_cases(INFO))
 def test_a_malformed_record_of_the_sweep_is_refused_with_file_and_field(sent, path, value, complaint):
     for file in (sent.info_file, sent.info_copy):
-        edit(file, "begun", json.loads(file.read_text())["space"])
+        edit(file, "initial_space", json.loads(file.read_text())["space"])
         edit(file, path, value)
     line = refusal(sent.info)
     assert line.startswith(f"{sent.info_file}: not readable as a record of a sweep ({path.split('.')[0]}")

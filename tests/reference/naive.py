@@ -460,7 +460,7 @@ class Pretrained:
 def pretrain(
     text: NaiveText,
     token_ids: Tensor,
-    predefined: Tensor,
+    anchor: Tensor,
     start: Tensor,
     noise: Sequence[Noise],
     *,
@@ -477,7 +477,7 @@ def pretrain(
     words_after: int = 0,
     embeddings: Tensor | None = None,
 ) -> Pretrained:
-    """Learn a context whose features stay near those of the predefined prompt under noise; take one step per `noise`.
+    """Learn a context whose features stay near those of the anchor prompt under noise; take one step per `noise`.
 
     `weight` is lambda. A term is off if `align` or `flat` is None. `words_after` tokens stand between context and name.
     `embeddings` replace those of the class texts, for classes without words.
@@ -485,7 +485,7 @@ def pretrain(
     if embeddings is None:
         embeddings = text.embed(token_ids)
     with torch.no_grad():
-        target = text.features(with_context(embeddings, predefined), token_ids)
+        target = text.features(with_context(embeddings, anchor), token_ids)
     context = start.clone().requires_grad_()
     optimizer = torch.optim.AdamW([context], lr=lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=weight_decay)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=max(1, len(noise)), eta_min=final_lr)

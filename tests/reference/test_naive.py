@@ -243,7 +243,7 @@ def test_the_released_loss_is_self_distillation() -> None:
     torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_alignment_is_zero_at_the_predefined_prompt_and_grows_after_a_step() -> None:
+def test_alignment_is_zero_at_the_anchor_prompt_and_grows_after_a_step() -> None:
     trained = pretrain(TEXT, TOKENS, CONTEXT0, CONTEXT0, noise(2), weight=1.0)
     assert float(trained.losses[0, 0]) == pytest.approx(0, abs=1e-10)
     assert float(trained.losses[1, 0]) > 1e-6

@@ -19,14 +19,14 @@ from fpp_sweep.records.measurements import BLOCK_STATS_FILE, is_deterministic
 from fpp_sweep.report.comparison import compare_sweeps, hypervolume_corner
 from fpp_sweep.report.comparison_view import _cost_notes
 from fpp_sweep.report.formatting import format_interval
-from fpp_sweep.report.shared_images import CommonImages
+from fpp_sweep.report.shared_images import MeasuredImages
 from fpp_sweep.report.trial_comparison import _shared_metrics, compare_trials
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, metric_value, to_bytes
 from fpp_sweep.statistics.bootstrap import sample_split
 from fpp_sweep.statistics.paired import compare as compare_pairs
 from fpp_sweep.statistics.paired import metric_interval
-from fpp_sweep.trial.artifacts import read_sums
+from fpp_sweep.trial.artifacts import read_or_compute_block_stats
 from tests.kit.measured import DATASETS, FAR_APART, World, write_measured_sweep
 from tests.kit.names import PLAIN, TPT
 from tests.kit.records import HOSTILE, baseline, failed, split_result, sweep_info, trial
@@ -75,7 +75,7 @@ def block_stats_of(images, first=None, seeds=(0,), datasets=DATASETS):
     ],
 )
 def test_the_first_images_are_shared_whatever_the_limit(some, other, images):
-    common = CommonImages.of(some).intersection(CommonImages.of(other))
+    common = MeasuredImages.of(some).intersection(MeasuredImages.of(other))
     assert common.counts == dict.fromkeys(DATASETS, images)
     restricted = [common.restrict(table) for table in (some, other)]
     for (dataset, seed), stats in restricted[0].items():
@@ -84,14 +84,14 @@ def test_the_first_images_are_shared_whatever_the_limit(some, other, images):
 
 
 def test_a_record_that_lacks_some_of_the_images_has_no_numbers_on_them():
-    common = CommonImages.of(block_stats_of(300, seeds=(0, 1)))
+    common = MeasuredImages.of(block_stats_of(300, seeds=(0, 1)))
     assert len(common.restrict(block_stats_of(300, seeds=(0, 1, 2)))) == 6  # the seeds may differ
     assert len(common.restrict(block_stats_of(300))) == 2
     assert common.restrict(block_stats_of(300, 200, seeds=(0, 1))) == {}
     assert common.restrict(block_stats_of(300, datasets=("digits", "pets"), seeds=(0, 1))) == {}
-    both = common.intersection(CommonImages.of(block_stats_of(300, datasets=("digits", "pets"))))
+    both = common.intersection(MeasuredImages.of(block_stats_of(300, datasets=("digits", "pets"))))
     assert list(both.datasets) == ["digits"]
-    assert common.intersection(CommonImages.of(block_stats_of(300, datasets=("pets",)))).datasets == {}
+    assert common.intersection(MeasuredImages.of(block_stats_of(300, datasets=("pets",)))).datasets == {}
 
 
 # ------------------------------------------------------------ sweeps
@@ -143,7 +143,9 @@ def test_the_best_of_two_sweeps_are_tested_on_images_that_did_not_choose_them(sw
     assert {test.split for test in comparison.tests} == {"test"}
     (accuracy, *_) = (test.difference for test in comparison.tests if "best accuracy" in test.marks)
     assert (accuracy.first, accuracy.second) == ("far/trial-0002", "better/trial-0002")
-    tables = {sweep: read_sums(sweeps[sweep].artifacts("trial-0002"), "test") for sweep in ("far", "better")}
+    tables = {
+        sweep: read_or_compute_block_stats(sweeps[sweep].artifacts("trial-0002"), "test") for sweep in ("far", "better")
+    }
     (expected,) = compare_pairs(sample_split("test", tables, ["accuracy"]), [("far", "better")], ["accuracy"])
     assert (accuracy.value, accuracy.standard_error) == pytest.approx((expected.value, expected.standard_error))
     assert accuracy.high < 0
@@ -179,7 +181,7 @@ def test_sweeps_with_other_limits_are_compared_on_the_images_that_both_have(swee
     for record in comparison.statistics.front.trials:
         result = record.results["val"]
         sweep, name = record.name.split("/")
-        table = read_sums(sweeps[sweep].artifacts(name), "val")
+        table = read_or_compute_block_stats(sweeps[sweep].artifacts(name), "val")
         for dataset in DATASETS:
             ids = [f"image {index}" for index in range(1000)]
             first = table[dataset, 0].with_block_size(8).take(slice(0, 25))
@@ -201,7 +203,7 @@ def test_a_note_names_everything_that_cannot_be_paired(sweeps, tmp_path):
         "half searched nll (min); all are judged by accuracy (max) and ece (min)",
     ]
     (record,) = (trial for trial in comparison.statistics.front.trials if trial.name == "half/trial-0001")
-    table = read_sums(half.artifacts("trial-0001"), "val")
+    table = read_or_compute_block_stats(half.artifacts("trial-0001"), "val")
     expected = np.mean([metric_value("accuracy", table["digits", seed]) for seed in (0, 1)])
     assert record.results["val"].average["accuracy"] == pytest.approx(expected)
     objectives = (Objective(metric="sce", goal="min"), Objective(metric="ece/scenes", goal="min"),
@@ -220,7 +222,7 @@ def test_a_baseline_on_a_part_of_its_images_is_recognised_and_listed_once(tmp_pa
     world = World(1000)
     whole = write_measured_sweep(tmp_path / "whole", world, BETTER)
     part = write_measured_sweep(tmp_path / "part", world, BETTER, limit=200)
-    table = read_sums(whole.artifacts(f"baseline-{PLAIN}"), "val")
+    table = read_or_compute_block_stats(whole.artifacts(f"baseline-{PLAIN}"), "val")
     first = {key: stats.with_block_size(8).take(slice(0, 25)) for key, stats in table.items()}
     (part.artifacts(f"baseline-{PLAIN}") / "val" / BLOCK_STATS_FILE).write_bytes(to_bytes(first))
     record = part.trial(f"baseline-{PLAIN}")
@@ -405,7 +407,7 @@ def test_numbers_on_all_images_equal_the_recorded_ones(sweeps):
 def test_trials_that_skipped_images_are_compared_on_whole_blocks(sweeps, capsys):
     far = sweeps["far"]
     file = far.artifacts("trial-0003") / "test" / BLOCK_STATS_FILE
-    table = read_sums(far.artifacts("trial-0003"), "test")
+    table = read_or_compute_block_stats(far.artifacts("trial-0003"), "test")
     digits = table["digits", 0]
     file.write_bytes(to_bytes({**table, ("digits", 0): digits.take(np.arange(len(digits)) != 5)}))
     comparison = compare_trials(far, ["trial-0002", "trial-0003"])

@@ -120,7 +120,7 @@ def test_the_latest_budget_counts_and_continues_a_search_that_had_ended(tmp_path
     assert len(rest) == len(set(rest))  # no job runs twice
     assert "test" in sweep.folder.trial("trial-0004").results
     info = sweep.folder.info()
-    assert (info.space["search"]["trials"], info.begun["search"]["trials"]) == (5, 4)
+    assert (info.space["search"]["trials"], info.initial_space["search"]["trials"]) == (5, 4)
     assert "budget trials=5 concurrency=2" in "; ".join(info.steered)
     assert Steered.resume(sweep, "search.concurrency=1").searcher.search.trials == 5  # the file still says 4
     assert sweep.resume("search.trials=6").searcher.search.trials == 6

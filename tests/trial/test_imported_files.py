@@ -12,7 +12,13 @@ from pyarrow import parquet
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetInfo
-from fpp_sweep.trial.artifacts import prediction_files, read_predictions, read_sums, write_artifacts, write_predictions
+from fpp_sweep.trial.artifacts import (
+    prediction_files,
+    read_or_compute_block_stats,
+    read_predictions,
+    write_artifacts,
+    write_predictions,
+)
 from fpp_sweep.trial.imported import Samples, read_logits, read_rows, read_samples
 from fpp_sweep.trial.trial import DatasetResult
 
@@ -108,7 +114,7 @@ def test_a_file_that_is_no_parquet_is_refused(tmp_path, content):
     with pytest.raises(InputError, match=f"{FILE}: not readable as parquet"):
         read_samples(file, "digits", "val")
     with pytest.raises(InputError, match=f"{FILE}: not readable as parquet"):
-        read_sums(tmp_path, "val")
+        read_or_compute_block_stats(tmp_path, "val")
 
 
 LOGITS = {
@@ -149,7 +155,7 @@ def test_damaged_predictions_are_refused_where_metrics_are_computed_again(tmp_pa
     (tmp_path / "val").mkdir()
     damaged_file(tmp_path / "val" / FILE, changes)
     with pytest.raises(InputError, match=r"`(nll|brier|confidence|predicted|id)`"):
-        read_sums(tmp_path, "val")
+        read_or_compute_block_stats(tmp_path, "val")
 
 
 def test_a_file_without_rows_and_one_without_a_seed_are_refused(tmp_path):
@@ -157,19 +163,19 @@ def test_a_file_without_rows_and_one_without_a_seed_are_refused(tmp_path):
     file = damaged_file(tmp_path / "val" / FILE, {})
     file.rename(file.with_name("digits.seedx.predictions.parquet"))
     with pytest.raises(InputError, match="not readable as predictions"):
-        read_sums(tmp_path, "val")
+        read_or_compute_block_stats(tmp_path, "val")
     parquet.write_table(parquet.read_table(file.with_name("digits.seedx.predictions.parquet")).slice(0, 0), file)
     file.with_name("digits.seedx.predictions.parquet").unlink()
     with pytest.raises(InputError, match="0 rows"):
-        read_sums(tmp_path, "val")
+        read_or_compute_block_stats(tmp_path, "val")
 
 
 def test_names_that_are_stored_once_each_are_read(tmp_path):
     (tmp_path / "val").mkdir()
     damaged_file(tmp_path / "val" / FILE, {})
-    expected = read_sums(tmp_path, "val")["digits", 0]
+    expected = read_or_compute_block_stats(tmp_path, "val")["digits", 0]
     damaged_file(tmp_path / "val" / FILE, {"id": pyarrow.array(["0.png", "1.png"]).dictionary_encode()})
-    assert np.array_equal(read_sums(tmp_path, "val")["digits", 0].digests, expected.digests)
+    assert np.array_equal(read_or_compute_block_stats(tmp_path, "val")["digits", 0].digests, expected.digests)
 
 
 def test_two_columns_of_one_name_are_refused(tmp_path):
@@ -247,7 +253,7 @@ def test_own_predictions_of_many_images_are_read(tmp_path):
     (tmp_path / "val").mkdir()
     write_predictions(predictions(50_000), CLASSES, tmp_path / "val" / FILE)  # all but the names are the same
     assert len(read_samples(tmp_path / "val" / FILE, "digits", "val").labels) == 50_000
-    assert read_sums(tmp_path, "val")["digits", 0].total == 50_000
+    assert read_or_compute_block_stats(tmp_path, "val")["digits", 0].total == 50_000
 
 
 # --- files of other programs that are damaged --------------------------------------------------------------

@@ -17,7 +17,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, views_for
 from fpp_sweep.statistics.block_stats import metric_value
 from fpp_sweep.trial.adapting import evaluate, make_adapter
-from fpp_sweep.trial.artifacts import read_sums, write_artifacts
+from fpp_sweep.trial.artifacts import read_or_compute_block_stats, write_artifacts
 from fpp_sweep.trial.prompts import make_prompt
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.trial import (
@@ -484,10 +484,10 @@ def test_artifacts_contain_the_trials_results(small, tmp_path):
         + [f"val/{stem}.predictions.parquet" for stem in stems]
         + ["val/reliability.json", "val/reliability.png", "val/block_stats.npz"]
     )
-    sums = read_sums(folder, "val")
-    assert list(sums) == [(part.dataset.name, part.seed) for part in parts]
+    block_stats = read_or_compute_block_stats(folder, "val")
+    assert list(block_stats) == [(part.dataset.name, part.seed) for part in parts]
     for part in parts:
-        assert metric_value("ece", sums[part.dataset.name, part.seed]) == score(part.predictions)["ece"]
+        assert metric_value("ece", block_stats[part.dataset.name, part.seed]) == score(part.predictions)["ece"]
         stem = f"{part.dataset.name}.seed{part.seed}"
         table = parquet.read_table(folder / "val" / f"{stem}.predictions.parquet").to_pydict()
         assert tuple(table["id"]) == part.predictions.ids

@@ -335,7 +335,7 @@ async def test_a_draining_worker_finishes_its_task_and_is_replaced_meanwhile(sta
     assert await request == titles(shards(3))
     await until(lambda: harness.status.workers == 1)
     assert [len(worker.ran) for worker in harness.workers] == [1, 2]
-    assert (harness.counts.lost, harness.counts.executions, harness.scheduler._assignment.draining) == (0, 3, 0)
+    assert (harness.counts.lost, harness.counts.executions, harness.scheduler._assignment.draining_count) == (0, 3, 0)
 
 
 async def test_an_idle_draining_worker_leaves_at_once(start):

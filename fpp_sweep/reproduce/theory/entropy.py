@@ -276,7 +276,7 @@ def _penalty_verdict(values: Mapping[str, float]) -> Verdict:
 
 
 def nearby_features(setting: Setting) -> Tensor:
-    """Return the text features (B, K, D) of contexts around the predefined prompt."""
+    """Return the text features (B, K, D) of contexts around the anchor prompt."""
     with torch.no_grad():
         return setting.model.features(setting.nearby_contexts()).double()
 

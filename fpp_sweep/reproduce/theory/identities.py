@@ -80,13 +80,13 @@ class DistillationGap:
 
 
 def distillation_gap(
-    texts: ClassTexts, predefined: Tensor, config: FppConfig, weight: float, generator: torch.Generator
+    texts: ClassTexts, anchor: Tensor, config: FppConfig, weight: float, generator: torch.Generator
 ) -> DistillationGap:
     """Pretrain twice from the same start and noise: as the package does, and by the one inner product."""
-    start = draw_start(predefined, config, generator)
-    noise = list(itertools.islice(draw_noise(texts, len(predefined), config, generator), config.steps))
-    learned = pretrain(texts, predefined, config, flatness_weight=weight, start=start, noise=iter(noise))
-    target, context = texts.features(predefined), start
+    start = draw_start(anchor, config, generator)
+    noise = list(itertools.islice(draw_noise(texts, len(anchor), config, generator), config.steps))
+    learned = pretrain(texts, anchor, config, flatness_weight=weight, start=start, noise=iter(noise))
+    target, context = texts.features(anchor), start
     state: AdamState | None = None
     losses = []
     for step, draw in enumerate(noise):

@@ -85,7 +85,7 @@ def pretraining_findings(setting: Setting) -> list[Finding]:
 
 def _contexts(setting: Setting) -> Iterator[tuple[str, Tensor]]:
     """Yield the kind and context (n, W) of each prompt."""
-    yield "predefined", setting.context
+    yield "anchor prompt", setting.context
     for number in range(setting.sizes.seeds):
         yield "random start", setting.random_start(number)
         for kind, changes in VARIANTS.items():

@@ -41,7 +41,7 @@ class Setting:
     """A model with the classes, views and settings for which the theory is measured; on the CPU."""
 
     model: TextModel
-    context: Tensor  # (n, W) of the predefined prompt
+    context: Tensor  # (n, W) of the anchor prompt
     views: Tensor  # (samples, V, D) unit image features
     config: TrialConfig  # lengths in units of the model's own embeddings
     unit: float  # the model's unit of length, over ViT-B/16's
@@ -52,12 +52,12 @@ class Setting:
     def of(cls, clip: Clip, dataset: Dataset, config: TrialConfig, seed: int, sizes: Sizes) -> Setting:
         """Take the class names and the first images of a dataset, and the settings of a trial."""
         unit = clip.embedding_scale
-        predefined = open_prompt(clip, config.anchor_prompt)
+        anchor = open_prompt(clip, config.anchor_prompt)
         text_tower = clip.text.to("cpu")
-        texts = ClassTexts.of_names(text_tower, clip.tokenizer, dataset.classes, after=predefined.after)
+        texts = ClassTexts.of_names(text_tower, clip.tokenizer, dataset.classes, after=anchor.after)
         return cls(
             model=TextModel(texts=texts, logit_scale=clip.logit_scale),
-            context=predefined.context.cpu(),
+            context=anchor.context.cpu(),
             views=_view_features(clip, dataset.head(sizes.samples), config.views, seed).cpu(),
             config=replace(config, fpp=config.fpp.scaled(unit), adapt=config.adapt.scaled(unit)),
             unit=unit,
@@ -78,7 +78,7 @@ class Setting:
         return torch_generator(self.seed, "theory", *names)
 
     def nearby_contexts(self) -> Tensor:
-        """Return contexts (B, n, W) around the predefined prompt, from very close to as far as a random start."""
+        """Return contexts (B, n, W) around the anchor prompt, from very close to as far as a random start."""
         draws = torch.randn(self.sizes.contexts, *self.context.shape, generator=self.generator("contexts"))
         lengths = torch.logspace(-2, 0, self.sizes.contexts) * self.config.fpp.start_std
         return self.context + lengths[:, None, None] * draws
