@@ -317,7 +317,7 @@ def _best_baseline(info: SweepInfo, baselines: Sequence[TrialRecord], split: str
     return best_baseline(points, goals_of(info.objectives))
 
 
-def sentence_of(info: SweepInfo, statistics: SweepStatistics) -> str:
+def sentence_of(statistics: SweepStatistics) -> str:
     """Return the answer of a sweep as one sentence, for reports and the terminal."""
     answer = statistics.answer
     design = ""

@@ -100,7 +100,7 @@ def _front_document(info: SweepInfo, front: Front, statistics: SweepStatistics) 
         "sweep": info.name,
         "search_split": info.search_split,
         "objectives": objectives,
-        "answer": _answer_document(info, statistics),
+        "answer": _answer_document(statistics),
         "recommended": statistics.answer.recommended,
         "members": members,
         "rivals": rivals,
@@ -119,14 +119,14 @@ def _knee(front: Front) -> str | None:
     return None
 
 
-def _answer_document(info: SweepInfo, statistics: SweepStatistics) -> dict[str, object]:
+def _answer_document(statistics: SweepStatistics) -> dict[str, object]:
     answer = statistics.answer
     differences = []
     for difference in answer.differences.values():
         bounds = {"low": difference.low, "high": difference.high, "mark": difference.mark}
         differences.append(asdict(difference) | bounds)
     return {
-        "sentence": sentence_of(info, statistics),
+        "sentence": sentence_of(statistics),
         "reason": answer.reason,
         "split": answer.split,
         "images": dict(answer.images),
@@ -137,7 +137,7 @@ def _answer_document(info: SweepInfo, statistics: SweepStatistics) -> dict[str, 
 
 
 def _answer_text(info: SweepInfo, front: Front, statistics: SweepStatistics) -> str:
-    sections = [answer_section(info, statistics)]
+    sections = [answer_section(statistics)]
     if front.compared:
         sections.append(Section("Front", [front_table(info, front, statistics)]))
     return document_to_markdown(Document(info.name, sections))

@@ -455,13 +455,13 @@ def sweep_run(info: SweepInfo, records: Sequence[TrialRecord], front: FrontDocum
         started=milliseconds(info.created),
         finished=None if info.finished is None else milliseconds(info.finished),
         params=params,
-        tags=_within_limits(_sweep_tags(info, records, front)),
+        tags=_within_limits(_sweep_tags(info, front)),
         curves=_sweep_curves(info, records, front),
         texts={"space.yaml": space},
     )
 
 
-def _sweep_tags(info: SweepInfo, records: Sequence[TrialRecord], front: FrontDocument) -> dict[str, str]:
+def _sweep_tags(info: SweepInfo, front: FrontDocument) -> dict[str, str]:
     tags = {
         **info.provenance(),
         **_common_tags(info, sweep_id(info)),

@@ -103,7 +103,7 @@ def test_a_task_that_several_trials_share_is_counted_once(space, worker):
                 tasks |= {keys.of(task): task for task in (*shards, *shards[0].needs)}
     pretrainings = sum(isinstance(task, PretrainTask) for task in tasks.values())
     evaluations = sum(isinstance(task, EvalTask) for task in tasks.values())
-    lines = list(cost_lines(costs, [sweep], 2, device="CPU"))
+    lines = list(cost_lines(costs, 2, device="CPU"))
     assert f"{pretrainings} pretrainings, {evaluations} evaluations" in lines[0]
     assert re.search(rf"pretraining {3 * SPEED.step * pretrainings:.0f} s", lines[1])
 
@@ -136,8 +136,8 @@ def test_a_task_that_several_trials_share_is_counted_once(space, worker):
     ],
 )
 def test_costs_are_the_sums_over_all_tasks(overrides, expected):
-    sweep, costs = expected_sweep_and_costs(*overrides)
-    lines = list(cost_lines(costs, [sweep], 1, device="CPU"))
+    _, costs = expected_sweep_and_costs(*overrides)
+    lines = list(cost_lines(costs, 1, device="CPU"))
     assert len(lines) == len(expected)
     for line, words in zip(lines, expected, strict=True):
         assert words in line
@@ -170,7 +170,7 @@ def test_a_busy_machine_makes_the_estimate_a_range():
     sweep, _ = expected_sweep_and_costs()
     speeds = {"dtd": replace(SPEED, running=0.5)}
     costs = Costs.of([sweep], speeds, TaskKeys(MODEL_INFO, sweep.plan.datasets_by_key()))
-    *_, line, note = cost_lines(costs, [sweep], 1, device="CPU")
+    *_, line, note = cost_lines(costs, 1, device="CPU")
     assert "78 s to 2.2 min with 1 worker like" in line
     assert note.startswith("note: other work took 50% of a core while this was measured")
 
