@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, format_setting, front_of, metric_of, metrics_shown, splits_of
+from fpp_sweep.records.front import Front, format_setting, front_of, metric_of, metrics_shown, splits_of, usual_order
 from fpp_sweep.records.measurements import measure, resampled_metrics
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import goals_of, metrics_of
@@ -295,12 +295,20 @@ def _max_seeds(samples: SplitSamples, names: Sequence[str]) -> int:
 
 
 def references_of(baselines: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the baselines of which a recommended trial must beat one: zero-shot and TPT, else the first baseline."""
-    references = []
-    for baseline in baselines:  # in the usual order: zero-shot first
-        if baseline.label in (catalogue.PLAIN, catalogue.DEFAULT):  # zero-shot and TPT
-            references.append(baseline)
-    return references or list(baselines[:1])
+    """Return the baselines of which a recommended trial must beat one, in the usual order."""
+    by_label = {baseline.label: baseline for baseline in baselines}
+    return [by_label[label] for label in reference_labels(by_label)]
+
+
+def reference_labels(labels: Iterable[str]) -> list[str]:
+    """Return the references among baselines, in the usual order: zero-shot and TPT, else the first baseline.
+
+    >>> reference_labels(["ctpt", "tpt", "zero_shot"]), reference_labels(["otpt", "ctpt"])
+    (['zero_shot', 'tpt'], ['ctpt'])
+    """
+    ordered = sorted(labels, key=usual_order)
+    references = [label for label in ordered if label in (catalogue.PLAIN, catalogue.DEFAULT)]
+    return references or ordered[:1]
 
 
 def _best_baseline(info: SweepInfo, baselines: Sequence[TrialRecord], split: str) -> str | None:

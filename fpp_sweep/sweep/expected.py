@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fpp_sweep.records.answer import reference_labels
 from fpp_sweep.records.records import FINAL, trial_name
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.tasks import EvalTask, Task
 from fpp_sweep.trial.trial import Plan, with_pretrainings
@@ -60,12 +60,9 @@ class ExpectedSweep:
         return phases
 
     def _reference_configs(self) -> list[TrialConfig]:
-        """Return the config of the baseline that finalists are measured against: zero-shot, else the first one."""
-        names = [name for name in self.configs if name.startswith("baseline")]
-        plain = f"baseline-{catalogue.PLAIN}"
-        if plain in names:
-            names = [plain]
-        return [self.configs[name] for name in names[:1]]
+        """Return the config of the baseline that finalists are measured against, if there are baselines."""
+        baselines = self.space.baselines()
+        return [baselines[label] for label in reference_labels(baselines)[:1]]
 
     def finalists(self) -> int:
         """Return how many trials run again after the search."""
