@@ -15,12 +15,13 @@ from fpp_sweep.records.measurements import measure, resampled_metrics
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import goals_of, metrics_of
 from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.attainment import Attainment, attainment
 from fpp_sweep.statistics.block_stats import Numbers
 from fpp_sweep.statistics.bootstrap import SplitSamples
 from fpp_sweep.statistics.front_support import FrontSupport, front_support
 from fpp_sweep.statistics.paired import Difference, Interval, SeedVariances, compare, metric_interval, seed_variances
-from fpp_sweep.statistics.verdicts import Answer, best_baseline, label_of, recommend
+from fpp_sweep.statistics.verdicts import Answer, best_baseline, recommend
 
 MAX_COMPARED = 200  # trials nearest to the front that get intervals and support: takes seconds and some 30 MB
 

@@ -10,8 +10,9 @@ from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.report.document import Block, Section, Text
 from fpp_sweep.report.formatting import decimals_of, format_difference
 from fpp_sweep.report.table import Cell, CellStyle, Column, Row, Table, columns_of
+from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.paired import Difference, goal_of
-from fpp_sweep.statistics.verdicts import Answer, label_of
+from fpp_sweep.statistics.verdicts import Answer
 
 SIGNIFICANT = "*"
 STYLES: Mapping[str, CellStyle] = {"+": "good", "-": "bad", "": ""}  # by Difference.mark

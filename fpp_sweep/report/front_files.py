@@ -28,6 +28,7 @@ from fpp_sweep.report.front_table import front_table
 from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec.errors import InputError, escaped
 from fpp_sweep.spec.files import read_inside, set_aside, write_json, written_whole
+from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.paired import Interval
 from fpp_sweep.statistics.verdicts import Answer
 
@@ -272,4 +273,4 @@ def _config_text(info: SweepInfo, front: Front, record: TrialRecord, answer: Ans
 
 def _baselines_not_beaten(answer: Answer, name: str, metric: str) -> list[str]:
     beaten = answer.beats(name).get(metric, [])
-    return [baseline.removeprefix("baseline-") for baseline in answer.baselines if baseline not in beaten]
+    return [label_of(baseline) for baseline in answer.baselines if baseline not in beaten]

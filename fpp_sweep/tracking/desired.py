@@ -330,7 +330,9 @@ def run_name(record: TrialRecord) -> str:
     >>> run_name(TrialRecord(name="baseline-otpt", kind="baseline", state="complete"))
     'baseline otpt'
     """
-    words = [record.name.removeprefix("trial-").replace("baseline-", "baseline ", 1)]
+    words = [record.name.removeprefix("trial-")]
+    if record.kind == "baseline":
+        words = [f"baseline {record.label}"]
     if record.values:
         words.append("/".join(format_setting(float(value), 3) for value in record.values))
     if record.kind == "trial":
