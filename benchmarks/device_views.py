@@ -31,6 +31,7 @@ from fpp_sweep.core.images.fused_kernels import fused_runner
 from fpp_sweep.core.images.resampling import Crops, pack, resize, unpack
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.spec.config import ViewConfig
+from tests.kit.views import make_views
 
 SIDES = (1, 2, 3, 7, 33, 60, 200, 333, 500)  # widths and heights of small images
 LARGE = ((4000, 3000), (3000, 1), (1, 3000), (2500, 40), (1200, 1600))
@@ -184,7 +185,7 @@ def whole_views(
     expected, planned = [], []
     for image in images:
         first, again = (views.sample_rng(seed, "any", "test", f"{image.size}") for _ in range(2))
-        expected.append(views.make_views(image, config, preprocess, augmix=mix, flip=True, rng=first))
+        expected.append(make_views(image, config, preprocess, augmix=mix, flip=True, rng=first))
         chosen = views.plan_views(image.size, config, augmix=mix, flip=True, rng=again)
         planned.append(sent(PlannedImage.of(image, chosen, preprocess.size), device))
     drawn = render(planned, preprocess, runner).flatten(0, 1)

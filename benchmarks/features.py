@@ -38,13 +38,14 @@ from fpp_sweep.core.datasets import Dataset, FileImages, open_dataset
 from fpp_sweep.core.images.device_views import ViewRenderer
 from fpp_sweep.core.images.features import BATCH, FeatureCache
 from fpp_sweep.core.images.reading import Reader, read_views
-from fpp_sweep.core.images.views import as_tower_input, make_views, sample_rng
+from fpp_sweep.core.images.views import as_tower_input, sample_rng
 from fpp_sweep.core.models.clip import Clip, Preprocess
 from fpp_sweep.core.models.image_tower import shorten_last_block
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.progress import time_shares
 from fpp_sweep.spec.specs import StagePrecision
+from tests.kit.views import make_views
 
 STAGES = ("decode", "views", "tower")
 SIZES = (
@@ -164,7 +165,7 @@ def measure_engine(args: Any, clip: Clip, dataset: Dataset, augmix: Any, folder:
         batch = min(BATCH, args.views * len(dataset))  # smaller batches would be padded
         found = cache.features(clip, dataset, config, SEED, workers=workers, batch=batch)
         waited[workers].append(found.cost)
-        return found.batch(0, len(dataset))
+        return found.of(found.sample_indices)
 
     def naive() -> Tensor:
         features, spent = naive_features(args, clip, dataset, config)

@@ -23,7 +23,8 @@ from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.spec import catalogue
-from fpp_sweep.statistics.verdicts import label_of, margin_of
+from fpp_sweep.spec.names import label_of
+from fpp_sweep.statistics.verdicts import margin_of
 from tests.kit.processes import run_command
 
 FIRST_FRESH_SEED = 1000

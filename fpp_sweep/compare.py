@@ -16,6 +16,7 @@ from fpp_sweep.cli.names import find_sweep, is_sweep_or_path
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import files_inside
+from fpp_sweep.spec.names import label_of
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -56,7 +57,7 @@ def trial_names(sweep: Path) -> set[str]:
     """Return the names of a sweep's trials and baselines, baselines also without their prefix."""
     names = set()
     for file in files_inside(sweep, sweep / "trials", "[!.]*.json"):
-        names |= {file.stem, file.stem.removeprefix("baseline-")}
+        names |= {file.stem, label_of(file.stem)}
     return names
 
 

@@ -190,10 +190,10 @@ def test_a_run_continues_with_features_that_were_pruned_meanwhile(cache):
     features = FeatureCache(cache).features(
         CLIP, painted_dataset(70), ViewConfig(count=4, min_area=0.5, augmix="on"), 7
     )
-    before = features.batch(0, 70)
+    before = features.of(features.sample_indices)
     main(["prune", "--cache", str(cache), "--all", "--yes"])
     assert entries(cache) == []
-    assert features.batch(0, 70).equal(before)
+    assert features.of(features.sample_indices).equal(before)
 
 
 def test_prune_keeps_files_that_do_not_belong_to_the_cache(cache):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fpp_sweep.reproduce.experiment_files import shipped
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.config import TrialConfig, parse_settings, preset
+from fpp_sweep.spec.config import TrialConfig, preset
 from tools.conformance import SOURCES, page, read_rows
 
 ROOT = Path(__file__).parents[1]
@@ -60,15 +60,15 @@ def test_every_set_example_is_valid():
     for example in examples:
         if example.startswith("preset="):
             continue
-        config = TrialConfig().replace(parse_settings(shlex.split(example)))
+        config = TrialConfig().replace(dict(word.split("=", 1) for word in shlex.split(example)))
         assert config != TrialConfig(), example
         assert catalogue.method(config.method)
 
 
 def test_the_listed_settings_of_the_paper_are_its_preset():
     (listed,) = re.findall(r"the whole preset, which is\n\n((?:- `--set .*`\n)+)", page())
-    settings = re.findall("--set (.*)`", listed)
-    assert TrialConfig().replace(parse_settings(settings)) == preset("paper")
+    settings = re.findall("--set (.*?)=(.*)`", listed)
+    assert TrialConfig().replace(dict(settings)) == preset("paper")
 
 
 def test_every_named_table_is_shipped():

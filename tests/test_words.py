@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PATHS = ("fpp_sweep", "docs", "search_spaces", "tools", "benchmarks", "experiments", "tests")
-DOCUMENTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+PATHS = ("fpp_sweep", "docs", "search_spaces", "tools", "benchmarks", "experiments", "tests", "cluster")
+DOCUMENTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "cluster.yaml", "cluster-onprem.yaml")
 EXCEPTIONS = {  # files with banned words, and the reason
     "tests/test_words.py": "lists the banned words",
     "tests/golden/family_small.json": "a measured file, whose copy here is unchanged",
 }
-SUFFIXES = {".py", ".md", ".yaml", ".json", ".ipynb", ".css", ".js"}
+SUFFIXES = {".py", ".md", ".yaml", ".json", ".ipynb", ".css", ".js", ".sbatch"}
 
 BANNED = (
     "told",

@@ -72,14 +72,14 @@ class Trial:
                 text,
                 ids,
                 context,
-                self.features.batch(sample, sample + 1)[0].to(self.clip.device),
+                views.to(self.clip.device),
                 logit_scale=self.clip.logit_scale,
                 steps=adapt.steps,
                 lr=adapt.lr,
                 weight_decay=adapt.weight_decay,
                 selection=adapt.view_fraction,
             ).probabilities
-            for sample in range(len(self.features))
+            for views in self.features.of(self.features.sample_indices)
         ]
         confidence, predicted = torch.stack(rows).max(dim=-1)
         return confidence.cpu(), predicted.cpu()

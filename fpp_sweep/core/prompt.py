@@ -1,4 +1,4 @@
-"""Prompts: context embeddings from words, from a checkpoint of CoOp or MaPLe, or from a file of `save_prompt`."""
+"""Prompts: context embeddings from words, from a checkpoint of CoOp or MaPLe, or from a trial's prompt file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.models.maple import DeepPrompts, is_maple, read_maple
 from fpp_sweep.spec.config import is_file_name
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import written_whole
 from fpp_sweep.spec.version import VERSION
 
 FORMAT = "fpp_sweep.prompt/1"
@@ -65,7 +64,7 @@ def from_words(clip: Clip, words: str) -> Prompt:
 
 
 def from_file(clip: Clip, path: Path) -> Prompt:
-    """Return a prompt that `save_prompt` wrote, or the prompt of a checkpoint of CoOp or MaPLe."""
+    """Return the prompt of a trial's prompt file (`prompt_bytes`), or of a checkpoint of CoOp or MaPLe."""
     if not path.is_file():
         raise InputError(f"prompt file {path} does not exist")
     prompt = _read(clip, path)
@@ -161,14 +160,8 @@ def with_deep_prompts(clip: Clip, prompt: Prompt, deep: str) -> Clip:
         raise InputError(f"{where}: {error}") from error
 
 
-def save_prompt(prompt: Prompt, clip: Clip, path: Path, details: Mapping[str, object]) -> None:
-    """Write a prompt's file; `details`, such as config and seed, become part of its metadata."""
-    with written_whole(path) as partial:
-        partial.write_bytes(prompt_bytes(prompt, clip, details))
-
-
 def prompt_bytes(prompt: Prompt, clip: Clip, details: Mapping[str, object]) -> bytes:
-    """Return the contents of a prompt's file."""
+    """Return the contents of a prompt's file; `details`, such as config and seed, become part of its metadata."""
     metadata = {"format": FORMAT, "version": VERSION, "model": clip.name, "model_digest": clip.digest, **prompt.origin}
     if prompt.after:
         metadata["after"] = prompt.after

@@ -6,22 +6,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, format_setting, front_of, metric_of, metrics_shown, splits_of, values_of
+from fpp_sweep.records.front import (
+    Front,
+    format_setting,
+    front_of,
+    metric_of,
+    metrics_shown,
+    splits_of,
+    usual_order,
+    values_of,
+)
 from fpp_sweep.records.measurements import measure, resampled_metrics
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import goals_of, metrics_of
 from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.attainment import Attainment, attainment
 from fpp_sweep.statistics.block_stats import Numbers
 from fpp_sweep.statistics.bootstrap import SplitSamples
 from fpp_sweep.statistics.front_support import FrontSupport, front_support
 from fpp_sweep.statistics.paired import Difference, Interval, SeedVariances, compare, metric_interval, seed_variances
-from fpp_sweep.statistics.verdicts import Answer, best_baseline, label_of, recommend
+from fpp_sweep.statistics.verdicts import Answer, best_baseline, recommend
 
 MAX_COMPARED = 200  # trials nearest to the front that get intervals and support: takes seconds and some 30 MB
 
@@ -327,12 +337,20 @@ def _max_seeds(samples: SplitSamples, names: Sequence[str]) -> int:
 
 
 def references_of(baselines: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the baselines of which a recommended trial must beat one: zero-shot and TPT, else the first baseline."""
-    references = []
-    for baseline in baselines:  # in the usual order: zero-shot first
-        if baseline.label in (catalogue.PLAIN, catalogue.DEFAULT):  # zero-shot and TPT
-            references.append(baseline)
-    return references or list(baselines[:1])
+    """Return the baselines of which a recommended trial must beat one, in the usual order."""
+    by_label = {baseline.label: baseline for baseline in baselines}
+    return [by_label[label] for label in reference_labels(by_label)]
+
+
+def reference_labels(labels: Iterable[str]) -> list[str]:
+    """Return the references among baselines, in the usual order: zero-shot and TPT, else the first baseline.
+
+    >>> reference_labels(["ctpt", "tpt", "zero_shot"]), reference_labels(["otpt", "ctpt"])
+    (['zero_shot', 'tpt'], ['ctpt'])
+    """
+    ordered = sorted(labels, key=usual_order)
+    references = [label for label in ordered if label in (catalogue.PLAIN, catalogue.DEFAULT)]
+    return references or ordered[:1]
 
 
 def _best_baseline(info: SweepInfo, baselines: Sequence[TrialRecord], split: str) -> str | None:
@@ -349,7 +367,7 @@ def _best_baseline(info: SweepInfo, baselines: Sequence[TrialRecord], split: str
     return best_baseline(points, goals_of(info.objectives))
 
 
-def sentence_of(info: SweepInfo, statistics: SweepStatistics) -> str:
+def sentence_of(statistics: SweepStatistics) -> str:
     """Return the answer of a sweep as one sentence, for reports and the terminal."""
     answer = statistics.answer
     design = ""

@@ -241,7 +241,7 @@ def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:
         objectives=info.objectives,
         trials=tuple(feasible),
         infeasible=tuple(infeasible),
-        baselines=tuple(sorted(baselines, key=_usual_order)),
+        baselines=tuple(sorted(baselines, key=_usual_order_of_record)),
         reference=reference,
         search_split=info.search_split,
         floor=search.get("floor", DEFAULT_FLOOR),
@@ -249,10 +249,15 @@ def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:
     )
 
 
-def _usual_order(baseline: TrialRecord) -> tuple[int, str]:
-    if baseline.label in BASELINES:
-        return BASELINES.index(baseline.label), baseline.label
-    return len(BASELINES), baseline.label
+def _usual_order_of_record(baseline: TrialRecord) -> tuple[int, str]:
+    return usual_order(baseline.label)
+
+
+def usual_order(label: str) -> tuple[int, str]:
+    """Return a sort key of baselines by label: zero-shot comes first, other than the default baselines come last."""
+    if label in BASELINES:
+        return BASELINES.index(label), label
+    return len(BASELINES), label
 
 
 def values_of(record: TrialRecord) -> Sequence[float]:

@@ -24,6 +24,7 @@ from fpp_sweep.space.work import Split
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.names import BASELINE_PREFIX, label_of
 
 MAX_NUMBER = 1e100  # largest magnitude of a number in a record; sums and products of a few such numbers are finite
 MAX_WHOLE = 2**63 - 1  # largest magnitude of a whole number in a record; NumPy and SQLite hold no larger one
@@ -123,7 +124,7 @@ class TrialRecord:
     @property
     def label(self) -> str:
         """The name in tables and plots, where a baseline is recognised without the prefix."""
-        return self.name.removeprefix("baseline-")
+        return label_of(self.name)
 
     @property
     def name_and_origin(self) -> str:
@@ -149,6 +150,10 @@ class TrialRecord:
 
 def trial_name(number: int) -> str:
     return f"trial-{number:04d}"
+
+
+def baseline_name(label: str) -> str:
+    return f"{BASELINE_PREFIX}{label}"
 
 
 def waiting_record(name: str, kind: Kind, config: TrialConfig, **fields: Any) -> TrialRecord:

@@ -6,20 +6,21 @@ from collections.abc import Mapping, Sequence
 
 from fpp_sweep.records.answer import SweepStatistics, sentence_of
 from fpp_sweep.records.front import format_setting
-from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.report.document import Block, Section, Text
 from fpp_sweep.report.formatting import decimals_of, format_difference
 from fpp_sweep.report.table import Cell, CellStyle, Column, Row, Table, columns_of
+from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.paired import Difference, goal_of
-from fpp_sweep.statistics.verdicts import Answer, label_of
+from fpp_sweep.statistics.verdicts import Answer
 
 SIGNIFICANT = "*"
 STYLES: Mapping[str, CellStyle] = {"+": "good", "-": "bad", "": ""}  # by Difference.mark
 
 
-def answer_section(info: SweepInfo, statistics: SweepStatistics) -> Section:
+def answer_section(statistics: SweepStatistics) -> Section:
     """Return the section that stands on top of a page."""
-    blocks: list[Block] = [Text(sentence_of(info, statistics), "lead")]
+    blocks: list[Block] = [Text(sentence_of(statistics), "lead")]
     if statistics.answer.differences:
         blocks.append(difference_table(statistics.answer))
     trials = {trial.name: trial for trial in statistics.front.trials}

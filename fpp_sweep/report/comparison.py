@@ -16,7 +16,7 @@ from fpp_sweep.records.answer import MAX_COMPARED, SweepStatistics, attainment_o
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of, metrics_shown, values_of
 from fpp_sweep.records.measurements import is_deterministic, resampled_metrics
-from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.records import SweepInfo, TrialRecord, baseline_name
 from fpp_sweep.report.shared_images import (
     LoadedSweep,
     MeasuredImages,
@@ -204,7 +204,7 @@ def _labelled_records(
                 values = [round(value, 6) for value in values_of(record)]
                 identity = record.key, sweep.info.model_digest, values
                 is_same = first_baselines.setdefault(record.name, identity) == identity
-                name = record.name if is_same else f"baseline-{name}"
+                name = record.name if is_same else baseline_name(name)
             paths.setdefault(name, sweep.folder.artifacts(record.name))
             records[sweep.label].append(replace(record, name=name))
     return records, paths

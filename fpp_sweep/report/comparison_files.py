@@ -14,7 +14,7 @@ from fpp_sweep.report.comparison_picture import comparison_figure
 from fpp_sweep.report.comparison_view import sweep_comparison_document
 from fpp_sweep.report.document import Document, Html, document_to_latex, document_to_markdown, document_to_text
 from fpp_sweep.report.html import write_html
-from fpp_sweep.report.text_layout import terminal_width
+from fpp_sweep.report.text_layout import output_width
 from fpp_sweep.report.trial_comparison import compare_trials
 from fpp_sweep.report.trial_comparison_view import trial_comparison_document
 from fpp_sweep.spec.errors import InputError
@@ -84,7 +84,7 @@ def _write_tables(out: Path, document: Document) -> str:
         with written_whole(path) as partial:
             partial.write_text(text, encoding="utf-8")
     paths = f"Markdown  {printable(markdown)}\nLaTeX     {printable(latex)}"
-    return f"{document_to_text(document, terminal_width())}\n\n{paths}"
+    return f"{document_to_text(document, output_width())}\n\n{paths}"
 
 
 def _write_page(out: Path, document: Document, comparison: SweepComparison) -> None:

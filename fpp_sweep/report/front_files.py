@@ -29,6 +29,7 @@ from fpp_sweep.report.front_table import front_table
 from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec.errors import InputError, escaped
 from fpp_sweep.spec.files import read_inside, set_aside, write_json, written_whole
+from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.paired import Interval
 from fpp_sweep.statistics.verdicts import Answer
 
@@ -101,7 +102,7 @@ def _front_document(info: SweepInfo, front: Front, statistics: SweepStatistics) 
         "sweep": info.name,
         "search_split": info.search_split,
         "objectives": objectives,
-        "answer": _answer_document(info, statistics),
+        "answer": _answer_document(statistics),
         "recommended": statistics.answer.recommended,
         "members": members,
         "rivals": rivals,
@@ -120,7 +121,7 @@ def _knee(front: Front) -> str | None:
     return None
 
 
-def _answer_document(info: SweepInfo, statistics: SweepStatistics) -> dict[str, object]:
+def _answer_document(statistics: SweepStatistics) -> dict[str, object]:
     answer = statistics.answer
     differences = []
     for difference in answer.differences.values():
@@ -130,7 +131,7 @@ def _answer_document(info: SweepInfo, statistics: SweepStatistics) -> dict[str, 
         bounds = {"low": difference.low, "high": difference.high, "mark": difference.mark}
         differences.append(document | bounds)
     return {
-        "sentence": sentence_of(info, statistics),
+        "sentence": sentence_of(statistics),
         "reason": answer.reason,
         "split": answer.split,
         "images": dict(answer.images),
@@ -141,7 +142,7 @@ def _answer_document(info: SweepInfo, statistics: SweepStatistics) -> dict[str, 
 
 
 def _answer_text(info: SweepInfo, front: Front, statistics: SweepStatistics) -> str:
-    sections = [answer_section(info, statistics)]
+    sections = [answer_section(statistics)]
     if front.compared:
         sections.append(Section("Front", [front_table(info, front, statistics)]))
     return document_to_markdown(Document(info.name, sections))
@@ -276,4 +277,4 @@ def _config_text(info: SweepInfo, front: Front, record: TrialRecord, answer: Ans
 
 def _baselines_not_beaten(answer: Answer, name: str, metric: str) -> list[str]:
     beaten = answer.beats(name).get(metric, [])
-    return [baseline.removeprefix("baseline-") for baseline in answer.baselines if baseline not in beaten]
+    return [label_of(baseline) for baseline in answer.baselines if baseline not in beaten]

@@ -85,7 +85,7 @@ def _columns(
     return columns
 
 
-def dataset_table(info: SweepInfo, front: Front, statistics: SweepStatistics | None, split: str) -> Table:
+def dataset_table(front: Front, statistics: SweepStatistics | None, split: str) -> Table:
     """Return accuracy and ECE by dataset of the front's members and the baselines that have a result on a split."""
     records = [record for record in front.compared if split in record.results]
     datasets: dict[str, None] = {}

@@ -95,7 +95,7 @@ def write_page(report: SweepReport) -> None:
 def sweep_document(report: SweepReport) -> Document:
     """Return the page: question, answer, front, trials, settings, datasets, progress and provenance."""
     sections = [
-        answer_section(report.info, report.statistics),
+        answer_section(report.statistics),
         _front_section(report),
         trials_section(report.info, report.records, report.statistics),
         _settings_section(report),
@@ -183,7 +183,7 @@ def _datasets_section(report: SweepReport) -> Section:
     )
     blocks: list[Block] = [Section("Gains and losses", [heat_map(info, front), Text(explanation, "faint")])]
     for split in splits_of(info, front.compared):
-        table = dataset_table(info, front, report.statistics, split)
+        table = dataset_table(front, report.statistics, split)
         if table.rows:
             blocks.append(table)
     if not front.compared:

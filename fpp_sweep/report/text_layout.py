@@ -186,7 +186,7 @@ def _joined(parts: Iterable[str]) -> str:
     return (" " * GAP).join(parts).rstrip()
 
 
-def terminal_width() -> int:
+def output_width() -> int:
     """Return the columns of the terminal, or of the variable COLUMNS; 100 if the output is not a terminal."""
     return shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
 

@@ -11,7 +11,7 @@ from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import metrics_shown, splits_of
 from fpp_sweep.records.measurements import is_deterministic, resampled_metrics
-from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, baseline_name
 from fpp_sweep.report.shared_images import TEST, MeasuredImages, restrict_result
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError, unknown
@@ -95,7 +95,7 @@ def _complete_records(folder: SweepFolder, names: Sequence[str]) -> list[TrialRe
 def _complete_record(folder: SweepFolder, name: str) -> TrialRecord:
     """Return a finished record by its name, that of a baseline also without its prefix."""
     names = [file.stem for file in folder.trial_files()]
-    full_name = name if name in names else f"baseline-{name}"
+    full_name = name if name in names else baseline_name(name)
     if full_name not in names:
         raise unknown(f"trial of {folder.path.name}", name, names)
     record = folder.trial(full_name)

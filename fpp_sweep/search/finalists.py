@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of
-from fpp_sweep.records.records import FINAL, TrialRecord
+from fpp_sweep.records.records import FINAL, TrialRecord, baseline_name
 from fpp_sweep.search.choosing import choose_finalists, choose_for_test_split, main_reference
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Finalists
@@ -195,7 +195,7 @@ class FinalJobs:
             if not self._has_final_stage:
                 return []
             split = FINAL
-        return [Job(f"baseline-{name}", split) for name in self._space.baselines()]
+        return [Job(baseline_name(name), split) for name in self._space.baselines()]
 
     def _jobs_of_finalists(self, records: Mapping[str, TrialRecord]) -> list[Job]:
         """Return the jobs of the final stage: the baseline that finalists are measured against, and the finalists."""

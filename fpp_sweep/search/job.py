@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
-from fpp_sweep.records.records import SplitResult, State, TrialRecord
+from fpp_sweep.records.records import SplitResult, State, TrialRecord, baseline_name
 from fpp_sweep.search.racing import RacePolicy, RaceRules
 from fpp_sweep.space.objectives import Constraint, Objective, metrics_of
 from fpp_sweep.space.work import Race
@@ -163,7 +163,7 @@ def violations(context: TrialContext, result: SplitResult) -> dict[str, float]:
     for constraint in context.constraints:
         baseline = None
         if constraint.baseline is not None:
-            record = context.folder.trial(f"baseline-{constraint.baseline}")
+            record = context.folder.trial(baseline_name(constraint.baseline))
             if context.search_split not in record.results:
                 raise ValueError(f"constraint {constraint.name}: baseline {constraint.baseline} failed")
             baseline = measured_value(record.results[context.search_split], constraint.metric)

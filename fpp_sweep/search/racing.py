@@ -27,7 +27,7 @@ import numpy as np
 from fpp_sweep.core.metrics import concatenate
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_metric
-from fpp_sweep.records.records import REQUESTED_ORIGINS, SplitResult, TrialRecord
+from fpp_sweep.records.records import REQUESTED_ORIGINS, SplitResult, TrialRecord, baseline_name
 from fpp_sweep.space.objectives import Constraint, Objective, goals_of, metrics_of
 from fpp_sweep.space.work import Race
 from fpp_sweep.spec import catalogue
@@ -460,7 +460,7 @@ class RacePolicy(StoppingPolicy):
         """Return by how much the trial will break a constraint; unknown while its baseline has not finished."""
         baseline_value = None
         if constraint.baseline is not None:
-            record = self._folder.trial(f"baseline-{constraint.baseline}")
+            record = self._folder.trial(baseline_name(constraint.baseline))
             if record.state != "complete":
                 return Prediction(0.0, math.inf)
             baseline_value = self._final(record, constraint.metric)

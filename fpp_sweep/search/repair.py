@@ -14,7 +14,7 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from fpp_sweep.records.folder import REMEDY, SweepFolder
-from fpp_sweep.records.records import Command, SweepInfo, TrialRecord, trial_name, waiting_record
+from fpp_sweep.records.records import Command, SweepInfo, TrialRecord, baseline_name, trial_name, waiting_record
 from fpp_sweep.records.requested import require_config
 from fpp_sweep.records.steering import Queue
 from fpp_sweep.search.samplers import GENERATION_KEY
@@ -28,7 +28,6 @@ from fpp_sweep.spec.config import TrialConfig, settings
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import set_aside
 
-BASELINE = "baseline-"  # beginning of a baseline's name
 MAX_LOST = 10_000  # records that a sweep may have lost; a study is built with a trial for each number
 
 
@@ -56,7 +55,7 @@ def _check_record(record: TrialRecord, info: SweepInfo, space: Space, max_number
         require(0 <= (number or 0) <= max_number, f"is far above the number of records ({number})", "number")
     else:
         problem = f"has kind baseline, and a baseline is named baseline-... and has no number ({record.number})"
-        require(record.name.startswith(BASELINE) and record.number is None, problem, "name")
+        require(record.name == baseline_name(record.label) and record.number is None, problem, "name")
     if record.is_imported:
         _check_import(record)
     else:
@@ -134,8 +133,8 @@ def _restore_lost_records(folder: SweepFolder, info: SweepInfo, space: Space) ->
             yield f"{name} has no usable record; it is run again, with values drawn anew, as the study lacks it, too"
     if names or stored_trials:
         for name in space.work.baselines:
-            if f"{BASELINE}{name}" not in names:
-                yield f"{BASELINE}{name} has no usable record; it is run again"
+            if baseline_name(name) not in names:
+                yield f"{baseline_name(name)} has no usable record; it is run again"
 
 
 def _last_number(names: Iterable[str]) -> int:

@@ -23,7 +23,7 @@ from ray.tune.search import Searcher
 from fpp_sweep.records import pareto
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import MIN_GROWTH, front_of, growth_text
-from fpp_sweep.records.records import ENDED, FINAL, Command, TrialRecord, trial_name, waiting_record
+from fpp_sweep.records.records import ENDED, FINAL, Command, TrialRecord, baseline_name, trial_name, waiting_record
 from fpp_sweep.records.steering import budget_in_force
 from fpp_sweep.search.finalists import FinalJobs, Job
 from fpp_sweep.search.job import TrialContext, ended_early
@@ -140,7 +140,7 @@ class SweepSearcher(Searcher):
         """Find the jobs that earlier drivers have left, and write a record for each baseline that has to run."""
         self._unfinished = self._study.unfinished()
         for baseline, config in self._space.baselines().items():
-            name = f"baseline-{baseline}"
+            name = baseline_name(baseline)
             record = self._records.get(name)
             if record is None or record.state not in ("complete", "stopped"):
                 self._write(waiting_record(name, "baseline", config, origin="baseline"))

@@ -16,7 +16,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -432,21 +432,6 @@ def settings() -> Mapping[str, Setting]:
             hint = _type_hints(section)[inner.name]
             by_key[key] = Setting.of(key, hint, inner.default)
     return by_key
-
-
-def parse_settings(words: Iterable[str]) -> dict[str, str]:
-    """Return the `key=value` words of a command line by key.
-
-    >>> parse_settings(["fpp.gamma2=0.15"])
-    {'fpp.gamma2': '0.15'}
-    """
-    values = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise InputError(f"--set {word!r}: expected key=value, such as fpp.gamma2=0.15")
-        values[key.strip()] = value.strip()
-    return values
 
 
 def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
+from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
 from fpp_sweep.statistics.paired import Difference
 
@@ -131,15 +132,6 @@ def recommend(
             return name, f"better in {gains}, not worse than {reference} by more than {margin}"
     names = " or ".join(label_of(baseline) for baseline in references)
     return None, f"no finalist is shown to be better than {names}"
-
-
-def label_of(name: str) -> str:
-    """Return a record's name as tables show it.
-
-    >>> label_of("baseline-tpt"), label_of("trial-0002")
-    ('tpt', 'trial-0002')
-    """
-    return name.removeprefix("baseline-")
 
 
 def _gains(

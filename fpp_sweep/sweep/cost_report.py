@@ -56,7 +56,7 @@ def _filled(text: str, *, indent: str, hanging: int) -> str:
     return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=" " * hanging, break_on_hyphens=False)
 
 
-def cost_lines(costs: Costs, sweeps: Sequence[ExpectedSweep], workers: int, *, device: str) -> Iterator[str]:
+def cost_lines(costs: Costs, workers: int, *, device: str) -> Iterator[str]:
     """Yield the number of tasks, the time of one worker, and the time with several workers."""
     evaluations = costs.evaluations
     images = sum(task.stop - task.start for task in evaluations)

@@ -61,7 +61,7 @@ def dry_run(spaces: Sequence[Space], worker_counts: Sequence[int] = ()) -> str:
     for sweep in sweeps:
         lines += config_lines(sweep.space, sweep.configs)
     lines += [f"note: {note}" for note in notes]
-    lines += ["", *cost_lines(costs, sweeps, workers, device="CPU" if model.device == "cpu" else "GPU")]
+    lines += ["", *cost_lines(costs, workers, device="CPU" if model.device == "cpu" else "GPU")]
     if worker_counts:
         lines += worker_table(costs, worker_counts, view_bytes=_view_bytes(worker))
     for sweep in sweeps:

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fpp_sweep.records.records import FINAL, trial_name
+from fpp_sweep.records.answer import reference_labels
+from fpp_sweep.records.records import FINAL, baseline_name, trial_name
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.tasks import EvalTask, Task
 from fpp_sweep.trial.trial import Plan, with_pretrainings
@@ -47,7 +47,7 @@ class ExpectedSweep:
     def phases(self) -> list[Phase]:
         """Return the search, the final stage if there is one, and the test split if the search is on another one."""
         split = self.space.search.split
-        baselines = [config for name, config in self.configs.items() if name.startswith("baseline")]
+        baselines = list(self.space.baselines().values())
         finalists = self.trial_configs()[: self.finalists()]
         phases = [self._phase(list(self.configs.values()), split)]
         if self.final_plan is not None:
@@ -60,12 +60,9 @@ class ExpectedSweep:
         return phases
 
     def _reference_configs(self) -> list[TrialConfig]:
-        """Return the config of the baseline that finalists are measured against: zero-shot, else the first one."""
-        names = [name for name in self.configs if name.startswith("baseline")]
-        plain = f"baseline-{catalogue.PLAIN}"
-        if plain in names:
-            names = [plain]
-        return [self.configs[name] for name in names[:1]]
+        """Return the config of the baseline that finalists are measured against, if there are baselines."""
+        baselines = self.space.baselines()
+        return [baselines[label] for label in reference_labels(baselines)[:1]]
 
     def finalists(self) -> int:
         """Return how many trials run again after the search."""
@@ -92,7 +89,7 @@ class ExpectedSweep:
 
 def expected_configs(space: Space) -> dict[str, TrialConfig]:
     """Return baselines and trials by name; random points stand for the sampler's."""
-    configs = {f"baseline-{name}": config for name, config in space.baselines().items()}
+    configs = {baseline_name(name): config for name, config in space.baselines().items()}
     queue = space.queue()
     generator = random.Random(space.search.seed)
     total = space.search.trials or len(queue)

@@ -18,7 +18,7 @@ def final_table(
     front = statistics.front
     sections = []
     if not front.evaluate_only:
-        sections.append(answer_section(info, statistics))
+        sections.append(answer_section(statistics))
     count = sum(record.kind == "trial" for record in records)
     goals = f"by {info.goals} on {info.search_split}"
     title = f"front of {info.name}: {len(front.members)} of {count} trials, {goals}"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import IMPORTED, SweepInfo, TrialRecord
+from fpp_sweep.records.records import IMPORTED, SweepInfo, TrialRecord, baseline_name
 from fpp_sweep.report.results_file import FILE as RESULTS_FILE
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import metrics_of
@@ -59,7 +59,7 @@ def _require_free_name(folder: SweepFolder, name: str) -> None:
         raise InputError(f"{name!r}: must consist of letters, digits, '-', '_' and '.'", "--as")
     if name in catalogue.METHODS:
         raise InputError(f"{name}: is a method of this package; take another name, such as {name}_theirs", "--as")
-    file = folder.trial_file(f"baseline-{name}")
+    file = folder.trial_file(baseline_name(name))
     if file.exists() or folder.trial_file(name).exists():
         raise InputError(f"{name}: the sweep has a record of that name ({file}); take another one", "--as")
 
@@ -82,7 +82,7 @@ def _record(info: SweepInfo, name: str, rows: ImportedRows, results: Mapping[str
     digest = hashlib.sha256(Path(rows.file).read_bytes()).hexdigest()
     config = {"file": rows.file, "digest": digest[:DIGITS], "values": rows.kind}
     return TrialRecord(
-        name=f"baseline-{name}",
+        name=baseline_name(name),
         kind="baseline",
         state="complete",
         origin=IMPORTED,

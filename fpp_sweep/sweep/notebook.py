@@ -86,7 +86,7 @@ def as_html(folder: SweepFolder) -> str:
     parts = [text_to_html(Text(state_line(folder, info, records)))]
     for note in front_notes(info, statistics.front):
         parts.append(text_to_html(Text(note)))
-    for block in answer_section(info, statistics).blocks:
+    for block in answer_section(statistics).blocks:
         if isinstance(block, Table):
             parts.append(to_html(block))
         elif isinstance(block, Text):

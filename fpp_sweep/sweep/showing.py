@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fpp_sweep.cli.names import sweeps_below
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.report.text_layout import terminal_width
+from fpp_sweep.report.text_layout import output_width
 from fpp_sweep.report.up_to_date import is_up_to_date
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import InputError
@@ -49,6 +49,6 @@ def write_sweep_page(path: Path) -> Path:
 
 def _sweep_lines(folder: SweepFolder) -> Iterator[str]:
     info = folder.info()
-    yield from heading(folder, info.space, info.objectives, info.search_split, width=terminal_width())
+    yield from heading(folder, info.space, info.objectives, info.search_split, width=output_width())
     yield f"changed   {duration(time.time() - last_change(folder))} ago\n"
     yield from summary_lines(folder)

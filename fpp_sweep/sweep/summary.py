@@ -14,7 +14,7 @@ from fpp_sweep.records.front import Front, format_values, values_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.report.repeat import repeat_command, use_command
 from fpp_sweep.report.results_file import write_results
-from fpp_sweep.report.text_layout import labelled_lines, terminal_width, wrap_words
+from fpp_sweep.report.text_layout import labelled_lines, output_width, wrap_words
 from fpp_sweep.spec.messages import command_line, plural, printable, runnable
 from fpp_sweep.spec.progress import time_shares
 from fpp_sweep.sweep.final_table import final_table
@@ -33,7 +33,7 @@ def summary_lines(folder: SweepFolder, width: int | None = None, *, resume: bool
     `resume` says whether the command that continues an interrupted sweep is among them.
     """
     if width is None:
-        width = terminal_width()
+        width = output_width()
     info, records = folder.info(), folder.trials()
     statistics = statistics_of(folder, info, records)
     yield from wrap_words(printable(state_line(folder, info, records)), width, INDENT)

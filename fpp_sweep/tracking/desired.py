@@ -330,7 +330,9 @@ def run_name(record: TrialRecord) -> str:
     >>> run_name(TrialRecord(name="baseline-otpt", kind="baseline", state="complete"))
     'baseline otpt'
     """
-    words = [record.name.removeprefix("trial-").replace("baseline-", "baseline ", 1)]
+    words = [record.name.removeprefix("trial-")]
+    if record.kind == "baseline":
+        words = [f"baseline {record.label}"]
     if record.values:
         words.append("/".join(format_setting(float(value), 3) for value in record.values))
     if record.kind == "trial":
@@ -455,13 +457,13 @@ def sweep_run(info: SweepInfo, records: Sequence[TrialRecord], front: FrontDocum
         started=milliseconds(info.created),
         finished=None if info.finished is None else milliseconds(info.finished),
         params=params,
-        tags=_within_limits(_sweep_tags(info, records, front)),
+        tags=_within_limits(_sweep_tags(info, front)),
         curves=_sweep_curves(info, records, front),
         texts={"space.yaml": space},
     )
 
 
-def _sweep_tags(info: SweepInfo, records: Sequence[TrialRecord], front: FrontDocument) -> dict[str, str]:
+def _sweep_tags(info: SweepInfo, front: FrontDocument) -> dict[str, str]:
     tags = {
         **info.provenance(),
         **_common_tags(info, sweep_id(info)),

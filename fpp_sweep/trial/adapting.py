@@ -22,7 +22,7 @@ from fpp_sweep.core.compute.random_streams import torch_generator
 from fpp_sweep.core.datasets import Dataset
 from fpp_sweep.core.images.features import Features
 from fpp_sweep.core.methods import Method, TextModel, build_method
-from fpp_sweep.core.methods.base import AdaptingMethod
+from fpp_sweep.core.methods.base import AdaptingMethod, StatefulMethod
 from fpp_sweep.core.methods.measures import measure_sharpness
 from fpp_sweep.core.metrics import Predictions, concatenate
 from fpp_sweep.core.models.clip import Clip
@@ -79,9 +79,9 @@ def pack_state(adapter: Adapter) -> bytes | None:
     """Return the state of a stateful method's stream, for the next shard; None for other methods."""
     if not adapter.row.stateful:
         return None
-    tensors = adapter.method.pack(adapter.state)  # type: ignore[attr-defined]
+    method = cast("StatefulMethod[Any]", adapter.method)
     on_cpu = {}
-    for name, tensor in tensors.items():
+    for name, tensor in method.pack(adapter.state).items():
         on_cpu[name] = tensor.detach().cpu().contiguous()
     data: bytes = save(on_cpu)
     return data
@@ -89,9 +89,10 @@ def pack_state(adapter: Adapter) -> bytes | None:
 
 def with_state(adapter: Adapter, data: bytes) -> Adapter:
     """Return the adapter in the state in which the previous shard left the stream."""
+    method = cast("StatefulMethod[Any]", adapter.method)  # only stateful methods leave a state behind
     device = adapter.model.texts.sos.device
     tensors = {name: tensor.to(device) for name, tensor in load(data).items()}
-    return replace(adapter, state=adapter.method.unpack(adapter.state, tensors))  # type: ignore[attr-defined]
+    return replace(adapter, state=method.unpack(adapter.state, tensors))
 
 
 def stream_of(task: EvalTask, dataset: Dataset) -> NDArray[np.int64]:

@@ -123,13 +123,6 @@ def read_or_compute_block_stats(folder: Path, split: str) -> dict[DatasetSeed, B
     return dict(table)
 
 
-def changed(folder: Path) -> int:
-    """Return a number that differs after any file of the folder was written: files appear complete, by a rename."""
-    if not folder.is_dir():
-        return 0
-    return folder.stat().st_mtime_ns
-
-
 def prediction_files(folder: Path, split: str, dataset: str | None = None) -> list[Path]:
     """Return the files of a trial's predictions, of all datasets or of one, sorted.
 

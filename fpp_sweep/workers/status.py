@@ -121,7 +121,7 @@ class StatusPoller:
                     self._on_status(self.status)
 
     def _interrupt(self) -> None:
-        """Send SIGTERM to the caller (see `cli.terminable`): nothing else ends a wait for a Ray that is gone."""
+        """Send SIGTERM to the caller (`spec.process.terminable`): nothing else ends a wait for a Ray that is gone."""
         can_react = self._caller is threading.main_thread() and callable(signal.getsignal(signal.SIGTERM))
         if not can_react or self._closed.is_set():
             return

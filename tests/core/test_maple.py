@@ -12,7 +12,7 @@ from fpp_sweep.core.methods import build_method
 from fpp_sweep.core.models.building import BpeTokenizer, make_clip
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.core.models.maple import DeepPrompts, digest_with
-from fpp_sweep.core.prompt import from_bytes, open_prompt, prompt_bytes, save_prompt, with_deep_prompts
+from fpp_sweep.core.prompt import from_bytes, open_prompt, prompt_bytes, with_deep_prompts
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.spec.config import AdaptConfig
 from fpp_sweep.spec.errors import InputError
@@ -289,8 +289,9 @@ def test_a_prompts_digest_depends_on_every_part_of_its_file_that_is_used(tmp_pat
 def test_a_saved_prompt_keeps_its_words_deep_prompts_and_deep_prompts_setting(tmp_path):
     prompt = open_prompt(vit(), str(save_maple(tmp_path / "m.pth")))
     prompt = dataclasses.replace(prompt, origin={"deep_prompts": "text"})
-    save_prompt(prompt, vit(), tmp_path / "mine.safetensors", {})
-    from_memory = from_bytes(vit(), prompt_bytes(prompt, vit(), {}))
+    data = prompt_bytes(prompt, vit(), {})
+    (tmp_path / "mine.safetensors").write_bytes(data)
+    from_memory = from_bytes(vit(), data)
     for saved in (open_prompt(vit(), str(tmp_path / "mine.safetensors")), from_memory):
         assert saved.after == "of a"
         assert saved.digest == prompt.digest

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fpp_sweep import __version__
-from fpp_sweep.core.prompt import Prompt, from_file, from_words, open_prompt, save_prompt
+from fpp_sweep.core.prompt import Prompt, from_file, from_words, open_prompt, prompt_bytes
 from fpp_sweep.spec.config import is_file_name
 from fpp_sweep.spec.errors import InputError
 from tests.kit.models import random_clip
@@ -44,15 +44,14 @@ def test_file_names_are_distinguished_from_words(name):
 
 def test_a_saved_prompt_is_read_with_its_metadata(tmp_path):
     prompt = Prompt(context=torch.randn(4, 32), origin={"words": "a photo of a"})
-    path = tmp_path / "deep" / "dtd.safetensors"
-    save_prompt(prompt, CLIP, path, {"config": {"fpp.gamma2": 0.15}, "seed": 3, "dataset": "dtd"})
+    path = tmp_path / "dtd.safetensors"
+    path.write_bytes(prompt_bytes(prompt, CLIP, {"config": {"fpp.gamma2": 0.15}, "seed": 3, "dataset": "dtd"}))
     read = open_prompt(CLIP, str(path))
     assert torch.equal(read.context, prompt.context)
     assert read.origin["words"] == "a photo of a"
     assert read.origin["config"] == '{"fpp.gamma2": 0.15}'
     assert (read.origin["seed"], read.origin["dataset"], read.origin["version"]) == ("3", "dtd", __version__)
     assert read.origin["model"] == CLIP.name
-    assert [file.name for file in path.parent.iterdir()] == ["dtd.safetensors"]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +64,7 @@ def test_a_saved_prompt_is_read_with_its_metadata(tmp_path):
 )
 def test_a_prompt_of_another_model_is_refused_with_the_reason(tmp_path, options, message):
     other = random_clip(**options)
-    save_prompt(from_words(other, "a photo"), other, tmp_path / "p.safetensors", {})
+    (tmp_path / "p.safetensors").write_bytes(prompt_bytes(from_words(other, "a photo"), other, {}))
     with pytest.raises(InputError, match=message):
         from_file(CLIP, tmp_path / "p.safetensors")
 
@@ -73,7 +72,7 @@ def test_a_prompt_of_another_model_is_refused_with_the_reason(tmp_path, options,
 def test_a_prompt_belongs_to_weights_and_not_to_the_name_of_a_model(tmp_path):
     namesake = dataclasses.replace(random_clip(seed=1), name=CLIP.name)
     renamed = dataclasses.replace(CLIP, name="the same weights under another name")
-    save_prompt(from_words(CLIP, "a photo"), CLIP, tmp_path / "p.safetensors", {})
+    (tmp_path / "p.safetensors").write_bytes(prompt_bytes(from_words(CLIP, "a photo"), CLIP, {}))
     with pytest.raises(InputError, match="whose weights are not those of random-0"):
         from_file(namesake, tmp_path / "p.safetensors")
     assert len(from_file(renamed, tmp_path / "p.safetensors").context) == 2

@@ -32,7 +32,7 @@ def test_a_trial_that_is_better_without_a_loss_is_recommended(tmp_path):
     assert (statistics.answer.recommended, statistics.answer.recommended_kind) == ("trial-0002", "trial")
     assert statistics.answer.split == "test"
     assert statistics.answer.difference("trial-0002", f"baseline-{PLAIN}", "accuracy").mark == "+"
-    sentence = sentence_of(folder.info(), statistics)
+    sentence = sentence_of(statistics)
     assert sentence.startswith("Recommended: trial-0002 with ")
     assert sentence.endswith("(3 seeds, 2 x 1000 test images).")
 
@@ -41,7 +41,7 @@ def test_without_a_significant_difference_the_best_baseline_is_recommended(tmp_p
     folder = write_sweep_of(tmp_path, EQUAL)
     statistics = read_statistics(folder)
     assert statistics.answer.recommended_kind == "baseline"
-    sentence = sentence_of(folder.info(), statistics)
+    sentence = sentence_of(statistics)
     assert sentence.startswith("No trial is recommended, because no finalist is shown to be better than ")
     assert sentence.endswith(f"; the best baseline is {TPT} (3 seeds, 2 x 1000 test images).")
     assert not [difference for difference in statistics.answer.differences.values() if difference.mark]
@@ -59,7 +59,7 @@ def test_the_sentence_names_the_trial_with_its_settings_or_the_baseline_and_the_
     front = front_of(sweep_info(), [trial(2), trial(3, params={"fpp.gamma2": 4.3})])
     answer = Answer(recommended=recommended, recommended_kind=kind, reason="for a reason")
     statistics = SweepStatistics(front=front, splits={}, support=FrontSupport(), answer=answer)
-    assert sentence_of(sweep_info(), statistics) == sentence
+    assert sentence_of(statistics) == sentence
 
 
 def test_the_family_of_tests_has_every_finalist_baseline_and_objective(tmp_path):
@@ -73,7 +73,7 @@ def test_before_the_final_stage_there_is_no_answer(tmp_path):
     folder.write_info(replace(folder.info(), state="running"))
     statistics = read_statistics(folder)
     assert statistics.answer.recommended is None
-    assert sentence_of(folder.info(), statistics) == "Nothing is recommended: the final stage has not run yet."
+    assert sentence_of(statistics) == "Nothing is recommended: the final stage has not run yet."
 
 
 def test_without_a_trial_that_keeps_the_constraints_the_best_baseline_is_named(tmp_path):
@@ -83,14 +83,14 @@ def test_without_a_trial_that_keeps_the_constraints_the_best_baseline_is_named(t
             folder.write_trial(replace(record, constraints={"ece": 1.0}))
     answer = read_statistics(folder).answer
     assert (answer.recommended, answer.recommended_kind) == (f"baseline-{PLAIN}", "baseline")
-    sentence = sentence_of(folder.info(), read_statistics(folder))
+    sentence = sentence_of(read_statistics(folder))
     assert (
         sentence == "No trial is recommended, because no trial keeps all constraints; the best baseline is zero_shot."
     )
     for record in folder.trials():
         if record.kind == "trial":
             folder.write_trial(replace(record, state="failed", values=None, results={}))
-    assert "because no trial is complete; the best" in sentence_of(folder.info(), read_statistics(folder))
+    assert "because no trial is complete; the best" in sentence_of(read_statistics(folder))
 
 
 def test_nothing_is_recommended_if_seeds_may_matter_and_each_trial_has_one(tmp_path):
@@ -138,12 +138,12 @@ def test_a_search_on_the_test_split_is_judged_on_the_final_stage(tmp_path, state
 
 def test_an_answer_from_one_seed_states_that(tmp_path):
     folder = write_sweep_of(tmp_path, BETTER, ("val", "test"), seeds=(0,))
-    assert "(one seed, 2 x 1000 test images)" in sentence_of(folder.info(), read_statistics(folder))
+    assert "(one seed, 2 x 1000 test images)" in sentence_of(read_statistics(folder))
 
 
 def test_without_baselines_nothing_is_recommended(tmp_path):
     folder = write_sweep_of(tmp_path, {"trial-0002": (0.64, 0.05), "trial-0003": (0.6, 0.04)})
-    assert sentence_of(folder.info(), read_statistics(folder)).startswith(
+    assert sentence_of(read_statistics(folder)).startswith(
         "Nothing is recommended: there are no baselines to compare with"
     )
 
@@ -156,7 +156,7 @@ def test_without_zero_shot_the_first_baseline_is_the_reference(tmp_path):
 
 def test_few_images_are_not_tested(tmp_path):
     folder = write_sweep_of(tmp_path, BETTER, images=20)
-    assert "20 images of a dataset are too few for any test" in sentence_of(folder.info(), read_statistics(folder))
+    assert "20 images of a dataset are too few for any test" in sentence_of(read_statistics(folder))
 
 
 @pytest.mark.parametrize("damage", ["cut", "swapped", "missing"])

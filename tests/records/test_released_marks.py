@@ -61,7 +61,7 @@ def test_notes_name_each_setting_once():
 )
 def test_tables_in_text_html_and_latex_show_marks_and_notes(render, name):
     front = front_of(sweep_info(), [record("tda")])
-    for table in (front_table(sweep_info(), front), dataset_table(sweep_info(), front, None, "val")):
+    for table in (front_table(sweep_info(), front), dataset_table(front, None, "val")):
         text = " ".join(render(table).split())
         assert name in text
         assert "how they were chosen is not said: tda adapt.cache" in text

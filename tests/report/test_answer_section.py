@@ -16,15 +16,14 @@ SIDES = {PLAIN: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "tr
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory):
+def statistics(tmp_path_factory):
     folder = write_measured_sweep(
         tmp_path_factory.mktemp("sweeps") / "far", World(1000, seed=3), SIDES, ("val", "test")
     )
-    return folder.info(), statistics_of(folder, folder.info(), folder.trials())
+    return statistics_of(folder, folder.info(), folder.trials())
 
 
-def test_the_table_has_a_row_for_each_finalist_and_metric_and_a_column_for_each_baseline(sweep):
-    _, statistics = sweep
+def test_the_table_has_a_row_for_each_finalist_and_metric_and_a_column_for_each_baseline(statistics):
     table = difference_table(statistics.answer)
     assert [column.title for column in table.columns] == ["finalist", "metric", PLAIN, "±", TPT]
     assert [row.cells[1].text for row in table.rows] == ["accuracy (max)", "ece (min)"] * len(
@@ -34,8 +33,7 @@ def test_the_table_has_a_row_for_each_finalist_and_metric_and_a_column_for_each_
         assert [row.cells[0].text for row in table.rows[2 * index : 2 * index + 2]] == [finalist, ""]
 
 
-def test_marks_and_colors_are_those_of_the_answer(sweep):
-    _, statistics = sweep
+def test_marks_and_colors_are_those_of_the_answer(statistics):
     answer = statistics.answer
     rows = iter(difference_table(answer).rows)
     styles = set()
@@ -53,8 +51,7 @@ def test_marks_and_colors_are_those_of_the_answer(sweep):
     assert {"good", "bad"} <= styles
 
 
-def test_the_note_states_if_any_difference_is_significant(sweep, tmp_path):
-    _, statistics = sweep
+def test_the_note_states_if_any_difference_is_significant(statistics, tmp_path):
     assert (
         difference_table(statistics.answer).notes[0] == "* significant at 5 % after Holm's correction for 8 comparisons"
     )
@@ -64,8 +61,7 @@ def test_the_note_states_if_any_difference_is_significant(sweep, tmp_path):
     assert difference_table(answer).notes[0].startswith("no difference is significant at 5 % after Holm's")
 
 
-def test_colors_of_the_terminal_are_those_of_the_page(sweep):
-    _, statistics = sweep
+def test_colors_of_the_terminal_are_those_of_the_page(statistics):
     table = difference_table(statistics.answer)
     text = to_text(table, color=True)
     assert text.count("\x1b[32m") == sum(cell.style == "good" for row in table.rows for cell in row.cells)
@@ -73,18 +69,16 @@ def test_colors_of_the_terminal_are_those_of_the_page(sweep):
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
-def test_the_answer_fits_the_terminal(sweep, width):
-    information, statistics = sweep
-    for block in answer_section(information, statistics).blocks:
+def test_the_answer_fits_the_terminal(statistics, width):
+    for block in answer_section(statistics).blocks:
         if isinstance(block, Table):
             assert max(text_width(line) for line in to_text(block, width).splitlines()) <= width
 
 
-def test_the_page_has_the_sentence_the_table_and_the_settings(sweep):
-    information, statistics = sweep
-    page = blocks_to_html([answer_section(information, statistics)])
+def test_the_page_has_the_sentence_the_table_and_the_settings(statistics):
+    page = blocks_to_html([answer_section(statistics)])
     assert '<section id="answer">' in page
-    assert f'<p class="lead">{sentence_of(information, statistics)}</p>' in page
+    assert f'<p class="lead">{sentence_of(statistics)}</p>' in page
     assert re.search(r'<td class="good">\+\d+\.\d\*</td>', page)
     assert "data-fixed-order" in page  # sorting would separate rows without a name from the finalist's first row
     assert "<h3>Settings of the finalists</h3>" in page
@@ -93,6 +87,6 @@ def test_the_page_has_the_sentence_the_table_and_the_settings(sweep):
 def test_without_differences_the_section_is_a_sentence(tmp_path):
     folder = write_measured_sweep(tmp_path / "sweep", World(100), {"trial-0002": (0.6, 0.1)})
     statistics = statistics_of(folder, folder.info(), folder.trials())
-    blocks = answer_section(folder.info(), statistics).blocks
+    blocks = answer_section(statistics).blocks
     assert blocks[0].text.startswith("Nothing is recommended: there are no baselines to compare with")
     assert not [block for block in blocks if isinstance(block, Table) and "minus" in block.title]

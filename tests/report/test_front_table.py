@@ -64,8 +64,8 @@ def test_a_baseline_shows_the_settings_that_it_reads():
 
 
 def test_the_table_by_dataset_has_the_intervals_of_single_datasets(far):
-    information, statistics = far
-    table = dataset_table(information, statistics.front, statistics, "test")
+    _, statistics = far
+    table = dataset_table(statistics.front, statistics, "test")
     assert [column.group for column in table.columns[1:]] == ["digits", "digits", "scenes", "scenes"]
     interval = statistics.interval(statistics.front.members[0], "test", "accuracy/digits")
     assert table.rows[0].cells[1].interval == format_interval("accuracy", interval)

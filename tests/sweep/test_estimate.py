@@ -11,7 +11,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import FINAL
+from fpp_sweep.search.choosing import main_reference
 from fpp_sweep.search.finalists import final_plan
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.config import preset, relevant
@@ -38,7 +40,8 @@ from fpp_sweep.trial.proving import proof_folder
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.trial.worker import Worker
 from fpp_sweep.tune import worker_counts
-from tests.kit.names import OTPT, PLAIN, TPT, named
+from tests.kit.names import CTPT, OTPT, PLAIN, TPT, named
+from tests.kit.records import baseline, sweep_info
 from tests.kit.spaces import DATASET_INFOS, MODEL_INFO, ONE_DATASET, SPEED, TWO_DATASETS
 
 
@@ -103,7 +106,7 @@ def test_a_task_that_several_trials_share_is_counted_once(space, worker):
                 tasks |= {keys.of(task): task for task in (*shards, *shards[0].needs)}
     pretrainings = sum(isinstance(task, PretrainTask) for task in tasks.values())
     evaluations = sum(isinstance(task, EvalTask) for task in tasks.values())
-    lines = list(cost_lines(costs, [sweep], 2, device="CPU"))
+    lines = list(cost_lines(costs, 2, device="CPU"))
     assert f"{pretrainings} pretrainings, {evaluations} evaluations" in lines[0]
     assert re.search(rf"pretraining {3 * SPEED.step * pretrainings:.0f} s", lines[1])
 
@@ -136,8 +139,8 @@ def test_a_task_that_several_trials_share_is_counted_once(space, worker):
     ],
 )
 def test_costs_are_the_sums_over_all_tasks(overrides, expected):
-    sweep, costs = expected_sweep_and_costs(*overrides)
-    lines = list(cost_lines(costs, [sweep], 1, device="CPU"))
+    _, costs = expected_sweep_and_costs(*overrides)
+    lines = list(cost_lines(costs, 1, device="CPU"))
     assert len(lines) == len(expected)
     for line, words in zip(lines, expected, strict=True):
         assert words in line
@@ -170,7 +173,7 @@ def test_a_busy_machine_makes_the_estimate_a_range():
     sweep, _ = expected_sweep_and_costs()
     speeds = {"dtd": replace(SPEED, running=0.5)}
     costs = Costs.of([sweep], speeds, TaskKeys(MODEL_INFO, sweep.plan.datasets_by_key()))
-    *_, line, note = cost_lines(costs, [sweep], 1, device="CPU")
+    *_, line, note = cost_lines(costs, 1, device="CPU")
     assert "78 s to 2.2 min with 1 worker like" in line
     assert note.startswith("note: other work took 50% of a core while this was measured")
 
@@ -201,11 +204,25 @@ def test_the_possible_saving_of_a_race_counts_only_trials_that_it_may_stop(point
     assert list(race_lines(expected_sweep_and_costs()[0], costs, {"dtd": SPEED})) == []
 
 
-def test_a_final_stage_runs_the_finalists_again_with_more_seeds():
-    space = parse_space(ONE_DATASET, "space.yaml", ["search.finalists={count: 2, seeds: 3}"])
+def sweep_with_final_stage(*overrides):
+    """Return an expected sweep whose two finalists run again with three seeds."""
+    space = parse_space(ONE_DATASET, "space.yaml", ["search.finalists={count: 2, seeds: 3}", *overrides])
     plan = Plan(datasets=DATASET_INFOS, seeds=(0,))
     final = final_plan(plan, space, lambda names, split: DATASET_INFOS["val"])  # no fresh images are left
-    sweep = ExpectedSweep(space, plan, expected_configs(space), final)
+    return ExpectedSweep(space, plan, expected_configs(space), final)
+
+
+@pytest.mark.parametrize("baselines", [(TPT, PLAIN), (CTPT, TPT), (OTPT, CTPT), ("zero", "mta")])
+def test_the_final_stage_runs_the_baseline_that_the_sweep_chooses_as_reference(baselines):
+    sweep = sweep_with_final_stage(f"work.baselines=[{', '.join(baselines)}]")
+    records = [baseline(name, 60.0, 5.0) for name in baselines]
+    reference = main_reference(front_of(sweep_info(), records).baselines)
+    _, stage, _ = sweep.phases()
+    assert [tasks[0].config.method for tasks in stage.trials[:-2]] == [reference.label]
+
+
+def test_a_final_stage_runs_the_finalists_again_with_more_seeds():
+    sweep = sweep_with_final_stage()
     search, stage, test = sweep.phases()
     assert (search.split, stage.split, test.split) == ("val", FINAL, "test")
     assert [len(phase.trials) for phase in (search, stage, test)] == [8, 3, 4]  # the final stage runs zero-shot too
@@ -214,11 +231,7 @@ def test_a_final_stage_runs_the_finalists_again_with_more_seeds():
     words, tpt, *finalists = test.trials  # a prompt of words is not pretrained, so one seed is enough
     assert [len(trial) for trial in (words, tpt)] == [1, 1]
     assert [len(trial) for trial in finalists] == [6, 6]
-    without_words = parse_space(ONE_DATASET, "space.yaml", ["work.baselines=[tpt, otpt]"])
-    _, stage, _ = ExpectedSweep(without_words, plan, expected_configs(without_words), final).phases()
-    assert stage.trials[0][0].config.method == TPT  # without zero-shot, the first baseline is the reference
-    assert stage.trials[1][0].config.method != OTPT
-    costs = Costs.of([sweep], {"dtd": SPEED}, TaskKeys(MODEL_INFO, plan.datasets_by_key()))
+    costs = Costs.of([sweep], {"dtd": SPEED}, TaskKeys(MODEL_INFO, sweep.plan.datasets_by_key()))
     (line,) = final_stage_lines(sweep, costs)
     assert line.startswith("final stage: 2 finalists with 3 seeds, and test: ")
     assert costs.seconds_after_search(sweep) == pytest.approx(costs.work - search_work(costs))

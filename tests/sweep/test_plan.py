@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fpp_sweep.core.prompt import open_prompt, save_prompt
+from fpp_sweep.core.prompt import open_prompt, prompt_bytes
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import TextSource, Validation
@@ -193,7 +193,7 @@ def test_a_resumed_sweep_needs_the_model_the_data_and_the_prompts_of_its_start(w
     model, plan = worker.model_info(), make_plan(requested, worker)
 
     def inputs_on_record(words, info, model=model):
-        save_prompt(open_prompt(worker.clip, words), worker.clip, file, {})
+        file.write_bytes(prompt_bytes(open_prompt(worker.clip, words), worker.clip, {}))
         return with_inputs(info, requested, model, plan, validate(requested, worker, plan))
 
     started = inputs_on_record("a photo of a", replace(sweep_info(name="sweep"), model=""))

@@ -67,7 +67,7 @@ def test_samples_with_unreadable_images_are_left_out_in_every_shard(features):
         sample_indices = np.array([0, 2, 3, 70, 199])
 
         def of(self, indices):
-            return torch.stack([features.batch(i, i + 1)[0] for i in indices.tolist()])
+            return features.of(indices)
 
     readable = FeaturesOfFiveSamples.sample_indices
     joined = predictions(FeaturesOfFiveSamples(), *TASK.shards(3))

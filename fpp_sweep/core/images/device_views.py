@@ -1,7 +1,7 @@
 """The views of several images rendered at once on the model's device, from decoded bytes and plans.
 
-The pixels are those of `views.make_views` to the last bit. A GPU renders views only after its proof has shown that
-(trial/proof_checks.py).
+The pixels are those of `views.render_with_pillow` to the last bit. A GPU renders views only after its proof has shown
+that (trial/proof_checks.py).
 """
 
 from __future__ import annotations

@@ -82,10 +82,6 @@ class Features:
     def __len__(self) -> int:
         return len(self.sample_indices)
 
-    def batch(self, start: int, stop: int) -> Tensor:
-        """Return (stop - start, views, D) unit features in float32 of the samples `sample_indices[start:stop]`."""
-        return self.of(self.sample_indices[start:stop])
-
     def of(self, indices: NDArray[np.int64]) -> Tensor:
         """Return (n, views, D) unit features in float32 of samples that have features, by their indices."""
         numbers = indices // CHUNK

@@ -74,20 +74,6 @@ def plan_views(
     )
 
 
-def make_views(
-    image: Image.Image,
-    config: ViewConfig,
-    preprocess: Preprocess,
-    *,
-    augmix: bool,
-    flip: bool,
-    rng: np.random.Generator,
-) -> Tensor:
-    """Return (count, 3, size, size) normalised float32 views of an RGB image."""
-    plan = plan_views(image.size, config, augmix=augmix, flip=flip, rng=rng)
-    return normalize(torch.from_numpy(render_with_pillow(image, plan, preprocess.size)), preprocess)
-
-
 def render_with_pillow(image: Image.Image, plan: ViewPlan, size: int) -> NDArray[Any]:
     """Return (1 + V, 3, size, size) views: bytes, or with AugMix float32 from 0 to 255."""
     crops = _render_crops(image, plan, size)

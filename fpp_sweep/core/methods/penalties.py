@@ -10,8 +10,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fpp_sweep.spec.config import AdaptConfig
+
 Penalty = Callable[[Tensor], Tensor]  # (*B, K, D) -> (*B,)
 
+DEFAULT_DELTA = AdaptConfig().huber_delta
 MAX_NEAREST_COSINE = 0.99999  # tau of A-TPT; beyond it the derivative of arccos grows without bound
 
 
@@ -56,7 +59,7 @@ def negative_mean_nearest_angle(text: Tensor) -> Tensor:
     return -mean_nearest_angle(text)
 
 
-def pairwise_huber(text: Tensor, delta: float = 0.5) -> Tensor:
+def pairwise_huber(text: Tensor, delta: float = DEFAULT_DELTA) -> Tensor:
     """SoC: the mean over pairs of classes of h(cosine), h(x) = x^2 / 2 up to delta and linear above."""
     cosines = text @ text.transpose(-1, -2)
     linear = delta * (cosines - delta / 2)

@@ -3,6 +3,7 @@
 
 const pageData = unpack("page-data").then(JSON.parse);  // {plots, trials}, written by html.py
 let trials = {};  // by name: {summary, reason, settings, numbers, diagrams, log, prompts, repeat, yaml}
+const BASELINE_PREFIX = "baseline-";  // as in spec/names.py
 
 // --- marks: the trials that a chart or the filter has left --------------------------------------------
 
@@ -103,16 +104,21 @@ const N_BINS = 20;
 const NUMBERS_OF_A_BIN = 4;  // bin, images, correct ones, mean confidence in permille
 const SIDE = 100;  // of a diagram, in its own units
 
+function labelOf(name) {
+  return name.startsWith(BASELINE_PREFIX) ? name.slice(BASELINE_PREFIX.length) : name;
+}
+
 function diagramsOf(name, trial) {
-  const baselines = Object.keys(trials).filter(other => other.startsWith("baseline-") && other !== name);
+  const baselines = Object.keys(trials).filter(other => other.startsWith(BASELINE_PREFIX) && other !== name);
   const isMeasured = (other, split) => Object.keys(trials[other]?.diagrams[split] ?? {}).length > 0;
   const split = ["test", ...Object.keys(trial.diagrams)].find(split => isMeasured(name, split));
   if (!split) return [];
   const rivals = baselines.filter(other => isMeasured(other, split));
   const grid = make("div", {className: "diagrams"});
   const select = make("select");
-  for (const rival of rivals) select.append(make("option", {value: rival}, rival.replace("baseline-", "")));
-  if (rivals.includes("baseline-tpt")) select.value = "baseline-tpt";
+  for (const rival of rivals) select.append(make("option", {value: rival}, labelOf(rival)));
+  const tpt = `${BASELINE_PREFIX}tpt`;
+  if (rivals.includes(tpt)) select.value = tpt;
   const show = () => grid.replaceChildren(...diagramRows(name, select.value, split));
   select.addEventListener("change", show);
   show();
@@ -160,7 +166,7 @@ function addBins(allBins) {
 
 function diagram(name, dataset, words, bins) {
   const most = Math.max(...bins.map(bin => bin.images), 1);
-  const label = `${name.replace("baseline-", "")} on ${dataset}: ${words}`;
+  const label = `${labelOf(name)} on ${dataset}: ${words}`;
   const svg = shape("svg", {viewBox: "-1 -1 102 116", role: "img", "aria-label": label});
   const width = SIDE / N_BINS;
   bins.forEach(({images: count, correct, confidence}, index) => {
@@ -174,7 +180,7 @@ function diagram(name, dataset, words, bins) {
     );
   });
   svg.append(shape("path", {class: "frame", d: `M0 ${SIDE}V0H${SIDE}V${SIDE}ZL${SIDE} 0`}));
-  return make("div", {}, svg, make("small", {}, name.replace("baseline-", "")), make("small", {}, words));
+  return make("div", {}, svg, make("small", {}, labelOf(name)), make("small", {}, words));
 }
 
 function shape(tag, attributes) {

@@ -39,7 +39,7 @@ def fill(root, dataset, views=VIEWS, *, clip=CLIP, seed=0, exact=False, **option
 
 
 def everything(features):
-    return features.batch(0, len(features))
+    return features.of(features.sample_indices)
 
 
 def assert_close(actual, expected, tolerance=1e-6):

@@ -18,6 +18,7 @@ from fpp_sweep.core.images.distorting import mix
 from fpp_sweep.core.images.resampling import pack, unpack
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.spec.config import ViewConfig
+from tests.kit.views import make_views
 
 ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
@@ -61,7 +62,7 @@ def test_rows_are_filled_with_the_same_bits_by_both_renderers(device_name, augmi
     for number in range(12):
         image = Image.fromarray(picture(rng, *rng.integers(1, 300, 2).tolist()))
         first_rng, second_rng = (views.sample_rng(number, "any", "test", "0") for _ in range(2))
-        expected = views.make_views(image, config, preprocess, augmix=augmixed, flip=True, rng=first_rng)
+        expected = make_views(image, config, preprocess, augmix=augmixed, flip=True, rng=first_rng)
         plan = views.plan_views(image.size, config, augmix=augmixed, flip=True, rng=second_rng)
         by_pillow = torch.from_numpy(views.render_with_pillow(image, plan, 33))
         if augmixed:

@@ -13,7 +13,7 @@ from fpp_sweep.core.images.chunks import CHUNK, Chunk
 from fpp_sweep.core.images.device_views import ViewRenderer
 from fpp_sweep.core.images.features import FeatureCache, arithmetic_label
 from fpp_sweep.core.images.reading import Reader
-from fpp_sweep.core.images.views import make_views, sample_rng
+from fpp_sweep.core.images.views import sample_rng
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.errors import InputError
@@ -33,6 +33,7 @@ from tests.core.images.caches import (
 )
 from tests.kit.datasets import Painter, painted_dataset
 from tests.kit.models import random_clip
+from tests.kit.views import make_views
 
 # --- values and keys
 
@@ -46,8 +47,7 @@ def test_features_equal_those_of_each_images_views(tmp_path):
         rng = sample_rng(0, "painted", "test", sample)
         image = dataset.source.image(sample)
         views = make_views(image, VIEWS, CLIP.preprocess, augmix=True, flip=True, rng=rng)
-        assert_close(features.batch(index, index + 1)[0], CLIP.image_features(views))
-    assert len(features.batch(2, 5)) == 3
+        assert_close(features.of(np.array([index]))[0], CLIP.image_features(views))
 
 
 def test_features_are_stored_in_half_precision_by_default_and_read_with_unit_norm(tmp_path):
@@ -62,9 +62,8 @@ def test_features_are_stored_in_half_precision_by_default_and_read_with_unit_nor
 def test_batches_of_features_join_across_chunks(tmp_path):
     features, _ = fill(tmp_path, painted_dataset(150))
     whole = everything(features)
-    for start, stop in ((0, 1), (60, 70), (63, 64), (64, 129), (149, 150), (140, 999)):
-        assert torch.equal(features.batch(start, stop), whole[start:stop])
-    assert features.batch(5, 5).shape == (0, 3, 16)
+    for start, stop in ((0, 1), (60, 70), (63, 64), (64, 129), (149, 150), (140, 150)):
+        assert torch.equal(features.of(features.sample_indices[start:stop]), whole[start:stop])
     for indices in ([149, 0, 70, 1, 64], [3], [], list(range(149, -1, -1))):
         assert torch.equal(features.of(np.array(indices, np.int64)), whole[indices])
 
@@ -244,7 +243,6 @@ def test_a_skipped_image_is_named_and_does_not_change_other_features(tmp_path, w
         ("66.png", "/images/66.png: not an image"),
     ]
     assert torch.equal(everything(features), everything(good)[kept])
-    assert torch.equal(features.batch(60, 66), everything(good)[kept[60:66]])
     first = Chunk.read(files(tmp_path / "bad")[0]).features[:]
     assert [row for row in range(CHUNK) if not first[row].any()] == [1]
     limited, _ = fill(tmp_path / "bad", painted_dataset(70, bad=BAD).head(65), on_bad_image="skip")
@@ -268,7 +266,7 @@ def test_a_skipped_image_is_tried_again_and_kept_once_it_can_be_read(tmp_path):
 
 def test_a_dataset_of_bad_images_has_no_features(tmp_path):
     features, _ = fill(tmp_path, painted_dataset(2, bad=frozenset({"0.png", "1.png"})), on_bad_image="skip")
-    assert (len(features), len(features.skipped), features.batch(0, 9).shape) == (0, 2, (0, 3, 16))
+    assert (len(features), len(features.skipped), everything(features).shape) == (0, 2, (0, 3, 16))
 
 
 # --- cost and memory

@@ -16,10 +16,11 @@ from torchvision import transforms
 
 from fpp_sweep.core.images import augmix
 from fpp_sweep.core.images.reading import resolve_switches
-from fpp_sweep.core.images.views import centre_crop, make_views, random_box, resize, sample_rng
+from fpp_sweep.core.images.views import centre_crop, random_box, resize, sample_rng
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.spec.config import ViewConfig
 from tests.kit.datasets import painted_dataset
+from tests.kit.views import make_views
 
 CROP_DRAWS = 22  # random numbers of a crop: two for each of ten tries, and two for the position
 
