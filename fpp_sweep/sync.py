@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.cli.names import find_sweep
+from fpp_sweep.spec.messages import printable
 
 RETRY_SECONDS = 120.0  # without progress
 
@@ -22,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from fpp_sweep.sweep.delivery import deliver  # loads what --help does without
 
     for line in deliver(sweep, args.into, verify=args.verify, retry_for=args.retry_for):
-        print(line)
+        print(printable(line))
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -2,16 +2,25 @@
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from fpp_sweep import evaluate
+from fpp_sweep import evaluate, show, sync
 from fpp_sweep.cli.command import run
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.log import write_line
 from fpp_sweep.records.records import SplitResult
+from fpp_sweep.records.skipped_images import read_skipped
+from fpp_sweep.report import effects
+from fpp_sweep.report.effects import MAX_SETTINGS
 from fpp_sweep.report.writing import write_report
+from fpp_sweep.reproduce.tables import EXPERIMENT_FILE, load_table
+from fpp_sweep.space.validation import require_distinct
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import exclusive_lock
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.local_run import _write_listed_trials, run_locally
 from fpp_sweep.sweep.received import read_settings
@@ -19,6 +28,7 @@ from fpp_sweep.sweep.request import space_to_evaluate
 from fpp_sweep.tracking.desired import trial_run
 from fpp_sweep.trial import templates
 from fpp_sweep.trial.templates import file_digest, texts_by_class
+from fpp_sweep.trial.trial import mean_of_shared
 from tests.kit.names import PLAIN
 from tests.kit.records import build_sweep
 from tests.kit.spaces import small_space
@@ -247,3 +257,107 @@ def test_a_damaged_manifest_is_replaced(sweep, content):
     manifest.write_text(content)
     write_report(sweep, pages=False)
     assert "knee.yaml" in json.loads(manifest.read_text())["files"]
+
+
+# --- hard links, sizes and texts ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["lock", "mlflow_sync.lock"])
+def test_a_lock_that_is_a_hard_link_destroys_no_file(sweep, tmp_path, name):
+    """An archive may hold a hard link to a file beside the folder that it is unpacked to."""
+    theirs = tmp_path / "notes.txt"
+    theirs.write_text("of the user\n")
+    (sweep.path / name).unlink(missing_ok=True)
+    os.link(theirs, sweep.path / name)
+    with pytest.raises(OSError, match="has another name"), exclusive_lock(sweep.path / name, wait=False):
+        pass
+    assert theirs.read_text() == "of the user\n"
+
+
+def test_a_log_that_is_a_hard_link_grows_alone(sweep, tmp_path):
+    log = sweep.artifacts("trial-0001") / "log.txt"
+    log.write_text("before\n")
+    os.link(log, tmp_path / "other.txt")
+    write_line(log, "after")
+    assert (tmp_path / "other.txt").read_text() == "before\n"
+    assert log.read_text().startswith("before\n")
+    assert log.read_text().endswith(" after\n")
+
+
+def test_the_lines_of_sync_cannot_control_the_terminal(sweep, monkeypatch, capsys):
+    monkeypatch.setattr("fpp_sweep.sweep.delivery.deliver", lambda *_, **__: ["see \x1b]0;title\x07 it"])
+    sync.main([str(sweep.path)])
+    assert capsys.readouterr().out == "see \\x1b]0;title\\x07 it\n"
+
+
+def test_a_record_with_too_few_values_is_refused_in_one_line(sweep, capsys):
+    record = sweep.trial(f"baseline-{PLAIN}")
+    sweep.write_trial(replace(record, values=record.values[:1]))
+    for words in ([str(sweep.path)], [str(sweep.path.parent)]):
+        with suppress(SystemExit):
+            run(lambda words=words: show.main(words))
+        captured = capsys.readouterr()
+        assert "has 1 values of 2 objectives" in captured.out + captured.err
+        assert "Traceback" not in captured.err
+
+
+def test_metrics_that_some_datasets_lack_are_left_out_of_means(sweep):
+    rows = [{"accuracy": 60.0, "ece": 3.0}, {"accuracy": 70.0}]
+    assert mean_of_shared(rows) == {"accuracy": 65.0}
+
+
+def test_half_a_character_in_a_setting_is_written_out_in_tables(sweep):
+    record = sweep.trials()[-1]
+    sweep.write_trial(replace(record, params={"fpp.gamma2": "\ud800"}))
+    write_report(sweep, pages=False)
+    assert (sweep.report / "front.csv").is_file()
+
+
+@pytest.mark.parametrize("reason", ["NaN", "5", "null"])
+def test_a_list_of_skipped_images_holds_texts_only(sweep, reason):
+    file = sweep.artifacts("trial-0001") / "val" / "skipped.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    entry = '{"dataset": "digits", "seed": 0, "image": "a", "reason": REASON}'
+    file.write_text(f"[{entry.replace('REASON', reason)}]")
+    assert read_skipped(sweep, "trial-0001", "val") == []
+    file.write_text(f"[{entry.replace('REASON', chr(34) + 'torn' + chr(34))}]")
+    assert [image["reason"] for image in read_skipped(sweep, "trial-0001", "val")] == ["torn"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("files", 5), ("files", {"a": 5}), ("ran", 5), ("ran", [5]), ("decimals", -3), ("decimals", 99)]
+)
+def test_a_saved_table_with_values_of_other_types_is_refused(sweep, key, value):
+    plain = {"title": "t", "columns": [{"metric": "ece"}], "rows": [{"name": "a", "set": {"method": "tpt"}}]}
+    document = {"experiment": plain, "files": {}, "ran": []}
+    if key == "decimals":
+        plain["columns"][0]["decimals"] = value
+    else:
+        document[key] = value
+    (sweep.path / EXPERIMENT_FILE).write_text(json.dumps(document))
+    with pytest.raises(InputError, match=f"{EXPERIMENT_FILE}.*{key}"):
+        load_table(sweep)
+
+
+def test_many_recorded_settings_cost_a_page_no_time():
+    columns = [object()] * (MAX_SETTINGS + 1)
+    reason = effects._reason_to_skip("ece", columns, np.arange(40.0))
+    assert reason == f"{MAX_SETTINGS + 1} settings; effects are computed of {MAX_SETTINGS} at most"
+
+
+def test_a_long_list_is_checked_for_repetitions_in_linear_time(monkeypatch):
+    """Each item is compared with few others: its hash is asked for a few times."""
+
+    class Item(str):
+        compared = 0
+
+        def __eq__(self, other):
+            Item.compared += 1
+            return super().__eq__(other)
+
+        __hash__ = str.__hash__
+
+    require_distinct([Item(number) for number in range(2000)])
+    assert Item.compared < 2000
+    with pytest.raises(InputError, match="comes twice"):
+        require_distinct([[1], [2], [1]])

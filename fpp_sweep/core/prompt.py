@@ -88,6 +88,10 @@ def _require_fit(clip: Clip, path: Path, prompt: Prompt) -> None:
         raise InputError(
             f"{path}: its context has shape {shape}, but model {clip.name} takes (tokens, {clip.text.width})"
         )
+    if len(context) > clip.text.positions:
+        raise InputError(
+            f"{path}: its context has {len(context)} tokens; the model has {clip.text.positions} positions"
+        )
     if not torch.isfinite(context).all():
         raise InputError(f"{path}: its context has entries that are not finite")
     if prompt.deep is None:

@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 from fpp_sweep.records import pareto
 from fpp_sweep.records.records import FINAL, SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
-from fpp_sweep.space.validation import as_mapping
+from fpp_sweep.space.validation import as_mapping, require
 from fpp_sweep.space.work import BASELINES, DEFAULT_FLOOR
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
@@ -227,6 +227,11 @@ def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:
     for record in sorted(records, key=lambda record: record.finished or 0.0):
         if record.state != "complete" or record.values is None:
             continue
+        require(
+            len(record.values) == len(info.objectives),
+            f"{record.name} has {len(record.values)} values of {len(info.objectives)} objectives",
+            info.name,
+        )
         if record.kind == "baseline":
             baselines.append(record)
         elif record.feasible:

@@ -34,7 +34,10 @@ def read_skipped(folder: SweepFolder, trial: str, split: str) -> list[SkippedIma
     images = []
     try:
         for image in json.loads(folder.read_artifact(trial, f"{split}/{FILE}", MAX_FILE_BYTES)):
-            images.append({key: image[key] for key in KEYS})
+            skipped = {key: image[key] for key in KEYS}
+            if not all(isinstance(skipped[key], int if key == "seed" else str) for key in KEYS):
+                return []
+            images.append(skipped)
     except InputError:
         raise
     except (OSError, ValueError, TypeError, KeyError, RecursionError):

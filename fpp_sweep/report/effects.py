@@ -24,6 +24,7 @@ from fpp_sweep.statistics.surface import Dimension, Surface
 
 MIN_TRIALS = 30  # fewer say too little about effects of two settings or more
 MIN_ABOVE_FLOOR = 10  # fewer have no range that values could be moved into
+MAX_SETTINGS = 30  # of more than these the time would grow with the cube of their number
 MAX_TRIALS = 150  # trials used of a larger sweep, chosen at random: the time grows with the cube of their number
 N_CURVE, N_MAP = 21, 15  # points along an axis
 N_MAPPED = 3  # settings that have maps, the most important ones
@@ -165,6 +166,8 @@ def _some_of(trials: Sequence[TrialRecord]) -> Sequence[TrialRecord]:
 def _reason_to_skip(metric: str, columns: Sequence[_Column], values: Numbers) -> str:
     if len(values) < MIN_TRIALS:
         return f"{len(values)} finished trials; effects need {MIN_TRIALS}"
+    if len(columns) > MAX_SETTINGS:
+        return f"{len(columns)} settings; effects are computed of {MAX_SETTINGS} at most"
     if len(columns) < 2:
         return "fewer than two settings took more than one value"
     if len(set(values.tolist())) == 1:

@@ -51,7 +51,10 @@ def write_front(folder: Path, info: SweepInfo, front: Front, statistics: SweepSt
     heads = ["name"]
     if rows:
         heads = list(rows[0])
-    with written_whole(folder / "front.csv") as partial, partial.open("w", newline="") as file:
+    with (
+        written_whole(folder / "front.csv") as partial,
+        partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
+    ):
         writer = csv.DictWriter(file, heads)
         writer.writeheader()
         writer.writerows(rows)

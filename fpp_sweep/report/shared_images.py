@@ -22,7 +22,7 @@ from fpp_sweep.statistics.block_stats import (
     restrict_to_shared_blocks,
 )
 from fpp_sweep.trial.artifacts import read_or_compute_block_stats
-from fpp_sweep.trial.trial import mean, measured_value
+from fpp_sweep.trial.trial import mean_of_shared, measured_value
 
 TEST = "test"
 
@@ -256,8 +256,8 @@ def restrict_result(record: TrialRecord, path: Path, split: str, images: Measure
         by_dataset.setdefault(dataset, []).append(metrics)
     if not by_dataset:
         return None
-    datasets = {dataset: mean(of_seeds) for dataset, of_seeds in by_dataset.items()}
-    average = mean(_metrics_of_all(list(datasets.values())))
+    datasets = {dataset: mean_of_shared(of_seeds) for dataset, of_seeds in by_dataset.items()}
+    average = mean_of_shared(list(datasets.values()))
     return replace(result, average=average, datasets=datasets, deviation={}, by_seed={})
 
 

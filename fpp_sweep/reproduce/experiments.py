@@ -16,7 +16,7 @@ from fpp_sweep.space.grid import MAX_POINTS
 from fpp_sweep.space.objectives import Name
 from fpp_sweep.space.reading import space_from
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.validation import COMPUTED_DEFAULT, Convert, Items, check_fields, require, set_field
+from fpp_sweep.space.validation import COMPUTED_DEFAULT, Convert, Items, Limits, check_fields, require, set_field
 from fpp_sweep.space.yamlfile import Node, of_plain
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError, unknown
@@ -59,7 +59,7 @@ class Column:
     metric: Score
     heading: str = COMPUTED_DEFAULT
     of: Literal["mean", "deviation"] = "mean"  # over seeds
-    decimals: int = COMPUTED_DEFAULT  # decimals of our numbers
+    decimals: Annotated[int, Limits(ge=0, le=10)] = COMPUTED_DEFAULT  # decimals of our numbers
     set: Mapping[str, Any] = field(default_factory=dict)  # on top of the row's
 
     def __post_init__(self) -> None:

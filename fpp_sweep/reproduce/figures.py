@@ -63,7 +63,10 @@ def write_static_figure(folder: Path, figure: StaticFigure) -> None:
     for kind in ("png", "pdf"):
         with written_whole(folder / f"figure.{kind}") as partial:
             partial.write_bytes(figure.to_bytes(kind))
-    with written_whole(folder / "figure.csv") as partial, partial.open("w", newline="") as file:
+    with (
+        written_whole(folder / "figure.csv") as partial,
+        partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
+    ):
         writer = csv.DictWriter(file, list(figure.data[0]), lineterminator="\n")
         writer.writeheader()
         for line in figure.data:

@@ -57,7 +57,7 @@ class Reproduction:
         try:
             content = json.loads(read_inside(self.folder, file, MAX_HANDWRITTEN_BYTES))
             return f"{content['name']}@{content['created']:.3f}"
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise InputError(f"{file}: not readable ({error}); delete the file, and a new one is written") from error
 
     def in_order(self) -> list[str]:

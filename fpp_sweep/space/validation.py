@@ -269,8 +269,15 @@ def known_name(kind: str, name: Any, names: Collection[str], listed: Collection[
 
 
 def require_distinct(items: Sequence[Any]) -> None:
+    seen: set[Any] = set()
     for index, item in enumerate(items):
-        require(item not in items[:index], f"{shown(item)} comes twice; take one out", str(index))
+        value = item
+        try:
+            hash(item)
+        except TypeError:  # a list or a mapping, or one inside the item
+            value = repr(item)
+        require(value not in seen, f"{shown(item)} comes twice; take one out", str(index))
+        seen.add(value)
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:

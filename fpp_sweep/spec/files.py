@@ -215,10 +215,11 @@ def exclusive_lock(path: Path, *, wait: bool) -> Iterator[None]:
     """Hold the lock of a file, which is created if it is missing and then holds this process's id.
 
     The kernel frees the lock when the process ends, however it ends. Raise LockHeldError if another holds the lock and
-    `wait` is false, and OSError if the file cannot be created or locked, or is a link.
+    `wait` is false, and OSError if the file cannot be created or locked, or is a link of any kind.
     """
     from filelock import FileLock, Timeout  # start-up time: most commands lock nothing
 
+    _require_one_name(path)
     # a soft lock, filelock's substitute on file systems without locks, would outlive a killed process
     lock = FileLock(path, blocking=wait, thread_local=False, fallback_to_soft=False)
     try:
@@ -231,6 +232,13 @@ def exclusive_lock(path: Path, *, wait: bool) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _require_one_name(path: Path) -> None:
+    """Raise OSError for a file with further names: what a command writes to it would destroy the file of that name."""
+    with suppress(FileNotFoundError):
+        if os.lstat(path).st_nlink > 1:
+            raise OSError(errno.EMLINK, "has another name (a hard link), whose file would be overwritten", str(path))
 
 
 def _lock_owner(path: Path) -> str:

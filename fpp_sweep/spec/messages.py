@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Iterable
@@ -186,6 +187,19 @@ def keep_output_printable() -> None:
     warnings.showwarning = _show_warning
     logging.setLogRecordFactory(_printable_record)
     sys.excepthook = _show_traceback
+    threading.excepthook = _show_traceback_of_thread
+    sys.unraisablehook = _show_unraisable
+
+
+def _show_traceback_of_thread(hook: threading.ExceptHookArgs) -> None:
+    if hook.exc_value is not None and not isinstance(hook.exc_value, SystemExit):
+        _show_traceback(hook.exc_type, hook.exc_value, hook.exc_traceback)
+
+
+def _show_unraisable(hook: sys.UnraisableHookArgs) -> None:
+    """Show an error that cannot be raised, such as one in `__del__`."""
+    if hook.exc_value is not None:
+        _show_traceback(hook.exc_type, hook.exc_value, hook.exc_traceback)
 
 
 def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -200,9 +214,18 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **_m
 def _printable_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
     record = logging.LogRecord(*args, **kwargs)
     with suppress(Exception):  # arguments that do not fit the message, which logging reports itself
-        record.msg = "\n".join(printable(line) for line in record.getMessage().splitlines())
+        record.msg = _printable_lines(record.getMessage())
         record.args = None
+    if record.exc_info:
+        record.exc_text = _printable_lines("".join(traceback.format_exception(*record.exc_info)))
+        record.exc_info = None
+    if record.stack_info:
+        record.stack_info = _printable_lines(record.stack_info)
     return record
+
+
+def _printable_lines(text: str) -> str:
+    return "\n".join(printable(line) for line in text.splitlines())
 
 
 def note(text: object) -> None:

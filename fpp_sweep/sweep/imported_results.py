@@ -89,6 +89,8 @@ def _conformal_sets(info: SweepInfo) -> list[str]:
 def _defaults(info: SweepInfo, rows: ImportedRows) -> DatasetSplitSeed:
     """Return dataset, split and seed of rows that do not say theirs; raise InputError if the dataset is not clear."""
     datasets = list(info.datasets)
+    if not datasets:
+        raise InputError(f"{info.name} has no datasets on record; run it first", rows.file)
     if "dataset" not in rows.columns and len(datasets) > 1:
         names = ", ".join(datasets)
         raise InputError(f"has no column `dataset`, and the sweep has {len(datasets)} ({names}); add it", rows.file)

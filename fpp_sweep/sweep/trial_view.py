@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +22,7 @@ from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.messages import printable
 from fpp_sweep.spec.progress import Screen, duration
 from fpp_sweep.sweep.display import trial_line
+from fpp_sweep.trial.trial import mean_of_shared
 
 LOG_LINES = 5  # last lines of a trial's log
 EUROSAT = "eurosat"  # dominates averages of the ten fine-grained datasets, so there is one without it as well
@@ -160,8 +160,5 @@ def averages_of(result: SplitResult) -> dict[str, Mapping[str, float]]:
     averages: dict[str, Mapping[str, float]] = {"average": result.average}
     without_eurosat = [values for name, values in result.datasets.items() if name != EUROSAT]
     if EUROSAT in result.datasets and len(without_eurosat) > 1:
-        mean = {}
-        for metric in result.average:
-            mean[metric] = math.fsum(values[metric] for values in without_eurosat) / len(without_eurosat)
-        averages[f"average without {EUROSAT}"] = mean
+        averages[f"average without {EUROSAT}"] = mean_of_shared(without_eurosat)
     return averages

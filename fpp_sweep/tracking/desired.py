@@ -560,7 +560,10 @@ def artifact_files(folder: SweepFolder, subfolder: Path, prefix: str, left_out: 
                 waiting.append(path)
                 continue
             is_being_written = entry.name.startswith(".")
-            if is_being_written or (entry.is_symlink() and not _is_inside(folder, path, left_out)):
+            if is_being_written:
+                continue
+            if entry.is_symlink():  # such as one to sweep.json, which may hold a password
+                left_out.add(str(path.relative_to(folder.path)))
                 continue
             size = _file_size(path)
             if size is None:

@@ -110,6 +110,7 @@ def test_a_coop_checkpoint_gives_its_context(tmp_path, dtype):
         (torch.zeros(4, 512), r"shape \(4, 512\), but model random-0 takes \(tokens, 32\)"),
         (torch.zeros(7, 4, 32), "one for each class"),
         (torch.full((4, 32), float("nan")), "not finite"),
+        (torch.zeros(200, 32), "its context has 200 tokens; the model has"),
     ],
 )
 def test_a_coop_context_that_does_not_fit_is_refused(tmp_path, context, message):

@@ -353,7 +353,7 @@ def test_a_front_behind_a_link_out_of_the_folder_is_not_read(tmp_path, document)
     assert FrontDocument.read(folder) == NO_FRONT
 
 
-def test_links_within_the_folder_are_artifacts_and_others_are_listed_as_left_out(tmp_path):
+def test_links_are_no_artifacts_and_are_listed_as_left_out(tmp_path):
     folder = build_sweep(tmp_path / "sent", trials=1, baselines=())
     (tmp_path / "outside").mkdir()
     (folder.report / "inside").symlink_to("sweep.html")
@@ -362,9 +362,9 @@ def test_links_within_the_folder_are_artifacts_and_others_are_listed_as_left_out
     (folder.report / ".partial").write_text("half")
     left_out = set()
     files = artifact_files(folder, folder.report, "report/", left_out)
-    expected = {"report/front.json", "report/front.csv", "report/sweep.html", "report/inside"}
+    expected = {"report/front.json", "report/front.csv", "report/sweep.html"}
     assert set(files) == expected | {"report/best/trial-0000.yaml"}
-    assert left_out == {"report/out", "report/subfolder"}
+    assert left_out == {"report/inside", "report/out", "report/subfolder"}
 
 
 def test_a_file_that_is_too_large_for_an_artifact_is_listed_as_left_out(tmp_path):
