@@ -11,12 +11,11 @@ numbers are those of ViT-B/16:
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from fpp_sweep.cli.command import parser, run
+from fpp_sweep.cli.command import parser, run, typed_words
 from fpp_sweep.cli.flags import add_run_flags, flags_in_errors
 from fpp_sweep.reproduce.experiment_files import find, shipped
 from fpp_sweep.reproduce.selection import select
@@ -41,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.dry_run:
         session.print_dry_run(selection)
         return
-    words = sys.argv[1:] if argv is None else argv
-    options = session.options_of(args, command=command_line("reproduce", words), files=files)
+    command = command_line("reproduce", typed_words(argv))
+    options = session.options_of(args, command=command, files=files)
     if not session.run_selection(selection, args.out, options):
         raise SystemExit(1)
 

@@ -17,6 +17,7 @@ from fpp_sweep.reproduce.printed import is_papers_model
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.messages import note
+from fpp_sweep.spec.names import require_folder_name
 from fpp_sweep.spec.specs import adaptation_precision
 
 PAPERS_PRECISIONS = ("released", "float32")  # the printed rows' arithmetic, and the exact one
@@ -67,8 +68,7 @@ def folder_name(args: argparse.Namespace) -> str:
     """Return the name of the reproduction's folder."""
     if args.name is None:
         return re.sub(r"[^A-Za-z0-9_.-]+", "-", args.model).strip("-")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", args.name):
-        raise InputError(f"--name {args.name!r}: letters, digits, dots, dashes and underscores only; it names a folder")
+    require_folder_name(args.name)
     return str(args.name)
 
 

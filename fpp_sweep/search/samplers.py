@@ -15,7 +15,7 @@ from fpp_sweep.search.gaussian_process import GaussianProcessSampler
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.work import Search
 from fpp_sweep.spec import catalogue, plugins
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, type_and_message
 from fpp_sweep.spec.plugin_guard import PluginGuard
 
 # finished trials before a sampler has enough to learn from; the published points count, the rest is random
@@ -102,8 +102,7 @@ def naming_plugin(name: str, key: str = "") -> Iterator[None]:
         where = f"sampler {name} ({line})" if line else f"sampler {name}"
         if key:
             where = f"{where}: {key}"
-        cause = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(f"{where}: {cause}") from error
+        raise InputError(f"{where}: {type_and_message(error)}") from error
 
 
 def require_possible(sampler: str, param: Param, value: Any) -> None:

@@ -194,6 +194,18 @@ def _slips(first: str, second: str) -> int:
     return previous[-1]
 
 
+def type_and_message(error: BaseException) -> str:
+    """Return an exception's type and message in one line.
+
+    >>> type_and_message(ValueError("no\\nnumber")), type_and_message(ValueError())
+    ('ValueError: no number', 'ValueError')
+    """
+    message = " ".join(str(error).split())
+    if not message:
+        return type(error).__name__
+    return f"{type(error).__name__}: {message}"
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an exception's text that is not empty, or else its type.
 

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal, MethodRow, MetricRow, Row, SamplerRow
-from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.errors import InputError, type_and_message, unknown
 from fpp_sweep.spec.files import read_at_most
 from fpp_sweep.spec.global_state import CHANGED_BY_IMPORTS, restored
 from fpp_sweep.spec.messages import note
@@ -141,7 +141,7 @@ def metric_error(name: str, error: BaseException) -> InputError:
     """Describe an exception in a plugin's metric: `metric mine (mine.py:12): division by zero`."""
     message = " ".join(str(error).split())
     if not message or isinstance(error, KeyError | SystemExit):  # their message is the key or the status only
-        message = f"{type(error).__name__}: {message}".rstrip(": ")
+        message = type_and_message(error)
     line = line_of(error)
     where = f"metric {name} ({line})" if line else f"metric {name}"
     if "read-only" in message:  # NumPy's, and that of a mapping
@@ -215,10 +215,10 @@ def _execution_error(file: PluginFile, source: str, error: BaseException) -> Inp
     where = f"plugin {file.name}.py"
     if line:
         where = f"{where}:{line}"
-    problem = str(error)
-    if not isinstance(error, InputError):
-        problem = f"{type(error).__name__}: {error}"
-    return InputError(f"{where}: {' '.join(problem.split())}")
+    problem = type_and_message(error)
+    if isinstance(error, InputError):
+        problem = str(error)
+    return InputError(f"{where}: {problem}")
 
 
 # ------------------------------------------------------------ decorators for plugins

@@ -10,9 +10,8 @@ from pathlib import Path
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.names import require_folder_name
 from fpp_sweep.sweep.api import Options
-
-NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}"
 
 
 def sweep_folder(space: Space, options: Options) -> SweepFolder:
@@ -21,8 +20,7 @@ def sweep_folder(space: Space, options: Options) -> SweepFolder:
     if options.resume:
         return SweepFolder.open(root / options.name if options.name else _newest_sweep(root, space.name))
     name = options.name or f"{space.name}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
-    if not re.fullmatch(NAME, name):
-        raise InputError(f"--name {name!r}: letters, digits, dots, dashes and underscores only; it names a folder")
+    require_folder_name(name)
     folder = SweepFolder(root / name)
     if folder.has_sweep or folder.study_file.exists():
         raise InputError(f"sweep {root / name} exists; --resume continues it, another --name begins a new one")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.writing import write_report
-from fpp_sweep.spec.errors import escaped
+from fpp_sweep.spec.errors import escaped, type_and_message
 from fpp_sweep.spec.process import release_memory
 from fpp_sweep.sweep.page_process import PageProcess
 from fpp_sweep.tracking import BackgroundSync
@@ -82,7 +82,7 @@ class Reporter:
         try:
             statistics = write()
         except Exception as error:
-            problem = f"{type(error).__name__}: {escaped(str(error))}"
+            problem = escaped(type_and_message(error))
             print(f"the report could not be written: {problem}", file=sys.stderr)
         self._mlflow_sync.nudge()
         return statistics

@@ -17,7 +17,7 @@ from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.catalogue import MethodRow
 from fpp_sweep.spec.config import AdaptConfig
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, type_and_message
 from fpp_sweep.spec.plugin_guard import PluginGuard, call_in_time
 from fpp_sweep.spec.plugins import ContractError
 from fpp_sweep.trial.prompts import class_texts
@@ -87,8 +87,7 @@ def check_method(clip: Clip, row: MethodRow, guard: PluginGuard, seconds: float)
     except (Exception, SystemExit) as error:
         line = plugins.line_of(error)
         where = f"method {row.name} ({line})" if line else f"method {row.name}"
-        cause = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(f"{where}: fails on made-up samples: {cause}") from error
+        raise InputError(f"{where}: fails on made-up samples: {type_and_message(error)}") from error
     if problem:
         raise ContractError(f"method {row.name} ({plugins.origin_of(row)}): {problem}")
 

@@ -14,7 +14,7 @@ import torch
 
 from fpp_sweep.core.compute.devices import is_device_failure
 from fpp_sweep.core.compute.precision import require_precision_support
-from fpp_sweep.spec.errors import InputError, MachineError, first_line
+from fpp_sweep.spec.errors import InputError, MachineError, first_line, type_and_message
 from fpp_sweep.spec.specs import StagePrecision
 from fpp_sweep.trial import proof, proof_checks, proof_views
 from fpp_sweep.trial.proof import CheckResult, DeviceKind, Proof
@@ -124,6 +124,5 @@ def _run_check(name: str, check: Check, bench: Bench) -> CheckResult:
         if is_device_failure(error):
             problem = f"{bench.device}: the check `{name}` could not run: {first_line(error)}"
             raise MachineError(f"{problem}; free or replace the device, then start again") from error
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        result = CheckResult(name=name, state="failed", text=reason[:REASON_LIMIT])
+        result = CheckResult(name=name, state="failed", text=type_and_message(error)[:REASON_LIMIT])
     return replace(result, seconds=perf_counter() - began)

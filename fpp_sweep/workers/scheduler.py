@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
-from fpp_sweep.spec.errors import MachineError
+from fpp_sweep.spec.errors import MachineError, type_and_message
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.spec.tasks import EvalTask, Task
@@ -459,4 +459,4 @@ class PendingRequest:
 def _error_text(error: Exception) -> str:
     if isinstance(error, LostError):
         return str(error)
-    return f"{type(error).__name__}: {error}"
+    return type_and_message(error)

@@ -90,7 +90,7 @@ def with_traceback(error):
         ),
         (InputError("no such prompt"), "dtd, here", "dtd, here: no such prompt"),
         (InputError("no such prompt"), "", "no such prompt"),
-        (KeyError(), "", "KeyError: no message"),
+        (KeyError(), "", "KeyError"),
     ],
 )
 def test_a_failure_names_location_and_cause_in_one_line_and_keeps_the_traceback(error, where, reason):

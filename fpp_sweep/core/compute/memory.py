@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from fpp_sweep.spec.errors import first_line
 from fpp_sweep.spec.memory import memory
 
 Rows = TypeVar("Rows", bound=Tensor | Sequence[Any])
@@ -123,17 +124,16 @@ def explain_out_of_memory(error: BaseException, device: torch.device) -> BaseExc
         free = free_bytes(device)
     free_gib = f"{free / 2**30:.1f} GiB are free on {device}"
     explanation = MemoryError(
-        f"needs {_requested_memory(str(error))}, {free_gib}; use a larger device or fewer workers on it"
+        f"needs {_requested_memory(error)}, {free_gib}; use a larger device or fewer workers on it"
     )
     explanation.__cause__ = error
     return explanation
 
 
-def _requested_memory(message: str) -> str:
-    """Return the size that an error message names, or the message's first line if it names none."""
-    request = re.search(r"tried to allocate ([0-9.]+) (\w+)", message, re.IGNORECASE)
+def _requested_memory(error: BaseException) -> str:
+    """Return the size that an error's message names, or the message's first line if it names none."""
+    request = re.search(r"tried to allocate ([0-9.]+) (\w+)", str(error), re.IGNORECASE)
     if request is None:
-        first_line = message.partition("\n")[0]
-        return f"more memory ({first_line})"
+        return f"more memory ({first_line(error)})"
     size = float(request[1]) * UNIT_BYTES.get(request[2], 1)
     return f"{size / 2**30:.1f} GiB"
