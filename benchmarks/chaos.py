@@ -18,6 +18,7 @@ import json
 import os
 import random
 import re
+import shutil
 import statistics
 import subprocess
 import tempfile
@@ -171,6 +172,7 @@ def run_disturbed(
             drivers += 1
         victim.repair(all_of_them=True)
         check(victim, expected)
+        shutil.rmtree(victim.folder)  # else the small disk is full after some sweeps
     finally:
         if victim.driver is not None and victim.running:
             victim.driver.kill()

@@ -212,7 +212,8 @@ OTHER_READERS = {  # modules of these packages that read other files, or read in
     "trial/templates.py": "the file of templates that the user names",
     "trial/worker.py": "opens datasets",
     "trial/worker_datasets.py": "opens datasets",
-    "trial/code.py": "this package's code and the processor's name",
+    "trial/code.py": "this package's code",
+    "trial/worker_model.py": "the processor's name",
 }
 
 

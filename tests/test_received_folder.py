@@ -11,6 +11,7 @@ import pytest
 from fpp_sweep import evaluate, show, sync
 from fpp_sweep.cli.command import run
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import mean_of_shared
 from fpp_sweep.records.log import write_line
 from fpp_sweep.records.records import SplitResult
 from fpp_sweep.records.skipped_images import read_skipped
@@ -28,7 +29,6 @@ from fpp_sweep.sweep.request import space_to_evaluate
 from fpp_sweep.tracking.desired import trial_run
 from fpp_sweep.trial import templates
 from fpp_sweep.trial.templates import file_digest, texts_by_class
-from fpp_sweep.trial.trial import mean_of_shared
 from tests.kit.names import PLAIN
 from tests.kit.records import build_sweep
 from tests.kit.spaces import small_space

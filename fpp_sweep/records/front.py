@@ -365,6 +365,15 @@ def format_setting(value: Any, digits: int = 6) -> str:
     return text.encode("utf-8", "backslashreplace").decode()  # half of a character can be written to no file
 
 
+def mean_of_shared(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the means of the numbers that all rows have."""
+    shared = {}
+    for name in rows[0]:
+        if all(name in row for row in rows):
+            shared[name] = math.fsum([row[name] for row in rows]) / len(rows)
+    return shared
+
+
 def choice_texts(settings: Sequence[Any]) -> list[str]:
     """Return the texts of a setting's values, for trials that lack it `not set`."""
     texts = []

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import mean_of_shared
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.errors import InputError
@@ -22,7 +23,7 @@ from fpp_sweep.statistics.block_stats import (
     restrict_to_shared_blocks,
 )
 from fpp_sweep.trial.artifacts import read_or_compute_block_stats
-from fpp_sweep.trial.trial import mean_of_shared, measured_value
+from fpp_sweep.trial.trial import measured_value
 
 TEST = "test"
 
@@ -268,14 +269,3 @@ def metric_values(stats: BlockStats) -> dict[str, float]:
         if not row.linearised:
             values[metric] = metric_value(metric, stats)
     return values
-
-
-def _metrics_of_all(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-    """Return the rows without the metrics that any of them lacks."""
-    shared = set(rows[0])
-    for row in rows:
-        shared &= row.keys()
-    common_rows = []
-    for row in rows:
-        common_rows.append({metric: value for metric, value in row.items() if metric in shared})
-    return common_rows

@@ -16,7 +16,6 @@ from fpp_sweep.reproduce.experiments import Column, Experiment, Row
 from fpp_sweep.reproduce.printed import AVERAGE, PrintedNumber, is_papers_model, mean_of_printed
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.validation import at_key, require
 from fpp_sweep.space.yamlfile import of_plain
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
@@ -211,8 +210,8 @@ def printed_in(row: Row, column: Column, scope: str) -> PrintedNumber | None:
     return mean_of_printed(rest)
 
 
-def require_texts(values: Iterable[Any], key: str) -> None:
-    require(all(isinstance(value, str) for value in values), "must hold texts only", key)
+def _are_texts(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 # --- saved tables ---------------------------------------------------------------------------------------
@@ -234,10 +233,9 @@ def load_table(folder: SweepFolder) -> Table:
         return table_of(find(folder.path.name), folder, {})
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{file}: not readable ({error})") from error
-    with at_key(str(file)):
-        require(isinstance(files, dict), "must be a mapping", "files")
-        require_texts([*files, *files.values()], "files")
-        require(isinstance(ran, list), "must be a list", "ran")
-        require_texts(ran, "ran")
+    if not isinstance(files, dict) or not _are_texts([*files, *files.values()]):
+        raise InputError(f"{file}: files must be a mapping of texts")
+    if not isinstance(ran, list) or not _are_texts(ran):
+        raise InputError(f"{file}: ran must be a list of texts")
     experiment = experiment_of(of_plain(plain, str(file)), folder.path.name)
     return table_of(experiment, folder, files, ran)

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from fpp_sweep.cli.terminal import terminal_width
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import format_metric, format_setting, orders_remark
+from fpp_sweep.records.front import format_metric, format_setting, mean_of_shared, orders_remark
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.records.released_marks import released_notes
 from fpp_sweep.records.skipped_images import skipped_lines
@@ -22,7 +22,6 @@ from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.messages import printable
 from fpp_sweep.spec.progress import Screen, duration
 from fpp_sweep.sweep.display import trial_line
-from fpp_sweep.trial.trial import mean_of_shared
 
 LOG_LINES = 5  # last lines of a trial's log
 EUROSAT = "eurosat"  # dominates averages of the ten fine-grained datasets, so there is one without it as well

@@ -486,15 +486,6 @@ def mean(rows: Sequence[Mapping[str, float]]) -> ValuesByName:
     return means
 
 
-def mean_of_shared(rows: Sequence[Mapping[str, float]]) -> ValuesByName:
-    """Return the means of the numbers that all rows have."""
-    shared = {}
-    for name in rows[0]:
-        if all(name in row for row in rows):
-            shared[name] = math.fsum([row[name] for row in rows]) / len(rows)
-    return shared
-
-
 def sum_by_stage(rows: Iterable[Mapping[str, float]]) -> ValuesByName:
     """Return the seconds of each stage, summed over the rows."""
     totals: dict[str, float] = {}
