@@ -237,7 +237,8 @@ def exclusive_lock(path: Path, *, wait: bool) -> Iterator[None]:
 def _require_one_name(path: Path) -> None:
     """Raise OSError for a file with further names: what a command writes to it would destroy the file of that name."""
     with suppress(FileNotFoundError):
-        if os.lstat(path).st_nlink > 1:
+        status = os.lstat(path)
+        if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:  # folders have several names, too
             raise OSError(errno.EMLINK, "has another name (a hard link), whose file would be overwritten", str(path))
 
 

@@ -32,7 +32,7 @@ def deliver(sweep: Path, into: str | None, *, verify: bool, retry_for: float) ->
         yield f"{name}: {_result_text(result)}"
         if result.left_out:
             first = min(result.left_out)
-            reason = "too large, or a link out of the folder"
+            reason = "too large, or a link"
             note(f"left out {plural(len(result.left_out), 'file')} ({reason}), such as {first}")
     first_link, *other_links = mlflow_links(folder, uri)
     yield f"see them: {first_link}"
