@@ -10,7 +10,6 @@ has proven it on this machine.
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -33,7 +32,7 @@ from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import Precision, WorkerSpec
 from fpp_sweep.trial.local_runner import LocalExecutor
-from fpp_sweep.trial.proving import proof_folder
+from fpp_sweep.trial.proving import copy_proofs
 from fpp_sweep.trial.store import MemoryStore
 from fpp_sweep.trial.trial import DatasetResult, Plan, run_trial
 from fpp_sweep.trial.worker import Worker
@@ -90,9 +89,7 @@ def _options(options: Parser) -> None:
 
 def prepare(args: Any, folder: Path) -> tuple[LocalExecutor, Plan]:
     """Return an executor whose worker has loaded its model, and a plan of the ten datasets."""
-    proofs = proof_folder(default_cache())
-    if proofs.is_dir():
-        shutil.copytree(proofs, proof_folder(folder / "cache"))
+    copy_proofs(default_cache(), folder / "cache")
     spec = WorkerSpec(
         model=args.model if args.model == "tiny" else checkpoint(folder),
         dataset_file=str(datasets(folder, args.images)),

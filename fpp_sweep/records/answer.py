@@ -357,12 +357,8 @@ def _best_baseline(info: SweepInfo, baselines: Sequence[TrialRecord], split: str
     """Return the name of the best baseline of those that have a value for every objective on a split."""
     points = {}
     for baseline in baselines:
-        values = []
-        for metric in metrics_of(info.objectives):
-            value = metric_of(baseline.results.get(split), metric)
-            if value is not None:
-                values.append(value)
-        if len(values) == len(info.objectives):
+        values = _values_on(baseline, split, metrics_of(info.objectives))
+        if not any(math.isnan(value) for value in values):
             points[baseline.name] = values
     return best_baseline(points, goals_of(info.objectives))
 

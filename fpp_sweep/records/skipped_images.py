@@ -12,10 +12,10 @@ from fpp_sweep.spec.files import write_json
 from fpp_sweep.spec.messages import plural
 
 FILE = "skipped.json"  # beside the predictions of a split
-KEYS = ("dataset", "seed", "image", "reason")
+TYPES = {"dataset": str, "seed": int, "image": str, "reason": str}
 MAX_FILE_BYTES = 2**25
 
-SkippedImage = dict[str, str | int]  # by `KEYS`
+SkippedImage = dict[str, str | int]  # with the keys of `TYPES`
 
 
 def write_skipped(folder: Path, images: Sequence[SkippedImage]) -> None:
@@ -34,9 +34,11 @@ def read_skipped(folder: SweepFolder, trial: str, split: str) -> list[SkippedIma
     images = []
     try:
         for image in json.loads(folder.read_artifact(trial, f"{split}/{FILE}", MAX_FILE_BYTES)):
-            skipped = {key: image[key] for key in KEYS}
-            if not all(isinstance(skipped[key], int if key == "seed" else str) for key in KEYS):
-                return []
+            skipped = {}
+            for key, kind in TYPES.items():
+                if not isinstance(image[key], kind):
+                    return []
+                skipped[key] = image[key]
             images.append(skipped)
     except InputError:
         raise

@@ -123,9 +123,10 @@ def _comparable_objectives(shared: SharedSplit) -> tuple[list[Objective], list[s
             notes.append(f"{objective.metric} cannot be compared: {reason}")
         else:
             objectives.append(objective)
-            if catalogue.parts_of(objective.metric).stem not in BLOCKWISE_METRICS:
+            parts = catalogue.parts_of(objective.metric)
+            if parts.stem not in BLOCKWISE_METRICS:
                 notes.append(f"{objective.metric} is not tested: it cannot be computed from block statistics")
-            elif catalogue.parts_of(objective.metric).posthoc:
+            elif parts.posthoc:
                 notes.append(f"{objective.metric} is not tested: the statistics of maps are not compared")
     if not objectives:
         raise InputError("; ".join(notes))

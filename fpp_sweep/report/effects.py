@@ -24,7 +24,7 @@ from fpp_sweep.statistics.surface import Dimension, Surface
 
 MIN_TRIALS = 30  # fewer say too little about effects of two settings or more
 MIN_ABOVE_FLOOR = 10  # fewer have no range that values could be moved into
-MAX_SETTINGS = 30  # of more than these the time would grow with the cube of their number
+MAX_SETTINGS = 30  # settings of the model: its time and memory grow fast with their number
 MAX_TRIALS = 150  # trials used of a larger sweep, chosen at random: the time grows with the cube of their number
 N_CURVE, N_MAP = 21, 15  # points along an axis
 N_MAPPED = 3  # settings that have maps, the most important ones

@@ -210,10 +210,6 @@ def printed_in(row: Row, column: Column, scope: str) -> PrintedNumber | None:
     return mean_of_printed(rest)
 
 
-def _are_texts(values: Iterable[Any]) -> bool:
-    return all(isinstance(value, str) for value in values)
-
-
 # --- saved tables ---------------------------------------------------------------------------------------
 
 
@@ -239,3 +235,7 @@ def load_table(folder: SweepFolder) -> Table:
         raise InputError(f"{file}: ran must be a list of texts")
     experiment = experiment_of(of_plain(plain, str(file)), folder.path.name)
     return table_of(experiment, folder, files, ran)
+
+
+def _are_texts(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)

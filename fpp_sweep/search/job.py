@@ -92,14 +92,14 @@ def run_job(context: TrialContext, name: str, split: str, order: int) -> None:
         write_line(log, f"{name} is interrupted on {split}: {error}")
         raise
     except TrialStopped as stop:
-        record = ended_early(with_held(record, executor), split, "stopped", str(stop))
+        record = ended_early(_with_held(record, executor), split, "stopped", str(stop))
         outcome = str(stop)
         if isinstance(policy, RacePolicy):
             record = policy.with_estimate(record)
     except Exception as error:
         failure = TaskFailed.of(error)
         outcome, details = failure.reason, failure.details
-        record = ended_early(with_held(record, executor), split, "failed", outcome, details)
+        record = ended_early(_with_held(record, executor), split, "failed", outcome, details)
     folder.write_trial(record)
     write_line(log, f"{name} has ended on {split}: {outcome}", details)
 
@@ -140,7 +140,7 @@ def _policy(context: TrialContext, record: TrialRecord, split: str) -> StoppingP
     return RacePolicy(rules, context.folder, record)
 
 
-def with_held(record: TrialRecord, executor: LoggingExecutor) -> TrialRecord:
+def _with_held(record: TrialRecord, executor: LoggingExecutor) -> TrialRecord:
     """Add worker time to a record that gets no result; else the time is in the result."""
     return replace(record, held=record.held + math.fsum(executor.held))
 

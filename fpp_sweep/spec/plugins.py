@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal, MethodRow, MetricRow, Row, SamplerRow
-from fpp_sweep.spec.errors import InputError, type_and_message, unknown
+from fpp_sweep.spec.errors import InputError, readable_message, type_and_message, unknown
 from fpp_sweep.spec.files import read_at_most
 from fpp_sweep.spec.global_state import CHANGED_BY_IMPORTS, restored
 from fpp_sweep.spec.messages import note
@@ -215,10 +215,7 @@ def _execution_error(file: PluginFile, source: str, error: BaseException) -> Inp
     where = f"plugin {file.name}.py"
     if line:
         where = f"{where}:{line}"
-    problem = type_and_message(error)
-    if isinstance(error, InputError):
-        problem = str(error)
-    return InputError(f"{where}: {problem}")
+    return InputError(f"{where}: {readable_message(error)}")
 
 
 # ------------------------------------------------------------ decorators for plugins

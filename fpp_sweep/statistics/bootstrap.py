@@ -36,7 +36,8 @@ class MetricSamples:
     by_seed: Numbers  # (seeds, 1 + resamples); column 0 holds all images
     one_image: float = 0.0  # points of accuracy that one image counts; 0 for other metrics
     blocks: int = 1  # number of blocks of the smallest dataset
-    rarer_answers: int = 0  # right or wrong answers, whichever are fewer, of the dataset and seed that has the fewest
+    # right or wrong answers, whichever are fewer, of the dataset and seed with the fewest; of metrics of ranking only
+    rarer_answers: int = 0
     calibrated_bias: float = 0.0  # value of a perfectly calibrated model; 0 for metrics that are not biased
 
     @property
@@ -164,11 +165,15 @@ def _sample_dataset(metric: str, dataset: str, split: str, stats: Sequence[Block
     bias = 0.0
     if BLOCKWISE_METRICS[metric].biased:
         bias = calibrated_bias(metric, stats[0])
-    rarer_answers = []
-    for seed_stats in stats:
-        right = int(seed_stats.correct.sum())
-        rarer_answers.append(min(right, seed_stats.total - right))
-    return MetricSamples(np.stack(rows), one_image, blocks, min(rarer_answers), bias)
+    rarer_answers = 0
+    if BLOCKWISE_METRICS[metric].linearised:
+        rarer_answers = min([_rarer_answers(seed_stats) for seed_stats in stats])
+    return MetricSamples(np.stack(rows), one_image, blocks, rarer_answers, bias)
+
+
+def _rarer_answers(stats: BlockStats) -> int:
+    right = int(stats.correct.sum())
+    return min(right, stats.total - right)
 
 
 def _average(datasets: Sequence[MetricSamples]) -> MetricSamples:

@@ -270,12 +270,20 @@ def metric_interval(
     return Interval(measured.value, max(0.0, centre - half_width), min(row.largest, centre + half_width))
 
 
-def _shortage(samples: SplitSamples, measured: MetricSamples, row: BlockwiseMetric) -> str:
-    """Return which things an interval needs and how many, if there are fewer; an empty text if there are enough."""
+def _shortage_of_images(samples: SplitSamples, measured: MetricSamples) -> str:
+    """Return how many images or blocks are needed, if there are fewer; an empty text if there are enough."""
     if min(samples.images.values()) < MIN_IMAGES:
         return f"{MIN_IMAGES} images"
     if measured.blocks < MIN_BLOCKS:
         return f"{MIN_BLOCKS} blocks of images"
+    return ""
+
+
+def _shortage(samples: SplitSamples, measured: MetricSamples, row: BlockwiseMetric) -> str:
+    """Return which things an interval needs and how many, if there are fewer; an empty text if there are enough."""
+    shortage = _shortage_of_images(samples, measured)
+    if shortage:
+        return shortage
     if row.linearised and measured.rarer_answers < MIN_RARER_ANSWERS:
         return f"{MIN_RARER_ANSWERS} right or wrong answers"
     return ""
@@ -290,9 +298,7 @@ def difference(
     """Return first minus second on the same images, not yet corrected; None where they cannot be paired."""
     minuend = samples.metric(first, metric)
     subtrahend = samples.metric(second, metric)
-    if minuend is None or subtrahend is None:
-        return None
-    if min(samples.images.values()) < MIN_IMAGES or minuend.blocks < MIN_BLOCKS:
+    if minuend is None or subtrahend is None or _shortage_of_images(samples, minuend):
         return None
     if seeds is None:
         seeds = SeedVariances.of(samples.records.values(), metric)

@@ -7,7 +7,6 @@ device, with a few steps and a few images of each dataset.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -38,7 +37,7 @@ from fpp_sweep.sweep.expected import ExpectedSweep, expected_configs
 from fpp_sweep.sweep.plan import check_plan
 from fpp_sweep.sweep.timing import Speed
 from fpp_sweep.sweep.worker_spec import cache_folder, worker_spec
-from fpp_sweep.trial.proving import proof_folder
+from fpp_sweep.trial.proving import copy_proofs
 from fpp_sweep.trial.worker import Worker
 from fpp_sweep.workers.needs import WorkerNeeds
 
@@ -76,11 +75,12 @@ def _open_worker(space: Space, cache: str) -> Worker:
 
     The cache has the proofs of GPUs, which take longer than all that is measured.
     """
-    proofs = proof_folder(cache_folder(space))
-    if proofs.is_dir():
-        shutil.copytree(proofs, proof_folder(Path(cache)))
-    gpus = (space.work.gpus_per_worker or 1.0) if _uses_gpus(space.work) else 0.0
-    return Worker(replace(worker_spec(space, gpus), cache=cache))
+    copy_proofs(cache_folder(space), Path(cache))
+    gpus, machine_share = 0.0, 1.0
+    if _uses_gpus(space.work):
+        gpus = space.work.gpus_per_worker or 1.0
+        machine_share = min(1.0, gpus / torch.cuda.device_count())
+    return Worker(replace(worker_spec(space, gpus), cache=cache, machine_share=machine_share))
 
 
 def _uses_gpus(work: Work) -> bool:

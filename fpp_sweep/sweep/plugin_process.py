@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, TextIO
 from fpp_sweep.core.models.model_names import EMBEDDED
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import catalogue, plugins
-from fpp_sweep.spec.errors import InputError, type_and_message
+from fpp_sweep.spec.errors import readable_message
 from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep.child_process import end_with_parent
 
@@ -112,9 +112,7 @@ def _embedded_model() -> Any:
 
 
 def _described(error: BaseException) -> str:
-    if isinstance(error, InputError):
-        return f"{FAILS}{error}"
-    return f"{FAILS}{type_and_message(error)}"
+    return f"{FAILS}{readable_message(error)}"
 
 
 def _move_clock(seconds: int) -> None:

@@ -72,7 +72,9 @@ def _require_same_final_stage(info: SweepInfo, space: Space, folder: SweepFolder
 
 
 def _in_words(value: int | None) -> str:
-    return "the default" if value is None else str(value)
+    if value is None:
+        return "the default"
+    return str(value)
 
 
 def _plugins_text(digests: Mapping[str, str]) -> str:

@@ -19,7 +19,7 @@ from fpp_sweep.core.compute.memory import run_in_batches
 from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.errors import first_line
+from fpp_sweep.spec.errors import first_sentence
 from fpp_sweep.spec.specs import StagePrecision
 from fpp_sweep.trial import proof
 from fpp_sweep.trial.proof import CheckResult
@@ -34,7 +34,7 @@ COMPILED_TOLERANCE = 1e-4  # largest difference of a probability or a component 
 TOO_MANY_BYTES = 2**48  # 256 TiB, more memory than any machine has
 LARGEST_BATCH = SAMPLES  # views that the check of memory pretends to have memory for
 
-# how the first gradient is computed for few images, for many, and for many if J does not fit on a GPU
+# forms of the first gradient: for few images, for many, and for many if J does not fit on a GPU
 GRADIENT_FORMS: dict[str, GradientForm] = {
     "backward pass": ByPullback,
     "Jacobian": ByJacobian,
@@ -55,21 +55,27 @@ def check_tower(bench: Bench, precision: StagePrecision) -> CheckResult:
 
 def check_methods(bench: Bench) -> CheckResult:
     """Compare the probabilities of every method with the CPU's, and the forms of the first gradient, in float32."""
+    cases = {name: (name, bench.dataset) for name in catalogue.BUILT_IN}
+    cases[f"{catalogue.DEFAULT}, {MANY_CLASSES}"] = (catalogue.DEFAULT, bench.many_classes)
     differences = {}
-    for name in catalogue.BUILT_IN:
-        expected = bench.probabilities(bench.reference, name)
-        differences[name] = _largest_difference(bench.probabilities(bench.clip, name), expected)
-    tpt, many = catalogue.DEFAULT, bench.many_classes
-    expected = bench.probabilities(bench.reference, tpt, many)
-    differences[f"{tpt}, {MANY_CLASSES}"] = _largest_difference(bench.probabilities(bench.clip, tpt, many), expected)
-    expected_gradients = bench.context_gradients(bench.reference, ByPullback)
-    scale = expected_gradients.abs().max()
-    for form, build in GRADIENT_FORMS.items():
-        gradients = bench.context_gradients(bench.clip, build)
-        differences[form] = _largest_difference(gradients / scale, expected_gradients / scale)
+    for case, (name, dataset) in cases.items():
+        expected = bench.probabilities(bench.reference, name, dataset)
+        differences[case] = _largest_difference(bench.probabilities(bench.clip, name, dataset), expected)
+    differences |= _gradient_differences(bench)
     worst = max(differences, key=lambda name: differences[name])
     text = f"{len(catalogue.BUILT_IN)} methods on {SAMPLES} images, the worst is {worst}"
     return _judge_difference(proof.METHODS, text, differences[worst], PROBABILITY_TOLERANCE, differences)
+
+
+def _gradient_differences(bench: Bench) -> dict[str, float]:
+    """Return the largest difference of each form of the first gradient, in relation to its largest component."""
+    expected = bench.context_gradients(bench.reference, ByPullback)
+    scale = expected.abs().max()
+    differences = {}
+    for form, build in GRADIENT_FORMS.items():
+        gradients = bench.context_gradients(bench.clip, build)
+        differences[form] = _largest_difference(gradients / scale, expected / scale)
+    return differences
 
 
 def check_pretraining(bench: Bench) -> CheckResult:
@@ -119,7 +125,7 @@ def check_memory(bench: Bench) -> CheckResult:
         with computing("float32", bench.device):
             features = run_in_batches(features_of, bench.pixels, len(bench.pixels)).cpu()
     except RuntimeError as error:
-        text = f"a shortage of memory was not survived: {_reason(error)}"
+        text = f"a shortage of memory was not survived: {first_sentence(error)}"
         return CheckResult(name=proof.MEMORY, state="failed", text=text)
     difference = _largest_difference(features, bench.features.flatten(0, 1))
     text = f"features after {shortages} shortages of memory"
@@ -140,7 +146,8 @@ def check_compiled_text(bench: Bench) -> CheckResult:
     except Exception as error:
         if is_device_failure(error):
             raise
-        return CheckResult(name=proof.COMPILED_TEXT, state="failed", text=f"torch.compile fails: {_reason(error)}")
+        text = f"torch.compile fails: {first_sentence(error)}"
+        return CheckResult(name=proof.COMPILED_TEXT, state="failed", text=text)
     runner = compiled.text.run
     if isinstance(runner, Compiler) and runner.failures:
         return CheckResult(name=proof.COMPILED_TEXT, state="failed", text="; ".join(runner.failures.values()))
@@ -168,8 +175,3 @@ def _judge_difference(
     judged = f"{text}: differs by at most {difference:.1e}, tolerance {tolerance:.0e}"
     state = proof.pass_or_fail(difference <= tolerance)
     return CheckResult(name=name, state=state, text=judged, figures=figures or {"largest": difference})
-
-
-def _reason(error: Exception) -> str:
-    """Return the first sentence of an error's message; CUDA's go on with the memory of every process."""
-    return first_line(error).partition(". ")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -31,6 +32,13 @@ Check = Callable[[Bench], CheckResult]
 def proof_folder(cache: Path) -> Path:
     """Return the folder of proofs in a cache folder."""
     return cache / "proofs"
+
+
+def copy_proofs(cache: Path, other_cache: Path) -> None:
+    """Copy the proofs of a cache folder, if there are any, to an empty cache folder."""
+    proofs = proof_folder(cache)
+    if proofs.is_dir():
+        shutil.copytree(proofs, proof_folder(other_cache))
 
 
 def prove_fully(device: torch.device, folder: Path, on_result: Callable[[CheckResult], None]) -> Proof:

@@ -13,7 +13,7 @@ from safetensors.numpy import load, save
 
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import ClassBins, Predictions
-from fpp_sweep.spec.errors import DeviceError, InputError, type_and_message
+from fpp_sweep.spec.errors import DeviceError, readable_message
 from fpp_sweep.spec.messages import masked, masked_lines
 
 # torch raises RuntimeError for CUDA, cuDNN, oneDNN and dead loaders
@@ -71,9 +71,7 @@ class TaskFailed(Exception):
         """Describe an exception in one line that begins with `where`; a failure is returned as it is."""
         if isinstance(error, TaskFailed):
             return error
-        reason = type_and_message(error)
-        if isinstance(error, InputError):  # its message is one line that is written for the user
-            reason = str(error)
+        reason = readable_message(error)
         if where:
             reason = f"{where}: {reason}"
         details = "".join(traceback.format_exception(error))

@@ -36,7 +36,7 @@ from fpp_sweep.workers.thread_calls import ThreadCalls
 START_INTERVAL = 1.0  # seconds between two checks for missing workers
 MAX_FAILED_STARTS = 3  # in a row while there is no worker; then the scheduler gives up
 MAX_START_DELAY = 30.0  # seconds between two starts that fail while other workers work
-MAX_DOUBLINGS = 5  # of the first delay, which is then beyond the largest
+MAX_DOUBLINGS = 5  # five doublings of the first delay exceed the largest one
 BATCH_DELAY = 0.05  # seconds; results that end within this time are returned in one reply
 MAX_REPLY_DELAY = 30.0  # seconds until a reply without results
 

@@ -298,12 +298,20 @@ def test_the_expected_number_of_workers_fills_the_gpus(monkeypatch, gpus_per_wor
     two_gpus = SimpleNamespace(is_available=lambda: True, device_count=lambda: 2)
     monkeypatch.setattr(estimate, "torch", SimpleNamespace(cuda=two_gpus))
     monkeypatch.setattr(estimate, "cores", lambda: 16)
+    machine_shares = []
+
+    def record(spec):
+        machine_shares.append(spec.machine_share)
+        return Worker(spec)
+
     monkeypatch.setattr(estimate, "worker_spec", worker_spec_on_cpu)
+    monkeypatch.setattr(estimate, "Worker", record)
     monkeypatch.setattr(estimate, "busy_cores", lambda count: nullcontext())
     monkeypatch.setattr(timing, "measure", lambda worker, start, dataset: SPEED)
     overrides = [f"work.gpus_per_worker={gpus_per_worker}", "work.workers=null"]
     text = dry_run([parse_space(TWO_DATASETS, "space.yaml", overrides)])
     assert shares == [share]
+    assert machine_shares == [share / 2]  # one of two GPUs, or a part of one
     assert words in text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fpp_sweep.core.compute.memory import is_out_of_memory
-from fpp_sweep.spec.errors import DeviceError, InputError, first_line
+from fpp_sweep.spec.errors import DeviceError, InputError, first_sentence
 
 
 def choose_device(name: str) -> str:
@@ -27,8 +27,7 @@ def choose_device(name: str) -> str:
 
 
 def _unusable(name: str, error: Exception) -> str:
-    reason = first_line(error).partition(". ")[0]
-    return f"device {name!r} cannot be used: {reason}"
+    return f"device {name!r} cannot be used: {first_sentence(error)}"
 
 
 def is_device_failure(error: BaseException) -> bool:

@@ -24,7 +24,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fpp_sweep.spec.errors import InputError, first_line
+from fpp_sweep.spec.errors import InputError, first_sentence
 
 # the code that wrote a checkpoint, where the file shows it
 Origin = Literal["openai", "open_clip", "unknown"]
@@ -186,8 +186,7 @@ def _reason(error: Exception) -> str:
         return f"refused, reading it would run code ({code[1]}); only plain weights are read"
     if isinstance(error, pickle.UnpicklingError):
         return "not a file of plain weights; damaged, or not a PyTorch checkpoint"
-    first_sentence = first_line(error).partition(". ")[0]
-    return f"truncated, damaged, or not a checkpoint ({type(error).__name__}: {first_sentence})"
+    return f"truncated, damaged, or not a checkpoint ({type(error).__name__}: {first_sentence(error)})"
 
 
 def _content(path: Path) -> Mapping[Any, Any]:
