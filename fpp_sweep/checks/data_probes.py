@@ -13,6 +13,7 @@ from fpp_sweep.core.datasets import BadImageError, Dataset, custom_datasets, exp
 from fpp_sweep.space.published import preset_for
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import preset
+from fpp_sweep.spec.errors import message_in_one_line
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.spec.tasks import BATCH, EvalTask
 
@@ -112,7 +113,7 @@ def open_sample(dataset: Dataset) -> dict[str, Any]:
         try:
             dataset.source.image(dataset.ids[position])
         except (BadImageError, OSError) as error:
-            problems.append(" ".join(str(error).split()))
+            problems.append(message_in_one_line(error))
     return {"opened": count, "images": len(dataset.ids), "problems": problems}
 
 

@@ -21,6 +21,7 @@ from requests.utils import get_environ_proxies, select_proxy
 from fpp_sweep.checks.versions import versions
 from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.spec import keys
+from fpp_sweep.spec.errors import message_in_one_line
 from fpp_sweep.spec.files import existing_part
 from fpp_sweep.spec.memory import memory
 from fpp_sweep.spec.process import cores
@@ -73,7 +74,7 @@ def run_probes(probes: Mapping[str, Callable[[], Any]]) -> Readings:
         try:
             readings[subject] = probe()
         except Exception as error:
-            readings[subject] = {"failed": " ".join(str(error).split()) or type(error).__name__}
+            readings[subject] = {"failed": message_in_one_line(error)}
     return readings
 
 

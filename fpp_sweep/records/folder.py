@@ -43,7 +43,7 @@ from fpp_sweep.records.records import (
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.validation import as_list, as_mapping, at_key, check_fields, require
 from fpp_sweep.space.work import STEERED, Search
-from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.errors import InputError, message_in_one_line, unknown
 from fpp_sweep.spec.files import (
     FileTooLargeError,
     LockHeldError,
@@ -367,8 +367,7 @@ def _document_of(folder: Path, file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _unreadable(file: Path, error: Exception) -> InputError:
-    problem = " ".join(str(error).split())
-    return InputError(f"{file}: not readable as a record of a sweep ({problem}){REMEDY}")
+    return InputError(f"{file}: not readable as a record of a sweep ({message_in_one_line(error)}){REMEDY}")
 
 
 def _not_json(constant: str) -> NoReturn:

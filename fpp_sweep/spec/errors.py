@@ -206,6 +206,15 @@ def type_and_message(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}"
 
 
+def message_in_one_line(error: BaseException) -> str:
+    """Return an exception's whole message in one line, or else its type.
+
+    >>> message_in_one_line(ValueError("no\\nnumber")), message_in_one_line(ValueError())
+    ('no number', 'ValueError')
+    """
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def readable_message(error: BaseException) -> str:
     """Return an InputError's message, which is written for the user; of other exceptions type and message."""
     if isinstance(error, InputError):

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal, MethodRow, MetricRow, Row, SamplerRow
-from fpp_sweep.spec.errors import InputError, readable_message, type_and_message, unknown
+from fpp_sweep.spec.errors import InputError, message_in_one_line, readable_message, type_and_message, unknown
 from fpp_sweep.spec.files import read_at_most
 from fpp_sweep.spec.global_state import CHANGED_BY_IMPORTS, restored
 from fpp_sweep.spec.messages import note
@@ -139,8 +139,8 @@ def too_slow(seconds: float) -> str:
 
 def metric_error(name: str, error: BaseException) -> InputError:
     """Describe an exception in a plugin's metric: `metric mine (mine.py:12): division by zero`."""
-    message = " ".join(str(error).split())
-    if not message or isinstance(error, KeyError | SystemExit):  # their message is the key or the status only
+    message = message_in_one_line(error)
+    if isinstance(error, KeyError | SystemExit):  # their message is the key or the status only
         message = type_and_message(error)
     line = line_of(error)
     where = f"metric {name} ({line})" if line else f"metric {name}"

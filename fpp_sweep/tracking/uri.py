@@ -27,7 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, message_in_one_line
 from fpp_sweep.spec.files import exclusive_lock, written_whole
 from fpp_sweep.spec.messages import masked, printable, runnable
 from fpp_sweep.tracking.desired import shortened
@@ -149,7 +149,7 @@ def one_line(error: BaseException, limit: int = 200) -> str:
     >>> one_line(ValueError("request failed with error code 503 != 200"))
     'HTTP 503 Service Unavailable: request failed with error code 503 != 200'
     """
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = message_in_one_line(error)
     status = http_status(error)
     if status is not None and "Max retries exceeded" in text:  # the rest of the text is about MLflow's own retries
         return f"HTTP {status} {_phrase(status)}"

@@ -31,7 +31,7 @@ from fpp_sweep.records.reliability import FILE as RELIABILITY_FILE
 from fpp_sweep.records.reliability import write_reliability
 from fpp_sweep.records.skipped_images import FILE as SKIPPED_FILE
 from fpp_sweep.records.skipped_images import SkippedImage, write_skipped
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, message_in_one_line
 from fpp_sweep.spec.files import files_inside, open_inside, require_inside, write_json, written_whole
 from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import BlockStats, to_bytes
@@ -219,7 +219,7 @@ def read_columns(path: Path, is_wanted: Callable[[str], bool]) -> pyarrow.Table:
     except Exception as error:  # pyarrow raises nearly anything on a damaged file
         if isinstance(error, OSError) and error.errno:
             raise
-        problem = " ".join(str(error).split())
+        problem = message_in_one_line(error)
         raise InputError(f"{path}: not readable as parquet ({problem}); delete it, or write it again") from error
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pyarrow import compute, types
 
 from fpp_sweep.core.metrics import Predictions
-from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.errors import InputError, message_in_one_line, unknown
 from fpp_sweep.statistics.posthoc_maps import Integers, Numbers, softmax
 from fpp_sweep.trial.artifacts import read_columns, require_proportion, require_texts
 
@@ -94,7 +94,7 @@ def read_rows(path: Path) -> ImportedRows:
     except InputError:
         raise
     except Exception as error:  # NumPy, zipfile and pyarrow raise nearly anything on a damaged file
-        problem = " ".join(str(error).split()) or type(error).__name__
+        problem = message_in_one_line(error)
         raise InputError(f"{path}: not readable as {path.suffix[1:]} ({problem}); write it again") from error
     return _checked_rows(path, columns)
 

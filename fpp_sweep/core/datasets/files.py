@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image, UnidentifiedImageError
 
 from fpp_sweep.core.datasets.dataset import BadImageError
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, message_in_one_line
 from fpp_sweep.spec.files import read_at_most
 
 # the suffixes that torchvision's ImageFolder takes
@@ -57,7 +57,7 @@ def _reason(path: Path, error: Exception) -> str:
         return "not an image"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return " ".join(str(error).split()) or type(error).__name__
+    return message_in_one_line(error)
 
 
 def as_sample_id(path: str, where: str) -> str:
