@@ -194,7 +194,7 @@ def split_result(table: StatsBySeed, seeds: Sequence[int]) -> SplitResult:
         deviation={},
         samples=sum(stats.total for (_, seed), stats in table.items() if seed == seeds[0]),
         seconds={},
-        device_seconds=0.0,
+        worker_seconds=0.0,
         by_seed=by_seed if len(seeds) > 1 else {},
     )
 

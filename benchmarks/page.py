@@ -143,7 +143,7 @@ def _result(draw: random.Random, accuracy: float, ece: float, datasets: Sequence
     by_dataset = {}
     for name in datasets:
         by_dataset[name] = {metric: value * draw.gauss(1, 0.05) for metric, value in shown.items()}
-    return SplitResult(average=shown, datasets=by_dataset, deviation={}, samples=10000, seconds={}, device_seconds=200)
+    return SplitResult(average=shown, datasets=by_dataset, deviation={}, samples=10000, seconds={}, worker_seconds=200)
 
 
 def _block_stats(result: SplitResult, images: int, seed: int) -> dict[DatasetSeed, BlockStats]:

@@ -22,7 +22,7 @@ class _Later:
 
 
 async def _store(self, worker, pending, result):
-    self._counts.held += result.held
+    self._counts.worker_seconds += result.worker_seconds
     self._assignment.record_success(worker, pending, result.adapters)
     self._counts.done += 1
     self._settle(pending, result)

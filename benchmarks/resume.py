@@ -51,7 +51,7 @@ DRIVER = "=== driver"  # line before the output of each driver in the log
 WRITES = 3  # number of writes of a trial's record
 ENDED = ("complete", "stopped")
 # fields that may differ between two runs of the same trial
-TIMES = ("started", "finished", "attempt", "results", "details", "held")
+TIMES = ("started", "finished", "attempt", "results", "details", "seconds_without_result")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

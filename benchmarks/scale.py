@@ -115,8 +115,10 @@ class LightActor:
     async def run(self, task: Any, inputs: Any, adapter_key: str) -> TaskResult:
         await self._sleep(self._seconds)
         if not isinstance(task, EvalTask):
-            return TaskResult(prompt=bytes(PROMPT_BYTES), seconds={"pretrain": self._seconds}, held=self._seconds)
-        return TaskResult(predictions=predictions(task), seconds={"adapt": self._seconds}, held=self._seconds)
+            return TaskResult(
+                prompt=bytes(PROMPT_BYTES), seconds={"pretrain": self._seconds}, worker_seconds=self._seconds
+            )
+        return TaskResult(predictions=predictions(task), seconds={"adapt": self._seconds}, worker_seconds=self._seconds)
 
 
 def predictions(task: EvalTask) -> Predictions:

@@ -95,7 +95,7 @@ class Trials:
         keys = TaskKeys(self._worker.model_info(), plan.datasets_by_key())
         executor = LocalExecutor(self._worker, keys, self._store)
         result, _ = run_trial(plan, self._space.resolve(point), SPLIT, executor)
-        self.seconds.append(result.device_seconds)
+        self.seconds.append(result.worker_seconds)
         return [result.average[metric] for metric in METRICS]
 
 

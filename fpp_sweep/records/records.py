@@ -83,7 +83,7 @@ class SplitResult:
     deviation: Values  # metric -> standard deviation over seeds of the average; empty for one seed
     samples: Count  # images, over datasets; each once
     seconds: Seconds  # by stage, summed over workers; cached results cost 0
-    device_seconds: Number  # seconds that workers were held for the trial
+    worker_seconds: Number  # seconds that workers spent on the trial
     # the datasets' numbers for each of several seeds, by its digits
     by_seed: Mapping[str, Mapping[Name, Values]] = field(default_factory=dict)
     # dataset -> stage -> seconds when the result was computed, for this or another trial; the mean over seeds
@@ -115,10 +115,10 @@ class TrialRecord:
     constraints: Mapping[str, Number] = field(default_factory=dict)  # by name; holds where <= 0
     attempt: Whole = 1
     # the next three describe a trial that was stopped early, also after it is run to its end: the values that the study
-    # has of it, the share of the images that they rest on, and the seconds that workers were held for it until then
+    # has of it, the share of the images that they rest on, and the seconds that workers spent on it until then
     estimate: Sequence[Number] | None = None
     fidelity: Number = 1.0
-    held: Number = 0.0
+    seconds_without_result: Number = 0.0
     generation: Whole | None = None  # generation of NSGA-II
 
     @property

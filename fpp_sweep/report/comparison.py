@@ -43,7 +43,7 @@ class ComparedSweep:
     sweep: LoadedSweep
     front: Front
     attainment: Attainment | None
-    seconds: Sequence[float]  # workers were held so long until each trial of the front had ended
+    seconds: Sequence[float]  # worker seconds until each trial of the front had ended
 
     @property
     def label(self) -> str:

@@ -37,7 +37,7 @@ def comparison_figure(comparison: SweepComparison) -> StaticFigure:
             draw_front(axes, panel)
         for sweep, color, _ in _styled(comparison):
             cost_axes.step(sweep.seconds, sweep.volumes, where="post", color=color)
-        cost_axes.set_xlabel("seconds that workers were held")
+        cost_axes.set_xlabel("worker seconds")
         cost_axes.set_ylabel("hypervolume")
 
     caption = f"{comparison.info.name}: trials, their fronts, and the fronts of 10 to 90 % of the resamples."

@@ -106,13 +106,13 @@ class LoadedSweep:
         return None
 
     def seconds_until(self, time: float) -> float:
-        """Return how long workers were held for the search until a time, including trials that were stopped early."""
+        """Return the seconds that workers spent on the search until a time, trials that were stopped early included."""
         seconds = []
         for record in self.records:
             if record.kind == "trial" and (record.finished or math.inf) <= time:
-                seconds.append(record.held)
+                seconds.append(record.seconds_without_result)
                 if self.info.search_split in record.results:
-                    seconds.append(record.results[self.info.search_split].device_seconds)
+                    seconds.append(record.results[self.info.search_split].worker_seconds)
         return math.fsum(seconds)
 
 

@@ -193,12 +193,12 @@ def cost_sentences(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]
         if record.finished is not None and record.state != "interrupted":
             n_ended[record.kind] += 1
             last = max(last, record.finished)
-            seconds += record.held
+            seconds += record.seconds_without_result
             for result in record.results.values():
-                seconds += result.device_seconds
+                seconds += result.worker_seconds
     elapsed = (info.finished or last) - info.created
     trials = plural(n_ended.total(), "trial")
-    sentences = [f"{seconds / 3600:.2f} device hours for {trials}, including baselines, in {duration(elapsed)}."]
+    sentences = [f"{seconds / 3600:.2f} worker hours for {trials}, including baselines, in {duration(elapsed)}."]
     search = as_mapping(info.space.get("search", {}))
     n_trials = n_ended["trial"]
     if info.finished is None and n_trials and is_number(search.get("trials")):
@@ -206,7 +206,7 @@ def cost_sentences(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]
         hours = n_left / n_trials * seconds / 3600
         time_left = duration(n_left / n_trials * elapsed)
         sentences.append(
-            f"Left: {n_left} of {search['trials']} trials, about {hours:.2f} device hours and {time_left} at this rate."
+            f"Left: {n_left} of {search['trials']} trials, about {hours:.2f} worker hours and {time_left} at this rate."
         )
     budgets = []
     for key in ("trials", "wall_clock", "gpu_hours"):

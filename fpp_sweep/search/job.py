@@ -51,17 +51,17 @@ class LoggingExecutor:
     log: Path
     folder: SweepFolder
     trial: str
-    held: list[float] = field(default_factory=list)  # seconds of worker time that each result took
+    worker_seconds: list[float] = field(default_factory=list)  # of each result
 
     def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
         """See trial.Executor."""
         self._raise_if_stopped()
         with closing(self.executor.results(tasks, order)) as results:
             for task, result in results:
-                self.held.append(result.held)
+                self.worker_seconds.append(result.worker_seconds)
                 origin = "cached"
-                if result.held:  # a worker computed the result for this trial
-                    origin = f"{result.held:.3f} s, {result.worker}"
+                if result.worker_seconds:  # a worker computed the result for this trial
+                    origin = f"{result.worker_seconds:.3f} s, {result.worker}"
                 write_line(self.log, f"{task.title}: {origin}")
                 for text in result.notes:
                     write_line(self.log, f"note: {text}")
@@ -92,14 +92,14 @@ def run_job(context: TrialContext, name: str, split: str, order: int) -> None:
         write_line(log, f"{name} is interrupted on {split}: {error}")
         raise
     except TrialStopped as stop:
-        record = ended_early(_with_held(record, executor), split, "stopped", str(stop))
+        record = ended_early(_with_worker_time(record, executor), split, "stopped", str(stop))
         outcome = str(stop)
         if isinstance(policy, RacePolicy):
             record = policy.with_estimate(record)
     except Exception as error:
         failure = TaskFailed.of(error)
         outcome, details = failure.reason, failure.details
-        record = ended_early(_with_held(record, executor), split, "failed", outcome, details)
+        record = ended_early(_with_worker_time(record, executor), split, "failed", outcome, details)
     folder.write_trial(record)
     write_line(log, f"{name} has ended on {split}: {outcome}", details)
 
@@ -140,9 +140,9 @@ def _policy(context: TrialContext, record: TrialRecord, split: str) -> StoppingP
     return RacePolicy(rules, context.folder, record)
 
 
-def _with_held(record: TrialRecord, executor: LoggingExecutor) -> TrialRecord:
+def _with_worker_time(record: TrialRecord, executor: LoggingExecutor) -> TrialRecord:
     """Add worker time to a record that gets no result; else the time is in the result."""
-    return replace(record, held=record.held + math.fsum(executor.held))
+    return replace(record, seconds_without_result=record.seconds_without_result + math.fsum(executor.worker_seconds))
 
 
 def _on_split(split: str) -> str:

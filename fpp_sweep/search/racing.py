@@ -503,8 +503,8 @@ def savings(records: Sequence[TrialRecord], split: str) -> str:
             finished.append(record)
         if record.state == "stopped" and record.estimate is not None:
             stopped.append(record)
-        spent += record.held
-        spent += math.fsum(result.device_seconds for result in record.results.values())
+        spent += record.seconds_without_result
+        spent += math.fsum(result.worker_seconds for result in record.results.values())
     if not finished or not stopped:
         return "no trial was stopped early; nothing was saved"
     skipped = math.fsum(1 - record.fidelity for record in stopped)  # in trials
@@ -514,7 +514,7 @@ def savings(records: Sequence[TrialRecord], split: str) -> str:
     share_of_all = saved_seconds / max(spent + saved_seconds, 1e-9)
     return (
         f"{len(stopped)} of {ended} trials stopped early; that saved {skipped / ended:.0%} of adaptation, "
-        f"{share_of_all:.0%} of all device time (pretraining is not saved)"
+        f"{share_of_all:.0%} of all worker time (pretraining is not saved)"
     )
 
 

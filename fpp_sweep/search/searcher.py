@@ -377,12 +377,13 @@ class SweepSearcher(Searcher):
         return None
 
     def gpu_hours(self) -> float:
-        """Return the hours for which workers held GPUs; on CPUs, the hours of workers."""
-        held_seconds = 0.0
+        """Return the hours of workers, times the GPUs of each; on CPUs, the hours of workers."""
+        worker_seconds = 0.0
         for record in self._records.values():
-            device_seconds = [result.device_seconds for result in record.results.values()]
-            held_seconds += record.held + sum(device_seconds)
-        return held_seconds * (self._gpus or 1) / 3600
+            worker_seconds += record.seconds_without_result
+            for result in record.results.values():
+                worker_seconds += result.worker_seconds
+        return worker_seconds * (self._gpus or 1) / 3600
 
     def _next_trial(self) -> str:
         """Return the name of the next trial; its record is written if it has none."""

@@ -518,7 +518,7 @@ _METRIC_ROWS = (
     _on_request("fisher_rao_root", "F-R root", "product", "the root of `fisher_rao`"),
     *chain.from_iterable(_conformal(column) for column in CONFORMAL),
     _cost("seconds", "seconds", "seconds of work that a trial took, over all workers"),
-    _cost("device_seconds", "device s", "seconds that workers were held for a trial"),
+    _cost("worker_seconds", "worker s", "seconds that workers spent on a trial"),
 )
 
 # ------------------------------------------------------------ the tables

@@ -413,7 +413,7 @@ def _estimates(info: SweepInfo, record: TrialRecord, estimate: Sequence[float]) 
 
 
 def _durations(record: TrialRecord, result: SplitResult) -> dict[str, float]:
-    durations = {"device_seconds": result.device_seconds}
+    durations = {"worker_seconds": result.worker_seconds}
     if record.finished is not None:
         durations["seconds"] = record.finished - record.started
     return durations
@@ -495,17 +495,17 @@ def _sweep_curves(info: SweepInfo, records: Sequence[TrialRecord], front: FrontD
     points: list[Point] = []
     counts = {"complete": 0, "failed": 0}  # stopped trials are counted from the first one on
     best: dict[str, float] = {}
-    device_seconds = 0.0
+    worker_seconds = 0.0
     end_times: list[float] = []
     for record in _in_order_of_end(records):
-        device_seconds += record.held + _device_seconds(info, record)
+        worker_seconds += record.seconds_without_result + _worker_seconds(info, record)
         if record.kind == "baseline":
             continue
         counts[record.state] = counts.get(record.state, 0) + 1
         end_times.append(record.finished or 0.0)
         best |= _improved(info, record, best)
         values = {f"trials_{state}": float(count) for state, count in counts.items()}
-        values["device_hours"] = device_seconds / 3600
+        values["worker_hours"] = worker_seconds / 3600
         values |= {f"best/{metric}": value for metric, value in best.items()}
         points += [_point(key, value, len(end_times), end_times[-1]) for key, value in values.items()]
     for finished, volume in front.hypervolume:
@@ -520,9 +520,9 @@ def _in_order_of_end(records: Iterable[TrialRecord]) -> list[TrialRecord]:
     return sorted(ended, key=lambda record: (record.finished, record.name))
 
 
-def _device_seconds(info: SweepInfo, record: TrialRecord) -> float:
+def _worker_seconds(info: SweepInfo, record: TrialRecord) -> float:
     result = record.results.get(info.search_split)
-    return 0.0 if result is None else result.device_seconds
+    return 0.0 if result is None else result.worker_seconds
 
 
 def _point(key: str, value: float, step: int, seconds: float) -> Point:

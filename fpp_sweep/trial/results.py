@@ -35,7 +35,7 @@ class TaskResult:
     spent: Mapping[str, float] = field(default_factory=dict)  # by stage, when the result was computed
     features: Mapping[str, float] = field(default_factory=dict)  # image features: `images`, and seconds by step
     device: str = ""  # the device that computed the result
-    held: float = 0.0  # seconds of worker time
+    worker_seconds: float = 0.0  # from the start of the task to its end
     worker: str = ""  # the worker that computed the result in this run
     adapters: tuple[str, ...] = ()  # keys of the adapters that the worker holds afterwards
     notes: tuple[str, ...] = ()  # the worker's sentences for the user
@@ -48,7 +48,7 @@ class TaskResult:
             for name in columns:
                 kept_columns[name] = predictions.columns[name]
             predictions = replace(predictions, columns=kept_columns)
-        return replace(self, predictions=predictions, seconds={}, features={}, held=0.0, notes=())
+        return replace(self, predictions=predictions, seconds={}, features={}, worker_seconds=0.0, notes=())
 
 
 class TaskFailed(Exception):

@@ -430,7 +430,7 @@ def summarize(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> 
         deviation=deviation,
         samples=samples,
         seconds=sum_by_stage([result.seconds for result in done]),
-        device_seconds=math.fsum(result.held for result in done),
+        worker_seconds=math.fsum(result.worker_seconds for result in done),
         features=sum_by_stage([result.features for result in done]),
         by_seed=by_seed,
         notes=_map_problems(datasets),
@@ -501,8 +501,8 @@ def measured_value(result: SplitResult, metric: str) -> float:
     Raise InputError for a metric that was not measured, and FloatingPointError for a value that is not finite.
     """
     name, slash, dataset = metric.partition("/")
-    if name == "device_seconds":
-        return result.device_seconds
+    if name == "worker_seconds":
+        return result.worker_seconds
     if not catalogue.metric(name).of_dataset:  # `seconds`, the other cost of a trial
         return math.fsum(result.seconds.values())
     values = result.average

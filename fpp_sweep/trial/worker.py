@@ -116,7 +116,7 @@ class Worker:
             result,
             spent=result.seconds,
             device=self.model.device_name,
-            held=perf_counter() - began,
+            worker_seconds=perf_counter() - began,
             worker=worker,
             adapters=tuple(self._adapters),
             notes=(*result.notes, *self.model.compile_notes, *self._plugins.take_notes()),

@@ -172,7 +172,7 @@ class RayWorker:
         if isinstance(result, TaskFailed):
             write_line(self._log, f"{label}: {result.reason}", result.details)
         else:
-            write_line(self._log, f"{label}: {result.held:.3f} s")
+            write_line(self._log, f"{label}: {result.worker_seconds:.3f} s")
         return result
 
     async def wait_until_unavailable(self) -> Unavailable:

@@ -133,7 +133,7 @@ class TaskScheduler:
         if order == pending.payer:
             return result
         self._counts.cached += 1
-        return replace(result, seconds={}, held=0.0)
+        return replace(result, seconds={}, worker_seconds=0.0)
 
     def _add(self, task: Task, key: str, order: int, arrival: int) -> PendingTask:
         """Add a task and begin its lookup. The task goes on as long as any trial waits, even if the first one stops."""
@@ -381,7 +381,7 @@ class TaskScheduler:
 
     async def _store_result(self, worker: WorkerHandle, pending: PendingTask, result: TaskResult) -> None:
         """Write a result to disk, count the work, and settle the task."""
-        self._counts.held += result.held
+        self._counts.worker_seconds += result.worker_seconds
         self._worker_notes.update(dict.fromkeys(result.notes))
         await self._writing.run(self.store.put, pending.key, result)
         self._assignment.record_success(worker, pending, result.adapters)

@@ -25,7 +25,7 @@ class WorkCounts:
     done: int = 0  # tasks computed
     cached: int = 0  # results that needed no work
     images: int = 0  # images adapted to
-    held: float = 0.0  # seconds of worker time
+    worker_seconds: float = 0.0
 
     def __add__(self, other: WorkCounts) -> WorkCounts:
         return WorkCounts(
@@ -35,7 +35,7 @@ class WorkCounts:
             done=self.done + other.done,
             cached=self.cached + other.cached,
             images=self.images + other.images,
-            held=self.held + other.held,
+            worker_seconds=self.worker_seconds + other.worker_seconds,
         )
 
 

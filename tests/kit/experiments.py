@@ -27,7 +27,7 @@ def two_seed_result(datasets, numbers, costs=None):
         deviation={},
         samples=10,
         seconds={},
-        device_seconds=1.0,
+        worker_seconds=1.0,
         by_seed=by_seed,
         costs=costs or {},
     )

@@ -50,7 +50,7 @@ def split_result(accuracy=70.0, ece=5.0, *, datasets=DATASETS, seeds=2):
         deviation={"accuracy": 0.31, "ece": 0.12, "nll": 0.004} if seeds > 1 else {},
         samples=200 * len(datasets),
         seconds={"pretrain": 20.0, "evaluate": 25.0},
-        device_seconds=45.0,
+        worker_seconds=45.0,
     )
 
 

@@ -178,8 +178,8 @@ async def succeed(worker: FakeWorker, task: Any) -> TaskResult:
     await asyncio.sleep(WORK)
     title, adapters = task.title.encode(), tuple(worker.adapters)
     if isinstance(task, PretrainTask):
-        return TaskResult(prompt=title, seconds={"pretrain": 2.0}, held=2.5, adapters=adapters)
-    return TaskResult(state=title, seconds={"adapt": 1.0}, held=1.5, adapters=adapters)
+        return TaskResult(prompt=title, seconds={"pretrain": 2.0}, worker_seconds=2.5, adapters=adapters)
+    return TaskResult(state=title, seconds={"adapt": 1.0}, worker_seconds=1.5, adapters=adapters)
 
 
 async def die(worker: FakeWorker, task: Any) -> Any:

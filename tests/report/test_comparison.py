@@ -17,11 +17,12 @@ from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE, is_deterministic
 from fpp_sweep.report.comparison import compare_sweeps, hypervolume_corner
-from fpp_sweep.report.comparison_view import _cost_notes
+from fpp_sweep.report.comparison_view import _attainment_cell, _cost_notes
 from fpp_sweep.report.formatting import format_interval
 from fpp_sweep.report.shared_images import MeasuredImages
 from fpp_sweep.report.trial_comparison import _shared_metrics, compare_trials
 from fpp_sweep.space.objectives import Objective
+from fpp_sweep.statistics.attainment import Attainment
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, metric_value, to_bytes
 from fpp_sweep.statistics.bootstrap import sample_split
 from fpp_sweep.statistics.paired import compare as compare_pairs
@@ -112,11 +113,24 @@ def test_the_union_of_two_sweeps_has_their_own_numbers(sweeps):
 
 def test_the_cost_of_a_search_includes_trials_that_were_stopped_early(sweeps):
     far = sweeps["far"]
-    lost = replace(failed(1), name="trial-0001", state="stopped", estimate=(60.0, 9.0), held=5.0, reason="beaten")
+    lost = replace(
+        failed(1), name="trial-0001", state="stopped", estimate=(60.0, 9.0), seconds_without_result=5.0, reason="beaten"
+    )
     far.write_trial(replace(lost, finished=far.trial("trial-0003").finished - 0.5))
     comparison = compare_by_name(sweeps, "far", "better")
     assert [list(sweep.seconds) for sweep in comparison.sweeps] == [[45.0, 95.0], [45.0, 90.0]]
     assert "far/trial-0001" not in [record.name for record in comparison.statistics.front.finished]
+
+
+def test_a_position_that_few_resamples_reach_has_a_dash():
+    reached = Attainment(
+        positions=np.array([60.0, 70.0]),
+        best=np.array([2.0, 3.0]),
+        median=np.array([4.0, 5.0]),
+        worst=np.array([6.0, np.inf]),
+    )
+    cells = [_attainment_cell("ece", reached, index) for index in (0, 1)]
+    assert [(cell.text, cell.interval) for cell in cells] == [("4.00", "[2.00, 6.00]"), ("5.00", "[3.00, -]")]
 
 
 def test_a_note_names_the_sweeps_whose_costs_are_too_small_because_of_cached_results(sweeps):

@@ -20,6 +20,7 @@ from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.reliability import write_reliability
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.plots import front_plots, without_outliers
+from fpp_sweep.report.settings_plots import color_axis
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.statistics.block_stats import BlockStats, to_bytes
 from tests.kit.records import (
@@ -229,6 +230,12 @@ def test_parallel_coordinates_slices_and_heat_map_can_show_every_metric(folder):
         figures["parallel"]["choices"][name]["traces"][0]["line"]["reversescale"] for name in ("accuracy", "ece")
     ] == [False, True]
     assert len({json.dumps(choice) for choice in figures["slice-0"]["choices"].values()}) == len(metrics)
+
+
+@pytest.mark.parametrize(("metric", "is_reversed"), [("accuracy", False), ("ece", True)])
+def test_the_better_end_of_a_scale_of_colours_is_the_same_for_every_metric(metric, is_reversed):
+    axis = color_axis(sweep_info(), metric, [1.0, 2.0], np.array([False, False]))
+    assert axis == {"color": [1.0, 2.0], "cmin": 1.0, "cmax": 2.0, "reversescale": is_reversed}
 
 
 def test_the_range_of_a_slice_leaves_out_outliers(tmp_path):

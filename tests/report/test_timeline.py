@@ -23,7 +23,7 @@ RECORDS = [baseline("tpt", 69.0, 9.8), trial(0), trial(1)]
 def test_the_budget_is_named_with_the_reason_for_the_end(search, end_reason, sentence):
     info = sweep_info(space={"search": search}, end_reason=end_reason)
     sentences = cost_sentences(info, RECORDS)
-    assert sentences[0].startswith("0.05 device hours for 3 trials, including baselines, in ")
+    assert sentences[0].startswith("0.05 worker hours for 3 trials, including baselines, in ")
     assert sentences[1:] == ([sentence] if sentence else [])
 
 

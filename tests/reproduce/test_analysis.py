@@ -46,6 +46,7 @@ def test_findings_are_written_as_markdown_and_csv(tmp_path, monkeypatch):
     assert "a step" in (report / "table.md").read_text()
     with (report / "table.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [list(row) for row in finding_rows([FOUND])]
+    assert b"\r" not in (report / "table.csv").read_bytes()
 
 
 def test_the_papers_stand_in_for_entropy_explains_it_for_uniform_views_only():

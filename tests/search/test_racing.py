@@ -479,7 +479,7 @@ def test_a_trial_that_is_beaten_is_stopped_and_reported_as_an_estimate(raced_swe
     assert not {record.name for record in raced_sweep.searcher.front()} & set(names_of_stopped_trials(raced_sweep))
     line = savings(list(raced_sweep.records().values()), "val")
     assert line.startswith("3 of 6 trials stopped early; that saved 33% of adaptation, ")
-    assert raced_sweep.searcher.gpu_hours() * 3600 > sum(record.held for record in losers) > 0
+    assert raced_sweep.searcher.gpu_hours() * 3600 > sum(record.seconds_without_result for record in losers) > 0
 
 
 def names_of_stopped_trials(sweep):
@@ -712,7 +712,7 @@ def test_a_killed_and_resumed_race_makes_the_decisions_of_an_undisturbed_one(rac
     later = Sweep(tmp_path / "sweep", worker).run()
     assert later.decisions() == raced_sweep.decisions()
     assert later.study_trials() == raced_sweep.study_trials()
-    fields_that_differ = {"started": 0, "finished": 0, "attempt": 0, "held": 0, "results": {}}
+    fields_that_differ = {"started": 0, "finished": 0, "attempt": 0, "seconds_without_result": 0, "results": {}}
     for name, record in later.records().items():
         undisturbed = raced_sweep.records()[name]
         assert replace(record, **fields_that_differ) == replace(undisturbed, **fields_that_differ)
@@ -728,7 +728,11 @@ def test_continue_trials_finishes_a_stopped_trial(raced_sweep, worker, tmp_path)
     # if the driver dies now, the next one continues the trial
     later = Sweep(path, worker).run()
     record = later.folder.trial("trial-0003")
-    assert (record.state, record.estimate, record.held) == ("complete", before.estimate, before.held)
+    assert (record.state, record.estimate, record.seconds_without_result) == (
+        "complete",
+        before.estimate,
+        before.seconds_without_result,
+    )
     assert record.values != before.estimate
     assert (later.searcher.progress.stopped, later.searcher.progress.finished) == (2, 4)
     assert later.study_trials() == raced_sweep.study_trials()  # the study keeps the values that were reported first
@@ -745,11 +749,13 @@ def test_continue_trials_finishes_a_stopped_trial(raced_sweep, worker, tmp_path)
 def test_savings_are_a_share_of_the_device_time_of_all_trials():
     """Two trials of 100 s, 40 s of which adapt, and one that was stopped halfway after 30 s: 20 of 250 s are saved."""
     costs = {"scenes": {"adapt": 40.0}}
-    result = replace(split_result(60.0, 10.0), device_seconds=100.0, costs=costs)
+    result = replace(split_result(60.0, 10.0), worker_seconds=100.0, costs=costs)
     whole = [replace(trial(number), results={"val": result}) for number in range(2)]
-    stopped = replace(trial(2), state="stopped", results={}, held=30.0, fidelity=0.5, estimate=[60.0, 10.0])
+    stopped = replace(
+        trial(2), state="stopped", results={}, seconds_without_result=30.0, fidelity=0.5, estimate=[60.0, 10.0]
+    )
     line = savings([*whole, stopped], "val")
-    assert line.startswith("1 of 3 trials stopped early; that saved 17% of adaptation, 8% of all device time")
+    assert line.startswith("1 of 3 trials stopped early; that saved 17% of adaptation, 8% of all worker time")
 
 
 @pytest.mark.parametrize("name", ["trial-0001", "trial-0099", f"baseline-{PLAIN}"])

@@ -69,7 +69,7 @@ class Sweep:
         if reason:
             self.folder.write_trial(replace(record, state="failed", reason=reason, finished=record.started + 1))
         elif not error:
-            result = replace(split_result(accuracy, ece), device_seconds=3600.0)
+            result = replace(split_result(accuracy, ece), worker_seconds=3600.0)
             record = replace(record, results={**record.results, job["split"]: result})
             if job["split"] == "val":
                 record = replace(record, state="complete", values=[accuracy, ece], finished=record.started + 1)
@@ -410,10 +410,16 @@ def test_a_search_ends_when_its_front_has_not_moved(tmp_path, values, trials, wh
 # ------------------------------------------------------------ trials in flight, stopped trials and second drivers
 
 
-def stop_trial(sweep, trial, job, held=0.0):
+def stop_trial(sweep, trial, job, seconds=0.0):
     """End a trial as `steer stop` or a race does."""
     record = sweep.folder.trial(job["name"])
-    stopped = replace(record, state="stopped", reason="stopped by `steer`", held=held, finished=record.started + 1)
+    stopped = replace(
+        record,
+        state="stopped",
+        reason="stopped by `steer`",
+        seconds_without_result=seconds,
+        finished=record.started + 1,
+    )
     sweep.folder.write_trial(stopped)
     sweep.searcher.on_trial_complete(trial, {"pid": 1}, False)
 
@@ -431,7 +437,7 @@ def test_worker_time_of_stopped_trials_counts_as_gpu_hours(tmp_path):
     options = ["search.gpu_hours=1", "search.trials=null", "search.concurrency=1", "work.baselines=[]"]
     sweep = Sweep(tmp_path / "sweep", *options, gpus=1.0)
     job, trial = sweep.ask()
-    stop_trial(sweep, trial, job, held=3600.0)
+    stop_trial(sweep, trial, job, seconds=3600.0)
     assert sweep.searcher.gpu_hours() == 1.0
     assert sweep.ask()[0] == Searcher.FINISHED
     assert sweep.searcher.why_stopped == "1 GPU-hours used up"
@@ -447,7 +453,7 @@ def recorded(folder, **changes):
 
 def test_worker_time_of_failed_trials_counts_as_gpu_hours(tmp_path, monkeypatch):
     def fail_after_an_hour(plan, config, split, executor, **_):
-        executor.held.append(3600.0)
+        executor.worker_seconds.append(3600.0)
         raise ValueError("the last task fails")
 
     options = ["search.gpu_hours=1", "search.trials=null", "search.concurrency=1", "work.baselines=[]"]

@@ -20,7 +20,7 @@ from fpp_sweep.workers.status import SchedulerStatus, StatusPoller, WorkCounts
 from tests.kit.records import baseline, running, split_result, sweep_info, trial
 from tests.kit.spaces import small_space
 
-COUNTS = WorkCounts(loads=2, lost=1, executions=8, done=7, cached=5, images=70, held=9.0)
+COUNTS = WorkCounts(loads=2, lost=1, executions=8, done=7, cached=5, images=70, worker_seconds=9.0)
 STATUS = SchedulerStatus(scheduler="first", workers=2, pids=(1, 2), counts=COUNTS)
 
 

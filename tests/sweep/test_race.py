@@ -35,7 +35,7 @@ def read_decisions(sweep):
 
 def comparable_records(sweep):
     """Return the records without the fields that differ between runs, such as times."""
-    fields_that_differ = {"started": 0.0, "finished": None, "attempt": 1, "held": 0.0, "results": {}}
+    fields_that_differ = {"started": 0.0, "finished": None, "attempt": 1, "seconds_without_result": 0.0, "results": {}}
     return [replace(record, **fields_that_differ) for record in sweep.trials()]
 
 

@@ -153,7 +153,7 @@ def test_averages_and_datasets_have_a_metric_each_and_test_has_a_prefix():
     assert metrics["ece/textures"] == split_result(55.0, 10.1).datasets["textures"]["ece"]
     assert metrics["test/ece"] == pytest.approx(split_result(54.0, 10.8).average["ece"])
     assert metrics["seconds"] == 50.0
-    assert metrics["device_seconds"] == 45.0
+    assert metrics["worker_seconds"] == 45.0
 
 
 def test_the_time_of_a_trials_metrics_is_the_time_of_its_end():
@@ -278,7 +278,7 @@ def test_curves_count_the_trials_that_ended_in_the_order_of_their_ends():
     run = sweep_run(INFO, records, FRONT)
     assert curves(run)["trials_complete"] == [(1, 1), (2, 1), (3, 2)]
     assert curves(run)["trials_failed"] == [(1, 0), (2, 1), (3, 1)]
-    assert curves(run)["device_hours"] == [(1, 0.0125), (2, 0.0125), (3, 0.025)]
+    assert curves(run)["worker_hours"] == [(1, 0.0125), (2, 0.0125), (3, 0.025)]
     assert curves(run)["hypervolume"] == [(1, 10.0), (3, 12.5)]
     ended = {1: CREATED + 50, 2: CREATED + 65, 3: CREATED + 170}  # the second trial to end failed after five seconds
     assert {(point.step, point.time) for point in run.curves} == {
@@ -286,10 +286,10 @@ def test_curves_count_the_trials_that_ended_in_the_order_of_their_ends():
     }
 
 
-def test_device_hours_include_stopped_trials():
-    raced = replace(failed(0), state="stopped", held=3600.0)
-    later = replace(trial(1), held=1800.0)
-    assert curves(sweep_run(INFO, [raced, later]))["device_hours"] == [(1, 1.0), (2, 1.5125)]
+def test_worker_hours_include_stopped_trials():
+    raced = replace(failed(0), state="stopped", seconds_without_result=3600.0)
+    later = replace(trial(1), seconds_without_result=1800.0)
+    assert curves(sweep_run(INFO, [raced, later]))["worker_hours"] == [(1, 1.0), (2, 1.5125)]
 
 
 def test_the_sweeps_run_has_the_best_values_so_far_and_the_searched_ranges():

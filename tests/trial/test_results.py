@@ -23,7 +23,7 @@ RESULT = TaskResult(
     state=b"where the stream is",
     skipped=SKIPPED,
     seconds={"adapt": 3.0},
-    held=4.0,
+    worker_seconds=4.0,
     adapters=("one",),
 )
 
@@ -127,7 +127,7 @@ def test_a_stored_result_has_no_cost(tmp_path):
     found = store.get("ab12")
     assert same_predictions(found.predictions, RESULT.predictions)
     assert (found.state, found.skipped) == (RESULT.state, RESULT.skipped)
-    assert (dict(found.seconds), found.held, found.adapters) == ({}, 0.0, ())
+    assert (dict(found.seconds), found.worker_seconds, found.adapters) == ({}, 0.0, ())
     assert store.get("ab13") is None
 
 
@@ -215,10 +215,10 @@ def test_a_result_is_replaced_atomically(tmp_path):
 
 def test_a_cached_result_has_no_cost():
     computed = TaskResult(
-        seconds={"adapt": 1.0}, spent={"adapt": 1.0}, features={"images": 3.0, "tower": 0.5}, held=2.0
+        seconds={"adapt": 1.0}, spent={"adapt": 1.0}, features={"images": 3.0, "tower": 0.5}, worker_seconds=2.0
     )
     cached = computed.from_cache(())
-    assert (cached.seconds, cached.features, cached.held) == ({}, {}, 0.0)
+    assert (cached.seconds, cached.features, cached.worker_seconds) == ({}, {}, 0.0)
     assert cached.spent == computed.spent
 
 

@@ -93,7 +93,7 @@ def test_a_stopped_trial_is_recorded_everywhere_and_not_restarted(worker, tmp_pa
     assert (record.name, record.state, record.reason, record.details) == ("trial-0000", "stopped", REASON, "")
     assert (record.values, record.results) == (None, {})
     assert record.finished >= record.started
-    assert record.held > 0
+    assert record.seconds_without_result > 0
     assert sweep.states == ["PRUNED" if reported else "RUNNING"]
     assert [path.name for path in sweep.folder.artifacts("trial-0000").iterdir()] == ["log.txt"]
 

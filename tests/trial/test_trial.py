@@ -145,8 +145,8 @@ def test_a_trial_is_charged_for_computed_and_not_for_cached_results(small, tmp_p
         other, _ = run_trial(plan, CONFIGS["pretrained"].replace({"method": OTPT}), "val", executor, order=3)
     assert set(paid.seconds) == {"pretrain", "features", "adapt"}
     assert min(paid.seconds.values()) > 0
-    assert paid.device_seconds >= sum(paid.seconds.values()) * 0.99
-    assert (dict(again.seconds), again.device_seconds, dict(again.features)) == ({}, 0.0, {})
+    assert paid.worker_seconds >= sum(paid.seconds.values()) * 0.99
+    assert (dict(again.seconds), again.worker_seconds, dict(again.features)) == ({}, 0.0, {})
     assert again.average == paid.average
     assert set(other.seconds) == {"features", "adapt"}  # its prompt is the cached one
 
@@ -400,11 +400,14 @@ def test_a_summary_counts_each_image_once_over_all_seeds():
         for seed in (0, 1, 2)
         for name, size in (("dtd", 40), ("pets", 25))
     ]
-    done = [TaskResult(seconds={"adapt": 1.5, "features": 1.0}, held=4.0), TaskResult(seconds={"adapt": 2.0}, held=3.0)]
+    done = [
+        TaskResult(seconds={"adapt": 1.5, "features": 1.0}, worker_seconds=4.0),
+        TaskResult(seconds={"adapt": 2.0}, worker_seconds=3.0),
+    ]
     found = summarize(parts, done)
     assert found.samples == 65
     assert dict(found.seconds) == {"adapt": 3.5, "features": 1.0}
-    assert found.device_seconds == 7.0
+    assert found.worker_seconds == 7.0
     assert set(found.deviation) == set(found.average)
 
 
@@ -435,7 +438,7 @@ MEASURED = SplitResult(
     deviation={},
     samples=100,
     seconds={"adapt": 3.5, "features": 1.0},
-    device_seconds=7.0,
+    worker_seconds=7.0,
 )
 
 
@@ -447,7 +450,7 @@ MEASURED = SplitResult(
         ("ece/pets", 3.0),
         ("accuracy/dtd", 44.0),
         ("seconds", 4.5),
-        ("device_seconds", 7.0),
+        ("worker_seconds", 7.0),
     ],
 )
 def test_an_objective_is_an_average_a_datasets_value_or_a_cost(metric, value):

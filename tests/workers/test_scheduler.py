@@ -72,8 +72,8 @@ async def test_a_cached_result_needs_no_worker(start):
     later = start(wanted=0)
     results = await later.results(tasks)
     assert titles_in(results) == titles(tasks)
-    assert [(dict(result.seconds), result.held) for result in results] == [({}, 0.0)] * 3
-    assert (later.counts.executions, later.counts.cached, later.counts.held) == (0, 3, 0.0)
+    assert [(dict(result.seconds), result.worker_seconds) for result in results] == [({}, 0.0)] * 3
+    assert (later.counts.executions, later.counts.cached, later.counts.worker_seconds) == (0, 3, 0.0)
 
 
 async def test_a_damaged_result_on_disk_is_computed_again(start, tmp_path):
@@ -704,7 +704,7 @@ async def test_a_full_disk_is_a_machine_error_and_keeps_the_worker(start, tmp_pa
     assert titles_in(await harness.results(shards(1), 2)) == titles(shards(1))
     status = harness.status
     assert (status.counts.loads, status.counts.lost, status.counts.executions, status.counts.done) == (1, 0, 2, 1)
-    assert status.counts.held == 3.0  # the worker's time counts for both executions
+    assert status.counts.worker_seconds == 3.0  # the worker's time counts for both executions
 
 
 async def test_a_prompt_that_cannot_be_stored_fails_the_shards_that_wait_for_it(start, tmp_path):
@@ -730,7 +730,7 @@ def charges(results):
     for result in results:
         for stage, value in result.seconds.items():
             total[stage] = total.get(stage, 0.0) + value
-    return total, sum(result.held for result in results)
+    return total, sum(result.worker_seconds for result in results)
 
 
 async def test_the_first_trial_that_requests_a_task_is_charged_once(start, chain):
@@ -741,7 +741,7 @@ async def test_the_first_trial_that_requests_a_task_is_charged_once(start, chain
     later = await harness.results(tasks, 3)
     assert charges(together[0]) == ({"adapt": 3.0, "pretrain": 2.0}, 7.0)
     assert charges(together[1]) == charges(later) == no_charge
-    assert harness.counts.held == 7.0
+    assert harness.counts.worker_seconds == 7.0
 
 
 async def test_a_retried_task_is_charged_once(start):
