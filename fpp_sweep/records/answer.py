@@ -231,9 +231,9 @@ def _answer(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]
     differences = _differences(samples, finalists, _names_of(baselines), tested_metrics)
     if tested_metrics and finalists and baselines and not differences:
         return Answer(reason=f"{min(samples.images.values())} images of a dataset are too few for any test")
-    seeds_unknown = _seeds_are_unknown(splits[split], finalists, tested_metrics)
+    of_known_seeds = _of_known_seeds(splits[split], finalists, tested_metrics)
     recommended, kind, reason = _recommendation(
-        info, split, list(differences.values()), finalists, baselines, seeds_unknown=seeds_unknown
+        info, split, list(differences.values()), finalists, baselines, of_known_seeds
     )
     return Answer(
         metrics=tuple(tested_metrics),
@@ -243,7 +243,7 @@ def _answer(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]
         split=split,
         images=samples.images,
         seeds=_max_seeds(samples, finalists),
-        seeds_unknown=seeds_unknown,
+        seeds_unknown=bool(finalists) and not of_known_seeds,
         differences=differences,
         recommended=recommended,
         recommended_kind=kind,
@@ -271,17 +271,19 @@ def _recommendation(
     differences: Sequence[Difference],
     finalists: Sequence[str],
     baselines: Sequence[TrialRecord],
-    *,
-    seeds_unknown: bool,
+    of_known_seeds: Sequence[str],
 ) -> tuple[str | None, Literal["trial", "baseline"] | None, str]:
-    """Return the name of the recommended finalist, else of the best baseline; its kind; and the reason."""
+    """Return the name of the recommended finalist, else of the best baseline; its kind; and the reason.
+
+    Only finalists `of_known_seeds` may be recommended: the one seed of another may be a lucky one.
+    """
     tested_metrics, _ = _tested_metrics(info)
-    if seeds_unknown and baselines:
+    if finalists and baselines and not of_known_seeds:
         trial, reason = None, "each finalist has one seed, which may be a lucky one"
     else:
         trial, reason = recommend(
             differences,
-            finalists,
+            of_known_seeds,
             _names_of(baselines),
             tested_metrics,
             info.space.get("search", {}).get("margin", {}),
@@ -295,12 +297,14 @@ def _recommendation(
     return None, None, reason
 
 
-def _seeds_are_unknown(statistics: SplitStatistics, finalists: Sequence[str], metrics: Sequence[str]) -> bool:
-    """Return True if pretraining seeds change finalists by an amount that no record shows: all have one seed."""
-    records = [statistics.samples.records[name] for name in finalists]
-    if all(record.deterministic for record in records):
-        return False
-    return not all(statistics.seeds[metric].is_known for metric in metrics)
+def _of_known_seeds(statistics: SplitStatistics, finalists: Sequence[str], metrics: Sequence[str]) -> list[str]:
+    """Return the finalists of which it is known, in every metric, how much pretraining seeds change them."""
+    known = []
+    for name in finalists:
+        record = statistics.samples.records[name]
+        if all(statistics.seeds[metric].is_known_of(record) for metric in metrics):
+            known.append(name)
+    return known
 
 
 def _tested_metrics(info: SweepInfo) -> tuple[list[str], list[str]]:

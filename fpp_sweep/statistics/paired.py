@@ -184,6 +184,10 @@ class SeedVariances:
         """True if a record that its seeds change has several of them."""
         return self.pooled.degrees_of_freedom > 0
 
+    def is_known_of(self, record: RecordSamples) -> bool:
+        """Return True if it is known how much seeds change a record: from its own seeds, or from those of others."""
+        return record.deterministic or len(record.seeds) > 1 or self.is_known
+
     def variance_of_mean(self, record: RecordSamples) -> Variance:
         """Return the variance of a record's mean over its seeds; zero where seeds change nothing or are unknown."""
         if record.deterministic:

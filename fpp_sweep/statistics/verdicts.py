@@ -31,7 +31,7 @@ class Answer:
     split: str = ""
     images: Mapping[str, int] = field(default_factory=dict)  # by dataset
     seeds: int = 0  # number of each finalist's seeds
-    seeds_unknown: bool = False  # True if no record has several seeds: differences are about images alone
+    seeds_unknown: bool = False  # True if each finalist has one seed that changes it, by an amount that no record shows
     differences: Mapping[tuple[str, str, str], Difference] = field(default_factory=dict)
     recommended: str | None = None
     recommended_kind: Literal["trial", "baseline"] | None = None

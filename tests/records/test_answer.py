@@ -106,6 +106,33 @@ def test_nothing_is_recommended_if_seeds_may_matter_and_each_trial_has_one(tmp_p
     assert answer.recommended == "trial-0002"
 
 
+@pytest.mark.parametrize("passed_over", ["trial-0002", "trial-0003"])
+def test_a_finalist_whose_seeds_are_unknown_is_passed_over(tmp_path, passed_over):
+    sides = {**BETTER, "trial-0002": (0.66, 0.05), "trial-0003": (0.64, 0.02)}
+    folder = write_sweep_of(tmp_path, sides, ("val",), seeds=(0,))
+    for record in folder.trials():
+        prompt = "fpp" if record.name == passed_over else "a photo of a"  # no seed changes a prompt of words
+        folder.write_trial(replace(record, config={**record.config, "prompt": prompt}))
+    answer = read_statistics(folder).answer
+    assert set(answer.finalists) == {"trial-0002", "trial-0003"}
+    assert {answer.recommended, passed_over} == {"trial-0002", "trial-0003"}
+
+
+class WorldWithoutSeeds(World):
+    """Several seeds, of which each gives the same predictions."""
+
+    def block_stats(self, accuracy, overconfidence, limit=None, seeds=(0,), shifts=()):
+        of_one_seed = super().block_stats(accuracy, overconfidence, limit)
+        return {(dataset, seed): stats for seed in seeds for (dataset, _), stats in of_one_seed.items()}
+
+
+def test_seeds_that_were_measured_and_change_nothing_are_known(tmp_path):
+    splits = ("val", FINAL, "test")
+    folder = write_measured_sweep(tmp_path / "sweep", WorldWithoutSeeds(1000, seed=3), BETTER, splits, seeds=(0, 1, 2))
+    answer = read_statistics(folder).answer
+    assert (answer.recommended, answer.seeds_unknown) == ("trial-0002", False)
+
+
 def test_intervals_of_the_search_have_the_variance_of_seeds_from_the_final_stage(tmp_path):
     folder = write_sweep_of(tmp_path, BETTER, ("val",), seeds=(0,))
     narrow = read_statistics(folder).interval(folder.trial("trial-0002"), "val", "accuracy")
