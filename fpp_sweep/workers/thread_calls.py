@@ -1,9 +1,10 @@
-"""Blocking calls, such as reading a file, which an event loop passes to threads in batches."""
+"""Blocking calls, such as reading a file, which an event loop passes to a few threads."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -13,23 +14,24 @@ BATCH_SECONDS = 0.02
 # Mean time of a call from which another thread helps. On a busy machine a short call takes some milliseconds, too;
 # further threads would only wait for each other.
 SLOW_SECONDS = 0.01
-STUCK_SECONDS = 0.1  # after which the calls that wait get another thread, if none has begun meanwhile
+STUCK_SECONDS = 0.1  # after which calls that wait get another thread
 MAX_THREADS = 8  # one ThreadCalls uses at most as many; a disk that answers slowly is asked by all of them
 
 Result = TypeVar("Result")
 
 
 class ThreadCalls:
-    """Runs calls in threads beside the event loop, in batches that begin in the order of the requests.
+    """Runs calls in threads beside the event loop; they begin in the order of the requests.
 
     One thread runs short calls one after another: a thread for each would cost more than reading or writing a small
-    file, since threads take turns at Python's global lock. While calls take long, more threads are used.
+    file, since threads take turns at Python's global lock. While calls take long, more threads take from the same
+    queue, so that a call that hangs holds back no other.
     """
 
     def __init__(self) -> None:
-        self._waiting: list[_Call] = []
+        self._waiting: deque[_Call] = deque()
         self._runners: set[asyncio.Task[None]] = set()  # each uses one thread, and ends when no call waits
-        self._last_begin = 0.0  # `time.monotonic()` when the last batch began
+        self._last_begin = 0.0  # `time.monotonic()` when a thread last began with calls
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Return the result of a call, or raise its error."""
@@ -53,28 +55,39 @@ class ThreadCalls:
             self._runners.discard(asyncio.current_task())
 
     async def _run_batch(self) -> None:
-        batch = self._next_batch()
         began = self._last_begin = time.monotonic()
+        check = asyncio.get_running_loop().call_later(STUCK_SECONDS, self._help_waiting_calls)
         try:
-            n_run = await asyncio.to_thread(_run_for_a_while, batch)
+            ended = await asyncio.to_thread(self._run_for_a_while)
         except Exception as error:  # no thread could start
-            for call in batch:
+            ended = list(self._waiting)
+            self._waiting.clear()
+            for call in ended:
                 call.error = error
-            n_run = len(batch)
-        for call in batch[:n_run]:
+        finally:
+            check.cancel()
+        for call in ended:
             call.hand_over()
-        calls_left = batch[n_run:]
-        self._waiting[:0] = calls_left
-        seconds_per_call = (time.monotonic() - began) / n_run
-        if calls_left and seconds_per_call > SLOW_SECONDS:
+        seconds_per_call = (time.monotonic() - began) / max(1, len(ended))
+        if seconds_per_call > SLOW_SECONDS:
+            self._help_waiting_calls()
+
+    def _help_waiting_calls(self) -> None:
+        if self._waiting:
             self._start_runner()
 
-    def _next_batch(self) -> list[_Call]:
-        """Remove this runner's share of the waiting calls, and return it."""
-        size = len(self._waiting) // len(self._runners) + 1
-        batch = self._waiting[:size]
-        del self._waiting[:size]
-        return batch
+    def _run_for_a_while(self) -> list[_Call]:
+        """Run waiting calls in this thread, as long as there is time; return those that it has run."""
+        end = time.monotonic() + BATCH_SECONDS
+        ended: list[_Call] = []
+        while not ended or time.monotonic() < end:
+            try:
+                call = self._waiting.popleft()
+            except IndexError:  # other threads have taken the rest
+                break
+            call.run()
+            ended.append(call)
+        return ended
 
 
 class _Call:
@@ -106,15 +119,3 @@ class _Call:
             self.future.set_exception(self.error)
         else:
             self.future.set_result(self.value)
-
-
-def _run_for_a_while(batch: list[_Call]) -> int:
-    """Run the first call, and further ones as long as there is time; return their number."""
-    end = time.monotonic() + BATCH_SECONDS
-    n_run = 0
-    for call in batch:
-        call.run()
-        n_run += 1
-        if time.monotonic() >= end:
-            break
-    return n_run

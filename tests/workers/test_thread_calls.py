@@ -14,16 +14,18 @@ from tests.kit.waiting import LONG
 
 @pytest.fixture
 def batches(monkeypatch):
-    """Sizes of the batches that were passed to a thread, each of which has all the time that it needs."""
+    """Numbers of calls that one thread ran after another; it has all the time that it needs, and gets no help."""
     sizes = []
     to_thread = asyncio.to_thread
 
-    async def count(function, batch):
-        sizes.append(len(batch))
-        return await to_thread(function, batch)
+    async def count(function):
+        ended = await to_thread(function)
+        sizes.append(len(ended))
+        return ended
 
     monkeypatch.setattr(asyncio, "to_thread", count)
     monkeypatch.setattr(thread_calls, "BATCH_SECONDS", LONG)
+    monkeypatch.setattr(thread_calls, "STUCK_SECONDS", LONG)
     return sizes
 
 
@@ -56,7 +58,7 @@ async def test_calls_that_come_while_a_thread_works_run_together_in_their_order(
     gate.is_open.set()
     assert await asyncio.gather(first, *others) == [None, 0, 1, 2, 3, 4]
     assert gate.log == [0, 1, 2, 3, 4]
-    assert batches == [1, 5]
+    assert batches == [6]
 
 
 async def test_calls_run_in_another_thread():
@@ -69,6 +71,15 @@ async def test_calls_after_one_that_hangs_get_another_thread(monkeypatch):
     hanging = asyncio.create_task(calls.run(gate.wait))
     await until(gate.has_begun.is_set)
     assert await asyncio.gather(*begin(calls, gate.note, range(40))) == list(range(40))
+    assert not hanging.done()
+    gate.is_open.set()
+    await hanging
+
+
+async def test_calls_that_come_together_with_one_that_hangs_get_another_thread():
+    calls, gate = ThreadCalls(), Gate()
+    hanging, *others = [asyncio.create_task(calls.run(gate.wait)), *begin(calls, gate.note, range(20))]
+    assert await asyncio.gather(*others) == list(range(20))
     assert not hanging.done()
     gate.is_open.set()
     await hanging
