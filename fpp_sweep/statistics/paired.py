@@ -19,7 +19,7 @@ import numpy as np
 from scipy import special
 
 from fpp_sweep.spec import catalogue
-from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, BlockwiseMetric, Numbers
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, Numbers
 from fpp_sweep.statistics.bootstrap import MetricSamples, RecordSamples, SplitSamples
 
 LEVEL = 0.05  # level of tests; intervals are 95 % intervals
@@ -253,7 +253,7 @@ def metric_interval(
     if measured is None:
         return "no interval: no block statistics of these images"
     row = BLOCKWISE_METRICS[stem]
-    shortage = _shortage(samples, measured, row)
+    shortage = _shortage(samples, measured, stem)
     if shortage:
         return f"no interval: fewer than {shortage}"
     bias = 0.0
@@ -274,21 +274,13 @@ def metric_interval(
     return Interval(measured.value, max(0.0, centre - half_width), min(row.largest, centre + half_width))
 
 
-def _shortage_of_images(samples: SplitSamples, measured: MetricSamples) -> str:
-    """Return how many images or blocks are needed, if there are fewer; an empty text if there are enough."""
+def _shortage(samples: SplitSamples, measured: MetricSamples, stem: str) -> str:
+    """Return what an interval or a test of a metric needs, if there is less; an empty text if there is enough."""
     if min(samples.images.values()) < MIN_IMAGES:
         return f"{MIN_IMAGES} images"
     if measured.blocks < MIN_BLOCKS:
         return f"{MIN_BLOCKS} blocks of images"
-    return ""
-
-
-def _shortage(samples: SplitSamples, measured: MetricSamples, row: BlockwiseMetric) -> str:
-    """Return which things an interval needs and how many, if there are fewer; an empty text if there are enough."""
-    shortage = _shortage_of_images(samples, measured)
-    if shortage:
-        return shortage
-    if row.linearised and measured.rarer_answers < MIN_RARER_ANSWERS:
+    if BLOCKWISE_METRICS[stem].linearised and measured.rarer_answers < MIN_RARER_ANSWERS:
         return f"{MIN_RARER_ANSWERS} right or wrong answers"
     return ""
 
@@ -302,7 +294,10 @@ def difference(
     """Return first minus second on the same images, not yet corrected; None where they cannot be paired."""
     minuend = samples.metric(first, metric)
     subtrahend = samples.metric(second, metric)
-    if minuend is None or subtrahend is None or _shortage_of_images(samples, minuend):
+    if minuend is None or subtrahend is None:
+        return None
+    stem = catalogue.parts_of(metric).stem
+    if _shortage(samples, minuend, stem) or _shortage(samples, subtrahend, stem):
         return None
     if seeds is None:
         seeds = SeedVariances.of(samples.records.values(), metric)

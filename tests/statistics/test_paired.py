@@ -261,17 +261,23 @@ def test_few_blocks_have_neither_interval_nor_test():
             assert interval == "no interval: fewer than 25 blocks of images"
 
 
-@pytest.mark.parametrize(("rarer", "has_interval"), [(20, True), (19, False)])
-def test_a_ranking_of_few_errors_has_no_interval(rarer, has_interval):
-    samples = split_samples({"a": {"auroc": [0.9], "accuracy": [98.0]}})
-    record = samples.records["a"]
-    metrics = {name: replace(metric, rarer_answers=rarer) for name, metric in record.metrics.items()}
-    samples = replace(samples, records={"a": replace(record, metrics=metrics)})
-    interval = metric_interval(samples, "a", "auroc")
-    assert isinstance(interval, str) is not has_interval
-    assert not isinstance(metric_interval(samples, "a", "accuracy"), str)
-    if not has_interval:
+@pytest.mark.parametrize(("rarer", "is_enough"), [(20, True), (19, False)])
+@pytest.mark.parametrize("of_record", ["a", "b"])
+def test_a_ranking_of_few_errors_has_no_interval_and_no_test(rarer, is_enough, of_record):
+    samples = split_samples({name: {"auroc": [0.9], "accuracy": [98.0]} for name in ("a", "b")})
+    records = {}
+    for name, record in samples.records.items():
+        count = rarer if name == of_record else 100
+        metrics = {metric: replace(measured, rarer_answers=count) for metric, measured in record.metrics.items()}
+        records[name] = replace(record, metrics=metrics)
+    samples = replace(samples, records=records)
+    interval = metric_interval(samples, of_record, "auroc")
+    assert isinstance(interval, str) is not is_enough
+    assert not isinstance(metric_interval(samples, of_record, "accuracy"), str)
+    if not is_enough:
         assert interval == "no interval: fewer than 20 right or wrong answers"
+    assert (difference(samples, "a", "b", "auroc") is not None) is is_enough
+    assert difference(samples, "a", "b", "accuracy") is not None
 
 
 def test_texts_say_that_differences_of_single_seeds_lack_their_variance():
