@@ -104,7 +104,7 @@ class _Measured:
 
     images: dict[str, int]  # by dataset
     digests: dict[str, bytes]  # digest of the images, by dataset
-    accuracies: Mapping[DatasetSeed, float]  # by dataset and seed
+    accuracies: Mapping[DatasetSeed, float]
     samples: RecordSamples
 
 
@@ -115,7 +115,7 @@ def _read(folder: SweepFolder, record: TrialRecord, split: str, metrics: tuple[s
         return None
     measured = _measure_files(path, record.name, metrics)
     if measured is not None:
-        _require_same_accuracy(measured.accuracies, record.results[split])
+        require_same_accuracy(measured.accuracies, record.results[split])
     return measured
 
 
@@ -127,10 +127,9 @@ def _measure_files(path: Path, name: str, metrics: tuple[str, ...]) -> _Measured
     if table is None or digests is None:
         return None
     images = {}
-    accuracies = {}
-    for (dataset, seed), stats in sorted(table.items()):
+    for (dataset, _), stats in sorted(table.items()):
         images[dataset] = stats.total
-        accuracies[dataset, seed] = 100 * float(stats.correct.sum()) / stats.total
+    accuracies = accuracies_of(table)
     samples = sample_record(name, table, split, metrics)
     metric_samples = dict(samples.metrics)
     for posthoc in sorted({catalogue.parts_of(metric).posthoc for metric in metrics} - {""}):
@@ -142,7 +141,15 @@ def _measure_files(path: Path, name: str, metrics: tuple[str, ...]) -> _Measured
     return _Measured(images, digests, accuracies, replace(samples, metrics=metric_samples))
 
 
-def _require_same_accuracy(accuracies: Mapping[DatasetSeed, float], result: SplitResult) -> None:
+def accuracies_of(table: StatsBySeed) -> dict[DatasetSeed, float]:
+    """Return the accuracy of each dataset and seed of block statistics."""
+    accuracies = {}
+    for key, stats in table.items():
+        accuracies[key] = 100 * float(stats.correct.sum()) / stats.total
+    return accuracies
+
+
+def require_same_accuracy(accuracies: Mapping[DatasetSeed, float], result: SplitResult) -> None:
     """Raise ValueError unless the accuracies of block statistics are those of the record."""
     for (dataset, seed), accuracy in accuracies.items():
         recorded: Mapping[str, Mapping[str, float]] = result.by_seed.get(str(seed), result.datasets)

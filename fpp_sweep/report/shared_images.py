@@ -11,6 +11,7 @@ import numpy as np
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import mean_of_shared
+from fpp_sweep.records.measurements import accuracies_of, require_same_accuracy
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.errors import InputError
@@ -245,6 +246,11 @@ def restrict_result(record: TrialRecord, path: Path, split: str, images: Measure
         return None
     result = record.results[split]
     table = read_or_compute_block_stats(path, split)
+    try:
+        require_same_accuracy(accuracies_of(table), result)
+    except ValueError as error:
+        problem = f"the block statistics of split {split} are of another record: {error}"
+        raise InputError(f"{record.name}: {problem}; run it again") from None
     by_dataset: dict[str, list[Mapping[str, float]]] = {}
     for (dataset, seed), stats in images.restrict(table).items():
         if stats.total == table[dataset, seed].total:

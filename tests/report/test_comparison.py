@@ -15,6 +15,7 @@ from fpp_sweep import compare
 from fpp_sweep.cli.command import run
 from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.records.answer import statistics_of
+from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE, is_deterministic
 from fpp_sweep.report.comparison import compare_sweeps, hypervolume_corner
 from fpp_sweep.report.comparison_view import _attainment_cell, _cost_notes
@@ -22,6 +23,7 @@ from fpp_sweep.report.formatting import format_interval
 from fpp_sweep.report.shared_images import MeasuredImages
 from fpp_sweep.report.trial_comparison import _shared_metrics, compare_trials
 from fpp_sweep.space.objectives import Objective
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.statistics.attainment import Attainment
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, metric_value, to_bytes
 from fpp_sweep.statistics.bootstrap import sample_split
@@ -423,12 +425,26 @@ def test_trials_that_skipped_images_are_compared_on_whole_blocks(sweeps, capsys)
     file = far.artifacts("trial-0003") / "test" / BLOCK_STATS_FILE
     table = read_or_compute_block_stats(far.artifacts("trial-0003"), "test")
     digits = table["digits", 0]
-    file.write_bytes(to_bytes({**table, ("digits", 0): digits.take(np.arange(len(digits)) != 5)}))
+    without_a_block = digits.take(np.arange(len(digits)) != 5)
+    file.write_bytes(to_bytes({**table, ("digits", 0): without_a_block}))
+    record = far.trial("trial-0003")
+    result = record.results["test"]
+    on_digits = {**result.datasets["digits"], "accuracy": metric_value("accuracy", without_a_block)}
+    result = replace(result, datasets={**result.datasets, "digits": on_digits})
+    far.write_trial(replace(record, results={**record.results, "test": result}))
     comparison = compare_trials(far, ["trial-0002", "trial-0003"])
     assert comparison.samples.images == {"digits": 5 * 8, "scenes": 1000}
     assert "images that all have seen: 40 of digits, 1000 of scenes" in run_compare(
         capsys, "far", "trial-0002", "trial-0003"
     )
+
+
+def test_block_statistics_of_another_record_are_refused(sweeps, tmp_path):
+    folder = SweepFolder(shutil.copytree(sweeps["far"].path, tmp_path / "far"))
+    of_another = folder.artifacts("trial-0002") / "test" / BLOCK_STATS_FILE
+    shutil.copy(of_another, folder.artifacts("trial-0003") / "test" / BLOCK_STATS_FILE)
+    with pytest.raises(InputError, match=r"^trial-0003: the block statistics of split test are of another record: "):
+        compare_trials(folder, ["trial-0003", TPT])
 
 
 def test_a_metric_that_cannot_be_resampled_has_values_and_no_test(sweeps, capsys):

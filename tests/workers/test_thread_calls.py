@@ -78,7 +78,8 @@ async def test_calls_after_one_that_hangs_get_another_thread(monkeypatch):
 
 async def test_calls_that_come_together_with_one_that_hangs_get_another_thread():
     calls, gate = ThreadCalls(), Gate()
-    hanging, *others = [asyncio.create_task(calls.run(gate.wait)), *begin(calls, gate.note, range(20))]
+    hanging = asyncio.create_task(calls.run(gate.wait))
+    others = begin(calls, gate.note, range(20))
     assert await asyncio.gather(*others) == list(range(20))
     assert not hanging.done()
     gate.is_open.set()
