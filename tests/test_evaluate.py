@@ -1,5 +1,6 @@
 """`evaluate`: a sweep without a search, in this process or on Ray; some tests run the command as a user does."""
 
+import errno
 import json
 import os
 import re
@@ -23,16 +24,19 @@ from fpp_sweep.cli.flags import overrides
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.report.repeat import repeat_command
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.local_run import run_locally
 from fpp_sweep.sweep.local_worker import local_worker_spec
+from fpp_sweep.sweep.recording import SweepRecorder, recording_end, recording_interruption
 from fpp_sweep.sweep.request import space_to_evaluate
 from tests.kit.datasets import build_coop, build_folders, jpeg
 from tests.kit.disks import mounted
 from tests.kit.names import PLAIN, TPT
 from tests.kit.processes import environment
+from tests.kit.records import sweep_info
 from tests.kit.waiting import LONG, wait_for
 
 FAST = ["fpp.steps=3", "views.count=8"]
@@ -354,7 +358,33 @@ def test_a_refused_sweep_leaves_a_new_folder_only_with_the_results_that_were_the
         with pytest.raises(InputError, match=r"bad\.safetensors"):
             run_locally(space, options)
         assert folder.path.exists() != is_empty
-    assert (folder.tasks / "ab").is_dir()
+    assert [path.name for path in folder.path.iterdir()] == ["tasks"]
+
+
+def test_a_folder_with_the_lock_of_a_killed_start_can_be_used(options, tmp_path):
+    folder = SweepFolder(options.root / (options.name or ""))
+    folder.path.mkdir(parents=True)
+    folder.lock_file.touch()
+    assert sweep_folder(space_that_is_refused(tmp_path), options).path == folder.path
+
+
+@pytest.mark.parametrize(("has_record", "remedy"), [(True, "go on with --resume"), (False, "start again")])
+def test_only_a_sweep_with_a_record_can_be_resumed_after_a_full_disk(tmp_path, has_record, remedy):
+    folder = SweepFolder(tmp_path)
+    if has_record:
+        folder.write_info(sweep_info())
+    for recording in (recording_interruption(folder), recording_end(SweepRecorder(folder, sweep_info()))):
+        with pytest.raises(MachineError, match=rf"No space left on device; make room, then {remedy}$"), recording:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert folder.has_sweep == has_record
+
+
+def test_any_error_before_the_first_trial_leaves_a_sweep_that_is_interrupted(tmp_path):
+    folder = SweepFolder(tmp_path)
+    folder.write_info(replace(sweep_info(), state="running"))
+    with pytest.raises(LookupError), recording_interruption(folder):
+        raise LookupError
+    assert folder.info().state == "interrupted"
 
 
 @pytest.mark.slow

@@ -277,18 +277,18 @@ class SweepFolder:
         with ExitStack() as lock:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
-                _enter_lock(lock, self._lock_file)
+                _enter_lock(lock, self.lock_file)
             except LockHeldError as owner:
                 raise InputError(f"sweep {self.path.name} is being run by {owner}; wait, or stop it") from None
             except OSError as error:
-                problem = f"{self._lock_file} cannot be written and locked ({error.strerror})"
+                problem = f"{self.lock_file} cannot be written and locked ({error.strerror})"
                 raise InputError(f"{problem}; make that possible, or name another folder with --out") from error
             yield
 
     def is_locked(self) -> bool:
         """Return whether a driver runs this sweep."""
         try:
-            with open(self._lock_file, opener=no_link) as file:
+            with open(self.lock_file, opener=no_link) as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -297,7 +297,7 @@ class SweepFolder:
         return False
 
     @property
-    def _lock_file(self) -> Path:
+    def lock_file(self) -> Path:
         return self.path / "lock"
 
 

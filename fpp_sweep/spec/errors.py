@@ -44,8 +44,8 @@ class MachineError(OSError):
     """A failure of the machine, such as a full disk or a lost process; the input is not to blame."""
 
     @classmethod
-    def of(cls, error: OSError) -> MachineError:
-        """Return an error that names the file, the failed operation and the remedy."""
+    def of(cls, error: OSError, then: str = "go on with --resume") -> MachineError:
+        """Return an error that names the file, the failed operation, the remedy, and what to do then."""
         if isinstance(error, cls):
             return error
         reason = str(error)
@@ -57,7 +57,7 @@ class MachineError(OSError):
         where = ""
         if error.filename:
             where = f"{error.filename}: "
-        return cls(f"{where}{reason}; {remedy}, then go on with --resume")
+        return cls(f"{where}{reason}; {remedy}, then {then}")
 
 
 def escaped(text: str) -> str:

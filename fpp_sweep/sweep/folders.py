@@ -32,13 +32,13 @@ def sweep_folder(space: Space, options: Options) -> SweepFolder:
 def _require_unused(folder: SweepFolder) -> None:
     """Raise InputError if a folder holds anything but another sweep's results, which a new sweep may use.
 
-    A sweep that is refused before its first trial removes its folder.
+    A sweep that was refused, or killed before it had a record, may have left its lock.
     """
     remedy = "begin the sweep with another --name"
     if not os.path.lexists(folder.path):
         return
     try:
-        others = [path.name for path in folder.path.iterdir() if path != folder.tasks]
+        others = [path.name for path in folder.path.iterdir() if path not in (folder.tasks, folder.lock_file)]
     except OSError as error:
         raise InputError(f"{folder.path}: {error.strerror}; {remedy}") from None
     if others:

@@ -13,7 +13,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.search.racing import savings
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec.errors import MachineError
+from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.sweep.api import InterruptedSweep
 
 if TYPE_CHECKING:  # imports Ray, which a sweep in one process does without
@@ -86,15 +86,42 @@ def recording_end(recorder: SweepRecorder) -> Iterator[None]:
         yield
     except BaseException as error:
         recorder.record_interrupted_trials()
-        with suppress(OSError):  # as far as the disk allows
+        with suppress(OSError, InputError):  # as far as disk and record allow
             recorder.record_end("interrupted")
         if isinstance(error, KeyboardInterrupt):
             raise InterruptedSweep from None
         if isinstance(error, OSError):
-            raise MachineError.of(error) from error
+            raise machine_error(recorder.folder, error) from error
         raise
     states = {record.state for record in recorder.folder.trials()}
     recorder.record_end("finished" if "complete" in states else "failed")
+
+
+@contextmanager
+def recording_interruption(folder: SweepFolder) -> Iterator[None]:
+    """Record an interruption, of any kind, that comes before the driver runs.
+
+    Ctrl-C is raised as InterruptedSweep, and a failure of the machine as MachineError.
+    """
+    try:
+        yield
+    except BaseException as error:
+        with suppress(OSError, InputError):  # the disk may be full, or the record damaged
+            info = folder.info()
+            if info.state == "running":
+                folder.write_info(replace(info, state="interrupted"))
+        if isinstance(error, KeyboardInterrupt):
+            raise InterruptedSweep from None
+        if isinstance(error, OSError):
+            raise machine_error(folder, error) from error
+        raise
+
+
+def machine_error(folder: SweepFolder, error: OSError) -> MachineError:
+    """Return an error with its remedy; a sweep that has no record yet cannot be resumed."""
+    if folder.has_sweep:
+        return MachineError.of(error)
+    return MachineError.of(error, "start again")
 
 
 def hypervolume_reference(objectives: Sequence[Objective], baselines: Sequence[TrialRecord]) -> list[float] | None:

@@ -161,7 +161,10 @@ def undo_if_refused(folder: SweepFolder, before: SweepInfo | None) -> Iterator[C
 
 
 def _remove_new_folder(folder: SweepFolder) -> None:
-    for path in (folder.info_file, folder.info_copy):
-        path.unlink(missing_ok=True)
-    if not folder.tasks.exists():  # the user may have put another sweep's results there
+    """Remove what the sweep has written; results of another sweep that the user has put there stay."""
+    if not folder.tasks.exists():
         shutil.rmtree(folder.path, ignore_errors=True)
+        return
+    for path in (folder.info_file, folder.info_copy, folder.lock_file):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(folder.report, ignore_errors=True)

@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import plugins
-from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.messages import stage
 from fpp_sweep.spec.process import limit_arenas, set_thread_defaults, terminable
-from fpp_sweep.sweep.api import InterruptedSweep, Options, Sweep
+from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.lent_points import with_lent_points
 from fpp_sweep.sweep.opening import OpenedSweep, open_sweep
 from fpp_sweep.sweep.preflight import check_before_ray_start
+from fpp_sweep.sweep.recording import recording_interruption
 from fpp_sweep.sweep.resume import undo_if_refused
 from fpp_sweep.sweep.start import Start, begin, start_of
 from fpp_sweep.sweep.worker_pool import Workers, ray_session, start_workers
@@ -60,24 +59,6 @@ def set_environment(options: Options) -> None:
     limit_arenas()
     if options.verbose:
         os.environ["MLFLOW_LOGGING_LEVEL"] = "INFO"
-
-
-@contextmanager
-def recording_interruption(folder: SweepFolder) -> Iterator[None]:
-    """Record an interruption that comes before the driver runs.
-
-    Ctrl-C is raised as InterruptedSweep, and a failure of the machine as MachineError.
-    """
-    try:
-        yield
-    except (KeyboardInterrupt, OSError) as error:
-        with suppress(OSError, InputError):  # the disk may be full, or the record damaged
-            info = folder.info()
-            if info.state == "running":
-                folder.write_info(replace(info, state="interrupted"))
-        if isinstance(error, OSError):
-            raise MachineError.of(error) from error
-        raise InterruptedSweep from None
 
 
 @contextmanager
