@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.writing import write_report
+from fpp_sweep.spec import plugins
 from fpp_sweep.sweep.child_process import end_with_parent
 
 if TYPE_CHECKING:
@@ -33,12 +34,13 @@ class PageProcess:
     def write(self) -> SweepStatistics | None:
         """Write the report with its page; return the statistics that tables need, or None if it was stopped."""
         words = [sys.executable, "-m", "fpp_sweep.sweep.page_process", str(self._path)]
+        # in a process group of its own, so that Ctrl-C reaches the driver only, which stops this process
         self._process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0
         )
         if self._is_stopped:
             self._process.kill()
-        output, errors = self._process.communicate()
+        output, errors = self._process.communicate(pickle.dumps(plugins.loaded()))
         if self._is_stopped:
             return None
         if self._process.returncode:
@@ -55,11 +57,15 @@ class PageProcess:
 
 
 def main(path: Path) -> None:
-    """Write the report of a sweep's folder; send the statistics that tables need to the standard output."""
+    """Write the report of a sweep's folder with the plugins that the standard input has.
+
+    The statistics that tables need go to the standard output.
+    """
     end_with_parent()
     os.nice(NICENESS)
     output = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries may print
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries and plugins may print
+    plugins.load(pickle.load(sys.stdin.buffer))
     statistics = write_report(SweepFolder(path), pages=True)
     with os.fdopen(output, "wb") as file:
         pickle.dump(statistics.for_tables(), file)

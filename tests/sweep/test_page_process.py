@@ -1,19 +1,30 @@
 """The process that writes the page of a running sweep."""
 
+import os
 import pickle
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import psutil
 import pytest
 
 from fpp_sweep.report.writing import write_report
+from fpp_sweep.space.objectives import Objective
+from fpp_sweep.spec import plugins
 from fpp_sweep.sweep.page_process import PageProcess
 from tests.kit.records import all_baselines, searched_trials, sweep_info, write_sweep
 from tests.kit.waiting import LONG, wait_for
 
 SLEEPER = "import time; from fpp_sweep.sweep.child_process import end_with_parent; end_with_parent(); {}"
+METRIC_PLUGIN = """
+from fpp_sweep.spec.plugins import metric
+
+@metric(name="mine", goal="min", decimals=2)
+def mine(predictions):
+    return 3.25
+"""
 PARENT = f"""
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", {SLEEPER.format("print(1, flush=True); time.sleep(10**6)")!r}])
@@ -39,6 +50,37 @@ def test_a_page_that_cannot_be_written_gives_the_last_line_of_the_error(folder):
     folder.info_file.write_text("no JSON")
     with pytest.raises(ChildProcessError, match=r"^status 1: fpp_sweep.spec.errors.InputError: .*sweep.json"):
         PageProcess(folder).write()
+
+
+@pytest.mark.usefixtures("no_plugins_left")
+def test_the_page_of_a_sweep_that_is_judged_by_a_plugins_metric_is_written(folder, tmp_path):
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(METRIC_PLUGIN)
+    plugins.load(plugins.read([plugin]))
+    folder.write_info(replace(folder.info(), objectives=(Objective(metric="mine", goal="min"),), reference=None))
+    for record in folder.trials():
+        results = {}
+        for split, result in record.results.items():
+            results[split] = replace(result, average={**result.average, "mine": 3.25})
+        folder.write_trial(replace(record, results=results, values=[3.25]))
+    PageProcess(folder).write()
+    assert "3.25" in (folder.report / "sweep.html").read_text()
+
+
+def test_ctrl_c_in_the_terminal_does_not_reach_the_process(folder, monkeypatch):
+    """The driver stops it."""
+    groups = []
+    popen = subprocess.Popen
+
+    def start(*words, **options):
+        process = popen(*words, **options)
+        groups.append(os.getpgid(process.pid))
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    PageProcess(folder).write()
+    assert groups
+    assert os.getpgid(0) not in groups
 
 
 def test_a_page_can_be_stopped(folder):
