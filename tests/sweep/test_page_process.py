@@ -21,7 +21,7 @@ SLEEPER = "import time; from fpp_sweep.sweep.child_process import end_with_paren
 METRIC_PLUGIN = """
 from fpp_sweep.spec.plugins import metric
 
-@metric(name="mine", goal="min", decimals=2)
+@metric(name="mine", goal="min", decimals=4)
 def mine(predictions):
     return 3.25
 """
@@ -64,7 +64,7 @@ def test_the_page_of_a_sweep_that_is_judged_by_a_plugins_metric_is_written(folde
             results[split] = replace(result, average={**result.average, "mine": 3.25})
         folder.write_trial(replace(record, results=results, values=[3.25]))
     PageProcess(folder).write()
-    assert "3.25" in (folder.report / "sweep.html").read_text()
+    assert "3.2500" in (folder.report / "sweep.html").read_text()
 
 
 def test_ctrl_c_in_the_terminal_does_not_reach_the_process(folder, monkeypatch):
