@@ -361,3 +361,4 @@ def test_a_long_list_is_checked_for_repetitions_in_linear_time(monkeypatch):
     assert Item.compared < 2000
     with pytest.raises(InputError, match="comes twice"):
         require_distinct([[1], [2], [1]])
+    require_distinct([[1], "[1]"])

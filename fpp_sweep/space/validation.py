@@ -275,7 +275,7 @@ def require_distinct(items: Sequence[Any]) -> None:
         try:
             hash(item)
         except TypeError:  # a list or a mapping, or one inside the item
-            value = repr(item)
+            value = type(item), repr(item)
         require(value not in seen, f"{shown(item)} comes twice; take one out", str(index))
         seen.add(value)
 

@@ -119,7 +119,7 @@ class Worker:
             worker_seconds=perf_counter() - began,
             worker=worker,
             adapters=tuple(self._adapters),
-            notes=(*result.notes, *self.model.compile_notes, *self._plugins.take_notes()),
+            notes=(*result.notes, *self.model.take_compile_notes(), *self._plugins.take_notes()),
         )
 
     def _pretrain(self, task: PretrainTask) -> TaskResult:

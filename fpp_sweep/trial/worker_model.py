@@ -39,6 +39,7 @@ class WorkerModel:
         self._spec = spec
         self._deep_clips: dict[tuple[str, str], Clip] = {}  # by source and deep_prompts of a config
         self._load_seconds = 0.0
+        self._n_compile_notes = 0  # lines on functions that torch could not compile, as far as they were taken
 
     @cached_property
     def device(self) -> torch.device:
@@ -111,13 +112,15 @@ class WorkerModel:
             return ()
         return tuple(self.proof.notes())
 
-    @property
-    def compile_notes(self) -> tuple[str, ...]:
-        """Lines for the user: a line for each function that torch could not compile since the model was loaded."""
+    def take_compile_notes(self) -> tuple[str, ...]:
+        """Return a line for the user for each function that torch could not compile since the last call."""
         run = self.clip.text.run
-        if isinstance(run, Compiler):
-            return tuple(run.notes())
-        return ()
+        if not isinstance(run, Compiler):
+            return ()
+        notes = run.notes()
+        new_notes = notes[self._n_compile_notes :]
+        self._n_compile_notes = len(notes)
+        return tuple(new_notes)
 
     def info(self) -> ModelInfo:
         features = "float32" if self._spec.float32_cache else "float16"
