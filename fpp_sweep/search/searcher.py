@@ -344,6 +344,10 @@ class SweepSearcher(Searcher):
             return Job(self._baselines.pop(0), split)
         if self._waits_for_baselines():
             return None
+        missing_baseline = self._missing_baseline()
+        if missing_baseline is not None:  # a trial could not be compared, and would be computed in vain
+            self.why_stopped = missing_baseline
+            return self._next_final_job()
         if self._trials_to_continue:
             return Job(self._trials_to_continue.pop(0), split)
         while self._has_more_trials():
@@ -361,6 +365,17 @@ class SweepSearcher(Searcher):
             if self._records[job.name].kind == "baseline":
                 return True
         return False
+
+    def _missing_baseline(self) -> str | None:
+        """Return why a constraint cannot be computed: the baseline that it is relative to has no result."""
+        for constraint in self._space.constraints:
+            if constraint.baseline is None:
+                continue
+            record = self._records[baseline_name(constraint.baseline)]
+            if record.state in ("failed", "stopped"):
+                reason = f"which has no result: {record.reason}"
+                return f"constraint {constraint.name} needs baseline {constraint.baseline}, {reason}"
+        return None
 
     def _has_more_trials(self) -> bool:
         """Return True until the search stops; trials that an earlier driver began are finished all the same."""

@@ -78,6 +78,16 @@ class Sweep:
         self.ran.append((job["name"], job["split"]))
         self.searcher.on_trial_complete(trial, {} if error else {"pid": pid}, error)
 
+    def run_baselines(self, states):
+        """Run the two baselines; `states` has how a baseline ends by its name."""
+        for _ in range(2):
+            job, trial = self.ask()
+            state = states.get(job["name"])
+            if state == "stopped":
+                stop_trial(self, trial, job)
+            else:
+                self.end(trial, job, reason="out of memory" if state == "failed" else None)
+
     def run(self, **ends):
         """Run all jobs, one at a time; `ends` has the arguments of `end` by the job's name."""
         while True:
@@ -178,6 +188,25 @@ def test_trials_wait_for_the_baselines_that_constraints_refer_to(tmp_path):
     assert sweep.ask()[0] is None
     sweep.end(second_trial, second_job)
     assert sweep.ask()[0]["name"] == "trial-0000"
+
+
+@pytest.mark.parametrize("state", ["failed", "stopped"])
+def test_a_baseline_without_result_that_a_constraint_needs_ends_the_search_before_its_first_trial(tmp_path, state):
+    words = named("constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]")
+    sweep = Sweep(tmp_path / "sweep", words, "search.concurrency=1")
+    sweep.run_baselines({f"baseline-{TPT}": state})
+    assert sweep.ask()[0]["split"] == "test"  # of the other baseline
+    assert not [record for record in sweep.folder.trials() if record.kind == "trial"]
+    reason = f"which has no result: {'out of memory' if state == 'failed' else 'stopped by `steer`'}"
+    assert sweep.searcher.why_stopped == f"constraint accuracy_vs_{TPT} needs baseline {TPT}, {reason}"
+
+
+def test_a_baseline_that_a_constraint_needs_runs_again_in_the_next_driver(tmp_path):
+    words = [named("constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]"), "search.concurrency=1"]
+    sweep = Sweep(tmp_path / "sweep", *words)
+    sweep.run_baselines({f"baseline-{TPT}": "failed"})
+    ran = Sweep(tmp_path / "sweep", *words).run()
+    assert ran[:2] == [f"baseline-{TPT}", "trial-0000"]
 
 
 def test_infeasible_trials_are_not_on_the_front(tmp_path):
