@@ -135,7 +135,7 @@ class SweepSearcher(Searcher):
         self._retries: list[Job] = []
         self._unfinished: list[int] = []  # trials that an earlier driver began
         self._baselines: list[str] = []
-        self._trials_to_continue = list(continue_trials)
+        self._trials_to_continue = list(dict.fromkeys(continue_trials))
         self._final_jobs = FinalJobs(space, folder, has_final_stage=final_plan is not None)
         self._failures_in_a_row = 0
         self._impossible_in_a_row = 0  # trials whose settings exclude each other
@@ -240,7 +240,15 @@ class SweepSearcher(Searcher):
             if command.kind == "add" and command.applied is None:
                 self._record_applied(command, trial_name(number), number)
                 added[number] = dict(command.values)
+                self._final_jobs.reset()  # the trial may become a finalist
                 return
+
+    def _has_added_point(self) -> bool:
+        """Return True if `steer` has added a point that no trial has tried."""
+        for command in self._folder.commands():
+            if command.kind == "add" and command.applied is None:
+                return True
+        return self._study.count() in self._study.queue.added  # a driver was killed after it recorded the command
 
     def _update_total(self, commands: Sequence[Command]) -> None:
         self.progress.total = self.search.trials
@@ -378,13 +386,13 @@ class SweepSearcher(Searcher):
         return None
 
     def _has_more_trials(self) -> bool:
-        """Return True until the search stops; trials that an earlier driver began are finished all the same."""
+        """Return True until the search stops; begun trials and points that were added run all the same."""
         fatal = self._poller.status.fatal
         if self.why_stopped is None:
             self.why_stopped = fatal or self._reason_to_stop()
         if self.why_stopped is None:
             return True
-        return bool(self._unfinished) and fatal is None
+        return fatal is None and (bool(self._unfinished) or self._has_added_point())
 
     def _reason_to_stop(self) -> str | None:
         """Return why no further trial begins: a used-up budget, patience, or failures in a row."""
