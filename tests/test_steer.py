@@ -19,6 +19,7 @@ from fpp_sweep.spec.messages import runnable
 from fpp_sweep.steer import main
 from fpp_sweep.sweep.lent_points import with_lent_points
 from fpp_sweep.sweep.request import space_to_tune
+from tests.kit.names import TPT
 from tests.kit.processes import SMALL_SPACE, environment, kill_tree, killed_at_end, only_sweep, start_tune
 from tests.kit.records import CREATED, build_sweep
 from tests.kit.waiting import LONG, wait_for
@@ -56,6 +57,17 @@ def test_an_impossible_command_is_refused_in_one_line_and_leaves_no_files(folder
     with pytest.raises(InputError) as refused:
         main([str(folder.path), *words])
     assert complaint in str(refused.value)
+    assert not folder.commands()
+
+
+def test_a_baseline_that_a_constraint_needs_cannot_be_stopped(folder):
+    info = folder.info()
+    constraint = {"metric": "accuracy", "at_least": -1, "baseline": TPT}
+    folder.write_info(replace(info, space={**info.space, "constraints": [constraint]}))
+    record = folder.trial(f"baseline-{TPT}")
+    folder.write_trial(replace(record, state="running", finished=None))
+    with pytest.raises(InputError, match=f"baseline-{TPT}: a constraint of the space needs this baseline"):
+        main([str(folder.path), "stop", f"baseline-{TPT}"])
     assert not folder.commands()
 
 

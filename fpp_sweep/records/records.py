@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal, get_args
@@ -160,6 +161,25 @@ def waiting_record(name: str, kind: Kind, config: TrialConfig, **fields: Any) ->
     """Return the first record of a trial or baseline, which waits for its start."""
     return TrialRecord(
         name=name, kind=kind, state="waiting", config=config.flat(), key=keys.of_config(config), **fields
+    )
+
+
+def impossible_record(name: str, problem: str, *, config: Settings, **fields: Any) -> TrialRecord:
+    """Return the record of a trial that failed before its start, because its settings exclude each other.
+
+    `problem` names the setting that is wrong.
+    """
+    now = time.time()
+    return TrialRecord(
+        name=name,
+        kind="trial",
+        state="failed",
+        config=config,
+        key=keys.digest(dict(config), length=keys.CONFIG_LENGTH),
+        started=now,
+        finished=now,
+        reason=f"no trial can have these settings: {problem}",
+        **fields,
     )
 
 

@@ -28,7 +28,8 @@ def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[Tria
     recommendation: the least excess loss against zero-shot, then the largest t statistic of a gain, then front members
     before rivals, then support and trade-off. Rivals whose support is unlikely or unknown are left out.
 
-    Trials with the settings of a baseline are left out, because the baseline runs anyway. Trials below the floor of
+    Trials with the settings of a baseline are left out, because the baseline runs anyway. Of trials with equal settings
+    the first one is chosen. Trials below the floor of
     accuracy are left out if there are other candidates.
     """
     candidates = _candidates(front)
@@ -56,11 +57,19 @@ def _candidates(front: Front) -> list[TrialRecord]:
     """Return the feasible trials nearest to the front, or only those above the floor of accuracy if there are any."""
     baseline_keys = {baseline.key for baseline in front.baselines}
     candidates = []
-    for record in front.layers(MAX_COMPARED):
+    for record in first_by_settings(front.layers(MAX_COMPARED)):
         if record.feasible and record.key not in baseline_keys:
             candidates.append(record)
     above_floor = [record for record in candidates if not front.is_below_floor(record)]
     return above_floor or candidates
+
+
+def first_by_settings(records: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Return the records without those that repeat the settings of an earlier one."""
+    first: dict[str, TrialRecord] = {}
+    for record in records:
+        first.setdefault(record.key, record)
+    return list(first.values())
 
 
 def choose_for_test_split(folder: SweepFolder, front: Front, finalists: Sequence[TrialRecord]) -> list[TrialRecord]:

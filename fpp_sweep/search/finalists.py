@@ -17,7 +17,7 @@ from typing import NamedTuple
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of
 from fpp_sweep.records.records import FINAL, TrialRecord, baseline_name
-from fpp_sweep.search.choosing import choose_finalists, choose_for_test_split, main_reference
+from fpp_sweep.search.choosing import choose_finalists, choose_for_test_split, first_by_settings, main_reference
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Finalists
 from fpp_sweep.spec import catalogue
@@ -170,7 +170,7 @@ class FinalJobs:
         """Return the finalists; without a final stage the front members."""
         front = self._front(records)
         if not self._has_final_stage:
-            return list(front.members)
+            return first_by_settings(front.members)
         return choose_finalists(self._folder, front, self._space.search.finalists.count)
 
     def _choose_for_test_split(self, records: Mapping[str, TrialRecord]) -> list[TrialRecord]:

@@ -186,7 +186,7 @@ def find_dominating(
     leads = (finals - predicted) * signs
     clearness = (leads / deviations).min(axis=1)
     best = int(clearness.argmax())
-    if clearness[best] <= min_deviations:
+    if not clearness[best] > min_deviations:  # also if a prediction is not a number
         return None
     return best, leads[best].tolist()
 

@@ -59,7 +59,7 @@ def _check_record(record: TrialRecord, info: SweepInfo, space: Space, max_number
     if record.is_imported:
         _check_import(record)
     else:
-        require_config(record, _config_of_space(record, space))
+        _check_config(record, space)
     if record.state == "complete":
         is_measured = info.search_split in record.results and len(record.values or ()) == len(info.objectives)
         require(is_measured, "complete, and without its results or values")
@@ -72,6 +72,20 @@ def _check_import(record: TrialRecord) -> None:
     """Raise InputError if `import` cannot have written the record, which is never run."""
     is_import = record.kind == "baseline" and record.state == "complete" and settings().keys().isdisjoint(record.config)
     require(is_import, f"is {record.origin}, but an import is a complete baseline without settings", "origin")
+
+
+def _check_config(record: TrialRecord, space: Space) -> None:
+    """Raise InputError unless a record has the config that the space gives it.
+
+    A trial whose settings exclude each other has failed, so that it is never run.
+    """
+    try:
+        config = _config_of_space(record, space)
+    except InputError:
+        if record.state == "failed" and record.config == space.settings_of(record.params):
+            return
+        raise
+    require_config(record, config)
 
 
 def _config_of_space(record: TrialRecord, space: Space) -> TrialConfig:

@@ -23,7 +23,16 @@ from ray.tune.search import Searcher
 from fpp_sweep.records import pareto
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import MIN_GROWTH, front_of, growth_text
-from fpp_sweep.records.records import ENDED, FINAL, Command, TrialRecord, baseline_name, trial_name, waiting_record
+from fpp_sweep.records.records import (
+    ENDED,
+    FINAL,
+    Command,
+    TrialRecord,
+    baseline_name,
+    impossible_record,
+    trial_name,
+    waiting_record,
+)
 from fpp_sweep.records.steering import budget_in_force
 from fpp_sweep.search.finalists import FinalJobs, Job
 from fpp_sweep.search.job import TrialContext, ended_early
@@ -32,11 +41,12 @@ from fpp_sweep.search.trial_runner import ABORT_REASON, TrialRunner
 from fpp_sweep.space.objectives import goals_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Search
-from fpp_sweep.spec.errors import MachineError
+from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.status import StatusPoller
 
 START_SECONDS = 5.0  # time within which Tune's process for a new trial has started
+MAX_IMPOSSIBLE = 100  # trials in a row whose settings exclude each other: the space may have no others
 
 
 @dataclass(slots=True)
@@ -125,9 +135,10 @@ class SweepSearcher(Searcher):
         self._retries: list[Job] = []
         self._unfinished: list[int] = []  # trials that an earlier driver began
         self._baselines: list[str] = []
-        self._trials_to_continue = list(continue_trials)
+        self._trials_to_continue = list(dict.fromkeys(continue_trials))
         self._final_jobs = FinalJobs(space, folder, has_final_stage=final_plan is not None)
         self._failures_in_a_row = 0
+        self._impossible_in_a_row = 0  # trials whose settings exclude each other
         self._records = {record.name: record for record in folder.trials()}
         self._update_total([])
 
@@ -229,7 +240,15 @@ class SweepSearcher(Searcher):
             if command.kind == "add" and command.applied is None:
                 self._record_applied(command, trial_name(number), number)
                 added[number] = dict(command.values)
+                self._final_jobs.reset()  # the trial may become a finalist
                 return
+
+    def _has_added_point(self) -> bool:
+        """Return True if `steer` has added a point that no trial has tried."""
+        for command in self._folder.commands():
+            if command.kind == "add" and command.applied is None:
+                return True
+        return self._study.count() in self._study.queue.added  # a driver was killed after it recorded the command
 
     def _update_total(self, commands: Sequence[Command]) -> None:
         self.progress.total = self.search.trials
@@ -333,11 +352,17 @@ class SweepSearcher(Searcher):
             return Job(self._baselines.pop(0), split)
         if self._waits_for_baselines():
             return None
+        missing_baseline = self._missing_baseline()
+        if missing_baseline is not None:  # a trial could not be compared, and would be computed in vain
+            self.why_stopped = missing_baseline
+            return self._next_final_job()
         if self._trials_to_continue:
             return Job(self._trials_to_continue.pop(0), split)
-        if self._has_more_trials():
+        while self._has_more_trials():
             self.progress.phase = "search"
-            return Job(self._next_trial(), split)
+            record = self._next_trial()
+            if record.state != "failed":
+                return Job(record.name, split)
         return self._next_final_job()
 
     def _waits_for_baselines(self) -> bool:
@@ -349,14 +374,25 @@ class SweepSearcher(Searcher):
                 return True
         return False
 
+    def _missing_baseline(self) -> str | None:
+        """Return why a constraint cannot be computed: the baseline that it is relative to has no result."""
+        for constraint in self._space.constraints:
+            if constraint.baseline is None:
+                continue
+            record = self._records[baseline_name(constraint.baseline)]
+            if record.state in ("failed", "stopped"):
+                reason = f"which has no result: {record.reason}"
+                return f"constraint {constraint.name} needs baseline {constraint.baseline}, {reason}"
+        return None
+
     def _has_more_trials(self) -> bool:
-        """Return True until the search stops; trials that an earlier driver began are finished all the same."""
+        """Return True until the search stops; begun trials and points that were added run all the same."""
         fatal = self._poller.status.fatal
         if self.why_stopped is None:
             self.why_stopped = fatal or self._reason_to_stop()
         if self.why_stopped is None:
             return True
-        return bool(self._unfinished) and fatal is None
+        return fatal is None and (bool(self._unfinished) or self._has_added_point())
 
     def _reason_to_stop(self) -> str | None:
         """Return why no further trial begins: a used-up budget, patience, or failures in a row."""
@@ -374,6 +410,8 @@ class SweepSearcher(Searcher):
                 return f"hypervolume {growth_text(growth, search.patience)}, no more than {MIN_GROWTH:.0%}"
         if search.max_failures is not None and self._failures_in_a_row >= search.max_failures:
             return f"{self._failures_in_a_row} trials in a row failed"
+        if self._impossible_in_a_row >= MAX_IMPOSSIBLE:
+            return f"the settings of {MAX_IMPOSSIBLE} trials in a row exclude each other; narrow the ranges"
         return None
 
     def gpu_hours(self) -> float:
@@ -385,22 +423,39 @@ class SweepSearcher(Searcher):
                 worker_seconds += result.worker_seconds
         return worker_seconds * (self._gpus or 1) / 3600
 
-    def _next_trial(self) -> str:
-        """Return the name of the next trial; its record is written if it has none."""
+    def _next_trial(self) -> TrialRecord:
+        """Return the record of the next trial; it is written if there is none.
+
+        The trial has failed already if its settings exclude each other, such as a smallest area above the largest.
+        """
         if self._unfinished:
             number = self._unfinished.pop(0)
             if trial_name(number) in self._records:
-                return trial_name(number)
+                return self._records[trial_name(number)]
             number, origin, params = self._study.ask_again(number)
         else:
             self._queue_added_point()
             number, origin, params = self._study.ask()
-        config = self._space.resolve(params)
         generation = self._study.generation(number)
         fields: dict[str, Any] = {"number": number, "origin": origin, "params": params, "generation": generation}
+        try:
+            config = self._space.resolve(params)
+        except InputError as error:
+            fields["config"] = self._space.settings_of(params)
+            return self._fail_impossible(impossible_record(trial_name(number), str(error), **fields))
+        self._impossible_in_a_row = 0
         record = waiting_record(trial_name(number), "trial", config, **fields)
         self._write(record)
-        return record.name
+        return record
+
+    def _fail_impossible(self, record: TrialRecord) -> TrialRecord:
+        """Report a trial that has failed before its start; it says nothing about the machines, as others that fail."""
+        self._write(record)
+        self._study.tell(record)
+        self._impossible_in_a_row += 1
+        self.progress.failed += 1
+        self._announce(record, self.search.split, has_ended=True)
+        return record
 
     def _next_final_job(self) -> Job | None:
         """Return the next job of the final stage or the test split; None if there is none now."""

@@ -261,6 +261,10 @@ class Space:
             return config.replace({"prompt": config.anchor_prompt})
         return config
 
+    def settings_of(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all settings of a trial with these values, also if they exclude each other."""
+        return {**self.start().flat(), **values}
+
     def baselines(self) -> dict[str, TrialConfig]:
         """Return the configs that trials are compared with, by name."""
         return baseline_configs(self.work.baselines, self.start(), self._preset_name())

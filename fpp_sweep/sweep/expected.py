@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from fpp_sweep.records.records import FINAL, baseline_name, trial_name
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.tasks import EvalTask, Task
 from fpp_sweep.trial.trial import Plan, with_pretrainings
 
@@ -100,7 +102,8 @@ def expected_configs(space: Space) -> dict[str, TrialConfig]:
             _, values = queue[number]
         else:
             values = sample_point(space.searched(), generator)
-        configs[trial_name(number)] = space.resolve(values)
+        with suppress(InputError):  # settings that exclude each other: the trial fails before its first task
+            configs[trial_name(number)] = space.resolve(values)
     return configs
 
 

@@ -82,8 +82,15 @@ def _plugins_text(digests: Mapping[str, str]) -> str:
 
 
 def _require_stopped_early(folder: SweepFolder, names: Sequence[str]) -> None:
-    """Raise InputError unless all these trials were stopped early; only such trials can be run to their end."""
-    stopped = [record.name for record in folder.trials() if record.state == "stopped" and record.estimate is not None]
+    """Raise InputError unless all these trials were stopped early; only such trials can be run to their end.
+
+    An earlier driver may have been interrupted while it ran them.
+    """
+    stopped = []
+    for record in folder.trials():
+        has_ended = record.state in ("complete", "failed")
+        if record.estimate is not None and not has_ended:
+            stopped.append(record.name)
     for name in names:
         if name not in stopped:
             choices = ", ".join(stopped) or "none"

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import ENDED, Command, SweepInfo
+from fpp_sweep.records.records import ENDED, Command, SweepInfo, TrialRecord
 from fpp_sweep.records.steering import budget_in_force
 from fpp_sweep.space.params import check_points
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
+from fpp_sweep.space.validation import as_list, as_mapping
 from fpp_sweep.space.work import Search
 from fpp_sweep.space.yamlfile import parse as parse_yaml
 from fpp_sweep.spec.errors import InputError
@@ -31,10 +32,20 @@ def add_point(sweep: Path, assignments: Sequence[str]) -> str:
 def stop_trial(sweep: Path, name: str) -> str:
     """Ask a sweep to stop a trial, and return what happens next."""
     folder = SweepFolder.open(sweep)
-    state = folder.known_trial(name).state
-    if state in ENDED:
-        raise InputError(f"{name} is {state}; only a trial that has not ended can be stopped")
+    record = folder.known_trial(name)
+    if record.state in ENDED:
+        raise InputError(f"{name} is {record.state}; only a trial that has not ended can be stopped")
+    _require_no_reference(folder, record)
     return _answer(folder, folder.send_command("stop", {"trial": name}))
+
+
+def _require_no_reference(folder: SweepFolder, record: TrialRecord) -> None:
+    """Raise InputError if a constraint is relative to the baseline: without it no trial can be compared."""
+    for constraint in as_list(folder.info().space.get("constraints", [])):
+        if record.kind == "baseline" and as_mapping(constraint).get("baseline") == record.label:
+            raise InputError(
+                f"{record.name}: a constraint of the space needs this baseline; let it end, or interrupt the sweep"
+            )
 
 
 def change_budget(sweep: Path, *, trials: str | None, hours: str | None, concurrency: str | None) -> str:

@@ -90,7 +90,9 @@ def failure_lines(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialR
     failed = [record for record in records if record.state == "failed" or (record.reason and record.details)]
     for record in failed[:FAILURES_SHOWN]:
         yield f"{record.name} failed: {record.reason}"
-        yield f"    traceback   {folder.artifacts(record.name) / 'log.txt'}"
+        log = folder.log_file(record.name)
+        if log.is_file():  # a trial that failed before its start has none
+            yield f"    traceback   {log}"
         yield f"    repeat      {repeat_command(folder, info, record)}"
     if len(failed) > FAILURES_SHOWN:
         show = runnable(command_line("show", [str(folder.path)]))

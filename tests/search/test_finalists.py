@@ -129,6 +129,17 @@ def test_a_trial_with_a_baselines_settings_is_no_finalist(searched_folder):
     assert [record.name for record in choose_finalists(searched_folder, front_in(searched_folder), 6)] == ["trial-0002"]
 
 
+@pytest.mark.parametrize("overrides", [[], ["search.finalists={seeds: 1}"]])
+def test_of_trials_with_equal_settings_one_runs_after_the_search(searched_folder, overrides):
+    for number in (6, 7):
+        repeated = replace(searched_folder.trial("trial-0002"), name=f"trial-{number:04d}", number=number)
+        searched_folder.write_trial(repeated)
+        shutil.copytree(searched_folder.artifacts("trial-0002"), searched_folder.artifacts(repeated.name))
+    jobs = Jobs(searched_folder, *overrides, has_final_stage=not overrides).run_all()
+    names = [name for name, split in jobs if split == "test" and name.startswith("trial")]
+    assert names == ["trial-0002", "trial-0004" if overrides else "trial-0003"]
+
+
 def test_a_trial_that_breaks_a_constraint_is_no_finalist(searched_folder):
     trial = searched_folder.trial("trial-0003")
     searched_folder.write_trial(replace(trial, constraints={"seconds": 1.0}))

@@ -1,6 +1,7 @@
 """Racing: decisions on made-up block statistics, and real trials on the embedded model that race."""
 
 import json
+import math
 import shutil
 from dataclasses import replace
 from types import SimpleNamespace
@@ -195,6 +196,8 @@ def test_a_dominating_rival_is_ahead_in_every_objective():
     )  # the rival with the clearer lead
     assert find_dominating(own[:1], np.array([[62.4], [62.0]]), ["max"], Z) == (0, [pytest.approx(2.4)])
     assert find_dominating(own, np.zeros((0, 2)), GOALS, Z) is None
+    undefined = [Prediction(math.nan, 1.0), own[1]]
+    assert find_dominating(undefined, np.array([[70.0, 4.0]]), GOALS, Z) is None
 
 
 @pytest.mark.parametrize(("deviation", "stopped"), [(1.0, True), (1.6, False)])
@@ -722,9 +725,14 @@ def test_a_killed_and_resumed_race_makes_the_decisions_of_an_undisturbed_one(rac
 def test_continue_trials_finishes_a_stopped_trial(raced_sweep, worker, tmp_path):
     path = shutil.copytree(raced_sweep.folder.path, tmp_path / "sweep")
     before = raced_sweep.folder.trial("trial-0003")
-    again = Sweep(path, worker, continue_trials=["trial-0003"])
+    again = Sweep(path, worker, continue_trials=["trial-0003", "trial-0003"])
     assert (again.searcher.progress.stopped, again.searcher.progress.finished) == (2, 3)
-    assert again.folder.trial("trial-0003").state == "waiting"
+    waiting = again.folder.trial("trial-0003")
+    assert waiting.state == "waiting"
+    assert again.searcher._trials_to_continue == ["trial-0003"]
+    for state in ("waiting", "interrupted"):
+        again.folder.write_trial(replace(waiting, state=state))
+        load_for_resume(again.space, Options(resume=True, continue_trials=("trial-0003",)), again.folder)
     # if the driver dies now, the next one continues the trial
     later = Sweep(path, worker).run()
     record = later.folder.trial("trial-0003")

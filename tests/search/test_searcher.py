@@ -13,6 +13,7 @@ from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.search import job as job_module
 from fpp_sweep.search import searcher
 from fpp_sweep.search.job import TrialContext, run_job, violations
+from fpp_sweep.search.repair import repair_records
 from fpp_sweep.search.searcher import AbortTune, SweepSearcher
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.search.trial_runner import ABORT_REASON
@@ -35,8 +36,8 @@ work: {datasets: [scenes], baselines: [zero_shot, tpt]}
 class Sweep:
     """A searcher and stand-ins for Ray Tune and for the trials' processes."""
 
-    def __init__(self, path, *overrides, spent=0.0, gpus=0.0, fatal=None):
-        self.space = parse_space(SPACE, "space.yaml", overrides)
+    def __init__(self, path, *overrides, text=SPACE, spent=0.0, gpus=0.0, fatal=None):
+        self.space = parse_space(text, "space.yaml", overrides)
         self.folder = SweepFolder(path)
         self.folder.write_info(sweep_info(name=path.name, spent=spent, reference=[0.0, 100.0]))
         self.changes = []
@@ -76,6 +77,16 @@ class Sweep:
             self.folder.write_trial(record)
         self.ran.append((job["name"], job["split"]))
         self.searcher.on_trial_complete(trial, {} if error else {"pid": pid}, error)
+
+    def run_baselines(self, states):
+        """Run the two baselines; `states` has how a baseline ends by its name."""
+        for _ in range(2):
+            job, trial = self.ask()
+            state = states.get(job["name"])
+            if state == "stopped":
+                stop_trial(self, trial, job)
+            else:
+                self.end(trial, job, reason="out of memory" if state == "failed" else None)
 
     def run(self, **ends):
         """Run all jobs, one at a time; `ends` has the arguments of `end` by the job's name."""
@@ -179,6 +190,25 @@ def test_trials_wait_for_the_baselines_that_constraints_refer_to(tmp_path):
     assert sweep.ask()[0]["name"] == "trial-0000"
 
 
+@pytest.mark.parametrize("state", ["failed", "stopped"])
+def test_a_baseline_without_result_that_a_constraint_needs_ends_the_search_before_its_first_trial(tmp_path, state):
+    words = named("constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]")
+    sweep = Sweep(tmp_path / "sweep", words, "search.concurrency=1")
+    sweep.run_baselines({f"baseline-{TPT}": state})
+    assert sweep.ask()[0]["split"] == "test"  # of the other baseline
+    assert not [record for record in sweep.folder.trials() if record.kind == "trial"]
+    reason = f"which has no result: {'out of memory' if state == 'failed' else 'stopped by `steer`'}"
+    assert sweep.searcher.why_stopped == f"constraint accuracy_vs_{TPT} needs baseline {TPT}, {reason}"
+
+
+def test_a_baseline_that_a_constraint_needs_runs_again_in_the_next_driver(tmp_path):
+    words = [named("constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]"), "search.concurrency=1"]
+    sweep = Sweep(tmp_path / "sweep", *words)
+    sweep.run_baselines({f"baseline-{TPT}": "failed"})
+    ran = Sweep(tmp_path / "sweep", *words).run()
+    assert ran[:2] == [f"baseline-{TPT}", "trial-0000"]
+
+
 def test_infeasible_trials_are_not_on_the_front(tmp_path):
     sweep = Sweep(tmp_path / "sweep", named("constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]"))
     context = TrialContext(
@@ -226,6 +256,39 @@ def test_consecutive_failures_end_the_sweep_and_a_success_resets_their_count(tmp
     assert (sweep.searcher.progress.finished, sweep.searcher.progress.failed) == (1, 3)
     states = [record.state.name for record in sweep.searcher._study._study.get_trials()]
     assert states == ["FAIL", "COMPLETE", "FAIL", "FAIL"]
+
+
+CROSSING = named("""
+params: {views.min_area: {low: 0.4, high: 0.9}, views.max_area: {low: 0.5, high: 1.0}}
+search: {trials: 20, concurrency: 1, sampler: random, max_failures: 1}
+work: {datasets: [scenes], baselines: []}
+""")
+
+
+def test_a_trial_whose_settings_exclude_each_other_fails_and_the_search_goes_on(tmp_path):
+    sweep = Sweep(tmp_path / "sweep", text=CROSSING)
+    sweep.run()
+    records = sweep.folder.trials()
+    assert [record.number for record in records] == list(range(20))
+    impossible = [record for record in records if record.params["views.min_area"] > record.params["views.max_area"]]
+    assert [record for record in records if record.state == "failed"] == impossible != []
+    reason = "no trial can have these settings: views.min_area: must be <= views.max_area"
+    assert all(record.reason.startswith(reason) for record in impossible)
+    assert sweep.searcher.progress.failed == len(impossible)
+    states = [study_trial.state.name for study_trial in sweep.searcher._study._study.get_trials()]
+    assert states.count("FAIL") == len(impossible)
+    assert (impossible[0].name, "failed", "val") in sweep.changes
+    assert list(repair_records(sweep.folder, sweep.folder.info(), sweep.space)) == []
+    assert Sweep(tmp_path / "sweep", text=CROSSING).run() == []
+
+
+def test_a_search_ends_if_the_settings_of_many_trials_in_a_row_exclude_each_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(searcher, "MAX_IMPOSSIBLE", 3)
+    never = CROSSING.replace("{low: 0.4, high: 0.9}", "{low: 0.8, high: 0.9}").replace("high: 1.0", "high: 0.6")
+    sweep = Sweep(tmp_path / "sweep", "search.trials=null", "search.wall_clock=1h", text=never)
+    assert sweep.run() == []
+    assert sweep.searcher.why_stopped == "the settings of 3 trials in a row exclude each other; narrow the ranges"
+    assert len(sweep.folder.trials()) == 3
 
 
 @pytest.mark.parametrize("losses", [1, 2, 3])

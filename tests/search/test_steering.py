@@ -164,6 +164,30 @@ def test_a_finished_grid_without_a_limit_of_trials_accepts_a_point(tmp_path):
     assert all(command.applied for command in sweep.folder.commands())
 
 
+@pytest.mark.parametrize(
+    ("overrides", "accuracy", "trials"),
+    [
+        (["search.patience=1", "search.concurrency=1"], 50.0, 2),
+        (["search.gpu_hours=4"], 50.0, 2),  # each of the two baselines and trials takes an hour
+        (["search.max_failures=2"], None, 2),
+    ],
+)
+def test_a_point_is_tried_after_any_limit_has_ended_the_search(tmp_path, overrides, accuracy, trials):
+    sweep = Steered(tmp_path / "sweep", "search.trials=null", "search.wall_clock=10h", *overrides)
+    bad = {"reason": None if accuracy else "ValueError: no"}
+    ended = {f"trial_{number:04d}": bad for number in range(trials)}
+    sweep.run(**ended)
+    assert len(sweep.trials()) == trials
+    why = sweep.searcher.why_stopped
+    sweep.folder.send_command("add", POINT)
+    sweep.run(trial_0002={"accuracy": 70.0, "ece": 1.0})
+    assert sweep.added_points() == {trials: POINT}
+    assert len(sweep.trials()) == trials + 1  # no other trial begins
+    assert sweep.searcher.why_stopped == why
+    assert "test" in sweep.folder.trial("trial-0002").results
+    assert all(command.applied for command in sweep.folder.commands())
+
+
 def test_a_trial_that_waits_for_the_next_driver_is_stopped_before_it_starts(tmp_path):
     sweep = Steered(tmp_path / "sweep")
     sweep.run_next_job(), sweep.run_next_job()

@@ -65,6 +65,12 @@ def test_the_expected_configs_are_the_configs_that_the_sweep_will_run(space):
         assert configs[f"trial-{number:04d}"] == space.resolve(values)
 
 
+def test_settings_that_exclude_each_other_make_no_expected_config():
+    text = "params: {views.min_area: {low: 0.4, high: 0.9}, views.max_area: {low: 0.5, high: 1.0}}\n"
+    crossing = parse_space(f"{text}search: {{trials: 50}}\nwork: {{baselines: []}}", "space.yaml")
+    assert 0 < len(expected_configs(crossing)) < 50
+
+
 def test_sampled_points_are_in_the_space(space):
     generator = random.Random(0)
     points = [sample_point(space.searched(), generator) for _ in range(50)]

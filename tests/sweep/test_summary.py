@@ -65,7 +65,11 @@ def test_failures_have_cause_traceback_and_command_and_more_than_three_are_count
     reason = "pets, pretraining, seed 1, worker 7 on here: FloatingPointError: not finite"
     records = [failed(number, reason, details="Traceback") for number in range(5)]
     folder = write_sweep(tmp_path, sweep_info(**RAN), records)
+    log = folder.log_file("trial-0000")
+    log.parent.mkdir(parents=True)
+    log.touch()
     lines = list(failure_lines(folder, folder.info(), records))
+    assert "traceback" not in lines[3]  # a trial that failed before its start has no log
     assert lines[:2] == [f"trial-0000 failed: {reason}", f"    traceback   {folder.artifacts('trial-0000')}/log.txt"]
     assert lines[-1] == f"and 2 more failed: {runnable(f'fpp-sweep show {folder.path}')}"
     command = lines[2].removeprefix("    repeat      ")
