@@ -29,12 +29,13 @@ def open_locally(space: Space, folder: SweepFolder, plugins: Sequence[PluginFile
     validation = validate(space, worker, plan)
     model = worker.model_info()
     before = folder.info()
-    info = with_inputs(before, space, model, plan, validation)
+    datasets = plan.datasets_by_key()
+    info = with_inputs(before, space, model, datasets.values(), validation)
     for line in (*validation.notes, *image_changes(before, info)):
         note(line)
     folder.write_info(info)
     store = TaskStore(folder.tasks, _shared_folder(space, plugins, model))
-    return plan, LocalExecutor(worker, TaskKeys(model, plan.datasets_by_key(), validation.prompts), store)
+    return plan, LocalExecutor(worker, TaskKeys(model, datasets, validation.prompts), store)
 
 
 def local_worker_spec(space: Space, plugins: Sequence[PluginFile]) -> WorkerSpec:

@@ -38,13 +38,13 @@ def open_sweep(space: Space, folder: SweepFolder, workers: Workers) -> OpenedSwe
         plan, final, validation = check_plan(space, pool)
     except TaskFailed as error:
         raise InputError(error.reason) from error
-    before = folder.info()
-    info = with_inputs(before, space, model, plan, validation)
-    for line in (*validation.notes, *space.left_out(), *image_changes(before, info)):
-        note(line)
     datasets = plan.datasets_by_key()
     if final is not None:
         datasets.update(final.datasets_by_key())
+    before = folder.info()
+    info = with_inputs(before, space, model, datasets.values(), validation)
+    for line in (*validation.notes, *space.left_out(), *image_changes(before, info)):
+        note(line)
     pool.begin(TaskKeys(model, datasets, validation.prompts))
     folder.write_info(info)
     return OpenedSweep(pool, plan, final, workers.gpus_per_worker)

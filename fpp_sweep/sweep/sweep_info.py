@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +13,8 @@ from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import masked
-from fpp_sweep.spec.specs import ModelInfo, Validation
+from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, Validation
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.trial.trial import Plan
 
 
 def new_info(space: Space, options: Options, folder: SweepFolder, tracking_uri: str) -> SweepInfo:
@@ -57,36 +57,56 @@ def recorded_space(space: Space) -> dict[str, Any]:
     return space.plain()
 
 
-def with_inputs(info: SweepInfo, space: Space, model: ModelInfo, plan: Plan, validation: Validation) -> SweepInfo:
-    """Return the record with the digests of model, datasets and prompts.
+def with_inputs(
+    info: SweepInfo, space: Space, model: ModelInfo, datasets: Iterable[DatasetInfo], validation: Validation
+) -> SweepInfo:
+    """Return the record with the digests of model, prompts, and datasets of all splits.
 
     Raise InputError if the sweep is resumed and one of them has changed.
     """
-    datasets = plan.datasets[space.search.split]
+    searched = []
+    unsearched = {}
+    for dataset in datasets:
+        if dataset.split == space.search.split:
+            searched.append(dataset)
+        else:
+            unsearched[f"{dataset.name} {dataset.split}"] = dataset
+    unsearched_digests = {name: dataset.digest for name, dataset in unsearched.items()}
+    unsearched_images = {name: dataset.images for name, dataset in unsearched.items()}
     opened = replace(
         info,
         model=model.name,
         model_digest=model.digest,
         embedding_scale=model.embedding_scale,
         device=model.device,
-        datasets={dataset.name: dataset.digest for dataset in datasets},
-        images={dataset.name: dataset.images for dataset in datasets},
+        datasets={dataset.name: dataset.digest for dataset in searched},
+        images={dataset.name: dataset.images for dataset in searched},
+        unsearched_datasets={**info.unsearched_datasets, **unsearched_digests},
+        unsearched_images={**info.unsearched_images, **unsearched_images},
         prompts=dict(sorted(validation.prompts.items())),
     )
     if not info.model:  # no driver has opened them before
         return opened
-    for before, now, problem in (
-        (info.model_digest, opened.model_digest, f"model {model.name} has other weights"),
-        (info.datasets, opened.datasets, "its data differ"),
-        (info.prompts, opened.prompts, "a prompt file differs"),
+    changed_splits = _changed_names(info.unsearched_datasets, unsearched_digests)
+    for is_changed, problem in (
+        (info.model_digest != opened.model_digest, f"model {model.name} has other weights"),
+        (info.datasets != opened.datasets, "its data differ"),
+        (changed_splits, f"its data differ ({', '.join(changed_splits)})"),
+        (info.prompts != opened.prompts, "a prompt file differs"),
     ):
-        if before != now:
+        if is_changed:
             raise InputError(f"{info.name} cannot be resumed: {problem} than when it began; begin a new sweep instead")
     return opened
 
 
 def image_changes(before: SweepInfo, now: SweepInfo) -> list[str]:
     """Return a note if image files have another size or time than when the sweep began."""
-    if not before.model or before.images == now.images:
+    changed_splits = _changed_names(before.unsearched_images, now.unsearched_images)
+    if not before.model or (before.images == now.images and not changed_splits):
         return []
     return ["image files have changed (size or time) since the sweep began; further trials use the changed files"]
+
+
+def _changed_names(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the names with another digest than before; a resumed sweep may read further splits."""
+    return [name for name, digest in now.items() if before.get(name, digest) != digest]

@@ -29,12 +29,11 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import unquote, urlsplit
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import LockHeldError, exclusive_lock, stamp_of, written_whole
+from fpp_sweep.spec.files import LockHeldError, exclusive_lock, require_inside, stamp_of, written_whole
 from fpp_sweep.spec.messages import masked
 from fpp_sweep.spec.version import VERSION
 from fpp_sweep.tracking.desired import (
@@ -57,7 +56,15 @@ from fpp_sweep.tracking.desired import (
     sweep_run,
     trial_run,
 )
-from fpp_sweep.tracking.uri import absolute, connect, experiment_id, is_permanent, one_line, store_identity
+from fpp_sweep.tracking.uri import (
+    absolute,
+    artifact_folder,
+    connect,
+    experiment_id,
+    is_permanent,
+    one_line,
+    store_identity,
+)
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Run
@@ -390,6 +397,7 @@ class SweepRuns:
     """
 
     def __init__(self, uri: str, sweep: str, known_run_ids: Container[str], result: SyncResult) -> None:
+        self._uri = uri
         self.client = connect(uri)
         self._entities: Any = importlib.import_module("mlflow.entities")  # takes seconds; `connect` has loaded it
         self.experiment_id = experiment_id(self.client, uri)
@@ -467,15 +475,15 @@ class SweepRuns:
 
         The client would read the run again, and keep an object with queues for each run.
         """
-        folder = _local_folder(current.info.artifact_uri)
-        if folder is None or not _write(text, folder / name):
+        file = self._artifact_file(current, name)
+        if file is None or not _write(text, file):
             self.client.log_text(current.info.run_id, text, name)
 
     def upload(self, current: Run, name: str, path: Path) -> None:
         """Store a file as the artifact `name`: as a hard link if the artifacts are on the same disk, else as a copy."""
         artifact = safe_name(name)
-        folder = _local_folder(current.info.artifact_uri)
-        if folder is not None and _link(path, folder / artifact):
+        file = self._artifact_file(current, artifact)
+        if file is not None and _link(path, file):
             return
         with tempfile.TemporaryDirectory() as scratch:
             source = path
@@ -483,6 +491,16 @@ class SweepRuns:
                 source = Path(scratch) / posixpath.basename(artifact)
                 shutil.copyfile(path, source)
             self.client.log_artifact(current.info.run_id, str(source), posixpath.dirname(artifact) or None)
+
+    def _artifact_file(self, current: Run, artifact: str) -> Path | None:
+        """Return the file of an artifact; None if artifacts are not on this machine.
+
+        Raise InputError if a link leads out of the run's folder.
+        """
+        folder = artifact_folder(self._uri, current.info.artifact_uri)
+        if folder is None:
+            return None
+        return require_inside(folder, folder / artifact)
 
     def _create(self, run: DesiredRun, parent: str | None) -> Run:
         """Create a run, unless an earlier request that got no answer has created it."""
@@ -554,14 +572,6 @@ def _with_parent(tags: Mapping[str, str], parent: str | None) -> dict[str, str]:
     if parent is None:
         return dict(tags)
     return {**tags, PARENT_TAG: parent}
-
-
-def _local_folder(artifact_uri: str) -> Path | None:
-    """Return the folder of artifacts that are on this machine, else None."""
-    parts = urlsplit(artifact_uri)
-    if parts.scheme != "file" or parts.netloc:
-        return None
-    return Path(unquote(parts.path))
 
 
 def _write(text: str, artifact: Path) -> bool:

@@ -26,9 +26,10 @@ from http import HTTPStatus
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from fpp_sweep.spec.errors import InputError, message_in_one_line
-from fpp_sweep.spec.files import exclusive_lock, written_whole
+from fpp_sweep.spec.files import exclusive_lock, require_inside, written_whole
 from fpp_sweep.spec.messages import masked, printable, runnable
 from fpp_sweep.tracking.desired import shortened
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 DEFAULT_URI = "sqlite:///mlflow.db"
 EXPERIMENT = "fpp_sweep"
+ARTIFACTS = "mlartifacts"  # the folder beside an SQLite file
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}  # else MLflow guesses the kind of work
 SERVERS = ("http://", "https://")
 DATABASES = ("postgresql", "mysql", "mssql")  # with or without a +driver
@@ -150,6 +152,8 @@ def one_line(error: BaseException, limit: int = 200) -> str:
     'HTTP 503 Service Unavailable: request failed with error code 503 != 200'
     """
     text = message_in_one_line(error)
+    if isinstance(error, InputError):  # our own text, whose end says what to do
+        return printable(text)
     status = http_status(error)
     if status is not None and "Max retries exceeded" in text:  # the rest of the text is about MLflow's own retries
         return f"HTTP {status} {_phrase(status)}"
@@ -221,10 +225,10 @@ def experiment_id(client: MlflowClient, uri: str) -> str:
     """
     experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
-        path = sqlite_file(uri)
-        folder = None if path is None else (path.parent / "mlartifacts" / EXPERIMENT).as_uri()
+        root = artifact_root(uri)
+        location = None if root is None else (root / EXPERIMENT).as_uri()
         try:
-            return str(client.create_experiment(EXPERIMENT, folder, EXPERIMENT_TAGS))
+            return str(client.create_experiment(EXPERIMENT, location, EXPERIMENT_TAGS))
         except Exception:  # another sweep may have created it meanwhile
             experiment = client.get_experiment_by_name(EXPERIMENT)
             if experiment is None:
@@ -235,7 +239,37 @@ def experiment_id(client: MlflowClient, uri: str) -> str:
         raise InputError(
             f"MLflow's experiment {EXPERIMENT!r} was deleted; bring it back: MLFLOW_TRACKING_URI={address} {restore}"
         )
+    artifact_folder(uri, experiment.artifact_location)  # refuses a folder that is not the store's own
     return str(experiment.experiment_id)
+
+
+def artifact_root(uri: str) -> Path | None:
+    """Return the folder for the artifacts of an SQLite file, which is beside it; None for another store."""
+    path = sqlite_file(uri)
+    if path is None:
+        return None
+    return require_inside(path.parent, path.parent / ARTIFACTS)
+
+
+def artifact_folder(uri: str, artifact_uri: str) -> Path | None:
+    """Return the folder of an artifact address; None if the artifacts are not on this machine.
+
+    Raise InputError if an SQLite file names another folder than its own: a file from elsewhere must not choose where
+    artifacts are written.
+    """
+    parts = urlsplit(artifact_uri)
+    folder = None
+    if parts.scheme == "file" and not (parts.netloc or parts.query or parts.fragment):
+        folder = Path(unquote(parts.path))
+    root = artifact_root(uri)
+    if root is None:
+        return folder
+    if folder is None or not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
+        raise InputError(  # the address is last: `masked` may remove what follows it
+            f"{sqlite_file(uri)}: does not keep artifacts in {ARTIFACTS}/ beside it (it was moved, or comes from "
+            f"elsewhere); give another file, such as sqlite:///new.db. They would go to {masked(artifact_uri)}"
+        )
+    return folder
 
 
 def server_version(uri: str) -> str:

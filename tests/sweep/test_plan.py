@@ -8,7 +8,7 @@ from fpp_sweep.core.prompt import open_prompt, prompt_bytes
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import TextSource, Validation
-from fpp_sweep.sweep.plan import make_plan, validate
+from fpp_sweep.sweep.plan import check_plan, make_plan, validate
 from fpp_sweep.sweep.sweep_info import image_changes, with_inputs
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.trial.worker import Worker
@@ -194,7 +194,8 @@ def test_a_resumed_sweep_needs_the_model_the_data_and_the_prompts_of_its_start(w
 
     def inputs_on_record(words, info, model=model):
         file.write_bytes(prompt_bytes(open_prompt(worker.clip, words), worker.clip, {}))
-        return with_inputs(info, requested, model, plan, validate(requested, worker, plan))
+        validation = validate(requested, worker, plan)
+        return with_inputs(info, requested, model, plan.datasets_by_key().values(), validation)
 
     started = inputs_on_record("a photo of a", replace(sweep_info(name="sweep"), model=""))
     assert inputs_on_record("a photo of a", started) == started
@@ -204,6 +205,39 @@ def test_a_resumed_sweep_needs_the_model_the_data_and_the_prompts_of_its_start(w
         inputs_on_record("a photo of a", started, replace(model, digest="another"))
     with pytest.raises(InputError, match="its data differ"):
         inputs_on_record("a photo of a", replace(started, datasets={"scenes": "another", "digits": "another"}))
+
+
+def test_a_resumed_sweep_needs_the_data_of_all_splits_of_its_start(worker):
+    requested = small_space("search.finalists.seeds=2")
+    plan, final, validation = check_plan(requested, worker)
+    datasets = {**plan.datasets_by_key(), **final.datasets_by_key()}
+    assert {split for _, split in datasets} == {"val", "test", "val:10"}
+
+    def open_inputs(info, datasets):
+        return with_inputs(info, requested, worker.model_info(), datasets.values(), validation)
+
+    started = open_inputs(replace(sweep_info(name="sweep"), model=""), datasets)
+    for split in ("val", "test", "val:10"):
+        key = "scenes", split
+        changed = {**datasets, key: replace(datasets[key], digest="another")}
+        with pytest.raises(InputError, match="its data differ"):
+            open_inputs(started, changed)
+        changed = {**datasets, key: replace(datasets[key], images="another")}
+        assert image_changes(started, open_inputs(started, datasets)) == []
+        assert len(image_changes(started, open_inputs(started, changed))) == 1
+
+
+def test_a_resumed_sweep_may_read_other_splits_than_before(worker):
+    requested = small_space()
+    validation = validate(requested, worker, make_plan(requested, worker))
+    searched, test = (worker.describe(["scenes"], split) for split in ("val", "test"))
+
+    def open_inputs(info, datasets):
+        return with_inputs(info, requested, worker.model_info(), datasets, validation)
+
+    started = open_inputs(replace(sweep_info(name="sweep"), model=""), searched)
+    resumed = open_inputs(started, [*searched, *test])
+    assert open_inputs(resumed, searched).unsearched_datasets == resumed.unsearched_datasets != {}
 
 
 def test_changed_image_files_cause_a_note():

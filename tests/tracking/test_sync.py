@@ -312,7 +312,7 @@ def test_a_file_that_is_being_written_is_not_uploaded(tmp_path, uri):
     assert {path.name for path in stored if path.read_text() == "half"} == {"front.csv", "new.safetensors"}
 
 
-@pytest.mark.parametrize("failing", [None, "_link", "_write", "_local_folder"])
+@pytest.mark.parametrize("failing", [None, "_link", "_write", "artifact_folder"])
 def test_names_with_strange_characters_arrive(tmp_path, database, uri, monkeypatch, failing):
     if failing is not None:  # MLflow's client delivers files, texts or both
         monkeypatch.setattr(f"fpp_sweep.tracking.folder_sync.{failing}", lambda *_: None)
@@ -595,6 +595,62 @@ def test_a_copy_of_a_folder_does_not_write_to_the_runs_of_the_original(tmp_path,
     assert trusted_uri(SweepFolder(linked), "") == uri
     sync_folder(copy, uri)  # now the user has named the store for the copy
     assert trusted_uri(copy, "") == uri
+
+
+# Databases from elsewhere, which may name any folder for artifacts.
+
+
+def forget_artifacts(folder):
+    """Delete the record of what was written, and all artifacts beside the database."""
+    (folder.path / STATE_FILE).unlink()
+    shutil.rmtree(folder.path.parent / "mlartifacts")
+
+
+def execute(database, statement, *values):
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute(statement, values)
+
+
+@pytest.mark.parametrize("address", ["file://{}", "file://{}?x", "{}", "s3://bucket{}", "file://{}/mlartifacts/../out"])
+def test_a_database_does_not_choose_where_the_artifacts_of_a_run_go(tmp_path, database, uri, address):
+    folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
+    sync_folder(folder, uri)
+    forget_artifacts(folder)
+    victim = tmp_path / "home"
+    execute(database, "update runs set artifact_uri = ? where name like '0000%'", address.format(victim))
+    with pytest.raises(InputError, match=r"trial-0000: .*does not keep artifacts in mlartifacts/ .*would go to .*"):
+        sync_folder(folder, uri)
+    assert not victim.exists()
+    assert artifact_names(tmp_path) >= {"report/front.csv", "space.yaml"}  # the other run has its artifacts
+
+
+def test_a_database_does_not_choose_where_the_artifacts_of_new_runs_go(tmp_path, database, uri):
+    folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
+    check_store(uri)
+    execute(database, "update experiments set artifact_location = ?", (tmp_path / "home").as_uri())
+    for write in (check_store, lambda store: sync_folder(folder, store)):
+        with pytest.raises(InputError, match=r"does not keep artifacts in mlartifacts/ .*; give another file.*home"):
+            write(uri)
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("level", ["mlartifacts", "run", "report", "file"])
+def test_a_link_among_the_artifacts_is_not_followed(tmp_path, database, uri, level):
+    folder = build_sweep(tmp_path / "work" / "perturb-1", trials=1, baselines=())
+    database = shutil.move(database, tmp_path / "work" / "mlflow.db")
+    uri = f"sqlite:///{database}"
+    sync_folder(folder, uri)
+    (report,) = (tmp_path / "work" / "mlartifacts").glob("*/*/artifacts/report")
+    places = {"mlartifacts": tmp_path / "work" / "mlartifacts", "run": report.parents[1], "report": report}
+    forget_artifacts(folder)
+    home = tmp_path / "home"
+    home.mkdir()
+    link = places.get(level, report / "front.csv")
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(home if level != "file" else home / "bashrc")
+    with pytest.raises(InputError, match=r"link|would go to"):
+        sync_folder(folder, uri)
+    assert os.listdir(home) == []
 
 
 def test_links_lead_to_the_sweeps_run_where_it_was_written(tmp_path, uri):
