@@ -295,9 +295,12 @@ def splits_of(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:
 
 
 def metric_of(result: SplitResult | None, metric: str) -> float | None:
-    """Return the average of a metric, or the value on one dataset, as in `ece/dtd`."""
+    """Return the average of a metric, the value on one dataset, as in `ece/dtd`, or a cost, as `seconds`."""
     if result is None:
         return None
+    cost = result.cost(metric)
+    if cost is not None:
+        return cost
     parts = catalogue.parts_of(metric)
     if parts.dataset:
         return result.datasets.get(parts.dataset, {}).get(parts.of_average)

@@ -12,7 +12,7 @@ from fpp_sweep.statistics.front_support import FrontSupport
 from fpp_sweep.statistics.verdicts import Answer
 from tests.kit.measured import World, write_measured_sweep
 from tests.kit.names import PLAIN, TPT
-from tests.kit.records import sweep_info, trial
+from tests.kit.records import ACCURACY, WORKER_SECONDS, sweep_info, trial
 
 BETTER = {PLAIN: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.55, 0.3)}
 EQUAL = {PLAIN: (0.60, 0.15), TPT: (0.601, 0.15), "trial-0002": (0.602, 0.15), "trial-0003": (0.599, 0.15)}
@@ -152,6 +152,16 @@ def test_without_zero_shot_the_first_baseline_is_the_reference(tmp_path):
     sides = {name: side for name, side in BETTER.items() if name != PLAIN}
     folder = write_sweep_of(tmp_path, sides)
     assert f"than {TPT}" in read_statistics(folder).answer.reason
+
+
+def test_the_best_baseline_of_a_sweep_for_costs_is_named(tmp_path):
+    folder = write_sweep_of(tmp_path, EQUAL)
+    folder.write_info(replace(folder.info(), objectives=(ACCURACY, WORKER_SECONDS), reference=None))
+    for record in folder.trials():
+        accuracy, _ = record.values
+        folder.write_trial(replace(record, values=[accuracy, 45.0]))
+    answer = read_statistics(folder).answer
+    assert (answer.recommended, answer.untested) == (f"baseline-{TPT}", ("worker_seconds",))
 
 
 def test_few_images_are_not_tested(tmp_path):

@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import FINAL
+from fpp_sweep.report.trial_table import trial_table
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.tracking.desired import FrontDocument
 from tests.kit.measured import CLOSE_TOGETHER, FAR_APART, World, write_measured_sweep
 from tests.kit.names import PLAIN, TPT
-from tests.kit.records import sweep_info, trial
+from tests.kit.records import ACCURACY, WORKER_SECONDS, sweep_info, trial, write_sweep
 
 SIDES = {**FAR_APART, "trial-0004": (0.69, 0.11)}
 
@@ -131,6 +133,19 @@ def test_a_sweep_without_block_statistics_has_a_report_without_intervals(tmp_pat
     (member,) = document(folder)["members"]
     assert member["intervals"]["val"]["accuracy"] == "no interval: no block statistics of these images"
     assert document(folder)["support"] == {}
+
+
+def test_a_cost_has_its_value_in_tables_files_and_configs(tmp_path):
+    record = trial(0, 70, 5, values=[70.0, 45.0])
+    folder = write_sweep(tmp_path, sweep_info((ACCURACY, WORKER_SECONDS), reference=None), [record])
+    write_report(folder, pages=False)
+    assert rows(folder)["trial-0000"]["worker_seconds (val)"] == "45.0"
+    assert "worker_seconds 45.0" in (folder.report / "best" / "knee.yaml").read_text()
+    table = (folder.report / "answer.md").read_text()
+    assert "| 45.0 |" in table
+    info = folder.info()
+    all_trials = trial_table(info, [record], statistics_of(folder, info, [record]))
+    assert "worker_seconds" in [column.title for column in all_trials.columns]
 
 
 def test_a_trial_that_equals_a_baseline_has_a_report(tmp_path):
