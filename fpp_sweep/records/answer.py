@@ -25,6 +25,7 @@ from fpp_sweep.records.measurements import measure, resampled_metrics
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import goals_of, metrics_of
 from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.attainment import Attainment, attainment
 from fpp_sweep.statistics.block_stats import Numbers
@@ -89,7 +90,7 @@ def statistics_of(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialR
     samples = {}
     for split in splits_of(info, front.compared):
         if split == info.search_split:  # all trials have results; support needs those behind the front, too
-            measured = [*front.layers(MAX_COMPARED), *front.baselines]
+            measured = [*front.nearest(MAX_COMPARED), *front.baselines]
         else:
             measured = front.compared
         measurements = measure(folder, measured, split, metrics)
@@ -204,8 +205,7 @@ def verdict_split(info: SweepInfo, splits: Mapping[str, SplitStatistics], front:
     runs, the final stage and the test split may follow.
     """
     trials = set(_names_of(front.trials))
-    later_stages = [split for split in ("test", FINAL) if split != info.search_split]
-    for split in [*later_stages, info.search_split]:
+    for split in [*_later_stages(info), info.search_split]:
         if split not in splits:
             continue
         if split == info.search_split and info.state == "running":
@@ -218,6 +218,8 @@ def verdict_split(info: SweepInfo, splits: Mapping[str, SplitStatistics], front:
 
 def _answer(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]) -> Answer:
     """Return the recommendation with all differences between finalists and baselines, in the objectives."""
+    if front.evaluate_only:
+        return Answer(reason="search.evaluate_only chooses no trial")
     split = verdict_split(info, splits, front)
     if split is None:
         return _answer_without_finalists(info, front)
@@ -229,11 +231,14 @@ def _answer(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]
     finalists = [name for name in _names_of(front.by_trade_off(candidates)) if name in samples.records]
     baselines = [baseline for baseline in front.baselines if baseline.name in samples.records]
     differences = _differences(samples, finalists, _names_of(baselines), tested_metrics)
-    if tested_metrics and finalists and baselines and not differences:
-        return Answer(reason=f"{min(samples.images.values())} images of a dataset are too few for any test")
     seeds_unknown = _seeds_are_unknown(splits[split], finalists, tested_metrics)
+    obstacle = ""
+    if tested_metrics and finalists and baselines and not differences:
+        obstacle = f"a dataset of {plural(min(samples.images.values()), 'image')} is too small for any test"
+    elif seeds_unknown and baselines:
+        obstacle = "each finalist has one seed, which may be a lucky one"
     recommended, kind, reason = _recommendation(
-        info, split, list(differences.values()), finalists, baselines, seeds_unknown=seeds_unknown
+        info, split, list(differences.values()), finalists, baselines, obstacle=obstacle
     )
     return Answer(
         metrics=tuple(tested_metrics),
@@ -253,16 +258,28 @@ def _answer(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]
 
 def _answer_without_finalists(info: SweepInfo, front: Front) -> Answer:
     """Return the answer if no trial has results that finalists are judged by."""
-    if info.state == "running" or front.trials:
+    has_later_results = any(_has_later_results(info, trial) for trial in front.trials)
+    if not has_later_results and (info.state == "running" or (front.trials and info.state != "finished")):
         return Answer(reason="the final stage has not run yet")
     reason = "no trial is complete"
-    if front.infeasible:
+    if front.trials:
+        reason = "the trials have no usable block statistics"
+    elif front.infeasible:
         reason = "no trial keeps all constraints"
     for split in ("test", FINAL, info.search_split):
         baseline = _best_baseline(info, front.baselines, split)
         if baseline is not None:
             return Answer(recommended=baseline, recommended_kind="baseline", reason=reason)
     return Answer(reason=reason)
+
+
+def _has_later_results(info: SweepInfo, trial: TrialRecord) -> bool:
+    return any(split in trial.results for split in _later_stages(info))
+
+
+def _later_stages(info: SweepInfo) -> list[str]:
+    """Return the splits on which finalists run after the search, the last one first."""
+    return [split for split in ("test", FINAL) if split != info.search_split]
 
 
 def _recommendation(
@@ -272,13 +289,15 @@ def _recommendation(
     finalists: Sequence[str],
     baselines: Sequence[TrialRecord],
     *,
-    seeds_unknown: bool,
+    obstacle: str,
 ) -> tuple[str | None, Literal["trial", "baseline"] | None, str]:
-    """Return the name of the recommended finalist, else of the best baseline; its kind; and the reason."""
+    """Return the name of the recommended finalist, else of the best baseline; its kind; and the reason.
+
+    With an obstacle, which is a reason as well, no finalist can be recommended.
+    """
     tested_metrics, _ = _tested_metrics(info)
-    if seeds_unknown and baselines:
-        trial, reason = None, "each finalist has one seed, which may be a lucky one"
-    else:
+    trial, reason = None, obstacle
+    if not obstacle:
         trial, reason = recommend(
             differences,
             finalists,

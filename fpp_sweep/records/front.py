@@ -100,20 +100,24 @@ class Front:
             return math.inf if volume_now else 0.0
         return volume_now / volume_before - 1
 
-    def layers(self, most: int) -> list[TrialRecord]:
-        """Return the front, the front of the remaining trials, and so on, until there are `most` trials."""
-        chosen: list[TrialRecord] = []
-        remaining = self.finished
-        while remaining and len(chosen) < most:
+    def nearest(self, most: int) -> list[TrialRecord]:
+        """Return the chosen trials, then the front of the remaining ones, and so on, until there are `most` trials.
+
+        All chosen trials are returned, as tables show them: trials that break a constraint cannot take their place.
+        """
+        nearest = list(self.chosen)
+        names_of_chosen = {record.name for record in nearest}
+        remaining = [record for record in self.finished if record.name not in names_of_chosen]
+        while remaining and len(nearest) < most:
             layer = set(pareto.front(_points(remaining), self.goals))
             behind = []
             for index, record in enumerate(remaining):
                 if index in layer:
-                    chosen.append(record)
+                    nearest.append(record)
                 else:
                     behind.append(record)
             remaining = behind
-        return chosen
+        return nearest
 
     @cached_property
     def n_below_floor(self) -> int:

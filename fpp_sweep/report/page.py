@@ -11,7 +11,7 @@ from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_setting, splits_of, values_by_setting, varies
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.report.answer_section import answer_section
+from fpp_sweep.report.answer_section import answer_sections
 from fpp_sweep.report.dataset_heatmap import heat_map
 from fpp_sweep.report.document import Block, Details, Document, PlotGroup, Section, Text, paragraphs
 from fpp_sweep.report.effects import Effects, compute_effects, moved_values_note
@@ -95,7 +95,7 @@ def write_page(report: SweepReport) -> None:
 def sweep_document(report: SweepReport) -> Document:
     """Return the page: question, answer, front, trials, settings, datasets, progress and provenance."""
     sections = [
-        answer_section(report.statistics),
+        *answer_sections(report.statistics),
         _front_section(report),
         trials_section(report.info, report.records, report.statistics),
         _settings_section(report),
