@@ -11,6 +11,7 @@ from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_values, values_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, WorkTotals
+from fpp_sweep.records.state import resume_command, state_text
 from fpp_sweep.report.repeat import repeat_command, use_command
 from fpp_sweep.report.results_file import write_results
 from fpp_sweep.report.text_layout import labelled_lines, output_width, wrap_words
@@ -18,7 +19,6 @@ from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.messages import command_line, plural, printable, runnable
 from fpp_sweep.spec.progress import time_shares
 from fpp_sweep.sweep.final_table import final_table
-from fpp_sweep.sweep.state import resume_command, state_text
 from fpp_sweep.tracking import last_uri, mlflow_links
 from fpp_sweep.trial.trial import sum_by_stage
 
