@@ -25,6 +25,7 @@ from fpp_sweep.records.measurements import measure, resampled_metrics
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import goals_of, metrics_of
 from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.attainment import Attainment, attainment
 from fpp_sweep.statistics.block_stats import Numbers
@@ -89,7 +90,7 @@ def statistics_of(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialR
     samples = {}
     for split in splits_of(info, front.compared):
         if split == info.search_split:  # all trials have results; support needs those behind the front, too
-            measured = [*front.layers(MAX_COMPARED), *front.baselines]
+            measured = [*front.nearest(MAX_COMPARED), *front.baselines]
         else:
             measured = front.compared
         measurements = measure(folder, measured, split, metrics)
@@ -204,8 +205,7 @@ def verdict_split(info: SweepInfo, splits: Mapping[str, SplitStatistics], front:
     runs, the final stage and the test split may follow.
     """
     trials = set(_names_of(front.trials))
-    later_stages = [split for split in ("test", FINAL) if split != info.search_split]
-    for split in [*later_stages, info.search_split]:
+    for split in [*_later_stages(info), info.search_split]:
         if split not in splits:
             continue
         if split == info.search_split and info.state == "running":
@@ -218,6 +218,8 @@ def verdict_split(info: SweepInfo, splits: Mapping[str, SplitStatistics], front:
 
 def _answer(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]) -> Answer:
     """Return the recommendation with all differences between finalists and baselines, in the objectives."""
+    if front.evaluate_only:
+        return Answer(reason="search.evaluate_only chooses no trial")
     split = verdict_split(info, splits, front)
     if split is None:
         return _answer_without_finalists(info, front)
@@ -229,11 +231,14 @@ def _answer(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]
     finalists = [name for name in _names_of(front.by_trade_off(candidates)) if name in samples.records]
     baselines = [baseline for baseline in front.baselines if baseline.name in samples.records]
     differences = _differences(samples, finalists, _names_of(baselines), tested_metrics)
-    if tested_metrics and finalists and baselines and not differences:
-        return Answer(reason=f"{min(samples.images.values())} images of a dataset are too few for any test")
     of_known_seeds = _of_known_seeds(splits[split], finalists, tested_metrics)
+    obstacle = ""
+    if tested_metrics and finalists and baselines and not differences:
+        obstacle = f"a dataset of {plural(min(samples.images.values()), 'image')} is too small for any test"
+    elif finalists and baselines and not of_known_seeds:
+        obstacle = "each finalist has one seed, which may be a lucky one"
     recommended, kind, reason = _recommendation(
-        info, split, list(differences.values()), finalists, baselines, of_known_seeds
+        info, split, list(differences.values()), of_known_seeds, baselines, obstacle=obstacle
     )
     return Answer(
         metrics=tuple(tested_metrics),
@@ -253,10 +258,14 @@ def _answer(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]
 
 def _answer_without_finalists(info: SweepInfo, front: Front) -> Answer:
     """Return the answer if no trial has results that finalists are judged by."""
-    if info.state == "running" or front.trials:
+    has_later_results = any(_has_later_results(info, trial) for trial in front.trials)
+    will_go_on = info.state == "running" or (bool(front.trials) and info.state != "finished")
+    if will_go_on and not has_later_results:
         return Answer(reason="the final stage has not run yet")
     reason = "no trial is complete"
-    if front.infeasible:
+    if front.trials:
+        reason = "the trials have no usable block statistics"
+    elif front.infeasible:
         reason = "no trial keeps all constraints"
     for split in ("test", FINAL, info.search_split):
         baseline = _best_baseline(info, front.baselines, split)
@@ -265,25 +274,34 @@ def _answer_without_finalists(info: SweepInfo, front: Front) -> Answer:
     return Answer(reason=reason)
 
 
+def _has_later_results(info: SweepInfo, trial: TrialRecord) -> bool:
+    return any(split in trial.results for split in _later_stages(info))
+
+
+def _later_stages(info: SweepInfo) -> list[str]:
+    """Return the splits on which finalists run after the search, the last one first."""
+    return [split for split in ("test", FINAL) if split != info.search_split]
+
+
 def _recommendation(
     info: SweepInfo,
     split: str,
     differences: Sequence[Difference],
     finalists: Sequence[str],
     baselines: Sequence[TrialRecord],
-    of_known_seeds: Sequence[str],
+    *,
+    obstacle: str,
 ) -> tuple[str | None, Literal["trial", "baseline"] | None, str]:
     """Return the name of the recommended finalist, else of the best baseline; its kind; and the reason.
 
-    Only finalists `of_known_seeds` may be recommended: the one seed of another may be a lucky one.
+    With an obstacle, which is a reason as well, no finalist can be recommended.
     """
     tested_metrics, _ = _tested_metrics(info)
-    if finalists and baselines and not of_known_seeds:
-        trial, reason = None, "each finalist has one seed, which may be a lucky one"
-    else:
+    trial, reason = None, obstacle
+    if not obstacle:
         trial, reason = recommend(
             differences,
-            of_known_seeds,
+            finalists,
             _names_of(baselines),
             tested_metrics,
             info.space.get("search", {}).get("margin", {}),

@@ -100,20 +100,24 @@ class Front:
             return math.inf if volume_now else 0.0
         return volume_now / volume_before - 1
 
-    def layers(self, most: int) -> list[TrialRecord]:
-        """Return the front, the front of the remaining trials, and so on, until there are `most` trials."""
-        chosen: list[TrialRecord] = []
-        remaining = self.finished
-        while remaining and len(chosen) < most:
+    def nearest(self, most: int) -> list[TrialRecord]:
+        """Return the chosen trials, then the front of the remaining ones, and so on, until there are `most` trials.
+
+        All chosen trials are returned, as tables show them: trials that break a constraint cannot take their place.
+        """
+        nearest = list(self.chosen)
+        names_of_chosen = {record.name for record in nearest}
+        remaining = [record for record in self.finished if record.name not in names_of_chosen]
+        while remaining and len(nearest) < most:
             layer = set(pareto.front(_points(remaining), self.goals))
             behind = []
             for index, record in enumerate(remaining):
                 if index in layer:
-                    chosen.append(record)
+                    nearest.append(record)
                 else:
                     behind.append(record)
             remaining = behind
-        return chosen
+        return nearest
 
     @cached_property
     def n_below_floor(self) -> int:
@@ -295,9 +299,12 @@ def splits_of(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:
 
 
 def metric_of(result: SplitResult | None, metric: str) -> float | None:
-    """Return the average of a metric, or the value on one dataset, as in `ece/dtd`."""
+    """Return the average of a metric, the value on one dataset, as in `ece/dtd`, or a cost, as `seconds`."""
     if result is None:
         return None
+    cost = result.cost(metric)
+    if cost is not None:
+        return cost
     parts = catalogue.parts_of(metric)
     if parts.dataset:
         return result.datasets.get(parts.dataset, {}).get(parts.of_average)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -93,6 +94,14 @@ class SplitResult:
     features: Seconds = field(default_factory=dict)
     devices: Sequence[str] = ()  # devices that computed the results
     notes: Sequence[str] = ()  # post-hoc maps without a temperature, and why
+
+    def cost(self, name: str) -> float | None:
+        """Return a cost of the trial, which is an objective such as `seconds`; None for the name of another metric."""
+        if name == "seconds":
+            return math.fsum(self.seconds.values())
+        if name == "worker_seconds":
+            return self.worker_seconds
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

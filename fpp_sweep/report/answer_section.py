@@ -18,8 +18,10 @@ SIGNIFICANT = "*"
 STYLES: Mapping[str, CellStyle] = {"+": "good", "-": "bad", "": ""}  # by Difference.mark
 
 
-def answer_section(statistics: SweepStatistics) -> Section:
-    """Return the section that stands on top of a page."""
+def answer_sections(statistics: SweepStatistics) -> list[Section]:
+    """Return the section that stands on top of a page; none if no trial was to be chosen."""
+    if statistics.front.evaluate_only:
+        return []
     blocks: list[Block] = [Text(sentence_of(statistics), "lead")]
     if statistics.answer.differences:
         blocks.append(difference_table(statistics.answer))
@@ -27,7 +29,7 @@ def answer_section(statistics: SweepStatistics) -> Section:
     settings = settings_table([trials[name] for name in statistics.answer.finalists])
     if len(settings.columns) > 1:
         blocks.append(settings)
-    return Section("Answer", blocks, anchor="answer")
+    return [Section("Answer", blocks, anchor="answer")]
 
 
 def difference_table(answer: Answer) -> Table:

@@ -260,7 +260,7 @@ def _sample_union(
 
     A record that several sweeps have is resampled under each of its names.
     """
-    nearest = [*front.layers(MAX_COMPARED), *front.baselines]
+    nearest = [*front.nearest(MAX_COMPARED), *front.baselines]
     identities = {identity_of(record) for record in nearest}
     sampled: dict[str, TrialRecord] = {}
     for of_sweep in records.values():

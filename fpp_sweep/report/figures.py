@@ -185,14 +185,17 @@ def frame_of(front: Front, points_of_kinds: Sequence[Points]) -> Frame | None:
 
     It is None if no trial is below the floor, or if no trial is above it.
     """
-    if not front.n_below_floor:
+    if front.n_below_floor in (0, len(front.finished)):
         return None
     xs: list[float] = []
     ys: list[float] = []
     for points in points_of_kinds:
-        for x, y in ends_of_intervals(front, points):
-            xs.append(x)
-            ys.append(y)
+        for index, record in enumerate(points.records):
+            if front.is_below_floor(record):
+                continue
+            for x, y in _ends_of_intervals(points, index):
+                xs.append(x)
+                ys.append(y)
     if min(xs, default=0.0) == max(xs, default=0.0) or min(ys) == max(ys):
         return None
     return Frame(with_margin(xs, FRAME_MARGIN), with_margin(ys, FRAME_MARGIN))
@@ -205,20 +208,23 @@ def with_margin(values: Sequence[float], share: float) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def ends_of_intervals(front: Front, points: Points) -> Iterator[tuple[float, float]]:
-    """Yield the points above the floor, and the ends of their intervals."""
-    for index, (record, x, y) in enumerate(zip(points.records, points.xs, points.ys, strict=True)):
-        if front.is_below_floor(record):
-            continue
-        yield x, y
-        x_error = points.x_errors[index] if points.x_errors else None
-        y_error = points.y_errors[index] if points.y_errors else None
-        if x_error is not None:
-            yield x - x_error.below, y
-            yield x + x_error.above, y
-        if y_error is not None:
-            yield x, y - y_error.below
-            yield x, y + y_error.above
+def ends_of_intervals(points: Points) -> Iterator[tuple[float, float]]:
+    """Yield the points, and the ends of their intervals."""
+    for index in range(len(points.records)):
+        yield from _ends_of_intervals(points, index)
+
+
+def _ends_of_intervals(points: Points, index: int) -> Iterator[tuple[float, float]]:
+    x, y = points.xs[index], points.ys[index]
+    yield x, y
+    x_error = points.x_errors[index] if points.x_errors else None
+    y_error = points.y_errors[index] if points.y_errors else None
+    if x_error is not None:
+        yield x - x_error.below, y
+        yield x + x_error.above, y
+    if y_error is not None:
+        yield x, y - y_error.below
+        yield x, y + y_error.above
 
 
 def staircases_of(front: Front, color: str) -> list[Staircase]:
@@ -279,7 +285,7 @@ def write_front_picture(path: Path, info: SweepInfo, statistics: SweepStatistics
     panels = front_figures(info, statistics)
     name = textwrap.fill(info.name, 60 * len(panels))
     title = f"{name}\n{len(front.members)} of {len(front.finished)} trials on the front, {info.search_split} split"
-    if front.n_below_floor:
+    if any(panel.frame for panel in panels):
         left_out = plural(front.n_below_floor, "trial")
         title += f"\naxes fitted without {left_out} more than {front.floor:g} points below {PLAIN}"
 

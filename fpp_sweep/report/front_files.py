@@ -23,7 +23,7 @@ from fpp_sweep.records.front import (
     values_of,
 )
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.report.answer_section import answer_section
+from fpp_sweep.report.answer_section import answer_sections
 from fpp_sweep.report.document import Document, Section, document_to_markdown
 from fpp_sweep.report.front_table import front_table
 from fpp_sweep.space.yamlfile import config_text
@@ -145,7 +145,7 @@ def _answer_document(statistics: SweepStatistics) -> dict[str, object]:
 
 
 def _answer_text(info: SweepInfo, front: Front, statistics: SweepStatistics) -> str:
-    sections = [answer_section(statistics)]
+    sections = answer_sections(statistics)
     if front.compared:
         sections.append(Section("Front", [front_table(info, front, statistics)]))
     return document_to_markdown(Document(info.name, sections))
@@ -265,7 +265,7 @@ def _config_text(info: SweepInfo, front: Front, record: TrialRecord, answer: Ans
     for split, result in record.results.items():
         values = [f"{metric} {format_result(metric, result)}" for metric in metrics_shown(info)]
         comments.append(f"{split}: {', '.join(values)}")
-    if record.name in answer.finalists:
+    if answer.differences and record.name in answer.finalists:
         comments.append(f"compared with the baselines on {answer.design}")
         for metric in answer.metrics:
             not_beaten = _baselines_not_beaten(answer, record.name, metric)

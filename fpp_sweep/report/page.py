@@ -11,7 +11,8 @@ from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_setting, splits_of, values_by_setting, varies
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.report.answer_section import answer_section
+from fpp_sweep.records.state import is_abandoned, is_running, last_change
+from fpp_sweep.report.answer_section import answer_sections
 from fpp_sweep.report.dataset_heatmap import heat_map
 from fpp_sweep.report.document import Block, Details, Document, PlotGroup, Section, Text, paragraphs
 from fpp_sweep.report.effects import Effects, compute_effects, moved_values_note
@@ -82,7 +83,7 @@ def load_report(folder: SweepFolder) -> SweepReport:
 def write_page(report: SweepReport) -> None:
     """Write report/sweep.html; while the sweep is running, the page loads itself again."""
     reload_seconds = 0  # the page of an ended sweep stays as it is
-    if report.info.state == "running":
+    if is_running(report.folder, report.info):
         reload_seconds = RELOAD_SECONDS
     write_html(
         report.folder.report / "sweep.html",
@@ -95,7 +96,7 @@ def write_page(report: SweepReport) -> None:
 def sweep_document(report: SweepReport) -> Document:
     """Return the page: question, answer, front, trials, settings, datasets, progress and provenance."""
     sections = [
-        answer_section(report.statistics),
+        *answer_sections(report.statistics),
         _front_section(report),
         trials_section(report.info, report.records, report.statistics),
         _settings_section(report),
@@ -109,11 +110,8 @@ def sweep_document(report: SweepReport) -> Document:
 def _introduction(report: SweepReport) -> Iterator[Block]:
     info, front = report.info, report.statistics.front
     yield Text(info.space.get("question", ""))
-    until = ""
-    if info.finished is not None:
-        until = f", ended {format_time(info.finished)}"
-    yield Text(f"{info.state}; started {format_time(info.created)}{until}", "faint")
-    if info.state == "running":
+    yield Text(_state_text(report.folder, info), "faint")
+    if is_running(report.folder, info):
         yield Text(progress_line(info, report.records, time.time()), "lead")
     counts = Counter(record.state for record in report.records if record.kind == "trial")
     states = [f"{counts['complete']} trials finished", f"{counts['failed']} failed", f"{counts['running']} running"]
@@ -128,6 +126,18 @@ def _introduction(report: SweepReport) -> Iterator[Block]:
         yield Text("Settings were searched on the test split: its numbers are optimistic.", "warning")
     for note in report.statistics.notes:
         yield Text(note, "warning")
+
+
+def _state_text(folder: SweepFolder, info: SweepInfo) -> str:
+    """Return the state and the times of its start and end, such as `finished; started 2026-11-18 11:06 UTC`."""
+    state = info.state
+    until = ""
+    if info.finished is not None:
+        until = f", ended {format_time(info.finished)}"
+    elif is_abandoned(folder, info):
+        state = "stopped without notice"
+        until = f", last change {format_time(last_change(folder))}"
+    return f"{state}; started {format_time(info.created)}{until}"
 
 
 def _front_section(report: SweepReport) -> Section:
@@ -194,7 +204,8 @@ def _datasets_section(report: SweepReport) -> Section:
 def _progress_section(report: SweepReport) -> Section:
     front = report.statistics.front
     workers = read_workers(report.folder.logs)
-    blocks: list[Block] = [*paragraphs(cost_sentences(report.info, report.records))]
+    running = is_running(report.folder, report.info)
+    blocks: list[Block] = [*paragraphs(cost_sentences(report.info, report.records, is_running=running))]
     growth = paragraphs(growth_sentences(report.info, front))
     blocks.append(Section("Hypervolume", [hypervolume_plot(front), *growth]))
     blocks.append(Section("Workers", [Text(busy_share(workers)), timeline_plot(workers, report.records)]))

@@ -85,7 +85,7 @@ def _front_plot(name: str, info: SweepInfo, statistics: SweepStatistics, figure:
     essential = []
     for points in figure.points:
         if points.kind == "front":
-            essential += list(ends_of_intervals(front, points))
+            essential += list(ends_of_intervals(points))
     return without_outliers(plot, essential)
 
 

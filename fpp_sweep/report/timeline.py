@@ -135,11 +135,11 @@ def _kind(period: WorkPeriod, record: TrialRecord | None) -> str:
 
 
 def _add_bar(trace: dict[str, Any], worker: str, period: WorkPeriod, record: TrialRecord | None) -> None:
-    trace["y"].append(worker)
+    trace["y"].append(plot_text(worker))
     trace["base"].append(round(1000 * period.start))  # milliseconds
     trace["x"].append(round(1000 * max(period.end - period.start, 0.5)))  # half a second is still visible
     if record is None:
-        trace["text"].append(period.key)
+        trace["text"].append(plot_text(period.key))
         trace["customdata"].append("")
     else:
         trace["text"].append(plot_text(record.name))
@@ -176,16 +176,16 @@ def progress_line(info: SweepInfo, records: Sequence[TrialRecord], now: float) -
         if record.state in ENDED and record.finished:
             durations.append(record.finished - record.started)
     total = as_mapping(info.space.get("search", {})).get("trials")
-    budget = "" if total is None else f" of {total}"
-    parts = [f"{n_ended}{budget} trials", f"as of {format_time(now)}"]
+    ended = plural(n_ended, "trial") if total is None else f"{n_ended} of {plural(total, 'trial')}"
+    parts = [ended, f"as of {format_time(now)}"]
     if total is not None and durations and total > n_ended:
         seconds = (total - n_ended) * fmean(durations) / max(1, n_running)
         parts.append(f"about {duration(seconds)} of search left")
     return ", ".join(parts)
 
 
-def cost_sentences(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:
-    """Return sentences on what was spent, how much is left at this rate, and the budget."""
+def cost_sentences(info: SweepInfo, records: Sequence[TrialRecord], *, is_running: bool) -> list[str]:
+    """Return sentences on what was spent, how much is left at this rate while the sweep runs, and the budget."""
     seconds = 0.0
     last = info.created
     n_ended = Counter[str]()
@@ -201,13 +201,12 @@ def cost_sentences(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]
     sentences = [f"{seconds / 3600:.2f} worker hours for {trials}, including baselines, in {duration(elapsed)}."]
     search = as_mapping(info.space.get("search", {}))
     n_trials = n_ended["trial"]
-    if info.finished is None and n_trials and is_number(search.get("trials")):
+    if is_running and n_trials and is_number(search.get("trials")):
         n_left = max(0, search["trials"] - n_trials)
         hours = n_left / n_trials * seconds / 3600
         time_left = duration(n_left / n_trials * elapsed)
-        sentences.append(
-            f"Left: {n_left} of {search['trials']} trials, about {hours:.2f} worker hours and {time_left} at this rate."
-        )
+        left = f"{n_left} of {plural(search['trials'], 'trial')}"
+        sentences.append(f"Left: {left}, about {hours:.2f} worker hours and {time_left} at this rate.")
     budgets = []
     for key in ("trials", "wall_clock", "gpu_hours"):
         if search.get(key) is not None:
@@ -224,7 +223,8 @@ def growth_sentences(info: SweepInfo, front: Front) -> list[str]:
     if not patience:
         return []
     share = front.growth(patience)
-    state = f"{2 * patience} trials have to finish first"
+    state = f"{plural(2 * patience, 'trial')} have to finish first"
     if share is not None:
         state = f"it {growth_text(share, patience)}"
-    return [f"The search ends if hypervolume grows by no more than {MIN_GROWTH:.0%} in {patience} trials: {state}."]
+    rule = f"The search ends if hypervolume grows by no more than {MIN_GROWTH:.0%} in {plural(patience, 'trial')}"
+    return [f"{rule}: {state}."]

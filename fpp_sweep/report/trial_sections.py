@@ -101,7 +101,7 @@ def _metric_rows(result: SplitResult, info: SweepInfo) -> list[list[str]]:
     The objectives come first, then the metrics that every table of a trial has, then all others.
     """
     names = [*metrics_shown(info), *sorted(result.average, key=catalogue.is_shown, reverse=True)]
-    metrics = [name for name in dict.fromkeys(names) if name in result.average]
+    metrics = [name for name in dict.fromkeys(names) if name in result.average or result.cost(name) is not None]
     rows = [["", *metrics]]
     for dataset, values in result.datasets.items():
         row = [dataset]

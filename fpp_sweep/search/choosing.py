@@ -57,7 +57,7 @@ def _candidates(front: Front) -> list[TrialRecord]:
     """Return the feasible trials nearest to the front, or only those above the floor of accuracy if there are any."""
     baseline_keys = {baseline.key for baseline in front.baselines}
     candidates = []
-    for record in first_by_settings(front.layers(MAX_COMPARED)):
+    for record in first_by_settings(front.nearest(MAX_COMPARED)):
         if record.feasible and record.key not in baseline_keys:
             candidates.append(record)
     above_floor = [record for record in candidates if not front.is_below_floor(record)]

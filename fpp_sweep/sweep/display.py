@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fpp_sweep.records.front import format_metric, format_values
+from fpp_sweep.records.front import format_metric, format_values, metric_of
 from fpp_sweep.records.records import ADDED, TrialRecord
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.errors import escaped
@@ -200,9 +200,9 @@ def split_line(record: TrialRecord, split: str, objectives: Sequence[Objective])
     """Return the outcome of a trial on another split than the one that is searched, on one line."""
     if split not in record.results:
         return escaped(f"{record.name}  {record.reason}")
-    average = record.results[split].average
     values = []
     for objective in objectives:
-        if objective.metric in average:
-            values.append(f"{objective.metric} {format_metric(objective.metric, average[objective.metric])}")
+        value = metric_of(record.results[split], objective.metric)
+        if value is not None:
+            values.append(f"{objective.metric} {format_metric(objective.metric, value)}")
     return escaped(f"{record.name}  on {split}: {', '.join(values)}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.report.answer_section import answer_section, settings_table
+from fpp_sweep.report.answer_section import answer_sections, settings_table
 from fpp_sweep.report.document import Block, Document, Section, document_to_text
 from fpp_sweep.report.front_table import front_table
 
@@ -16,9 +16,7 @@ def final_table(
 ) -> str:
     """Return the answer, the front, and the settings of its trials, in lines of at most `width` columns."""
     front = statistics.front
-    sections = []
-    if not front.evaluate_only:
-        sections.append(answer_section(statistics))
+    sections = answer_sections(statistics)
     count = sum(record.kind == "trial" for record in records)
     goals = f"by {info.goals} on {info.search_split}"
     title = f"front of {info.name}: {len(front.members)} of {count} trials, {goals}"
@@ -28,6 +26,7 @@ def final_table(
         settings_title = "Settings of the front and other finalists"
     if front.evaluate_only:
         title = f"trials of {info.name} on {info.search_split}"
+        settings_title = "Settings of the trials"
     blocks: list[Block] = [front_table(info, front, statistics, settings=False, title=title)]
     settings = settings_table(front.chosen, settings_title)
     if not statistics.answer.finalists and len(settings.columns) > 1:

@@ -10,11 +10,11 @@ from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import metrics_shown
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.report.answer_section import answer_section
+from fpp_sweep.report.answer_section import answer_sections
 from fpp_sweep.report.document import Text
 from fpp_sweep.report.front_table import front_table
-from fpp_sweep.report.html import text_to_html
-from fpp_sweep.report.table import Table, to_html
+from fpp_sweep.report.html import blocks_to_html, text_to_html
+from fpp_sweep.report.table import to_html
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.summary import front_notes, state_line
 from fpp_sweep.trial.artifacts import dataset_and_seed, prediction_files, read_columns
@@ -86,11 +86,8 @@ def as_html(folder: SweepFolder) -> str:
     parts = [text_to_html(Text(state_line(folder, info, records)))]
     for note in front_notes(info, statistics.front):
         parts.append(text_to_html(Text(note)))
-    for block in answer_section(statistics).blocks:
-        if isinstance(block, Table):
-            parts.append(to_html(block))
-        elif isinstance(block, Text):
-            parts.append(text_to_html(block))
+    for section in answer_sections(statistics):
+        parts.append(blocks_to_html(section.blocks))
     if statistics.front.compared:
         parts.append(to_html(front_table(info, statistics.front, statistics)))
     return "\n".join(parts)

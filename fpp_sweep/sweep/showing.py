@@ -8,13 +8,13 @@ from pathlib import Path
 
 from fpp_sweep.cli.names import sweeps_below
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.state import last_change
 from fpp_sweep.report.text_layout import output_width
 from fpp_sweep.report.up_to_date import is_up_to_date
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.progress import duration
 from fpp_sweep.sweep.heading import heading
-from fpp_sweep.sweep.state import last_change
 from fpp_sweep.sweep.summary import summary_lines
 from fpp_sweep.sweep.sweep_list import sweep_table
 from fpp_sweep.sweep.trial_view import trial_lines

@@ -9,6 +9,7 @@ from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import ENDED, Command, SweepInfo, TrialRecord
+from fpp_sweep.records.state import last_change
 from fpp_sweep.records.steering import budget_in_force
 from fpp_sweep.space.params import check_points
 from fpp_sweep.space.reading import space_of
@@ -18,7 +19,6 @@ from fpp_sweep.space.work import Search
 from fpp_sweep.space.yamlfile import parse as parse_yaml
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import command_line, runnable_record
-from fpp_sweep.sweep.state import last_change
 
 SECONDS_PER_HOUR = 3600.0
 

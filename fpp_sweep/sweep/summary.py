@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from fpp_sweep.records import pareto
 from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_values, values_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, WorkTotals
+from fpp_sweep.records.state import resume_command, state_text
 from fpp_sweep.report.repeat import repeat_command, use_command
 from fpp_sweep.report.results_file import write_results
 from fpp_sweep.report.text_layout import labelled_lines, output_width, wrap_words
+from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.messages import command_line, plural, printable, runnable
 from fpp_sweep.spec.progress import time_shares
 from fpp_sweep.sweep.final_table import final_table
-from fpp_sweep.sweep.state import resume_command, state_text
 from fpp_sweep.tracking import last_uri, mlflow_links
 from fpp_sweep.trial.trial import sum_by_stage
 
@@ -133,9 +133,7 @@ def next_lines(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
     page = folder.report / "sweep.html"
     if page.is_file():
         yield f"page        {page.as_uri()}"
-    config = _config_to_use(folder)
-    if config is not None:
-        yield f"use it      {use_command(info, config)}"
+    yield from _use_lines(folder, info)
     uri = last_uri(folder, info.tracking_uri)
     if not uri:
         yield f"MLflow      {runnable(command_line('sync', [str(folder.path)]))}"
@@ -144,10 +142,12 @@ def next_lines(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
         yield f"{label:{LABEL_COLUMNS}}{line}"
 
 
-def _config_to_use(folder: SweepFolder) -> Path | None:
-    """Return the file of the recommended config; of the knee if nothing is recommended yet."""
-    for name in ("recommended.yaml", "knee.yaml"):
+def _use_lines(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
+    """Yield the command that uses the recommended config; that of the knee, by its name, if none is recommended."""
+    if as_mapping(info.space.get("search", {})).get("evaluate_only"):
+        return
+    for label, name in (("use it", "recommended.yaml"), ("the knee", "knee.yaml")):
         file = folder.report / "best" / name
         if file.is_file():
-            return file
-    return None
+            yield f"{label:{LABEL_COLUMNS}}{use_command(info, file)}"
+            return

@@ -11,12 +11,12 @@ from fpp_sweep.cli.terminal import terminal_width
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_values, front_of, values_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.state import last_change, state_text
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import duration
-from fpp_sweep.sweep.state import last_change, state_text
 
 HEADINGS = ("sweep", "state", "trials", "front", "changed")
 

@@ -501,10 +501,9 @@ def measured_value(result: SplitResult, metric: str) -> float:
     Raise InputError for a metric that was not measured, and FloatingPointError for a value that is not finite.
     """
     name, slash, dataset = metric.partition("/")
-    if name == "worker_seconds":
-        return result.worker_seconds
-    if not catalogue.metric(name).of_dataset:  # `seconds`, the other cost of a trial
-        return math.fsum(result.seconds.values())
+    cost = result.cost(name)
+    if cost is not None:
+        return cost
     values = result.average
     if slash:
         if dataset not in result.datasets:

@@ -18,6 +18,7 @@ CREATED = 1_795_201_952.0  # seconds since 1970: 2026-11-20, the date in the def
 ACCURACY = Objective(metric="accuracy", goal="max")
 ECE = Objective(metric="ece", goal="min")
 NLL = Objective(metric="nll", goal="min")
+WORKER_SECONDS = Objective(metric="worker_seconds", goal="min")
 REFERENCES = {"accuracy": 60.0, "ece": 20.0, "nll": 2.0}  # corner of the hypervolume
 DATASETS = ("shapes", "textures", "digits")
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">&amp; $x^2$"

@@ -12,7 +12,7 @@ from fpp_sweep.statistics.front_support import FrontSupport
 from fpp_sweep.statistics.verdicts import Answer
 from tests.kit.measured import World, write_measured_sweep
 from tests.kit.names import PLAIN, TPT
-from tests.kit.records import sweep_info, trial
+from tests.kit.records import ACCURACY, WORKER_SECONDS, sweep_info, trial
 
 BETTER = {PLAIN: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.55, 0.3)}
 EQUAL = {PLAIN: (0.60, 0.15), TPT: (0.601, 0.15), "trial-0002": (0.602, 0.15), "trial-0003": (0.599, 0.15)}
@@ -181,9 +181,58 @@ def test_without_zero_shot_the_first_baseline_is_the_reference(tmp_path):
     assert f"than {TPT}" in read_statistics(folder).answer.reason
 
 
-def test_few_images_are_not_tested(tmp_path):
-    folder = write_sweep_of(tmp_path, BETTER, images=20)
-    assert "20 images of a dataset are too few for any test" in sentence_of(read_statistics(folder))
+def test_the_best_baseline_of_a_sweep_for_costs_is_named(tmp_path):
+    folder = write_sweep_of(tmp_path, EQUAL)
+    folder.write_info(replace(folder.info(), objectives=(ACCURACY, WORKER_SECONDS), reference=None))
+    for record in folder.trials():
+        accuracy, _ = record.values
+        folder.write_trial(replace(record, values=[accuracy, 45.0]))
+    answer = read_statistics(folder).answer
+    assert (answer.recommended, answer.untested) == (f"baseline-{TPT}", ("worker_seconds",))
+
+
+def test_few_images_are_not_tested_and_the_answer_keeps_finalists_images_and_the_best_baseline(tmp_path):
+    statistics = read_statistics(write_sweep_of(tmp_path, BETTER, images=20))
+    answer = statistics.answer
+    assert sentence_of(statistics) == (
+        "No trial is recommended, because a dataset of 20 images is too small for any test; "
+        f"the best baseline is {answer.recommended.removeprefix('baseline-')} (3 seeds, 2 x 20 test images)."
+    )
+    assert (answer.split, answer.images) == ("test", {"digits": 20, "scenes": 20})
+    assert "trial-0002" in answer.finalists
+    assert not answer.differences
+
+
+def test_trials_that_break_a_constraint_take_no_interval_and_no_support_from_the_front(tmp_path, monkeypatch):
+    monkeypatch.setattr("fpp_sweep.records.answer.MAX_COMPARED", 1)
+    folder = write_sweep_of(tmp_path, {**BETTER, "trial-0004": (0.8, 0.01)}, ("val",))
+    folder.write_trial(replace(folder.trial("trial-0004"), constraints={"seconds": 1.0}))
+    statistics = read_statistics(folder)
+    (member,) = statistics.front.members
+    assert not isinstance(statistics.interval(member, "val", "accuracy"), str)
+    assert statistics.support.word(member.name) == "likely"
+    assert statistics.answer.finalists == (member.name,)
+
+
+@pytest.mark.parametrize("splits", [("val",), ("val", FINAL), ("val", "test")])
+def test_missing_block_statistics_are_not_taken_for_a_final_stage_that_has_not_run(tmp_path, splits):
+    folder = write_sweep_of(tmp_path, BETTER, splits)
+    shutil.rmtree(folder.path / "artifacts")
+    statistics = read_statistics(folder)
+    assert statistics.answer.recommended_kind == "baseline"
+    assert sentence_of(statistics).startswith(
+        "No trial is recommended, because the trials have no usable block statistics; the best baseline is "
+    )
+    folder.write_info(replace(folder.info(), state="interrupted"))
+    has_not_run = "final stage has not run yet" in sentence_of(read_statistics(folder))
+    assert has_not_run == (splits == ("val",))
+
+
+def test_a_sweep_that_only_evaluates_recommends_nothing(tmp_path):
+    folder = write_sweep_of(tmp_path, BETTER)
+    folder.write_info(replace(folder.info(), space={"search": {"evaluate_only": True}}))
+    answer = read_statistics(folder).answer
+    assert (answer.recommended, answer.finalists, dict(answer.differences)) == (None, (), {})
 
 
 @pytest.mark.parametrize("damage", ["cut", "swapped", "missing"])

@@ -14,6 +14,7 @@ from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_setting
 from fpp_sweep.records.records import MAX_TIME
+from fpp_sweep.records.state import resume_command
 from fpp_sweep.report.settings_plots import metric_columns
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.reading import load_space
@@ -22,7 +23,6 @@ from fpp_sweep.space.yamlfile import parse, read
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import stamps_below
 from fpp_sweep.spec.specs import DatasetInfo
-from fpp_sweep.sweep.state import resume_command
 from fpp_sweep.sweep.summary import features_text
 from fpp_sweep.tracking.desired import artifact_files
 from fpp_sweep.trial import trial as trial_module

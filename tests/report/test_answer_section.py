@@ -5,7 +5,7 @@ import re
 import pytest
 
 from fpp_sweep.records.answer import sentence_of, statistics_of
-from fpp_sweep.report.answer_section import answer_section, difference_table
+from fpp_sweep.report.answer_section import answer_sections, difference_table
 from fpp_sweep.report.html import blocks_to_html
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.report.text_layout import text_width
@@ -70,13 +70,14 @@ def test_colors_of_the_terminal_are_those_of_the_page(statistics):
 
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_the_answer_fits_the_terminal(statistics, width):
-    for block in answer_section(statistics).blocks:
+    (section,) = answer_sections(statistics)
+    for block in section.blocks:
         if isinstance(block, Table):
             assert max(text_width(line) for line in to_text(block, width).splitlines()) <= width
 
 
 def test_the_page_has_the_sentence_the_table_and_the_settings(statistics):
-    page = blocks_to_html([answer_section(statistics)])
+    page = blocks_to_html(answer_sections(statistics))
     assert '<section id="answer">' in page
     assert f'<p class="lead">{sentence_of(statistics)}</p>' in page
     assert re.search(r'<td class="good">\+\d+\.\d\*</td>', page)
@@ -87,6 +88,7 @@ def test_the_page_has_the_sentence_the_table_and_the_settings(statistics):
 def test_without_differences_the_section_is_a_sentence(tmp_path):
     folder = write_measured_sweep(tmp_path / "sweep", World(100), {"trial-0002": (0.6, 0.1)})
     statistics = statistics_of(folder, folder.info(), folder.trials())
-    blocks = answer_section(statistics).blocks
+    (section,) = answer_sections(statistics)
+    blocks = section.blocks
     assert blocks[0].text.startswith("Nothing is recommended: there are no baselines to compare with")
     assert not [block for block in blocks if isinstance(block, Table) and "minus" in block.title]

@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fpp_sweep.records.answer import statistics_of_samples
+from fpp_sweep.records.front import front_of
 from fpp_sweep.report.figures import StaticFigure, draw_front, front_figures
 from fpp_sweep.report.plots import front_plots
 from tests.kit.names import PLAIN, TPT
-from tests.kit.records import trial
+from tests.kit.records import all_baselines, sweep_info, trial
 
 
 def test_the_figure_has_points_intervals_the_staircase_and_the_region_of_resampled_fronts(far):
@@ -82,3 +84,16 @@ def test_a_picture_without_trials_below_the_floor_has_no_frame(far):
     trials = tuple(record for record in front.trials if not front.is_below_floor(record))
     (figure,) = front_figures(information, replace(statistics, front=replace(front, trials=trials)))
     assert figure.frame is None
+
+
+def test_trials_that_are_all_below_the_floor_are_shown():
+    """Six baselines alone would make a frame, and the trial would be an outlier beside them."""
+    information = sweep_info()
+    front = front_of(information, [*all_baselines(), trial(9, 20.0, 30.0)])
+    statistics = statistics_of_samples(information, front, {})
+    (figure,) = front_figures(information, statistics)
+    assert figure.frame is None
+    (plot,) = front_plots(information, statistics)
+    for axis, value in (("xaxis", 20.0), ("yaxis", 30.0)):
+        low, high = plot.zoom.get(axis, (value, value))
+        assert low <= value <= high

@@ -7,13 +7,17 @@ from dataclasses import replace
 
 import pytest
 
+from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import FINAL
+from fpp_sweep.report.trial_table import trial_table
 from fpp_sweep.report.writing import write_report
+from fpp_sweep.sweep.notebook import as_html
+from fpp_sweep.sweep.summary import summary_lines
 from fpp_sweep.tracking.desired import FrontDocument
 from tests.kit.measured import CLOSE_TOGETHER, FAR_APART, World, write_measured_sweep
 from tests.kit.names import PLAIN, TPT
-from tests.kit.records import sweep_info, trial
+from tests.kit.records import ACCURACY, WORKER_SECONDS, sweep_info, trial, write_sweep
 
 SIDES = {**FAR_APART, "trial-0004": (0.69, 0.11)}
 
@@ -131,6 +135,34 @@ def test_a_sweep_without_block_statistics_has_a_report_without_intervals(tmp_pat
     (member,) = document(folder)["members"]
     assert member["intervals"]["val"]["accuracy"] == "no interval: no block statistics of these images"
     assert document(folder)["support"] == {}
+
+
+def test_a_sweep_that_only_evaluates_has_no_answer_anywhere(tmp_path):
+    folder = write_measured_sweep(tmp_path / "sweep", World(200), {**FAR_APART, "trial-0004": (0.8, 0.01)})
+    folder.write_info(replace(folder.info(), space={"search": {"evaluate_only": True}}))
+    write_report(folder, pages=True)
+    assert document(folder)["recommended"] is None
+    assert document(folder)["answer"]["finalists"] == []
+    assert not (folder.report / "best" / "recommended.yaml").exists()
+    page = (folder.report / "sweep.html").read_text()
+    texts = [(folder.report / "answer.md").read_text(), page, as_html(folder), "\n".join(summary_lines(folder))]
+    for text in texts:
+        assert "trial-0004" in text
+        for word in ("Answer", "recommended", "use it", "the knee", "Finalists", "Holm"):
+            assert word not in text
+
+
+def test_a_cost_has_its_value_in_tables_files_and_configs(tmp_path):
+    record = trial(0, 70, 5, values=[70.0, 45.0])
+    folder = write_sweep(tmp_path, sweep_info((ACCURACY, WORKER_SECONDS), reference=None), [record])
+    write_report(folder, pages=False)
+    assert rows(folder)["trial-0000"]["worker_seconds (val)"] == "45.0"
+    assert "worker_seconds 45.0" in (folder.report / "best" / "knee.yaml").read_text()
+    table = (folder.report / "answer.md").read_text()
+    assert "| 45.0 |" in table
+    info = folder.info()
+    all_trials = trial_table(info, [record], statistics_of(folder, info, [record]))
+    assert "worker_seconds" in [column.title for column in all_trials.columns]
 
 
 def test_a_trial_that_equals_a_baseline_has_a_report(tmp_path):

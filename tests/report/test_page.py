@@ -29,6 +29,7 @@ from tests.kit.records import (
     HOSTILE,
     NLL,
     SEARCHED_RANGES,
+    WORKER_SECONDS,
     all_baselines,
     failed,
     searched_trials,
@@ -157,9 +158,20 @@ def test_sections_begin_with_the_answer_and_can_be_linked(folder):
 
 def test_only_the_page_of_a_running_sweep_reloads_itself(tmp_path, folder):
     running = write_sweep(tmp_path, sweep_info(state="running"), [trial(0)])
-    write_report(running, pages=True)
+    with running.locked():
+        write_report(running, pages=True)
     assert 'data-reload-seconds="60"' in (running.report / "sweep.html").read_text()
     assert 'data-reload-seconds="0"' in (folder / "sweep.html").read_text()
+
+
+def test_the_page_of_a_sweep_whose_driver_was_killed_says_that_it_stopped(tmp_path):
+    killed = write_sweep(tmp_path, sweep_info(state="running", space={"search": {"trials": 16}}), [trial(0)])
+    write_report(killed, pages=True)
+    page = (killed.report / "sweep.html").read_text()
+    assert 'data-reload-seconds="0"' in page
+    assert re.search(r">stopped without notice; started 2026-11-20 .* UTC, last change 20\d\d-.* UTC<", page)
+    for text in (", as of", "at this rate", "running; started"):
+        assert text not in page
 
 
 def test_the_page_of_a_running_sweep_shows_its_progress_and_its_time(tmp_path, folder):
@@ -172,7 +184,8 @@ def test_the_page_of_a_running_sweep_shows_its_progress_and_its_time(tmp_path, f
         *(failed(number, None, state="running") for number in (3, 4)),
     ]
     running = write_sweep(tmp_path, sweep_info(state="running", space=space), records)
-    write_report(running, pages=True)
+    with running.locked():
+        write_report(running, pages=True)
     line = re.search(r'<p class="lead">(3 of 16 trials.*?)</p>', (running.report / "sweep.html").read_text())[1]
     assert re.fullmatch(
         rf"3 of 16 trials, as of {datetime.now(UTC):%Y-%m-%d} \d\d:\d\d UTC, about 3:48 of search left", line
@@ -362,7 +375,8 @@ def test_the_timeline_is_read_from_the_workers_logs(tmp_path):
     ]
     (written.path / "logs").mkdir()
     (written.path / "logs" / "m-7.log").write_text("\n".join(lines))
-    write_report(written, pages=True)
+    with written.locked():
+        write_report(written, pages=True)
     trace_of = {trace["name"]: trace for trace in plots(written.report)["timeline"]["traces"]}
     assert {name: trace["x"] for name, trace in trace_of.items()} == {
         "pretraining": [10000],
@@ -468,6 +482,14 @@ def test_numbers_of_a_trial_begin_with_the_objectives_and_the_metrics_of_every_t
     assert heads == ["", "nll", "accuracy", "ece", "ece@sals", "mce", "sce", "brier"]
 
 
+def test_numbers_of_a_trial_have_the_cost_that_is_an_objective(tmp_path):
+    record = trial(0, 70, 5, values=[70.0, 45.0])
+    written = write_sweep(tmp_path, sweep_info((ACCURACY, WORKER_SECONDS), reference=None), [record])
+    write_report(written, pages=True)
+    heads, *_, averages = page_data(written.report)["trials"]["trial-0000"]["numbers"]["val"]
+    assert dict(zip(heads, averages, strict=True))["worker_seconds"] == "45.0"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 def test_the_label_of_a_diagram_has_the_numbers_of_the_table(tmp_path):
@@ -540,7 +562,8 @@ def test_a_reader_changes_plots_and_the_page_of_a_running_sweep_reloads(tmp_path
     playwright = pytest.importorskip("playwright.sync_api")
     information, records = sweep_info(state="running"), [*searched_trials(), trial(40, 3.0, 60.0)]
     written = write_sweep(tmp_path, information, records)
-    write_report(written, pages=True)
+    with written.locked():
+        write_report(written, pages=True)
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         window = browser.new_page(viewport={"width": 1280, "height": 900})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fpp_sweep.report.timeline import cost_sentences, read_work_periods
+from fpp_sweep.report.timeline import WorkPeriod, cost_sentences, read_work_periods, timeline_plot
 from tests.kit.records import baseline, sweep_info, trial
 
 RECORDS = [baseline("tpt", 69.0, 9.8), trial(0), trial(1)]
@@ -22,7 +22,7 @@ RECORDS = [baseline("tpt", 69.0, 9.8), trial(0), trial(1)]
 )
 def test_the_budget_is_named_with_the_reason_for_the_end(search, end_reason, sentence):
     info = sweep_info(space={"search": search}, end_reason=end_reason)
-    sentences = cost_sentences(info, RECORDS)
+    sentences = cost_sentences(info, RECORDS, is_running=False)
     assert sentences[0].startswith("0.05 worker hours for 3 trials, including baselines, in ")
     assert sentences[1:] == ([sentence] if sentence else [])
 
@@ -41,3 +41,10 @@ def test_tasks_of_a_config_with_a_short_pause_are_one_period():
         (10, 11, "a"),
         (12, 13, "b"),
     ]
+
+
+def test_names_of_logs_and_configs_are_drawn_as_they_are():
+    link = "<a href='https://example.org'>w</a>"
+    plot = timeline_plot({link: [WorkPeriod(0, 1, link, False)]}, [])
+    (trace,) = plot.traces
+    assert "<" not in "".join([*trace["y"], *trace["text"]])

@@ -126,7 +126,7 @@ def test_the_state_comes_first_then_the_table_then_what_to_open(tmp_path):
     text = "\n".join(summary_lines(folder, 100))
     parts = [
         "is finished",
-        "Nothing is recommended",
+        "No trial is recommended",
         "front of perturb",
         "\npage        file://",
         "\nuse it      ",
@@ -136,7 +136,9 @@ def test_the_state_comes_first_then_the_table_then_what_to_open(tmp_path):
     words = "--model ViT-B-16/openai --datasets dtd pets --data-root 'my data' --plugin /code/mine.py"
     assert runnable(f"fpp-sweep evaluate --config {folder.report}/best/recommended.yaml {words}\n") in text
     (folder.report / "best" / "recommended.yaml").unlink()
-    assert f"--config {folder.report}/best/knee.yaml " in "\n".join(summary_lines(folder, 100))
+    text = "\n".join(summary_lines(folder, 100))
+    assert f"\nthe knee    {runnable(f'fpp-sweep evaluate --config {folder.report}/best/knee.yaml {words}')}\n" in text
+    assert "use it" not in text
 
 
 def test_work_is_shown_once_there_is_any():

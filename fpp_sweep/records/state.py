@@ -22,6 +22,11 @@ def state_text(folder: SweepFolder, info: SweepInfo) -> str:
     return info.state
 
 
+def is_running(folder: SweepFolder, info: SweepInfo) -> bool:
+    """Return whether a driver runs the sweep now."""
+    return info.state == "running" and not is_abandoned(folder, info)
+
+
 def is_abandoned(folder: SweepFolder, info: SweepInfo) -> bool:
     """Return whether the record says that the sweep runs, although no driver holds its lock."""
     if info.state != "running" or folder.is_locked():

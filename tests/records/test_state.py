@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fpp_sweep.sweep.state import WRITTEN, is_abandoned, last_change, resume_command, state_text
+from fpp_sweep.records.state import WRITTEN, is_abandoned, last_change, resume_command, state_text
 from tests.kit.records import build_sweep
 
 COMMAND = "python -m fpp_sweep.tune --space small.yaml"
