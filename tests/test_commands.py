@@ -241,6 +241,18 @@ def test_bash_completes_commands_flags_spaces_and_sweeps(shell_folder, words, ex
     assert done.stdout.split("\n")[:-1] == expected
 
 
+def test_completion_runs_no_name_of_a_folder(tmp_path):
+    """The folder of a received sweep may have any name."""
+    (tmp_path / "completion.bash").write_text(completion.completion_script("bash", MODULES))
+    for name in ("$(touch ran)", "`touch ran`", "a b", "*", "good-1.x"):
+        (tmp_path / "sweeps" / name).mkdir(parents=True)
+    line = ["bash", "--norc", "-c", COMPLETE, "bash", "completion.bash", "fpp-sweep", "steer", ""]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert [word for word in done.stdout.split() if not word.startswith("--")][-1] == "good-1.x"
+    assert "touch" not in done.stdout
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.parametrize("command", console.COMMANDS)
 def test_completion_knows_every_flag_that_help_shows(capsys, command):
     text = printed(capsys, module_of(command).main, ["--help"])
