@@ -29,7 +29,7 @@ from fpp_sweep.spec.specs import OnBadImage
 Part = TypeVar("Part")
 
 PUBLISHED = ("paper", "code")  # publishers of settings of FPP; each is a baseline, and a point that is tried first
-BASELINES = (*catalogue.COMPARED, "fpp_paper", "fpp_code")
+BASELINES = (*catalogue.COMPARED, *catalogue.PUBLISHED)
 STEERED = ("trials", "wall_clock", "concurrency")  # settings of a search that may change while it runs
 DEFAULT_FLOOR = 5.0  # points of accuracy below zero-shot, beyond which a trial gets no mark
 MIN_SHARE = 0.01  # smallest share of a CPU or GPU; a machine's cores are hundreds of these
