@@ -160,6 +160,22 @@ def test_a_recorded_command_names_no_interpreter_and_no_secret():
     assert runnable(recorded).endswith(recorded.removeprefix("fpp-sweep"))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--set", "search.notify=curl hooks/sesame"],
+        ["--set=search.notify=curl hooks/sesame"],
+        ["--set", " search.notify =curl hooks/sesame"],
+        ["--se", "work.limit=2", "search={trials: 3, notify: curl hooks/sesame}"],
+        ["--set=search={notify: curl hooks/sesame}"],
+    ],
+)
+def test_a_recorded_command_has_no_command_of_notify(words):
+    recorded = command_line("tune", words)
+    assert "sesame" not in recorded
+    assert "***" in recorded
+
+
 INTERRUPTED_PROGRAM = """
 import signal, sys
 from fpp_sweep import __main__
@@ -239,6 +255,18 @@ def test_bash_completes_commands_flags_spaces_and_sweeps(shell_folder, words, ex
     line = ["bash", "--norc", "-c", COMPLETE, "bash", "completion.bash", "fpp-sweep", *words]
     done = subprocess.run(line, cwd=shell_folder, capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:-1] == expected
+
+
+def test_completion_runs_no_name_of_a_folder(tmp_path):
+    """The folder of a received sweep may have any name."""
+    (tmp_path / "completion.bash").write_text(completion.completion_script("bash", MODULES))
+    for name in ("$(touch ran)", "`touch ran`", "a b", "*", "good-1.x"):
+        (tmp_path / "sweeps" / name).mkdir(parents=True)
+    line = ["bash", "--norc", "-c", COMPLETE, "bash", "completion.bash", "fpp-sweep", "steer", ""]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert [word for word in done.stdout.split() if not word.startswith("--")][-1] == "good-1.x"
+    assert "touch" not in done.stdout
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("command", console.COMMANDS)

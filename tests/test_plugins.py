@@ -138,6 +138,22 @@ def test_an_edited_plugin_replaces_the_old_one_and_has_other_keys(tmp_path):
             "registers sampler 'tpe', which exists already; give it another name",
         ),
         (f"{HEAD}@penalty(weight=1)\ndef {catalogue.PLAIN}(text): ...", "which exists already; give it another name"),
+        (f"{HEAD}@penalty(weight=1)\ndef fpp_code(text): ...", "registers method 'fpp_code', which exists already"),
+        (f"{HEAD}@penalty(weight='2')\ndef f(text): ...", "mine.py:3: weight must be a finite number ('2')"),
+        (f"{HEAD}@penalty(weight=1, weight_on_shifts=float('nan'))\ndef f(t): ...", "weight_on_shifts must be"),
+        (f"{HEAD}@method(name='../../x')\ndef f(**x): ...", "name must begin with a letter or _, and have"),
+        (f"{HEAD}@method(name=3)\ndef f(**x): ...", "name must begin with a letter or _, and have"),
+        (f"{HEAD}@method(name='')\ndef f(**x): ...", "name must begin with a letter or _, and have"),
+        (f"{HEAD}@method(views=0)\ndef f(**x): ...", "views must be a whole number >= 1, or None for all (0)"),
+        (f"{HEAD}@method(views='1')\ndef f(**x): ...", "views must be a whole number >= 1, or None for all ('1')"),
+        (f"{HEAD}@method(reads=['adapt.view_fracton'])\ndef f(**x): ...", "did you mean 'adapt.view_fraction'?"),
+        (f"{HEAD}@method(reads='adapt.lr')\ndef f(**x): ...", "reads must be a list of words ('adapt.lr')"),
+        (f"{HEAD}@metric(goal='maximize')\ndef f(p): ...", "mine.py:3: goal must be one of max, min ('maximize')"),
+        (f"{HEAD}@metric(goal='min', decimals=-1)\ndef f(p): ...", "decimals must be a whole number from 0 to 10 (-1)"),
+        (f"{HEAD}@metric(goal='min', heading=3)\ndef f(p): ...", "heading must be text in one line (3)"),
+        (f"{HEAD}@metric(goal='min', columns='logits')\ndef f(p): ...", "columns must be a list of words ('logits')"),
+        (f"{HEAD}@metric(goal='min', name='a@b')\ndef f(p): ...", "name must begin with a letter or _, and have"),
+        (f"{HEAD}@metric(goal='min', name='a/b')\ndef f(p): ...", "name must begin with a letter or _, and have"),
     ],
 )
 def test_a_file_that_is_no_plugin_is_reported_in_one_line_and_leaves_no_rows(tmp_path, text, complaint):
@@ -158,6 +174,20 @@ def test_a_missing_file_and_two_plugins_of_one_name_are_refused(tmp_path):
     path.write_bytes(b"\xff\xfe\xff")
     with pytest.raises(InputError, match="not UTF-8"):
         plugins.read([path])
+
+
+def test_a_file_with_a_byte_order_mark_is_a_plugin(tmp_path):
+    (path,) = write_plugins(tmp_path, angular=RECIPES["angular"])
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    plugins.load(plugins.read([path]))
+    assert "angular" in catalogue.METHODS
+
+
+def test_a_method_that_sees_views_depends_on_their_settings(tmp_path):
+    text = f"{HEAD}@method(reads=['adapt.lr'])\ndef f(**x): ...\n@method(reads=[], views=1)\ndef g(**x): ..."
+    load(tmp_path, mine=text)
+    assert catalogue.method("f").reads == ("adapt.lr", "views.")
+    assert catalogue.method("g").reads == ()
 
 
 def test_rows_are_registered_by_plugins_only():

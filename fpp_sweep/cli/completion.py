@@ -22,8 +22,7 @@ SHELLS = ("bash", "zsh")
 ZSH = "autoload -U +X compinit && compinit -u\nautoload -U +X bashcompinit && bashcompinit\n"
 SCRIPT = """\
 _fpp_sweep() {
-    local current="$2" previous="$3" command="${COMP_WORDS[1]}" words=""
-    local sweeps="$(command ls sweeps 2>/dev/null) $(command ls reproductions 2>/dev/null)"
+    local current="$2" previous="$3" command="${COMP_WORDS[1]}" words="" word folder
     if [ "$COMP_CWORD" -eq 1 ]; then
         words="COMMANDS"
     elif [ "$previous" = --space ]; then
@@ -33,10 +32,21 @@ _fpp_sweep() {
 FLAGS
         esac
         case "$command" in
-            show | import | compare | steer | sync) words="$words $sweeps" ;;
+            show | import | compare | steer | sync)
+                for folder in sweeps/* reproductions/*; do
+                    case "${folder##*/}" in
+                        *[!A-Za-z0-9_.-]*) ;;  # no name of a sweep; the shell would run parts of some names
+                        *) words="$words ${folder##*/}" ;;
+                    esac
+                done ;;
         esac
     fi
-    COMPREPLY=($(compgen -W "$words" -- "$current"))
+    COMPREPLY=()
+    for word in $words; do  # compgen -W would expand each word
+        if [[ $word == "$current"* ]]; then
+            COMPREPLY+=("$word")
+        fi
+    done
 }
 complete -o default -F _fpp_sweep fpp-sweep
 """

@@ -10,13 +10,18 @@ from typing import Annotated, Any, Literal, get_args
 
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.validation import (
+    LARGEST,
     MAX_DEPTH,
+    MAX_NUMBER,
+    MAX_WHOLE,
     Convert,
     Items,
     Limits,
+    Number,
     as_mapping,
     at_key,
     check_fields,
+    is_plain_value,
     known_name,
     require,
     shown,
@@ -28,9 +33,6 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.names import BASELINE_PREFIX, label_of
 
-MAX_NUMBER = 1e100  # largest magnitude of a number in a record; sums and products of a few such numbers are finite
-MAX_WHOLE = 2**63 - 1  # largest magnitude of a whole number in a record; NumPy and SQLite hold no larger one
-LARGEST = f"a number must not be beyond {MAX_NUMBER:g}, a whole one not beyond 2^63"
 MAX_TIME = 253_370_764_800  # the beginning of the year 9999, in any time zone a date
 
 
@@ -51,7 +53,6 @@ def _check_split(value: Any) -> Any:
 
 
 Name = Annotated[str, _NameRule()]  # a dataset, a split or a metric
-Number = Annotated[float, Limits(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 Whole = Annotated[int, Limits(ge=-MAX_WHOLE, le=MAX_WHOLE)]
 Count = Annotated[int, Limits(ge=0, le=MAX_WHOLE)]
 Time = Annotated[float, Limits(ge=0, le=MAX_TIME)]  # seconds since 1970
@@ -483,12 +484,3 @@ def check_setting_values(settings: Settings, key: str) -> None:
         if not is_plain_value(value):
             problem = f"must be text, true, false, none or a number; {LARGEST} ({shown(value)})"
             raise InputError(problem, f"{key}.{name}")
-
-
-def is_plain_value(value: Any) -> bool:
-    """Return True for text, a switch, none, and a number that is not too large."""
-    if isinstance(value, float):
-        return -MAX_NUMBER <= value <= MAX_NUMBER
-    if isinstance(value, int):
-        return -MAX_WHOLE <= value <= MAX_WHOLE
-    return value is None or isinstance(value, str)

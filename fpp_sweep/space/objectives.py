@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self, get_args
 
-from fpp_sweep.space.validation import COMPUTED_DEFAULT, Convert, check_fields, check_value, require, set_field, shown
+from fpp_sweep.space.validation import (
+    COMPUTED_DEFAULT,
+    Convert,
+    Number,
+    check_fields,
+    check_value,
+    require,
+    set_field,
+    shown,
+)
 from fpp_sweep.space.work import Baseline
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
@@ -79,7 +88,7 @@ class Objective:
 
     metric: MetricName  # accuracy, ece, ...; ece/dtd for one dataset
     goal: Goal = COMPUTED_DEFAULT  # the metric's own
-    reference: float | None = None  # the hypervolume's corner; none: chosen by the sweep
+    reference: Number | None = None  # the hypervolume's corner; none: chosen by the sweep
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -112,8 +121,8 @@ class Constraint:
 
     name: Name = COMPUTED_DEFAULT  # such as accuracy_vs_zero_shot
     metric: MetricName
-    at_least: float | None = None
-    at_most: float | None = None
+    at_least: Number | None = None
+    at_most: Number | None = None
     baseline: Baseline | None = None
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +18,12 @@ from fpp_sweep.space.settings import (
     require_setting,
 )
 from fpp_sweep.space.validation import (
+    LARGEST,
     as_list,
     as_mapping,
     at_key,
     check_fields,
+    is_plain_value,
     keys,
     known_name,
     require,
@@ -29,8 +32,10 @@ from fpp_sweep.space.validation import (
     word,
 )
 from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.errors import InputError
 
 DECIMALS = 1e-6  # tolerance of whole numbers of steps: decimals such as 0.1 are not exact
+MAX_STEPS = 1e9  # of more steps, floats do not tell the tolerance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +87,13 @@ class Param:
 
     def _check_step(self, step: Any, width: float) -> None:
         is_number = isinstance(step, int | float) and not isinstance(step, bool)
-        require(is_number and math.isfinite(step), f"must be a number ({shown(step)})")
+        require(is_number, f"must be a number ({shown(step)})")
+        require(is_plain_value(step), f"{LARGEST} ({shown(step)})")
         if self.kind == "int":
             require(isinstance(step, int), f"must be a whole number ({step})")
         require(step > 0, f"must be > 0 ({step})")
         require(not self.log, "does not go with log: true; take one of them out")
+        require(width / step <= MAX_STEPS, f"makes more than {MAX_STEPS:g} steps ({step:g}); leave it out")
         require(divides(step, width), f"must divide high - low = {width:g} ({step:g})")
 
     @property
@@ -164,8 +171,10 @@ def check_params(params: Iterable[Param], base: Mapping[str, Any], start: TrialC
         with at_key(f"params.{param.key}"):
             require(param.key not in by_key, "comes twice; take one out")
             require(param.key not in base, "is fixed in base as well; take it out of one of them")
-            _check_values(param, start)
         by_key[param.key] = param
+    for param in by_key.values():
+        with at_key(f"params.{param.key}"):
+            _check_values(param, by_key, start)
     for param in by_key.values():
         for key, values in param.when.items():
             with at_key(f"params.{param.key}.when.{key}"):
@@ -173,14 +182,34 @@ def check_params(params: Iterable[Param], base: Mapping[str, Any], start: TrialC
     return _parents_first(by_key)
 
 
-def _check_values(param: Param, start: TrialConfig) -> None:
+def _check_values(param: Param, params: Mapping[str, Param], start: TrialConfig) -> None:
     """Raise InputError unless a trial takes each choice, or both ends of the range."""
-    values = {"low": param.low, "high": param.high}
-    if param.choices:
-        values = {f"choices.{index}": choice for index, choice in enumerate(param.choices)}
-    for path, value in values.items():
+    for path, value in _outer_values(param).items():
         with at_key(path):
-            check_part(start, {param.key: value})
+            try:
+                check_part(start, {param.key: value})
+            except InputError:
+                if not _has_partner(param.key, value, params, start):
+                    raise
+
+
+def _has_partner(key: str, value: Any, params: Mapping[str, Param], start: TrialConfig) -> bool:
+    """Return whether a trial takes a value together with a value of another parameter."""
+    for other in params.values():
+        if other.key == key:
+            continue
+        for partner in _outer_values(other).values():
+            with suppress(InputError):
+                check_part(start, {key: value, other.key: partner})
+                return True
+    return False
+
+
+def _outer_values(param: Param) -> dict[str, Any]:
+    """Return each choice, or both ends of the range, by its path below the parameter."""
+    if param.choices:
+        return {f"choices.{index}": choice for index, choice in enumerate(param.choices)}
+    return {"low": param.low, "high": param.high}
 
 
 def _check_condition(key: str, values: Sequence[Any], params: Mapping[str, Param]) -> None:

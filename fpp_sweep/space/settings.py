@@ -7,7 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from fpp_sweep.space.validation import as_list, as_mapping, at_key, known_name, require, require_distinct, shown
+from fpp_sweep.space.validation import (
+    LARGEST,
+    as_list,
+    as_mapping,
+    at_key,
+    is_plain_value,
+    known_name,
+    require,
+    require_distinct,
+    shown,
+)
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig, setting, settings
 from fpp_sweep.spec.errors import InputError
@@ -22,6 +32,7 @@ def check_setting(key: str, value: Any) -> Any:
     with _without_key(key):
         value = setting(key).parse(value)
     require(not isinstance(value, float) or math.isfinite(value), f"must be finite ({value!r})")
+    require(is_plain_value(value), f"{LARGEST} ({shown(value)})")
     if key == "method":
         catalogue.method(value)
     if key == "anchor_prompt":

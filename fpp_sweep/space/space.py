@@ -19,7 +19,7 @@ from fpp_sweep.space.objectives import (
 )
 from fpp_sweep.space.params import Param, check_params, check_points
 from fpp_sweep.space.published import baseline_configs, preset_for, published_points
-from fpp_sweep.space.settings import check_settings
+from fpp_sweep.space.settings import check_settings, check_trial
 from fpp_sweep.space.validation import Convert, at_key, check_fields, key_of, keys, known_name, require, set_field, word
 from fpp_sweep.space.work import Sampler, Search, Work
 from fpp_sweep.spec import catalogue
@@ -31,7 +31,7 @@ DEFAULT_SAMPLER: Sampler = "auto"
 
 NEED_RAY = ("wall_clock", "gpu_hours", "concurrency", "patience", "race", "notify")  # keys of `search`
 
-# keys that may differ when a sweep is resumed: they decide no result
+# keys that may differ, with all below them, when a sweep is resumed: they decide no result
 CHANGEABLE_ON_RESUME = {
     "name",
     "question",
@@ -44,9 +44,6 @@ CHANGEABLE_ON_RESUME = {
     "search.patience",
     "search.notify",
     "search.finalists",
-    "search.finalists.count",
-    "search.finalists.seeds",
-    "search.finalists.images",
     "search.margin",
     "search.floor",
     "work.data_root",
@@ -135,11 +132,11 @@ class Space:
         with at_key("grid"):
             set_field(self, "grid", check_grid(self.grid, start))
         require(self.params or self.grid, "has neither params nor a grid, so there is nothing to search; add one")
-        set_field(self, "search", replace(self.search, sampler=self._check_sampler()))
+        set_field(self, "search", replace(self.search, sampler=self._check_sampler(start)))
         with at_key("points"):
             set_field(self, "points", check_points(self.points, self.searched(), start))
 
-    def _check_sampler(self) -> Sampler:
+    def _check_sampler(self, start: TrialConfig) -> Sampler:
         """Return the sampler, which must suit the parameters; `auto` becomes the one that it stands for."""
         sampler: Sampler = self.search.sampler or DEFAULT_SAMPLER
         if sampler == "auto":
@@ -158,6 +155,8 @@ class Space:
         if sampler == "grid":
             with at_key("params"):
                 check_size(math.prod(len(param.choices) for param in self.params), "another sampler")
+                for point in combinations(self.params):
+                    check_trial(start, point, {})
         return sampler
 
     def _auto_sampler(self) -> Sampler:
@@ -419,10 +418,11 @@ class Space:
         """
         ours = dict(dotted(self.plain()))
         theirs = dict(dotted(other.plain()))
-        ignored = CHANGEABLE_ON_RESUME | self._extended_keys(other)
+        extended = self._extended_keys(other)
         lines = []
         for key in dict.fromkeys([*ours, *theirs]):
-            if key not in ignored and ours.get(key) != theirs.get(key):
+            is_ignored = key in extended or _is_changeable(key)
+            if not is_ignored and ours.get(key) != theirs.get(key):
                 lines.append(f"{key}: {word(ours.get(key))} -> {word(theirs.get(key))}")
         return lines
 
@@ -440,6 +440,11 @@ class Space:
 
 # fields that the space checks itself
 SPACE_PARTS = tuple(name for name in keys(Space) if name not in ("name", "question", "preset"))
+
+
+def _is_changeable(key: str) -> bool:
+    """Return whether a key, or a mapping that it is part of, may differ when a sweep is resumed."""
+    return any(f"{key}.".startswith(f"{changeable}.") for changeable in CHANGEABLE_ON_RESUME)
 
 
 def _is_wider(old: Param, new: Param) -> bool:

@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fpp_sweep.spec.errors import InputError, unknown
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 MAX_SHOWN = 80  # characters of a value in a message
 MAX_DEPTH = 100  # levels of mappings and lists in a document that is read
+MAX_NUMBER = 1e100  # largest magnitude of a number in a record; sums and products of a few such numbers are finite
+MAX_WHOLE = 2**63 - 1  # largest magnitude of a whole number in a record; NumPy and SQLite hold no larger one
+LARGEST = f"a number must not be beyond {MAX_NUMBER:g}, a whole one not beyond 2^63"
 
 COMPUTED_DEFAULT: Any = None  # marks a field whose default `__post_init__` computes
 
@@ -167,6 +170,8 @@ class Items:
         return items
 
 
+Number = Annotated[float, Limits(ge=-MAX_NUMBER, le=MAX_NUMBER)]
+
 # ------------------------------------------------------------ messages
 
 _PROBLEMS = {  # by pydantic's type of error
@@ -257,6 +262,15 @@ def at_key(key: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(error.problem, _joined([key, error.key])) from None
+
+
+def is_plain_value(value: Any) -> bool:
+    """Return True for text, a switch, none, and a number that is not too large."""
+    if isinstance(value, float):
+        return -MAX_NUMBER <= value <= MAX_NUMBER
+    if isinstance(value, int):
+        return -MAX_WHOLE <= value <= MAX_WHOLE
+    return value is None or isinstance(value, str)
 
 
 def known_name(kind: str, name: Any, names: Collection[str], listed: Collection[str] | None = None) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from fpp_sweep.space.validation import (
     COMPUTED_DEFAULT,
+    MAX_NUMBER,
     Convert,
     Items,
     Limits,
@@ -28,13 +29,14 @@ from fpp_sweep.spec.specs import OnBadImage
 Part = TypeVar("Part")
 
 PUBLISHED = ("paper", "code")  # publishers of settings of FPP; each is a baseline, and a point that is tried first
-BASELINES = (*catalogue.COMPARED, "fpp_paper", "fpp_code")
+BASELINES = (*catalogue.COMPARED, *catalogue.PUBLISHED)
 STEERED = ("trials", "wall_clock", "concurrency")  # settings of a search that may change while it runs
 DEFAULT_FLOOR = 5.0  # points of accuracy below zero-shot, beyond which a trial gets no mark
 MIN_SHARE = 0.01  # smallest share of a CPU or GPU; a machine's cores are hundreds of these
 NO_MAP = "none"  # in `work.posthoc`: the method's own probabilities
 MAX_PROCESSES = 1024  # or threads; more is a slip that stops a machine
 MAX_WHOLE = 2**32 - 1  # NumPy takes no larger seed
+MAX_SECONDS = 1e9  # 30 years; Python waits 9.2e9 s at most
 
 # ------------------------------------------------------------ types of fields
 
@@ -147,8 +149,9 @@ Sweeps = Annotated[tuple[Text, ...], Items(), Convert(_to_list, _sweeps_schema)]
 Positive = Annotated[int, Limits(ge=1, le=MAX_WHOLE)]
 Seed = Annotated[int, Limits(ge=0, le=MAX_WHOLE)]
 Processes = Annotated[int, Limits(ge=1, le=MAX_PROCESSES)]
-NotNegative = Annotated[float, Limits(ge=0)]
-Seconds = Annotated[float, Limits(gt=0), Convert(_to_seconds, _seconds_schema)]
+NotNegative = Annotated[float, Limits(ge=0, le=MAX_NUMBER)]
+Above0 = Annotated[float, Limits(gt=0, le=MAX_NUMBER)]
+Seconds = Annotated[float, Limits(gt=0, le=MAX_SECONDS), Convert(_to_seconds, _seconds_schema)]
 ImageFraction = Annotated[float, Convert(_to_fraction, _fraction_schema)]
 Device = Annotated[str, Convert(_check_device, lambda: {"type": "string", "pattern": f"^{_DEVICE}$"})]
 Baseline = Annotated[str, Convert(_check_baseline, lambda: {"enum": _baseline_names(catalogue.METHODS)})]
@@ -191,7 +194,7 @@ class Search:
     sampler: Sampler = COMPUTED_DEFAULT  # auto; the space replaces it by the sampler that it stands for
     trials: Positive | None = None  # trials that start, without baselines; none: no limit
     wall_clock: Seconds | None = None
-    gpu_hours: Annotated[float, Limits(gt=0)] | None = None  # hours of workers, times the GPUs of each
+    gpu_hours: Above0 | None = None  # hours of workers, times the GPUs of each
     concurrency: Positive | None = None  # trials at a time; none: as many as keep the workers busy
     seed: Seed = 0
     split: Split = "val"  # the objectives are measured on it
@@ -204,7 +207,7 @@ class Search:
     finalists: Finalists = field(default_factory=Finalists)
     # by metric, or metric of a dataset: a loss that does not count
     margin: Annotated[Mapping[str, NotNegative], Convert(_check_metrics)] = field(default_factory=dict)
-    floor: Annotated[float, Limits(gt=0)] = DEFAULT_FLOOR  # points of accuracy below zero_shot without marks
+    floor: Above0 = DEFAULT_FLOOR  # points of accuracy below zero_shot without marks
     notify: Text | None = None  # a command that gets a new front, failures and the end
 
     def __post_init__(self) -> None:
@@ -252,7 +255,7 @@ class Work:
     device: Device = "auto"  # auto: a GPU if there is one
     workers: Processes | None = None  # none: as many as the machines hold
     gpus_per_worker: NotNegative | None = None  # none: 1 if there are GPUs, else 0
-    cpus_per_worker: Annotated[float, Limits(ge=MIN_SHARE)] = 1.0
+    cpus_per_worker: Annotated[float, Limits(ge=MIN_SHARE, le=MAX_PROCESSES)] = 1.0
     threads: Processes | None = None  # torch's threads in a worker; none: one for each CPU
     loaders: Annotated[int, Limits(ge=0, le=MAX_PROCESSES)] | None = None  # processes that read images; none: by device
     compile: bool = False  # torch.compile

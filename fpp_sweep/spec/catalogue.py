@@ -572,6 +572,7 @@ PLAIN = "zero_shot"  # the prompt as it is
 PLAIN_ENSEMBLE = "zero_shot_ensemble"  # templates as they are
 DEFAULT = "tpt"
 COMPARED = tuple(row.name for row in METHODS.values() if row.baseline)
+PUBLISHED = ("fpp_paper", "fpp_code")  # baselines with published settings of FPP
 # the two that every reader asks for, whatever was searched
 ACCURACY = "accuracy"
 ECE = "ece"
@@ -702,8 +703,8 @@ def rows() -> list[Row]:
 def add(row: Row) -> None:
     """Add a plugin's row; raise InputError if its name is taken."""
     kind, table = _table_of(row)
-    is_built_in = kind == "sampler" and row.name in BUILT_IN_SAMPLERS
-    if is_built_in or row.name in table:
+    built_in = {"sampler": BUILT_IN_SAMPLERS, "method": PUBLISHED}
+    if row.name in built_in.get(kind, ()) or row.name in table:
         raise InputError(f"registers {kind} {row.name!r}, which exists already; give it another name")
     table[row.name] = row
 

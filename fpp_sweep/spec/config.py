@@ -161,6 +161,14 @@ class AdaptConfig:
             problem = unknown("templates", self.templates, TEMPLATES).problem
             raise InputError(f"{problem}; a file needs a name that ends with {TEMPLATE_FILE}", "adapt.templates")
 
+    def with_defaults_except(self, reads: tuple[str, ...]) -> AdaptConfig:
+        """Return the settings that a method reads (`MethodRow.reads`); all others have their defaults."""
+        values = {}
+        for setting_field in dataclasses.fields(self):
+            if f"adapt.{setting_field.name}".startswith(reads):
+                values[setting_field.name] = getattr(self, setting_field.name)
+        return AdaptConfig(**values)
+
     def scaled(self, unit: float) -> AdaptConfig:
         """Return the same settings in the lengths of a model whose embeddings are `unit` times ViT-B/16's."""
         return dataclasses.replace(

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 SCRIPT = "fpp-sweep"  # the console script of pyproject.toml
 MODULES = {SCRIPT: "fpp_sweep", "mlflow": "mlflow"}  # console scripts of an environment, and the modules that they run
-NOTIFY = "search.notify="  # the beginning of an override that may hold a secret
+SECRET_KEYS = ("search.notify", "search")  # keys of a space whose values in an override may hold a secret
 
 # ends of the names of environment variables that hold secrets, in capital letters
 _SECRET_NAME = re.compile(
@@ -132,13 +132,23 @@ def command_line(command: str, words: Iterable[str]) -> str:
     >>> command_line("tune", ["--set", "search.notify=curl https://hooks/secret"])
     "fpp-sweep tune --set 'search.notify=***'"
     """
-    shown = [SCRIPT, command]
-    for word in words:
-        if word.startswith(NOTIFY):
-            shown.append(f"{NOTIFY}***")
-        else:
-            shown.append(masked(word))
-    return shlex.join(shown)
+    return shlex.join([SCRIPT, command, *map(_recorded_word, words)])
+
+
+def _recorded_word(word: str) -> str:
+    """Return a word of a command without the secret in it.
+
+    >>> _recorded_word("--set=search={notify: curl https://hooks/secret}"), _recorded_word("search.trials=3")
+    ('--set=search=***', 'search.trials=3')
+    """
+    flag, assignment = "", word
+    if word.startswith("--"):
+        flag, _, assignment = word.partition("=")
+        flag = f"{flag}="
+    key = assignment.partition("=")[0].strip()
+    if key in SECRET_KEYS and "=" in assignment:
+        return f"{flag}{key}=***"
+    return masked(word)
 
 
 def runnable(command: str) -> str:

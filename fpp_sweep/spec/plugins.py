@@ -20,9 +20,9 @@ from threading import Thread
 from types import ModuleType
 from typing import Any, TypeVar
 
-from fpp_sweep.spec import catalogue
+from fpp_sweep.spec import catalogue, plugin_rows
 from fpp_sweep.spec.catalogue import Goal, MethodRow, MetricRow, Row, SamplerRow
-from fpp_sweep.spec.errors import InputError, message_in_one_line, readable_message, type_and_message, unknown
+from fpp_sweep.spec.errors import InputError, message_in_one_line, readable_message, type_and_message
 from fpp_sweep.spec.files import read_at_most
 from fpp_sweep.spec.global_state import CHANGED_BY_IMPORTS, restored
 from fpp_sweep.spec.messages import note
@@ -51,7 +51,7 @@ def read(paths: Iterable[Path]) -> tuple[PluginFile, ...]:
     files: dict[str, PluginFile] = {}
     for path in paths:
         try:
-            text = read_at_most(path).decode()
+            text = read_at_most(path).decode("utf-8-sig")
         except OSError as error:
             raise InputError(f"--plugin {path}: {error.strerror or error}") from error
         except UnicodeDecodeError as error:
@@ -230,10 +230,15 @@ def method(
     reads: Sequence[str] = _EVERYTHING,
 ) -> Callable[[Function], Function]:
     """Register a function or class that builds a method from (adapt, penalty, weight)."""
+    plugin_rows.check_views(views)
+    plugin_rows.check_reads(reads)
+    settings = tuple(reads)
+    if views != 1:  # results depend on the views that the method sees
+        settings = (*settings, "views.")
 
     def register(build: Function) -> Function:
         described = _described(build, name)
-        row = MethodRow(**described, build=build, views=views, learns=learns, stateful=stateful, reads=tuple(reads))
+        row = MethodRow(**described, build=build, views=views, learns=learns, stateful=stateful, reads=settings)
         catalogue.add(row)
         return build
 
@@ -246,6 +251,8 @@ def penalty(
     """Register a function of unit text features (*B, K, D) -> (*B,): a method that adds it to TPT's loss."""
     if weight_on_shifts is None:
         weight_on_shifts = weight
+    plugin_rows.check_weight("weight", weight)
+    plugin_rows.check_weight("weight_on_shifts", weight_on_shifts)
 
     def register(function: Function) -> Function:
         described = _described(function, name)
@@ -267,12 +274,10 @@ def metric(
     *, goal: Goal, heading: str | None = None, decimals: int = 2, columns: Sequence[str] = (), name: str | None = None
 ) -> Callable[[Function], Function]:
     """Register a function of a dataset's `Predictions`, with the optional columns that it needs."""
+    plugin_rows.check_metric(goal, heading, decimals, columns)
 
     def register(function: Function) -> Function:
         described = _described(function, name)
-        for column in columns:
-            if column not in catalogue.COLUMNS:
-                raise unknown("column", column, catalogue.COLUMNS)
         row = MetricRow(
             **described,
             goal=goal,
@@ -303,4 +308,7 @@ def _described(code: Any, name: str | None) -> dict[str, Any]:
         raise InputError("methods, metrics and samplers are registered by files that --plugin names")
     docstring = (code.__doc__ or "").strip()
     title = docstring.partition("\n")[0].rstrip(".")
-    return {"name": name or code.__name__, "title": title, "digest": _executing[-1].digest}
+    if name is None:
+        name = code.__name__
+    plugin_rows.check_name(name)
+    return {"name": name, "title": title, "digest": _executing[-1].digest}

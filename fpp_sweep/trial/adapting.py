@@ -67,12 +67,14 @@ def make_adapter(clip: Clip, config: TrialConfig, dataset: Dataset, prompt: Prom
     else:
         context = prompt.context
         model = prompt_model(clip, prompt, dataset)
-    adapt = config.adapt.scaled(clip.embedding_scale)
+    row = catalogue.method(config.method)
+    # a setting that the row forgets is not in the task's key: it must not change results
+    adapt = config.adapt.with_defaults_except(row.reads).scaled(clip.embedding_scale)
     method = build_method(config.method, adapt, dataset.group, dataset.name)
     # the number of samples decides the form of the gradient, and forms differ in the last bits: every shard must use
     # the form of the whole dataset
     state = method.start(model, context, len(dataset))
-    return Adapter(row=catalogue.method(config.method), method=method, model=model, context=context, state=state)
+    return Adapter(row=row, method=method, model=model, context=context, state=state)
 
 
 def pack_state(adapter: Adapter) -> bytes | None:

@@ -16,7 +16,8 @@ from typing import Protocol
 
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import Predictions, concatenate, score
-from fpp_sweep.records.records import MAX_NUMBER, SplitResult
+from fpp_sweep.records.records import SplitResult
+from fpp_sweep.space.validation import MAX_NUMBER
 from fpp_sweep.space.work import Search
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig

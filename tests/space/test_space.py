@@ -51,6 +51,15 @@ def test_the_default_sampler_is_gp_or_the_one_that_the_space_needs(text, sampler
     assert read_space(text).search.sampler == sampler
 
 
+@pytest.mark.parametrize("sampler", ["random", "grid"])
+def test_a_value_is_not_checked_against_the_base_of_a_setting_that_is_searched(sampler):
+    """The base of the embedded model has views.min_area 0.5."""
+    space = read_space(
+        f"params: {{views.min_area: [0.1, 0.3], views.max_area: [0.4, 1]}}\nsearch: {{sampler: {sampler}}}"
+    )
+    assert [param.choices for param in space.params] == [(0.1, 0.3), (0.4, 1.0)]
+
+
 def test_a_parameter_has_the_kind_of_its_setting():
     space = read_space(
         "params: {fpp.draws: {low: 1, high: 9, step: 2}, fpp.lambda_shifts: {low: 0, high: 2},"
@@ -327,6 +336,8 @@ def test_the_difference_of_spaces_lists_only_keys_that_affect_results():
         "work.workers=7",
         "work.shards=2",
         "work.loaders=2",
+        "search.finalists.seeds=2",
+        "search.margin={ece: 0.5, nll/scenes: 1}",
         "name=other",
     )
     assert space.difference(same) == []

@@ -15,13 +15,13 @@ from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.core.methods.tpt import Tpt
 from fpp_sweep.core.metrics import concatenate, score
 from fpp_sweep.spec import tasks
-from fpp_sweep.spec.config import FppConfig, TrialConfig, ViewConfig
+from fpp_sweep.spec.config import AdaptConfig, FppConfig, TrialConfig, ViewConfig
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask
 from fpp_sweep.trial import prompts
 from fpp_sweep.trial.adapting import evaluate, make_adapter, pack_state, with_state
 from fpp_sweep.trial.prompts import flatness_weight, make_prompt
 from tests.kit.models import random_clip
-from tests.kit.rows import RUNNING_MEAN, registered
+from tests.kit.rows import RUNNING_MEAN, RunningMean, registered
 from tests.kit.tasks import same_predictions
 
 CLIP = random_clip()
@@ -210,3 +210,20 @@ def test_a_stateless_method_stores_no_state():
 def test_lambda_depends_on_the_dataset(group, changes, weight):
     config = TrialConfig(fpp=FppConfig(**changes))
     assert flatness_weight(config, replace(DIGITS, group=group), 1000) == pytest.approx(weight)
+
+
+def test_a_setting_that_a_method_does_not_say_it_reads_has_its_default():
+    """It is not in the keys of tasks, so that a result would serve tasks with other values."""
+    row = replace(RUNNING_MEAN, name="reader", build=SettingsReader, reads=("adapt.slots",))
+    adapt = AdaptConfig(view_fraction=0.5, slots=3)
+    with registered(row):
+        adapter = adapter_for(replace(CONFIG, method="reader", adapt=adapt))
+    assert adapter.method.adapt.slots == 3
+    assert adapter.method.adapt.view_fraction == AdaptConfig().view_fraction
+
+
+class SettingsReader(RunningMean):
+    """A method that keeps the settings that it is given."""
+
+    def __init__(self, adapt, **unread):
+        self.adapt = adapt
