@@ -191,7 +191,8 @@ def test_both_splits_of_a_sweep_are_checked_and_faults_of_the_test_split_are_fou
         "files of animals, val",
         "files of animals, test",
         "classes of animals, test",
-        "accuracy on animals",
+        "accuracy on animals, val",
+        "accuracy on animals, test",
     } <= subjects
     (tmp_path / "animals" / "test" / "cat" / "2.png").write_bytes(b"no image")
     faulty = findings({"here": data_readings(spec, ["animals"], ["val", "test"])})
@@ -448,7 +449,7 @@ def test_exactly_the_planted_faults_of_a_node_are_found(tmp_path, monkeypatch):
             for what in ("code", "clock", "cache", "memory", "open files", "token", "dataset hidden, test")
         }
         assert found == third | {
-            ("127.0.0.2, 127.0.0.3, 127.0.0.4", "accuracy on shuffled"),
+            ("127.0.0.2, 127.0.0.3, 127.0.0.4", "accuracy on shuffled, test"),
             ("driver", "MLflow"),
             ("driver", "joined"),
         }, output

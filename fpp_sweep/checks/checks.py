@@ -354,7 +354,7 @@ CHECKS: dict[str, Check] = {  # by the first word of the subject
     "classes": Check(check_classes, "add images of these classes, or take their names out of the list of classes"),
     "files": Check(check_files, "replace these files; doctor --verify lists all damaged ones"),
     "images": Check(check_equal_images, "copy files with their times (rsync -a): only then machines share features"),
-    "accuracy": Check(check_accuracy, "check that class names and labels have the same order, and the model fits"),
+    "accuracy": Check(check_accuracy, "check that images, labels and class names belong together, and that the model fits"),
     "start": Check(check_start, "correct the setting or plugin that is named there: `tune` would stop there, too"),
     "room": Check(check_room, "lower the setting that is named there, or run on a larger machine or cluster"),
     "plan": Check(check_plan, "correct the method, prompt, dataset or plugin that is named there"),
