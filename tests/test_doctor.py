@@ -87,7 +87,6 @@ def test_gpus_that_torch_does_not_see_are_wrong_and_different_gpus_are_a_note():
     (30, 64, 2, "note"),
     (100, 200, 2, "wrong"),
     (2, 4, 2, "note"),  # as with --limit 4
-    (64, 64, 1, "ok"),  # with one class, every answer is right
 ])  # fmt: skip
 def test_an_accuracy_of_guessing_is_wrong_only_with_enough_images(correct, images, classes, state):
     assert states("accuracy on pets", {"correct": correct, "images": images, "classes": classes}) == [state]

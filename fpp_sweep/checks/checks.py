@@ -184,7 +184,7 @@ def check_accuracy(value: Mapping[str, int], _: Sequence[Any]) -> Verdict:
     """Require more correct predictions than guessing gives but rarely, if there are enough images to tell."""
     images, classes = value["images"], value["classes"]
     text = f"{value['correct']} of {images} images classified correctly, {images / classes:.0f} by guessing"
-    if classes < 2 or not looks_like_guessing(value["correct"], images, classes):
+    if not looks_like_guessing(value["correct"], images, classes):
         return Verdict("ok", text)
     needed = images_needed(classes)
     if images >= needed:
@@ -354,7 +354,7 @@ CHECKS: dict[str, Check] = {  # by the first word of the subject
     "classes": Check(check_classes, "add images of these classes, or take their names out of the list of classes"),
     "files": Check(check_files, "replace these files; doctor --verify lists all damaged ones"),
     "images": Check(check_equal_images, "copy files with their times (rsync -a): only then machines share features"),
-    "accuracy": Check(check_accuracy, "check that images, labels and class names belong together, and that the model fits"),
+    "accuracy": Check(check_accuracy, "check that images, labels and class names belong together, and the model fits"),
     "start": Check(check_start, "correct the setting or plugin that is named there: `tune` would stop there, too"),
     "room": Check(check_room, "lower the setting that is named there, or run on a larger machine or cluster"),
     "plan": Check(check_plan, "correct the method, prompt, dataset or plugin that is named there"),
