@@ -654,6 +654,25 @@ def empty_class(setup):
     return setup.data()
 
 
+@fault("splits of mine", "wrong", "val and test share 8 images, such as val/cat/0.png", "out of the other splits")
+def shared_split(setup):
+    """a split file whose test split is the validation split"""
+    return describe_by_split_file(setup, lambda rows: rows.update(test=rows["val"]))
+
+
+@fault("names of mine", "note", "several classes are called cat", "give each class its own name")
+def one_name_of_two_classes(setup):
+    """two classes of one name"""
+    setup.dataset_file("mine: {layout: folders, images: animals, classes: {dog: cat}}\n")
+    return setup.data()
+
+
+@fault("size of pets, test", "note", "6 images, but 3669 were published", "restore the published split")
+def part_of_a_published_split(setup):
+    """a test split with a part of the published images"""
+    return known_dataset(setup)
+
+
 @fault("accuracy on shuffled, test", "wrong", "images classified correctly", "class names belong together")
 def shuffled_names(setup):
     """class names in another order than the labels"""

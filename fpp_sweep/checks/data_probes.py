@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.checks.guessing import images_needed
 from fpp_sweep.checks.probes import Readings, gpus, node_readings, run_probes
-from fpp_sweep.core.datasets import BadImageError, Dataset, custom_datasets, expand
+from fpp_sweep.core.datasets import DATASETS, BadImageError, Dataset, custom_datasets, expand
 from fpp_sweep.space.published import preset_for
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.errors import message_in_one_line
+from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.specs import DatasetInfo, WorkerSpec
 from fpp_sweep.spec.tasks import BATCH, EvalTask
 
@@ -72,14 +75,18 @@ def data_readings(
         final_split = plan.get("plan of the sweep", {}).get("final_split", "")
         may_skip = spec.on_bad_image == "skip"
         for name in names:
+            wholes = []
             for split in splits:
                 opened_split = split
                 if final_split.startswith(f"{split}:"):  # it has more images of the split
                     opened_split = final_split
                 try:
-                    readings |= _split_readings(worker, name, split, opened_split, may_skip=may_skip)
+                    whole = worker.datasets.whole(name, split)
+                    readings |= _split_readings(worker, whole, opened_split, may_skip=may_skip)
+                    wholes.append(whole)
                 except Exception as error:
                     readings[f"dataset {name}, {split}"] = {"failed": str(error)}
+            readings |= _dataset_readings(wholes)
     return readings | plan
 
 
@@ -91,15 +98,14 @@ def _spec_of_probes(spec: WorkerSpec, cache: str) -> WorkerSpec:
     return replace(spec, cache=cache, device="cpu", precisions=(), compile=False, on_bad_image="skip")
 
 
-def _split_readings(worker: Worker, name: str, split: str, opened_split: str, *, may_skip: bool) -> Readings:
-    """Return the readings of a split.
+def _split_readings(worker: Worker, whole: Dataset, opened_split: str, *, may_skip: bool) -> Readings:
+    """Return the readings of a split; `whole` is the split without --limit, which would leave classes without images.
 
     Its files are opened from the images that the sweep reads of `opened_split`. Zero-shot accuracy shows whether
     images, labels and class names belong together.
     """
-    (info,) = worker.describe([name], split)
-    whole = worker.datasets.whole(name, split)  # --limit would leave classes without images
-    opened = worker.datasets.open(name, opened_split)
+    (info,) = worker.describe([whole.name], whole.split)
+    opened = worker.datasets.open(whole.name, opened_split)
     problem_by_image = open_sample(opened)
     accuracy: dict[str, Any]
     try:
@@ -111,13 +117,42 @@ def _split_readings(worker: Worker, name: str, split: str, opened_split: str, *,
         accuracy = {"failed": message_in_one_line(error)}
     problems = [problem for problem in problem_by_image.values() if problem]
     files = {"opened": len(problem_by_image), "images": len(opened), "problems": problems, "may_skip": may_skip}
+    split = f"{whole.name}, {whole.split}"
     return {
-        f"dataset {name}, {split}": keys.digest(info.digest, info.classes, length=DIGEST_LENGTH),
-        f"images of {name}, {split}": info.images,
-        f"classes of {name}, {split}": class_counts(whole),
-        f"files of {name}, {split}": files,
-        f"accuracy on {name}, {split}": accuracy,
+        f"dataset {split}": keys.digest(info.digest, info.classes, length=DIGEST_LENGTH),
+        f"images of {split}": info.images,
+        f"classes of {split}": class_counts(whole),
+        f"files of {split}": files,
+        f"accuracy on {split}": accuracy,
     }
+
+
+def _dataset_readings(splits: Sequence[Dataset]) -> Readings:
+    """Return the readings of a dataset whose splits could be opened: of a user's own, or of a published one."""
+    readings: Readings = {}
+    for split in splits:
+        if split.group == "custom":
+            readings[f"names of {split.name}"] = repeated_names(split)
+            readings[f"splits of {split.name}"] = shared_images(splits)
+        elif split.split == "test" and DATASETS[split.name].test_size is not None:
+            sizes = {"images": len(split), "published": DATASETS[split.name].test_size}
+            readings[f"size of {split.name}, test"] = sizes
+    return readings
+
+
+def repeated_names(dataset: Dataset) -> list[str]:
+    """Return the names that several classes have."""
+    return [name for name, count in Counter(dataset.classes).items() if count > 1]
+
+
+def shared_images(splits: Sequence[Dataset]) -> list[str]:
+    """Return a text for each two splits that have images in common."""
+    texts = []
+    for first, second in combinations(splits, 2):
+        shared = sorted({*first.ids} & {*second.ids})
+        if shared:
+            texts.append(f"{first.split} and {second.split} share {plural(len(shared), 'image')}, such as {shared[0]}")
+    return texts
 
 
 def class_counts(dataset: Dataset) -> dict[str, Any]:
