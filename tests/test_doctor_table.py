@@ -654,13 +654,63 @@ def empty_class(setup):
     return setup.data()
 
 
-@fault("accuracy on shuffled", "wrong", "images classified correctly", "class names and labels have the same order")
+@fault("splits of mine", "wrong", "val and test share 8 images, such as val/cat/0.png", "out of the other splits")
+def shared_split(setup):
+    """a split file whose test split is the validation split"""
+    return describe_by_split_file(setup, lambda rows: rows.update(test=rows["val"]))
+
+
+@fault("names of mine", "note", "several classes are called cat", "give each class its own name")
+def one_name_of_two_classes(setup):
+    """two classes of one name"""
+    setup.dataset_file("mine: {layout: folders, images: animals, classes: {dog: cat}}\n")
+    return setup.data()
+
+
+@fault("size of pets, test", "note", "6 images, but 3669 were published", "restore the published split")
+def part_of_a_published_split(setup):
+    """a test split with a part of the published images"""
+    return known_dataset(setup)
+
+
+@fault("accuracy on shuffled, test", "wrong", "images classified correctly", "class names belong together")
 def shuffled_names(setup):
     """class names in another order than the labels"""
     write_zoo(setup.folder)
     setup.spec = replace(setup.spec, dataset_file=str(setup.folder / "zoo.yaml"))
     setup.datasets, setup.overrides = ["shuffled"], ["search.split=test"]
     return setup.data()
+
+
+def draw_scenes(setup: Setup, shift_of_test: int = 0) -> None:
+    """Write 100 scenes of each split as a user's dataset; in the test split, labels are shifted by some classes."""
+    for split in ("val", "test"):
+        scenes = open_dataset("scenes", split).head(100)
+        for sample, label in zip(scenes.ids, scenes.labels, strict=True):
+            shift = shift_of_test if split == "test" else 0
+            name = scenes.classes[(label + shift) % len(scenes.classes)]
+            file = setup.folder / "photos" / split / name / f"{sample}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            scenes.source.image(sample).save(file)
+    setup.dataset_file("mine: {layout: folders, images: photos}\n")
+
+
+@fault("accuracy on mine, test", "wrong", "images classified correctly", "class names belong together")
+def labels_of_other_images(setup):
+    """a test split whose labels belong to other images"""
+    draw_scenes(setup, shift_of_test=1)
+    return setup.data()
+
+
+@fault("files of mine, val", "wrong", "1 cannot be read", "replace these files")
+def damaged_image_among_the_first(setup):
+    """a damaged image that only the check of the accuracy reads"""
+    draw_scenes(setup)
+    custom = custom_datasets([], setup.spec.dataset_file)
+    (setup.folder / "photos" / open_dataset("mine", "val", None, custom).ids[1]).write_bytes(b"no image")
+    readings = setup.data()
+    assert not isinstance(readings["here"]["dataset mine, val"], dict)
+    return readings
 
 
 @fault("plan of the sweep", "wrong", "method mine (mine.py:", "correct the method, prompt, dataset or plugin")

@@ -24,7 +24,7 @@ MIN_DISK, GOOD_DISK = 1e8, 2e9  # free bytes
 MIN_DISK_SPEED = 1e6  # bytes a second; a worker on a CPU writes features at about this rate
 MIN_MEMORY, GOOD_MEMORY = 1.5e9, 4e9  # free bytes
 MIN_OPEN_FILES, GOOD_OPEN_FILES = 1024, 4096
-NAMES_SHOWN = 3  # names of classes without images in a finding
+NAMES_SHOWN = 3  # names of classes in a finding
 NOTED_CLOCK_OFFSET, MAX_CLOCK_OFFSET = 2.0, 60.0  # seconds
 
 
@@ -184,7 +184,7 @@ def check_accuracy(value: Mapping[str, int], _: Sequence[Any]) -> Verdict:
     """Require more correct predictions than guessing gives but rarely, if there are enough images to tell."""
     images, classes = value["images"], value["classes"]
     text = f"{value['correct']} of {images} images classified correctly, {images / classes:.0f} by guessing"
-    if classes < 2 or not looks_like_guessing(value["correct"], images, classes):
+    if not looks_like_guessing(value["correct"], images, classes):
         return Verdict("ok", text)
     needed = images_needed(classes)
     if images >= needed:
@@ -198,10 +198,34 @@ def check_classes(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
     empty = value["empty"]
     if not empty:
         return Verdict("ok", f"{value['classes']}, each with images")
-    shown = ", ".join(empty[:NAMES_SHOWN])
-    if len(empty) > NAMES_SHOWN:
+    return Verdict("note", f"{len(empty)} of {value['classes']} without images: {_first_names(empty)}")
+
+
+def _first_names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:NAMES_SHOWN])
+    if len(names) > NAMES_SHOWN:
         shown += ", ..."
-    return Verdict("note", f"{len(empty)} of {value['classes']} without images: {shown}")
+    return shown
+
+
+def check_names(repeated: Sequence[str], _: Sequence[Any]) -> Verdict:
+    """Note classes of one name: their texts are equal, so the first of them is predicted for the images of all."""
+    if not repeated:
+        return Verdict("ok", "each class has its own")
+    return Verdict("note", f"several classes are called {_first_names(repeated)}")
+
+
+def check_splits(shared: Sequence[str], _: Sequence[Any]) -> Verdict:
+    """Require splits without common images: the test split must not have been seen in the search."""
+    if shared:
+        return Verdict("wrong", "; ".join(shared))
+    return Verdict("ok", "share no image")
+
+
+def check_size(value: Mapping[str, int], _: Sequence[Any]) -> Verdict:
+    if value["images"] == value["published"]:
+        return Verdict("ok", f"{plural(value['images'], 'image')}, as published")
+    return Verdict("note", f"{plural(value['images'], 'image')}, but {value['published']} were published")
 
 
 def check_files(value: Mapping[str, Any], _: Sequence[Any]) -> Verdict:
@@ -352,9 +376,12 @@ CHECKS: dict[str, Check] = {  # by the first word of the subject
         "correct the dataset's name, folder or split file, or leave it out; doctor --datasets lists what splits lack",
     ),
     "classes": Check(check_classes, "add images of these classes, or take their names out of the list of classes"),
+    "names": Check(check_names, "give each class its own name: of equal ones, the first is always predicted"),
+    "splits": Check(check_splits, "take the images of the test split out of the other splits"),
+    "size": Check(check_size, "restore the published split: other images give other results than the papers'"),
     "files": Check(check_files, "replace these files; doctor --verify lists all damaged ones"),
     "images": Check(check_equal_images, "copy files with their times (rsync -a): only then machines share features"),
-    "accuracy": Check(check_accuracy, "check that class names and labels have the same order, and the model fits"),
+    "accuracy": Check(check_accuracy, "check that images, labels and class names belong together, and the model fits"),
     "start": Check(check_start, "correct the setting or plugin that is named there: `tune` would stop there, too"),
     "room": Check(check_room, "lower the setting that is named there, or run on a larger machine or cluster"),
     "plan": Check(check_plan, "correct the method, prompt, dataset or plugin that is named there"),

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.checks.guessing import images_needed
 from fpp_sweep.checks.probes import Readings, gpus, node_readings, run_probes
-from fpp_sweep.core.datasets import BadImageError, Dataset, custom_datasets, expand
+from fpp_sweep.core.datasets import DATASETS, BadImageError, Dataset, custom_datasets, expand
 from fpp_sweep.space.published import preset_for
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.errors import message_in_one_line
-from fpp_sweep.spec.specs import WorkerSpec
+from fpp_sweep.spec.messages import plural
+from fpp_sweep.spec.specs import DatasetInfo, WorkerSpec
 from fpp_sweep.spec.tasks import BATCH, EvalTask
 
 if TYPE_CHECKING:
+    from fpp_sweep.core.metrics import Predictions
+    from fpp_sweep.trial.results import TaskResult
     from fpp_sweep.trial.worker import Worker
 
 SAMPLED_IMAGES = 32  # images of each split that are opened
@@ -49,9 +54,8 @@ def data_readings(
 ) -> Readings:
     """Return readings of the weights, of each split of each dataset, and of the whole sweep.
 
-    Zero-shot accuracy on the first split shows whether class names and labels belong together. A probe that fails has
-    the reading {"failed": the reason}. If the dataset file or the model cannot be
-    read, the other probes do not run.
+    A probe that fails has the reading {"failed": the reason}. If the dataset file or the model cannot be read, the
+    other probes do not run.
     """
     from fpp_sweep.trial.worker import Worker  # loads torch
 
@@ -61,8 +65,7 @@ def data_readings(
         return {"dataset file": {"failed": str(error)}}
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            # without the precisions of the sweep, which this machine's CPU may lack and its GPU have
-            worker = Worker(replace(spec, cache=scratch, device="cpu", precisions=(), compile=False))
+            worker = Worker(_spec_of_probes(spec, scratch))
             readings: Readings = {"weights": worker.model_info().digest[:DIGEST_LENGTH]}
         except Exception as error:
             return {"weights": {"failed": str(error)}}
@@ -70,31 +73,86 @@ def data_readings(
         if check_sweep is not None:
             plan = run_probes({"plan of the sweep": lambda: check_sweep(worker)})
         final_split = plan.get("plan of the sweep", {}).get("final_split", "")
+        may_skip = spec.on_bad_image == "skip"
         for name in names:
+            wholes = []
             for split in splits:
                 opened_split = split
                 if final_split.startswith(f"{split}:"):  # it has more images of the split
                     opened_split = final_split
                 try:
-                    readings |= _split_readings(worker, name, split, opened_split)
-                    if split == splits[0]:
-                        readings[f"accuracy on {name}"] = _zero_shot_hits(worker, name, split)
+                    whole = worker.datasets.whole(name, split)
+                    readings |= _split_readings(worker, whole, opened_split, may_skip=may_skip)
+                    wholes.append(whole)
                 except Exception as error:
                     readings[f"dataset {name}, {split}"] = {"failed": str(error)}
+            readings |= _dataset_readings(wholes)
     return readings | plan
 
 
-def _split_readings(worker: Worker, name: str, split: str, opened_split: str) -> Readings:
-    """Return the readings of a split; files are opened from the images that the sweep reads of `opened_split`."""
-    (info,) = worker.describe([name], split)
-    whole = worker.datasets.whole(name, split)  # --limit would leave classes without images
-    files = open_sample(worker.datasets.open(name, opened_split)) | {"may_skip": worker.spec.on_bad_image == "skip"}
+def _spec_of_probes(spec: WorkerSpec, cache: str) -> WorkerSpec:
+    """Return a worker for the CPU, without the sweep's precisions, which this machine's CPU may lack and its GPU have.
+
+    An image that cannot be read does not stop the worker: it belongs to the reading of the files.
+    """
+    return replace(spec, cache=cache, device="cpu", precisions=(), compile=False, on_bad_image="skip")
+
+
+def _split_readings(worker: Worker, whole: Dataset, opened_split: str, *, may_skip: bool) -> Readings:
+    """Return the readings of a split; `whole` is the split without --limit, which would leave classes without images.
+
+    Its files are opened from the images that the sweep reads of `opened_split`. Zero-shot accuracy shows whether
+    images, labels and class names belong together.
+    """
+    (info,) = worker.describe([whole.name], whole.split)
+    opened = worker.datasets.open(whole.name, opened_split)
+    problem_by_image = open_sample(opened)
+    accuracy: dict[str, Any]
+    try:
+        result = _classify_first_images(worker, info)
+        for sample in result.skipped:
+            problem_by_image.setdefault(sample.sample_id, sample.reason)
+        accuracy = count_hits(result.predictions) | {"classes": len(info.classes)}
+    except Exception as error:
+        accuracy = {"failed": message_in_one_line(error)}
+    problems = [problem for problem in problem_by_image.values() if problem]
+    files = {"opened": len(problem_by_image), "images": len(opened), "problems": problems, "may_skip": may_skip}
+    split = f"{whole.name}, {whole.split}"
     return {
-        f"dataset {name}, {split}": keys.digest(info.digest, info.classes, length=DIGEST_LENGTH),
-        f"images of {name}, {split}": info.images,
-        f"classes of {name}, {split}": class_counts(whole),
-        f"files of {name}, {split}": files,
+        f"dataset {split}": keys.digest(info.digest, info.classes, length=DIGEST_LENGTH),
+        f"images of {split}": info.images,
+        f"classes of {split}": class_counts(whole),
+        f"files of {split}": files,
+        f"accuracy on {split}": accuracy,
     }
+
+
+def _dataset_readings(splits: Sequence[Dataset]) -> Readings:
+    """Return the readings of a dataset whose splits could be opened: of a user's own, or of a published one."""
+    readings: Readings = {}
+    for split in splits:
+        if split.group == "custom":
+            readings[f"names of {split.name}"] = repeated_names(split)
+            readings[f"splits of {split.name}"] = shared_images(splits)
+        elif split.split == "test" and DATASETS[split.name].test_size is not None:
+            sizes = {"images": len(split), "published": DATASETS[split.name].test_size}
+            readings[f"size of {split.name}, test"] = sizes
+    return readings
+
+
+def repeated_names(dataset: Dataset) -> list[str]:
+    """Return the names that several classes have."""
+    return [name for name, count in Counter(dataset.classes).items() if count > 1]
+
+
+def shared_images(splits: Sequence[Dataset]) -> list[str]:
+    """Return a text for each two splits that have images in common."""
+    texts = []
+    for first, second in combinations(splits, 2):
+        shared = sorted({*first.ids} & {*second.ids})
+        if shared:
+            texts.append(f"{first.split} and {second.split} share {plural(len(shared), 'image')}, such as {shared[0]}")
+    return texts
 
 
 def class_counts(dataset: Dataset) -> dict[str, Any]:
@@ -104,28 +162,31 @@ def class_counts(dataset: Dataset) -> dict[str, Any]:
     return {"classes": len(dataset.classes), "empty": empty}
 
 
-def open_sample(dataset: Dataset) -> dict[str, Any]:
-    """Open images in equal steps through the split; return how many were opened, and the errors."""
+def open_sample(dataset: Dataset) -> dict[str, str]:
+    """Open images in equal steps through the split; return by image why it cannot be read, empty if it can."""
     count = min(SAMPLED_IMAGES, len(dataset.ids))
-    problems = []
+    problem_by_image = {}
     for number in range(count):
-        position = number * len(dataset.ids) // count
+        sample = dataset.ids[number * len(dataset.ids) // count]
+        problem_by_image[sample] = ""
         try:
-            dataset.source.image(dataset.ids[position])
+            dataset.source.image(sample)
         except (BadImageError, OSError) as error:
-            problems.append(message_in_one_line(error))
-    return {"opened": count, "images": len(dataset.ids), "problems": problems}
+            problem_by_image[sample] = message_in_one_line(error)
+    return problem_by_image
 
 
-def _zero_shot_hits(worker: Worker, name: str, split: str) -> dict[str, int]:
-    """Return how many of the first images zero-shot classifies correctly; images that are left out do not count."""
-    (info,) = worker.describe([name], split)
+def _classify_first_images(worker: Worker, info: DatasetInfo) -> TaskResult:
+    """Return the zero-shot predictions of as many images as tell a model that fits from guessing."""
     config = preset(preset_for("auto", worker.spec.model)).replace({"method": "zero_shot", "prompt": "a photo of a"})
     count = min(info.size, max(BATCH, images_needed(len(info.classes))))
-    task = EvalTask(config=config, dataset=name, split=split, seed=0, start=0, stop=count)
-    predictions = worker.run(task, []).predictions
-    correct = images = 0
-    if predictions is not None:
-        correct = int((predictions.predicted == predictions.labels).sum())
-        images = len(predictions.labels)
-    return {"correct": correct, "images": images, "classes": len(info.classes)}
+    task = EvalTask(config=config, dataset=info.name, split=info.split, seed=0, start=0, stop=count)
+    return worker.run(task, [])
+
+
+def count_hits(predictions: Predictions | None) -> dict[str, int]:
+    """Return how many predictions are correct, of how many; None if no image could be read."""
+    if predictions is None:
+        return {"correct": 0, "images": 0}
+    correct = int((predictions.predicted == predictions.labels).sum())
+    return {"correct": correct, "images": len(predictions.labels)}

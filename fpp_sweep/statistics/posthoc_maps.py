@@ -24,7 +24,6 @@ Integers = NDArray[np.int64]
 FOLDS = 5  # folds of a map that is fitted and applied on the same split
 MAX_STEPS = 200  # limit for Newton's method with bisection; about ten suffice
 TOLERANCE = 1e-13  # relative, of the inverse temperature
-HALF_ROUNDING = 2.0**-10  # rounding of probabilities in half precision, where classes tie
 ALL_RIGHT = "every label has the largest logit, so that T goes to 0"
 NO_SIGNAL = "labels have no larger logits than other classes on average, so that T goes to infinity"
 
@@ -228,12 +227,11 @@ def rescaled_to_range(logits: Numbers, zero_shot: Numbers) -> Numbers:
 def recalibrated(raw: Predictions, probabilities: Numbers) -> Predictions:
     """Return predictions with other probabilities and the same predicted classes.
 
-    Raise RuntimeError if the probabilities predict another class: no map may do that. Classes that tie after rounding
-    to half or single precision are kept as they were predicted.
+    Raise RuntimeError if the probabilities predict another class: no map may do that.
     """
     top = probabilities.max(axis=1)
     of_predicted = probabilities[np.arange(len(raw)), raw.predicted]
-    wrong = np.flatnonzero(of_predicted < top * (1 - HALF_ROUNDING) - HALF_ROUNDING)
+    wrong = np.flatnonzero(of_predicted < top)
     if wrong.size:
         raise RuntimeError(f"a post-hoc map changed the predicted class of sample {raw.ids[wrong[0]]!r}")
     mapped = Predictions.of(raw.ids, raw.labels, probabilities.astype(np.float32))

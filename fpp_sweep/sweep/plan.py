@@ -75,15 +75,12 @@ def splits_of_space(space: Space) -> list[str]:
 
 
 def require_mappable(maps: Sequence[str], datasets: Mapping[str, Sequence[DatasetInfo]]) -> None:
-    """Raise InputError unless the maps can be fitted: on enough images of two classes, for a transfer of others."""
+    """Raise InputError unless the maps can be fitted: on enough images, for a transfer of others."""
     if not any(is_fitted(name) for name in maps):
         return
     split = _fitted_split(datasets)
     for dataset in datasets[split]:
-        where = f"{dataset.name}, split {split}"
-        require_images(where, dataset.size)
-        if len(dataset.classes) < 2:
-            raise InputError(f"{where}: has one class, and post-hoc maps need two; leave the dataset out")
+        require_images(f"{dataset.name}, split {split}", dataset.size)
     if "temperature_transfer" in maps and len(datasets[split]) < 2:
         raise InputError("temperature_transfer needs the logits of another dataset; add one", "work.posthoc")
 

@@ -196,6 +196,16 @@ def _logits_in_order(predictions: Predictions, ids: Sequence[str]) -> Numbers:
 
 
 def logits_of(predictions: Predictions) -> Numbers:
-    """Return the logits (N, K) of predictions that have that column."""
-    logits: Any = predictions.columns[LOGITS]
-    return np.asarray(logits, np.float64)
+    """Return the logits (N, K) of predictions that have that column; the predicted class has the largest one.
+
+    In half precision the probabilities of two classes may tie where their logits differ, and the first class is
+    predicted. The two logits are swapped then, so that no map predicts another class.
+    """
+    column: Any = predictions.columns[LOGITS]
+    logits = np.array(column, np.float64)
+    rows = np.arange(len(logits))
+    predicted, best = predictions.predicted, logits.argmax(axis=1)
+    of_predicted, of_best = logits[rows, predicted], logits[rows, best]
+    logits[rows, best] = of_predicted
+    logits[rows, predicted] = of_best
+    return logits

@@ -80,6 +80,21 @@ def test_on_validation_the_map_of_an_image_ignores_its_own_label():
         np.testing.assert_allclose(mapped.confidence[folds == fold], confidences(expected), rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", MAPS)
+def test_a_map_keeps_the_class_that_is_predicted_where_two_classes_tie_in_half_precision(name):
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 5, 200)
+    logits = np.zeros((200, 5), np.float32)
+    logits[np.arange(200), labels] = random.uniform(1.0, 1.6, 200)  # right and hardly confident: maps raise confidence
+    logits[0] = [5.0, 5.0001, 2.0, 2.0, 1.0]
+    probabilities = softmax(logits.astype(np.float64)).astype(np.float16).astype(np.float32)
+    raw = Predictions.of([str(number) for number in range(200)], labels, probabilities, {"logits": logits})
+    assert raw.predicted[0] == 0
+    run = {("dtd", 0): raw, ("pets", 0): raw}
+    (mapped,) = apply_maps([name], run, PosthocInputs(zero_shot=run)).by_map.values()
+    assert mapped["dtd", 0].predicted.tolist() == raw.predicted.tolist()
+
+
 def test_folds_depend_on_the_names_of_images_only():
     ids = [f"image {number}" for number in range(101)]
     folds = folds_of("dtd", ids)

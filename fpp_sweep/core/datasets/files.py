@@ -22,6 +22,9 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tif
 # the formats that Pillow decodes by itself: by default it would have Ghostscript run a .jpg that holds EPS
 IMAGE_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 
+# Pillow's modes of images with more than 8 bits for a value, which it would cut off at 255
+DEEP_MODES = ("I", "F")  # and I;16, I;16B and so on
+
 MAX_BYTES = 2**28  # limit for a split file; one of all of ImageNet, indented as CoOp's are, has 180 MB
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # control characters, line breaks, no UTF-8
@@ -37,7 +40,10 @@ class FileImages:
         path = self.folder / sample_id
         try:
             with path.open("rb") as file:
-                return Image.open(file, formats=IMAGE_FORMATS).convert("RGB")
+                image = Image.open(file, formats=IMAGE_FORMATS)
+                if image.mode.startswith(DEEP_MODES):
+                    raise ValueError("a grayscale image of 16 bits or of floats; convert it to 8 bits")
+                return image.convert("RGB")
         except Exception as error:  # Pillow's decoders raise nearly any exception on damaged bytes
             raise BadImageError(f"{path}: {_reason(path, error)}") from error
 

@@ -37,7 +37,7 @@ def test_paths_are_relative_to_the_dataset_file_and_need_no_data_root(
 
 def test_a_custom_dataset_may_have_a_split_file(tmp_path: Path) -> None:
     write_image(tmp_path / "data/photos/1.jpg")
-    split = {"test": [["1.jpg", 0, "n01"]]}
+    split = {"train": [["2.jpg", 1, "n02"]], "test": [["1.jpg", 0, "n01"]]}
     (tmp_path / "data/split.json").write_text(json.dumps(split))
     file = write(
         tmp_path,
@@ -45,8 +45,17 @@ def test_a_custom_dataset_may_have_a_split_file(tmp_path: Path) -> None:
         " split_file: data/split.json, classes: {n01: great tench}}",
     )
     dataset = open_dataset("zoo", "test", None, read_custom(file))
-    assert (dataset.ids, dataset.classes) == (("1.jpg",), ("great tench",))
+    assert (dataset.ids, dataset.classes) == (("1.jpg",), ("great tench", "n02"))
     assert (dataset.augmix, dataset.flip) == (True, True)
+
+
+@pytest.mark.parametrize("layout", ["folders", "split_json, split_file: split.json"])
+def test_a_dataset_of_one_class_is_refused(tmp_path: Path, layout: str) -> None:
+    build_folders(tmp_path / "photos", ["test/cat"])
+    (tmp_path / "split.json").write_text(json.dumps({"test": [["test/cat/cat_0.JPEG", 0, "cat"]]}))
+    file = write(tmp_path, f"zoo: {{layout: {layout}, images: photos}}")
+    with pytest.raises(InputError, match=r"^zoo: has one class \('cat'\), but needs two or more; add another class$"):
+        open_dataset("zoo", "test", None, read_custom(file))
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,6 @@ RAMP = Image.linear_gradient("L").resize((8, 8))
         ("PNG", RAMP.convert("RGBA")),
         ("PNG", RAMP.convert("LA")),
         ("PNG", RAMP.convert("1")),
-        ("PNG", Image.fromarray(np.asarray(RAMP, np.uint16) * 257)),
         ("TIFF", RAMP),
         ("BMP", RAMP),
         ("WEBP", RAMP.convert("RGB")),
@@ -45,6 +44,23 @@ def test_every_kind_of_image_becomes_rgb(tmp_path: Path, kind: str, image: Image
     write_image(tmp_path / "a.jpg", encoded(image, kind))  # some .jpg files of Pets have another format
     decoded = FileImages(tmp_path).image("a.jpg")
     assert (decoded.mode, decoded.size) == ("RGB", (8, 8))
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("PNG", np.asarray(RAMP, np.uint16) * 257),
+        ("TIFF", np.asarray(RAMP, np.uint16) * 257),
+        ("TIFF", np.asarray(RAMP, np.int32) * 257),
+        ("TIFF", np.asarray(RAMP, np.float32) / 255),
+    ],
+)
+def test_an_image_that_would_become_white_or_black_is_refused(tmp_path: Path, kind: str, values: np.ndarray) -> None:
+    write_image(tmp_path / "a.tif", encoded(Image.fromarray(values), kind))
+    with pytest.raises(
+        BadImageError, match=r"a\.tif: a grayscale .* of 16 bits or of floats; convert it to 8 bits$"
+    ):
+        FileImages(tmp_path).image("a.tif")
 
 
 def test_the_exif_orientation_is_ignored(tmp_path: Path) -> None:
