@@ -130,7 +130,7 @@ def _introduction(report: SweepReport) -> Iterator[Block]:
 
 def _state_text(folder: SweepFolder, info: SweepInfo) -> str:
     """Return the state and the times of its start and end, such as `finished; started 2026-11-18 11:06 UTC`."""
-    state = info.state
+    state: str = info.state
     until = ""
     if info.finished is not None:
         until = f", ended {format_time(info.finished)}"
