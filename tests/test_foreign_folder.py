@@ -137,6 +137,10 @@ from fpp_sweep.cli.command import run
 def fail():
     raise ValueError("http://me:hunter2@host \x1b]0;title\x07")
 
+class Leftover:
+    def __del__(self):
+        fail()
+
 def main():
     try:
         fail()
@@ -145,6 +149,7 @@ def main():
     thread = threading.Thread(target=fail)
     thread.start()
     thread.join()
+    Leftover()
     warnings.warn("image \x1b[31m of http://me:hunter2@host")
     logging.getLogger("mlflow").warning("%s", "file \x1b]0;title\x07 of http://me:hunter2@host")
 
@@ -157,7 +162,7 @@ def test_warnings_and_logs_of_libraries_neither_control_the_terminal_nor_show_se
     assert done.returncode == 0
     assert "hunter2" not in done.stderr
     assert "\x1b" not in done.stderr
-    assert done.stderr.count(r"ValueError: http://***@host \x1b]0;title\x07") == 2
+    assert done.stderr.count(r"ValueError: http://***@host \x1b]0;title\x07") == 3
     assert done.stderr.splitlines()[-2:] == [
         r"note: UserWarning: image \x1b[31m of http://***@host",
         r"file \x1b]0;title\x07 of http://***@host",

@@ -447,6 +447,21 @@ def test_block_statistics_of_another_record_are_refused(sweeps, tmp_path):
         compare_trials(folder, ["trial-0003", TPT])
 
 
+def test_a_ranking_is_not_compared_on_a_part_of_the_images(sweeps):
+    """Its contributions depend on all images of the dataset."""
+    auroc = Objective(metric="auroc", goal="max")
+    for name in ("far", "few"):
+        info = sweeps[name].info()
+        sweeps[name].write_info(replace(info, objectives=(*info.objectives, auroc), reference=None))
+    comparison = compare_by_name(sweeps, "far", "few")
+    assert "auroc cannot be compared: it cannot be computed on a part of the images" in comparison.notes
+    for record in comparison.statistics.front.trials:
+        if record.name.startswith("far/"):
+            average = record.results["val"].average
+            assert "accuracy" in average
+            assert "auroc" not in average
+
+
 def test_a_metric_that_cannot_be_resampled_has_values_and_no_test(sweeps, capsys):
     far = sweeps["far"]
     far.write_info(replace(far.info(), objectives=(Objective(metric="sce", goal="min"),), reference=None))

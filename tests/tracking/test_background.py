@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -90,6 +91,17 @@ def test_a_refused_run_is_tried_again_after_the_next_change(tmp_path, database, 
     wait_for(lambda: not sync.status().error)
     assert sync.status().updated == 3
     assert "0000 53/11.5 code gamma2=0.1 class_var=0.001" in statuses(database)
+    assert sync.close(LONG) == 0
+
+
+def test_after_a_pass_the_thread_rests_in_proportion_to_its_duration(tmp_path, uri, monkeypatch):
+    durations = []
+    monkeypatch.setattr("fpp_sweep.tracking.sync.rest_after", lambda seconds: durations.append(seconds) or 0.0)
+    began = time.monotonic()
+    sync = BackgroundSync(build_sweep(tmp_path / "perturb-1", baselines=(), trials=2, report=False), uri)
+    sync.start()
+    wait_for(lambda: durations)
+    assert 0 < durations[0] <= time.monotonic() - began
     assert sync.close(LONG) == 0
 
 

@@ -285,6 +285,14 @@ def test_files_are_linked_if_the_disk_allows_it_and_copied_otherwise(tmp_path, u
     assert stored.read_text().endswith("</script>")
 
 
+def test_texts_for_a_store_on_this_machine_pass_no_client(tmp_path, uri, monkeypatch):
+    """MLflow's client keeps an object with queues for each run."""
+    monkeypatch.setattr("mlflow.tracking.MlflowClient.log_text", lambda *_: pytest.fail("the client wrote a text"))
+    folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=(), report=False)
+    sync_folder(folder, uri)
+    assert artifact_names(tmp_path) >= {"config.yaml", "metrics.csv", "space.yaml"}
+
+
 def test_only_changed_files_of_the_report_are_uploaded_again(tmp_path, uri):
     folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=2)
     sync_folder(folder, uri)
