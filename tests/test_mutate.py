@@ -91,6 +91,12 @@ def test_a_call_by_an_import_is_recognised():
     assert module["f"]() is False
 
 
+def test_a_call_by_an_example_in_a_docstring_belongs_to_its_test():
+    module = {"__name__": "fpp_sweep.made_up", "is_called_by_import": is_called_by_import}
+    exec(compile("value = is_called_by_import()", "<doctest fpp_sweep.made_up.f[0]>", "exec"), module)
+    assert module["value"] is False
+
+
 def test_the_table_counts_by_package_and_lists_survivors():
     change = Break("fpp_sweep/a/b.py", "a.b.f", 7, 0, 1, "x", "y")
     lines = [{"break": change.as_dict(), "outcome": outcome} for outcome in ("noticed", "noticed", "survived")]

@@ -38,11 +38,16 @@ def hit(function: str) -> None:
 
 
 def is_called_by_import() -> bool:
-    """Return True if a module of fpp_sweep calls the function while it is imported, as for a table of constants."""
+    """Return True if a module of fpp_sweep calls the function while it is imported, as for a table of constants.
+
+    An example in a docstring runs as code of its module, too, and is a test.
+    """
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
-    return frame is not None and frame.f_globals["__name__"].partition(".")[0] == PACKAGE
+    if frame is None or frame.f_code.co_filename.startswith("<doctest "):
+        return False
+    return bool(frame.f_globals["__name__"].partition(".")[0] == PACKAGE)
 
 
 def begin_test(name: str) -> None:
