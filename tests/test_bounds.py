@@ -9,7 +9,7 @@ import pytest
 from fpp_sweep import cache, doctor, evaluate, tune
 from fpp_sweep.cli.command import run
 from fpp_sweep.reproduce import __main__ as reproduce
-from fpp_sweep.spec.errors import MAX_MESSAGE, escaped
+from fpp_sweep.spec.errors import MAX_MESSAGE, InputError, escaped
 from fpp_sweep.spec.messages import note
 from tests.kit.processes import ROOT, environment, error_lines
 
@@ -47,6 +47,11 @@ def error_line(capsys, command, *words):
     assert line.isprintable()
     assert len(line) < MAX_MESSAGE + 100
     return line
+
+
+def test_of_a_long_message_the_beginning_and_the_end_are_kept():
+    half = MAX_MESSAGE // 2
+    assert str(InputError("a" * MAX_MESSAGE + "b" * MAX_MESSAGE)) == f"{'a' * half} ... {'b' * half}"
 
 
 NUMBERS = [(command, [flag], flag) for command, flags in FLAGS.items() for flag in flags]

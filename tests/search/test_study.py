@@ -105,6 +105,20 @@ def unkilled(tmp_path_factory):
 # ------------------------------------------------------------ settings of trials
 
 
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_tpe_models_settings_that_only_some_trials_have():
+    sampler = samplers.build_sampler(space_of().search, "test")
+    study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
+    for method in ("tpt", "ctpt", "tpt", "ctpt"):
+        asked = study.ask()
+        asked.suggest_float("fpp.gamma2", 0.1, 20)
+        if method == "ctpt":
+            asked.suggest_float("adapt.penalty_weight", 1, 30)
+        study.tell(asked, [50.0, 5.0])
+    modelled = sampler.infer_relative_search_space(study, study.trials[-1])
+    assert set(modelled) == {"fpp.gamma2", "adapt.penalty_weight"}
+
+
 def test_points_come_first_then_published_settings_then_samples(unkilled):
     _, suggestions = unkilled["tpe"]
     assert [number for number, _, _ in suggestions] == list(range(TRIALS))

@@ -143,6 +143,8 @@ def test_the_goal_is_that_of_the_metric():
 
 
 def test_the_violation_of_a_constraint_is_its_excess():
+    on_dataset = Constraint(metric=f"ece/{'d' * 80}", at_most=5)
+    assert on_dataset.name == f"ece_{'d' * 60}"
     within = Constraint(name="a", metric="ece", at_least=2, at_most=5)
     assert [within.violation(value) for value in (1, 2, 4, 5, 7)] == [1, 0, -1, 0, 2]
     relative = Constraint(name="b", metric="accuracy", at_least=-0.5, baseline="zero_shot")

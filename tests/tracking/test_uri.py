@@ -217,6 +217,17 @@ def test_after_a_kill_during_the_creation_of_tables_the_next_start_creates_them(
     assert left == {"mlflow.db", ".mlflow.db.lock"}
 
 
+def test_a_call_that_never_returns_does_not_keep_the_process_alive():
+    before = set(threading.enumerate())
+    forever = threading.Event()
+    with pytest.raises(TimeoutError):
+        uri._with_timeout(0.0, forever.wait)
+    (left,) = set(threading.enumerate()) - before
+    forever.set()
+    left.join()
+    assert left.daemon
+
+
 def test_the_command_that_serves_the_page_works_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert ui_command(DEFAULT_URI) == runnable(f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/mlflow.db")
