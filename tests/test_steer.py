@@ -1,8 +1,8 @@
 """`fpp-sweep steer` as its users run it: refused commands, and a real sweep that is steered, killed and resumed."""
 
 import json
-import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -21,7 +21,7 @@ from fpp_sweep.sweep.lent_points import with_lent_points
 from fpp_sweep.sweep.request import space_to_tune
 from tests.kit.names import TPT
 from tests.kit.processes import SMALL_SPACE, environment, kill_tree, killed_at_end, only_sweep, start_tune
-from tests.kit.records import CREATED, build_sweep
+from tests.kit.records import build_sweep
 from tests.kit.waiting import LONG, wait_for
 from tests.test_tune import tune as run_tune
 
@@ -38,9 +38,9 @@ def folder(tmp_path):
         (["stop", "trial-0009"], "unknown trial of made 'trial-0009'; choose from"),
         (["stop", "trial-0003"], "trial-0003 is failed; only a trial that has not ended can be stopped"),
         (["budget"], "budget: nothing to change; give --trials, --hours or --concurrency"),
-        (["budget", "--trials", "5"], "--trials 5: 6 have begun already; give no fewer"),
+        (["budget", "--trials", "5"], "search.trials: 6 have begun already (5); give no fewer"),
         (["budget", "--trials", "many"], "search.trials: must be a whole number ('many')"),
-        (["budget", "--hours", "0.9"], "--hours 0.9: 1 are spent already; give more"),
+        (["budget", "--hours", "0.9"], "search.wall_clock: 1 hours are spent already (0.9); give more"),
         (["budget", "--hours", "-1"], "search.wall_clock: must be > 0"),
         (["budget", "--hours", "true"], "search.wall_clock"),
         (["budget", "--trials", "none"], "without trials, hours and GPU-hours the search has no end"),
@@ -83,18 +83,16 @@ def test_a_sweep_is_found_by_its_name(tmp_path, monkeypatch):
     assert [command.kind for command in folder.commands()] == ["stop"]
 
 
-def test_the_time_of_a_running_sweep_counts_from_its_lock(folder):
-    folder.write_info(replace(folder.info(), state="running"))
-    (folder.path / "lock").touch()
-    os.utime(folder.path / "lock", (CREATED, time.time() - 7200))
-    with pytest.raises(InputError, match=r"--hours 1.5: 2 are spent already"):
+def test_the_time_of_a_running_sweep_counts_from_the_start_of_its_driver(folder):
+    folder.write_info(replace(folder.info(), state="running", driver_started=time.time() - 7200))
+    with pytest.raises(InputError, match=r"search.wall_clock: 2 hours are spent already \(1.5\)"):
         main([str(folder.path), "budget", "--hours", "1.5"])
 
 
 def test_a_command_is_stored_and_the_reply_says_when_it_applies(folder, capsys):
     main([str(folder.path), "add", "fpp.gamma2=2", "fpp.class_var=0.01"])
     main([str(folder.path), "stop", "trial-0005"])
-    folder.write_info(replace(folder.info(), state="running"))
+    folder.write_info(replace(folder.info(), state="running", driver_started=time.time()))
     main([str(folder.path), "budget", "--trials", "none", "--hours", "2"])
     first, second, third = capsys.readouterr().out.splitlines()
     how_to_apply = f"made is interrupted; to have it applied: {runnable('fpp-sweep tune --name made --resume')}"
@@ -128,7 +126,7 @@ def test_hours_have_the_forms_of_a_space_file(folder):
 
 def request_space(tmp_path, *overrides, space=SMALL_SPACE, **added_points):
     (tmp_path / "small.yaml").write_text(space)
-    return space_to_tune(tmp_path / "small.yaml", overrides, **added_points)
+    return with_lent_points(space_to_tune(tmp_path / "small.yaml", overrides, **added_points))
 
 
 def test_the_searched_settings_of_a_config_are_the_first_point(tmp_path, capsys):
@@ -206,6 +204,23 @@ def test_a_space_built_in_python_gets_lent_points_once(tmp_path):
     assert lent.difference(parse_space(text, "small.yaml")) == [
         'points: [{"fpp.gamma2": 1.419857, "fpp.class_var": 0.006}] -> none'
     ]
+
+
+def test_a_resumed_sweep_keeps_its_lent_points_if_their_sweep_moves_on_or_is_deleted(tmp_path):
+    made, later = (build_sweep(tmp_path / name, trials=trials, report=False) for name, trials in (("a", 6), ("b", 3)))
+    text = SPACE_OF_MADE.replace("\n  PARAMS", f" {BOTH_RANGES}")
+    space = parse_space(text, "small.yaml", [f"search.from={made.path}"])
+    begun = with_lent_points(space)
+    info = replace(made.info(), name="lent", space=begun.plain())
+    best = made.trial("trial-0002")
+    made.write_trial(replace(best, values=[99.0, 0.1]))
+    assert with_lent_points(space).points != begun.points
+    assert with_lent_points(space, info) == begun
+    shutil.rmtree(made.path)
+    assert with_lent_points(space, info) == begun
+    both = parse_space(text, "small.yaml", [f"search.from=[{made.path}, {later.path}]"])
+    (point,) = [dict(member.params) for member in front_of(later.info(), later.trials()).members]
+    assert with_lent_points(both, info).points == (*begun.points, point)
 
 
 def test_a_sweep_of_other_objectives_is_refused(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -12,18 +13,29 @@ from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.validation import at_key, require
+from fpp_sweep.space.validation import as_list, as_mapping, at_key, require
 from fpp_sweep.spec.errors import InputError
 
 
-def with_lent_points(space: Space) -> Space:
+def with_lent_points(space: Space, info: SweepInfo | None = None) -> Space:
     """Return the space with the fronts of the sweeps that it names before its own points.
 
     Of a sweep that has not ended, the trials that have finished count. A space that has these points is not changed.
+
+    `info` is the record of a sweep that is resumed. It has the points of the sweeps that were named before; such a
+    sweep is not read again, because it may have moved on since or be gone.
     """
+    names_before: Sequence[str] = ()
+    if info is not None:
+        names_before = as_list(as_mapping(info.space.get("search", {})).get("from", []))
     with at_key("search.from"):
         for name in reversed(space.search.from_):
-            space = _with_front_of(name, space)
+            if name not in names_before:
+                space = _with_front_of(name, space)
+    if info is not None and not set(names_before).isdisjoint(space.search.from_):
+        with suppress(InputError):  # the space has changed; `require_same` refuses it
+            for point in reversed(as_list(info.space.get("points", []))):
+                space = with_first_point(space, as_mapping(point))
     return space
 
 
