@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from fpp_sweep.space.settings import (
@@ -30,7 +31,7 @@ from fpp_sweep.space.validation import (
 )
 from fpp_sweep.spec.config import TrialConfig
 
-DECIMALS = 1e-6  # tolerance of whole numbers of steps: decimals such as 0.1 are not exact
+DECIMALS = 1e-6  # tolerance of whole numbers of steps: decimals such as 0.3333333 are not exact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,7 @@ class Param:
         if self.step is not None:
             with at_key("step"):
                 self._check_step(self.step, high - low)
+            set_field(self, "high", self.at_step(high))
 
     def _check_step(self, step: Any, width: float) -> None:
         is_number = isinstance(step, int | float) and not isinstance(step, bool)
@@ -101,6 +103,18 @@ class Param:
         assert self.low is not None
         assert self.high is not None
         return self.low, self.high
+
+    def at_step(self, value: Any) -> Any:
+        """Return the value of the range that a value is near to: `low` plus a whole number of steps, as Optuna has it.
+
+        >>> Param(key="fpp.gamma2", low=0, high=1, step=0.3333333).at_step(1)
+        0.9999999
+        """
+        if self.step is None or value is None or not divides(self.step, value - self.bounds[0]):
+            return value
+        steps = round((value - self.bounds[0]) / self.step)
+        nearest = Decimal(str(self.low)) + steps * Decimal(str(self.step))
+        return int(nearest) if self.kind == "int" else float(nearest)
 
     def exists(self, values: Mapping[str, Any]) -> bool:
         """Return whether the parameter has a value in a trial with these values of the parameters before."""
@@ -234,7 +248,7 @@ def _check_point(values: Mapping[str, Any], params: Mapping[str, Param], start: 
 
 def _check_value(key: str, value: Any, params: Mapping[str, Param]) -> Any:
     param = params[known_name("parameter", key, params)]
-    value = check_setting(key, value)
+    value = param.at_step(check_setting(key, value))
     problem = param.problem(value)
     require(problem is None, str(problem))
     return value
