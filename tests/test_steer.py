@@ -19,7 +19,7 @@ from fpp_sweep.spec.messages import runnable
 from fpp_sweep.steer import main
 from fpp_sweep.sweep.lent_points import with_lent_points
 from fpp_sweep.sweep.request import space_to_tune
-from tests.kit.names import TPT
+from tests.kit.names import OTPT, TPT
 from tests.kit.processes import SMALL_SPACE, environment, kill_tree, killed_at_end, only_sweep, start_tune
 from tests.kit.records import build_sweep
 from tests.kit.waiting import LONG, wait_for
@@ -45,6 +45,7 @@ def folder(tmp_path):
         (["budget", "--hours", "true"], "search.wall_clock"),
         (["budget", "--trials", "none"], "without trials, hours and GPU-hours the search has no end"),
         (["budget", "--concurrency", "0"], "search.concurrency: must be >= 1 (0)"),
+        (["add", "fpp.gamma2=1", "fpp.gamma2=2"], "fpp.gamma2: comes twice; take one out"),
         (["add", "fpp.gamma2"], "'fpp.gamma2': expected key=value, such as fpp.gamma2=..."),
         (["add", "fpp.gamma2=20"], "fpp.gamma2: 20 is outside 0.1..15"),
         (["add", "fpp.gama2=2"], "unknown parameter 'fpp.gama2', did you mean 'fpp.gamma2'?"),
@@ -58,6 +59,17 @@ def test_an_impossible_command_is_refused_in_one_line_and_leaves_no_files(folder
         main([str(folder.path), *words])
     assert complaint in str(refused.value)
     assert not folder.commands()
+
+
+def test_a_point_whose_settings_exclude_each_other_is_refused_without_an_index(folder):
+    params = {
+        "method": {"choices": [TPT, OTPT]},
+        "adapt.penalty_weight": {"low": 1, "high": 30, "when": {"method": OTPT}},
+    }
+    folder.write_info(replace(folder.info(), space={"name": "made", "params": params}))
+    with pytest.raises(InputError) as refused:
+        main([str(folder.path), "add", f"method={TPT}", "adapt.penalty_weight=5"])
+    assert str(refused.value) == f"adapt.penalty_weight does not exist where method is {TPT}"
 
 
 def test_a_baseline_that_a_constraint_needs_cannot_be_stopped(folder):

@@ -220,30 +220,44 @@ def _parents_first(params: Mapping[str, Param]) -> tuple[Param, ...]:
 
 
 def check_points(points: Any, params: Sequence[Param], start: TrialConfig) -> tuple[dict[str, Any], ...]:
-    """Return points, which are values of some parameters, checked against ranges, choices and conditions."""
-    by_key = {param.key: param for param in params}
+    """Return the points of a space, each once."""
     checked: list[dict[str, Any]] = []
     for index, values in enumerate(as_list(points)):
         with at_key(str(index)):
-            point = _check_point(as_mapping(values), by_key, start)
+            point = check_point(values, params, start)
             require(point not in checked, "comes twice; take one out")
         checked.append(point)
     return tuple(checked)
 
 
-def _check_point(values: Mapping[str, Any], params: Mapping[str, Param], start: TrialConfig) -> dict[str, Any]:
+def check_point(values: Any, params: Sequence[Param], start: TrialConfig) -> dict[str, Any]:
+    """Return a point, which is values of some parameters, checked against ranges, choices and conditions.
+
+    A parent that is left out gets its value if the point's parameters exist for one value only.
+    """
+    by_key = {param.key: param for param in params}
     point = {}
-    for key, value in values.items():
+    for key, value in as_mapping(values).items():
         with at_key(key):
-            point[key] = _check_value(key, value, params)
+            point[key] = _check_value(key, value, by_key)
     require(point, "is empty; give a value of a parameter")
-    for key in point:
-        for parent, allowed in params[key].when.items():
-            if parent in point:
-                problem = f"{key} does not exist where {parent} is {word(point[parent])}"
-                require(point[parent] in allowed, problem)
+    for param in reversed(params):  # children before their parents
+        if param.key in point:
+            _check_parents(param, point)
     check_trial(start, point, {key: {key: value} for key, value in point.items()})
     return point
+
+
+def _check_parents(child: Param, point: dict[str, Any]) -> None:
+    """Raise InputError if a trial with this point may lack a parameter of it; add its parents to the point."""
+    for parent, allowed in child.when.items():
+        if parent not in point:
+            choices = " or ".join(word(value) for value in allowed)
+            problem = f"{child.key} exists only where {parent} is {choices}; give {parent} as well"
+            require(len(allowed) == 1, problem)
+            point[parent] = allowed[0]
+        problem = f"{child.key} does not exist where {parent} is {word(point[parent])}"
+        require(point[parent] in allowed, problem)
 
 
 def _check_value(key: str, value: Any, params: Mapping[str, Param]) -> Any:

@@ -12,6 +12,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
+from fpp_sweep.space.params import check_point
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.validation import as_list, as_mapping, at_key, require
 from fpp_sweep.spec.errors import InputError
@@ -54,10 +55,10 @@ def _with_front_of(name: str, space: Space) -> Space:
     require(front, f"{name} has no front yet; give a sweep with a trial that finished")
     for member in reversed(front):
         try:
-            space = with_first_point(space, dict(member.params))
+            point = check_point(member.params, space.searched(), space.start())
         except InputError as error:
-            key = error.key.removeprefix("points.0.")
-            raise InputError(f"{name}: {member.name}: {key}: {error.problem}") from None
+            raise InputError(f"{name}: {member.name}: {error}") from None
+        space = with_first_point(space, point)
     return space
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import ENDED, Command, TrialRecord
 from fpp_sweep.records.steering import budget_in_force
-from fpp_sweep.space.params import check_points
+from fpp_sweep.space.params import check_point
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.validation import as_list, as_mapping
@@ -63,11 +63,10 @@ def checked_point(folder: SweepFolder, assignments: Sequence[str]) -> Mapping[st
         key, equals, value = assignment.partition("=")
         if not equals:
             raise InputError(f"{assignment!r}: expected key=value, such as {space.searched()[0].key}=...")
+        if key in values:
+            raise InputError("comes twice; take one out", key)
         values[key] = parse_yaml(value, assignment).plain()
-    try:
-        return check_points([values], space.searched(), space.start())[0]
-    except InputError as error:
-        raise InputError(error.problem, error.key.removeprefix("0.")) from None
+    return check_point(values, space.searched(), space.start())
 
 
 def checked_budget(
