@@ -44,6 +44,7 @@ from fpp_sweep.reproduce.tables import load_table
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.sweep import notebook
 from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.lent_points import with_lent_points
 from fpp_sweep.sweep.local_run import run_locally
 from fpp_sweep.sweep.request import space_to_evaluate, space_to_tune
 from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request
@@ -72,7 +73,8 @@ def resume(sweep):
     with folder.locked():
         space = space_of(folder.info().space, "space")
         load_for_resume(space, Options(), folder)
-        merge_resume_request(space, folder.info(), folder)
+        _, request = merge_resume_request(space, folder.info(), folder)
+        request.send(folder)
         folder.record_applied(folder.send_command("budget", {"trials": 30}))
         print(TaskStore(folder.tasks).get(hostile.TASK))
         write_line(folder.artifacts(TRIAL) / "log.txt", f"{TRIAL} begins on val")
@@ -128,7 +130,7 @@ FAST = {
     "steer budget": lambda: steer.main(["sent", "budget", "--trials", "40"]),
     "tune --resume": lambda: resume("sweeps/sent"),
     "tune --config": lambda: print_space(space_to_tune(Path("perturb"), [], config=CONFIG)),
-    "tune search.from": lambda: print_space(space_to_tune(Path("perturb"), FROM_SENT)),
+    "tune search.from": lambda: print_space(with_lent_points(space_to_tune(Path("perturb"), FROM_SENT))),
     "evaluate --config": lambda: print_space(space_to_evaluate([], config=CONFIG)),
     "evaluate, results": lambda: write_results(SweepFolder.open(Path("sweeps/sent"))),
 }

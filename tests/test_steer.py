@@ -1,8 +1,8 @@
 """`fpp-sweep steer` as its users run it: refused commands, and a real sweep that is steered, killed and resumed."""
 
 import json
-import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -19,9 +19,9 @@ from fpp_sweep.spec.messages import runnable
 from fpp_sweep.steer import main
 from fpp_sweep.sweep.lent_points import with_lent_points
 from fpp_sweep.sweep.request import space_to_tune
-from tests.kit.names import TPT
+from tests.kit.names import OTPT, TPT
 from tests.kit.processes import SMALL_SPACE, environment, kill_tree, killed_at_end, only_sweep, start_tune
-from tests.kit.records import CREATED, build_sweep
+from tests.kit.records import build_sweep
 from tests.kit.waiting import LONG, wait_for
 from tests.test_tune import tune as run_tune
 
@@ -38,13 +38,14 @@ def folder(tmp_path):
         (["stop", "trial-0009"], "unknown trial of made 'trial-0009'; choose from"),
         (["stop", "trial-0003"], "trial-0003 is failed; only a trial that has not ended can be stopped"),
         (["budget"], "budget: nothing to change; give --trials, --hours or --concurrency"),
-        (["budget", "--trials", "5"], "--trials 5: 6 have begun already; give no fewer"),
+        (["budget", "--trials", "5"], "search.trials: 6 have begun already (5); give no fewer"),
         (["budget", "--trials", "many"], "search.trials: must be a whole number ('many')"),
-        (["budget", "--hours", "0.9"], "--hours 0.9: 1 are spent already; give more"),
+        (["budget", "--hours", "0.9"], "search.wall_clock: 1 hours are spent already (0.9); give more"),
         (["budget", "--hours", "-1"], "search.wall_clock: must be > 0"),
         (["budget", "--hours", "true"], "search.wall_clock"),
         (["budget", "--trials", "none"], "without trials, hours and GPU-hours the search has no end"),
         (["budget", "--concurrency", "0"], "search.concurrency: must be >= 1 (0)"),
+        (["add", "fpp.gamma2=1", "fpp.gamma2=2"], "fpp.gamma2: comes twice; take one out"),
         (["add", "fpp.gamma2"], "'fpp.gamma2': expected key=value, such as fpp.gamma2=..."),
         (["add", "fpp.gamma2=20"], "fpp.gamma2: 20 is outside 0.1..15"),
         (["add", "fpp.gama2=2"], "unknown parameter 'fpp.gama2', did you mean 'fpp.gamma2'?"),
@@ -58,6 +59,17 @@ def test_an_impossible_command_is_refused_in_one_line_and_leaves_no_files(folder
         main([str(folder.path), *words])
     assert complaint in str(refused.value)
     assert not folder.commands()
+
+
+def test_a_point_whose_settings_exclude_each_other_is_refused_without_an_index(folder):
+    params = {
+        "method": {"choices": [TPT, OTPT]},
+        "adapt.penalty_weight": {"low": 1, "high": 30, "when": {"method": OTPT}},
+    }
+    folder.write_info(replace(folder.info(), space={"name": "made", "params": params}))
+    with pytest.raises(InputError) as refused:
+        main([str(folder.path), "add", f"method={TPT}", "adapt.penalty_weight=5"])
+    assert str(refused.value) == f"adapt.penalty_weight does not exist where method is {TPT}"
 
 
 def test_a_baseline_that_a_constraint_needs_cannot_be_stopped(folder):
@@ -83,18 +95,16 @@ def test_a_sweep_is_found_by_its_name(tmp_path, monkeypatch):
     assert [command.kind for command in folder.commands()] == ["stop"]
 
 
-def test_the_time_of_a_running_sweep_counts_from_its_lock(folder):
-    folder.write_info(replace(folder.info(), state="running"))
-    (folder.path / "lock").touch()
-    os.utime(folder.path / "lock", (CREATED, time.time() - 7200))
-    with pytest.raises(InputError, match=r"--hours 1.5: 2 are spent already"):
+def test_the_time_of_a_running_sweep_counts_from_the_start_of_its_driver(folder):
+    folder.write_info(replace(folder.info(), state="running", driver_started=time.time() - 7200))
+    with pytest.raises(InputError, match=r"search.wall_clock: 2 hours are spent already \(1.5\)"):
         main([str(folder.path), "budget", "--hours", "1.5"])
 
 
 def test_a_command_is_stored_and_the_reply_says_when_it_applies(folder, capsys):
     main([str(folder.path), "add", "fpp.gamma2=2", "fpp.class_var=0.01"])
     main([str(folder.path), "stop", "trial-0005"])
-    folder.write_info(replace(folder.info(), state="running"))
+    folder.write_info(replace(folder.info(), state="running", driver_started=time.time()))
     main([str(folder.path), "budget", "--trials", "none", "--hours", "2"])
     first, second, third = capsys.readouterr().out.splitlines()
     how_to_apply = f"made is interrupted; to have it applied: {runnable('fpp-sweep tune --name made --resume')}"
@@ -128,7 +138,7 @@ def test_hours_have_the_forms_of_a_space_file(folder):
 
 def request_space(tmp_path, *overrides, space=SMALL_SPACE, **added_points):
     (tmp_path / "small.yaml").write_text(space)
-    return space_to_tune(tmp_path / "small.yaml", overrides, **added_points)
+    return with_lent_points(space_to_tune(tmp_path / "small.yaml", overrides, **added_points))
 
 
 def test_the_searched_settings_of_a_config_are_the_first_point(tmp_path, capsys):
@@ -206,6 +216,23 @@ def test_a_space_built_in_python_gets_lent_points_once(tmp_path):
     assert lent.difference(parse_space(text, "small.yaml")) == [
         'points: [{"fpp.gamma2": 1.419857, "fpp.class_var": 0.006}] -> none'
     ]
+
+
+def test_a_resumed_sweep_keeps_its_lent_points_if_their_sweep_moves_on_or_is_deleted(tmp_path):
+    made, later = (build_sweep(tmp_path / name, trials=trials, report=False) for name, trials in (("a", 6), ("b", 3)))
+    text = SPACE_OF_MADE.replace("\n  PARAMS", f" {BOTH_RANGES}")
+    space = parse_space(text, "small.yaml", [f"search.from={made.path}"])
+    begun = with_lent_points(space)
+    info = replace(made.info(), name="lent", space=begun.plain())
+    best = made.trial("trial-0002")
+    made.write_trial(replace(best, values=[99.0, 0.1]))
+    assert with_lent_points(space).points != begun.points
+    assert with_lent_points(space, info) == begun
+    shutil.rmtree(made.path)
+    assert with_lent_points(space, info) == begun
+    both = parse_space(text, "small.yaml", [f"search.from=[{made.path}, {later.path}]"])
+    (point,) = [dict(member.params) for member in front_of(later.info(), later.trials()).members]
+    assert with_lent_points(both, info).points == (*begun.points, point)
 
 
 def test_a_sweep_of_other_objectives_is_refused(tmp_path):

@@ -267,9 +267,14 @@ class SweepFolder:
         """Record that a command has been applied; `number` is that of the trial which tries an added point."""
         self._write_command(replace(command, applied=time.time(), outcome=outcome, number=number))
 
+    def remove_command(self, command: Command) -> None:
+        self._command_file(command).unlink(missing_ok=True)
+
     def _write_command(self, command: Command) -> None:
-        file = self.inside(self.path / "steering" / f"{command.name}.json")
-        write_json(file, {"format": FORMAT, **asdict(command)})
+        write_json(self._command_file(command), {"format": FORMAT, **asdict(command)})
+
+    def _command_file(self, command: Command) -> Path:
+        return self.inside(self.path / "steering" / f"{command.name}.json")
 
     @contextmanager
     def locked(self) -> Iterator[None]:

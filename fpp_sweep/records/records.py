@@ -247,11 +247,12 @@ class SweepInfo:
     search_split: Annotated[str, Convert(_check_split)]
     reference: Sequence[Number] | None = None  # hypervolume's corner, in the order of the objectives
     tracking_uri: str = ""
-    spent: Number = 0.0  # seconds that drivers have worked on it
+    spent: Number = 0.0  # seconds that drivers have worked on it, each until its end
+    driver_started: Time = 0.0  # start of the last driver
     finished: Time | None = None
 
     # its start, and the code that started it
-    command: str = ""  # the first driver's command line, without secrets
+    command: str = ""  # the last driver's command line, without secrets and without --resume
     group: str = ""  # id of the reproduction that the sweep belongs to; empty for a sweep that stands alone
     plugins: Texts = field(default_factory=dict)  # name of a plugin -> digest of its file
     plugin_files: Texts = field(default_factory=dict)  # name of a plugin -> full path of its file

@@ -51,6 +51,13 @@ def resume_command(folder: SweepFolder, info: SweepInfo) -> str:
     return shlex.join(words)
 
 
+def spent_until(info: SweepInfo, end: float) -> float:
+    """Return the seconds that all drivers have spent; one that has not recorded its end counts until `end`."""
+    if info.state != "running":
+        return info.spent
+    return info.spent + max(0.0, end - info.driver_started)
+
+
 def last_change(folder: SweepFolder) -> float:
     """Return when the driver, a trial or a worker last wrote, on any machine."""
     latest = 0.0

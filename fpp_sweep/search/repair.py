@@ -20,7 +20,7 @@ from fpp_sweep.records.steering import Queue
 from fpp_sweep.search.samplers import GENERATION_KEY
 from fpp_sweep.search.study import NAME_ATTRIBUTE, trial_of_record
 from fpp_sweep.search.study_file import load_study
-from fpp_sweep.space.params import check_points
+from fpp_sweep.space.params import check_point
 from fpp_sweep.space.published import baseline_configs, preset_for
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.validation import at_key, require, shown
@@ -104,10 +104,7 @@ def _check_command(command: Command, space: Space) -> None:
     """Raise InputError for a point that the space does not hold: no trial can have its settings."""
     if command.kind == "add":
         with at_key("values"):
-            try:
-                (point,) = check_points([command.values], space.searched(), space.start())
-            except InputError as error:
-                raise InputError(error.problem, error.key.removeprefix("0.")) from None
+            point = check_point(command.values, space.searched(), space.start())
             for key, value in command.values.items():
                 require(point[key] == value, f"is not a {settings()[key].kind} ({shown(value)})", key)
 

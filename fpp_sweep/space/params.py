@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from fpp_sweep.space.settings import (
@@ -34,7 +35,7 @@ from fpp_sweep.space.validation import (
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 
-DECIMALS = 1e-6  # tolerance of whole numbers of steps: decimals such as 0.1 are not exact
+DECIMALS = 1e-6  # tolerance of whole numbers of steps: decimals such as 0.3333333 are not exact
 MAX_STEPS = 1e9  # of more steps, floats do not tell the tolerance
 
 
@@ -84,6 +85,7 @@ class Param:
         if self.step is not None:
             with at_key("step"):
                 self._check_step(self.step, high - low)
+            set_field(self, "high", self.at_step(high))
 
     def _check_step(self, step: Any, width: float) -> None:
         is_number = isinstance(step, int | float) and not isinstance(step, bool)
@@ -108,6 +110,18 @@ class Param:
         assert self.low is not None
         assert self.high is not None
         return self.low, self.high
+
+    def at_step(self, value: Any) -> Any:
+        """Return the value of the range that a value is near to: `low` plus a whole number of steps, as Optuna has it.
+
+        >>> Param(key="fpp.gamma2", low=0, high=1, step=0.3333333).at_step(1)
+        0.9999999
+        """
+        if self.step is None or value is None or not divides(self.step, value - self.bounds[0]):
+            return value
+        steps = round((value - self.bounds[0]) / self.step)
+        nearest = Decimal(str(self.low)) + steps * Decimal(str(self.step))
+        return int(nearest) if self.kind == "int" else float(nearest)
 
     def exists(self, values: Mapping[str, Any]) -> bool:
         """Return whether the parameter has a value in a trial with these values of the parameters before."""
@@ -235,35 +249,49 @@ def _parents_first(params: Mapping[str, Param]) -> tuple[Param, ...]:
 
 
 def check_points(points: Any, params: Sequence[Param], start: TrialConfig) -> tuple[dict[str, Any], ...]:
-    """Return points, which are values of some parameters, checked against ranges, choices and conditions."""
-    by_key = {param.key: param for param in params}
+    """Return the points of a space, each once."""
     checked: list[dict[str, Any]] = []
     for index, values in enumerate(as_list(points)):
         with at_key(str(index)):
-            point = _check_point(as_mapping(values), by_key, start)
+            point = check_point(values, params, start)
             require(point not in checked, "comes twice; take one out")
         checked.append(point)
     return tuple(checked)
 
 
-def _check_point(values: Mapping[str, Any], params: Mapping[str, Param], start: TrialConfig) -> dict[str, Any]:
+def check_point(values: Any, params: Sequence[Param], start: TrialConfig) -> dict[str, Any]:
+    """Return a point, which is values of some parameters, checked against ranges, choices and conditions.
+
+    A parent that is left out gets its value if the point's parameters exist for one value only.
+    """
+    by_key = {param.key: param for param in params}
     point = {}
-    for key, value in values.items():
+    for key, value in as_mapping(values).items():
         with at_key(key):
-            point[key] = _check_value(key, value, params)
+            point[key] = _check_value(key, value, by_key)
     require(point, "is empty; give a value of a parameter")
-    for key in point:
-        for parent, allowed in params[key].when.items():
-            if parent in point:
-                problem = f"{key} does not exist where {parent} is {word(point[parent])}"
-                require(point[parent] in allowed, problem)
+    for param in reversed(params):  # children before their parents
+        if param.key in point:
+            _check_parents(param, point)
     check_trial(start, point, {key: {key: value} for key, value in point.items()})
     return point
 
 
+def _check_parents(child: Param, point: dict[str, Any]) -> None:
+    """Raise InputError if a trial with this point may lack a parameter of it; add its parents to the point."""
+    for parent, allowed in child.when.items():
+        if parent not in point:
+            choices = " or ".join(word(value) for value in allowed)
+            problem = f"{child.key} exists only where {parent} is {choices}; give {parent} as well"
+            require(len(allowed) == 1, problem)
+            point[parent] = allowed[0]
+        problem = f"{child.key} does not exist where {parent} is {word(point[parent])}"
+        require(point[parent] in allowed, problem)
+
+
 def _check_value(key: str, value: Any, params: Mapping[str, Param]) -> Any:
     param = params[known_name("parameter", key, params)]
-    value = check_setting(key, value)
+    value = param.at_step(check_setting(key, value))
     problem = param.problem(value)
     require(problem is None, str(problem))
     return value

@@ -360,7 +360,7 @@ class Space:
             for param in self.searched():
                 if not param.exists(values):
                     continue
-                value = flat[param.key]
+                value = param.at_step(flat[param.key])
                 values[param.key] = value
                 problem = param.problem(value)
                 if problem is not None:

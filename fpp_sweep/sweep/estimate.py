@@ -7,6 +7,7 @@ device, with a few steps and a few images of each dataset.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -123,8 +124,12 @@ def _measure_all(sweeps: Sequence[ExpectedSweep], worker: Worker, workers: int) 
 
 @contextmanager
 def busy_cores(count: int) -> Iterator[None]:
-    """Keep cores busy, as other workers will: a core is faster while others are idle."""
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    """Keep cores busy, as other workers will: a core is faster while others are idle.
+
+    A loop ends by itself if this process is killed.
+    """
+    loop_code = f"import os\nwhile os.getppid() == {os.getpid()}: pass"
+    loops = [subprocess.Popen([sys.executable, "-c", loop_code]) for _ in range(count)]
     try:
         yield
     finally:

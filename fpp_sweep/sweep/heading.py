@@ -11,6 +11,7 @@ from fpp_sweep.report.text_layout import labelled_lines
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.errors import escaped
+from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import duration
 
 SUBJECT_COLUMNS = 10
@@ -33,7 +34,7 @@ def heading(
         purpose: f"{goals} on {split}",
         "work": f"{work.get('model', '')} on {datasets}",
         "budget": ", ".join(_budgets(search)),
-        "then": _final_stage(search),
+        "then": _final_stage(search, split),
         "folder": str(folder.path),
         "page": (folder.report / "sweep.html").as_uri(),
     }
@@ -57,15 +58,17 @@ def _budgets(search: Mapping[str, Any]) -> list[str]:
     return budgets
 
 
-def _final_stage(search: Mapping[str, Any]) -> str:
-    """Return what runs after the search; empty if nothing is chosen."""
+def _final_stage(search: Mapping[str, Any], split: str) -> str:
+    """Return what runs after the search; empty if nothing does."""
     finalists = as_mapping(search.get("finalists", {}))
     if search.get("evaluate_only"):
         return ""
     seeds = finalists.get("seeds", 1)
     if seeds == 1:
-        return "the front on test, with one seed"
-    text = f"up to {finalists.get('count', 0)} finalists with {seeds} seeds each, the best of them on test"
+        return "" if split == "test" else "the front on test"
+    text = f"up to {plural(finalists.get('count', 0), 'finalist')} with {seeds} seeds each"
+    if split != "test":
+        text += ", the best of them on test"
     if search.get("wall_clock") or search.get("gpu_hours"):
         text += "; beyond the budget of time"  # it ends the search only
     return text

@@ -13,12 +13,14 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.messages import command_line, runnable
+from fpp_sweep.spec.process import terminable
 from fpp_sweep.spec.progress import Screen
 from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.heading import heading
-from fpp_sweep.sweep.resume import require_same
+from fpp_sweep.sweep.lent_points import with_lent_points
+from fpp_sweep.sweep.resume import merge_resume_request, require_same
 from fpp_sweep.sweep.trial_view import print_trial
 
 INTERRUPTED = 130  # exit status, as a shell has it for Ctrl-C
@@ -51,7 +53,7 @@ def launch(
     `command` and `words` are what the user typed; `export` writes results.json at the end. After an interrupt the
     command that resumes the sweep is printed, and this process exits.
     """
-    options = replace(options, command=command_line(command, words))
+    options = replace(options, command=command_line(command, _words_without_resume(words)))
     folder = announced_folder(space, options)
     options = replace(options, name=folder.path.name)
     try:
@@ -72,6 +74,23 @@ def launch(
     return folder
 
 
+def _words_without_resume(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line without those that concern one resume.
+
+    >>> _words_without_resume(["--space", "x.yaml", "--resume", "--continue-trials", "trial-0001", "trial-0002", "-v"])
+    ['--space', 'x.yaml', '-v']
+    """
+    kept = []
+    is_trial = False  # True for the values of --continue-trials
+    for word in words:
+        flag = word.partition("=")[0]
+        if word.startswith("-"):
+            is_trial = flag == "--continue-trials"
+        if not is_trial and flag != "--resume":
+            kept.append(word)
+    return kept
+
+
 def announced_folder(space: Space, options: Options) -> SweepFolder:
     """Return the sweep's folder after announcing the sweep on stderr; raise InputError if it cannot begin or resume."""
     folder = sweep_folder(space, options)
@@ -81,6 +100,9 @@ def announced_folder(space: Space, options: Options) -> SweepFolder:
             info = folder.info()
     if info is not None:
         require_same(info, space, options, folder)
+        space, _ = merge_resume_request(space, info, folder)
+    elif not options.resume:
+        space = with_lent_points(space)
     screen = Screen(sys.stderr)
     split = space.search.split
     screen.draw(heading(folder, space.plain(), space.objectives, split, width=screen.columns()))
@@ -90,7 +112,9 @@ def announced_folder(space: Space, options: Options) -> SweepFolder:
 def print_dry_run(spaces: Sequence[Space], worker_counts: Sequence[int] = ()) -> None:
     from fpp_sweep.sweep.estimate import dry_run  # loads torch
 
-    print(dry_run(spaces, worker_counts))
+    with_points = [with_lent_points(space) for space in spaces]
+    with terminable():
+        print(dry_run(with_points, worker_counts))
 
 
 def run_on_ray(space: Space, options: Options) -> None:

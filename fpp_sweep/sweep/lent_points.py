@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -11,19 +12,31 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective
+from fpp_sweep.space.params import check_point
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.validation import at_key, require
+from fpp_sweep.space.validation import as_list, as_mapping, at_key, require
 from fpp_sweep.spec.errors import InputError
 
 
-def with_lent_points(space: Space) -> Space:
+def with_lent_points(space: Space, info: SweepInfo | None = None) -> Space:
     """Return the space with the fronts of the sweeps that it names before its own points.
 
     Of a sweep that has not ended, the trials that have finished count. A space that has these points is not changed.
+
+    `info` is the record of a sweep that is resumed. It has the points of the sweeps that were named before; such a
+    sweep is not read again, because it may have moved on since or be gone.
     """
+    names_before: Sequence[str] = ()
+    if info is not None:
+        names_before = as_list(as_mapping(info.space.get("search", {})).get("from", []))
     with at_key("search.from"):
         for name in reversed(space.search.from_):
-            space = _with_front_of(name, space)
+            if name not in names_before:
+                space = _with_front_of(name, space)
+    if info is not None and not set(names_before).isdisjoint(space.search.from_):
+        with suppress(InputError):  # the space has changed; `require_same` refuses it
+            for point in reversed(as_list(info.space.get("points", []))):
+                space = with_first_point(space, as_mapping(point))
     return space
 
 
@@ -42,10 +55,10 @@ def _with_front_of(name: str, space: Space) -> Space:
     require(front, f"{name} has no front yet; give a sweep with a trial that finished")
     for member in reversed(front):
         try:
-            space = with_first_point(space, dict(member.params))
+            point = check_point(member.params, space.searched(), space.start())
         except InputError as error:
-            key = error.key.removeprefix("points.0.")
-            raise InputError(f"{name}: {member.name}: {key}: {error.problem}") from None
+            raise InputError(f"{name}: {member.name}: {error}") from None
+        space = with_first_point(space, point)
     return space
 
 

@@ -14,7 +14,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
-from fpp_sweep.sweep.lent_points import with_first_point, with_lent_points
+from fpp_sweep.sweep.lent_points import with_first_point
 from fpp_sweep.sweep.received import read_settings, require_own_prompts
 
 EVALUATION = {  # the keys of a space that only evaluates
@@ -29,15 +29,13 @@ FLAGS_OF_TRIALS = {
 
 
 def space_to_tune(path: Path, overrides: Sequence[str], *, config: Path | None = None) -> Space:
-    """Return the space of a file, changed by the overrides; points of other sweeps and of a config come first.
+    """Return the space of a file, changed by the overrides; the point of a config comes first.
 
-    `config` is a file with settings that trials start from.
+    `config` is a file with settings that trials start from. Points of other sweeps are not read yet.
     """
     if config is None:
-        space = load_space(path, overrides)
-    else:
-        space = _space_with_config(path, overrides, config)
-    return with_lent_points(space)
+        return load_space(path, overrides)
+    return _space_with_config(path, overrides, config)
 
 
 def _space_with_config(path: Path, overrides: Sequence[str], config: Path) -> Space:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import FINAL, SweepInfo
+from fpp_sweep.records.records import FINAL, Command, SweepInfo
+from fpp_sweep.records.state import last_change, spent_until
 from fpp_sweep.records.steering import budget_in_force, space_at_start
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
@@ -17,16 +18,29 @@ from fpp_sweep.space.work import STEERED, Search
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note, stage
 from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.lent_points import with_lent_points
 
 
 def load_for_resume(space: Space, options: Options, folder: SweepFolder) -> SweepInfo:
     """Return the record of a sweep that is to be resumed, and repair its folder."""
-    info, problem = folder.load_info_or_copy()
+    info, problem = load_stopped_info(folder)
     require_same(info, space, options, folder)
     _repair(folder, info, space, problem)
     _require_same_final_stage(info, space, folder)
     _require_stopped_early(folder, options.continue_trials)
     return info
+
+
+def load_stopped_info(folder: SweepFolder) -> tuple[SweepInfo, str | None]:
+    """Return the record of a sweep that no driver runs, and a note if it had to be restored from its copy.
+
+    The time of a driver that was killed counts until its last write.
+    """
+    last_write = last_change(folder)  # before a damaged record is written again
+    info, problem = folder.load_info_or_copy()
+    if info.state == "running":
+        info = replace(info, state="interrupted", spent=spent_until(info, last_write))
+    return info, problem
 
 
 def repair_folder(folder: SweepFolder) -> None:
@@ -51,7 +65,7 @@ def require_same(info: SweepInfo, space: Space, options: Options, folder: SweepF
     if info.plugins != plugins:
         changes = [f"plugins: {_plugins_text(info.plugins)} -> {_plugins_text(plugins)}"]
     else:
-        changes = space_of(info.space, str(folder.info_file)).difference(space)
+        changes = space_of(info.space, str(folder.info_file)).difference(with_lent_points(space, info))
     if changes:
         changed = "; ".join(changes)
         raise InputError(
@@ -60,15 +74,22 @@ def require_same(info: SweepInfo, space: Space, options: Options, folder: SweepF
 
 
 def _require_same_final_stage(info: SweepInfo, space: Space, folder: SweepFolder) -> None:
-    """Raise InputError if finalists have results already and others would get other seeds or images."""
+    """Raise InputError if there are results of the seeds or images of finalists, and others are requested.
+
+    The seeds are those of the test split as well.
+    """
     before = space_of(info.space, str(folder.info_file)).search.finalists
+    splits = {"seeds": {FINAL, "test"} - {info.search_split}, "images": {FINAL}}
     for key in ("seeds", "images"):
         former, requested = getattr(before, key), getattr(space.search.finalists, key)
-        if former != requested and any(FINAL in record.results for record in folder.trials()):
-            problem = f"finalists have run with {_in_words(former)}, and {_in_words(requested)} is requested"
-            raise InputError(
-                f"{problem}; resume with the former value, or begin another sweep", f"search.finalists.{key}"
-            )
+        if former == requested:
+            continue
+        for record in folder.trials():
+            if splits[key] & record.results.keys():
+                problem = f"{record.name} has run with {_in_words(former)}, and {_in_words(requested)} is requested"
+                raise InputError(
+                    f"{problem}; resume with the former value, or begin another sweep", f"search.finalists.{key}"
+                )
 
 
 def _in_words(value: int | None) -> str:
@@ -97,19 +118,35 @@ def _require_stopped_early(folder: SweepFolder, names: Sequence[str]) -> None:
             raise InputError(f"--continue-trials {name}: not a trial that was stopped early; those are {choices}")
 
 
-def merge_resume_request(space: Space, info: SweepInfo, folder: SweepFolder) -> Space:
-    """Return the space of a resumed sweep: as it was at the start, with all requests since then.
+@dataclass(frozen=True, slots=True)
+class ResumeRequest:
+    """The points and the budgets that a resume requests for the first time."""
 
-    Points and budgets that are new in `space` are written as commands, as `steer` writes them.
+    points: Sequence[dict[str, Any]]
+    budget: Mapping[str, Any]  # by key of `search`
+
+    def send(self, folder: SweepFolder) -> list[Command]:
+        """Write the request as commands, as `steer` writes them, and return the commands."""
+        commands = [folder.send_command("add", point) for point in self.points]
+        if self.budget:
+            commands.append(folder.send_command("budget", self.budget))
+        return commands
+
+
+def merge_resume_request(space: Space, info: SweepInfo, folder: SweepFolder) -> tuple[Space, ResumeRequest]:
+    """Return the space of a resumed sweep, and what is requested now for the first time.
+
+    The space is as it was at the start, with all requests since then.
     """
+    space = with_lent_points(space, info)
     first = space_at_start(folder, info)
-    for point in _new_points(space, first, folder):
-        folder.send_command("add", point)
+    points = _new_points(space, first, folder)
     budget = budget_in_force(info, space.search, folder.commands())
+    if budget.trials is not None:
+        budget = replace(budget, trials=budget.trials + len(points))
     changes = _budget_changes(space, first, folder, budget)
-    if changes:
-        folder.send_command("budget", changes)
-    return replace(space, points=first.points, search=replace(budget, **changes))
+    merged = replace(space, points=first.points, search=replace(budget, **changes))
+    return merged, ResumeRequest(points, changes)
 
 
 def _new_points(space: Space, first: Space, folder: SweepFolder) -> list[dict[str, Any]]:
@@ -144,9 +181,12 @@ def _budget_changes(space: Space, first: Space, folder: SweepFolder, budget: Sea
 
 
 @contextmanager
-def undo_if_refused(folder: SweepFolder, before: SweepInfo | None) -> Iterator[Callable[[], None]]:
+def undo_if_refused(
+    folder: SweepFolder, before: SweepInfo | None, sent: Sequence[Command] = ()
+) -> Iterator[Callable[[], None]]:
     """If bad input ends a sweep before its first trial, remove a new folder, or restore a resumed sweep's record.
 
+    The commands that the resume has sent are removed with it.
     Call the function that is yielded once trials may begin: nothing is undone from then on.
     """
     has_begun = False
@@ -162,6 +202,8 @@ def undo_if_refused(folder: SweepFolder, before: SweepInfo | None) -> Iterator[C
             raise
         if before is not None:
             folder.write_info(before)
+            for command in sent:
+                folder.remove_command(command)
         elif not folder.trial_files():
             _remove_new_folder(folder)
         raise

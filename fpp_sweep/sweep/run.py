@@ -36,14 +36,15 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
     """
     options = options or Options()
     plugins.load(options.plugins)
-    space = with_lent_points(space)
+    if not options.resume:
+        space = with_lent_points(space)
     if workers is None:
         check_before_ray_start(space, options)
     folder = sweep_folder(space, options)
     set_environment(options)
     with folder.locked(), terminable():
         start = start_of(space, options, folder)
-        with undo_if_refused(folder, start.info_before) as begin_trials, recording_interruption(folder):
+        with undo_if_refused(folder, start.info_before, start.sent) as begin_trials, recording_interruption(folder):
             begin(folder, start)  # from here on the sweep can be resumed
             check_address(start.tracking_uri)
             with opened_workers(start, options, folder, workers) as ready:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import SweepInfo
+from fpp_sweep.records.records import Command, SweepInfo
 from fpp_sweep.report.document import Document, Text
 from fpp_sweep.report.html import write_html
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.messages import note
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request, require_same
+from fpp_sweep.sweep.resume import load_for_resume, load_stopped_info, merge_resume_request, require_same
+from fpp_sweep.sweep.steering import require_above_spent
 from fpp_sweep.sweep.sweep_info import new_info, resumed_info
 from fpp_sweep.tracking import DEFAULT_URI, absolute, trusted_uri
 
@@ -27,6 +29,7 @@ class Start:
     info: SweepInfo
     tracking_uri: str
     info_before: SweepInfo | None  # record of a resumed sweep, as it was
+    sent: Sequence[Command] = ()  # commands of the resume
 
 
 def begin(folder: SweepFolder, start: Start) -> None:
@@ -53,12 +56,14 @@ def start_of(space: Space, options: Options, folder: SweepFolder) -> Start:
 
 def _resumed_start(space: Space, options: Options, folder: SweepFolder) -> Start:
     before = load_for_resume(space, options, folder)
-    space = merge_resume_request(space, before, folder)
     if options.tracking_uri:
         uri = absolute(options.tracking_uri)
     else:
         uri = trusted_uri(folder, before.tracking_uri)
-    return Start(space=space, info=resumed_info(before, space, uri), tracking_uri=uri, info_before=before)
+    space, request = merge_resume_request(space, before, folder)
+    require_above_spent(folder, request.budget, before.spent)
+    info = resumed_info(before, space, uri, options.command)
+    return Start(space=space, info=info, tracking_uri=uri, info_before=before, sent=request.send(folder))
 
 
 def local_start(space: Space, options: Options, folder: SweepFolder) -> Start:
@@ -66,14 +71,15 @@ def local_start(space: Space, options: Options, folder: SweepFolder) -> Start:
     if not options.resume:
         uri = _requested_uri(space, options)
         return Start(space=space, info=new_info(space, options, folder, uri), tracking_uri=uri, info_before=None)
-    before, problem = folder.load_info_or_copy()
+    before, problem = load_stopped_info(folder)
     if problem is not None:
         note(problem)
     require_same(before, space, options, folder)
     uri = _requested_uri(space, options)
     if not uri and before.tracking_uri:
         uri = trusted_uri(folder, before.tracking_uri)
-    return Start(space=space, info=resumed_info(before, space, uri), tracking_uri=uri, info_before=before)
+    info = resumed_info(before, space, uri, options.command)
+    return Start(space=space, info=info, tracking_uri=uri, info_before=before)
 
 
 def _requested_uri(space: Space, options: Options) -> str:

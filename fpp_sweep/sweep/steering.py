@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import ENDED, Command, SweepInfo, TrialRecord
-from fpp_sweep.records.state import last_change
+from fpp_sweep.records.records import ENDED, Command, TrialRecord
+from fpp_sweep.records.state import last_change, spent_until
 from fpp_sweep.records.steering import budget_in_force
-from fpp_sweep.space.params import check_points
+from fpp_sweep.space.params import check_point
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.validation import as_list, as_mapping
@@ -63,11 +63,10 @@ def checked_point(folder: SweepFolder, assignments: Sequence[str]) -> Mapping[st
         key, equals, value = assignment.partition("=")
         if not equals:
             raise InputError(f"{assignment!r}: expected key=value, such as {space.searched()[0].key}=...")
+        if key in values:
+            raise InputError("comes twice; take one out", key)
         values[key] = parse_yaml(value, assignment).plain()
-    try:
-        return check_points([values], space.searched(), space.start())[0]
-    except InputError as error:
-        raise InputError(error.problem, error.key.removeprefix("0.")) from None
+    return check_point(values, space.searched(), space.start())
 
 
 def checked_budget(
@@ -87,7 +86,7 @@ def checked_budget(
     checked = Search(**values)
     limits = {key: getattr(checked, key) for key in values}
     space = _require_search(folder)
-    _require_above_spent(folder, folder.info(), limits)
+    require_above_spent(folder, limits, spent_until(folder.info(), last_change(folder)))
     _require_an_end(folder, space, limits)
     return limits
 
@@ -110,24 +109,16 @@ def _require_an_end(folder: SweepFolder, space: Space, limits: Mapping[str, Any]
         raise InputError("budget: without trials, hours and GPU-hours the search has no end; give one of them")
 
 
-def _require_above_spent(folder: SweepFolder, info: SweepInfo, limits: Mapping[str, Any]) -> None:
+def require_above_spent(folder: SweepFolder, limits: Mapping[str, Any], spent: float) -> None:
+    """Raise InputError if new limits, by key of `search`, are below the trials or the seconds that are spent."""
     begun = [record for record in folder.trials() if record.kind == "trial" and record.state != "waiting"]
     trials = limits.get("trials")
     if trials is not None and trials < len(begun):
-        raise InputError(f"--trials {trials}: {len(begun)} have begun already; give no fewer")
+        raise InputError(f"{len(begun)} have begun already ({trials}); give no fewer", "search.trials")
     seconds = limits.get("wall_clock")
-    spent = spent_until_now(folder, info)
     if seconds is not None and seconds < spent:
         hours, hours_spent = seconds / SECONDS_PER_HOUR, spent / SECONDS_PER_HOUR
-        raise InputError(f"--hours {hours:.3g}: {hours_spent:.3g} are spent already; give more")
-
-
-def spent_until_now(folder: SweepFolder, info: SweepInfo) -> float:
-    """Return the seconds that all drivers have spent; a running one counts from its lock to its last write."""
-    lock = folder.path / "lock"
-    if info.state != "running" or not lock.exists():
-        return info.spent
-    return info.spent + max(0.0, last_change(folder) - lock.stat().st_mtime)
+        raise InputError(f"{hours_spent:.3g} hours are spent already ({hours:.3g}); give more", "search.wall_clock")
 
 
 def _require_search(folder: SweepFolder) -> Space:

@@ -23,6 +23,7 @@ def new_info(space: Space, options: Options, folder: SweepFolder, tracking_uri: 
     return SweepInfo(
         name=folder.path.name,
         created=time.time(),
+        driver_started=time.time(),
         state="running",
         space=recorded_space(space),
         objectives=space.objectives,
@@ -38,14 +39,24 @@ def new_info(space: Space, options: Options, folder: SweepFolder, tracking_uri: 
     )
 
 
-def resumed_info(info: SweepInfo, space: Space, tracking_uri: str) -> SweepInfo:
-    """Return the record of a sweep that is resumed now; it keeps the space as it was at the start."""
+def resumed_info(info: SweepInfo, space: Space, tracking_uri: str, command: str = "") -> SweepInfo:
+    """Return the record of a sweep that is resumed now; it keeps the space as it was at the start.
+
+    The command line replaces that of the driver before, which may give another space; a library call has none.
+    """
     plain = recorded_space(space)
     initial_space = info.initial_space
     if not initial_space and plain != info.space:
         initial_space = info.space
     return replace(
-        info, state="running", finished=None, tracking_uri=tracking_uri, space=plain, initial_space=initial_space
+        info,
+        state="running",
+        finished=None,
+        driver_started=time.time(),
+        tracking_uri=tracking_uri,
+        command=command or info.command,
+        space=plain,
+        initial_space=initial_space,
     )
 
 

@@ -40,7 +40,8 @@ class Steered(Sweep):
         space = parse_space(text, "space.yaml", overrides)
         options = Options(resume=True)
         before = load_for_resume(space, options, self.folder)
-        self.space = merge_resume_request(space, before, self.folder)
+        self.space, request = merge_resume_request(space, before, self.folder)
+        request.send(self.folder)
         self.folder.write_info(resumed_info(before, self.space, ""))
         self.searcher = SweepSearcher(
             self.space,

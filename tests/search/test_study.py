@@ -192,6 +192,30 @@ def test_optuna_gets_the_ranges_of_the_space(tmp_path):
     }
 
 
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_a_setting_of_a_point_is_tried_although_its_parent_is_left_out(tmp_path, sampler):
+    points = "".join(f"  - {{adapt.penalty_weight: {weight}}}\n" for weight in range(11, 19))
+    space = space_of(SPACE.replace("points: [{", f"points:\n{points}  - {{").replace("ctpt}]\n", "ctpt}\n"), sampler)
+    suggestions = run_undisturbed(tmp_path, space, 8)
+    tried = [(values["method"], values["adapt.penalty_weight"]) for _, _, values in suggestions]
+    assert tried == [(CTPT, weight) for weight in range(11, 19)]
+
+
+STEPS = """
+params: {fpp.gamma2: {low: 0, high: 1, step: 0.3333333}, adapt.view_fraction: {low: 0.1, high: 0.7, step: 0.2}}
+points: [{fpp.gamma2: 1, adapt.view_fraction: 0.5000001}]
+"""
+
+
+def test_a_resumed_study_takes_every_value_that_a_range_with_steps_accepts(tmp_path):
+    space = space_of(STEPS, "random")
+    suggestions = run_undisturbed(tmp_path, space, 6)
+    _, _, point = suggestions[0]
+    assert point == {"fpp.gamma2": 0.9999999, "adapt.view_fraction": 0.5}
+    records = [record(number, params) for number, _, params in suggestions]
+    assert open_study(tmp_path, space, records).count() == 6
+
+
 def count_samples_with_ctpt(folder, sampler, good, *, by_constraint):
     """Count samples with C-TPT if the good method has better values, or if only the good method is feasible."""
     folder.mkdir()

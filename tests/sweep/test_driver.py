@@ -1,5 +1,6 @@
 """The driver: the record that it keeps of the sweep, the time left that it shows, and its end."""
 
+import os
 import signal
 from dataclasses import replace
 from types import SimpleNamespace
@@ -17,7 +18,8 @@ from fpp_sweep.sweep.live_status import seconds_left
 from fpp_sweep.sweep.opening import OpenedSweep
 from fpp_sweep.sweep.resume import load_for_resume, undo_if_refused
 from fpp_sweep.workers.status import SchedulerStatus, StatusPoller, WorkCounts
-from tests.kit.records import baseline, running, split_result, sweep_info, trial
+from tests.kit.names import PLAIN
+from tests.kit.records import CREATED, baseline, running, split_result, sweep_info, trial
 from tests.kit.spaces import small_space
 
 COUNTS = WorkCounts(loads=2, lost=1, executions=8, done=7, cached=5, images=70, worker_seconds=9.0)
@@ -206,7 +208,8 @@ def test_a_search_that_ends_with_any_error_is_recorded_as_interrupted(tmp_path, 
 
 
 def end_with_bad_input(folder, before, *, begins):
-    with undo_if_refused(folder, before) as begin_trials:
+    sent = [folder.send_command("budget", {"trials": 9})]
+    with undo_if_refused(folder, before, sent) as begin_trials:
         folder.write_info(replace(before, state="interrupted"))
         if begins:
             begin_trials()
@@ -221,8 +224,8 @@ def test_bad_input_undoes_a_start_but_no_trial(tmp_path):
         folder.write_info(before)
         with pytest.raises(InputError):
             end_with_bad_input(folder, before, begins=begins)
-        states.append(folder.info().state)
-    assert states == ["finished", "interrupted"]
+        states.append((folder.info().state, len(folder.commands())))
+    assert states == [("finished", 0), ("interrupted", 1)]
 
 
 @pytest.mark.parametrize(
@@ -230,10 +233,10 @@ def test_bad_input_undoes_a_start_but_no_trial(tmp_path):
     [
         ("seeds: 3", None),
         ("count: 2", None),
-        ("seeds: 4", "search.finalists.seeds: finalists have run with 3, and 4 is requested; resume with"),
+        ("seeds: 4", f"search.finalists.seeds: baseline-{PLAIN} has run with 3, and 4 is requested; resume with"),
         (
             "images: 50",
-            "search.finalists.images: finalists have run with the default, and 50 is requested; resume with",
+            f"search.finalists.images: baseline-{PLAIN} has run with the default, and 50 is requested; resume with",
         ),
     ],
 )
@@ -253,6 +256,32 @@ def test_finalists_that_have_run_keep_their_seeds_and_images(tmp_path, requested
     with pytest.raises(InputError) as refused:
         load_for_resume(space, Options(), folder)
     assert str(refused.value).startswith(complaint)
+
+
+def test_trials_that_have_run_on_test_keep_their_seeds(tmp_path):
+    space = small_space("search.finalists.seeds=1")
+    folder = SweepFolder(tmp_path)
+    folder.write_info(sweep_info(name="sweep", state="interrupted", space=space.plain()))
+    name, config = next(iter(space.baselines().items()))
+    result = split_result(50.0, 10.0)
+    record = replace(waiting_record(f"baseline-{name}", "baseline", config), state="complete", values=[50.0, 10.0])
+    folder.write_trial(replace(record, results={"val": result, "test": result}))
+    with pytest.raises(InputError, match=r"search.finalists.seeds: baseline-.* has run with 1, and 3 is requested"):
+        load_for_resume(small_space("search.finalists.seeds=3"), Options(), folder)
+    load_for_resume(small_space("search.finalists={seeds: 1, images: 50}"), Options(), folder)  # for the final stage
+
+
+def test_the_time_of_a_driver_that_was_killed_counts_until_its_last_write(tmp_path):
+    space = small_space()
+    folder = SweepFolder(tmp_path)
+    info = sweep_info(name="sweep", state="running", space=space.plain(), spent=100.0, driver_started=CREATED)
+    folder.write_info(info)
+    for file in (folder.info_file, folder.info_copy):
+        os.utime(file, (CREATED, CREATED + 60))
+    before = load_for_resume(space, Options(), folder)
+    assert (before.state, before.spent) == ("interrupted", pytest.approx(160.0))
+    folder.write_info(before)  # a resume that is refused writes it
+    assert load_for_resume(space, Options(), folder).spent == pytest.approx(160.0)
 
 
 @pytest.mark.parametrize("lost", [None, MachineError("Ray's raylet died; go on with --resume")])

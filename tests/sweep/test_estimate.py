@@ -2,12 +2,15 @@
 
 import random
 import re
+import subprocess
+import sys
 from argparse import ArgumentTypeError
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 
@@ -43,6 +46,7 @@ from fpp_sweep.tune import worker_counts
 from tests.kit.names import CTPT, OTPT, PLAIN, TPT, named
 from tests.kit.records import baseline, sweep_info
 from tests.kit.spaces import DATASET_INFOS, MODEL_INFO, ONE_DATASET, SPEED, TWO_DATASETS
+from tests.kit.waiting import wait_for
 
 
 def expected_sweep_and_costs(*overrides, plan=None):
@@ -288,6 +292,16 @@ def test_speed_is_measured_while_other_cores_are_as_busy_as_in_the_sweep(
         "measuring pretraining, adaptation and image features on scenes ...",
         "measuring pretraining, adaptation and image features on digits ...",
     ]
+
+
+def test_loops_that_keep_cores_busy_end_with_a_process_that_is_killed():
+    code = "from fpp_sweep.sweep.estimate import busy_cores\nwith busy_cores(1):\n    print(flush=True)\n    input()"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        (loop,) = psutil.Process(process.pid).children()
+        process.kill()
+    wait_for(lambda: not loop.is_running() or loop.status() == psutil.STATUS_ZOMBIE)
 
 
 @pytest.mark.parametrize(

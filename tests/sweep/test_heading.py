@@ -15,12 +15,23 @@ from tests.kit.records import sweep_info
             {"wall_clock": 60},
             "then      up to 6 finalists with 3 seeds each, the best of them on test; beyond the budget of time",
         ),
-        ({"gpu_hours": 2, "finalists": {"seeds": 1}}, "then      the front on test, with one seed"),
+        (
+            {"trials": 8, "finalists": {"count": 1, "seeds": 3}},
+            "then      up to 1 finalist with 3 seeds each, the best of them on test",
+        ),
+        ({"gpu_hours": 2, "finalists": {"seeds": 1}}, "then      the front on test"),
     ],
 )
 def test_the_header_names_the_work_after_the_budget(tmp_path, search, line):
     space = {"search": {"finalists": {"count": 6, "seeds": 3}, **search}}
     assert line in heading(SweepFolder(tmp_path), space, sweep_info().objectives, "val", width=120)
+
+
+@pytest.mark.parametrize(("seeds", "then"), [(3, ["then      up to 6 finalists with 3 seeds each"]), (1, [])])
+def test_the_header_of_a_search_on_test_promises_no_run_on_test(tmp_path, seeds, then):
+    space = {"search": {"trials": 8, "finalists": {"count": 6, "seeds": seeds}}}
+    lines = heading(SweepFolder(tmp_path), space, sweep_info().objectives, "test", width=120)
+    assert [line for line in lines if line.startswith("then")] == then
 
 
 @pytest.mark.parametrize(

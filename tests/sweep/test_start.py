@@ -1,12 +1,16 @@
 """The start of a sweep: its record, and a page that is shown until the first report."""
 
+from dataclasses import replace
+
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import waiting_record
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep import sweep_info as sweep_info_module
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.start import Start, begin
-from tests.kit.records import sweep_info
+from fpp_sweep.sweep.start import Start, begin, start_of
+from tests.kit.records import CREATED, sweep_info
 from tests.kit.spaces import small_space
 
 
@@ -30,6 +34,46 @@ def test_a_resume_keeps_the_page_of_the_sweep(tmp_path, start):
     (folder.report / "sweep.html").write_text("report")
     begin(folder, start)
     assert (folder.report / "sweep.html").read_text() == "report"
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """The folder of an interrupted sweep of two trials."""
+    folder = SweepFolder(tmp_path / "sweep")
+    space = small_space("search.trials=4")
+    info = sweep_info(name="sweep", state="interrupted", space=space.plain(), objectives=space.objectives)
+    folder.write_info(replace(info, command="fpp-sweep tune --space small.yaml"))
+    for number, value in enumerate((1.0, 2.0)):
+        point = {"fpp.gamma1": value}
+        config = space.resolve(point)
+        record = waiting_record(f"trial-{number:04d}", "trial", config, number=number, params=point)
+        folder.write_trial(replace(record, state="failed", started=CREATED, finished=CREATED))
+    return folder
+
+
+def resumed(folder, *overrides, command="", **options):
+    request = Options(resume=True, command=command, **options)
+    return start_of(small_space("search.trials=4", *overrides), request, folder)
+
+
+def test_a_resumed_sweep_records_the_command_line_that_was_accepted_last(stopped):
+    wider = "fpp-sweep tune --space small.yaml --set params.fpp.gamma1.high=20"
+    assert resumed(stopped, "params.fpp.gamma1.high=20", command=wider).info.command == wider
+    assert resumed(stopped).info.command == "fpp-sweep tune --space small.yaml"  # a library call has none
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("search.trials=1", r"search.trials: 2 have begun already \(1\); give no fewer"),
+        ("search.wall_clock=1h", r"search.wall_clock: 2 hours are spent already \(1\); give more"),
+    ],
+)
+def test_a_resume_refuses_a_budget_that_is_spent_and_leaves_no_command(stopped, override, complaint):
+    stopped.write_info(replace(stopped.info(), spent=7200.0))
+    with pytest.raises(InputError, match=complaint):
+        resumed(stopped, override)
+    assert not stopped.commands()
 
 
 def test_a_new_sweep_records_the_commit_of_the_code(tmp_path, monkeypatch):
