@@ -31,10 +31,10 @@ def add_point(sweep: Path, assignments: Sequence[str]) -> str:
 def stop_trial(sweep: Path, name: str) -> str:
     """Ask a sweep to stop a trial, and return what happens next."""
     folder = SweepFolder.open(sweep)
-    state = folder.known_trial(name).state
-    if state in ENDED:
-        raise InputError(f"{name} is {state}; only a trial that has not ended can be stopped")
-    return _answer(folder, folder.send_command("stop", {"trial": name}))
+    record = folder.known_trial(name)
+    if record.state in ENDED:
+        raise InputError(f"{name} is {record.state}; only a trial that has not ended can be stopped")
+    return _answer(folder, folder.send_command("stop", {"trial": record.name}))
 
 
 def change_budget(sweep: Path, *, trials: str | None, hours: str | None, concurrency: str | None) -> str:
