@@ -18,6 +18,7 @@ from fpp_sweep.space.work import BASELINES, DEFAULT_FLOOR
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.spec.config import FIXED_ORDERS
+from fpp_sweep.spec.messages import plural
 
 MIN_GROWTH = 0.01  # growth of the hypervolume that makes further trials worth their cost
 
@@ -63,6 +64,13 @@ class Front:
         sign = catalogue.sign(self.goals[0])
         members = [self.trials[index] for index in indices]
         return tuple(sorted(members, key=lambda record: -sign * values_of(record)[0]))
+
+    @property
+    def why_empty(self) -> str:
+        """The reason for which no trial is on the front, as a sentence."""
+        if self.infeasible:
+            return "No trial that finished keeps all constraints."
+        return "No trial is complete."
 
     @cached_property
     def dominated(self) -> tuple[TrialRecord, ...]:
@@ -352,8 +360,8 @@ def growth_text(growth: float, patience: int) -> str:
     ('grew by 0.4% in the last 20 finished trials', 'was 0 before the last 20 finished trials')
     """
     if math.isinf(growth):
-        return f"was 0 before the last {patience} finished trials"
-    return f"grew by {growth:.1%} in the last {patience} finished trials"
+        return f"was 0 before the last {plural(patience, 'finished trial')}"
+    return f"grew by {growth:.1%} in the last {plural(patience, 'finished trial')}"
 
 
 def format_setting(value: Any, digits: int = 6) -> str:

@@ -15,7 +15,7 @@ from fpp_sweep.records.state import is_abandoned, is_running, last_change
 from fpp_sweep.report.answer_section import answer_sections
 from fpp_sweep.report.dataset_heatmap import heat_map
 from fpp_sweep.report.document import Block, Details, Document, PlotGroup, Section, Text, paragraphs
-from fpp_sweep.report.effects import Effects, compute_effects, moved_values_note
+from fpp_sweep.report.effects import MAX_TRIALS, Effects, compute_effects, moved_values_note
 from fpp_sweep.report.front_table import dataset_table, front_table
 from fpp_sweep.report.html import format_time, write_html
 from fpp_sweep.report.plots import front_plots, hypervolume_plot, importance_plot
@@ -30,6 +30,7 @@ from fpp_sweep.report.timeline import (
     timeline_plot,
 )
 from fpp_sweep.report.trial_sections import trial_contents, trials_section
+from fpp_sweep.spec.messages import plural
 
 RELOAD_SECONDS = 60  # time after which the page of a running sweep loads itself again
 # explanations below the charts
@@ -38,12 +39,12 @@ READING = (
     "datasets.",
     "Support for being on the front is likely in at least 80 % of the resamples of the images. It is unlikely if one "
     "other trial is clearly ahead in every objective, and uncertain in all other cases.",
-    "Hollow markers are the same trials on the test split. Point at a marker to see its settings, and click it to read "
+    "Hollow markers are the same trials on later splits. Point at a marker to see its settings, and click it to read "
     "all about the trial. Draw a box to mark trials: all charts and the table then show these. A double click ends it.",
 )
 CURVES = (
-    "A line is an objective as a model of all trials (a Gaussian process) has it: the mean over all values of the "
-    "other settings. Its band is the 95 % interval of that mean; trials scatter more."
+    f"A line is an objective as a model (a Gaussian process of at most {MAX_TRIALS} finished trials) has it: the mean "
+    "over all values of the other settings. Its band is the 95 % interval of that mean; trials scatter more."
 )
 MAPS = (
     "The mean over all values of the other settings, by the same model: blue is better than the mean of the whole "
@@ -114,13 +115,14 @@ def _introduction(report: SweepReport) -> Iterator[Block]:
     if is_running(report.folder, info):
         yield Text(progress_line(info, report.records, time.time()), "lead")
     counts = Counter(record.state for record in report.records if record.kind == "trial")
-    states = [f"{counts['complete']} trials finished", f"{counts['failed']} failed", f"{counts['running']} running"]
+    finished = plural(counts["complete"], "trial")
+    states = [f"{finished} finished", f"{counts['failed']} failed", f"{counts['running']} running"]
     for state in ("stopped", "waiting", "interrupted"):
         if counts[state]:
             states.append(f"{counts[state]} {state}")
     on_front = f"{len(front.members)} on the front"
     if front.infeasible:
-        on_front += f", {len(front.infeasible)} break a constraint"
+        on_front += f", {len(front.infeasible)} with a broken constraint"
     yield Text(f"{info.goals} on the {info.search_split} split: {', '.join(states)}; {on_front}.")
     if info.search_split == "test" and not front.evaluate_only:
         yield Text("Settings were searched on the test split: its numbers are optimistic.", "warning")
@@ -167,13 +169,15 @@ def _settings_section(report: SweepReport) -> Section:
 
 
 def _constant_settings(front: Front) -> str:
+    if len(front.finished) < 2:
+        return ""
     constants = []
     for key, values in values_by_setting(front.finished).items():
         if not varies(values):
             constants.append(f"{key} = {format_setting(values[0])}")
     if not constants:
         return ""
-    return f"The same in all trials: {', '.join(constants)}."
+    return f"The same in all finished trials: {', '.join(constants)}."
 
 
 def _effect_notes(report: SweepReport, explanation: str) -> Iterator[Block]:
@@ -197,7 +201,7 @@ def _datasets_section(report: SweepReport) -> Section:
         if table.rows:
             blocks.append(table)
     if not front.compared:
-        blocks.append(Text("No trial has finished yet.", "faint"))
+        blocks.append(Text(front.why_empty, "faint"))
     return Section("Datasets", blocks, anchor="datasets")
 
 

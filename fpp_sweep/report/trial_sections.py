@@ -37,9 +37,10 @@ def trials_section(info: SweepInfo, records: Sequence[TrialRecord], statistics: 
 
 def _empty_sections(records: Sequence[TrialRecord]) -> Html:
     sections = []
-    for record in records:
+    for record in records:  # the prefix keeps a record of any name apart from the page's other elements
         name = safe(record.name)
-        sections.append(f'<section class="trial" id="{name}" aria-label="{name}" tabindex="-1" hidden></section>')
+        labels = f'id="section-{name}" aria-label="{name}"'
+        sections.append(f'<section class="trial" {labels} tabindex="-1" hidden></section>')
     return Html("\n".join(sections))
 
 
