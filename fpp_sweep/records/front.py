@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from itertools import combinations
 from typing import Any, TypeGuard
@@ -111,7 +112,7 @@ class Front:
     def nearest(self, most: int) -> list[TrialRecord]:
         """Return the chosen trials, then the front of the remaining ones, and so on, until there are `most` trials.
 
-        All chosen trials are returned, as tables show them: trials that break a constraint cannot take their place.
+        All chosen trials are returned, as tables show them, however many trials that break a constraint are better.
         """
         nearest = list(self.chosen)
         names_of_chosen = {record.name for record in nearest}
@@ -378,6 +379,15 @@ def format_setting(value: Any, digits: int = 6) -> str:
     if text.isascii():
         return text
     return text.encode("utf-8", "backslashreplace").decode()  # half of a character can be written to no file
+
+
+def format_time(seconds: float) -> str:
+    """Return a time in seconds since 1970 as a date.
+
+    >>> format_time(1_795_000_000)
+    '2026-11-18 11:06 UTC'
+    """
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def mean_of_shared(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:

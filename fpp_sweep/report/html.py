@@ -7,7 +7,6 @@ import gzip
 import html
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -218,12 +217,3 @@ def picture(folder: Path, file: Path, title: str) -> Html:
 
 def safe(value: object) -> str:
     return html.escape(str(value))
-
-
-def format_time(seconds: float) -> str:
-    """Return a time in seconds since 1970 as a date.
-
-    >>> format_time(1_795_000_000)
-    '2026-11-18 11:06 UTC'
-    """
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -8,11 +8,10 @@ from dataclasses import replace
 
 from fpp_sweep.cli.terminal import terminal_width
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import format_metric, format_setting, mean_of_shared, orders_remark
+from fpp_sweep.records.front import format_metric, format_setting, format_time, mean_of_shared, orders_remark
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.records.released_marks import released_notes
 from fpp_sweep.records.skipped_images import skipped_lines
-from fpp_sweep.report.html import format_time
 from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.space.objectives import Objective, metrics_of
