@@ -1,5 +1,6 @@
 """`show`: a list of sweeps, one sweep or one trial, read from folders alone."""
 
+import re
 import shutil
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from fpp_sweep import show
 from fpp_sweep.cli.command import run
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
+from tests.kit.names import PLAIN
 from tests.kit.records import build_sweep
 
 
@@ -35,7 +37,7 @@ def test_a_sweep_is_shown_from_its_folder_alone(capsys, folder):
     assert "budget    6 trials" in lines
     assert f"page      {(folder.report / 'sweep.html').as_uri()}" in lines
     assert "perturb-1 is finished; trials: 5 complete, 1 failed." in lines
-    assert "front of perturb-1: 1 of 6 trials, by accuracy (max) and ece (min) on val" in lines
+    assert "front of perturb-1: 1 of 5 finished trials, by accuracy (max) and ece (min) on val" in lines
     assert "trial-0003 failed: FloatingPointError: non-finite objectives ['ece']" in lines
     assert f"    traceback   {folder.artifacts('trial-0003') / 'log.txt'}" in lines
     assert "/there" not in text
@@ -51,7 +53,7 @@ def test_a_running_sweep_shows_the_time_of_its_last_change(capsys, folder):
 
 def test_a_trial_is_shown_with_settings_numbers_files_and_the_command_to_repeat_it(capsys, folder):
     text = run_show(capsys, folder.path, "trial-0005")
-    assert text.startswith("trial-0005  complete, begun 2026-11-20 ")
+    assert re.match(r"trial-0005  complete, begun 2026-11-20 \d\d:\d\d UTC, 50 s, ", text)
     assert "\n    fpp.class_var = 0.006\n" in text
     assert f"\nprompt      {folder.artifacts('trial-0005')}/prompts/shapes-0.safetensors\n" in text
     rows = [line.split() for line in text.splitlines()]
@@ -61,6 +63,10 @@ def test_a_trial_is_shown_with_settings_numbers_files_and_the_command_to_repeat_
     assert ["test", "acc", "ECE", "NLL"] in rows
     command = runnable(f"fpp-sweep evaluate --config {folder.path}/trials/trial-0005.json --model tiny ")
     assert text.splitlines()[-1].startswith(f"repeat      {command}")
+
+
+def test_a_baseline_is_shown_by_the_name_that_tables_have(capsys, folder):
+    assert run_show(capsys, folder.path, PLAIN) == run_show(capsys, folder.path, f"baseline-{PLAIN}")
 
 
 def test_all_metrics_of_a_trial_are_shown_on_request(capsys, folder):

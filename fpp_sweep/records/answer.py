@@ -23,6 +23,7 @@ from fpp_sweep.records.front import (
 )
 from fpp_sweep.records.measurements import measure, resampled_metrics
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
+from fpp_sweep.records.skipped_images import skipped_notes
 from fpp_sweep.space.objectives import goals_of, metrics_of
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.messages import plural
@@ -57,7 +58,7 @@ class SweepStatistics:
     splits: Mapping[str, SplitStatistics]
     support: FrontSupport
     answer: Answer
-    notes: Sequence[str] = ()  # files that were ignored, and why
+    notes: Sequence[str] = ()  # images that were left out and files that were ignored, and why
 
     def interval(self, record: TrialRecord, split: str, metric: str) -> Interval | str:
         """Return a record's interval on a split, or the reason for which it has none."""
@@ -86,7 +87,7 @@ def statistics_of(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialR
     """Compute a sweep's statistics from the records and the block statistics in its folder."""
     front = front_of(info, records)
     metrics = resampled_metrics(metrics_shown(info))
-    notes: list[str] = []
+    notes = skipped_notes(folder, records)
     samples = {}
     for split in splits_of(info, front.compared):
         if split == info.search_split:  # all trials have results; support needs those behind the front, too

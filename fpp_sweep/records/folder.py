@@ -35,6 +35,7 @@ from fpp_sweep.records.records import (
     SweepInfo,
     TrialRecord,
     WorkTotals,
+    baseline_name,
     check_metric_name,
     check_plain,
     check_setting_values,
@@ -211,11 +212,15 @@ class SweepFolder:
         return True
 
     def known_trial(self, name: str) -> TrialRecord:
-        """Return the record of a trial that the user names; raise InputError if there is none."""
+        """Return the record of a trial that the user names, or of a baseline, also without its prefix.
+
+        Raise InputError if there is none.
+        """
         names = [file.stem for file in self.trial_files()]
-        if name not in names:
+        full_name = name if name in names else baseline_name(name)
+        if full_name not in names:
             raise unknown(f"trial of {self.path.name}", name, names)
-        return self.trial(name)
+        return self.trial(full_name)
 
     def _cached(self, file: Path, read: Callable[[Path, Path], Record]) -> Record:
         """Return a record, which `read` parses once for each version of its file."""

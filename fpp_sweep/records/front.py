@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from itertools import combinations
 from typing import Any, TypeGuard
@@ -18,6 +19,7 @@ from fpp_sweep.space.work import BASELINES, DEFAULT_FLOOR
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.spec.config import FIXED_ORDERS
+from fpp_sweep.spec.messages import plural
 
 MIN_GROWTH = 0.01  # growth of the hypervolume that makes further trials worth their cost
 
@@ -64,6 +66,13 @@ class Front:
         members = [self.trials[index] for index in indices]
         return tuple(sorted(members, key=lambda record: -sign * values_of(record)[0]))
 
+    @property
+    def why_empty(self) -> str:
+        """The reason for which no trial is on the front, as a sentence."""
+        if self.infeasible:
+            return "No trial that finished keeps all constraints."
+        return "No trial is complete."
+
     @cached_property
     def dominated(self) -> tuple[TrialRecord, ...]:
         names_of_members = {member.name for member in self.members}
@@ -103,7 +112,7 @@ class Front:
     def nearest(self, most: int) -> list[TrialRecord]:
         """Return the chosen trials, then the front of the remaining ones, and so on, until there are `most` trials.
 
-        All chosen trials are returned, as tables show them: trials that break a constraint cannot take their place.
+        All chosen trials are returned, as tables show them, however many trials that break a constraint are better.
         """
         nearest = list(self.chosen)
         names_of_chosen = {record.name for record in nearest}
@@ -352,8 +361,8 @@ def growth_text(growth: float, patience: int) -> str:
     ('grew by 0.4% in the last 20 finished trials', 'was 0 before the last 20 finished trials')
     """
     if math.isinf(growth):
-        return f"was 0 before the last {patience} finished trials"
-    return f"grew by {growth:.1%} in the last {patience} finished trials"
+        return f"was 0 before the last {plural(patience, 'finished trial')}"
+    return f"grew by {growth:.1%} in the last {plural(patience, 'finished trial')}"
 
 
 def format_setting(value: Any, digits: int = 6) -> str:
@@ -370,6 +379,15 @@ def format_setting(value: Any, digits: int = 6) -> str:
     if text.isascii():
         return text
     return text.encode("utf-8", "backslashreplace").decode()  # half of a character can be written to no file
+
+
+def format_time(seconds: float) -> str:
+    """Return a time in seconds since 1970 as a date.
+
+    >>> format_time(1_795_000_000)
+    '2026-11-18 11:06 UTC'
+    """
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def mean_of_shared(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:

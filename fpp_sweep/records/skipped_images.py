@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import write_json
 from fpp_sweep.spec.messages import plural
@@ -49,11 +50,33 @@ def read_skipped(folder: SweepFolder, trial: str, split: str) -> list[SkippedIma
 
 def skipped_lines(folder: SweepFolder, trial: str, split: str) -> list[str]:
     """Return such as `skipped dtd: 3 images, such as ...` for each dataset."""
-    images_by_dataset: dict[str, dict[str, SkippedImage]] = {}  # each seed leaves out the same images
-    for image in read_skipped(folder, trial, split):
-        images_by_dataset.setdefault(str(image["dataset"]), {})[str(image["image"])] = image
     lines = []
-    for dataset, images in images_by_dataset.items():
-        reason = next(iter(images.values()))["reason"]
-        lines.append(f"skipped {dataset}: {plural(len(images), 'image')}, such as {reason}")
+    for dataset, reasons in _reasons_by_dataset(read_skipped(folder, trial, split)).items():
+        lines.append(f"skipped {dataset}: {plural(len(reasons), 'image')}, such as {next(iter(reasons.values()))}")
     return lines
+
+
+def skipped_notes(folder: SweepFolder, records: Sequence[TrialRecord]) -> list[str]:
+    """Return a sentence for each dataset on the images that the results of any of these records lack."""
+    images = []
+    for record in records:
+        for split in record.results:
+            try:
+                images += read_skipped(folder, record.name, split)
+            except InputError:  # a link, which the command that shows this trial names
+                continue
+    notes = []
+    for dataset, reasons in _reasons_by_dataset(images).items():
+        example = next(iter(reasons.values()))
+        notes.append(
+            f"{dataset}: {plural(len(reasons), 'image')} left out (work.on_bad_image: skip), such as {example}"
+        )
+    return notes
+
+
+def _reasons_by_dataset(images: Sequence[SkippedImage]) -> dict[str, dict[str, str]]:
+    """Return why each image was left out, by dataset and image: each seed leaves out the same images."""
+    reasons: dict[str, dict[str, str]] = {}
+    for image in images:
+        reasons.setdefault(str(image["dataset"]), {})[str(image["image"])] = str(image["reason"])
+    return reasons

@@ -10,6 +10,7 @@ from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.report.document import Block, Section, Text
 from fpp_sweep.report.formatting import decimals_of, format_difference
 from fpp_sweep.report.table import Cell, CellStyle, Column, Row, Table, columns_of
+from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.paired import Difference, goal_of
 from fpp_sweep.statistics.verdicts import Answer
@@ -64,7 +65,7 @@ def difference_table(answer: Answer) -> Table:
 
 
 def _significance_note(answer: Answer) -> str:
-    correction = f"significant at 5 % after Holm's correction for {len(answer.differences)} comparisons"
+    correction = f"significant at 5 % after Holm's correction for {plural(len(answer.differences), 'comparison')}"
     if any(difference.mark for difference in answer.differences.values()):
         return f"{SIGNIFICANT} {correction}"
     return f"no difference is {correction}"

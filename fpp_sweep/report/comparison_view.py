@@ -72,7 +72,8 @@ def _union_section(comparison: SweepComparison) -> Section:
         trials = {identity_of(trial) for trial in sweep.front.trials}  # a trial may be in several sweeps
         shares.append(f"{len(members & trials)} of {sweep.label}")
     images = counts_text(comparison.images.counts)
-    summary = f"{len(front.members)} of {len(front.finished)} trials: {', '.join(shares)}; images: {images}"
+    finished = plural(len(front.finished), "finished trial")
+    summary = f"{len(front.members)} of {finished}: {', '.join(shares)}; images: {images}"
     table = front_table(info, front, comparison.statistics, settings=False)
     title = f"Union front of {info.name}, by {info.goals} on {info.search_split}"
     return Section(title, [Text(_verdict(comparison), "lead"), table, Text(summary)])
@@ -92,7 +93,9 @@ def _test_table(comparison: SweepComparison) -> Table:
         cells.append(replace(value, interval=format_bounds(difference.metric, difference)))
         cells.append(Cell(format_p_value(difference.adjusted_p)))
         rows.append(Row(cells))
-    notes = ["no two of them can be paired"]
+    notes = [
+        "none: a test takes two different best trials, enough shared images, and an objective that can be resampled"
+    ]
     if rows:
         first_split = comparison.tests[0].split
         pairing = paired_over(comparison.statistics.splits[first_split].samples)

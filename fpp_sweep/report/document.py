@@ -43,8 +43,8 @@ class Html:
 class Plot:
     """An interactive plot as plotly's plain data, or the sentence shown instead of it.
 
-    A reader may choose between variants of a plot. `choices` holds, by label, the changes to `traces` and `layout` and
-    a `zoom` of the variant's own; the first one is shown at first. Plots of one `group` share the choice.
+    A reader may choose between variants of a plot. `choices` holds, by label, the changes to `traces` and `layout`, and
+    `zoom` and `n_outliers` of the variant's own; the first is shown at first. Plots of one `group` share the choice.
     """
 
     name: str

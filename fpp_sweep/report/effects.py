@@ -165,7 +165,7 @@ def _some_of(trials: Sequence[TrialRecord]) -> Sequence[TrialRecord]:
 
 def _reason_to_skip(metric: str, columns: Sequence[_Column], values: Numbers) -> str:
     if len(values) < MIN_TRIALS:
-        return f"{len(values)} finished trials; effects need {MIN_TRIALS}"
+        return f"{plural(len(values), 'finished trial')}; effects need {MIN_TRIALS}"
     if len(columns) > MAX_SETTINGS:
         return f"{len(columns)} settings; effects are computed of {MAX_SETTINGS} at most"
     if len(columns) < 2:

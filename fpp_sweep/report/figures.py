@@ -284,7 +284,8 @@ def write_front_picture(path: Path, info: SweepInfo, statistics: SweepStatistics
     front = statistics.front
     panels = front_figures(info, statistics)
     name = textwrap.fill(info.name, 60 * len(panels))
-    title = f"{name}\n{len(front.members)} of {len(front.finished)} trials on the front, {info.search_split} split"
+    finished = plural(len(front.finished), "finished trial")
+    title = f"{name}\n{len(front.members)} of {finished} on the front, {info.search_split} split"
     if any(panel.frame for panel in panels):
         left_out = plural(front.n_below_floor, "trial")
         title += f"\naxes fitted without {left_out} more than {front.floor:g} points below {PLAIN}"

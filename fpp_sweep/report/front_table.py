@@ -154,10 +154,14 @@ def setting_cells(record: TrialRecord, keys: Iterable[str]) -> list[Cell]:
 
 def _row(front: Front, record: TrialRecord, cells: Sequence[Cell], rows_above: Sequence[Row]) -> Row:
     """Return a row that stands out if its record does; the first baseline is separated from the trials above."""
-    style: RowStyle = ""
-    if record.kind == "baseline":
-        style = "baseline"
-    elif front.marks.get(record.name):
-        style = "best"
+    style = row_style(front, record)
     is_first_baseline = style == "baseline" and bool(rows_above) and rows_above[-1].style != "baseline"
     return Row(cells, style=style, trial=record.name, starts_group=is_first_baseline)
+
+
+def row_style(front: Front, record: TrialRecord) -> RowStyle:
+    if record.kind == "baseline":
+        return "baseline"
+    if front.marks.get(record.name):
+        return "best"
+    return ""

@@ -7,7 +7,6 @@ import gzip
 import html
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -100,6 +99,7 @@ def _plot_data(plot: Plot) -> dict[str, Any]:
         "traces": plot.traces,
         "layout": plot.layout,
         "zoom": plot.zoom,
+        "n_outliers": plot.n_outliers,
         "choices": plot.choices,
         "group": plot.group or plot.name,
     }
@@ -186,18 +186,27 @@ def _controls(plots: Sequence[Plot]) -> str:
     """Return what the reader can choose for a plot or a group of plots: a variant, and whether outliers are shown."""
     first = plots[0]
     group = safe(first.group or first.name)
-    n_outliers = max(plot.n_outliers for plot in plots)  # the plots of a group show the same trials
+    counts = _outlier_counts(first)  # the plots of a group show the same trials
     parts = []
     if len(first.choices) > 1:
         options = "".join(f"<option>{safe(label)}</option>" for label in first.choices)
         parts.append(f'<label>{safe(first.choice_label)} <select data-choice="{group}">{options}</select></label>')
-    if n_outliers:
+    if any(counts):
+        hidden = "" if counts[0] else " hidden"
         parts.append(
-            f'<button type="button" data-show-all="{group}" aria-pressed="false">Show all: {n_outliers} more</button>'
+            f'<button type="button" data-show-all="{group}" aria-pressed="false"{hidden}>'
+            f"Show all: {counts[0]} more</button>"
         )
     if not parts:
         return ""
     return f'<div class="tools no-print">{"".join(parts)}</div>'
+
+
+def _outlier_counts(plot: Plot) -> list[int]:
+    """Return how many trials each variant of a plot leaves out at first."""
+    if not plot.choices:
+        return [plot.n_outliers]
+    return [choice.get("n_outliers", plot.n_outliers) for choice in plot.choices.values()]
 
 
 def picture(folder: Path, file: Path, title: str) -> Html:
@@ -208,12 +217,3 @@ def picture(folder: Path, file: Path, title: str) -> Html:
 
 def safe(value: object) -> str:
     return html.escape(str(value))
-
-
-def format_time(seconds: float) -> str:
-    """Return a time in seconds since 1970 as a date.
-
-    >>> format_time(1_795_000_000)
-    '2026-11-18 11:06 UTC'
-    """
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

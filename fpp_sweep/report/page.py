@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fpp_sweep.records.answer import SweepStatistics, statistics_of
+from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_setting, splits_of, values_by_setting, varies
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.records.state import is_abandoned, is_running, last_change
 from fpp_sweep.report.answer_section import answer_sections
 from fpp_sweep.report.dataset_heatmap import heat_map
 from fpp_sweep.report.document import Block, Details, Document, PlotGroup, Section, Text, paragraphs
-from fpp_sweep.report.effects import Effects, compute_effects, moved_values_note
+from fpp_sweep.report.effects import MAX_TRIALS, Effects, moved_values_note
 from fpp_sweep.report.front_table import dataset_table, front_table
-from fpp_sweep.report.html import format_time, write_html
+from fpp_sweep.report.html import write_html
 from fpp_sweep.report.plots import front_plots, hypervolume_plot, importance_plot
 from fpp_sweep.report.provenance import provenance_section
 from fpp_sweep.report.settings_plots import map_plots, parallel_plot, slice_plots
 from fpp_sweep.report.timeline import (
     busy_share,
     cost_sentences,
+    counts_of_states,
     growth_sentences,
     progress_line,
     read_workers,
+    state_sentence,
     timeline_plot,
 )
 from fpp_sweep.report.trial_sections import trial_contents, trials_section
@@ -38,12 +38,12 @@ READING = (
     "datasets.",
     "Support for being on the front is likely in at least 80 % of the resamples of the images. It is unlikely if one "
     "other trial is clearly ahead in every objective, and uncertain in all other cases.",
-    "Hollow markers are the same trials on the test split. Point at a marker to see its settings, and click it to read "
+    "Hollow markers are the same trials on later splits. Point at a marker to see its settings, and click it to read "
     "all about the trial. Draw a box to mark trials: all charts and the table then show these. A double click ends it.",
 )
 CURVES = (
-    "A line is an objective as a model of all trials (a Gaussian process) has it: the mean over all values of the "
-    "other settings. Its band is the 95 % interval of that mean; trials scatter more."
+    f"A line is an objective as a model (a Gaussian process of at most {MAX_TRIALS} finished trials) has it: the mean "
+    "over all values of the other settings. Its band is the 95 % interval of that mean; trials scatter more."
 )
 MAPS = (
     "The mean over all values of the other settings, by the same model: blue is better than the mean of the whole "
@@ -64,26 +64,13 @@ class SweepReport:
     records: Sequence[TrialRecord]
     statistics: SweepStatistics
     effects: Sequence[Effects]
-
-
-def load_report(folder: SweepFolder) -> SweepReport:
-    """Compute what the page of a sweep's folder shows."""
-    info = folder.info()
-    records = folder.trials()
-    statistics = statistics_of(folder, info, records)
-    return SweepReport(
-        folder=folder,
-        info=info,
-        records=records,
-        statistics=statistics,
-        effects=compute_effects(info, statistics.front),
-    )
+    is_running: bool  # a driver runs the sweep now
 
 
 def write_page(report: SweepReport) -> None:
     """Write report/sweep.html; while the sweep is running, the page loads itself again."""
     reload_seconds = 0  # the page of an ended sweep stays as it is
-    if is_running(report.folder, report.info):
+    if report.is_running:
         reload_seconds = RELOAD_SECONDS
     write_html(
         report.folder.report / "sweep.html",
@@ -110,34 +97,17 @@ def sweep_document(report: SweepReport) -> Document:
 def _introduction(report: SweepReport) -> Iterator[Block]:
     info, front = report.info, report.statistics.front
     yield Text(info.space.get("question", ""))
-    yield Text(_state_text(report.folder, info), "faint")
-    if is_running(report.folder, info):
+    yield Text(state_sentence(report.folder, info), "faint")
+    if report.is_running:
         yield Text(progress_line(info, report.records, time.time()), "lead")
-    counts = Counter(record.state for record in report.records if record.kind == "trial")
-    states = [f"{counts['complete']} trials finished", f"{counts['failed']} failed", f"{counts['running']} running"]
-    for state in ("stopped", "waiting", "interrupted"):
-        if counts[state]:
-            states.append(f"{counts[state]} {state}")
     on_front = f"{len(front.members)} on the front"
     if front.infeasible:
-        on_front += f", {len(front.infeasible)} break a constraint"
-    yield Text(f"{info.goals} on the {info.search_split} split: {', '.join(states)}; {on_front}.")
+        on_front += f", {len(front.infeasible)} with a broken constraint"
+    yield Text(f"{info.goals} on the {info.search_split} split: {counts_of_states(report.records)}; {on_front}.")
     if info.search_split == "test" and not front.evaluate_only:
         yield Text("Settings were searched on the test split: its numbers are optimistic.", "warning")
     for note in report.statistics.notes:
         yield Text(note, "warning")
-
-
-def _state_text(folder: SweepFolder, info: SweepInfo) -> str:
-    """Return the state and the times of its start and end, such as `finished; started 2026-11-18 11:06 UTC`."""
-    state: str = info.state
-    until = ""
-    if info.finished is not None:
-        until = f", ended {format_time(info.finished)}"
-    elif is_abandoned(folder, info):
-        state = "stopped without notice"
-        until = f", last change {format_time(last_change(folder))}"
-    return f"{state}; started {format_time(info.created)}{until}"
 
 
 def _front_section(report: SweepReport) -> Section:
@@ -167,13 +137,15 @@ def _settings_section(report: SweepReport) -> Section:
 
 
 def _constant_settings(front: Front) -> str:
+    if len(front.finished) < 2:
+        return ""
     constants = []
     for key, values in values_by_setting(front.finished).items():
         if not varies(values):
             constants.append(f"{key} = {format_setting(values[0])}")
     if not constants:
         return ""
-    return f"The same in all trials: {', '.join(constants)}."
+    return f"The same in all finished trials: {', '.join(constants)}."
 
 
 def _effect_notes(report: SweepReport, explanation: str) -> Iterator[Block]:
@@ -197,15 +169,15 @@ def _datasets_section(report: SweepReport) -> Section:
         if table.rows:
             blocks.append(table)
     if not front.compared:
-        blocks.append(Text("No trial has finished yet.", "faint"))
+        blocks.append(Text(front.why_empty, "faint"))
     return Section("Datasets", blocks, anchor="datasets")
 
 
 def _progress_section(report: SweepReport) -> Section:
     front = report.statistics.front
     workers = read_workers(report.folder.logs)
-    running = is_running(report.folder, report.info)
-    blocks: list[Block] = [*paragraphs(cost_sentences(report.info, report.records, is_running=running))]
+    costs = cost_sentences(report.info, report.records, is_running=report.is_running)
+    blocks: list[Block] = [*paragraphs(costs)]
     growth = paragraphs(growth_sentences(report.info, front))
     blocks.append(Section("Hypervolume", [hypervolume_plot(front), *growth]))
     blocks.append(Section("Workers", [Text(busy_share(workers)), timeline_plot(workers, report.records)]))

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fpp_sweep.records.answer import SweepStatistics
+from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.state import is_running
 from fpp_sweep.report.effects import Effects, compute_effects
 from fpp_sweep.report.figures import write_front_picture
 from fpp_sweep.report.page import SweepReport, write_page
 from fpp_sweep.spec.files import write_json
+
+
+def load_report(folder: SweepFolder) -> SweepReport:
+    """Compute what the page of a sweep's folder shows."""
+    info = folder.info()
+    records = folder.trials()
+    statistics = statistics_of(folder, info, records)
+    return SweepReport(
+        folder=folder,
+        info=info,
+        records=records,
+        statistics=statistics,
+        effects=compute_effects(info, statistics.front),
+        is_running=is_running(folder, info),
+    )
 
 
 def write_pages(
@@ -22,7 +38,15 @@ def write_pages(
         document[row.metric] = {"skipped": row.skipped} if row.skipped else shares_document(row)
     write_json(folder.report / "importances.json", document)
     write_front_picture(folder.report / "front.png", info, statistics)
-    write_page(SweepReport(folder=folder, info=info, records=records, statistics=statistics, effects=effects))
+    report = SweepReport(
+        folder=folder,
+        info=info,
+        records=records,
+        statistics=statistics,
+        effects=effects,
+        is_running=is_running(folder, info),
+    )
+    write_page(report)
 
 
 def shares_document(effects: Effects) -> dict[str, object]:

@@ -30,6 +30,7 @@ from fpp_sweep.report.figures import (
     with_margin,
 )
 from fpp_sweep.report.text_layout import cut
+from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.palette import BLUE, GREY, RED
 
 COLOR_SCALE = [[0, GREY], [0.5, BLUE], [1, RED]]  # from worst to best
@@ -50,7 +51,7 @@ def front_plots(info: SweepInfo, statistics: SweepStatistics) -> list[Plot]:
     """Return a plot for each pair of objectives; a single objective stands over the order of the trials."""
     front = statistics.front
     if not (front.finished or front.baselines):
-        return [Plot(name="front", placeholder="No trial has finished yet.")]
+        return [Plot(name="front", placeholder=front.why_empty)]
     plots = []
     for index, figure in enumerate(front_figures(info, statistics)):
         plots.append(_front_plot(f"front-{index}", info, statistics, figure))
@@ -77,7 +78,7 @@ def _front_plot(name: str, info: SweepInfo, statistics: SweepStatistics, figure:
         "margin": MARGIN,
         "legend": LEGEND,
     }
-    counts = f"{len(front.finished)} trials and {len(front.baselines)} baselines"
+    counts = f"{plural(len(front.finished), 'trial')} and {plural(len(front.baselines), 'baseline')}"
     description = f"{figure.y_title} over {figure.x_title} of {counts}; the table has the same numbers"
     plot = Plot(name=name, traces=traces, layout=layout, description=description)
     if figure.frame is not None:
@@ -171,7 +172,8 @@ def _other_split_traces(info: SweepInfo, front: Front, figure: FrontFigure, poin
                 end_x = x  # the order of the trials
             xs += [x, end_x, None]  # the gap keeps the lines of two trials apart
             ys += [y, end_y, None]
-            texts += [None, f"{plot_text(y_metric)}: {format_metric(y_metric, end_y)}", None]
+            title = f"<b>{plot_text(record.name)}</b> on {plot_text(split)}"
+            texts += [None, f"{title}<br>{plot_text(y_metric)}: {format_metric(y_metric, end_y)}", None]
             names += [record.name] * 3
         yield {
             "type": "scatter",
@@ -182,7 +184,7 @@ def _other_split_traces(info: SweepInfo, front: Front, figure: FrontFigure, poin
             "y": ys,
             "text": texts,
             "customdata": names,
-            "hovertemplate": f"<b>%{{customdata}}</b> on {plot_text(split)}<br>%{{text}}<extra></extra>",
+            "hovertemplate": "%{text}<extra></extra>",
             "line": {"color": points.color, "width": 1, "dash": "dot"},
             # only the end of each line has a marker; a filled one marks its start already
             "marker": {"symbol": f"{points.marker.plotly}-open", "size": [0, 10, 0] * len(records)},
@@ -236,11 +238,14 @@ def without_outliers(plot: Plot, essential: Sequence[tuple[float, float]] = ()) 
 
 def with_zoom(plot: Plot, zoom: Mapping[str, list[float]]) -> Plot:
     """Return a plot whose axes have these ranges until the reader asks for all points."""
-    n_outliers = 0
-    for x, y in _marker_points(plot):
-        if _is_outside(x, zoom.get("xaxis")) or _is_outside(y, zoom.get("yaxis")):
-            n_outliers += 1
-    return replace(plot, zoom=zoom, n_outliers=n_outliers)
+    outliers = set()
+    for trace in plot.traces:
+        if "markers" not in trace["mode"]:
+            continue
+        for name, x, y in zip(trace["customdata"], trace["x"], trace["y"], strict=True):
+            if _is_outside(x, zoom.get("xaxis")) or _is_outside(y, zoom.get("yaxis")):
+                outliers.add(name)
+    return replace(plot, zoom=zoom, n_outliers=len(outliers))
 
 
 def _marker_points(plot: Plot) -> list[tuple[Any, Any]]:
@@ -352,7 +357,7 @@ def _whiskers(effects: Effects, keys: Sequence[str]) -> dict[str, Any]:
 
 def hypervolume_plot(front: Front) -> Plot:
     if not front.hypervolume:
-        reason = "No trial has finished yet."
+        reason = front.why_empty
         if front.reference is None:
             reason = "The sweep has no reference point."
         return Plot(name="hypervolume", placeholder=reason)

@@ -10,7 +10,7 @@ from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.report.document import Block, Code, Section, Text, paragraphs
 from fpp_sweep.report.table import Table
 from fpp_sweep.space.validation import as_mapping
-from fpp_sweep.spec.messages import command_line
+from fpp_sweep.spec.messages import command_line, runnable
 
 
 def provenance_section(folder: SweepFolder, info: SweepInfo, front: Front) -> Section:
@@ -28,8 +28,8 @@ def provenance_section(folder: SweepFolder, info: SweepInfo, front: Front) -> Se
 def _commands(folder: SweepFolder, info: SweepInfo) -> Iterator[Block]:
     commands = {
         "Run this sweep:": info.command,
-        "Show its current state:": command_line("show", [folder.path.name]),
-        "Write this page again:": command_line("show", [folder.path.name, "--page"]),
+        "Show its current state:": runnable(command_line("show", [str(folder.path)])),
+        "Write this page again:": runnable(command_line("show", [str(folder.path), "--page"])),
     }
     for purpose, command in commands.items():
         if command:
@@ -56,8 +56,9 @@ def _computation(info: SweepInfo, front: Front) -> Iterator[str]:
     if front.reference is not None:
         corner = format_values(info.objectives, front.reference)
         yield f"The hypervolume is the volume that the front dominates, up to the reference point {corner}."
+    corner_name = "worst baseline" if front.baselines else "median trial"
     yield (
-        "The knee is the member with the best trade-off: the largest volume between its values and those of the worst "
-        "baseline, each objective measured in shares of the front's gain."
+        "The knee is the member with the best trade-off: the largest volume between its values and those of the "
+        f"{corner_name}, each objective measured in shares of the front's gain."
     )
     yield "The folder best/ beside this page has the configs of the front, its knee and the best in each objective."

@@ -216,13 +216,14 @@ def _slice_plot(
     name: str, key: str, axis: Axis, columns: Mapping[str, Sequence[float]], front: Front, curves: Mapping[str, Curve]
 ) -> Plot:
     trials = front.finished
-    choices, n_outliers = _slice_choices(columns, below_floor(front, trials), curves)
+    choices = _slice_choices(columns, below_floor(front, trials), curves)
     trace = {
         "type": "scatter",
         "mode": "markers",
         "x": axis.positions,
+        "text": plot_texts(trial.name for trial in trials),
         "customdata": [trial.name for trial in trials],
-        "hovertemplate": "%{customdata}: %{y}<extra></extra>",
+        "hovertemplate": "%{text}: %{y}<extra></extra>",
         "marker": {"color": BLUE, "size": 6, "opacity": 0.8},
     }
     line = {"type": "scatter", "mode": "lines", "line": {"color": RED, "width": 2}, "hoverinfo": "skip"}
@@ -234,16 +235,14 @@ def _slice_plot(
         description=f"metrics of {len(trials)} trials over {key}",
         choices=choices,
         group="slices",
-        n_outliers=n_outliers,
     )
 
 
 def _slice_choices(
     columns: Mapping[str, Sequence[float]], are_below_floor: NDArray[np.bool_], curves: Mapping[str, Curve]
-) -> tuple[dict[str, dict[str, Any]], int]:
-    """Return the changes of a slice for each metric, and how many trials are outside the range that it shows first."""
+) -> dict[str, dict[str, Any]]:
+    """Return the changes of a slice for each metric."""
     choices = {}
-    n_outliers = 0
     for metric, column in columns.items():
         traces: list[dict[str, Any]] = [{"y": column}]
         if curves:
@@ -253,10 +252,9 @@ def _slice_choices(
         if y_range:
             choice["zoom"] = {"yaxis": y_range}
             values = np.array(column)
-            n_outside = int(np.sum((values < y_range[0]) | (values > y_range[1])))
-            n_outliers = max(n_outliers, n_outside)
+            choice["n_outliers"] = int(np.sum((values < y_range[0]) | (values > y_range[1])))
         choices[metric] = choice
-    return choices, n_outliers
+    return choices
 
 
 def _curve_traces(curve: Curve | None) -> list[dict[str, Any]]:

@@ -11,10 +11,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fpp_sweep.records.front import MIN_GROWTH, Front, growth_text, is_number
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.front import MIN_GROWTH, Front, format_time, growth_text, is_number
 from fpp_sweep.records.records import ENDED, SweepInfo, TrialRecord
+from fpp_sweep.records.state import is_abandoned, last_change
 from fpp_sweep.report.document import Plot
-from fpp_sweep.report.html import format_time
 from fpp_sweep.report.plots import LEGEND, MARGIN, plot_text
 from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.files import files_inside, read_end_inside
@@ -162,6 +163,29 @@ def busy_share(workers: Mapping[str, Sequence[WorkPeriod]]) -> str:
         total += periods[-1].end - periods[0].start
     share = 100 * busy / (total or 1.0)
     return f"{plural(len(workers), 'worker')}, busy for {share:.0f} % of the time between the first and the last task."
+
+
+def state_sentence(folder: SweepFolder, info: SweepInfo) -> str:
+    """Return the state and the times of start and end, such as `finished; started 2026-11-18 11:06 UTC`."""
+    state: str = info.state
+    until = ""
+    if info.finished is not None:
+        until = f", ended {format_time(info.finished)}"
+    elif is_abandoned(folder, info):
+        state = "stopped without notice"
+        until = f", last change {format_time(last_change(folder))}"
+    return f"{state}; started {format_time(info.created)}{until}"
+
+
+def counts_of_states(records: Sequence[TrialRecord]) -> str:
+    """Return such as `3 trials finished, 1 failed, 0 running`; other states only if a trial has them."""
+    counts = Counter(record.state for record in records if record.kind == "trial")
+    finished = plural(counts["complete"], "trial")
+    texts = [f"{finished} finished", f"{counts['failed']} failed", f"{counts['running']} running"]
+    for state in ("stopped", "waiting", "interrupted"):
+        if counts[state]:
+            texts.append(f"{counts[state]} {state}")
+    return ", ".join(texts)
 
 
 def progress_line(info: SweepInfo, records: Sequence[TrialRecord], now: float) -> str:

@@ -11,10 +11,10 @@ from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import metrics_shown, splits_of
 from fpp_sweep.records.measurements import is_deterministic, resampled_metrics
-from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, baseline_name
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.report.shared_images import TEST, MeasuredImages, restrict_result
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.statistics.block_stats import seeds_of
 from fpp_sweep.statistics.bootstrap import SplitSamples, sample_split
 from fpp_sweep.statistics.paired import Difference, compare
@@ -93,12 +93,7 @@ def _complete_records(folder: SweepFolder, names: Sequence[str]) -> list[TrialRe
 
 
 def _complete_record(folder: SweepFolder, name: str) -> TrialRecord:
-    """Return a finished record by its name, that of a baseline also without its prefix."""
-    names = [file.stem for file in folder.trial_files()]
-    full_name = name if name in names else baseline_name(name)
-    if full_name not in names:
-        raise unknown(f"trial of {folder.path.name}", name, names)
-    record = folder.trial(full_name)
+    record = folder.known_trial(name)
     if record.state != "complete":
         raise InputError(f"{name} is {record.state}: only complete trials can be compared")
     return record

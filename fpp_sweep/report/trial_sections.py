@@ -10,11 +10,11 @@ from typing import Any
 
 from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, format_metric, format_result, format_setting, metrics_shown
+from fpp_sweep.records.front import Front, format_metric, format_result, format_setting, format_time, metrics_shown
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.records.reliability import read_reliability
 from fpp_sweep.report.document import Block, Html, Section, Text
-from fpp_sweep.report.html import format_time, safe
+from fpp_sweep.report.html import safe
 from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.report.trial_table import USAGE_NOTE, trial_table
 from fpp_sweep.space.yamlfile import config_text
@@ -37,9 +37,10 @@ def trials_section(info: SweepInfo, records: Sequence[TrialRecord], statistics: 
 
 def _empty_sections(records: Sequence[TrialRecord]) -> Html:
     sections = []
-    for record in records:
+    for record in records:  # the prefix keeps a record of any name apart from the page's other elements
         name = safe(record.name)
-        sections.append(f'<section class="trial" id="{name}" aria-label="{name}" tabindex="-1" hidden></section>')
+        labels = f'id="section-{name}" aria-label="{name}"'
+        sections.append(f'<section class="trial" {labels} tabindex="-1" hidden></section>')
     return Html("\n".join(sections))
 
 

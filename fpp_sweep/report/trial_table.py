@@ -17,8 +17,8 @@ from fpp_sweep.records.front import (
 )
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.records.released_marks import released_mark, released_notes
-from fpp_sweep.report.front_table import remarks, setting_cells, support_text
-from fpp_sweep.report.table import Cell, Column, Row, RowStyle, Table, cells_of, columns_of
+from fpp_sweep.report.front_table import remarks, row_style, setting_cells, support_text
+from fpp_sweep.report.table import Cell, Column, Row, Table, cells_of, columns_of
 
 REASON_LENGTH = 200  # characters
 USAGE_NOTE = (  # above the table
@@ -45,7 +45,7 @@ def trial_table(info: SweepInfo, records: Sequence[TrialRecord], statistics: Swe
             cells.append(Cell(format_result(metric, record.results.get(split), deviation=False)))
         cells += cells_of([remarks(front, record), support_text(statistics, record.name)])
         cells += cells_of([record.state, _minutes(record), format_setting(record.reason or "")[:REASON_LENGTH]])
-        rows.append(Row(cells, style=_style(front, record), trial=record.name))
+        rows.append(Row(cells, style=row_style(front, record), trial=record.name))
     return Table(columns=columns, rows=rows, name="all-trials", notes=released_notes(records))
 
 
@@ -80,11 +80,3 @@ def _minutes(record: TrialRecord) -> str:
     if not record.finished:
         return ""
     return f"{(record.finished - record.started) / 60:.1f}"
-
-
-def _style(front: Front, record: TrialRecord) -> RowStyle:
-    if record.kind == "baseline":
-        return "baseline"
-    if record.name in front.marks:
-        return "best"
-    return ""

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import format_setting, varies
+from fpp_sweep.records.front import format_setting, format_time, varies
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.report import table as report_table
 from fpp_sweep.report.document import Block, Code, Document, Html, Section, Text, paragraphs
-from fpp_sweep.report.html import format_time, picture, safe, write_html
+from fpp_sweep.report.html import picture, safe, write_html
 from fpp_sweep.reproduce.claims import judge_claims
 from fpp_sweep.reproduce.experiment_files import find, shipped
 from fpp_sweep.reproduce.figures import figures_of_page

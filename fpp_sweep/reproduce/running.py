@@ -19,7 +19,7 @@ from fpp_sweep.reproduce.tables import Table, save_experiment, table_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES, read_inside, require_inside, write_json
-from fpp_sweep.spec.messages import note
+from fpp_sweep.spec.messages import note, plural
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.preflight import check_before_ray_start
 from fpp_sweep.sweep.resume import repair_folder, require_same
@@ -120,7 +120,7 @@ def drop_failed(folder: SweepFolder) -> None:
         return
     failed = [record.name for record in folder.trials() if record.state == "failed"]
     if failed:
-        note(f"{len(failed)} trials failed last time; they are tried again")
+        note(f"{plural(len(failed), 'trial')} failed last time; every failed trial is tried again")
         shutil.rmtree(folder.path)
 
 

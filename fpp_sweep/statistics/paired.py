@@ -368,7 +368,9 @@ def compare(samples: SplitSamples, pairs: Sequence[tuple[str, str]], metrics: Se
 def paired_over(samples: SplitSamples) -> str:
     """Return in words which variance the differences of records contain: that of seeds needs several of them."""
     varied = [record for record in samples.records.values() if not record.deterministic]
-    if varied and max(len(record.seeds) for record in varied) == 1:
+    if not varied:
+        return "paired over images"
+    if max(len(record.seeds) for record in varied) == 1:
         return "paired over images, of one seed each"
     return "paired over images and seeds"
 

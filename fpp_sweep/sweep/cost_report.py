@@ -23,15 +23,13 @@ BUSY = 0.9  # share of the time with a core; the machine was busy if the process
 
 
 def config_lines(space: Space, configs: Mapping[str, TrialConfig]) -> Iterator[str]:
-    """Yield the settings that all configs share, and the other settings of the first few."""
+    """Yield the settings that configs share, and the other settings of the first few."""
     flat = {name: relevant(config.flat()) for name, config in configs.items()}
-    values: dict[str, dict[str, Any]] = {}  # key -> its values, by their text
-    for settings in flat.values():
-        for key, value in settings.items():
-            values.setdefault(key, {})[str(value)] = value
-    shared = {key: next(iter(texts.values())) for key, texts in values.items() if len(texts) == 1}
-    yield f"sweep {space.name}: {len(configs)} configs, {space.search.sampler}, on {space.work.model}"
-    yield _filled(f"the same in all: {_settings_text(shared)}", indent="", hanging=4)
+    shared = _shared_settings(list(flat.values()))
+    configs_text = plural(len(configs), "config")
+    yield f"sweep {space.name}: {configs_text}, {space.search.sampler}, on {space.work.model}"
+    if shared:
+        yield _filled(f"the same in all configs that read them: {_settings_text(shared)}", indent="", hanging=4)
     queue = len(space.queue())
     shown = list(flat)[: len(space.baselines()) + min(queue, TRIALS_SHOWN) + 1]
     for name in shown:
@@ -42,6 +40,19 @@ def config_lines(space: Space, configs: Mapping[str, TrialConfig]) -> Iterator[s
         yield _filled(text, indent="  ", hanging=6)
     if len(flat) > len(shown):
         yield f"  ... and {len(flat) - len(shown)} more"
+
+
+def _shared_settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the settings that several configs read, and that have one value in all of these."""
+    values: dict[str, list[Any]] = {}
+    for settings in configs:
+        for key, value in settings.items():
+            values.setdefault(key, []).append(value)
+    shared = {}
+    for key, column in values.items():
+        if len(column) > 1 and len({str(value) for value in column}) == 1:
+            shared[key] = column[0]
+    return shared
 
 
 def _settings_text(settings: Mapping[str, Any]) -> str:
@@ -121,7 +132,8 @@ def final_stage_lines(sweep: ExpectedSweep, costs: Costs) -> Iterator[str]:
     finalists = sweep.space.search.finalists
     if sweep.final_plan is not None:
         seconds = format_seconds(costs.seconds_after_search(sweep))
-        yield f"final stage: {finalists.count} finalists with {finalists.seeds} seeds, and test: {seconds} of this"
+        count = plural(finalists.count, "finalist")
+        yield f"final stage: {count} with {finalists.seeds} seeds, and test: {seconds} of this"
 
 
 def race_lines(sweep: ExpectedSweep, costs: Costs, speeds: Mapping[str, Speed]) -> Iterator[str]:

@@ -128,9 +128,9 @@ def status_block(status: Status, objectives: Sequence[Objective], columns: int) 
 
 
 def _counts(status: Status) -> str:
-    ended = f"{status.ended} trials"
+    ended = plural(status.ended, "trial")
     if status.total is not None:
-        ended = f"{status.ended}/{status.total} trials"
+        ended = f"{status.ended}/{plural(status.total, 'trial')}"
     counts = [ended]
     if status.failed:
         counts.append(f"{status.failed} failed")

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fpp_sweep.records.answer import SweepStatistics
-from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.report.answer_section import answer_sections, settings_table
 from fpp_sweep.report.document import Block, Document, Section, document_to_text
 from fpp_sweep.report.front_table import front_table
+from fpp_sweep.spec.messages import plural
 
 
-def final_table(
-    info: SweepInfo, records: Sequence[TrialRecord], statistics: SweepStatistics, width: int, *, color: bool = False
-) -> str:
+def final_table(info: SweepInfo, statistics: SweepStatistics, width: int, *, color: bool = False) -> str:
     """Return the answer, the front, and the settings of its trials, in lines of at most `width` columns."""
     front = statistics.front
     sections = answer_sections(statistics)
-    count = sum(record.kind == "trial" for record in records)
-    goals = f"by {info.goals} on {info.search_split}"
-    title = f"front of {info.name}: {len(front.members)} of {count} trials, {goals}"
+    finished = plural(len(front.finished), "finished trial")
+    title = f"front of {info.name}: {len(front.members)} of {finished}, by {info.goals} on {info.search_split}"
     settings_title = "Settings of the front"
     if len(front.chosen) > len(front.members):
-        title = f"front of {info.name}: {len(front.members)} of {count} trials, {goals}; then other finalists"
+        title += "; then other finalists"
         settings_title = "Settings of the front and other finalists"
     if front.evaluate_only:
         title = f"trials of {info.name} on {info.search_split}"

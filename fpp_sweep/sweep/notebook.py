@@ -86,6 +86,8 @@ def as_html(folder: SweepFolder) -> str:
     parts = [text_to_html(Text(state_line(folder, info, records)))]
     for note in front_notes(info, statistics.front):
         parts.append(text_to_html(Text(note)))
+    for note in statistics.notes:
+        parts.append(text_to_html(Text(note, "warning")))
     for section in answer_sections(statistics):
         parts.append(blocks_to_html(section.blocks))
     if statistics.front.compared:

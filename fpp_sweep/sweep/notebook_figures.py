@@ -5,7 +5,8 @@ from __future__ import annotations
 from plotly.graph_objects import Figure  # type: ignore[import-untyped]
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.report.page import load_report, sweep_document
+from fpp_sweep.report.page import sweep_document
+from fpp_sweep.report.pages import load_report
 
 
 def figures(folder: SweepFolder) -> dict[str, Figure]:

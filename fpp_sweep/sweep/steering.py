@@ -36,7 +36,7 @@ def stop_trial(sweep: Path, name: str) -> str:
     if record.state in ENDED:
         raise InputError(f"{name} is {record.state}; only a trial that has not ended can be stopped")
     _require_no_reference(folder, record)
-    return _answer(folder, folder.send_command("stop", {"trial": name}))
+    return _answer(folder, folder.send_command("stop", {"trial": record.name}))
 
 
 def _require_no_reference(folder: SweepFolder, record: TrialRecord) -> None:

@@ -40,10 +40,11 @@ def summary_lines(folder: SweepFolder, width: int | None = None, *, resume: bool
     running = [record.name_and_origin for record in records if record.state == "running"]
     if running and state_text(folder, info) == "running":
         yield printable(f"running     {', '.join(running)}")
-    for line in front_notes(info, statistics.front):
+    notes = [f"Note: {note}." for note in statistics.notes]
+    for line in (*front_notes(info, statistics.front), *notes):
         yield from wrap_words(printable(line), width, INDENT)
     if records:
-        yield f"{final_table(info, records, statistics, width)}\n"
+        yield f"{final_table(info, statistics, width)}\n"
     for line in failure_lines(folder, info, records):
         yield printable(line)
     for command in folder.commands():
@@ -94,9 +95,10 @@ def failure_lines(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialR
         if log.is_file():  # a trial that failed before its start has none
             yield f"    traceback   {log}"
         yield f"    repeat      {repeat_command(folder, info, record)}"
-    if len(failed) > FAILURES_SHOWN:
-        show = runnable(command_line("show", [str(folder.path)]))
-        yield f"and {len(failed) - FAILURES_SHOWN} more failed: {show}"
+    further = [record.name for record in failed[FAILURES_SHOWN:]]
+    if further:
+        yield f"and {len(further)} more failed: {', '.join(further)}"
+        yield f"    reason      {runnable(command_line('show', [str(folder.path), further[0]]))}"
 
 
 def work_lines(info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:

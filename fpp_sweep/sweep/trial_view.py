@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 
 from fpp_sweep.cli.terminal import terminal_width
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import format_metric, format_setting, mean_of_shared, orders_remark
+from fpp_sweep.records.front import format_metric, format_setting, format_time, mean_of_shared, orders_remark
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.records.released_marks import released_notes
 from fpp_sweep.records.skipped_images import skipped_lines
@@ -38,7 +37,7 @@ def trial_lines(folder: SweepFolder, name: str, *, every_metric: bool = False) -
     for split in record.results:
         yield ""
         yield split_text(record, split, shown)
-        for line in skipped_lines(folder, name, split):
+        for line in skipped_lines(folder, record.name, split):
             yield printable(line)
     yield printable(f"repeat      {repeat_command(folder, folder.info(), record)}")
 
@@ -61,7 +60,7 @@ def _settings_line(record: TrialRecord) -> str:
 def _state_lines(record: TrialRecord) -> Iterator[str]:
     parts = [f"{record.name}  {record.state}"]
     if record.started:
-        parts.append(f"begun {datetime.fromtimestamp(record.started):%Y-%m-%d %H:%M:%S}")
+        parts.append(f"begun {format_time(record.started)}")
     if record.finished and record.started:
         parts.append(duration(record.finished - record.started))
     parts += [f"attempt {record.attempt}", record.origin, f"config {record.key}"]

@@ -8,7 +8,9 @@ from fpp_sweep import show
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.skipped_images import FILE, read_skipped, skipped_lines, write_skipped
 from fpp_sweep.report.results_file import write_results
+from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.sweep.summary import summary_lines
 from tests.kit.records import build_sweep
 
 IMAGES = [
@@ -36,6 +38,17 @@ def test_images_are_counted_once_for_all_seeds(folder, split_folder):
     write_skipped(split_folder, IMAGES)
     assert read_skipped(folder, TRIAL, "val") == IMAGES
     assert skipped_lines(folder, TRIAL, "val") == ["skipped pets: 2 images, such as a.jpg: truncated"]
+
+
+def test_the_summary_the_page_and_the_answer_count_the_images_of_all_trials(tmp_path):
+    sweep = build_sweep(tmp_path / "sweep", report=False)
+    for name, images in ((TRIAL, IMAGES), ("trial-0002", [{**IMAGES[0], "image": "c.jpg"}])):
+        write_skipped(sweep.artifacts(name) / "val", images)
+    write_report(sweep, pages=True)
+    note = "pets: 3 images left out (work.on_bad_image: skip), such as a.jpg: truncated"
+    for text in ("\n".join(summary_lines(sweep, 200)), (sweep.report / "answer.md").read_text()):
+        assert note in text
+    assert f'<p class="warning">{note}</p>' in (sweep.report / "sweep.html").read_text()
 
 
 def test_a_run_without_skipped_images_removes_the_file_of_an_earlier_run(folder, split_folder):

@@ -135,7 +135,7 @@ def test_thirty_trials_are_enough_for_effects_and_29_are_not():
 @pytest.mark.parametrize(
     ("records", "reason"),
     [
-        ([trial(0)], "1 finished trials"),
+        ([trial(0)], "1 finished trial;"),
         ([trial(number, 70 + number, params={"fpp.gamma2": 0.15}) for number in range(32)], "fewer than two settings"),
         ([trial(number, 70, 5, params={"a": number, "b": -number}) for number in range(32)], "the same accuracy"),
     ],

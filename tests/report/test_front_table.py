@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from fpp_sweep.records.answer import statistics_of_samples
 from fpp_sweep.records.front import front_of
 from fpp_sweep.report.formatting import format_interval
 from fpp_sweep.report.front_table import dataset_table, front_table, setting_cells
 from fpp_sweep.report.table import to_html, to_text
 from fpp_sweep.report.text_layout import text_width
+from fpp_sweep.report.trial_table import trial_table
 from tests.kit.names import PLAIN, TPT
 from tests.kit.records import all_baselines, baseline, searched_trials, sweep_info, trial
 
@@ -45,6 +47,15 @@ def test_a_front_with_many_settings_fits_the_terminal(width):
     assert all(member.name in text for member in front.members)
     assert ("fpp.draws" in text.splitlines()[1]) == (width == 200)
     assert ("not shown: " in text) == (width < 200)
+
+
+def test_only_members_with_marks_stand_out_in_both_tables():
+    info, records = sweep_info(), [trial(0, 72, 5), trial(1, 71, 4.9), trial(2, 70.5, 4.8), trial(3, 65, 3)]
+    statistics = statistics_of_samples(info, front_of(info, records), {})
+    marked = {name for name, marks in statistics.front.marks.items() if marks}
+    assert len(marked) < 4
+    for table in (front_table(info, statistics.front), trial_table(info, records, statistics)):
+        assert {row.trial for row in table.rows if row.style == "best"} == marked
 
 
 def test_settings_and_title_are_optional():

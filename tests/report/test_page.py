@@ -31,6 +31,7 @@ from tests.kit.records import (
     SEARCHED_RANGES,
     WORKER_SECONDS,
     all_baselines,
+    baseline,
     failed,
     searched_trials,
     split_result,
@@ -207,6 +208,18 @@ def test_an_outlier_does_not_stretch_the_axes(tmp_path):
     assert "data-show-all=" not in (near.report / "sweep.html").read_text().partition("<script>")[0]
 
 
+def test_a_trial_outside_the_axes_is_counted_once_for_the_chosen_metric(tmp_path):
+    """An outlying baseline has a marker, a hollow one for the test split, and a line between them."""
+    records = [trial(number, 70 + number / 10, 5 - number / 20) for number in range(20)]
+    far = write_sweep(tmp_path, sweep_info(), [*records, baseline("tpt", 3.0, 60.0), trial(20, 3.0, 4.5)])
+    write_report(far, pages=True)
+    page = (far.report / "sweep.html").read_text()
+    assert '<button type="button" data-show-all="front-0" aria-pressed="false">Show all: 2 more</button>' in page
+    assert '<button type="button" data-show-all="slices" aria-pressed="false">Show all: 1 more</button>' in page
+    choices = plots(far.report)["slice-0"]["choices"]
+    assert (choices["accuracy"]["n_outliers"], choices["ece"].get("n_outliers", 0)) == (1, 0)
+
+
 def test_baselines_differ_in_color_and_marker_and_hollow_markers_show_the_test_split(folder):
     traces = plots(folder)["front-0"]["traces"]
     names = [record.label for record in all_baselines()]
@@ -293,7 +306,7 @@ def test_each_trial_has_a_section_with_its_settings_numbers_diagrams_log_and_fil
     written = write_sweep_with_artifacts(tmp_path)
     page = (written.report / "sweep.html").read_text()
     trials = page_data(written.report)["trials"]
-    assert [name for name in trials if f'<section class="trial" id="{name}"' in page] == list(trials)
+    assert [name for name in trials if f'<section class="trial" id="section-{name}"' in page] == list(trials)
     assert set(trials) == {record.name for record in written.trials()}
     section = trials["trial-0000"]
     assert section["settings"][0] == ["fpp.gamma2", "0.15"]
@@ -349,7 +362,7 @@ def test_intervals_of_the_front_are_inside_the_frame(folder):
 
 def is_in_range(xs, kept):
     """Return, for each kept value and for the last point, if the range of the plot contains it."""
-    trace = {"mode": "markers", "x": xs, "y": [0.0] * len(xs)}
+    trace = {"mode": "markers", "x": xs, "y": [0.0] * len(xs), "customdata": [str(x) for x in xs]}
     low, high = without_outliers(Plot(name="made", traces=[trace]), [(x, 0.0) for x in kept]).zoom["xaxis"]
     return (*(low <= value <= high for value in kept), low <= xs[-1] <= high)
 
@@ -396,6 +409,21 @@ def test_hostile_texts_are_escaped(tmp_path):
     assert "</script><script>document" not in page_without_our_scripts
 
 
+def test_a_record_of_any_name_breaks_no_part_of_the_page_and_is_drawn_as_text(tmp_path):
+    names = ["page-data", "plotly", "front-0", "<b>bold"]
+    records = [trial(number, name=name, test=True) for number, name in enumerate(names)]
+    written = write_sweep(tmp_path, sweep_info(), records)
+    write_report(written, pages=True)
+    page = (written.report / "sweep.html").read_text()
+    for name in ("page-data", "plotly", "front-0"):
+        assert page.count(f'id="{name}"') == 1
+    for plot in plots(written.report).values():
+        for trace in plot["traces"]:
+            assert "%{customdata}" not in trace.get("hovertemplate", "")
+            texts = [text for text in trace.get("text", ()) if isinstance(text, str)]
+            assert "<b>bold" not in " ".join(texts)
+
+
 def test_infeasible_trials_are_drawn_and_failed_ones_have_their_reason(folder):
     front = plots(folder)["front-0"]
     (broken,) = (trace for trace in front["traces"] if trace.get("name") == "break a constraint")
@@ -408,7 +436,7 @@ def test_stopped_and_waiting_trials_are_counted_and_stopped_ones_have_a_reason(t
     written = write_sweep(tmp_path, sweep_info(), [trial(0), stopped, failed(2, None, state="waiting")])
     write_report(written, pages=True)
     page = (written.report / "sweep.html").read_text()
-    assert "1 trials finished, 0 failed, 0 running, 1 stopped, 1 waiting; 1 on the front" in page
+    assert "1 trial finished, 0 failed, 0 running, 1 stopped, 1 waiting; 1 on the front" in page
     assert "lower after 2 of 5 datasets" in page
 
 
@@ -456,7 +484,7 @@ def test_the_page_works_in_a_sandboxed_frame_of_a_browser(tmp_path, scheme):
         frame.get_by_role("link", name="trial-0007").last.press(
             "Enter"
         )  # the frame has no address, because its text was set
-        assert frame.locator("#trial-0007 h3").text_content() == "trial-0007Close"
+        assert frame.locator("#section-trial-0007 h3").text_content() == "trial-0007Close"
         frame.get_by_role("button", name="Close").press("Enter")
         assert not frame.locator("section.trial:visible").count()
         inside = window.frames[1]
@@ -502,7 +530,7 @@ def test_the_label_of_a_diagram_has_the_numbers_of_the_table(tmp_path):
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         window = browser.new_page()
         window.goto(f"{(written.report / 'sweep.html').as_uri()}#trial-0000")
-        diagrams = window.locator("#trial-0000 .diagrams svg")
+        diagrams = window.locator("#section-trial-0000 .diagrams svg")
         diagrams.first.wait_for(timeout=60_000)
         labels = diagrams.evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
         browser.close()
@@ -518,7 +546,7 @@ def test_a_link_opens_a_trial_and_a_selection_applies_to_charts_and_table(tmp_pa
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         window = browser.new_page(viewport={"width": 1280, "height": 900}, accept_downloads=True)
         window.goto(f"{page.as_uri()}#trial-0007")
-        section = window.locator("#trial-0007")
+        section = window.locator("#section-trial-0007")
         section.wait_for(timeout=60_000)
         assert window.locator("section.trial:visible").count() == 1
         with window.expect_download() as download:
@@ -599,7 +627,8 @@ def test_a_reader_changes_plots_and_the_page_of_a_running_sweep_reloads(tmp_path
         window.locator("[data-filter=all-trials]").fill("ece<4")
         window.locator("[data-filter=all-trials]").press("End")  # a key press restarts the time until the reload
         written.write_trial(trial(41, 72.0))
-        write_report(written, pages=True)
+        with written.locked():
+            write_report(written, pages=True)
         window.clock.fast_forward(50_000)
         window.locator("[data-filter=all-trials]").press("End")
         new = window.locator("[data-trial=trial-0041]").first  # the filter hides the row, but it is in the table
@@ -654,7 +683,7 @@ def test_axe_finds_no_violation_on_a_page_with_an_open_trial(tmp_path, scheme, w
         )  # the page's content security policy would refuse axe's script
         window = context.new_page()
         window.goto(f"{page.as_uri()}#trial-0007")
-        window.locator("#trial-0007").wait_for(timeout=60_000)
+        window.locator("#section-trial-0007").wait_for(timeout=60_000)
         window.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true; })")
         window.evaluate("Object.keys(plots).forEach(name => { drawn.add(name); draw(name); })")
         window.locator("#front-0 svg.main-svg").first.wait_for()
@@ -677,9 +706,60 @@ def test_the_page_shows_the_state_of_the_patience_rule(tmp_path, patience, state
     assert (f"{rule}{state}" in page) == (patience is not None)
 
 
+def test_sentences_of_the_page_are_true_of_few_and_of_infeasible_trials(tmp_path):
+    constant = {"fpp.gamma2": 3.0}
+    records = [trial(0, params=constant), trial(1, params=constant), failed(2, params={"fpp.gamma2": 9.0})]
+    one = write_sweep(tmp_path, sweep_info(name="one"), records[:1])
+    two = write_sweep(tmp_path, sweep_info(name="two"), records)
+    for written, is_said in ((one, False), (two, True)):
+        write_report(written, pages=True)
+        page = (written.report / "sweep.html").read_text()
+        assert ("The same in all finished trials: fpp.gamma2 = 3." in page) == is_said
+        assert "The same in all trials" not in page
+    assert "Hollow markers are the same trials on later splits." in page
+    broken = write_page(tmp_path, "all infeasible")
+    page = (broken / "sweep.html").read_text()
+    assert "No trial that finished keeps all constraints." in page
+    assert "No trial is complete." not in page
+    assert "2 trials finished, 0 failed, 0 running; 0 on the front, 2 with a broken constraint." in page
+
+
+def test_the_explanation_of_a_curve_says_how_many_trials_its_model_uses(folder):
+    assert "a Gaussian process of at most 150 finished trials" in (folder / "sweep.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+def test_a_table_of_one_trial_can_be_filtered_and_saved_and_a_variant_has_its_own_outliers(tmp_path):
+    playwright = pytest.importorskip("playwright.sync_api")
+    single = write_page(tmp_path, "one trial") / "sweep.html"
+    records = [trial(number, 70 + number / 10, 5 - number / 20) for number in range(20)]
+    far = write_sweep(tmp_path, sweep_info(name="far"), [*records, trial(20, 3.0, 4.5, name="page-data")])
+    write_report(far, pages=True)
+    errors = []
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        window = browser.new_page()
+        window.on("pageerror", lambda error: errors.append(error))
+        window.goto(single.as_uri())
+        window.get_by_role("button", name="Download CSV").wait_for(timeout=20_000)
+        window.locator("[data-filter=all-trials]").fill("accuracy>99")
+        window.get_by_text("0 of 1", exact=True).wait_for(timeout=20_000)
+        window.goto(f"{(far.report / 'sweep.html').as_uri()}#page-data")
+        window.locator("#section-page-data h3").wait_for(timeout=60_000)
+        button = window.locator("[data-show-all=slices]")
+        assert button.text_content() == "Show all: 1 more"
+        window.locator("#slice-0").scroll_into_view_if_needed()
+        window.wait_for_function("document.getElementById('slice-0').data", timeout=20_000)
+        window.locator("[data-choice=slices]").select_option("ece")
+        button.wait_for(state="hidden", timeout=20_000)
+        browser.close()
+    assert errors == []
+
+
 def test_the_page_of_a_sweep_without_a_finished_trial_says_so(tmp_path):
     folder = write_sweep(tmp_path / "sweep", sweep_info(), [])
     write_report(folder, pages=True)
-    assert "No trial has finished yet." in (folder.report / "sweep.html").read_text()
+    assert "No trial is complete." in (folder.report / "sweep.html").read_text()
     (plot,) = front_plots(folder.info(), statistics_of(folder, folder.info(), []))
-    assert plot.placeholder == "No trial has finished yet."
+    assert plot.placeholder == "No trial is complete."

@@ -1,8 +1,12 @@
 """The provenance of a sweep on its page: ranges, computation, commands and versions."""
 
+import pytest
+
 from fpp_sweep.records.front import front_of
+from fpp_sweep.report.html import blocks_to_html
 from fpp_sweep.report.provenance import provenance_section
-from tests.kit.records import sweep_info, trial, write_sweep
+from fpp_sweep.spec.messages import runnable
+from tests.kit.records import all_baselines, sweep_info, trial, write_sweep
 
 
 def test_the_provenance_has_the_searched_ranges_and_the_commands(tmp_path):
@@ -18,3 +22,13 @@ def test_the_provenance_has_the_searched_ranges_and_the_commands(tmp_path):
     ]
     without_ranges = provenance_section(folder, sweep_info(space={}), front_of(info, []))
     assert [block.title for block in without_ranges.blocks] == titles[1:]
+
+
+@pytest.mark.parametrize(("baselines", "corner"), [(all_baselines(), "worst baseline"), ([], "median trial")])
+def test_the_commands_name_the_folder_and_the_knee_its_corner(tmp_path, baselines, corner):
+    info = sweep_info()
+    folder = write_sweep(tmp_path, info, [trial(0), *baselines])
+    text = blocks_to_html([provenance_section(folder, info, front_of(info, folder.trials()))])
+    assert f"<pre>{runnable(f'fpp-sweep show {folder.path}')}</pre>" in text
+    assert f"<pre>{runnable(f'fpp-sweep show {folder.path} --page')}</pre>" in text
+    assert f"between its values and those of the {corner}, each" in text

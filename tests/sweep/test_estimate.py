@@ -92,6 +92,15 @@ def test_settings_that_no_method_reads_are_not_shown(space):
     assert f"baseline-{TPT}: method={TPT}, prompt=a photo of a" in text
 
 
+def test_settings_of_one_config_alone_stand_in_its_line(space):
+    first, second = expected_configs(space)["trial-0000"], expected_configs(space)[f"baseline-{PLAIN}"]
+    _, shared, *lines = config_lines(space, {"trial-0000": first, "baseline-0": second})
+    assert shared.startswith("the same in all configs that read them: ")
+    assert "fpp.steps" not in shared
+    assert "fpp.steps=3" in "".join(lines)
+    assert not any("the same" in line for line in config_lines(space, {"trial-0000": first}))
+
+
 @pytest.mark.parametrize(("trials", "count"), [(3, 3), (100, 4)])
 def test_a_grid_has_no_more_trials_than_points_and_budget(trials, count):
     text = named("grid: [{method: [tpt, ctpt, otpt, zero_shot]}]\nsearch: {sampler: grid}\nwork: {baselines: []}")

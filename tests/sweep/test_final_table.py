@@ -27,7 +27,7 @@ from tests.kit.records import (
 def table_without_statistics(records, width=100, info=None):
     """Return the terminal's table of records that have no block statistics."""
     info = info or sweep_info()
-    return final_table(info, records, statistics_of_samples(info, front_of(info, records), {}), width)
+    return final_table(info, statistics_of_samples(info, front_of(info, records), {}), width)
 
 
 def test_the_table_has_the_front_and_the_baselines_on_every_split():
@@ -40,7 +40,8 @@ def test_the_table_has_the_front_and_the_baselines_on_every_split():
     records = [*all_baselines(), *trials]
     lines = table_without_statistics(records).splitlines()
     lines = lines[lines.index("") + 1 :]
-    assert lines[0] == "front of perturb-20261120-185232: 2 of 3 trials, by accuracy (max) and ece (min) on val"
+    goals = "by accuracy (max) and ece (min) on val"
+    assert lines[0] == f"front of perturb-20261120-185232: 2 of 3 finished trials, {goals}"
     assert re.search(r"-+ val -+  -+ test -+", lines[1])
     marks = {name: ", ".join(texts) for name, texts in front_of(sweep_info(), records).marks.items()}
     assert lines[3].split()[:3] == ["trial-0001", "72.00±0.31", "6.00±0.12"]
@@ -60,7 +61,7 @@ def test_finalists_that_are_not_on_the_front_are_named_in_the_title():
     records = [*all_baselines(), trial(0, 72.0, 4.0), finalist, trial(2, 60, 9)]
     lines = table_without_statistics(records, width=140).splitlines()
     (title,) = [line for line in lines if line.startswith("front of")]
-    assert title.startswith("front of perturb-20261120-185232: 1 of 3 trials, ")
+    assert title.startswith("front of perturb-20261120-185232: 1 of 3 finished trials, ")
     assert title.endswith(" on val; then other finalists")
     assert [line.split()[0] for line in lines if line.startswith("trial-")][:2] == ["trial-0000", "trial-0001"]
 
@@ -69,7 +70,7 @@ def test_the_settings_of_finalists_are_shown_once_with_the_answer(tmp_path):
     sides = {PLAIN: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05)}
     folder = write_measured_sweep(tmp_path / "sweep", World(300), sides, ("val", FINAL))
     info, records = folder.info(), folder.trials()
-    table = final_table(info, records, statistics_of(folder, info, records), 100)
+    table = final_table(info, statistics_of(folder, info, records), 100)
     assert "Settings of the finalists" in table
     assert "Settings of the front" not in table
 
@@ -95,7 +96,7 @@ def test_the_table_fits_the_terminal_and_shows_every_setting(width):
 
 @pytest.mark.parametrize("records", [[], [failed(0)]])
 def test_a_sweep_without_results_has_an_empty_front(records):
-    assert f"0 of {len(records)} trials" in table_without_statistics(records)
+    assert "0 of 0 finished trials" in table_without_statistics(records)
 
 
 def test_a_sweep_with_baselines_alone_has_a_table():

@@ -71,7 +71,10 @@ def test_failures_have_cause_traceback_and_command_and_more_than_three_are_count
     lines = list(failure_lines(folder, folder.info(), records))
     assert "traceback" not in lines[3]  # a trial that failed before its start has no log
     assert lines[:2] == [f"trial-0000 failed: {reason}", f"    traceback   {folder.artifacts('trial-0000')}/log.txt"]
-    assert lines[-1] == f"and 2 more failed: {runnable(f'fpp-sweep show {folder.path}')}"
+    assert lines[-2:] == [
+        "and 2 more failed: trial-0003, trial-0004",
+        f"    reason      {runnable(f'fpp-sweep show {folder.path} trial-0003')}",
+    ]
     command = lines[2].removeprefix("    repeat      ")
     assert command.startswith(runnable(f"fpp-sweep evaluate --config {folder.trial_file('trial-0000')} "))
     assert command.endswith(

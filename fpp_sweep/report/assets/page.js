@@ -31,9 +31,8 @@ for (const table of document.querySelectorAll("table:not([data-fixed-order])")) 
   const body = table.tBodies[0];
   const rows = [...body.rows];
   const heads = [...[...table.tHead.rows].at(-1).cells];
-  if (rows.length < 2) continue;
   const names = heads.map(head => head.textContent.trim().toLowerCase());
-  heads.forEach((head, column) => makeSortable(head, () => sort(body, rows, heads, column)));
+  if (rows.length > 1) heads.forEach((head, column) => makeSortable(head, () => sort(body, rows, heads, column)));
   const input = table.id && document.querySelector(`input[data-filter="${table.id}"]`);
   if (!input) continue;
   const output = document.querySelector(`output[for="${table.id}"]`);

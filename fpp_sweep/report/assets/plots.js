@@ -6,7 +6,7 @@ const TYPING_PAUSE = 300;  // milliseconds
 const drawn = new Set();  // names of the plots that have been drawn
 const canDrag = !window.matchMedia("(pointer: coarse)").matches;  // a finger scrolls the page instead
 const drawing = new Set();  // names of the plots that are being drawn again, which removes the box on them
-let plots = {};  // by name: {traces, layout, zoom, choices, group}
+let plots = {};  // by name: {traces, layout, zoom, n_outliers, choices, group}
 
 function draw(name) {
   const plot = plots[name];
@@ -15,6 +15,8 @@ function draw(name) {
   const showAll = document.querySelector(`[data-show-all="${plot.group}"]`);
   const choice = plot.choices[select?.value ?? Object.keys(plot.choices)[0]] ?? {};
   const zoom = showAll?.ariaPressed === "true" ? {} : choice.zoom ?? plot.zoom;
+  const nOutliers = choice.n_outliers ?? plot.n_outliers;
+  if (showAll) Object.assign(showAll, {textContent: `Show all: ${nOutliers} more`, hidden: !nOutliers});
   const layout = merged(plot.layout, choice.layout);
   for (const [axis, range] of Object.entries(zoom)) layout[axis] = {...layout[axis], range};
   const traces = plot.traces.map((trace, index) => withMarks(merged(trace, choice.traces?.[index])));

@@ -40,8 +40,12 @@ function hasAddress() {
   return location.protocol !== "about:";
 }
 
+function sectionOf(name) {
+  return document.getElementById(`section-${name}`);
+}
+
 function openTrial(name) {
-  const section = document.getElementById(name);
+  const section = sectionOf(name);
   if (!trials[name] || !section) return;
   for (const other of document.querySelectorAll("section.trial:not([hidden])"))
     if (other !== section) other.hidden = true;
@@ -54,7 +58,7 @@ function openTrial(name) {
 function contentsOf(name, trial) {
   const close = make("button", {type: "button"}, "Close");
   close.addEventListener("click", () => {
-    document.getElementById(name).hidden = true;
+    sectionOf(name).hidden = true;
     document.getElementById("trials").scrollIntoView();
   });
   return [
