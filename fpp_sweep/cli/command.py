@@ -7,7 +7,7 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import SCRIPT, keep_output_printable, printable
@@ -20,6 +20,18 @@ LIST_WORDS = "--completion-words"  # a flag of every command, for the completion
 
 class Parser(argparse.ArgumentParser):
     """An argument parser that reports wrong arguments like all other bad input: in one line, with exit status 2."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse words of which none is empty, as a shell's variable without a value is."""
+        previous = ""
+        for word in typed_words(args):
+            where = previous if previous.startswith("--") else "a word of the command"
+            if word.startswith("--") and word.endswith("="):
+                where, word = word[:-1], ""
+            if not word:
+                raise InputError(f"{where}: is empty; give a value or leave it out")
+            previous = word
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; --help lists the options")

@@ -133,6 +133,17 @@ def _to_list(value: Any) -> Any:
     return value
 
 
+def _to_none(value: Any) -> Any:
+    """Return the word `none` as no value: null takes a key out, which then has its default."""
+    if value == "none":
+        return None
+    return value
+
+
+def _max_failures_schema() -> dict[str, Any]:
+    return {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_WHOLE}, {"enum": ["none", None]}]}
+
+
 def _sweeps_schema() -> dict[str, Any]:
     name = {"type": "string", "pattern": r"\S"}
     return {"anyOf": [name, {"type": "array", "items": name, "uniqueItems": True}]}
@@ -147,6 +158,7 @@ Split = Literal["train", "val", "test"]
 Text = Annotated[str, Convert(_check_text, lambda: {"type": "string", "pattern": r"\S"})]
 Sweeps = Annotated[tuple[Text, ...], Items(), Convert(_to_list, _sweeps_schema)]
 Positive = Annotated[int, Limits(ge=1, le=MAX_WHOLE)]
+MaxFailures = Annotated[Positive | None, Convert(_to_none, _max_failures_schema)]
 Seed = Annotated[int, Limits(ge=0, le=MAX_WHOLE)]
 Processes = Annotated[int, Limits(ge=1, le=MAX_PROCESSES)]
 NotNegative = Annotated[float, Limits(ge=0, le=MAX_NUMBER)]
@@ -201,7 +213,7 @@ class Search:
     evaluate_only: bool = False  # report every trial on `split`; choose none, run none on the test split
     include_published: bool = True  # True: the code's and the paper's settings are tried first
     from_: Sweeps = ()  # sweeps whose fronts are tried first
-    max_failures: Positive | None = 5  # failed trials in a row that stop the sweep; none: never
+    max_failures: MaxFailures = 5  # failed trials in a row that stop the sweep; none: never
     patience: Positive | None = None  # finished trials in which hypervolume must grow by 1 %, after as many
     race: Race | None = None  # none: every trial runs to its end
     finalists: Finalists = field(default_factory=Finalists)
