@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.writing import write_report
-from fpp_sweep.sweep.child_process import end_with_parent
+from fpp_sweep.sweep.child_process import child_environment, end_with_parent
 
 if TYPE_CHECKING:
     from fpp_sweep.records.answer import SweepStatistics
@@ -34,7 +34,7 @@ class PageProcess:
         """Write the report with its page; return the statistics that tables need, or None if it was stopped."""
         words = [sys.executable, "-m", "fpp_sweep.sweep.page_process", str(self._path)]
         self._process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            words, env=child_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         if self._is_stopped:
             self._process.kill()
