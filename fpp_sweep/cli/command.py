@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import io
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -105,6 +107,7 @@ def program_name(module: str, typed: str) -> str:
 def run(main: Callable[[], None]) -> NoReturn:
     """Run a command's main function and exit with its status; a bug still shows its traceback."""
     set_thread_defaults()
+    open_streams()
     keep_output_printable()
     try:
         main()
@@ -123,6 +126,16 @@ def run(main: Callable[[], None]) -> NoReturn:
         print(f"error: {message}", file=sys.stderr)
         sys.exit(1)
     sys.exit(0)
+
+
+def open_streams() -> None:
+    """Open the streams that the shell has closed (`>&-`), to the null device; let all encodings print all text."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - it is open until the process ends
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def end_children() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Annotated, Any, Literal, TypeVar
 
+from fpp_sweep.space.metric_names import check_metric
 from fpp_sweep.space.validation import (
     COMPUTED_DEFAULT,
     MAX_NUMBER,
@@ -101,10 +102,10 @@ def _posthoc_names() -> list[str]:
     return [NO_MAP, *catalogue.POSTHOC]
 
 
-def _check_metrics(value: Any) -> Any:
+def _check_margins(value: Any) -> Any:
     for name in as_mapping(value):
         with at_key(name):
-            catalogue.metric(name)
+            check_metric(name)
     return value
 
 
@@ -218,7 +219,7 @@ class Search:
     race: Race | None = None  # none: every trial runs to its end
     finalists: Finalists = field(default_factory=Finalists)
     # by metric, or metric of a dataset: a loss that does not count
-    margin: Annotated[Mapping[str, NotNegative], Convert(_check_metrics)] = field(default_factory=dict)
+    margin: Annotated[Mapping[str, NotNegative], Convert(_check_margins)] = field(default_factory=dict)
     floor: Above0 = DEFAULT_FLOOR  # points of accuracy below zero_shot without marks
     notify: Text | None = None  # a command that gets a new front, failures and the end
 

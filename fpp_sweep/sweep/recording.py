@@ -13,7 +13,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.search.racing import savings
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec.errors import MachineError
+from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.sweep.api import InterruptedSweep
 
 if TYPE_CHECKING:  # imports Ray, which a sweep in one process does without
@@ -86,7 +86,7 @@ def recording_end(recorder: SweepRecorder) -> Iterator[None]:
         yield
     except BaseException as error:
         recorder.record_interrupted_trials()
-        with suppress(OSError):  # as far as the disk allows
+        with suppress(OSError, InputError):  # as far as the disk allows, and unless there is no record yet
             recorder.record_end("interrupted")
         if isinstance(error, KeyboardInterrupt):
             raise InterruptedSweep from None
