@@ -17,6 +17,7 @@ from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import files_inside
 from fpp_sweep.spec.names import label_of
+from fpp_sweep.sweep.folders import require_writable
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -31,6 +32,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     sweeps = [sweep]
     if are_sweeps:
         sweeps += [find_sweep(word) for word in other_names]
+    if args.target and not are_sweeps:
+        raise InputError("--target: compares sweeps, and these are trials; leave it out")
+    if args.split and are_sweeps:
+        raise InputError("--split: compares trials of one sweep, and these are sweeps; leave it out")
+    if args.out:
+        require_writable(args.out)
     from fpp_sweep.report import comparison_files  # loads numpy, which --help does without
 
     if are_sweeps:

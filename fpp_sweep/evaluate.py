@@ -47,9 +47,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     trials = options.add_argument_group("trials")
     default = f"{catalogue.PLAIN} {catalogue.DEFAULT}, or that of --config"
     methods = f"{', '.join(catalogue.listed_methods())}; more: docs/methods.md; default: {default}"
-    trials.add_argument("--method", nargs="+", metavar="NAME", help=methods)
+    trials.add_argument("--method", nargs="+", action="extend", metavar="NAME", help=methods)
     prompts = "fpp, words, or a prompt file of ours, of CoOp or of MaPLe; default: the anchor prompt and fpp"
-    trials.add_argument("--prompt", nargs="+", metavar="PROMPT", help=prompts)
+    trials.add_argument("--prompt", nargs="+", action="extend", metavar="PROMPT", help=prompts)
     trials.add_argument("--anchor-prompt", metavar="PROMPT", help="words or a prompt file that FPP stays aligned with")
     config = "settings from a file, such as report/best/knee.yaml of a sweep"
     trials.add_argument("--config", type=Path, metavar="YAML", help=config)

@@ -62,7 +62,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     resume = "continue the last sweep of this space, or the one of --name"
     resuming.add_argument("--resume", action="store_true", help=resume)
     continue_trials = "with --resume: run trials that were stopped early to their end"
-    resuming.add_argument("--continue-trials", nargs="+", default=[], metavar="TRIAL", help=continue_trials)
+    resuming.add_argument(
+        "--continue-trials", nargs="+", action="extend", default=[], metavar="TRIAL", help=continue_trials
+    )
     dry_run = options.add_argument_group("dry run")
     shows = "show the resolved configs, the tasks and an estimate of the cost; run nothing"
     dry_run.add_argument("--dry-run", action="store_true", help=shows)

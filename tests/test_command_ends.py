@@ -1,6 +1,9 @@
 """The end of a command: status, last line, and the processes that it started."""
 
 import multiprocessing
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -34,3 +37,19 @@ def test_processes_that_read_images_are_killed():
     end_children()
     process.join()
     assert process.exitcode == -9
+
+
+STREAMS = "import sys; from fpp_sweep.cli.command import run; run(lambda: sys.{}.isatty())"
+
+
+@pytest.mark.parametrize(("stream", "closed"), [("stdin", "<&-"), ("stdout", ">&-"), ("stderr", "2>&-")])
+def test_a_stream_that_the_shell_has_closed_is_the_null_device(stream, closed):
+    line = f"{sys.executable} -c '{STREAMS.format(stream)}' {closed}"
+    assert subprocess.run(line, shell=True, capture_output=True).returncode == 0
+
+
+def test_an_encoding_without_a_character_shows_its_number(tmp_path):
+    code = "from fpp_sweep.cli.command import run; run(lambda: print('caf\\xe9 \\U0001f600'))"
+    env = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("caf\\xe9 \\U0001f600\n", "")

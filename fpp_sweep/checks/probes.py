@@ -223,6 +223,6 @@ def gpus() -> dict[str, Any]:
     environment = dict(os.environ)
     environment.pop("CUDA_VISIBLE_DEVICES", None)
     outputs = []
-    for command in (LIST_GPUS, [sys.executable, "-c", COUNT_GPUS]):
+    for command in (LIST_GPUS, [sys.executable, "-P", "-c", COUNT_GPUS]):
         outputs.append(subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout)
     return {"listed": outputs[0].splitlines(), "torch": int(outputs[1])}

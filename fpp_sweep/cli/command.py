@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import io
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import SCRIPT, keep_output_printable, printable
@@ -20,6 +22,18 @@ LIST_WORDS = "--completion-words"  # a flag of every command, for the completion
 
 class Parser(argparse.ArgumentParser):
     """An argument parser that reports wrong arguments like all other bad input: in one line, with exit status 2."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse words of which none is empty, as a shell's variable without a value is."""
+        previous = ""
+        for word in typed_words(args):
+            where = previous if previous.startswith("--") else "a word of the command"
+            if word.startswith("--") and word.endswith("="):
+                where, word = word[:-1], ""
+            if not word:
+                raise InputError(f"{where}: is empty; give a value or leave it out")
+            previous = word
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; --help lists the options")
@@ -93,6 +107,7 @@ def program_name(module: str, typed: str) -> str:
 def run(main: Callable[[], None]) -> NoReturn:
     """Run a command's main function and exit with its status; a bug still shows its traceback."""
     set_thread_defaults()
+    open_streams()
     keep_output_printable()
     try:
         main()
@@ -111,6 +126,16 @@ def run(main: Callable[[], None]) -> NoReturn:
         print(f"error: {message}", file=sys.stderr)
         sys.exit(1)
     sys.exit(0)
+
+
+def open_streams() -> None:
+    """Open the streams that the shell has closed (`>&-`), to the null device; let all encodings print all text."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - it is open until the process ends
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def end_children() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from fpp_sweep.cli.command import Parser
 from fpp_sweep.spec.config import EMBEDDED_LIMIT
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.names import listed_names
 
 DATA = "model and data"
 SETTINGS = "settings"
@@ -29,8 +30,7 @@ class Flag:
     metavar: str = ""  # a flag without one is a switch
     key: str = ""  # key of a space: the flag is short for `--set KEY=VALUE`
     is_text: bool = False  # the value is text, even if YAML would read a number or a list
-    several: bool = False  # takes more than one value
-    extends: bool = False  # may be given again, which adds to the values
+    several: bool = False  # takes more than one value, and may be given again, which adds to the values
     type: Callable[[str], Any] | None = None
     default: Any = None
 
@@ -75,14 +75,12 @@ FLAGS: dict[str, Flag] = {
     "--set": Flag(
         group=SETTINGS,
         several=True,
-        extends=True,
         metavar="KEY=VALUE",
         help="a setting of the trials, such as fpp.gamma2=0.3, or a key of the space, such as search.trials=8",
     ),
     "--plugin": Flag(
         group=SETTINGS,
         several=True,
-        extends=True,
         type=Path,
         metavar="FILE",
         help="your own methods, penalties, metrics and samplers (docs/plugins.md)",
@@ -138,9 +136,9 @@ def _argparse_options(flag: Flag) -> dict[str, Any]:
     if flag.type is not None:
         options["type"] = flag.type
     if flag.several:
-        options["nargs"] = "+"
-    if flag.extends:
-        options |= {"action": "extend", "default": []}
+        options |= {"nargs": "+", "action": "extend"}
+    if flag.several and not flag.key:
+        options["default"] = []
     return options
 
 
@@ -157,8 +155,6 @@ def _flag_assignments(args: argparse.Namespace) -> dict[str, str]:
         if not flag.key or value is None:
             continue
         values = value if flag.several else [value]
-        if "" in values:
-            raise InputError(f"{name}: is empty; give a value or leave the flag out")
         assignments[f"{flag.key}={_as_yaml(flag, values)}"] = f"{name} {' '.join(values)}"
     return assignments
 
@@ -166,8 +162,7 @@ def _flag_assignments(args: argparse.Namespace) -> dict[str, str]:
 def _as_yaml(flag: Flag, values: list[str]) -> str:
     """Return values as they stand in a space file."""
     if flag.is_text and flag.several:
-        names = ",".join(values).split(",")
-        return json.dumps(names)  # JSON is YAML
+        return json.dumps(listed_names(values))  # JSON is YAML
     if flag.is_text:
         return json.dumps(values[0])
     if flag.several:
@@ -183,7 +178,7 @@ def flags_in_errors(args: argparse.Namespace) -> Iterator[None]:
     except InputError as error:
         message = str(error)
         for assignment, typed in _flag_assignments(args).items():
-            prefix = f"--set {assignment}: "
+            prefix = f"--set {assignment}:"
             if message.startswith(prefix):
-                raise InputError(f"{typed}: {message.removeprefix(prefix)}") from error
+                raise InputError(f"{typed}:{message.removeprefix(prefix)}") from error
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from fpp_sweep.spec.errors import InputError, unknown
@@ -39,7 +40,7 @@ def find_folder(word: str) -> Path:
 
 
 def is_sweep(path: Path) -> bool:
-    return any((path / name).is_file() for name in SWEEP_FILES)
+    return any(os.path.isfile(path / name) for name in SWEEP_FILES)
 
 
 def is_sweep_or_path(word: str) -> bool:
@@ -48,13 +49,15 @@ def is_sweep_or_path(word: str) -> bool:
 
 
 def is_reproduction(path: Path) -> bool:
-    return (path / REPRODUCTION_FILE).is_file()
+    return os.path.isfile(path / REPRODUCTION_FILE)
 
 
 def sweeps_below(root: Path) -> list[Path]:
     """Return the folders of the sweeps directly below a folder, by name."""
+    if not os.path.isdir(root):  # a word that is too long for a path, for example
+        return []
     return sorted({path.parent for path in root.glob(f"*/{SWEEP_FILES[0]}*")})
 
 
 def _is_path(word: str) -> bool:
-    return "/" in word or Path(word).exists()
+    return "/" in word or os.path.exists(word)

@@ -12,6 +12,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.messages import command_line, runnable
+from fpp_sweep.spec.names import listed_names
 
 SPLITS = ("train", "val", "test")
 FLAGS = {"data_root": "--data-root", "dataset_file": "--dataset-file", "limit": "--limit"}  # by key of `work`
@@ -75,8 +76,7 @@ def with_folders(names: Iterable[str], requested: Iterable[str]) -> list[str]:
     >>> with_folders(["mine", "dtd"], ["fine_grained", "mine=photos"])
     ['mine=photos', 'dtd']
     """
-    words = ",".join(requested).split(",")
-    folders = {word.partition("=")[0].strip(): word.strip() for word in words if "=" in word}
+    folders = {word.partition("=")[0].strip(): word for word in listed_names(requested) if "=" in word}
     return [folders.get(name, name) for name in names]
 
 

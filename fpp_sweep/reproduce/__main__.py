@@ -50,13 +50,17 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("fpp_sweep.reproduce", __doc__ or "", usage="--table NAME ... [options]")
     tables = options.add_argument_group("tables")
     table = "tables and figures by name, `all`, or a YAML file of your own"
-    tables.add_argument("--table", nargs="+", default=[], metavar="NAME", help=table)
+    tables.add_argument("--table", nargs="+", action="extend", default=[], metavar="NAME", help=table)
     tables.add_argument("--list", action="store_true", help="list tables and figures, each with its question")
-    tables.add_argument("--methods", nargs="+", default=[], metavar="ROW", help="run only these rows of the tables")
+    tables.add_argument(
+        "--methods", nargs="+", action="extend", default=[], metavar="ROW", help="run only these rows of the tables"
+    )
     tables.add_argument("--coop", metavar="FILE", help="a CoOp checkpoint, for the tables that start from one")
     tables.add_argument("--maple", metavar="FILE", help="a MaPLe checkpoint, likewise")
     precisions = "of every row; default: released and float32 for the paper's model, else that of the table"
-    tables.add_argument("--precision", nargs="+", default=[], choices=get_args(Precision), help=precisions)
+    tables.add_argument(
+        "--precision", nargs="+", action="extend", default=[], choices=get_args(Precision), help=precisions
+    )
     missing = "run on the datasets that are there, and say in every table which are missing"
     tables.add_argument("--allow-missing", action="store_true", help=missing)
     shows = "show the configs, what tables share, and an estimate of the cost; run nothing"

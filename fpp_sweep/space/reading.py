@@ -128,6 +128,8 @@ def _override(root: Node, assignment: str) -> None:
     if not equals or not path:
         raise InputError(f"--set {assignment!r}: expected key=value, such as fpp.gamma2=0.3 or search.trials=20")
     where = f"--set {assignment}"
+    if not value.strip():
+        raise InputError(f"{where}: has no value; give one, or null, which takes {path} out")
     if path in settings():
         _require_outside_grid(root, path, where)
         _remove_param(root, path)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Annotated, Any, Literal, TypeVar
 
+from fpp_sweep.space.metric_names import check_metric
 from fpp_sweep.space.validation import (
     COMPUTED_DEFAULT,
     MAX_NUMBER,
@@ -101,10 +102,10 @@ def _posthoc_names() -> list[str]:
     return [NO_MAP, *catalogue.POSTHOC]
 
 
-def _check_metrics(value: Any) -> Any:
+def _check_margins(value: Any) -> Any:
     for name in as_mapping(value):
         with at_key(name):
-            catalogue.metric(name)
+            check_metric(name)
     return value
 
 
@@ -133,6 +134,17 @@ def _to_list(value: Any) -> Any:
     return value
 
 
+def _to_none(value: Any) -> Any:
+    """Return the word `none` as no value: null takes a key out, which then has its default."""
+    if value == "none":
+        return None
+    return value
+
+
+def _max_failures_schema() -> dict[str, Any]:
+    return {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_WHOLE}, {"enum": ["none", None]}]}
+
+
 def _sweeps_schema() -> dict[str, Any]:
     name = {"type": "string", "pattern": r"\S"}
     return {"anyOf": [name, {"type": "array", "items": name, "uniqueItems": True}]}
@@ -147,6 +159,7 @@ Split = Literal["train", "val", "test"]
 Text = Annotated[str, Convert(_check_text, lambda: {"type": "string", "pattern": r"\S"})]
 Sweeps = Annotated[tuple[Text, ...], Items(), Convert(_to_list, _sweeps_schema)]
 Positive = Annotated[int, Limits(ge=1, le=MAX_WHOLE)]
+MaxFailures = Annotated[Positive | None, Convert(_to_none, _max_failures_schema)]
 Seed = Annotated[int, Limits(ge=0, le=MAX_WHOLE)]
 Processes = Annotated[int, Limits(ge=1, le=MAX_PROCESSES)]
 NotNegative = Annotated[float, Limits(ge=0, le=MAX_NUMBER)]
@@ -201,12 +214,12 @@ class Search:
     evaluate_only: bool = False  # report every trial on `split`; choose none, run none on the test split
     include_published: bool = True  # True: the code's and the paper's settings are tried first
     from_: Sweeps = ()  # sweeps whose fronts are tried first
-    max_failures: Positive | None = 5  # failed trials in a row that stop the sweep; none: never
+    max_failures: MaxFailures = 5  # failed trials in a row that stop the sweep; none: never
     patience: Positive | None = None  # finished trials in which hypervolume must grow by 1 %, after as many
     race: Race | None = None  # none: every trial runs to its end
     finalists: Finalists = field(default_factory=Finalists)
     # by metric, or metric of a dataset: a loss that does not count
-    margin: Annotated[Mapping[str, NotNegative], Convert(_check_metrics)] = field(default_factory=dict)
+    margin: Annotated[Mapping[str, NotNegative], Convert(_check_margins)] = field(default_factory=dict)
     floor: Above0 = DEFAULT_FLOOR  # points of accuracy below zero_shot without marks
     notify: Text | None = None  # a command that gets a new front, failures and the end
 

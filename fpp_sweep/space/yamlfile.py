@@ -19,9 +19,6 @@ from fpp_sweep.space.validation import MAX_DEPTH, as_list, as_mapping
 from fpp_sweep.spec.errors import InputError, similar_names, unknown
 from fpp_sweep.spec.files import read_at_most
 
-# libyaml's dumper where PyYAML has it: a page has the settings of every trial, and the other dumper is slow
-_FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-
 _INT = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _WORDS: dict[str, Any] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
@@ -194,7 +191,7 @@ def config_text(config: Mapping[str, Any]) -> str:
     """
     document = {"config": dict(config)}
     try:
-        return yaml.dump(document, Dumper=_FAST_DUMPER, sort_keys=False, allow_unicode=True)
+        return yaml.dump(document, Dumper=_FastDumper, sort_keys=False, allow_unicode=True)
     except UnicodeEncodeError:  # half of a character, which libyaml does not escape
         return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
@@ -250,6 +247,11 @@ def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 
 _Dumper.add_representer(str, _text)
 
+# libyaml's dumper where PyYAML has it: a page has the settings of every trial, and the other dumper is slow
+_FastDumper: Any = type("_FastDumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
+# text that only YAML 1.2 reads as a number, such as 1e3, is quoted
+_FastDumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(rf"(?:{_FLOAT.pattern})$"), None)
+
 for _tag, _pattern in (
     ("tag:yaml.org,2002:null", "~?|null|Null|NULL"),
     ("tag:yaml.org,2002:bool", "true|True|TRUE|false|False|FALSE"),
@@ -282,7 +284,7 @@ def _entries(tree: yaml.MappingNode, file: str, path: str) -> dict[str, Node]:
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode):
             raise InputError(f"{file}:{line}: a key must be a word, not a {key.id}")
-        name = key.value
+        name = _whole_characters(key.value)
         if name in entries:
             first = entries[name].where.rpartition(":")[2]
             raise InputError(f"{file}:{line}: key {join(path, name)!r} comes twice, first in line {first}")
@@ -290,9 +292,16 @@ def _entries(tree: yaml.MappingNode, file: str, path: str) -> dict[str, Node]:
     return entries
 
 
+def _whole_characters(text: str) -> str:
+    """Return text in which each pair of halves is one character: JSON, which is YAML, escapes some characters so."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
+
 def _scalar(tree: yaml.ScalarNode) -> Any:
     """Return the value of a word, by YAML 1.2's rules."""
-    text: str = tree.value
+    text = _whole_characters(tree.value)
     if tree.style is not None:  # quoted, or a block of text
         return text
     if text in _WORDS:

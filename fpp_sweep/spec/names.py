@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from fpp_sweep.spec.errors import InputError
 
@@ -19,7 +20,21 @@ def label_of(name: str) -> str:
     return name.removeprefix(BASELINE_PREFIX)
 
 
+def listed_names(texts: Iterable[str]) -> list[str]:
+    """Return the names of datasets in lists with commas; `NAME=FOLDER` is no list, since a folder may have a comma.
+
+    >>> listed_names(["dtd, pets", "mine=a,b"])
+    ['dtd', 'pets', 'mine=a,b']
+    """
+    names = []
+    for text in texts:
+        words = [text] if "=" in text else text.split(",")
+        names += [word.strip() for word in words if word.strip()]
+    return names
+
+
 def require_folder_name(name: str) -> None:
     """Raise InputError unless the value of --name can name a folder."""
     if not FOLDER_NAME.fullmatch(name):
-        raise InputError(f"--name {name!r}: letters, digits, dots, dashes and underscores only; it names a folder")
+        wanted = "begin with a letter or digit, and use letters, digits, dots, dashes and underscores only, at most 100"
+        raise InputError(f"--name {name!r}: names a folder; {wanted}")

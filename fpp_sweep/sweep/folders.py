@@ -25,7 +25,7 @@ def sweep_folder(space: Space, options: Options) -> SweepFolder:
     if folder.has_sweep or folder.study_file.exists():
         raise InputError(f"sweep {root / name} exists; --resume continues it, another --name begins a new one")
     _require_unused(folder)
-    _require_writable(root)
+    require_writable(root)
     return folder
 
 
@@ -45,7 +45,7 @@ def _require_unused(folder: SweepFolder) -> None:
         raise InputError(f"{folder.path}: the folder is not empty ({min(others)}); {remedy}")
 
 
-def _require_writable(root: Path) -> None:
+def require_writable(root: Path) -> None:
     """Raise InputError if the folder cannot be written or created; it is created with the first sweep in it."""
     existing = root.absolute()
     while not existing.exists():

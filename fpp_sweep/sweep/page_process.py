@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec import plugins
-from fpp_sweep.sweep.child_process import end_with_parent
+from fpp_sweep.sweep.child_process import child_environment, end_with_parent
 
 if TYPE_CHECKING:
     from fpp_sweep.records.answer import SweepStatistics
@@ -36,7 +36,12 @@ class PageProcess:
         words = [sys.executable, "-m", "fpp_sweep.sweep.page_process", str(self._path)]
         # in a process group of its own, so that Ctrl-C reaches the driver only, which stops this process
         self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0
+            words,
+            env=child_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            process_group=0,
         )
         if self._is_stopped:
             self._process.kill()

@@ -104,7 +104,7 @@ def _fitted_split(datasets: Mapping[str, Sequence[DatasetInfo]]) -> str:
 
 def require_measured(space: Space, datasets: Sequence[str]) -> None:
     """Raise InputError if a metric such as `ece/dtd` names a dataset that the sweep does not run on."""
-    for metric in metrics_of_space(space):
+    for metric in [*metrics_of_space(space), *space.search.margin]:
         dataset = catalogue.parts_of(metric).dataset
         if dataset and dataset not in datasets:
             raise unknown(f"dataset in metric {metric}:", dataset, datasets)

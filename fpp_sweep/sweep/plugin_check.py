@@ -8,7 +8,6 @@ and another time; the results must have the same bits.
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import re
 import subprocess
@@ -23,9 +22,12 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.plugins import ContractError
+from fpp_sweep.sweep.child_process import child_environment
 from fpp_sweep.sweep.plugin_process import ANSWERS, FAILS, LOADING, REQUEST, STALLED, START_SECONDS, PluginRow, Request
 
 CLOCK_STEP = 10**7  # seconds between the clocks of two processes
+ERRORS = "errors.txt"  # the standard error of a process
+MAX_LAST_LINE = 2_000  # bytes
 HASH_SEEDS = ("1", "2")  # seeds of Python's hash(), one for each process
 
 
@@ -36,6 +38,7 @@ class Answers:
     status: int  # exit status
     outcomes: dict[str, str] = field(default_factory=dict)  # by the titles of rows
     unfinished: str = ""  # title of the step that did not end
+    last_line: str = ""  # of the standard error
     stack: str = ""  # calls of the step that took too long, in the form of `faulthandler`
 
 
@@ -118,21 +121,21 @@ def _answers(*requests: Request) -> list[Answers]:
 
 
 def _start(folder: Path, hash_seed: str) -> subprocess.Popen[bytes]:
-    environment = dict(os.environ)
+    environment = child_environment()
     environment["PYTHONHASHSEED"] = hash_seed
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     environment["CUDA_VISIBLE_DEVICES"] = ""  # a worker has the GPU
     environment |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}  # two processes share the cores
     words = [sys.executable, "-m", "fpp_sweep.sweep.plugin_process", str(folder)]
-    # without output: what plugins print, and their notes, were printed when they were loaded here
-    return subprocess.Popen(
-        words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    # the output is not shown: what plugins print, and their notes, were printed when they were loaded here
+    with (folder / ERRORS).open("wb") as errors:
+        return subprocess.Popen(
+            words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors
+        )
 
 
 def _read(folder: Path, status: int) -> Answers:
     """Return the answers in the folder of a process that has ended."""
-    answers = Answers(status=status)
+    answers = Answers(status=status, last_line=_last_line(folder / ERRORS))
     if not (folder / ANSWERS).is_file():  # the process has ended before it could begin
         return answers
     for line in (folder / ANSWERS).read_text().splitlines():
@@ -144,6 +147,14 @@ def _read(folder: Path, status: int) -> Answers:
             answers.unfinished = ""
     answers.stack = (folder / STALLED).read_text()
     return answers
+
+
+def _last_line(file: Path) -> str:
+    """Return the last line that a process has written to its standard error; a part of it, if it is long."""
+    with file.open("rb") as errors:
+        errors.seek(max(0, file.stat().st_size - MAX_LAST_LINE))
+        lines = errors.read().decode(errors="replace").strip()
+    return lines.rpartition("\n")[2]
 
 
 def _require_finished(answers: Answers, request: Request) -> None:
@@ -165,8 +176,8 @@ def _require_finished(answers: Answers, request: Request) -> None:
         raise ContractError(f"{where}: {plugins.too_slow(seconds)}")
     for row in request.rows:
         if row.title not in answers.outcomes:
-            problem = f"a process that checks them has ended too early {ending}; is there memory for two?"
-            raise InputError(f"plugins: {problem}")
+            problem = f"a process that checks them has ended too early {ending}"
+            raise InputError(f"plugins: {problem}: {answers.last_line or 'is there memory for two?'}")
 
 
 def _plugin_line(stack: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,6 +15,7 @@ from ray._private.authentication.authentication_token_setup import ensure_token_
 from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.exceptions import RayTaskError
+from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fpp_sweep.spec.errors import InputError, MachineError, first_line
@@ -37,7 +40,7 @@ def start(folder: str, **options: Any) -> None:
     """
     clusters_enabled = ray_constants.ENABLE_RAY_CLUSTER
     ray_constants.ENABLE_RAY_CLUSTER = False
-    options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
+    options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE, "job_config": _job()}
     try:
         ray.init(address="local", _temp_dir=f"{folder}/r", **options)
     except Exception as error:  # Ray reports a lack of memory or time by various exceptions
@@ -52,12 +55,21 @@ def join(address: str, **options: Any) -> None:
     try:
         ensure_token_if_auth_enabled(create_token_if_missing=False)  # GcsClient ends the process without a token
         GcsClient(address)  # a refusal comes at once; ray.init would retry for minutes
-        ray.init(address=address, **options)
+        ray.init(address=address, job_config=_job(), **options)
     except Exception as error:
         problem = f"{first_line(error)}; is it up?"
         if "AuthenticationError" in f"{type(error)} {error.__cause__ or error}":
             problem = _remedy_for_refused_token()
         raise InputError(f"--address {address}: {problem}") from error
+
+
+def _job() -> JobConfig:
+    """Return a job whose workers import from the current folder only if this process does.
+
+    Ray lets all workers do so, except those of its client; a folder from another person may have a numpy.py.
+    """
+    imports_from_here = "" in sys.path or os.getcwd() in sys.path
+    return JobConfig(_client_job=not imports_from_here)
 
 
 def _remedy_for_refused_token() -> str:

@@ -95,6 +95,8 @@ OVERRIDABLE = RANGE + "search: {trials: 5}\nobjectives: [accuracy, {metric: ece,
         ("points.0.fpp.gamma1=7", lambda space: space.points == ({"fpp.gamma1": 7.0},)),
         ("name=mine", lambda space: space.name == "mine"),
         ("search.trials=null", lambda space: space.search.trials == 16),
+        ("search.max_failures=none", lambda space: space.search.max_failures is None),
+        ("search.max_failures=null", lambda space: space.search.max_failures == 5),
     ],
 )
 def test_every_key_can_be_overridden(override, is_applied):

@@ -15,6 +15,7 @@ from fpp_sweep.space.validation import keys
 from fpp_sweep.space.work import BASELINES, Search, Work
 from fpp_sweep.space.yamlfile import parse, read
 from fpp_sweep.spec.config import PRESETS
+from fpp_sweep.spec.errors import InputError
 from tools.schema import main as print_schema
 from tools.schema import schema
 
@@ -69,6 +70,14 @@ def test_the_schema_on_disk_is_up_to_date(capsys):
     assert capsys.readouterr().out == written
     assert json.loads(written) == json.loads(json.dumps(schema()))
     assert written.count("\n") < 450
+
+
+def test_the_error_in_the_document_is_the_one_that_is_printed():
+    text = (ROOT / "search_spaces/perturb.yaml").read_text()
+    wrong = text.replace("fpp.gamma1: {low: 0.1, high: 10,", "fpp.gamma1: {low: 3, high: 1,")
+    with pytest.raises(InputError) as error:
+        parse_space(wrong, "search_spaces/perturb.yaml")
+    assert f"    error: {error.value}\n" in DOCUMENT
 
 
 def test_the_schema_is_a_valid_json_schema():

@@ -1,5 +1,7 @@
 """The YAML reader, whose values know their lines."""
 
+import json
+
 import pytest
 import yaml
 from hypothesis import example, given, settings
@@ -114,10 +116,18 @@ def test_plain_values_get_paths_too():
     assert node.value["a"].value[1].value["b"].path == "a.1.b"
 
 
-@pytest.mark.parametrize("text", ["a photo of a", "é: ☃ # '\"", "\x1b[2J\nconfig: owned", "\ud800"], ids=ascii)
+@pytest.mark.parametrize(
+    "text", ["a photo of a", "é: ☃ # '\"", "\x1b[2J\nconfig: owned", "\ud800", "😀", "1e3", ".5e1", "on"], ids=ascii
+)
 def test_a_config_with_any_text_is_read_back_unchanged(text):
     config = {"prompt": text, "adapt.lr": 1e-5, "fpp.gamma2": None}
     assert yaml.safe_load(config_text(config))["config"] == config
+    assert parse(config_text(config), "config.yaml").plain() == {"config": config}
+
+
+@pytest.mark.parametrize("value", ["a 😀", {"é😀": ["\U00010000", "\ud800", "\u2028"]}, [1e-3, True, None]], ids=ascii)
+def test_json_is_yaml(value):
+    assert parse(json.dumps(value), "x.json").plain() == value
 
 
 def test_keys_are_written_in_their_order():

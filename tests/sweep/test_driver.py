@@ -16,6 +16,7 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.driver import SweepDriver
 from fpp_sweep.sweep.live_status import seconds_left
 from fpp_sweep.sweep.opening import OpenedSweep
+from fpp_sweep.sweep.recording import SweepRecorder, recording_end
 from fpp_sweep.sweep.resume import load_for_resume, undo_if_refused
 from fpp_sweep.workers.status import SchedulerStatus, StatusPoller, WorkCounts
 from tests.kit.names import PLAIN
@@ -24,6 +25,12 @@ from tests.kit.spaces import small_space
 
 COUNTS = WorkCounts(loads=2, lost=1, executions=8, done=7, cached=5, images=70, worker_seconds=9.0)
 STATUS = SchedulerStatus(scheduler="first", workers=2, pids=(1, 2), counts=COUNTS)
+
+
+def test_bad_input_before_the_record_exists_is_reported_itself(tmp_path):
+    recorder = SweepRecorder(SweepFolder(tmp_path / "sweep"), sweep_info())
+    with pytest.raises(InputError, match=r"^the input is bad$"), recording_end(recorder):
+        raise InputError("the input is bad")
 
 
 @pytest.fixture

@@ -46,6 +46,15 @@ def test_the_page_and_the_statistics_are_those_of_this_process(folder):
     assert pickle.dumps(statistics) == pickle.dumps(pickle.loads(pickle.dumps(expected.for_tables())))
 
 
+def test_the_process_imports_nothing_from_the_current_folder(folder, tmp_path, monkeypatch):
+    hostile = tmp_path / "received"
+    hostile.mkdir()
+    (hostile / "numpy.py").write_text("import pathlib; pathlib.Path('ran').touch()")
+    monkeypatch.chdir(hostile)
+    assert PageProcess(folder).write() is not None
+    assert not (hostile / "ran").exists()
+
+
 def test_a_page_that_cannot_be_written_gives_the_last_line_of_the_error(folder):
     folder.info_file.write_text("no JSON")
     with pytest.raises(ChildProcessError, match=r"^status 1: fpp_sweep.spec.errors.InputError: .*sweep.json"):

@@ -104,6 +104,22 @@ def test_a_thread_that_a_plugin_leaves_does_not_hold_its_process():
     check_in_new_processes(space_with(), [])
 
 
+def test_a_process_imports_nothing_from_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "numpy.py").write_text("import pathlib; pathlib.Path('ran').touch()")
+    monkeypatch.chdir(tmp_path)
+    plugins.load([plugin_file("mine", METRIC.replace("CODE", "return mean"))])
+    check_in_new_processes(space_with(), [])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_error_of_a_process_that_cannot_start_is_shown(tmp_path, monkeypatch):
+    (tmp_path / "numpy.py").write_text("raise ImportError('broken installation')")
+    plugins.load([plugin_file("mine", METRIC.replace("CODE", "return mean"))])
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match=r"ended too early \(status 1\): ImportError: broken installation$"):
+        check_in_new_processes(space_with(), [])
+
+
 def test_a_process_that_cannot_start_gives_one_line(monkeypatch):
     plugins.load([plugin_file("mine", METRIC.replace("CODE", "return mean"))])
     monkeypatch.setattr("sys.executable", "/bin/false")

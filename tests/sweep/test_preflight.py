@@ -46,6 +46,7 @@ def on_cluster():
         (["work.model=ViT-B-16/opena"], "unknown tag of ViT-B-16 'opena', did you mean 'openai'?"),
         (["work.datasets=[scenez]"], "did you mean 'scenes'?"),
         (["objectives=[{metric: ece/letters}]"], "unknown dataset in metric ece/letters"),
+        (["search.margin={ece/letters: 1}"], "unknown dataset in metric ece/letters"),
         (["params.prompt=[fpp, gone.pt]"], "prompt file gone.pt does not exist"),
         (["base.precision=tf32", "work.gpus_per_worker=0"], "precision tf32: needs a GPU with compute capability 8.0"),
         (["params.precision=[float32, tf32]", "work.gpus_per_worker=0"], "precision tf32: needs a GPU"),

@@ -1,6 +1,9 @@
 """Parts of a Ray session that need no Ray."""
 
 import os
+import subprocess
+import sys
+import tempfile
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +12,7 @@ from ray._private import ray_constants
 from ray.exceptions import GetTimeoutError
 
 from fpp_sweep.spec.errors import MachineError
+from fpp_sweep.sweep.child_process import child_environment
 from fpp_sweep.workers import actors, ray_session, session
 
 
@@ -29,6 +33,27 @@ def test_a_session_has_its_folder_inside_one_that_only_its_user_can_enter(monkey
     assert options["_temp_dir"] == "/private/r"
     assert options["num_cpus"] == 2
     assert before == ray_constants.ENABLE_RAY_CLUSTER
+
+
+SESSION = """
+import sys
+import ray
+from fpp_sweep.workers import ray_session
+ray_session.start(sys.argv[1], num_cpus=1)
+search_path = ray.get(ray.remote(lambda: __import__("sys").path).remote())
+ray_session.end()
+print(search_path)
+"""
+
+
+@pytest.mark.slow  # starts a session of Ray
+def test_workers_import_nothing_from_the_current_folder_unless_the_driver_does(tmp_path):
+    """A folder from another person may have a numpy.py."""
+    with tempfile.TemporaryDirectory() as folder:  # its path is short, as sockets need
+        words = [sys.executable, "-P", "-c", SESSION, folder]
+        done = subprocess.run(words, cwd=tmp_path, env=child_environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert str(tmp_path) not in done.stdout
 
 
 def test_ray_is_imported_for_the_number_of_gpus_after_its_environment_is_set(monkeypatch):

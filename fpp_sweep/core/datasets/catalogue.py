@@ -20,6 +20,7 @@ from fpp_sweep.core.datasets.embedded import Embedded
 from fpp_sweep.core.datasets.layout import DatasetSpec
 from fpp_sweep.core.datasets.split_files import Aircraft, SplitJson
 from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.names import listed_names
 
 
 def _coop(folder: str, images: str, title: str, test_size: int, *aliases: str) -> DatasetSpec:
@@ -101,7 +102,8 @@ def expand(names: str | Iterable[str], custom: Iterable[str] = ()) -> list[str]:
     custom = tuple(custom)
     groups = {**GROUPS, "all": GROUPS["all"] + custom, "custom": custom}
     expanded: dict[str, None] = {}  # as an ordered set
-    for word in split_words(names):
+    texts = [names] if isinstance(names, str) else names
+    for word in listed_names(texts):
         expanded.update(dict.fromkeys(_expand_word(word, groups, custom)))
     if not expanded:
         raise InputError(f"no dataset is named; known: {', '.join([*groups, *DATASETS])}")
@@ -125,15 +127,6 @@ def is_taken(name: str) -> bool:
     """Return True if a name already means a dataset or group, so that a user's dataset cannot have it."""
     groups = [_plain(group) for group in GROUPS]
     return _plain(name) in [*_names_by_plain_alias(), *groups, "custom"]
-
-
-def split_words(names: str | Iterable[str]) -> list[str]:
-    """Return the words of comma lists."""
-    texts = [names] if isinstance(names, str) else names
-    words = []
-    for text in texts:
-        words += [word.strip() for word in text.split(",") if word.strip()]
-    return words
 
 
 def _expand_word(word: str, groups: Mapping[str, tuple[str, ...]], custom: tuple[str, ...]) -> tuple[str, ...]:

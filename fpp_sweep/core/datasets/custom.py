@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from fpp_sweep.core.datasets.catalogue import is_folder, is_taken, split_words
+from fpp_sweep.core.datasets.catalogue import is_folder, is_taken
 from fpp_sweep.core.datasets.class_folders import ClassFolders
 from fpp_sweep.core.datasets.dataset import SPLITS
 from fpp_sweep.core.datasets.files import as_sample_id, read_text, require_folder, require_printable
@@ -18,6 +18,7 @@ from fpp_sweep.core.datasets.layout import DatasetSpec, Layout, Renaming, as_wor
 from fpp_sweep.core.datasets.split_files import SplitJson
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES
+from fpp_sweep.spec.names import listed_names
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # a name becomes part of file names
 _BRIEF = reprlib.Repr()
@@ -47,7 +48,7 @@ def custom_datasets(names: Iterable[str], dataset_file: str | None) -> dict[str,
     specs = {}
     if dataset_file:
         specs = read_custom(Path(dataset_file))
-    for word in split_words(names):
+    for word in listed_names(names):
         if not is_folder(word):
             continue
         name, spec = folder_dataset(word)
