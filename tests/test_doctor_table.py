@@ -13,6 +13,7 @@ import resource
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -413,6 +414,29 @@ def unusable_default_store(setup):
     """another file with the name of MLflow's default database"""
     (setup.folder / "mlflow.db").write_text("notes" * 100)
     return setup.sweep()
+
+
+def read_store(file: Path) -> dict[str, Any]:
+    return {"here": run_probes({"MLflow": lambda: mlflow_versions(f"sqlite:///{file}")})}
+
+
+@fault("MLflow", "wrong", "mlflow.db: Permission denied", "make its file writable")
+def protected_store(setup):
+    """MLflow's database not writable"""
+    file = setup.folder / "mlflow.db"
+    sqlite3.connect(file).execute("CREATE TABLE runs (id)").connection.close()
+    file.chmod(0o444)
+    with without_root_rights():
+        return read_store(file)
+
+
+@fault("MLflow", "wrong", "mlflow.db: Read-only file system", "name another store")
+def store_on_a_read_only_disk(setup):
+    """MLflow's database on a read-only disk"""
+    disk = setup.small_disk("1m")
+    sqlite3.connect(disk / "mlflow.db").execute("CREATE TABLE runs (id)").connection.close()
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    return read_store(disk / "mlflow.db")
 
 
 @fault("MLflow", "wrong", "", "start the server")

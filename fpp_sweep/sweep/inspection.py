@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
@@ -110,11 +111,26 @@ def mlflow_versions(uri: str) -> tuple[str, str]:
 
     Raise InputError for a store that cannot be used. A file is not made, and none is upgraded.
     """
-    if sqlite_file(uri) is not None:
-        check_address(uri)
-    else:
+    file = sqlite_file(uri)
+    if file is None:
         check_store(uri)
+    else:
+        check_address(uri)
+        _require_writable(file)
     ours = version("mlflow")
     if is_server(uri):
         return server_version(uri), ours
     return ours, ours
+
+
+def _require_writable(file: Path) -> None:
+    """Raise OSError if a database's file, or the folder of its journal and lock, cannot be written; no byte changes.
+
+    SQLite itself opens such a file for reading only, and says so when it writes.
+    """
+    try:
+        tempfile.TemporaryFile(dir=file.parent).close()
+        if file.exists():
+            file.open("r+b").close()
+    except OSError as error:
+        raise OSError(f"{file}: {error.strerror}") from error

@@ -57,9 +57,7 @@ def test_every_kind_of_image_becomes_rgb(tmp_path: Path, kind: str, image: Image
 )
 def test_an_image_that_would_become_white_or_black_is_refused(tmp_path: Path, kind: str, values: np.ndarray) -> None:
     write_image(tmp_path / "a.tif", encoded(Image.fromarray(values), kind))
-    with pytest.raises(
-        BadImageError, match=r"a\.tif: a grayscale .* of 16 bits or of floats; convert it to 8 bits$"
-    ):
+    with pytest.raises(BadImageError, match=r"a\.tif: a grayscale .* of 16 bits or of floats; convert it to 8 bits$"):
         FileImages(tmp_path).image("a.tif")
 
 
