@@ -17,6 +17,7 @@ import pytest
 import torch
 from PIL import Image
 
+from fpp_sweep import doctor
 from fpp_sweep.checks.checks import CHECKS, MAX_CLOCK_OFFSET, REQUIRED, check_clock, check_ray_files, findings
 from fpp_sweep.checks.cluster_file import SHIPPED, missing_nodes, open_values
 from fpp_sweep.checks.data_probes import class_counts, data_readings
@@ -25,6 +26,7 @@ from fpp_sweep.checks.guessing import images_needed, looks_like_guessing
 from fpp_sweep.checks.probes import node_readings, run_probes
 from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.spec import control_groups
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.process import cores
 from fpp_sweep.spec.specs import WorkerSpec
 from tests.kit.processes import ROOT, environment, killed_at_end, start_tune
@@ -325,6 +327,24 @@ def test_a_changed_value_is_no_longer_open_although_its_comment_stays():
     number = int(line.removeprefix("CHANGE in line "))
     assert CLOUD.read_text().splitlines()[number - 1].strip().startswith("region: us-west-2")
     assert open_values("ssh_user: me") == {"CHANGE": ""}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "is not there"),
+        (b"# caf\xe9\n", "is not UTF-8 text: byte 5"),
+        (b"provider: [", "is not valid YAML: while parsing a flow node"),
+        (b"work: {}\n", "has no `provider`; name a file of Ray's launcher"),
+    ],
+)
+def test_a_cluster_file_that_cannot_be_read_is_refused_before_anything_is_checked(tmp_path, capsys, content, problem):
+    file = tmp_path / "cluster.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(InputError, match=f"^cluster file {file} {re.escape(problem)}"):
+        doctor.main(["--cluster-file", str(file)])
+    assert capsys.readouterr().out == ""
 
 
 def test_nodes_of_the_cluster_file_that_have_not_joined_are_listed():
