@@ -399,7 +399,7 @@ def little_memory(setup):
 @fault("GPUs", "wrong", "torch sees 0", "install a driver for torch's CUDA")
 def unseen_gpu(setup):
     """a GPU that torch does not see (a recorded reading)"""
-    return {"here": {"GPUs": {"listed": ["NVIDIA L4, 23034 MiB, 580.95"], "torch": 0}}}
+    return {"here": {"GPUs": {"listed": ["NVIDIA L4, 23034 MiB, 580.95"], "torch": 0, "no_gpu": ""}}}
 
 
 @fault("sweeps", "wrong", "Not a directory", "name another folder with --out")

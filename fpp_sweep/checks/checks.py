@@ -171,6 +171,8 @@ def _is_private(mode: str) -> bool:
 
 
 def check_gpus(value: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> Verdict:
+    if value["no_gpu"]:
+        return Verdict("note", value["no_gpu"])
     text = f"{', '.join(value['listed']) or 'none'}; torch sees {value['torch']}"
     if value["torch"] < len(value["listed"]):
         return Verdict("wrong", text)

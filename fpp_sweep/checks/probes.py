@@ -35,6 +35,8 @@ SAMPLE_BYTES = 4 * 2**20  # written to a disk to see whether and how fast it tak
 TEMPORARY_FOLDERS = ("TMPDIR", "TEMP", "TMP")  # variables by which a user names one, as `tempfile` reads them
 LOOPBACK = ("http://127.0.0.1", "http://localhost", "https://127.0.0.1", "https://localhost")
 COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
+GPU_SECONDS = 60  # for nvidia-smi, or for torch with its start, to answer
+NO_GPU = (6, 9)  # exit statuses of nvidia-smi: NVML's errors for no device, and for a driver that is not loaded
 LIST_GPUS = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
 
 
@@ -217,12 +219,37 @@ def token_digest(key: str) -> str:
 
 
 def gpus() -> dict[str, Any]:
-    """Return the GPUs that the driver lists, and how many torch finds in a process from which Ray hides none."""
+    """Return the GPUs that the driver lists, and how many torch finds in a process from which Ray hides none.
+
+    Where there is none, the reading has the words of nvidia-smi, which nodes without GPUs may have, too.
+    """
+    reading = {"listed": [], "torch": 0, "no_gpu": ""}
     if shutil.which("nvidia-smi") is None:
-        return {"listed": [], "torch": 0}
+        return reading
+    listing = _run_gpu_tool(LIST_GPUS)
+    if listing.returncode in NO_GPU:
+        return reading | {"no_gpu": _words_of(listing)}
+    if listing.returncode:
+        raise OSError(f"nvidia-smi: {_words_of(listing)}")
+    count = _run_gpu_tool([sys.executable, "-c", COUNT_GPUS])
+    if count.returncode:
+        raise OSError(f"torch cannot count the GPUs: {_words_of(count)}")
+    return reading | {"listed": listing.stdout.splitlines(), "torch": int(count.stdout)}
+
+
+def _run_gpu_tool(command: list[str]) -> subprocess.CompletedProcess[str]:
     environment = dict(os.environ)
     environment.pop("CUDA_VISIBLE_DEVICES", None)
-    outputs = []
-    for command in (LIST_GPUS, [sys.executable, "-c", COUNT_GPUS]):
-        outputs.append(subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout)
-    return {"listed": outputs[0].splitlines(), "torch": int(outputs[1])}
+    try:
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=GPU_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(f"{Path(command[0]).name}: no answer in {GPU_SECONDS} s") from error
+
+
+def _words_of(ended: subprocess.CompletedProcess[str]) -> str:
+    """Return what a program said before it failed: the last line of its errors, or the first of its output."""
+    if ended.stderr.strip():
+        return ended.stderr.strip().splitlines()[-1]
+    if ended.stdout.strip():
+        return ended.stdout.strip().splitlines()[0]
+    return f"exit status {ended.returncode}"
