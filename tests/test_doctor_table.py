@@ -353,6 +353,23 @@ def protected_cache(setup):
         return setup.node()
 
 
+@fault("cache", "wrong", "cache/features: Not a directory", "work.cache or FPP_SWEEP_CACHE")
+def file_named_like_features(setup):
+    """a file with the name of the folder of features"""
+    (setup.folder / "cache").mkdir()
+    (setup.folder / "cache/features").write_text("notes")
+    return setup.node()
+
+
+@fault("cache", "wrong", "cache/tasks: Permission denied", "allow writing")
+def protected_results(setup):
+    """folder of finished tasks not writable"""
+    (setup.folder / "cache/tasks").mkdir(parents=True)
+    (setup.folder / "cache/tasks").chmod(0o500)
+    with without_root_rights():
+        return setup.node()
+
+
 @fault("cache", "wrong", "No space left on device", "make room")
 def full_cache(setup):
     """disk of the cache full"""

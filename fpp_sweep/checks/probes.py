@@ -18,6 +18,7 @@ from typing import Any
 
 from requests.utils import get_environ_proxies, select_proxy
 
+from fpp_sweep.checks.cache_entries import FEATURES, TASKS
 from fpp_sweep.checks.versions import versions
 from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.spec import keys
@@ -50,7 +51,7 @@ def node_readings(spec: WorkerSpec, token_key: str | None, workers: int = 1) -> 
         os.chdir(spec.folder)
     disk_once = cache(disk)  # Ray's files are often in the folder of the other temporary files
     probes: dict[str, Callable[[], Any]] = {
-        "cache": lambda: disk_once(cache_folder(spec)),
+        "cache": lambda: cache_disk(disk_once, cache_folder(spec)),
         "temporary files": lambda: temporary_disk(disk_once),
         "Ray's files": lambda: ray_disk(disk_once),
         "killed drivers": processes_of_dead_drivers,
@@ -112,6 +113,18 @@ def disk(folder: Path) -> dict[str, Any]:
         raise OSError(f"{folder}: {error.strerror}") from error
     speed = SAMPLE_BYTES / (time.perf_counter() - began)
     return {"folder": str(folder), "free": shutil.disk_usage(existing).free, "speed": speed}
+
+
+def cache_disk(read: Callable[[Path], dict[str, Any]], folder: Path) -> dict[str, Any]:
+    """Return the reading of the cache's disk; raise OSError if one of the folders in the cache cannot be written."""
+    for name in (FEATURES, TASKS):
+        inner = folder / name
+        if os.path.lexists(inner):
+            try:
+                tempfile.TemporaryFile(dir=inner).close()
+            except OSError as error:
+                raise OSError(f"{inner}: {error.strerror}") from error
+    return read(folder)
 
 
 def temporary_disk(read: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
