@@ -200,7 +200,7 @@ def long_temporary_folder(setup):
     return setup.node()
 
 
-@fault("Ray's files", "wrong", "No space left on device", "name another folder with RAY_TMPDIR")
+@fault("Ray's files", "wrong", "No space left on device", "name another one with RAY_TMPDIR")
 def full_ray_folder(setup):
     """RAY_TMPDIR full"""
     setup.patch.setenv("RAY_TMPDIR", str(setup.small_disk("64k")))
