@@ -86,7 +86,7 @@ def test_gpus_that_torch_does_not_see_are_wrong_and_different_gpus_are_a_note():
 
 
 def write_nvidia_smi(folder, text, monkeypatch):
-    """Write a program in the place of nvidia-smi, and put its folder first in the search path."""
+    """Write a program called nvidia-smi, and put its folder first in the search path."""
     (folder / "bin").mkdir()
     (folder / "bin/nvidia-smi").write_text(f"#!/bin/sh\n{text}\n")
     (folder / "bin/nvidia-smi").chmod(0o755)
