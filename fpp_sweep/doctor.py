@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     from fpp_sweep.sweep import api, inspected, inspection  # load numpy, which --help does without
 
+    cluster_file = inspection.cluster_file_of(args.cluster_file)
     options = api.Options(address=args.address, tracking_uri=args.tracking_uri, plugins=tuple(files))
     with flags_in_errors(args):
         target = inspected.target_of(args.space, overrides(args), options)
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not options.on_cluster and (args.data_root or args.dataset_file or args.datasets or args.verify):
         named = inspected.NamedDatasets(args.datasets or [], args.data_root, args.dataset_file)
         is_well = inspection.print_datasets(target.named_datasets or named, verify=args.verify)
-    is_well &= inspection.print_findings(target, args.cluster_file)
+    is_well &= inspection.print_findings(target, cluster_file)
     if not is_well:
         sys.exit(1)
 

@@ -5,12 +5,15 @@ import importlib.util
 import re
 import shlex
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
 
+from fpp_sweep.core.datasets import Group
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import PRESETS, TrialConfig, preset
+from fpp_sweep.spec.tasks import views_for
 from fpp_sweep.spec.version import VERSION
 from tools.architecture import THEMES, picture
 from tools.catalogue_tables import markdown
@@ -142,6 +145,15 @@ def test_pages_begin_with_their_purpose(path):
 
 def test_the_tables_of_methods_and_metrics_are_those_of_the_catalogue():
     assert (ROOT / "docs/methods.md").read_text().endswith(f"\n\n{markdown()}\n")
+
+
+@pytest.mark.parametrize("method", ["tda", "boostadapter", "tpt"])
+def test_the_table_of_methods_names_every_group_on_which_a_method_takes_one_view(method):
+    config = TrialConfig(method=method, prompt="a photo of a")
+    groups = [group for group in get_args(Group) if views_for(config, group).count == 1]
+    (row,) = [line for line in markdown().splitlines() if line.startswith(f"| `{method}` |")]
+    views = row.split("|")[3].strip()
+    assert views.removeprefix("all").removeprefix("; 1 on ") == ", ".join(groups)
 
 
 def test_names_of_the_glossary_are_those_of_the_code():

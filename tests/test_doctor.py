@@ -17,16 +17,21 @@ import pytest
 import torch
 from PIL import Image
 
+from fpp_sweep import doctor
+from fpp_sweep.checks import probes
 from fpp_sweep.checks.checks import CHECKS, MAX_CLOCK_OFFSET, REQUIRED, check_clock, check_ray_files, findings
 from fpp_sweep.checks.cluster_file import SHIPPED, missing_nodes, open_values
-from fpp_sweep.checks.data_probes import class_counts, data_readings
+from fpp_sweep.checks.data_probes import all_readings, class_counts, data_readings
 from fpp_sweep.checks.finding_table import finding_table
 from fpp_sweep.checks.guessing import images_needed, looks_like_guessing
 from fpp_sweep.checks.probes import node_readings, run_probes
 from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.spec import control_groups
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.process import cores
 from fpp_sweep.spec.specs import WorkerSpec
+from fpp_sweep.sweep.api import Options
+from fpp_sweep.sweep.inspected import target_of
 from tests.kit.processes import ROOT, environment, killed_at_end, start_tune
 from tests.kit.waiting import LONG, wait_for
 from tests.workers.test_nodes import HEAD, node, room
@@ -74,9 +79,47 @@ def test_a_disk_needs_room_and_some_speed():
 
 
 def test_gpus_that_torch_does_not_see_are_wrong_and_different_gpus_are_a_note():
-    l4, h100 = "NVIDIA L4, 23034 MiB, 580.95", "NVIDIA H100, 81559 MiB, 580.95"
-    assert states("GPUs", {"listed": [l4], "torch": 1}, {"listed": [l4], "torch": 0}) == ["ok", "wrong"]
-    assert states("GPUs", {"listed": [l4], "torch": 1}, {"listed": [h100], "torch": 1}) == ["note", "note"]
+    l4 = {"listed": ["NVIDIA L4, 23034 MiB, 580.95"], "torch": 1, "no_gpu": ""}
+    h100 = {"listed": ["NVIDIA H100, 81559 MiB, 580.95"], "torch": 1, "no_gpu": ""}
+    assert states("GPUs", l4, l4 | {"torch": 0}) == ["ok", "wrong"]
+    assert states("GPUs", l4, h100) == ["note", "note"]
+
+
+def write_nvidia_smi(folder, text, monkeypatch):
+    """Write a program called nvidia-smi, and put its folder first in the search path."""
+    (folder / "bin").mkdir()
+    (folder / "bin/nvidia-smi").write_text(f"#!/bin/sh\n{text}\n")
+    (folder / "bin/nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "found"),
+    [
+        (
+            "echo NVIDIA-SMI has failed: no driver.; echo Install it.; exit 9",
+            "note",
+            "NVIDIA-SMI has failed: no driver.",
+        ),
+        ("echo No devices were found; exit 6", "note", "No devices were found"),
+        ("echo Driver/library version mismatch; exit 18", "wrong", "nvidia-smi: Driver/library version mismatch"),
+        ("exec sleep 100", "wrong", "nvidia-smi: no answer in 1 s"),
+    ],
+)
+def test_a_gpu_tool_that_fails_says_why(tmp_path, monkeypatch, text, state, found):
+    write_nvidia_smi(tmp_path, text, monkeypatch)
+    monkeypatch.setattr(probes, "GPU_SECONDS", 1)
+    (finding,) = findings({"here": run_probes({"GPUs": probes.gpus})})
+    assert (finding.state, finding.text) == (state, found)
+
+
+@pytest.mark.parametrize(
+    ("setting", "is_checked"), [("device=auto", True), ("device=cpu", False), ("gpus_per_worker=0", False)]
+)
+def test_gpus_are_checked_only_for_a_sweep_that_may_use_them(tmp_path, monkeypatch, setting, is_checked):
+    write_nvidia_smi(tmp_path, "exit 18", monkeypatch)
+    target = target_of(ROOT / "search_spaces/smoke.yaml", [f"work.{setting}"], Options())
+    assert ("GPUs" in all_readings(target.worker, None, (), ())) is is_checked
 
 
 @pytest.mark.parametrize(("correct", "images", "classes", "state"), [
@@ -325,6 +368,24 @@ def test_a_changed_value_is_no_longer_open_although_its_comment_stays():
     number = int(line.removeprefix("CHANGE in line "))
     assert CLOUD.read_text().splitlines()[number - 1].strip().startswith("region: us-west-2")
     assert open_values("ssh_user: me") == {"CHANGE": ""}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "is not there"),
+        (b"# caf\xe9\n", "is not UTF-8 text: byte 5"),
+        (b"provider: [", "is not valid YAML: while parsing a flow node"),
+        (b"work: {}\n", "has no `provider`; name a file of Ray's launcher"),
+    ],
+)
+def test_a_cluster_file_that_cannot_be_read_is_refused_before_anything_is_checked(tmp_path, capsys, content, problem):
+    file = tmp_path / "cluster.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(InputError, match=f"^cluster file {file} {re.escape(problem)}"):
+        doctor.main(["--cluster-file", str(file)])
+    assert capsys.readouterr().out == ""
 
 
 def test_nodes_of_the_cluster_file_that_have_not_joined_are_listed():

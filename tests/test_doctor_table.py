@@ -13,6 +13,7 @@ import resource
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -199,7 +200,7 @@ def long_temporary_folder(setup):
     return setup.node()
 
 
-@fault("Ray's files", "wrong", "No space left on device", "name another folder with RAY_TMPDIR")
+@fault("Ray's files", "wrong", "No space left on device", "name another one with RAY_TMPDIR")
 def full_ray_folder(setup):
     """RAY_TMPDIR full"""
     setup.patch.setenv("RAY_TMPDIR", str(setup.small_disk("64k")))
@@ -352,6 +353,23 @@ def protected_cache(setup):
         return setup.node()
 
 
+@fault("cache", "wrong", "cache/features: Not a directory", "work.cache or FPP_SWEEP_CACHE")
+def file_named_like_features(setup):
+    """a file with the name of the folder of features"""
+    (setup.folder / "cache").mkdir()
+    (setup.folder / "cache/features").write_text("notes")
+    return setup.node()
+
+
+@fault("cache", "wrong", "cache/tasks: Permission denied", "allow writing")
+def protected_results(setup):
+    """folder of finished tasks not writable"""
+    (setup.folder / "cache/tasks").mkdir(parents=True)
+    (setup.folder / "cache/tasks").chmod(0o500)
+    with without_root_rights():
+        return setup.node()
+
+
 @fault("cache", "wrong", "No space left on device", "make room")
 def full_cache(setup):
     """disk of the cache full"""
@@ -398,7 +416,7 @@ def little_memory(setup):
 @fault("GPUs", "wrong", "torch sees 0", "install a driver for torch's CUDA")
 def unseen_gpu(setup):
     """a GPU that torch does not see (a recorded reading)"""
-    return {"here": {"GPUs": {"listed": ["NVIDIA L4, 23034 MiB, 580.95"], "torch": 0}}}
+    return {"here": {"GPUs": {"listed": ["NVIDIA L4, 23034 MiB, 580.95"], "torch": 0, "no_gpu": ""}}}
 
 
 @fault("sweeps", "wrong", "Not a directory", "name another folder with --out")
@@ -413,6 +431,29 @@ def unusable_default_store(setup):
     """another file with the name of MLflow's default database"""
     (setup.folder / "mlflow.db").write_text("notes" * 100)
     return setup.sweep()
+
+
+def read_store(file: Path) -> dict[str, Any]:
+    return {"here": run_probes({"MLflow": lambda: mlflow_versions(f"sqlite:///{file}")})}
+
+
+@fault("MLflow", "wrong", "mlflow.db: Permission denied", "make its file writable")
+def protected_store(setup):
+    """MLflow's database not writable"""
+    file = setup.folder / "mlflow.db"
+    sqlite3.connect(file).execute("CREATE TABLE runs (id)").connection.close()
+    file.chmod(0o444)
+    with without_root_rights():
+        return read_store(file)
+
+
+@fault("MLflow", "wrong", "mlflow.db: Read-only file system", "name another store")
+def store_on_a_read_only_disk(setup):
+    """MLflow's database on a read-only disk"""
+    disk = setup.small_disk("1m")
+    sqlite3.connect(disk / "mlflow.db").execute("CREATE TABLE runs (id)").connection.close()
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    return read_store(disk / "mlflow.db")
 
 
 @fault("MLflow", "wrong", "", "start the server")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import get_args
 
 from fpp_sweep.cli.command import parser, run
+from fpp_sweep.core.datasets import Group
 from fpp_sweep.spec import catalogue
 
 
@@ -37,7 +39,7 @@ def _views(row: catalogue.MethodRow) -> str:
         return str(row.views)
     groups = []
     if row.protocol is not None:
-        for group in ("fine_grained", "imagenet", "shifts"):
+        for group in get_args(Group):
             if row.protocol.kind(group) == "plain":
                 groups.append(group)
     if groups:

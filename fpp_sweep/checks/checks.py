@@ -171,6 +171,8 @@ def _is_private(mode: str) -> bool:
 
 
 def check_gpus(value: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> Verdict:
+    if value["no_gpu"]:
+        return Verdict("note", value["no_gpu"])
     text = f"{', '.join(value['listed']) or 'none'}; torch sees {value['torch']}"
     if value["torch"] < len(value["listed"]):
         return Verdict("wrong", text)
@@ -346,9 +348,11 @@ CHECKS: dict[str, Check] = {  # by the first word of the subject
     "code": SAME_CODE,
     **dict.fromkeys(("python", *LIBRARIES), SAME_LIBRARIES),
     "answer": Check(check_equal, "see with `ray status` whether the node is up"),
-    "cache": Check(check_disk, "make room, or name another folder with work.cache or FPP_SWEEP_CACHE"),
-    "temporary": Check(check_temporary_files, "make room, or name another folder with TMPDIR"),
-    "Ray's": Check(check_ray_files, "make the folder and room in it, or name another folder with RAY_TMPDIR"),
+    "cache": Check(check_disk, "make room, allow writing, or name another folder with work.cache or FPP_SWEEP_CACHE"),
+    "temporary": Check(check_temporary_files, "make room, allow writing, or name another folder with TMPDIR"),
+    "Ray's": Check(
+        check_ray_files, "make the folder, room in it, or allow writing, or name another one with RAY_TMPDIR"
+    ),
     "killed": Check(check_killed_drivers, "end the processes that killed drivers have left"),
     "home": Check(
         check_home,
@@ -385,7 +389,7 @@ CHECKS: dict[str, Check] = {  # by the first word of the subject
     "start": Check(check_start, "correct the setting or plugin that is named there: `tune` would stop there, too"),
     "room": Check(check_room, "lower the setting that is named there, or run on a larger machine or cluster"),
     "plan": Check(check_plan, "correct the method, prompt, dataset or plugin that is named there"),
-    "sweeps": Check(check_disk, "make room, or name another folder with --out"),
+    "sweeps": Check(check_disk, "make room, allow writing, or name another folder with --out"),
     "MLflow": Check(
         check_mlflow, "start the server or make its file writable, or name another store with --tracking-uri"
     ),

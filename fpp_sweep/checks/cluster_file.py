@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import yaml
+
+from fpp_sweep.core.datasets.files import read_text
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES
 
 SHIPPED = (  # values of the shipped cluster files where they say CHANGE
     "max_workers: 4",
@@ -18,6 +26,26 @@ SHIPPED = (  # values of the shipped cluster files where they say CHANGE
     "ssh_user: ubuntu",
     "ssh_private_key: ~/.ssh/fpp_cluster",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFile:
+    """A file of Ray's launcher: its text, and the values in it."""
+
+    text: str
+    values: Mapping[str, Any]
+
+
+def read_cluster_file(path: Path) -> ClusterFile:
+    """Return the content of a cluster file; raise InputError if it is not one."""
+    text = read_text(path, "cluster file", MAX_HANDWRITTEN_BYTES)
+    try:
+        values = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"cluster file {path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict) or "provider" not in values:
+        raise InputError(f"cluster file {path} has no `provider`; name a file of Ray's launcher")
+    return ClusterFile(text, values)
 
 
 def open_values(text: str) -> dict[str, str]:

@@ -43,7 +43,8 @@ def all_readings(
 ) -> Readings:
     """Return all readings of this machine, and of the model and its predictions if datasets are given."""
     readings = node_readings(spec, token_key, workers)
-    readings |= run_probes({"GPUs": gpus})
+    if spec.device != "cpu":
+        readings |= run_probes({"GPUs": gpus})
     if datasets:
         readings |= data_readings(spec, datasets, splits, check_sweep)
     return readings

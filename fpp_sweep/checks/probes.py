@@ -18,6 +18,7 @@ from typing import Any
 
 from requests.utils import get_environ_proxies, select_proxy
 
+from fpp_sweep.checks.cache_entries import FEATURES, TASKS
 from fpp_sweep.checks.versions import versions
 from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.spec import keys
@@ -35,6 +36,8 @@ SAMPLE_BYTES = 4 * 2**20  # written to a disk to see whether and how fast it tak
 TEMPORARY_FOLDERS = ("TMPDIR", "TEMP", "TMP")  # variables by which a user names one, as `tempfile` reads them
 LOOPBACK = ("http://127.0.0.1", "http://localhost", "https://127.0.0.1", "https://localhost")
 COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
+GPU_SECONDS = 60  # for nvidia-smi, or for torch with its start, to answer
+NO_GPU = (6, 9)  # exit statuses of nvidia-smi: NVML's errors for no device, and for a driver that is not loaded
 LIST_GPUS = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
 
 
@@ -48,7 +51,7 @@ def node_readings(spec: WorkerSpec, token_key: str | None, workers: int = 1) -> 
         os.chdir(spec.folder)
     disk_once = cache(disk)  # Ray's files are often in the folder of the other temporary files
     probes: dict[str, Callable[[], Any]] = {
-        "cache": lambda: disk_once(cache_folder(spec)),
+        "cache": lambda: cache_disk(disk_once, cache_folder(spec)),
         "temporary files": lambda: temporary_disk(disk_once),
         "Ray's files": lambda: ray_disk(disk_once),
         "killed drivers": processes_of_dead_drivers,
@@ -110,6 +113,18 @@ def disk(folder: Path) -> dict[str, Any]:
         raise OSError(f"{folder}: {error.strerror}") from error
     speed = SAMPLE_BYTES / (time.perf_counter() - began)
     return {"folder": str(folder), "free": shutil.disk_usage(existing).free, "speed": speed}
+
+
+def cache_disk(read: Callable[[Path], dict[str, Any]], folder: Path) -> dict[str, Any]:
+    """Return the reading of the cache's disk; raise OSError if one of the folders in the cache cannot be written."""
+    for name in (FEATURES, TASKS):
+        inner = folder / name
+        if os.path.lexists(inner):
+            try:
+                tempfile.TemporaryFile(dir=inner).close()
+            except OSError as error:
+                raise OSError(f"{inner}: {error.strerror}") from error
+    return read(folder)
 
 
 def temporary_disk(read: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
@@ -217,12 +232,37 @@ def token_digest(key: str) -> str:
 
 
 def gpus() -> dict[str, Any]:
-    """Return the GPUs that the driver lists, and how many torch finds in a process from which Ray hides none."""
+    """Return the GPUs that the driver lists, and how many torch finds in a process from which Ray hides none.
+
+    Where there is none, the reading has the words of nvidia-smi, which nodes without GPUs may have, too.
+    """
+    reading = {"listed": [], "torch": 0, "no_gpu": ""}
     if shutil.which("nvidia-smi") is None:
-        return {"listed": [], "torch": 0}
+        return reading
+    listing = _run_gpu_tool(LIST_GPUS)
+    if listing.returncode in NO_GPU:
+        return reading | {"no_gpu": _words_of(listing)}
+    if listing.returncode:
+        raise OSError(f"nvidia-smi: {_words_of(listing)}")
+    count = _run_gpu_tool([sys.executable, "-P", "-c", COUNT_GPUS])
+    if count.returncode:
+        raise OSError(f"torch cannot count the GPUs: {_words_of(count)}")
+    return reading | {"listed": listing.stdout.splitlines(), "torch": int(count.stdout)}
+
+
+def _run_gpu_tool(command: list[str]) -> subprocess.CompletedProcess[str]:
     environment = dict(os.environ)
     environment.pop("CUDA_VISIBLE_DEVICES", None)
-    outputs = []
-    for command in (LIST_GPUS, [sys.executable, "-P", "-c", COUNT_GPUS]):
-        outputs.append(subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout)
-    return {"listed": outputs[0].splitlines(), "torch": int(outputs[1])}
+    try:
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=GPU_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(f"{Path(command[0]).name}: no answer in {GPU_SECONDS} s") from error
+
+
+def _words_of(ended: subprocess.CompletedProcess[str]) -> str:
+    """Return what a program said before it failed: the last line of its errors, or the first of its output."""
+    if ended.stderr.strip():
+        return ended.stderr.strip().splitlines()[-1]
+    if ended.stdout.strip():
+        return ended.stdout.strip().splitlines()[0]
+    return f"exit status {ended.returncode}"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import secrets
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fpp_sweep.checks import checks
-from fpp_sweep.checks.cluster_file import missing_nodes, open_values
+from fpp_sweep.checks.cluster_file import ClusterFile, missing_nodes, open_values, read_cluster_file
 from fpp_sweep.checks.data_probes import all_readings
 from fpp_sweep.checks.datasets import dataset_table, survey_datasets, unreadable_images
 from fpp_sweep.checks.finding_table import finding_table
@@ -26,6 +25,13 @@ from fpp_sweep.tracking.uri import is_server, server_version, sqlite_file
 from fpp_sweep.workers.session import session
 
 NODE_SECONDS = 600.0  # for a node to answer: it loads the model, and classifies some images of every dataset
+
+
+def cluster_file_of(path: Path | None) -> ClusterFile | None:
+    """Read the cluster file, if one is given; raise InputError if it is not one."""
+    if path is None:
+        return None
+    return read_cluster_file(path)
 
 
 def print_datasets(named: NamedDatasets, *, verify: bool) -> bool:
@@ -42,7 +48,7 @@ def print_datasets(named: NamedDatasets, *, verify: bool) -> bool:
     return is_well and not problems
 
 
-def print_findings(target: Target, cluster_file: Path | None) -> bool:
+def print_findings(target: Target, cluster_file: ClusterFile | None) -> bool:
     """Print what was found on each machine; return whether nothing is wrong."""
     nodes = look_everywhere(target, cluster_file)
     findings = checks.findings(nodes)
@@ -50,21 +56,19 @@ def print_findings(target: Target, cluster_file: Path | None) -> bool:
     return all(finding.state != "wrong" for finding in findings)
 
 
-def look_everywhere(target: Target, cluster_file: Path | None) -> dict[str, Readings]:
+def look_everywhere(target: Target, cluster_file: ClusterFile | None) -> dict[str, Readings]:
     """Return the readings of this machine, or of the driver and every node of a cluster."""
-    cluster_text = "" if cluster_file is None else cluster_file.read_text()
     if not target.options.on_cluster:
-        return {"here": _readings_here(target) | _output_readings(target) | _open_values(cluster_text)}
+        return {"here": _readings_here(target) | _output_readings(target) | _open_values(cluster_file)}
     token_key = secrets.token_hex()
     start: Readings = {}
     if target.space is not None:
         start = start_readings(target.space, target.options)
     nodes, room = _readings_of_nodes(target, token_key)
     driver = all_readings(target.worker, token_key, (), ()) | {"clock": 0.0} | start | room
-    driver |= _output_readings(target) | _open_values(cluster_text)
-    if cluster_text:
-        cluster = yaml.safe_load(cluster_text)
-        driver |= run_probes({"joined": lambda: missing_nodes(cluster, list(nodes))})
+    driver |= _output_readings(target) | _open_values(cluster_file)
+    if cluster_file is not None:
+        driver |= run_probes({"joined": lambda: missing_nodes(cluster_file.values, list(nodes))})
     return {"driver": driver, **nodes}
 
 
@@ -91,8 +95,10 @@ def _readings_of_nodes(target: Target, token_key: str) -> tuple[dict[str, Readin
         return readings_of_nodes(all_readings, *arguments, seconds=NODE_SECONDS), room
 
 
-def _open_values(cluster_text: str) -> Readings:
-    return dict(open_values(cluster_text)) if cluster_text else {}
+def _open_values(cluster_file: ClusterFile | None) -> Readings:
+    if cluster_file is None:
+        return {}
+    return dict(open_values(cluster_file.text))
 
 
 def _output_readings(target: Target) -> Readings:
@@ -110,11 +116,26 @@ def mlflow_versions(uri: str) -> tuple[str, str]:
 
     Raise InputError for a store that cannot be used. A file is not made, and none is upgraded.
     """
-    if sqlite_file(uri) is not None:
-        check_address(uri)
-    else:
+    file = sqlite_file(uri)
+    if file is None:
         check_store(uri)
+    else:
+        check_address(uri)
+        _require_writable(file)
     ours = version("mlflow")
     if is_server(uri):
         return server_version(uri), ours
     return ours, ours
+
+
+def _require_writable(file: Path) -> None:
+    """Raise OSError if a database's file, or the folder of its journal and lock, cannot be written; no byte changes.
+
+    SQLite itself opens such a file for reading only, and says so when it writes.
+    """
+    try:
+        tempfile.TemporaryFile(dir=file.parent).close()
+        if file.exists():
+            file.open("r+b").close()
+    except OSError as error:
+        raise OSError(f"{file}: {error.strerror}") from error

@@ -71,7 +71,7 @@ def _read_template_file(path: Path) -> dict[str, Any] | list[str]:
     """Return a file's list of templates, or its object with lists of texts by class."""
     read = _read(path)
     try:
-        content = json.loads(read.decode("utf-8"))
+        content = json.loads(read.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise _unreadable(path, type(error).__name__) from None
     if isinstance(content, dict):

@@ -33,6 +33,10 @@ def test_a_worker_is_started_again_elsewhere_if_its_gpu_cannot_be_used(monkeypat
     [
         (torch.OutOfMemoryError("CUDA out of memory"), True),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx(...)`"), False),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ARCH_MISMATCH when calling `cublasGemmEx(...)`"), False),
+        (RuntimeError("CUDA error: no kernel image is available for execution on the device"), False),
         (RuntimeError("expected scalar type Half but found Float"), False),
     ],
 )

@@ -67,6 +67,11 @@ def test_a_file_has_templates_for_all_classes_or_texts_for_each(tmp_path):
     assert texts_by_class(by_class, "x", ["dog", "big_cat"]) == [["it barks", "a pet"], ["a big cat with fur"]]
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    templates = write_templates(tmp_path, '\ufeff["a photo of a {}."]')
+    assert texts_by_class(templates, "x", ["cat"]) == [["a photo of a cat."]]
+
+
 WRONG_FILES = {
     "{": "not a readable JSON file",
     '"a photo of a {}."': r'must be a list of texts, such as \["a photo of a {}."\]',

@@ -7,6 +7,14 @@ import torch
 from fpp_sweep.core.compute.memory import is_out_of_memory
 from fpp_sweep.spec.errors import DeviceError, InputError, first_sentence
 
+# phrases of cuBLAS, and of CUDA, about a computation that a sound device cannot do
+UNSUPPORTED_PHRASES = (
+    "CUBLAS_STATUS_NOT_SUPPORTED",
+    "CUBLAS_STATUS_ARCH_MISMATCH",
+    "CUBLAS_STATUS_INVALID_VALUE",
+    "no kernel image is available",
+)
+
 
 def choose_device(name: str) -> str:
     """Return a device by name, `auto` for a GPU if there is one; raise InputError if it cannot be used.
@@ -32,4 +40,7 @@ def _unusable(name: str, error: Exception) -> str:
 
 def is_device_failure(error: BaseException) -> bool:
     """Return whether an error says that a device is full or broken; the failed computation may be sound."""
-    return is_out_of_memory(error) or "CUDA error" in str(error)
+    text = str(error)
+    if any(phrase in text for phrase in UNSUPPORTED_PHRASES):
+        return False
+    return is_out_of_memory(error) or "CUDA error" in text
