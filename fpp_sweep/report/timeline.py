@@ -173,8 +173,8 @@ def progress_line(info: SweepInfo, records: Sequence[TrialRecord], now: float) -
             continue
         n_running += record.state == "running"
         n_ended += record.state in ENDED
-        if record.state in ENDED and record.finished:
-            durations.append(record.finished - record.started)
+        if record.state in ENDED and record.duration is not None:
+            durations.append(record.duration)
     total = as_mapping(info.space.get("search", {})).get("trials")
     budget = "" if total is None else f" of {total}"
     parts = [f"{n_ended}{budget} trials", f"as of {format_time(now)}"]
