@@ -150,6 +150,13 @@ class TrialRecord:
         return self.origin == IMPORTED
 
     @property
+    def duration(self) -> float | None:
+        """Seconds from the start to the end; None before the end, and of an import, which has no start."""
+        if self.finished is None or not self.started:
+            return None
+        return self.finished - self.started
+
+    @property
     def broken(self) -> list[str]:
         """The constraints that are broken."""
         return [name for name, value in self.constraints.items() if value > 0]

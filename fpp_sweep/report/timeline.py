@@ -197,8 +197,8 @@ def progress_line(info: SweepInfo, records: Sequence[TrialRecord], now: float) -
             continue
         n_running += record.state == "running"
         n_ended += record.state in ENDED
-        if record.state in ENDED and record.finished:
-            durations.append(record.finished - record.started)
+        if record.state in ENDED and record.duration is not None:
+            durations.append(record.duration)
     total = as_mapping(info.space.get("search", {})).get("trials")
     ended = plural(n_ended, "trial") if total is None else f"{n_ended} of {plural(total, 'trial')}"
     parts = [ended, f"as of {format_time(now)}"]

@@ -77,8 +77,8 @@ def _summary(record: TrialRecord, front: Front) -> str:
     parts = [record.state, *front.remarks(record), record.origin]
     if record.started:
         parts.append(f"begun {format_time(record.started)}")
-    if record.finished and record.started:
-        parts.append(duration(record.finished - record.started))
+    if record.duration is not None:
+        parts.append(duration(record.duration))
     if record.attempt > 1:
         parts.append(f"attempt {record.attempt}")
     distinct_parts = dict.fromkeys(parts)

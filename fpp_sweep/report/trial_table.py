@@ -77,6 +77,6 @@ def _measured_columns(info: SweepInfo, records: Sequence[TrialRecord]) -> list[t
 
 
 def _minutes(record: TrialRecord) -> str:
-    if not record.finished:
+    if record.duration is None:
         return ""
-    return f"{(record.finished - record.started) / 60:.1f}"
+    return f"{record.duration / 60:.1f}"

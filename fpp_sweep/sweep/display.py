@@ -187,8 +187,8 @@ def trial_line(record: TrialRecord, objectives: Sequence[Objective], *, on_front
     if record.state != "complete" or record.values is None:
         return escaped(f"{record.name}  {record.state}: {record.reason or 'no reason on record'}")
     parts = [record.name_and_origin, format_values(objectives, record.values)]
-    if record.finished is not None:
-        parts.append(duration(record.finished - record.started))
+    if record.duration is not None:
+        parts.append(duration(record.duration))
     if record.broken:
         parts.append(f"breaks {', '.join(record.broken)}")
     elif on_front:

@@ -39,9 +39,7 @@ def record_row(info: SweepInfo, record: TrialRecord, statistics: SweepStatistics
     row: dict[str, Any] = {name: getattr(record, name) for name in COPIED}
     row["marks"] = ", ".join(statistics.front.remarks(record))
     row["on_front"] = record in statistics.front.members
-    row["seconds"] = None
-    if record.finished and record.started:
-        row["seconds"] = record.finished - record.started
+    row["seconds"] = record.duration
     row |= record.params
     for split in record.results:
         prefix = "" if split == info.search_split else f"{split}/"

@@ -61,8 +61,8 @@ def _state_lines(record: TrialRecord) -> Iterator[str]:
     parts = [f"{record.name}  {record.state}"]
     if record.started:
         parts.append(f"begun {format_time(record.started)}")
-    if record.finished and record.started:
-        parts.append(duration(record.finished - record.started))
+    if record.duration is not None:
+        parts.append(duration(record.duration))
     parts += [f"attempt {record.attempt}", record.origin, f"config {record.key}"]
     yield ", ".join(parts)
     if record.reason:

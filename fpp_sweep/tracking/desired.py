@@ -414,8 +414,8 @@ def _estimates(info: SweepInfo, record: TrialRecord, estimate: Sequence[float]) 
 
 def _durations(record: TrialRecord, result: SplitResult) -> dict[str, float]:
     durations = {"worker_seconds": result.worker_seconds}
-    if record.finished is not None:
-        durations["seconds"] = record.finished - record.started
+    if record.duration is not None:
+        durations["seconds"] = record.duration
     return durations
 
 

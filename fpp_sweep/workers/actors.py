@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
@@ -39,6 +40,7 @@ MAX_CALLS = 1_000_000  # calls that the scheduler may have open: one for each ru
 SCHEDULER_RESTARTS = 3
 LIVENESS_INTERVAL = 1.0  # seconds between two checks whether the process that should answer is alive
 DRAINING_INTERVAL = 1.0  # seconds between two checks for draining nodes
+CHECK_INTERVAL = 0.05  # seconds between two checks for another worker
 PROGRESS_INTERVAL = 1.0  # seconds between two requests for a worker's progress
 PROGRESS_DELAY = 2.0  # seconds after which the progress of a step is shown
 ANSWER_DELAY = 30.0  # seconds beyond a limit that a worker keeps itself, and then names the plugin's line
@@ -75,7 +77,7 @@ class WorkerActor:
                 spec = replace(spec, machine_share=share_of_machine())
             self._loaded_worker = Worker(spec, self._show_progress)
         except Exception as error:
-            self._start_failure = TaskFailed.of(error)
+            self._start_failure = TaskFailed.of(error, platform.node())
 
     @property
     def _worker(self) -> Worker:
@@ -255,35 +257,46 @@ class SchedulerActor:
         if self._starting_workers is None:
             self._starting_workers = asyncio.create_task(self._scheduler.start_missing_workers())
 
-    async def describe(self, names: Sequence[str], split: str) -> list[DatasetInfo] | TaskFailed:
-        worker = await self._any_worker()
-        if isinstance(worker, TaskFailed):
-            return worker
-        return await self._ask(worker, worker.actor.describe.remote(names, split))  # type: ignore[no-any-return]
+    async def describe(self, names: Sequence[str], split: str) -> list[DatasetInfo] | TaskFailed | MachineError:
+        return await self._ask_any_worker("describe", names, split)  # type: ignore[no-any-return]
 
-    async def check(self, *request: Any) -> Validation | TaskFailed:
-        worker = await self._any_worker()
-        if isinstance(worker, TaskFailed):
-            return worker
-        return await self._ask(worker, worker.actor.check.remote(*request))  # type: ignore[no-any-return]
+    async def check(self, *request: Any) -> Validation | TaskFailed | MachineError:
+        return await self._ask_any_worker("check", *request)  # type: ignore[no-any-return]
 
-    async def _any_worker(self) -> RayWorker | TaskFailed:
-        first = await self.open()
-        if isinstance(first, TaskFailed):
-            return first
-        worker = self._scheduler.workers[0]
-        assert isinstance(worker, RayWorker)
-        return worker
+    async def _ask_any_worker(self, method: str, *request: Any) -> Any:
+        """Return a worker's answer, or a failure if that takes longer than a task may.
 
-    async def _ask(self, worker: RayWorker, call: Any) -> Any:
-        """Return the worker's answer, or a failure if the worker dies or takes longer than a task may."""
+        Ask another worker if the first one dies, as often as a task is tried.
+        """
         seconds = self._scheduler.timeout
-        try:
-            return await asyncio.wait_for(_answer(call), seconds + ANSWER_DELAY)
-        except TimeoutError:
-            return TaskFailed(f"{worker.info.where}: no answer after {seconds:g} s (work.task_timeout)")
-        except LostError as error:
-            return TaskFailed(f"{worker.info.where}: died ({error})")
+        dead: list[RayWorker] = []
+        problem = ""
+        while len(dead) < self._scheduler.attempts:
+            worker = await self._any_worker(dead)
+            if isinstance(worker, TaskFailed):
+                return worker
+            answer = _answer(getattr(worker.actor, method).remote(*request))
+            try:
+                return await asyncio.wait_for(answer, seconds + ANSWER_DELAY)
+            except TimeoutError:
+                return TaskFailed(f"{worker.info.where}: no answer after {seconds:g} s (work.task_timeout)")
+            except LostError as error:
+                problem = f"{worker.info.where}: died ({error})"
+                dead.append(worker)
+        problem = f"{problem}; {len(dead)} workers in a row"
+        return MachineError(f"{problem}; find the cause in Ray's logs, then go on with --resume")
+
+    async def _any_worker(self, dead: Sequence[RayWorker]) -> RayWorker | TaskFailed:
+        """Return a worker, once there is one that is not dead; the scheduler notices a death later."""
+        while True:
+            first = await self.open()
+            if isinstance(first, TaskFailed):
+                return first
+            for worker in self._scheduler.workers:
+                assert isinstance(worker, RayWorker)
+                if worker not in dead:
+                    return worker
+            await asyncio.sleep(CHECK_INTERVAL)
 
     async def begin(self, keys: TaskKeys, shared: Path | None = None) -> None:
         """Begin a run; see TaskScheduler.begin."""

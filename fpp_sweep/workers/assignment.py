@@ -51,13 +51,13 @@ class PendingTask:
 
     task: Task
     key: str
-    payer: int  # order of the trial that is charged for the work: the first that requested it
     order: int  # lowest order of the trials that wait for the result
     arrival: int  # number of the request
     result: asyncio.Future[TaskResult]
     inputs: tuple[TaskResult, ...] = ()  # results of `task.needs`
     attempts: int = 0
-    waiters: int = 0
+    waiters: list[int] = field(default_factory=list)  # orders of the trials that wait, in the order of their requests
+    payer: int | None = None  # order of the trial that is charged for the work; set when the task ends
     preparation: asyncio.Task[None] | None = None
     image_set: ImageSet = ()
     adapter_key: str = ""

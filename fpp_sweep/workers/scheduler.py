@@ -5,8 +5,8 @@ computed share its result. A worker that dies, exceeds the time limit, or fails 
 is replaced. Its task is retried elsewhere: after a loss until its attempts are used up, after a failure once. A worker
 on a draining machine leaves when its task is done.
 
-Each trial has an `order`: tasks of a lower order begin first. The order also identifies the trial. The first trial that
-requests a task is charged for the work; for other trials the result counts as cached.
+Each trial has an `order`: tasks of a lower order begin first. The order also identifies the trial. Of the trials that
+wait for a task when it ends, the first one is charged for the work; for other trials the result counts as cached.
 
 Everything runs in one event loop, without locks. `assignment` decides which worker gets which task; `actors` starts
 workers on Ray and serves the trials' requests (`PendingRequest`). An `asyncio.Task` is never a task in the sense above.
@@ -70,7 +70,7 @@ class TaskScheduler:
     _writing: ThreadCalls = field(default_factory=ThreadCalls)  # stores results on disk
     _worker_loops: set[asyncio.Task[None]] = field(default_factory=set)  # one for each worker that starts or works
     _fatal: TaskFailed | None = None  # why no task can be computed any more
-    _model_digest: str = ""  # digest of the first worker's model
+    _model_digest: str = ""  # digest of the first worker's model; empty while no worker has ever started
     _failed_rounds: int = 0  # starts that failed in a row without any worker; simultaneous starts count once
     _failed_starts: int = 0  # starts that failed in a row while other workers work
     _last_failed_start: str = ""  # the reason of the last of them
@@ -124,12 +124,12 @@ class TaskScheduler:
         pending = self._pending.get(key)
         if pending is None:
             pending = self._add(task, key, order, arrival)
-        pending.waiters += 1
+        pending.waiters.append(order)
         pending.order = min(pending.order, order)
         try:
             result = await asyncio.shield(pending.result)
         finally:
-            self._drop_waiter(pending)
+            self._drop_waiter(pending, order)
         if order == pending.payer:
             return result
         self._counts.cached += 1
@@ -138,7 +138,7 @@ class TaskScheduler:
     def _add(self, task: Task, key: str, order: int, arrival: int) -> PendingTask:
         """Add a task and begin its lookup. The task goes on as long as any trial waits, even if the first one stops."""
         result: asyncio.Future[TaskResult] = asyncio.get_running_loop().create_future()
-        pending = PendingTask(task=task, key=key, payer=order, order=order, arrival=arrival, result=result)
+        pending = PendingTask(task=task, key=key, order=order, arrival=arrival, result=result)
         self._pending[key] = pending
         self._lookups.add(pending)
         pending.preparation = asyncio.create_task(self._prepare(pending))
@@ -195,9 +195,9 @@ class TaskScheduler:
         while self._assignment.assign_next(self._queue, before_order):
             pass
 
-    def _drop_waiter(self, pending: PendingTask) -> None:
+    def _drop_waiter(self, pending: PendingTask, order: int) -> None:
         """Remove one waiter; cancel the task if none is left and no worker computes the task."""
-        pending.waiters -= 1
+        pending.waiters.remove(order)
         if pending.waiters or pending.result.done():
             return
         if pending in self._queue:
@@ -219,6 +219,8 @@ class TaskScheduler:
         self._forget(pending)
         if pending.result.done():
             return
+        if pending.waiters:
+            pending.payer = pending.waiters[0]
         if isinstance(result, Exception):
             pending.result.set_exception(result)
             pending.result.exception()  # marks the exception as retrieved, so that asyncio does not warn
@@ -262,10 +264,10 @@ class TaskScheduler:
         """
         try:
             worker = await self.start_worker()
-        except TaskFailed as error:  # another start would fail, too
-            self._fail_all_tasks(error)
-            return
         except Exception as error:
+            if isinstance(error, TaskFailed) and not self._model_digest:  # every start would fail for this reason
+                self._fail_all_tasks(error)
+                return
             self._counts.lost += 1
             await self._handle_failed_start(_error_text(error), failed_rounds)
             return
@@ -414,7 +416,7 @@ class TaskScheduler:
         self._settle(pending, TaskFailed(f"{where}: {reason}; {pending.attempts} of {self.attempts} attempts"))
 
     def _may_retry(self, pending: PendingTask) -> bool:
-        return pending.attempts < self.attempts and pending.waiters > 0 and not self._fatal
+        return pending.attempts < self.attempts and bool(pending.waiters) and not self._fatal
 
 
 class PendingRequest:
@@ -457,6 +459,6 @@ class PendingRequest:
 
 
 def _error_text(error: Exception) -> str:
-    if isinstance(error, LostError):
+    if isinstance(error, LostError | TaskFailed):
         return str(error)
     return type_and_message(error)

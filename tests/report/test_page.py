@@ -17,6 +17,7 @@ from PIL import Image
 
 from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.records.answer import statistics_of
+from fpp_sweep.records.records import IMPORTED
 from fpp_sweep.records.reliability import write_reliability
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.plots import front_plots, without_outliers
@@ -236,7 +237,9 @@ def test_baselines_differ_in_color_and_marker_and_hollow_markers_show_the_test_s
 
 def test_the_trial_table_has_trials_of_every_state(tmp_path):
     others = [failed(2), failed(3, "lower after 2 of 5 datasets", state="stopped"), failed(4, None, state="waiting")]
-    written = write_sweep(tmp_path, sweep_info(), [*all_baselines()[:1], trial(0), trial(1, 70, test=True), *others])
+    imported = replace(baseline("theirs", 60.0, 5.0), started=0.0, origin=IMPORTED)
+    records = [*all_baselines()[:1], imported, trial(0), trial(1, 70, test=True), *others]
+    written = write_sweep(tmp_path, sweep_info(), records)
     write_report(written, pages=True)
     body = (written.report / "sweep.html").read_text().partition('<table id="all-trials">')[2].partition("</table>")[0]
     rows = {re.search(r'data-trial="(.*?)"', row)[1]: row for row in body.split("<tr")[2:]}
@@ -244,6 +247,9 @@ def test_the_trial_table_has_trials_of_every_state(tmp_path):
     assert "lower after 2 of 5 datasets" in rows["trial-0003"]
     assert [rows[name].count("69.30") for name in ("trial-0000", "trial-0001")] == [0, 1]
     assert "<td>waiting</td>" in rows["trial-0004"]
+    in_minutes = [">0.8<" in rows[name] for name in ("trial-0000", imported.name)]
+    assert in_minutes == [True, False]  # predictions that were imported have no start
+    assert not re.search(r">\d{6,}\.\d<", rows[imported.name])
 
 
 def test_parallel_coordinates_slices_and_heat_map_can_show_every_metric(folder):

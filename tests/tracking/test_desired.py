@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpp_sweep.records.records import TrialRecord, WorkTotals
+from fpp_sweep.records.records import IMPORTED, TrialRecord, WorkTotals
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
@@ -154,6 +154,12 @@ def test_averages_and_datasets_have_a_metric_each_and_test_has_a_prefix():
     assert metrics["test/ece"] == pytest.approx(split_result(54.0, 10.8).average["ece"])
     assert metrics["seconds"] == 50.0
     assert metrics["worker_seconds"] == 45.0
+
+
+def test_imported_predictions_have_no_duration():
+    imported = replace(baseline("theirs", 60.0, 5.0), started=0.0, origin=IMPORTED)
+    assert "seconds" not in trial_run(INFO, imported).metrics
+    assert "seconds" in trial_run(INFO, baseline("theirs", 60.0, 5.0)).metrics
 
 
 def test_the_time_of_a_trials_metrics_is_the_time_of_its_end():

@@ -13,7 +13,7 @@ import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from fpp_sweep.spec import catalogue, plugins
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.keys import of_config
 from fpp_sweep.spec.specs import PluginFile, WorkerSpec
 from fpp_sweep.trial.results import TaskFailed, TaskResult
@@ -24,7 +24,7 @@ from fpp_sweep.workers.needs import WorkerNeeds, require_room
 from fpp_sweep.workers.ray_session import machines_of_session
 from fpp_sweep.workers.resources import wanted_workers
 from fpp_sweep.workers.scheduler import LostError, PendingRequest
-from tests.kit.scheduler import hang, shards, until
+from tests.kit.scheduler import hang, let_others_run, shards, until
 from tests.kit.tasks import KEYS, MODEL, evaluation
 
 SPEC = WorkerSpec(model="tiny")
@@ -226,15 +226,44 @@ async def test_the_death_of_a_worker_during_a_query_is_a_failure_that_names_the_
     actor._scheduler._assignment.add(worker)
     actor._starting_workers = asyncio.create_task(asyncio.sleep(0))  # no further workers start
     failure = await actor.describe(["digits"], "val")
-    assert failure.reason.startswith("worker 1 on here: died (")
+    assert type(failure) is MachineError
+    assert str(failure).startswith("worker 1 on here: died (")
+
+
+async def test_a_query_is_repeated_on_another_worker_after_a_death(tmp_path):
+    actor = scheduler_actor()
+    actor._scheduler.attempts = 2
+    actor._starting_workers = asyncio.create_task(asyncio.sleep(0))  # no further workers start
+    for answer in (ActorDiedError(), "from the second worker"):
+        processes = SimpleNamespace(describe=answering(answer), check=answering(answer))
+        actor._scheduler._assignment.add(RayWorker(processes, MODEL, ONE_CPU, tmp_path))
+    assert await actor.describe(["digits"], "val") == "from the second worker"
+    assert await actor.check([], [], [], 1.0) == "from the second worker"
+
+
+async def test_a_query_after_a_death_waits_for_the_next_worker(tmp_path):
+    actor = scheduler_actor()
+    actor._scheduler.attempts = 2
+    actor._starting_workers = asyncio.create_task(asyncio.sleep(0))
+    dead, alive = (
+        RayWorker(SimpleNamespace(check=answering(answer)), MODEL, ONE_CPU, tmp_path)
+        for answer in (ActorDiedError(), "alive")
+    )
+    actor._scheduler._assignment.add(dead)
+    query = asyncio.create_task(actor.check([], [], [], 1.0))
+    await let_others_run()
+    actor._scheduler._assignment.add(alive)
+    assert await query == "alive"
 
 
 async def test_a_query_may_take_somewhat_longer_than_a_task(tmp_path):
     """The worker ends a query that takes too long itself, and its answer says why."""
     actor = scheduler_actor()
     actor._scheduler.timeout = 1.0
-    worker = RayWorker(SimpleNamespace(), MODEL, ONE_CPU, tmp_path)
-    assert await actor._ask(worker, answering("late").remote()) == "late"
+    actor._starting_workers = asyncio.create_task(asyncio.sleep(0))
+    worker = RayWorker(SimpleNamespace(describe=answering("late")), MODEL, ONE_CPU, tmp_path)
+    actor._scheduler._assignment.add(worker)
+    assert await actor.describe(["digits"], "val") == "late"
 
 
 def test_a_worker_reports_the_progress_of_long_steps_from_another_thread(tmp_path, monkeypatch):

@@ -447,6 +447,33 @@ async def test_a_running_task_finishes_after_its_trial_is_cancelled(start):
     assert harness.counts.executions == 1
 
 
+@pytest.mark.parametrize("joins", ["before", "after"])
+async def test_the_work_on_a_task_is_charged_to_a_trial_that_waits_for_its_end(start, joins):
+    """The trial that requested the task first leaves while a worker computes it, before or after another one joins."""
+    gate = asyncio.Event()
+
+    async def succeed_later(worker, task):
+        await gate.wait()
+        return await succeed(worker, task)
+
+    harness = start(succeed_later)
+    first = harness.request(shards(1), 1)
+    await until(lambda: harness.ran)
+    others = []
+    if joins == "before":
+        others = [asyncio.create_task(harness.results(shards(1), order)) for order in (2, 3)]
+        await let_others_run()
+    first.cancel()
+    await let_others_run()
+    if joins == "after":
+        others = [asyncio.create_task(harness.results(shards(1), order)) for order in (2, 3)]
+        await let_others_run()
+    gate.set()
+    (second,), (third,) = await asyncio.gather(*others)
+    assert (second.worker_seconds, third.worker_seconds) == (1.5, 0.0)
+    assert harness.counts.worker_seconds == 1.5
+
+
 async def test_a_cancelled_task_is_not_retried_after_its_worker_is_lost(start):
     gate = asyncio.Event()
 
@@ -488,6 +515,25 @@ async def test_a_model_that_cannot_be_loaded_fails_everything_at_once(start):
     harness = start(on_start=on_start)
     fatal, first = await check_that_everything_fails(harness)
     assert (fatal, first.details, harness.starts) == ("unknown model 'tinny'", "a traceback", 1)
+
+
+async def test_a_model_that_cannot_be_loaded_on_a_later_machine_fails_nothing(start):
+    def on_start(number):
+        if number:
+            raise TaskFailed("node-b: /data/ViT.pt: does not exist", "a traceback")
+        return {}
+
+    harness = start(on_start=on_start)
+    await harness.scheduler.first_worker()
+    harness.scheduler.wanted_workers = lambda: 2
+    await until(lambda: harness.status.notes)
+    (note,) = harness.status.notes
+    assert re.fullmatch(r"\d starts .* while others work; the last: node-b: /data/ViT.pt: does not exist", note)
+    assert titles_in(await harness.results(shards(2))) == titles(shards(2))
+    assert harness.status.fatal is None
+    harness.workers[0].kill()
+    await until(lambda: harness.status.fatal)
+    assert harness.status.fatal == "workers do not start: node-b: /data/ViT.pt: does not exist"
 
 
 @pytest.mark.parametrize(
