@@ -34,14 +34,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(list_shipped_spaces(min(terminal_width(), LINE_COLUMNS)))
         return
     words = typed_words(argv)
-    from fpp_sweep.sweep import launch, request  # load much that --help does without
+    from fpp_sweep.sweep import launch, lent_points, request  # load much that --help does without
 
     files = plugins.read(args.plugin)
     plugins.load(files)
     with flags_in_errors(args):
         space = request.space_to_tune(args.space, overrides(args), config=args.config)
     if args.dry_run:
-        launch.print_dry_run([space], args.worker_counts)
+        launch.print_dry_run([lent_points.with_lent_points(space)], args.worker_counts)
         return
     options = replace(launch.options_of(args, files), continue_trials=tuple(args.continue_trials))
     folder = launch.launch(space, options, command="tune", words=words)

@@ -22,7 +22,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Work
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.messages import stage
-from fpp_sweep.spec.process import cores
+from fpp_sweep.spec.process import cores, terminable
 from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.sweep import timing
 from fpp_sweep.sweep.cost_report import (
@@ -49,7 +49,7 @@ def dry_run(spaces: Sequence[Space], worker_counts: Sequence[int] = ()) -> str:
     `worker_counts` are numbers of workers to compare.
     """
     work = spaces[0].work
-    with tempfile.TemporaryDirectory() as cache:
+    with terminable(), tempfile.TemporaryDirectory() as cache:
         stage(f"loading {work.model}")
         worker = _open_worker(spaces[0], cache)
         sweeps, notes = _expected_sweeps(spaces, worker)

@@ -11,16 +11,14 @@ from functools import partial
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec.errors import InputError, MachineError
+from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.spec.messages import command_line, runnable
-from fpp_sweep.spec.process import terminable
 from fpp_sweep.spec.progress import Screen
 from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.heading import heading
-from fpp_sweep.sweep.lent_points import with_lent_points
-from fpp_sweep.sweep.resume import merge_resume_request, require_same
+from fpp_sweep.sweep.resume import announced_space
 from fpp_sweep.sweep.trial_view import print_trial
 
 INTERRUPTED = 130  # exit status, as a shell has it for Ctrl-C
@@ -94,15 +92,7 @@ def _words_without_resume(words: Sequence[str]) -> list[str]:
 def announced_folder(space: Space, options: Options) -> SweepFolder:
     """Return the sweep's folder after announcing the sweep on stderr; raise InputError if it cannot begin or resume."""
     folder = sweep_folder(space, options)
-    info = None
-    if options.resume:
-        with suppress(InputError):  # damaged files are repaired later
-            info = folder.info()
-    if info is not None:
-        require_same(info, space, options, folder)
-        space, _ = merge_resume_request(space, info, folder)
-    elif not options.resume:
-        space = with_lent_points(space)
+    space = announced_space(space, options, folder)
     screen = Screen(sys.stderr)
     split = space.search.split
     screen.draw(heading(folder, space.plain(), space.objectives, split, width=screen.columns()))
@@ -112,9 +102,7 @@ def announced_folder(space: Space, options: Options) -> SweepFolder:
 def print_dry_run(spaces: Sequence[Space], worker_counts: Sequence[int] = ()) -> None:
     from fpp_sweep.sweep.estimate import dry_run  # loads torch
 
-    with_points = [with_lent_points(space) for space in spaces]
-    with terminable():
-        print(dry_run(with_points, worker_counts))
+    print(dry_run(spaces, worker_counts))
 
 
 def run_on_ray(space: Space, options: Options) -> None:

@@ -149,6 +149,22 @@ def merge_resume_request(space: Space, info: SweepInfo, folder: SweepFolder) -> 
     return merged, ResumeRequest(points, changes)
 
 
+def announced_space(space: Space, options: Options, folder: SweepFolder) -> Space:
+    """Return the space as a sweep begins with it; raise InputError if the sweep cannot begin or resume.
+
+    A damaged record is repaired later, so that its sweep is announced as requested.
+    """
+    if not options.resume:
+        return with_lent_points(space)
+    try:
+        info = folder.info()
+    except InputError:
+        return space
+    require_same(info, space, options, folder)
+    merged, _ = merge_resume_request(space, info, folder)
+    return merged
+
+
 def _new_points(space: Space, first: Space, folder: SweepFolder) -> list[dict[str, Any]]:
     """Return the points of the space that the sweep did not have before."""
     old = [values for _, values in first.first_points()]
