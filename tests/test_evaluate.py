@@ -546,7 +546,7 @@ WRONG_INPUTS = [
     (["--anchor-prompt", "fpp"], "--anchor-prompt fpp: must be words or a prompt file"),
     (["--set", "method=otpt"], "give --method instead"),
     (["--prompt", "x " * 73], "needs 78 tokens"),
-    (["--prompt", ""], "has no words"),
+    (["--prompt", " "], "has no words"),
     (["--prompt", "/no.safetensors"], "does not exist"),
     (["--resume"], "nothing to resume: sweeps has no sweep evaluate-<time>"),
 ]

@@ -21,14 +21,19 @@ def label_of(name: str) -> str:
 
 
 def listed_names(texts: Iterable[str]) -> list[str]:
-    """Return the names of datasets in lists with commas; `NAME=FOLDER` is no list, since a folder may have a comma.
+    """Return the names of datasets in lists with commas; in `NAME=FOLDER`, the folder may have commas.
 
-    >>> listed_names(["dtd, pets", "mine=a,b"])
-    ['dtd', 'pets', 'mine=a,b']
+    >>> listed_names(["dtd, pets", "mine=a,b,other=c"])
+    ['dtd', 'pets', 'mine=a,b', 'other=c']
     """
     names = []
     for text in texts:
-        words = [text] if "=" in text else text.split(",")
+        words: list[str] = []
+        for word in text.split(","):
+            if words and "=" in words[-1] and "=" not in word:
+                words[-1] = f"{words[-1]},{word}"
+            else:
+                words.append(word)
         names += [word.strip() for word in words if word.strip()]
     return names
 

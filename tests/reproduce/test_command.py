@@ -42,7 +42,7 @@ def run(folder, *words):
             ["--table", "main", "--precision", "tf32"],
             "precision tf32: needs a GPU with compute capability 8.0 or later",
         ),
-        (["--table", "main", "--name", "../out"], "--name '../out': letters, digits"),
+        (["--table", "main", "--name", "../out"], "--name '../out': names a folder; begin with a letter or digit"),
     ],
 )
 def test_bad_input_is_one_line(words, message, capsys):
