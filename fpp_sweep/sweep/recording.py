@@ -13,7 +13,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.search.racing import savings
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec.errors import MachineError
+from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.sweep.api import InterruptedSweep
 
 if TYPE_CHECKING:  # imports Ray, which a sweep in one process does without
@@ -58,8 +58,9 @@ class SweepRecorder:
 
     def record_interrupted_trials(self) -> None:
         """Mark trials that were running, as far as the disk allows; a resumed sweep starts them again."""
-        with suppress(OSError):
-            for record in self.folder.trials():
+        for file in self.folder.trial_files():
+            with suppress(OSError, InputError):  # a damaged record is repaired by the resume
+                record = self.folder.trial(file.stem)
                 if record.state == "running":
                     reason = "the sweep was interrupted"
                     self.folder.write_trial(replace(record, state="interrupted", reason=reason, finished=time.time()))
@@ -86,7 +87,7 @@ def recording_end(recorder: SweepRecorder) -> Iterator[None]:
         yield
     except BaseException as error:
         recorder.record_interrupted_trials()
-        with suppress(OSError):  # as far as the disk allows
+        with suppress(OSError, InputError):  # as far as the disk allows
             recorder.record_end("interrupted")
         if isinstance(error, KeyboardInterrupt):
             raise InterruptedSweep from None
