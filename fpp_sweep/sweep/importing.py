@@ -14,7 +14,6 @@ from fpp_sweep.records.records import IMPORTED, SweepInfo, TrialRecord, baseline
 from fpp_sweep.report.results_file import FILE as RESULTS_FILE
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import metrics_of
-from fpp_sweep.space.validation import as_list, as_mapping
 from fpp_sweep.space.work import baseline_names
 from fpp_sweep.spec import catalogue, keys
 from fpp_sweep.spec.errors import InputError
@@ -60,8 +59,7 @@ def _sizes(record: TrialRecord) -> str:
 def _require_free_name(folder: SweepFolder, info: SweepInfo, name: str) -> None:
     if not NAME.fullmatch(name):
         raise InputError(f"{name!r}: must be at most {MAX_NAME} letters, digits, '-', '_' and '.'", "--as")
-    own_baselines = as_mapping(info.space.get("work", {})).get("baselines")
-    if name in [*baseline_names(catalogue.METHODS), *as_list(own_baselines or ())]:
+    if name in [*baseline_names(catalogue.METHODS), *info.requested_baselines]:
         raise InputError(f"{name}: is the name of a baseline; take another name, such as {name}_theirs", "--as")
     file = folder.trial_file(baseline_name(name))
     if file.exists() or folder.trial_file(name).exists():

@@ -641,11 +641,11 @@ def test_a_link_among_the_artifacts_is_not_followed(tmp_path, database, uri, lev
     uri = f"sqlite:///{database}"
     sync_folder(folder, uri)
     (report,) = (tmp_path / "work" / "mlartifacts").glob("*/*/artifacts/report")
-    places = {"mlartifacts": tmp_path / "work" / "mlartifacts", "run": report.parents[1], "report": report}
+    links = {"mlartifacts": tmp_path / "work" / "mlartifacts", "run": report.parents[1], "report": report}
     forget_artifacts(folder)
     home = tmp_path / "home"
     home.mkdir()
-    link = places.get(level, report / "front.csv")
+    link = links.get(level, report / "front.csv")
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(home if level != "file" else home / "bashrc")
     with pytest.raises(InputError, match=r"link|would go to"):
