@@ -8,6 +8,7 @@ often you call it.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 
 from fpp_sweep.cli.command import parser, run
@@ -38,12 +39,19 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--verify", action="store_true", help="compare with MLflow even if nothing has changed since the last sync")
     add(
         "--retry-for",
-        type=float,
+        type=_seconds,
         default=RETRY_SECONDS,
         metavar="SECONDS",
         help="repeat failed requests until there was no progress for this time (default: %(default)g)",
     )
     return options.parse_args(argv)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"must be finite, and 0 or more ({text})")
+    return seconds
 
 
 if __name__ == "__main__":

@@ -32,6 +32,12 @@ def test_an_unreachable_server_is_refused(tmp_path):
         main([str(folder.path), "--into", f"http://127.0.0.1:{free_port()}"])
 
 
+@pytest.mark.parametrize("seconds", ["nan", "-5", "inf", "soon"])
+def test_a_time_of_retries_that_makes_no_sense_is_refused(tmp_path, seconds):
+    with pytest.raises(InputError, match="argument --retry-for: "):
+        main([str(tmp_path), f"--retry-for={seconds}"])
+
+
 def test_verify_restores_a_run_that_was_deleted_in_mlflow(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())

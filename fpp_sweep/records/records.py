@@ -18,6 +18,7 @@ from fpp_sweep.space.validation import (
     Items,
     Limits,
     Number,
+    as_list,
     as_mapping,
     at_key,
     check_fields,
@@ -298,6 +299,11 @@ class SweepInfo:
     @property
     def seeds(self) -> tuple[int, ...]:
         return tuple(as_mapping(self.space.get("work", {})).get("seeds", (0,)))
+
+    @property
+    def requested_baselines(self) -> Sequence[str]:
+        """The names of the baselines that the space lists, plugins' methods included."""
+        return as_list(as_mapping(self.space.get("work", {})).get("baselines", []))
 
     def provenance(self) -> dict[str, str]:
         """Return the origin of the sweep's numbers and its course, as text by name: for tables and MLflow's tags."""

@@ -81,9 +81,7 @@ def _check_device(value: Any) -> Any:
 
 
 def _check_baseline(value: Any) -> Any:
-    return known_name(
-        "baseline", value, _baseline_names(catalogue.METHODS), _baseline_names(catalogue.listed_methods())
-    )
+    return known_name("baseline", value, baseline_names(catalogue.METHODS), baseline_names(catalogue.listed_methods()))
 
 
 def _check_column(value: Any) -> Any:
@@ -117,7 +115,7 @@ def _check_sampler(value: Any) -> Any:
     return value
 
 
-def _baseline_names(methods: Collection[str]) -> list[str]:
+def baseline_names(methods: Collection[str]) -> list[str]:
     """Return the methods and the published settings."""
     return list(dict.fromkeys([*methods, *BASELINES]))
 
@@ -167,7 +165,7 @@ Above0 = Annotated[float, Limits(gt=0, le=MAX_NUMBER)]
 Seconds = Annotated[float, Limits(gt=0, le=MAX_SECONDS), Convert(_to_seconds, _seconds_schema)]
 ImageFraction = Annotated[float, Convert(_to_fraction, _fraction_schema)]
 Device = Annotated[str, Convert(_check_device, lambda: {"type": "string", "pattern": f"^{_DEVICE}$"})]
-Baseline = Annotated[str, Convert(_check_baseline, lambda: {"enum": _baseline_names(catalogue.METHODS)})]
+Baseline = Annotated[str, Convert(_check_baseline, lambda: {"enum": baseline_names(catalogue.METHODS)})]
 Posthoc = Annotated[str, Convert(_check_posthoc, lambda: {"enum": _posthoc_names()})]
 Column = Annotated[str, Convert(_check_column, lambda: {"enum": _column_names()})]
 
@@ -300,6 +298,7 @@ class Work:
         if self.device == "cpu":
             require(not gpus, f"must be 0 where work.device is cpu ({gpus})")
             return 0.0
+        require(not self.device.startswith("cuda") or gpus != 0, f"must not be 0 where work.device is {self.device}")
         return gpus
 
     def _default_datasets(self) -> tuple[str, ...]:

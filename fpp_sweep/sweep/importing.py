@@ -14,6 +14,7 @@ from fpp_sweep.records.records import IMPORTED, SweepInfo, TrialRecord, baseline
 from fpp_sweep.report.results_file import FILE as RESULTS_FILE
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import metrics_of
+from fpp_sweep.space.work import baseline_names
 from fpp_sweep.spec import catalogue, keys
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import plural
@@ -24,7 +25,8 @@ from fpp_sweep.trial.imported import ImportedRows, read_rows
 from fpp_sweep.trial.trial import measured_value, summarize
 
 DIGITS = 16  # length of a file's digest
-NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+MAX_NAME = 100  # characters; a file's name may have 255 bytes, and those of records have further words
+NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME - 1}}}")
 
 
 def import_predictions(sweep: Path, file: Path, name: str) -> Iterator[str]:
@@ -32,7 +34,7 @@ def import_predictions(sweep: Path, file: Path, name: str) -> Iterator[str]:
     folder = SweepFolder.open(sweep)
     with folder.locked():
         info = folder.info()
-        _require_free_name(folder, name)
+        _require_free_name(folder, info, name)
         _require_objectives_of_predictions(info)
         rows = read_rows(file)
         results = results_by_split(folder, info, rows)
@@ -54,11 +56,11 @@ def _sizes(record: TrialRecord) -> str:
     return ", ".join(f"{plural(result.samples, 'image')} of {split}" for split, result in record.results.items())
 
 
-def _require_free_name(folder: SweepFolder, name: str) -> None:
+def _require_free_name(folder: SweepFolder, info: SweepInfo, name: str) -> None:
     if not NAME.fullmatch(name):
-        raise InputError(f"{name!r}: must consist of letters, digits, '-', '_' and '.'", "--as")
-    if name in catalogue.METHODS:
-        raise InputError(f"{name}: is a method of this package; take another name, such as {name}_theirs", "--as")
+        raise InputError(f"{name!r}: must be at most {MAX_NAME} letters, digits, '-', '_' and '.'", "--as")
+    if name in [*baseline_names(catalogue.METHODS), *info.requested_baselines]:
+        raise InputError(f"{name}: is the name of a baseline; take another name, such as {name}_theirs", "--as")
     file = folder.trial_file(baseline_name(name))
     if file.exists() or folder.trial_file(name).exists():
         raise InputError(f"{name}: the sweep has a record of that name ({file}); take another one", "--as")

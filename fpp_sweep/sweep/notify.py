@@ -6,24 +6,27 @@ A failure of the command never affects the sweep.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.space.objectives import Objective
-from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.messages import note
+from fpp_sweep.spec.errors import InputError, first_line
+from fpp_sweep.spec.messages import note, plural
 
 if TYPE_CHECKING:  # imports Ray
     from fpp_sweep.search.searcher import TrialChange
 
 TIME_LIMIT = 10.0  # seconds for a run of the command; after a run that takes longer it is not run again
+CLOSE_LIMIT = 15.0  # seconds for the runs that are left at the end of a sweep, before only the last one is waited for
 
 
 class Notifier:
@@ -33,6 +36,7 @@ class Notifier:
         self._sweep = sweep
         self._metrics = [objective.metric for objective in objectives]
         self._threads = ThreadPoolExecutor(1, "notify")
+        self._runs: list[Future[None]] = []  # one for each event
         self._words: list[str] = []
         with suppress(InputError):  # noted by `preflight`
             self._words = command_words(command) if command else []
@@ -59,37 +63,56 @@ class Notifier:
     def send(self, event: str, **details: Any) -> None:
         if self._words:
             with suppress(RuntimeError):  # the sweep was ended twice
-                self._threads.submit(self._run, {"event": event, "sweep": str(self._sweep), **details})
+                run = self._threads.submit(self._run, {"event": event, "sweep": str(self._sweep), **details})
+                self._runs.append(run)
 
     def close(self) -> None:
-        """Return when the command has run for all events."""
+        """Return when the command has run for all events; after a time, only for the last one that waits."""
+        wait(self._runs, CLOSE_LIMIT)
+        dropped = [run for run in self._runs[:-1] if run.cancel()]
+        if dropped:
+            note(f"search.notify: the command is too slow; it was not run for {plural(len(dropped), 'event')}")
         self._threads.shutdown()
 
     def _run(self, message: dict[str, Any]) -> None:
         if not self._words:  # a run has failed meanwhile
             return
         try:
-            subprocess.run(
-                self._words,
-                input=json.dumps(message),
-                text=True,
-                timeout=TIME_LIMIT,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-            self._words = []
-            note(f"search.notify: {error}; it is not run again")
+            self._run_command(json.dumps(message))
+        except subprocess.TimeoutExpired:
+            self._stop(f"took longer than {TIME_LIMIT:g} s")
+        except (OSError, ValueError) as error:
+            self._stop(first_line(error))
+
+    def _run_command(self, message: str) -> None:
+        """Run the command; raise TimeoutExpired if it takes too long, after all of its processes were killed."""
+        quiet = subprocess.DEVNULL
+        words = self._words
+        with subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, text=True, start_new_session=True
+        ) as process:
+            try:
+                process.communicate(message, timeout=TIME_LIMIT)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+
+    def _stop(self, problem: str) -> None:
+        """Note a problem without the command, which may hold a secret."""
+        self._words = []
+        note(f"search.notify: {problem}; it is not run again")
 
 
 def command_words(command: str) -> list[str]:
-    """Return the command's words, split as a shell does; raise InputError if it cannot be run."""
+    """Return the command's words, split as a shell does.
+
+    Raise InputError if it cannot be run, without the words after the first, which may hold a secret.
+    """
     try:
         words = shlex.split(command)
     except ValueError as error:
-        problem = f"cannot parse command {command!r} ({error}); notifications are off"
-        raise InputError(problem, "search.notify") from error
+        raise InputError(f"cannot parse the command ({error}); notifications are off", "search.notify") from error
     if not words or not shutil.which(words[0]):
-        raise InputError(f"cannot run command {command!r} here; notifications are off", "search.notify")
+        program = words[0] if words else ""
+        raise InputError(f"cannot run {program!r} here; notifications are off", "search.notify")
     return words

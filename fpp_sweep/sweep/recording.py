@@ -58,8 +58,9 @@ class SweepRecorder:
 
     def record_interrupted_trials(self) -> None:
         """Mark trials that were running, as far as the disk allows; a resumed sweep starts them again."""
-        with suppress(OSError):
-            for record in self.folder.trials():
+        for file in self.folder.trial_files():
+            with suppress(OSError, InputError):  # a damaged record is repaired by the resume
+                record = self.folder.trial(file.stem)
                 if record.state == "running":
                     reason = "the sweep was interrupted"
                     self.folder.write_trial(replace(record, state="interrupted", reason=reason, finished=time.time()))

@@ -419,12 +419,15 @@ class SweepRuns:
         mlflow_run = self.by_id.get(run.id)
         if mlflow_run is None:
             return self._create(run, parent)
-        if mlflow_run.deleted:
-            if not restore:
-                return None
-            self.client.restore_run(mlflow_run.run_id)
-            mlflow_run.deleted = False
-            self._result.restored.append(run.name)
+        current = self.client.get_run(mlflow_run.run_id)
+        mlflow_run.deleted = current.info.lifecycle_stage != "active"  # the user may have deleted it meanwhile
+        if not mlflow_run.deleted:
+            return current
+        if not restore:
+            return None
+        self.client.restore_run(mlflow_run.run_id)
+        mlflow_run.deleted = False
+        self._result.restored.append(run.name)
         return self.client.get_run(mlflow_run.run_id)
 
     def group_run(self, name: str, started: int) -> Run:

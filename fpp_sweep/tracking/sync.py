@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.messages import command_line, masked, runnable
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.tracking.desired import SWEEP_KEY, milliseconds, sweep_id
@@ -156,9 +156,10 @@ def sync_folder(
         sync.disconnect()
     if failures:
         left = len(sync.pending(thorough=True))
-        raise InputError(
-            f"MLflow at {masked(uri)}: {failures[0]}; {sync.result.updated} runs written, {left} left for another sync"
-        )
+        counts = f"{sync.result.updated} runs written, {left} left for another sync"
+        is_input = all(failure.is_permanent for failure in failures)
+        error = InputError if is_input else MachineError
+        raise error(f"MLflow at {masked(uri)}: {failures[0]}; {counts}")
     return sync.result
 
 

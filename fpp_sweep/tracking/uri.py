@@ -313,7 +313,11 @@ def check_address(uri: str) -> None:
 
 
 def _check_form(uri: str) -> None:
-    if sqlite_file(uri) is not None:
+    path = sqlite_file(uri)
+    if path is not None:
+        if "?" in str(path) or unquote(str(path)) != str(path):  # MLflow would open another file
+            problem = "a path with ? or a percent code cannot be used"
+            raise InputError(f"tracking URI sqlite:///{path}: {problem}; give another file")
         return
     scheme = uri.partition(":")[0].partition("+")[0]
     if not is_server(uri) and scheme not in DATABASES:
@@ -326,8 +330,9 @@ def _check_form(uri: str) -> None:
         raise InputError(f"tracking URI {masked(uri)}: its secret is masked; give the secret, too")
     secret = uri.partition("://")[2].rpartition("@")[0]
     if re.search(r"[^!-~]|[][/?#@\\]", secret):
-        advice = "write / as %2F, @ as %40 and so on before the last @"
-        raise InputError(f"tracking URI {masked(uri)}: a reserved character in the name or password; {advice}")
+        # without an @, up to which `masked` removes the text when the line is printed
+        advice = "write each as its percent code, such as %2F for /"
+        raise InputError(f"tracking URI {masked(uri)}: reserved characters in the name or password; {advice}")
 
 
 def _check_file(path: Path) -> None:

@@ -285,10 +285,11 @@ def _value_problems(rows: ImportedRows, samples: Samples) -> Iterator[str]:
     width = int(filled.max(initial=-1)) + 1
     if width != classes:
         yield f"has {width} classes, the sweep has {classes}, from {samples.classes[0]!r} to {samples.classes[-1]!r}"
-    bad = np.argwhere(~np.isfinite(rows.values[:, :classes]))
+    bad = np.argwhere(~(np.abs(rows.values[:, :classes]) <= np.finfo(np.float32).max))  # nan, too
     if bad.size:
         row, column = bad[0]
-        yield f"sample {rows.ids[row]!r}: {rows.kind} of class {column} is {rows.values[row, column]}, must be finite"
+        value = rows.values[row, column]
+        yield f"sample {rows.ids[row]!r}: {rows.kind} of class {column} is {value}, must be a finite float32"
     if rows.kind == "logits":
         return
     values = rows.values[:, :classes]

@@ -55,12 +55,16 @@ class MapFit:
     seed: int
     images: int  # images that it was fitted on
     temperatures: tuple[float, ...]  # one, or one for each fold
-    problem: str = ""
+    problem: str = ""  # why a fit has no temperature
+    n_without: int = 0  # fits without a temperature
 
     @property
     def sentence(self) -> str:
         """The problem as a line of a report."""
-        return f"{self.posthoc}, {self.dataset}, seed {self.seed}: no temperature, so T = 1 ({self.problem})"
+        folds = ""
+        if len(self.temperatures) > 1:
+            folds = f" in {self.n_without} of {len(self.temperatures)} folds"
+        return f"{self.posthoc}, {self.dataset}, seed {self.seed}: no temperature{folds}, so T = 1 ({self.problem})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -182,6 +186,7 @@ def _record(name: str, key: DatasetSeed, images: int, fits: Sequence[Temperature
         images=images,
         temperatures=tuple(fit.temperature for fit in fits),
         problem=problems[0] if problems else "",
+        n_without=len(problems),
     )
 
 

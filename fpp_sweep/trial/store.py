@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fpp_sweep.core.images.cache import MANIFEST
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import read_inside, require_inside, write_json, written_whole
 from fpp_sweep.spec.keys import TaskKeys, digest
 from fpp_sweep.spec.specs import ModelInfo
@@ -60,7 +61,8 @@ class TaskStore:
         result = _read(self.root, key)
         if result is not None or self.shared is None:
             return result
-        result = _read(self.shared, key)
+        with suppress(InputError):  # a link leads out of the shared folder
+            result = _read(self.shared, key)
         if result is not None:
             shared_file = file_of(self.shared, key)
             with suppress(OSError):
@@ -75,7 +77,7 @@ class TaskStore:
         with written_whole(file, survives_power_failure=False) as partial:  # the seal shows whether it did
             partial.write_bytes(_seal(key, data) + data)
         if self.shared is not None and not result.skipped:
-            with suppress(OSError):
+            with suppress(OSError, InputError):  # the disk is full, or a link leads out of the folder
                 _link(file, file_of(self.shared, key))
 
 

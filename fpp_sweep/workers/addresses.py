@@ -51,7 +51,7 @@ def _require_listener(address: str, where: str) -> None:
         raise InputError(f"{where}: expected auto, local or HOST:PORT")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: a part of the name is empty or too long
         raise InputError(
             f"{where}: cannot be reached ({error}); see with `ray status` whether the cluster is up"
         ) from error

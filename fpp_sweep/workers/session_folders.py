@@ -52,7 +52,7 @@ def folders_of_dead_drivers(parent: str) -> Iterator[tuple[Path, list[psutil.Pro
     """Yield folders that dead drivers of this machine and user have left, with the processes that still use them."""
     for prefix in PREFIXES:
         for folder in Path(parent).glob(f"{prefix}*"):
-            with suppress(OSError, ValueError):  # not a driver's folder, or that of another user
+            with suppress(OSError, ValueError, OverflowError):  # not a driver's folder, or that of another user
                 if _is_of_dead_driver(folder):
                     yield folder, session_processes(folder)
 

@@ -335,7 +335,8 @@ WRONG_FILES = {
         change_value("logits", 1, [0.0, np.nan, 1.0]),
         "sample 'test/digits-001.jpg': logits of class 1 is nan, must",
     ),
-    "infinite": (change_value("logits", 1, [0.0, -np.inf, 1.0]), "logits of class 1 is -inf, must be finite"),
+    "infinite": (change_value("logits", 1, [0.0, -np.inf, 1.0]), "class 1 is -inf, must be a finite float32"),
+    "too large": (change_value("logits", 1, [0.0, -1e39, 1.0]), r"class 1 is -1e\+39, must be a finite float32"),
     "classes": (remove_last_class, "digits, split test, seed 0: has 2 classes, the sweep has 3, from 'zero' to 'two'"),
     "range": (
         rename_logits_to_probabilities,
@@ -369,10 +370,16 @@ def test_a_wrong_file_is_refused_and_changes_nothing(sweep, tmp_path, kind):
 def test_used_and_invalid_names_are_refused(sweep, tmp_path):
     write_npz(tmp_path / "theirs.npz", columns_of())
     run_import(tmp_path / "theirs.npz")
+    info = sweep.info()
+    own_work = {**info.space.get("work", {}), "baselines": ["mine"]}  # of a plugin
+    sweep.write_info(replace(info, space={**info.space, "work": own_work}))
     for name, message in (
         ("theirs", "the sweep has a record of that name"),
-        (TPT, "tpt: is a method of this package"),
-        ("../theirs", "must consist of letters"),
+        (TPT, "tpt: is the name of a baseline; take another name, such as tpt_theirs"),
+        ("fpp_paper", "fpp_paper: is the name of a baseline"),
+        ("mine", "mine: is the name of a baseline"),
+        ("x" * 101, "must be at most 100 letters"),
+        ("../theirs", "must be at most 100 letters"),
     ):
         with pytest.raises(InputError, match=message):
             run_import(tmp_path / "theirs.npz", name)

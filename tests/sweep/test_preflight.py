@@ -181,6 +181,12 @@ def test_an_address_where_no_process_listens_is_refused_before_ray_starts(addres
     assert str(refusal.value).startswith(complaint.replace("UNUSED", port))
 
 
+@pytest.mark.parametrize("host", ["head..local", f"{'x' * 64}.local"])
+def test_a_host_name_with_an_impossible_part_is_refused_in_one_line(host):
+    with pytest.raises(InputError, match=f"^--address {host}:6379: cannot be reached"):
+        require_reachable(f"{host}:6379")
+
+
 def test_auto_means_the_cluster_of_the_environment_or_of_ray_start(tmp_path, monkeypatch, on_cluster):
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)

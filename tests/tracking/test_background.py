@@ -76,6 +76,27 @@ def test_a_run_that_a_user_deleted_stays_deleted(tmp_path, database, uri):
     assert sync.status().error is None
 
 
+@pytest.mark.parametrize("name", ["perturb-1", "0001 54/10.8 gamma2=0.17 class_var=0.002"])
+def test_a_run_that_a_user_deletes_during_the_sweep_stays_deleted(tmp_path, database, uri, name):
+    folder = build_sweep(tmp_path / "perturb-1", trials=2)
+    sync = FolderSync(folder, uri, restore=False)
+
+    def make_pass():
+        return sync.make_pass(thorough=False, stop=lambda: False, on_update=lambda _: None)
+
+    assert make_pass() == []
+    ((run,),) = rows(database, "select run_uuid from runs where name = ?", name)
+    connect(uri).delete_run(run)
+    for attempt in (2, 3):
+        for number in (0, 1):
+            folder.write_trial(replace(folder.trial(f"trial-{number:04d}"), attempt=attempt))
+        folder.write_info(replace(folder.info(), spent=float(attempt)))
+        assert make_pass() == []
+    sync.disconnect()
+    assert rows(database, "select lifecycle_stage from runs where run_uuid = ?", run) == [("deleted",)]
+    assert len(statuses(database)) == 5
+
+
 def test_a_refused_run_is_tried_again_after_the_next_change(tmp_path, database, uri, monkeypatch):
     from mlflow.exceptions import MlflowException
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep import sync as command
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.tracking import BackgroundSync, check_store, mlflow_links, sync_folder
 from fpp_sweep.tracking.folder_sync import STATE_FILE, SweepRuns
 from tests.kit.records import build_sweep
@@ -98,7 +98,7 @@ def test_a_server_down_for_the_whole_sweep_gets_everything_when_it_is_up(tmp_pat
         sync.nudge()
         assert sync.close(0.0) == 10
         sync.close(LONG)  # waits until its last attempt has ended
-        with pytest.raises(InputError, match="connection refused; 0 runs written, 10 left"):
+        with pytest.raises(MachineError, match="connection refused; 0 runs written, 10 left"):
             sync_folder(folder, mlflow.uri, retry_for=0.0)
         mlflow.start()
         assert sync_folder(folder, mlflow.uri).created == 10

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.files import exclusive_lock, written_whole
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.spec.progress import Bar
@@ -478,7 +478,7 @@ def test_a_sync_without_progress_ends_in_time_and_names_the_cause(tmp_path, uri,
             yield "before"
 
     make_flaky(monkeypatch, faults_from_the_tenth_call())
-    with pytest.raises(InputError, match=r"HTTP 503 Service Unavailable: .*; 1 runs written, 1 left for another sync"):
+    with pytest.raises(MachineError, match=r"HTTP 503 Service Unavailable: .*; 1 runs written, 1 left for another"):
         sync_folder(folder, uri, retry_for=0.05, show_progress=True)
     retries = [line for line in capsys.readouterr().err.splitlines() if "next attempt in" in line]
     assert retries
@@ -523,7 +523,7 @@ def test_a_run_whose_state_could_not_be_set_gets_it_with_the_next_sync(tmp_path,
             set_status(*arguments)
 
         patched.setattr(SweepRuns, "set_status", fails_once)
-        with pytest.raises(InputError, match="no such luck"):
+        with pytest.raises(MachineError, match="no such luck"):
             sync_folder(folder, uri, retry_for=0.0)
     assert list(statuses(database).values()).count("RUNNING") == 1
     sync_folder(folder, uri)
@@ -582,7 +582,7 @@ def test_a_folder_is_not_synced_after_a_connection_was_lost(tmp_path, database, 
 
     monkeypatch.setattr(SweepRuns, "write", lose_the_connection)
     monkeypatch.setattr(SweepRuns, "answers", lambda _: False)
-    with pytest.raises(InputError, match="no such luck"):
+    with pytest.raises(MachineError, match="no such luck"):
         sync_folder(folder, uri, retry_for=0.0)
     assert not is_synced(folder, uri)
 
@@ -649,11 +649,11 @@ def test_a_link_among_the_artifacts_is_not_followed(tmp_path, database, uri, lev
     uri = f"sqlite:///{database}"
     sync_folder(folder, uri)
     (report,) = (tmp_path / "work" / "mlartifacts").glob("*/*/artifacts/report")
-    places = {"mlartifacts": tmp_path / "work" / "mlartifacts", "run": report.parents[1], "report": report}
+    links = {"mlartifacts": tmp_path / "work" / "mlartifacts", "run": report.parents[1], "report": report}
     forget_artifacts(folder)
     home = tmp_path / "home"
     home.mkdir()
-    link = places.get(level, report / "front.csv")
+    link = links.get(level, report / "front.csv")
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(home if level != "file" else home / "bashrc")
     with pytest.raises(InputError, match=r"link|would go to"):

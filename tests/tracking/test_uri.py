@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from fpp_sweep.cli.command import run
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.tracking import DEFAULT_URI, check_store, uri
@@ -241,6 +242,34 @@ def test_environment_variables_that_the_user_set_stay(monkeypatch):
     connect("http://127.0.0.1:1")
     assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "77"
     assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "0"
+
+
+@pytest.mark.parametrize("name", ["a?b", "a%20b", "mode?mode=ro"])
+def test_a_file_that_mlflow_would_read_as_another_one_is_refused_before_anything_is_made(tmp_path, monkeypatch, name):
+    folder = tmp_path / name
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for address in (DEFAULT_URI, f"sqlite:///{folder}/mlflow.db"):
+        with pytest.raises(InputError, match=r"a path with \? or a percent code cannot be used; give another file"):
+            check_store(address)
+    assert [*tmp_path.rglob("*")] == [folder]
+
+
+@pytest.mark.parametrize("name", ["100% sure", "a#b"])
+def test_a_file_with_other_special_characters_is_used(tmp_path, name):
+    folder = tmp_path / name
+    folder.mkdir()
+    check_store(f"sqlite:///{folder}/mlflow.db")
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_the_advice_about_a_reserved_character_is_printed(capsys):
+    with pytest.raises(SystemExit):
+        run(lambda: check_address("postgresql://me:pa/ss@db/mlflow"))
+    assert capsys.readouterr().err == (
+        "error: tracking URI postgresql://***@db/mlflow: reserved characters in the name or password; "
+        "write each as its percent code, such as %2F for /\n"
+    )
 
 
 def test_a_database_that_was_created_again_is_another_store(tmp_path):

@@ -1,6 +1,7 @@
 """A post-hoc map is fitted on other images than it maps, and changes no predicted class."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -133,6 +134,17 @@ def test_a_map_that_finds_no_temperature_reports_it_and_changes_nothing():
     (fit,) = mapped.fits
     assert fit.sentence == f"temperature_oracle, dtd, seed 0: no temperature, so T = 1 ({ALL_RIGHT})"
     np.testing.assert_allclose(mapped.by_map["temperature_oracle"]["dtd", 0].confidence, raw.confidence, rtol=1e-6)
+
+
+def test_a_fold_that_finds_no_temperature_is_reported_alone():
+    """The only wrong images are in the fold 0, so that the other folds are fitted on them and the fold 0 is not."""
+    raw = overconfident_predictions(right=True)
+    in_fold = folds_of("dtd", raw.ids) == 0
+    labels = np.where(in_fold, (raw.labels + 1) % 4, raw.labels)
+    (fit,) = apply_maps(["temperature_val"], {("dtd", 0): replace(raw, labels=labels)}, PosthocInputs()).fits
+    assert fit.sentence == (
+        f"temperature_val, dtd, seed 0: no temperature in 1 of {FOLDS} folds, so T = 1 ({ALL_RIGHT})"
+    )
 
 
 def test_too_few_images_are_refused():

@@ -122,6 +122,7 @@ def ended_process_id():
         ("{machine} {dead}", True),
         ("{machine} {alive}", False),
         ("another-machine {dead}", False),
+        ("{machine} 99999999999999999999999", False),
         ("no process", False),
         (None, False),
     ],

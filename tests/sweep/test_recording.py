@@ -1,0 +1,16 @@
+"""The record of how a sweep ended, also in a folder that was damaged meanwhile."""
+
+import pytest
+
+from fpp_sweep.sweep.api import InterruptedSweep
+from fpp_sweep.sweep.recording import SweepRecorder, recording_end
+from tests.kit.records import build_sweep
+
+
+def test_an_interrupt_is_recorded_although_a_record_is_damaged(tmp_path):
+    folder = build_sweep(tmp_path / "sweep", trials=3, running_trials=(2,), state="running", report=False)
+    folder.trial_file("trial-0001").write_text("{")
+    with pytest.raises(InterruptedSweep), recording_end(SweepRecorder(folder, folder.info())):
+        raise KeyboardInterrupt
+    assert folder.info().state == "interrupted"
+    assert folder.trial("trial-0002").state == "interrupted"
