@@ -90,7 +90,7 @@ def test_a_run_that_a_user_deletes_during_the_sweep_stays_deleted(tmp_path, data
     for attempt in (2, 3):
         for number in (0, 1):
             folder.write_trial(replace(folder.trial(f"trial-{number:04d}"), attempt=attempt))
-        folder.write_info(replace(folder.info(), spent=float(attempt)))
+        folder.write_info(replace(folder.info(), end_reason=f"reason {attempt}"))
         assert make_pass() == []
     sync.disconnect()
     assert rows(database, "select lifecycle_stage from runs where run_uuid = ?", run) == [("deleted",)]
