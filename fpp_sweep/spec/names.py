@@ -21,20 +21,16 @@ def label_of(name: str) -> str:
 
 
 def listed_names(texts: Iterable[str]) -> list[str]:
-    """Return the names of datasets in lists with commas; in `NAME=FOLDER`, the folder may have commas.
+    """Return the names of datasets in lists with commas; the path of a folder (`NAME=FOLDER`) can have none.
 
-    >>> listed_names(["dtd, pets", "mine=a,b,other=c"])
-    ['dtd', 'pets', 'mine=a,b', 'other=c']
+    >>> listed_names(["dtd, pets", "mine=photos,other=more"])
+    ['dtd', 'pets', 'mine=photos', 'other=more']
     """
     names = []
     for text in texts:
-        words: list[str] = []
         for word in text.split(","):
-            if words and "=" in words[-1] and "=" not in word:
-                words[-1] = f"{words[-1]},{word}"
-            else:
-                words.append(word)
-        names += [word.strip() for word in words if word.strip()]
+            if word.strip():
+                names.append(word.strip())
     return names
 
 
