@@ -377,6 +377,20 @@ def test_a_refused_sweep_leaves_a_new_folder_only_with_the_results_that_were_the
     assert [path.name for path in folder.path.iterdir()] == ["tasks"]
 
 
+def test_an_error_after_the_first_trial_undoes_nothing(options):
+    def refuse(folder, record):
+        raise InputError("no more")
+
+    with pytest.raises(InputError, match="no more"):
+        run_locally(small_space(), options, refuse)
+    folder = SweepFolder(options.root / (options.name or ""))
+    assert folder.info().state == "interrupted"
+    folder.write_info(replace(folder.info(), state="failed"))
+    with pytest.raises(InputError, match="no more"):
+        run_locally(small_space(), replace(options, resume=True), refuse)
+    assert folder.info().state == "interrupted"
+
+
 def test_a_folder_with_the_lock_of_a_killed_start_can_be_used(options, tmp_path):
     folder = SweepFolder(options.root / (options.name or ""))
     folder.path.mkdir(parents=True)

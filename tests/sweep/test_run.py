@@ -48,6 +48,10 @@ def refuse(folder):
     raise TaskFailed("no such model")
 
 
+def refuse_input():
+    raise InputError("a damaged record")
+
+
 def write_finished_sweep(root, name):
     """Write a finished sweep of the tests' space and return its folder."""
     folder = build_sweep(root / name, trials=1, failed_trials=(), report=False)
@@ -85,6 +89,17 @@ def test_a_resumed_sweep_is_running_and_a_refusal_restores_its_record(tmp_path, 
         run_with(Options(root=tmp_path, name="old", resume=True), look_and_refuse)
     assert [(info.state, info.finished, info.created) for info in infos] == [("running", None, before.created)]
     assert (before.state, folder.info()) == ("finished", before)
+
+
+def test_an_error_in_the_driver_leaves_the_record_of_the_resumed_sweep(tmp_path, run_with, monkeypatch):
+    """The driver may have run trials, so nothing is undone."""
+    folder = write_finished_sweep(tmp_path, "old")
+    driver = SimpleNamespace(run=refuse_input)
+    monkeypatch.setattr("fpp_sweep.sweep.run.open_sweep", lambda *_: None)
+    monkeypatch.setattr("fpp_sweep.sweep.run.new_driver", lambda *_: driver)
+    with pytest.raises(InputError, match="a damaged record"):
+        run_with(Options(root=tmp_path, name="old", resume=True), lambda folder: None)
+    assert folder.info().state == "interrupted"
 
 
 def test_without_a_name_the_newest_sweep_of_the_space_is_resumed(tmp_path, run_with):
