@@ -1,15 +1,18 @@
 """The tool that breaks the package: its breaks, and its choice of tests."""
 
 import ast
+import math
 import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from tests.kit.processes import environment
 from tools.mutate import sitecustomize as recorder
-from tools.mutate.__main__ import add_calls_of_imports, reaching_tests, table
+from tools.mutate.__main__ import TIME_LIMIT, add_calls_of_imports, reaching_tests, table, try_break
 from tools.mutate.breaks import Break, breaks_of
 from tools.mutate.sitecustomize import IMPORT, instrument, is_called_by_import
 
@@ -76,6 +79,22 @@ def test_the_fastest_tests_that_call_the_function_run_within_the_time_limit():
     assert reaching_tests(change, tests) == ["fast"]
     assert reaching_tests(change, {"slow": tests["slow"]}) == ["slow"]
     assert reaching_tests(change, {"other": tests["other"]}) == []
+
+
+@pytest.mark.parametrize(("seconds_of_break", "outcome"), [(100.0, "survived"), (math.inf, "noticed")])
+def test_a_busy_machine_gets_more_time(tmp_path, monkeypatch, seconds_of_break, outcome):
+    """The tests of the unbroken copy need 100 seconds here, more than the time limit of 64."""
+    path = tmp_path / "b.py"
+    path.write_text("x = 1")
+
+    def run_tests(copy, names, limit):
+        is_broken = path.read_text() != "x = 1"
+        needed = seconds_of_break if is_broken else 100.0
+        return ("survived", "1 tests") if needed <= limit else ("noticed", TIME_LIMIT)
+
+    monkeypatch.setattr("tools.mutate.__main__.run_tests", run_tests)
+    change = Break("b.py", "a.b.f", 1, 4, 5, "1", "2")
+    assert try_break(change, tmp_path, {"one": (1.0, {"a.b.f"})})[0] == outcome
 
 
 def test_functions_that_imports_call_are_credited_to_the_tests_of_their_module():
