@@ -859,10 +859,10 @@ def numbered_device(setup):
     return setup.sweep()
 
 
-@fault("room for workers", "wrong", "work.cpus_per_worker=4096: this machine has", "lower the setting")
+@fault("room for workers", "wrong", "work.cpus_per_worker=1000: this machine has", "lower the setting")
 def no_cores_for_a_worker(setup):
     """more cores for a worker than the machine has"""
-    setup.overrides = ["work.cpus_per_worker=4096", "work.threads=1"]
+    setup.overrides = ["work.cpus_per_worker=1000", "work.threads=1"]
     return setup.sweep()
 
 

@@ -15,8 +15,9 @@ from tests.kit.records import build_sweep
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """Build a sweep's folder and move it to another path."""
+def folder(tmp_path, monkeypatch):
+    """Build a sweep's folder and move it to another path; the terminal is wide enough for every line."""
+    monkeypatch.setenv("COLUMNS", "120")
     folder = build_sweep(tmp_path / "there" / "perturb-1", trials=6, failed_trials=(3,))
     (folder.artifacts("trial-0003") / "log.txt").parent.mkdir(parents=True, exist_ok=True)
     (folder.artifacts("trial-0003") / "log.txt").write_text("".join(f"line {number}\n" for number in range(9)))

@@ -34,7 +34,7 @@ class PageProcess:
     def write(self) -> SweepStatistics | None:
         """Write the report with its page; return the statistics that tables need, or None if it was stopped."""
         words = [sys.executable, "-m", "fpp_sweep.sweep.page_process", str(self._path)]
-        # in a process group of its own, so that Ctrl-C reaches the driver only, which stops this process
+        # in another process group, so that Ctrl-C reaches the driver only, which stops this process
         self._process = subprocess.Popen(
             words,
             env=child_environment(),

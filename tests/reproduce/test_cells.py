@@ -118,7 +118,7 @@ def test_a_table_with_a_failed_row_is_deleted_to_run_again(tmp_path, capsys):
         drop_failed(SweepFolder(tmp_path / name))
     assert (tmp_path / "whole" / "sweep.json").is_file()
     assert not (tmp_path / "failed").exists()
-    assert capsys.readouterr().err == "note: 1 trials failed last time; they are tried again\n"
+    assert capsys.readouterr().err == "note: 1 trial failed last time; every failed trial is tried again\n"
     drop_failed(SweepFolder(tmp_path / "none"))
 
 
