@@ -31,7 +31,8 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.process import cores
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.inspected import target_of
+from fpp_sweep.sweep.inspected import Target, target_of
+from fpp_sweep.sweep.inspection import look_everywhere
 from tests.kit.processes import ROOT, environment, killed_at_end, start_tune
 from tests.kit.waiting import LONG, wait_for
 from tests.workers.test_nodes import HEAD, node, room
@@ -530,3 +531,13 @@ def test_exactly_the_planted_faults_of_a_node_are_found(tmp_path, monkeypatch):
     (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
     assert line.startswith("error: 127.0.0.4: code ")
     assert not list((tmp_path / "sweeps").glob("*"))
+
+
+def test_on_a_cluster_the_driver_has_the_readings_of_all_nodes_beside_its_own(monkeypatch):
+    nodes = {"10.0.0.2": {"python": "3.11"}}, {"room": {"workers": 2}}
+    monkeypatch.setattr("fpp_sweep.sweep.inspection._readings_of_nodes", lambda *_: nodes)
+    target = Target(worker=WorkerSpec(model="tiny"), options=Options(address="127.0.0.1:6379"))
+    readings = look_everywhere(target, None)
+    assert list(readings) == ["driver", "10.0.0.2"]
+    assert readings["driver"]["clock"] == 0.0
+    assert readings["driver"]["room"] == {"workers": 2}

@@ -20,8 +20,9 @@ from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.records import IMPORTED
 from fpp_sweep.records.reliability import write_reliability
 from fpp_sweep.report.document import Plot
+from fpp_sweep.report.effects import Curve
 from fpp_sweep.report.plots import front_plots, without_outliers
-from fpp_sweep.report.settings_plots import color_axis
+from fpp_sweep.report.settings_plots import _curve_traces, color_axis
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.statistics.block_stats import BlockStats, to_bytes
 from tests.kit.records import (
@@ -262,6 +263,22 @@ def test_parallel_coordinates_slices_and_heat_map_can_show_every_metric(folder):
         figures["parallel"]["choices"][name]["traces"][0]["line"]["reversescale"] for name in ("accuracy", "ece")
     ] == [False, True]
     assert len({json.dumps(choice) for choice in figures["slice-0"]["choices"].values()}) == len(metrics)
+
+
+def test_slices_share_the_readers_choice(folder):
+    figures = plots(folder)
+    groups = [figure["group"] for name, figure in figures.items() if name.startswith("slice-")]
+    assert len(groups) > 1
+    assert len(set(groups)) == 1
+
+
+def test_a_slice_draws_the_band_around_the_line():
+    curve = Curve(
+        np.array([1.0, 2.0, 3.0]), np.array([5.0, 6.0, 7.0]), np.array([4.0, 5.0, 6.0]), np.array([6.0, 7.0, 8.0])
+    )
+    band, line = _curve_traces(curve)
+    assert band == {"x": [1.0, 2.0, 3.0, 3.0, 2.0, 1.0], "y": [6.0, 7.0, 8.0, 6.0, 5.0, 4.0]}
+    assert line == {"x": [1.0, 2.0, 3.0], "y": [5.0, 6.0, 7.0]}
 
 
 @pytest.mark.parametrize(("metric", "is_reversed"), [("accuracy", False), ("ece", True)])

@@ -17,7 +17,15 @@ from fpp_sweep.cli.command import run
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.tracking import DEFAULT_URI, check_store, uri
-from fpp_sweep.tracking.uri import check_address, connect, is_permanent, one_line, store_identity, ui_command
+from fpp_sweep.tracking.uri import (
+    check_address,
+    connect,
+    is_permanent,
+    one_line,
+    server_version,
+    store_identity,
+    ui_command,
+)
 from tests.kit.stores import free_port, rows
 
 ROOT = Path(__file__).parent.parent.parent
@@ -63,6 +71,12 @@ def test_a_server_is_reached_as_mlflows_client_would_reach_it(monkeypatch, port_
         return
     with pytest.raises(InputError, match="cannot be used"):
         check_address(address)
+
+
+def test_a_server_that_has_no_version_is_none_of_mlflow(monkeypatch, port_of_a_server):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with pytest.raises(InputError, match=r"does not report its version \(HTTP 404 Not Found"):
+        server_version(f"http://127.0.0.1:{port_of_a_server}")
 
 
 def test_a_server_whose_certificate_is_unknown_here_answers(monkeypatch):
