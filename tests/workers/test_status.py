@@ -93,6 +93,22 @@ def test_a_lost_scheduler_interrupts_the_main_thread_or_ends_the_process(monkeyp
         signal.signal(signal.SIGTERM, before)
 
 
+@pytest.mark.parametrize(("in_main_thread", "reacts", "is_interrupted"), [
+    (True, True, True), (True, False, False), (False, True, False), (False, False, False),
+])  # fmt: skip
+def test_only_a_main_thread_with_a_handler_is_interrupted(monkeypatch, in_main_thread, reacts, is_interrupted):
+    """Python runs handlers in the main thread only, and SIGTERM without a handler ends the process."""
+    sent = []
+    poller = StatusPoller(FakePool(LOST))
+    if not in_main_thread:
+        poller._caller = threading.Thread()
+    monkeypatch.setattr(status_module, "INTERRUPT_TIMEOUT", 0.0)
+    monkeypatch.setattr(signal, "getsignal", lambda _: print if reacts else signal.SIG_DFL)
+    monkeypatch.setattr(signal, "pthread_kill", lambda *words: sent.append(words))
+    poller._interrupt()
+    assert bool(sent) == is_interrupted
+
+
 @pytest.mark.usefixtures("fast_polls")
 def test_an_error_in_the_display_does_not_end_the_polling():
     shown, enough = [], threading.Event()
