@@ -18,7 +18,13 @@ def load_report(folder: SweepFolder) -> SweepReport:
     """Compute what the page of a sweep's folder shows."""
     info = folder.info()
     records = folder.trials()
-    statistics = statistics_of(folder, info, records)
+    return report_of(folder, info, records, statistics_of(folder, info, records))
+
+
+def report_of(
+    folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord], statistics: SweepStatistics
+) -> SweepReport:
+    """Add the effects of settings to the statistics, which take less time."""
     return SweepReport(
         folder=folder,
         info=info,
@@ -32,20 +38,12 @@ def load_report(folder: SweepFolder) -> SweepReport:
 def write_pages(
     folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord], statistics: SweepStatistics
 ) -> None:
-    effects = compute_effects(info, statistics.front)
+    report = report_of(folder, info, records, statistics)
     document: dict[str, object] = {}
-    for row in effects:
+    for row in report.effects:
         document[row.metric] = {"skipped": row.skipped} if row.skipped else shares_document(row)
     write_json(folder.report / "importances.json", document)
     write_front_picture(folder.report / "front.png", info, statistics)
-    report = SweepReport(
-        folder=folder,
-        info=info,
-        records=records,
-        statistics=statistics,
-        effects=effects,
-        is_running=is_running(folder, info),
-    )
     write_page(report)
 
 
