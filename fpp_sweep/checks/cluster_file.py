@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from fpp_sweep.core.datasets.files import read_text
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, message_in_one_line
 from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES
 
 SHIPPED = (  # values of the shipped cluster files where they say CHANGE
@@ -42,7 +42,7 @@ def read_cluster_file(path: Path) -> ClusterFile:
     try:
         values = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"cluster file {path} is not valid YAML: {' '.join(str(error).split())}") from error
+        raise InputError(f"cluster file {path} is not valid YAML: {message_in_one_line(error)}") from error
     if not isinstance(values, dict) or "provider" not in values:
         raise InputError(f"cluster file {path} has no `provider`; name a file of Ray's launcher")
     return ClusterFile(text, values)

@@ -16,7 +16,7 @@ from fpp_sweep.core.datasets.dataset import SPLITS
 from fpp_sweep.core.datasets.files import as_sample_id, read_text, require_folder, require_printable
 from fpp_sweep.core.datasets.layout import DatasetSpec, Layout, Renaming, as_words
 from fpp_sweep.core.datasets.split_files import SplitJson
-from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.errors import InputError, message_in_one_line, unknown
 from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES
 from fpp_sweep.spec.names import listed_names
 
@@ -106,7 +106,7 @@ def _parse(path: Path, text: str) -> Any:
     try:
         return yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+        raise InputError(f"{path} is not valid YAML: {message_in_one_line(error)}") from error
 
 
 def _require_name(name: Any, where: str) -> None:
