@@ -275,7 +275,7 @@ class SweepInfo:
     device: str = ""
     datasets: TextsByName = field(default_factory=dict)  # dataset -> digest of its samples, labels and views
     images: TextsByName = field(default_factory=dict)  # dataset -> digest of its image files' sizes and times
-    # the same of splits that are not searched; by dataset and split, `dtd test`
+    # these digests for splits that are not searched, by dataset and split, such as `dtd test`
     unsearched_datasets: Texts = field(default_factory=dict)
     unsearched_images: Texts = field(default_factory=dict)
     prompts: Texts = field(default_factory=dict)  # prompt file -> digest

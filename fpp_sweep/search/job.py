@@ -51,7 +51,7 @@ class LoggingExecutor:
     log: Path
     folder: SweepFolder
     trial: str
-    worker_seconds: list[float] = field(default_factory=list)  # of each result
+    worker_seconds: list[float] = field(default_factory=list)  # one number for each result
 
     def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
         """See trial.Executor."""

@@ -36,7 +36,7 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 
 DECIMALS = 1e-6  # tolerance of whole numbers of steps: decimals such as 0.3333333 are not exact
-MAX_STEPS = 1e9  # of more steps, floats do not tell the tolerance
+MAX_STEPS = 1e9  # with more steps, floats are too coarse for the tolerance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ class Answers:
     status: int  # exit status
     outcomes: dict[str, str] = field(default_factory=dict)  # by the titles of rows
     unfinished: str = ""  # title of the step that did not end
-    last_line: str = ""  # of the standard error
+    last_line: str = ""  # the last line of the standard error
     stack: str = ""  # calls of the step that took too long, in the form of `faulthandler`
 
 

@@ -75,39 +75,48 @@ def with_inputs(
 
     Raise InputError if the sweep is resumed and one of them has changed.
     """
-    searched = []
-    unsearched = {}
+    digests: dict[str, str] = {}
+    images: dict[str, str] = {}
+    unsearched_digests = dict(info.unsearched_datasets)
+    unsearched_images = dict(info.unsearched_images)
     for dataset in datasets:
         if dataset.split == space.search.split:
-            searched.append(dataset)
+            digests[dataset.name] = dataset.digest
+            images[dataset.name] = dataset.images
         else:
-            unsearched[f"{dataset.name} {dataset.split}"] = dataset
-    unsearched_digests = {name: dataset.digest for name, dataset in unsearched.items()}
-    unsearched_images = {name: dataset.images for name, dataset in unsearched.items()}
+            name = f"{dataset.name} {dataset.split}"
+            unsearched_digests[name] = dataset.digest
+            unsearched_images[name] = dataset.images
     opened = replace(
         info,
         model=model.name,
         model_digest=model.digest,
         embedding_scale=model.embedding_scale,
         device=model.device,
-        datasets={dataset.name: dataset.digest for dataset in searched},
-        images={dataset.name: dataset.images for dataset in searched},
-        unsearched_datasets={**info.unsearched_datasets, **unsearched_digests},
-        unsearched_images={**info.unsearched_images, **unsearched_images},
+        datasets=digests,
+        images=images,
+        unsearched_datasets=unsearched_digests,
+        unsearched_images=unsearched_images,
         prompts=dict(sorted(validation.prompts.items())),
     )
-    if not info.model:  # no driver has opened them before
-        return opened
-    changed_splits = _changed_names(info.unsearched_datasets, unsearched_digests)
+    if info.model:  # an earlier driver has opened them
+        _require_unchanged(info, opened)
+    return opened
+
+
+def _require_unchanged(before: SweepInfo, now: SweepInfo) -> None:
+    """Raise InputError if the model, the data or the prompts differ from those that the sweep began with."""
+    changed_splits = _changed_names(before.unsearched_datasets, now.unsearched_datasets)
     for is_changed, problem in (
-        (info.model_digest != opened.model_digest, f"model {model.name} has other weights"),
-        (info.datasets != opened.datasets, "its data differ"),
+        (before.model_digest != now.model_digest, f"model {now.model} has other weights"),
+        (before.datasets != now.datasets, "its data differ"),
         (changed_splits, f"its data differ ({', '.join(changed_splits)})"),
-        (info.prompts != opened.prompts, "a prompt file differs"),
+        (before.prompts != now.prompts, "a prompt file differs"),
     ):
         if is_changed:
-            raise InputError(f"{info.name} cannot be resumed: {problem} than when it began; begin a new sweep instead")
-    return opened
+            raise InputError(
+                f"{before.name} cannot be resumed: {problem} than when it began; begin a new sweep instead"
+            )
 
 
 def image_changes(before: SweepInfo, now: SweepInfo) -> list[str]:
