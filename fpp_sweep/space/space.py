@@ -20,7 +20,17 @@ from fpp_sweep.space.objectives import (
 from fpp_sweep.space.params import Param, check_params, check_points
 from fpp_sweep.space.published import baseline_configs, preset_for, published_points
 from fpp_sweep.space.settings import check_settings, check_trial
-from fpp_sweep.space.validation import Convert, at_key, check_fields, key_of, keys, known_name, require, set_field, word
+from fpp_sweep.space.validation import (
+    Convert,
+    at_key,
+    check_fields,
+    key_of,
+    keys,
+    known_name,
+    require,
+    set_field,
+    value_text,
+)
 from fpp_sweep.space.work import Sampler, Search, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import PRESETS, TrialConfig, dotted, preset
@@ -423,7 +433,7 @@ class Space:
         for key in dict.fromkeys([*ours, *theirs]):
             is_ignored = key in extended or _is_changeable(key)
             if not is_ignored and ours.get(key) != theirs.get(key):
-                lines.append(f"{key}: {word(ours.get(key))} -> {word(theirs.get(key))}")
+                lines.append(f"{key}: {value_text(ours.get(key))} -> {value_text(theirs.get(key))}")
         return lines
 
     def _extended_keys(self, other: Space) -> set[str]:
