@@ -52,7 +52,7 @@ def check_before_ray_start(space: Space, options: Options) -> None:
 def check_before_local_start(space: Space, options: Options) -> None:
     """Load plugins; raise InputError if something cannot be used, or needs workers on Ray."""
     plugins.load(options.plugins)
-    space.require_one_process()
+    space.require_no_workers()
     check_before_start(space, options)
 
 
