@@ -23,6 +23,7 @@ from fpp_sweep.spec.errors import InputError, unknown
 
 STAGES = {"seconds.pretrain": "pretraining", "seconds.adapt": "adaptation"}  # metrics of a table of costs
 CHECKPOINTS = {"$coop": "coop", "$maple": "maple"}  # words that stand for the user's checkpoints -> their flags
+THEORIES = ("theory", "em_reg")  # computations of reproduce/analysis.py
 # keys of an experiment's file that a space does not have
 TABLE_KEYS = ("title", "columns", "rows", "claims", "average", "embedded", "figure", "theory", "alone")
 FIXED = {  # settings of an experiment's space, whatever the file says
@@ -46,8 +47,16 @@ def _check_score(value: Any) -> Any:
     return value
 
 
+def _check_theory(value: Any) -> Any:
+    require(isinstance(value, str), "must be the name of a computation")
+    if value and value not in THEORIES:
+        raise unknown("computation", value, THEORIES)
+    return value
+
+
 Score = Annotated[str, Convert(_check_score)]
 Printed = Annotated[Mapping[str, Mapping[str, PrintedNumber | None]], Convert(read_printed)]
+Theory = Annotated[str, Convert(_check_theory)]
 Names = Annotated[tuple[str, ...], Items()]
 
 
@@ -147,7 +156,7 @@ class Experiment:
     claims: tuple[Claim, ...] = ()
     average: tuple[str, ...] = ()  # datasets of the averages; empty: all
     figure: ExperimentFigure | None = None
-    theory: str = ""  # name of a computation without a sweep, instead of rows
+    theory: Theory = ""  # a computation without a sweep, instead of rows
     alone: bool = False  # on one worker and without cached results, because times are compared
     root: Node = field(repr=False)
 

@@ -71,7 +71,7 @@ def print_theory(selection: Selection, folder: Path) -> None:
     from fpp_sweep.reproduce.analysis import compute  # loads torch, which takes seconds
 
     for name in selection.theories:
-        print(compute(name, selection.spaces[name], folder))
+        print(compute(selection.experiments[name], selection.spaces[name], folder))
 
 
 def write_and_deliver(reproduction: Reproduction, tables: Mapping[str, ResultTable]) -> None:
