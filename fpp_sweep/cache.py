@@ -34,8 +34,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.command == "list":
         print(cache_entries.entry_table(root, entries))
         return
-    if not (args.damaged or args.all or args.older_than is not None or args.larger_than is not None):
-        raise InputError("prune: nothing is selected; give --older-than, --larger-than, --damaged or --all")
     selected = cache_entries.select_entries(entries, args.older_than, args.larger_than)
     sizes: dict[Path, int] = {}  # sizes of the files or folders to be removed
     if args.damaged:
@@ -72,7 +70,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     prune.add_argument("--all", action="store_true", help="every entry")
     prune.add_argument("--damaged", action="store_true", help="only damaged files")
     prune.add_argument("--yes", action="store_true", help="remove without asking; required without a terminal")
-    return options.parse_args(argv)
+    args = options.parse_args(argv)
+    if args.command == "prune" and not (
+        args.damaged or args.all or args.older_than is not None or args.larger_than is not None
+    ):
+        raise InputError("prune: nothing is selected; give --older-than, --larger-than, --damaged or --all")
+    return args
 
 
 def print_selection(sizes: Mapping[Path, int]) -> None:

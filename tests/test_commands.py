@@ -12,7 +12,7 @@ import pytest
 
 from fpp_sweep import __main__ as console
 from fpp_sweep.cli import completion
-from fpp_sweep.cli.command import LIST_WORDS, typed_words
+from fpp_sweep.cli.command import COMPLETION_FLAG, typed_words
 from fpp_sweep.cli.flags import FLAGS, RUN_FLAGS
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import command_line, runnable
@@ -272,9 +272,9 @@ def test_completion_runs_no_name_of_a_folder(tmp_path):
 @pytest.mark.parametrize("command", console.COMMANDS)
 def test_completion_knows_every_flag_that_help_shows(capsys, command):
     text = printed(capsys, module_of(command).main, ["--help"])
-    words = completion.words_of(MODULES[command])
+    words = completion.words_of_command(MODULES[command])
     assert set(re.findall(r"^  (--[a-z-]+)", text, flags=re.M)) <= set(words)
-    assert LIST_WORDS not in text
+    assert COMPLETION_FLAG not in text
 
 
 def test_the_script_for_zsh_contains_the_script_for_bash():

@@ -18,7 +18,7 @@ from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import FileTooLargeError, read_end_inside, read_inside
 from fpp_sweep.sweep.received import read_settings
-from fpp_sweep.tracking.desired import artifact_files
+from fpp_sweep.tracking.desired import find_artifacts
 from tests.kit.records import build_sweep
 
 ROOT = Path(__file__).parent.parent
@@ -97,9 +97,9 @@ def test_sync_does_not_walk_a_folder_behind_a_link(sweep, tmp_path, monkeypatch)
     outside.mkdir()
     (outside / "file").write_text("")
     link_out(sweep.artifacts("trial-0001"), outside)
-    left_out = set()
-    assert artifact_files(sweep, sweep.path / "artifacts/trial-0001", "", left_out) == {}
-    assert left_out == {"artifacts/trial-0001"}
+    artifacts = find_artifacts(sweep, sweep.path / "artifacts/trial-0001")
+    assert not artifacts.files
+    assert artifacts.left_out == {"artifacts/trial-0001"}
 
 
 @pytest.mark.parametrize("subfolder", ["trials", "logs"])

@@ -16,7 +16,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.reproduce.claims import judge_claims
 from fpp_sweep.reproduce.experiment_files import find, shipped
 from fpp_sweep.reproduce.output import ours
-from fpp_sweep.reproduce.tables import Table, table_of
+from fpp_sweep.reproduce.tables import ResultTable, table_of
 
 INTRODUCTION = """\
 # The paper's claims on the embedded model
@@ -55,13 +55,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     print("\n".join(page(tables, created)))
 
 
-def page(tables: Mapping[str, Table], created: float) -> Iterator[str]:
+def page(tables: Mapping[str, ResultTable], created: float) -> Iterator[str]:
     """Yield the lines of the page."""
     verdicts: Counter[str] = Counter()
     for table in tables.values():
         verdicts.update(claim.verdict.partition(";")[0] for claim in judge_claims(table))
     counts = "\n".join(f"| {verdict} | {count} |" for verdict, count in verdicts.most_common())
-    ran = next(iter(tables.values())).ran[0]
+    ran = next(iter(tables.values())).run_notes[0]
     date = datetime.fromtimestamp(created, UTC).date()
     missing = [name for name in shipped() if name not in tables and not find(name).theory]
     yield INTRODUCTION.format(date=date, ran=ran, counts=counts, missing=", ".join(missing) or "none")
@@ -69,7 +69,7 @@ def page(tables: Mapping[str, Table], created: float) -> Iterator[str]:
         yield from _section(name, table)
 
 
-def _section(name: str, table: Table) -> Iterator[str]:
+def _section(name: str, table: ResultTable) -> Iterator[str]:
     experiment = table.experiment
     yield f"## {experiment.title}\n"
     yield f"{experiment.question} `python -m fpp_sweep.reproduce --table {name}`\n"

@@ -183,15 +183,24 @@ def remove_files(files: Iterable[Path]) -> None:
 def damaged_files(entries: Sequence[CacheEntry]) -> Iterator[tuple[Path, str]]:
     """Yield the files whose content does not match their checksum, with the problem; other formats are not judged."""
     for entry in entries:
-        if entry.holds_tasks and entry.manifest.get("format") == FORMAT:
-            for file in entry.files:
-                if not is_whole(file):
-                    yield file, "not a whole result of a task"
-        elif not (entry.holds_tasks or entry.has_other_format):
-            for file in entry.files:
-                problem = _chunk_problem(file)
-                if problem:
-                    yield file, problem
+        if entry.holds_tasks:
+            is_judged = entry.manifest.get("format") == FORMAT
+            problem_of = _task_problem
+        else:
+            is_judged = not entry.has_other_format
+            problem_of = _chunk_problem
+        if not is_judged:
+            continue
+        for file in entry.files:
+            problem = problem_of(file)
+            if problem:
+                yield file, problem
+
+
+def _task_problem(file: Path) -> str:
+    if is_whole(file):
+        return ""
+    return "not a whole result of a task"
 
 
 def _chunk_problem(file: Path) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from fpp_sweep.checks.guessing import images_needed, looks_like_guessing
-from fpp_sweep.checks.probes import Readings
+from fpp_sweep.checks.probes import Readings, has_failed
 from fpp_sweep.checks.versions import LIBRARIES
 from fpp_sweep.core.images.cache import readable_size
 from fpp_sweep.spec.messages import masked, plural
@@ -19,7 +19,8 @@ from fpp_sweep.workers.token import OTHER_USERS
 
 State = Literal["ok", "note", "wrong"]
 
-REPEATING = ("plan of the sweep", "start of the sweep")  # subjects that may fail for the reason of an earlier subject
+# subjects whose probes fail again for the reason of an earlier subject; such a reason is reported once
+REPEATING = ("plan of the sweep", "start of the sweep")
 MIN_DISK, GOOD_DISK = 1e8, 2e9  # free bytes
 MIN_DISK_SPEED = 1e6  # bytes a second; a worker on a CPU writes features at about this rate
 MIN_MEMORY, GOOD_MEMORY = 1.5e9, 4e9  # free bytes
@@ -60,23 +61,23 @@ class Finding(NamedTuple):
 
 def findings(nodes: Mapping[str, Readings]) -> list[Finding]:
     """Judge the readings of all nodes, in the order of the readings."""
-    judged = []
+    judged: list[Finding] = []
     failures: set[tuple[str, str]] = set()  # nodes, and reasons of their failed probes
     for subject in dict.fromkeys(subject for readings in nodes.values() for subject in readings):
+        by_node = {node: readings[subject] for node, readings in nodes.items() if subject in readings}
         check = CHECKS[subject.partition(" ")[0]]
         remedy = check.remedy
         if len(nodes) == 1 and check.remedy_alone:
             remedy = check.remedy_alone
-        readable = {}
-        for node, readings in nodes.items():
-            reading = readings.get(subject)
-            if isinstance(reading, dict) and "failed" in reading:
-                failure = node, reading["failed"]
-                if subject not in REPEATING or failure not in failures:
-                    judged.append(Finding(node, subject, "wrong", reading["failed"], remedy))
-                failures.add(failure)
-            elif subject in readings:
-                readable[node] = reading
+        for node, reading in by_node.items():
+            if not has_failed(reading):
+                continue
+            reason = reading["failed"]
+            is_repeated = subject in REPEATING and (node, reason) in failures
+            if not is_repeated:
+                judged.append(Finding(node, subject, "wrong", reason, remedy))
+            failures.add((node, reason))
+        readable = {node: reading for node, reading in by_node.items() if not has_failed(reading)}
         for node, reading in readable.items():
             verdict = check.rule(reading, list(readable.values()))
             judged.append(Finding(node, subject, verdict.state, verdict.text, verdict.remedy or remedy))

@@ -76,19 +76,27 @@ def data_readings(
         final_split = plan.get("plan of the sweep", {}).get("final_split", "")
         may_skip = spec.on_bad_image == "skip"
         for name in names:
-            wholes = []
-            for split in splits:
-                opened_split = split
-                if final_split.startswith(f"{split}:"):  # it has more images of the split
-                    opened_split = final_split
-                try:
-                    whole = worker.datasets.whole(name, split)
-                    readings |= _split_readings(worker, whole, opened_split, may_skip=may_skip)
-                    wholes.append(whole)
-                except Exception as error:
-                    readings[f"dataset {name}, {split}"] = {"failed": str(error)}
-            readings |= _dataset_readings(wholes)
+            readings |= _dataset_readings(worker, name, splits, final_split, may_skip=may_skip)
     return readings | plan
+
+
+def _dataset_readings(
+    worker: Worker, name: str, splits: Sequence[str], final_split: str, *, may_skip: bool
+) -> Readings:
+    """Return the readings of each split of a dataset, and of the splits that can be opened beside each other."""
+    readings: Readings = {}
+    wholes = []
+    for split in splits:
+        opened_split = split
+        if final_split.startswith(f"{split}:"):  # it has more images of the split
+            opened_split = final_split
+        try:
+            whole = worker.datasets.whole(name, split)
+            readings |= _split_readings(worker, whole, opened_split, may_skip=may_skip)
+            wholes.append(whole)
+        except Exception as error:
+            readings[f"dataset {name}, {split}"] = {"failed": str(error)}
+    return readings | _readings_of_splits(wholes)
 
 
 def _spec_of_probes(spec: WorkerSpec, cache: str) -> WorkerSpec:
@@ -128,8 +136,8 @@ def _split_readings(worker: Worker, whole: Dataset, opened_split: str, *, may_sk
     }
 
 
-def _dataset_readings(splits: Sequence[Dataset]) -> Readings:
-    """Return the readings of a dataset whose splits could be opened: of a user's own, or of a published one."""
+def _readings_of_splits(splits: Sequence[Dataset]) -> Readings:
+    """Return the readings of a dataset's splits beside each other: of a user's own, or of a published one."""
     readings: Readings = {}
     for split in splits:
         if split.group == "custom":

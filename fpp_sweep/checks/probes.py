@@ -48,12 +48,12 @@ def node_readings(spec: WorkerSpec, token_key: str | None, workers: int = 1) -> 
     `workers` is the number of workers that start on this machine, as far as it is known.
     """
     if spec.folder and Path(spec.folder).is_dir():
-        os.chdir(spec.folder)
-    disk_once = cache(disk)  # Ray's files are often in the folder of the other temporary files
+        os.chdir(spec.folder)  # relative paths, as that of the cache, start from it
+    measure = cache(measure_disk)  # once for each folder: Ray's files are often in that of the other temporary files
     probes: dict[str, Callable[[], Any]] = {
-        "cache": lambda: cache_disk(disk_once, cache_folder(spec)),
-        "temporary files": lambda: temporary_disk(disk_once),
-        "Ray's files": lambda: ray_disk(disk_once),
+        "cache": lambda: cache_disk(measure, cache_folder(spec)),
+        "temporary files": lambda: temporary_disk(measure),
+        "Ray's files": lambda: ray_disk(measure),
         "killed drivers": processes_of_dead_drivers,
         "threads": lambda: {"threads": spec.threads, "workers": workers, "cores": cores()},
         "proxy": proxies_of_loopback,
@@ -81,6 +81,11 @@ def run_probes(probes: Mapping[str, Callable[[], Any]]) -> Readings:
     return readings
 
 
+def has_failed(reading: Any) -> bool:
+    """Return whether a reading is the reason for which its probe failed."""
+    return isinstance(reading, dict) and "failed" in reading
+
+
 def package_digest() -> str:
     """Return a digest of this package's files, which may differ between nodes of one version."""
     root = Path(__file__).parents[1]
@@ -97,7 +102,7 @@ def cache_folder(spec: WorkerSpec) -> Path:
     return default_cache()
 
 
-def disk(folder: Path) -> dict[str, Any]:
+def measure_disk(folder: Path) -> dict[str, Any]:
     """Write a sample into the folder; return its free bytes and the bytes written per second.
 
     A folder that does not exist is not made: the sample goes to the folder that it would be made in.
@@ -115,7 +120,7 @@ def disk(folder: Path) -> dict[str, Any]:
     return {"folder": str(folder), "free": shutil.disk_usage(existing).free, "speed": speed}
 
 
-def cache_disk(read: Callable[[Path], dict[str, Any]], folder: Path) -> dict[str, Any]:
+def cache_disk(measure: Callable[[Path], dict[str, Any]], folder: Path) -> dict[str, Any]:
     """Return the reading of the cache's disk; raise OSError if one of the folders in the cache cannot be written."""
     for name in (FEATURES, TASKS):
         inner = folder / name
@@ -124,30 +129,32 @@ def cache_disk(read: Callable[[Path], dict[str, Any]], folder: Path) -> dict[str
                 tempfile.TemporaryFile(dir=inner).close()
             except OSError as error:
                 raise OSError(f"{inner}: {error.strerror}") from error
-    return read(folder)
+    return measure(folder)
 
 
-def temporary_disk(read: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+def temporary_disk(measure: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
     """Return the reading of the folder for temporary files, and the one that the user names if Python cannot use it."""
     folder = tempfile.gettempdir()
     unusable = ""
-    named = [name for name in TEMPORARY_FOLDERS if os.environ.get(name)]
-    if named and os.path.abspath(os.environ[named[0]]) != folder:
-        unusable = f"{named[0]}={os.environ[named[0]]}"
-    return read(Path(folder)) | {"unusable": unusable}
+    variables = [name for name in TEMPORARY_FOLDERS if os.environ.get(name)]
+    if variables:
+        first = variables[0]  # Python uses it if it can
+        if os.path.abspath(os.environ[first]) != folder:
+            unusable = f"{first}={os.environ[first]}"
+    return measure(Path(folder)) | {"unusable": unusable}
 
 
-def ray_disk(read: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+def ray_disk(measure: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
     """Return the reading of the disk that a session's files will be on, and the requested folder if it is too long.
 
     Raise OSError if the folder does not exist: a sweep does not make it.
     """
     requested = ray_temp_folder()
     if is_too_long(requested):
-        return read(SHORT_FOLDER) | {"too_long": str(requested)}
+        return measure(SHORT_FOLDER) | {"too_long": str(requested)}
     if not requested.is_dir():
         raise NotADirectoryError(f"{requested}: there is no such folder")
-    return read(requested) | {"too_long": ""}
+    return measure(requested) | {"too_long": ""}
 
 
 def processes_of_dead_drivers() -> dict[str, Any]:

@@ -17,21 +17,22 @@ from fpp_sweep.spec.process import set_thread_defaults
 from fpp_sweep.spec.version import VERSION
 
 PACKAGE = "fpp_sweep"
-LIST_WORDS = "--completion-words"  # a flag of every command, for the completion of shells
+COMPLETION_FLAG = "--completion-words"  # of every command: prints the words that shells complete
 
 
 class Parser(argparse.ArgumentParser):
     """An argument parser that reports wrong arguments like all other bad input: in one line, with exit status 2."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse words of which none is empty, as a shell's variable without a value is."""
+        """Parse words, none of which may be empty: a shell makes such a word from a variable without a value."""
         previous = ""
         for word in typed_words(args):
-            where = previous if previous.startswith("--") else "a word of the command"
             if word.startswith("--") and word.endswith("="):
-                where, word = word[:-1], ""
+                raise _empty_word(word.removesuffix("="))
+            if not word and previous.startswith("--"):
+                raise _empty_word(previous)
             if not word:
-                raise InputError(f"{where}: is empty; give a value or leave it out")
+                raise _empty_word("a word of the command")
             previous = word
         return super().parse_known_args(args, namespace)
 
@@ -39,21 +40,25 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message}; --help lists the options")
 
 
-class ListWords(argparse.Action):
+def _empty_word(where: str) -> InputError:
+    return InputError(f"{where}: is empty; give a value or leave it out")
+
+
+class PrintCompletionWords(argparse.Action):
     """An action that prints the flags and subcommands of a command and exits, as `--help` does."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        print("\n".join(words_of(parser)))
+        print("\n".join(completion_words(parser)))
         parser.exit()
 
 
-def words_of(parser: argparse.ArgumentParser) -> list[str]:
+def completion_words(parser: argparse.ArgumentParser) -> list[str]:
     """Return the long flags of a parser and its subcommands, each once."""
     words: dict[str, None] = {}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, subparser in action.choices.items():
-                words.update(dict.fromkeys([name, *words_of(subparser)]))
+                words.update(dict.fromkeys([name, *completion_words(subparser)]))
         elif action.help != argparse.SUPPRESS:
             words.update(dict.fromkeys(flag for flag in action.option_strings if flag.startswith("--")))
     return list(words)
@@ -74,7 +79,7 @@ def parser(module: str, description: str, usage: str | None = None) -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command_parser.add_argument("--version", action="version", version=f"{PACKAGE} {VERSION}")
-    command_parser.add_argument(LIST_WORDS, action=ListWords, nargs=0, help=argparse.SUPPRESS)
+    command_parser.add_argument(COMPLETION_FLAG, action=PrintCompletionWords, nargs=0, help=argparse.SUPPRESS)
     return command_parser
 
 

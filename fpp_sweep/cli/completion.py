@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout, suppress
 from importlib import import_module
 
-from fpp_sweep.cli.command import LIST_WORDS
+from fpp_sweep.cli.command import COMPLETION_FLAG
 from fpp_sweep.space.shipped import shipped_spaces
 from fpp_sweep.spec.errors import unknown
 
@@ -58,7 +58,7 @@ def completion_script(shell: str, modules: Mapping[str, str]) -> str:
         raise unknown("shell", shell, SHELLS)
     flags = []
     for command, module in modules.items():
-        words = " ".join(words_of(module))
+        words = " ".join(words_of_command(module))
         flags.append(f'            {command}) words="{words}" ;;')
     script = SCRIPT.replace("COMMANDS", " ".join(modules))
     script = script.replace("SPACES", " ".join(shipped_spaces()))
@@ -68,9 +68,9 @@ def completion_script(shell: str, modules: Mapping[str, str]) -> str:
     return script
 
 
-def words_of(module: str) -> list[str]:
+def words_of_command(module: str) -> list[str]:
     """Return the flags and subcommands of the command in a module."""
     printed = io.StringIO()
     with redirect_stdout(printed), suppress(SystemExit):
-        import_module(module).main([LIST_WORDS])
+        import_module(module).main([COMPLETION_FLAG])
     return printed.getvalue().split()

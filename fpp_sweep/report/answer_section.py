@@ -46,11 +46,17 @@ def difference_table(answer: Answer) -> Table:
             columns.append(Column("±", drop_rank=1))
     rows: list[Row] = []
     for finalist in answer.finalists:
-        for index, metric in enumerate(answer.metrics):
-            is_first = index == 0
+        shown_name = finalist  # in the first of its rows
+        for metric in answer.metrics:
             label = f"{metric} ({goal_of(metric)})"
-            cells = [Cell(finalist if is_first else ""), Cell(label), *_difference_cells(answer, finalist, metric)]
-            rows.append(Row(cells, trial=finalist if is_first else ""))
+            cells = [Cell(shown_name), Cell(label), *_difference_cells(answer, finalist, metric)]
+            rows.append(Row(cells, trial=shown_name))
+            shown_name = ""
+    title = f"Finalists minus baselines ({answer.design})"
+    return Table(title=title, columns=columns, rows=rows, notes=_difference_notes(answer), sortable=False)
+
+
+def _difference_notes(answer: Answer) -> list[str]:
     notes = [_significance_note(answer)]
     if answer.baselines:
         reference = label_of(answer.baselines[0])
@@ -59,9 +65,7 @@ def difference_table(answer: Answer) -> Table:
         notes.append("of one seed: a difference that is significant on these images may be luck of that seed")
     if answer.untested:
         notes.append(f"not tested, as they cannot be resampled: {', '.join(answer.untested)}")
-    return Table(
-        title=f"Finalists minus baselines ({answer.design})", columns=columns, rows=rows, notes=notes, sortable=False
-    )
+    return notes
 
 
 def _significance_note(answer: Answer) -> str:

@@ -40,14 +40,14 @@ from fpp_sweep.statistics.paired import Difference, adjust_p_values, difference
 class ComparedSweep:
     """A sweep of a comparison, measured on the images that all of them share."""
 
-    sweep: LoadedSweep
+    loaded: LoadedSweep
     front: Front
     attainment: Attainment | None
     seconds: Sequence[float]  # worker seconds until each trial of the front had ended
 
     @property
     def label(self) -> str:
-        return self.sweep.label
+        return self.loaded.label
 
     @property
     def volumes(self) -> list[float]:
@@ -118,7 +118,7 @@ def _comparable_objectives(shared: SharedSplit) -> tuple[list[Objective], list[s
     notes = []
     objectives = []
     for objective in first.objectives:
-        reason = _not_comparable(objective.metric, shared)
+        reason = _why_not_comparable(objective.metric, shared)
         if reason:
             notes.append(f"{objective.metric} cannot be compared: {reason}")
         else:
@@ -136,7 +136,7 @@ def _comparable_objectives(shared: SharedSplit) -> tuple[list[Objective], list[s
     return objectives, notes
 
 
-def _not_comparable(metric: str, shared: SharedSplit) -> str:
+def _why_not_comparable(metric: str, shared: SharedSplit) -> str:
     """Return the reason for which a metric cannot be measured on the shared images; empty if it can."""
     stem, _, dataset = metric.partition("/")
     if dataset and dataset not in shared.images.datasets:
@@ -167,17 +167,16 @@ def _restrict_sweep(
 
 def _lost_trials(sweep: LoadedSweep, restricted: Sequence[TrialRecord | None], split: str) -> Iterator[str]:
     """Yield how many trials cannot be paired or break a constraint; raise an error if none is left."""
-    n_trials = 0
-    n_lost = 0
-    n_infeasible = 0
-    for record, on_shared in zip(sweep.complete, restricted, strict=True):
-        if record.kind == "trial":
-            n_trials += 1
-            n_lost += on_shared is None
-            n_infeasible += not record.feasible
-    if n_trials == 0:
+    trials = [record for record in sweep.complete if record.kind == "trial"]
+    n_measured = 0
+    for record in restricted:
+        if record is not None and record.kind == "trial":
+            n_measured += 1
+    n_lost = len(trials) - n_measured
+    n_infeasible = len([trial for trial in trials if not trial.feasible])
+    if not trials:
         raise InputError(f"{sweep.label} has no finished trial")
-    if n_lost == n_trials:
+    if n_measured == 0:
         raise InputError(f"{sweep.label} has no finished trial with block statistics of its predictions on {split}")
     if n_lost:
         yield f"{sweep.label}: {plural(n_lost, 'trial')} without these images: left out"
@@ -192,7 +191,7 @@ def _labelled_records(
 
     A baseline that is the same in several sweeps has its plain name in each of them.
     """
-    first_baselines: dict[str, object] = {}  # name -> key, model and values of the first sweep's
+    first_baselines: dict[str, object] = {}  # name -> identity and model of the first sweep's
     records: dict[str, list[TrialRecord]] = {}
     paths: dict[str, Path] = {}
     for sweep in sweeps:
@@ -202,8 +201,7 @@ def _labelled_records(
                 continue
             name = f"{sweep.label}/{record.label}"
             if record.kind == "baseline":
-                values = [round(value, 6) for value in values_of(record)]
-                identity = record.key, sweep.info.model_digest, values
+                identity = identity_of(record), sweep.info.model_digest
                 is_same = first_baselines.setdefault(record.name, identity) == identity
                 name = record.name if is_same else baseline_name(name)
             paths.setdefault(name, sweep.folder.artifacts(record.name))
@@ -218,23 +216,23 @@ def _union(
     shared: SharedSplit, objectives: Sequence[Objective], records: Mapping[str, Sequence[TrialRecord]]
 ) -> tuple[SweepInfo, Front]:
     """Return the union of the sweeps as if it were one sweep, and its front."""
-    first_of_kind: dict[object, TrialRecord] = {}
-    for of_sweep in records.values():
-        for record in of_sweep:
-            first_of_kind.setdefault(identity_of(record), record)
-    everything = list(first_of_kind.values())
+    by_identity: dict[object, TrialRecord] = {}
+    for records_of_sweep in records.values():
+        for record in records_of_sweep:
+            by_identity.setdefault(identity_of(record), record)
+    distinct = list(by_identity.values())
     info = replace(
         shared.sweeps[0].info,
         name=", ".join(records),
         objectives=tuple(objectives),
         search_split=shared.split,
-        reference=hypervolume_corner(objectives, everything),
+        reference=hypervolume_corner(objectives, distinct),
     )
-    return info, front_of(info, everything)
+    return info, front_of(info, distinct)
 
 
 def identity_of(record: TrialRecord) -> object:
-    """Return what is equal for records of the same config with the same values: the union lists them once."""
+    """Return a value that records share if they have the same config and the same values: the union lists one."""
     return record.kind, record.key, tuple(round(value, 6) for value in values_of(record))
 
 
@@ -263,8 +261,8 @@ def _sample_union(
     nearest = [*front.nearest(MAX_COMPARED), *front.baselines]
     identities = {identity_of(record) for record in nearest}
     sampled: dict[str, TrialRecord] = {}
-    for of_sweep in records.values():
-        for record in of_sweep:
+    for records_of_sweep in records.values():
+        for record in records_of_sweep:
             if identity_of(record) in identities:
                 sampled[record.name] = record
     metrics = resampled_metrics(metrics_shown(info))

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from fpp_sweep.records.front import format_metric, format_setting, format_values, values_of
 from fpp_sweep.report.answer_section import SIGNIFICANT, difference_cell
 from fpp_sweep.report.comparison import ComparedSweep, SweepComparison, identity_of
@@ -125,10 +123,11 @@ def _attainment_table(comparison: SweepComparison) -> Table:
     for label in attainments:
         columns.append(Column(f"{y} of {label}"))
     rows = []
-    for index in np.linspace(0, len(positions) - 1, N_ATTAINMENT_ROWS + 2).astype(int)[1:-1]:
+    for row in range(1, N_ATTAINMENT_ROWS + 1):
+        index = row * (len(positions) - 1) // (N_ATTAINMENT_ROWS + 1)  # even steps, without the two ends
         cells = [Cell(format_metric(x, float(positions[index])))]
         for attainment in attainments.values():
-            cells.append(_attainment_cell(y, attainment, int(index)))
+            cells.append(_attainment_cell(y, attainment, index))
         rows.append(Row(cells))
     note = f"reached in half of the resamples [in 10 %, in 90 % of them] at that {x} or better"
     return Table(columns=columns, rows=rows, notes=[note])
@@ -156,7 +155,7 @@ def _cost_table(comparison: SweepComparison, targets: Sequence[float]) -> Table:
         columns += columns_of(f"{share:.0%}" for share in HYPERVOLUME_SHARES)
     rows = []
     for sweep in comparison.sweeps:
-        worker_time = duration(sweep.sweep.seconds_until(math.inf))
+        worker_time = duration(sweep.loaded.seconds_until(math.inf))
         texts = [sweep.label, str(len(sweep.front.finished)), worker_time, f"{max(sweep.volumes, default=0.0):.4g}"]
         if targets:
             reached = [_reaches(objectives, values_of(trial), targets) for trial in sweep.front.trials]
@@ -180,8 +179,8 @@ def _cost_notes(comparison: SweepComparison, targets: Sequence[float], *, has_vo
     from_cache = []
     devices = set()
     for sweep in comparison.sweeps:
-        devices.add(sweep.sweep.info.device)
-        if sweep.sweep.info.work.cached > 0:
+        devices.add(sweep.loaded.info.device)
+        if sweep.loaded.info.work.cached > 0:
             from_cache.append(sweep.label)
     if from_cache:
         notes.append(f"cached results cost nothing: {', '.join(from_cache)}")
@@ -225,7 +224,7 @@ def _settings_table(comparison: SweepComparison) -> Table:
 
 
 def _settings_of(sweep: ComparedSweep) -> Mapping[str, str]:
-    info = sweep.sweep.info
+    info = sweep.loaded.info
     settings = {}
     for key, value in dotted(dict(info.space)):
         if key not in ("question", "name"):

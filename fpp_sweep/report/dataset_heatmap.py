@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.effects import below_floor
 from fpp_sweep.report.plots import plot_texts, transparent
-from fpp_sweep.report.settings_plots import more_is_better, rounded
+from fpp_sweep.report.settings_plots import more_is_better, nested_lists, rounded
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.palette import BLUE, GREY, RED
 from fpp_sweep.statistics.block_stats import Numbers
@@ -104,17 +103,9 @@ def _gains(info: SweepInfo, metric: str, values: Numbers, are_below_floor: NDArr
     sizes = np.abs(gains[np.isfinite(gains) & ~are_below_floor[:, None]])
     limit = float(np.quantile(sizes, 0.95)) or float(sizes.max()) or 1.0  # the largest 5 % have the strongest colour
     return {
-        "z": _nested(gains, rounded),
-        "text": _nested(values, lambda value: format_metric(metric, value)),
+        "z": nested_lists(gains, rounded),
+        "text": nested_lists(values, lambda value: format_metric(metric, value)),
         "zmin": -limit,
         "zmax": limit,
         "reversescale": not more_is_better(info, metric),
     }
-
-
-def _nested(values: Numbers, convert: Callable[[float], Any]) -> list[list[Any]]:
-    """Return converted values as lists; None where a value is missing."""
-    rows = []
-    for row in values.tolist():
-        rows.append([convert(value) if math.isfinite(value) else None for value in row])
-    return rows

@@ -174,12 +174,12 @@ def _intervals(info: SweepInfo, front: Front, statistics: SweepStatistics, recor
     for split in splits_of(info, front.compared):
         by_metric = {}
         for objective in front.objectives:
-            by_metric[objective.metric] = as_data(statistics.interval(record, split, objective.metric))
+            by_metric[objective.metric] = interval_document(statistics.interval(record, split, objective.metric))
         intervals[split] = by_metric
     return intervals
 
 
-def as_data(interval: Interval | str) -> dict[str, float] | str:
+def interval_document(interval: Interval | str) -> dict[str, float] | str:
     """Return an interval, or the reason why there is none, for JSON."""
     if isinstance(interval, str):
         return interval
@@ -195,33 +195,37 @@ def write_configs(folder: Path, info: SweepInfo, front: Front, statistics: Sweep
     A manifest has digests of the files that this function wrote. Files of an earlier front are deleted by them, so that
     a file that the user put or changed here is never deleted; one in the way of a new file is renamed.
     """
-    configs = {}
+    texts = _config_files(info, front, statistics.answer)
+    written_before = _read_manifest(folder / MANIFEST)
+    for file_name, old_digests in written_before.items():
+        if file_name not in texts and _is_own(folder, file_name, old_digests):
+            (folder / file_name).unlink()
+    manifest = {}
+    for file_name, text in texts.items():
+        digest = _digest(text.encode())
+        old_digests = written_before.get(file_name, [])
+        if (folder / file_name).exists() and not _is_own(folder, file_name, [digest, *old_digests]):
+            set_aside(folder / file_name)
+        # with the old digests, since a kill before the next loop has written the file leaves the old one
+        manifest[file_name] = [digest, *old_digests][:MAX_DIGESTS]
+    write_json(folder / MANIFEST, {"files": manifest})  # before the files, so that a kill leaves no unlisted one
+    for file_name, text in texts.items():
+        with written_whole(folder / file_name) as partial:
+            partial.write_bytes(text.encode())
+
+
+def _config_files(info: SweepInfo, front: Front, answer: Answer) -> dict[str, str]:
+    """Return the text of each file by name; trials with several marks have several files."""
+    texts = {}
     for record in front.compared:
-        is_recommended = record.name == statistics.answer.recommended
         marks = list(front.marks.get(record.name, []))
         if record.kind == "trial":
             marks.append(record.name)
-        if is_recommended and not record.is_imported:
+        if record.name == answer.recommended and not record.is_imported:
             marks.append("recommended")
-        if marks:
-            text = _config_text(info, front, record, statistics.answer)
-            configs.update(dict.fromkeys(map(_file_name, marks), text))
-    manifest = folder / MANIFEST
-    written_before = _read_manifest(manifest)
-    digests = {file_name: [_digest(text.encode())] for file_name, text in configs.items()}
-    for file_name, old_digests in written_before.items():
-        if file_name not in configs and _is_own(folder, file_name, old_digests):
-            (folder / file_name).unlink()
-    for file_name in configs:
-        old_digests = written_before.get(file_name, [])
-        if (folder / file_name).exists() and not _is_own(folder, file_name, old_digests + digests[file_name]):
-            set_aside(folder / file_name)
-        digests[file_name] += old_digests[: MAX_DIGESTS - 1]
-    # first, so that a kill in between leaves no unlisted file; with the old digests, as a file may then be the old one
-    write_json(manifest, {"files": digests})
-    for file_name, text in configs.items():
-        with written_whole(folder / file_name) as partial:
-            partial.write_bytes(text.encode())
+        for mark in marks:
+            texts[_file_name(mark)] = _config_text(info, front, record, answer)
+    return texts
 
 
 def _file_name(mark: str) -> str:

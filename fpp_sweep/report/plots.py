@@ -223,16 +223,11 @@ def without_outliers(plot: Plot, essential: Sequence[tuple[float, float]] = ()) 
 
     The essential points are never left out.
     """
-    points = _marker_points(plot)
-    if not points:
-        return plot
     zoom = {}
-    xs, ys = zip(*points, strict=True)
-    essential_xs, essential_ys = _columns(essential)
-    for axis, column, essential_values in (("xaxis", xs, essential_xs), ("yaxis", ys, essential_ys)):
-        ends = range_without_outliers(column)
+    for index, axis in enumerate(("xaxis", "yaxis")):
+        ends = range_without_outliers([point[index] for point in _marker_points(plot)])
         if ends:
-            zoom[axis] = _covering(ends, essential_values)
+            zoom[axis] = _covering(ends, [point[index] for point in essential])
     return with_zoom(plot, zoom)
 
 
@@ -248,21 +243,13 @@ def with_zoom(plot: Plot, zoom: Mapping[str, list[float]]) -> Plot:
     return replace(plot, zoom=zoom, n_outliers=len(outliers))
 
 
-def _marker_points(plot: Plot) -> list[tuple[Any, Any]]:
+def _marker_points(plot: Plot) -> list[tuple[float | None, float | None]]:
+    """Return x and y of all markers; None where a line has a gap."""
     points = []
     for trace in plot.traces:
         if "markers" in trace["mode"]:
             points += list(zip(trace["x"], trace["y"], strict=True))
     return points
-
-
-def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    xs = []
-    ys = []
-    for x, y in points:
-        xs.append(x)
-        ys.append(y)
-    return xs, ys
 
 
 def _covering(ends: Sequence[float], values: Sequence[float]) -> list[float]:
@@ -308,17 +295,15 @@ def importance_plot(effects: Sequence[Effects]) -> Plot:
     """Return bars for each objective whose effects are known."""
     shown = []
     reasons = []
-    largest_shares: dict[str, float] = {}
     for row in effects:
         if row.shares:
             shown.append(row)
         else:
             reasons.append(f"{row.metric}: {row.skipped}.")
-        for key, share in row.shares.items():
-            largest_shares[key] = max(share, largest_shares.get(key, 0.0))
     if not shown:
         return Plot(name="importances", placeholder=" ".join(reasons))
-    keys = sorted(largest_shares, key=largest_shares.__getitem__)
+    shares = largest_shares(effects)
+    keys = sorted(shares, key=lambda key: shares[key])
     traces = []
     for row, color in zip(shown, cycle([BLUE, RED, GREY]), strict=False):
         trace = {
@@ -341,6 +326,15 @@ def importance_plot(effects: Sequence[Effects]) -> Plot:
         "yaxis": {"automargin": True, "type": "category"},
     }
     return Plot(name="importances", traces=traces, layout=layout)
+
+
+def largest_shares(effects: Sequence[Effects]) -> dict[str, float]:
+    """Return the largest share of each setting over all objectives."""
+    largest: dict[str, float] = {}
+    for row in effects:
+        for key, share in row.shares.items():
+            largest[key] = max(share, largest.get(key, 0.0))
+    return largest
 
 
 def _whiskers(effects: Effects, keys: Sequence[str]) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import measure
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.records.skipped_images import read_skipped
+from fpp_sweep.report.front_files import interval_document
 from fpp_sweep.spec.files import write_json
 from fpp_sweep.statistics.bootstrap import SplitSamples
-from fpp_sweep.statistics.paired import Interval, metric_interval
+from fpp_sweep.statistics.paired import metric_interval
 
 FILE = "results.json"
 
@@ -56,10 +57,8 @@ def _intervals(samples: SplitSamples, name: str, result: SplitResult) -> Mapping
     """Return the interval of each average and of each dataset's metric (`ece/dtd`), or the reason why it has none."""
     intervals: dict[str, Any] = {}
     for metric in result.average:
-        for key in (metric, *(f"{metric}/{dataset}" for dataset in result.datasets)):
-            interval = metric_interval(samples, name, key)
-            if isinstance(interval, Interval):
-                intervals[key] = {"low": interval.low, "high": interval.high}
-            else:
-                intervals[key] = interval
+        intervals[metric] = interval_document(metric_interval(samples, name, metric))
+        for dataset in result.datasets:
+            key = f"{metric}/{dataset}"
+            intervals[key] = interval_document(metric_interval(samples, name, key))
     return intervals

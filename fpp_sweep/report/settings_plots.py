@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,15 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.effects import Curve, EffectMap, Effects, below_floor
 from fpp_sweep.report.figures import with_margin
-from fpp_sweep.report.plots import COLOR_SCALE, RANGE_MARGIN, plot_text, plot_texts, range_without_outliers, transparent
+from fpp_sweep.report.plots import (
+    COLOR_SCALE,
+    RANGE_MARGIN,
+    largest_shares,
+    plot_text,
+    plot_texts,
+    range_without_outliers,
+    transparent,
+)
 from fpp_sweep.report.text_layout import cut
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.palette import BLUE, INK, RED
@@ -197,13 +205,9 @@ def slice_plots(info: SweepInfo, front: Front, effects: Sequence[Effects]) -> li
     trials = front.finished
     if len(trials) < 2:
         return []
-
-    largest_shares: dict[str, float] = {}
-    for row in effects:
-        for key, share in row.shares.items():
-            largest_shares[key] = max(share, largest_shares.get(key, 0.0))
+    shares = largest_shares(effects)
     axes = axes_of(info, trials)
-    keys = sorted(axes, key=lambda key: largest_shares.get(key, 0.0), reverse=True)
+    keys = sorted(axes, key=lambda key: shares.get(key, 0.0), reverse=True)
     columns = metric_columns(info, trials)
     plots = []
     for index, key in enumerate(keys[:MAX_SLICES]):
@@ -292,7 +296,7 @@ def _map_plot(name: str, info: SweepInfo, metric: str, effect_map: EffectMap, ax
         limit = rounded(float(np.nanmax(distances)))
     heat = {
         **grid,
-        "z": _map_cells(effect_map.mean),
+        "z": nested_lists(effect_map.mean, rounded),  # empty where a mean is not known to differ from the center
         "zmin": effect_map.center - limit,
         "zmax": effect_map.center + limit,
         "colorscale": GAIN_SCALE,
@@ -318,17 +322,6 @@ def _map_plot(name: str, info: SweepInfo, metric: str, effect_map: EffectMap, ax
     }
     description = f"{metric} over {' and '.join(effect_map.keys)}"
     return Plot(name=name, traces=[blank, heat, trials], layout=layout, description=description)
-
-
-def _map_cells(means: Numbers) -> list[list[float | None]]:
-    """Return the rows of a map; a cell that is not known to differ from the mean of all is empty."""
-    rows = []
-    for means_of_row in means:
-        row: list[float | None] = []
-        for mean in means_of_row:
-            row.append(None if math.isnan(mean) else rounded(mean))
-        rows.append(row)
-    return rows
 
 
 # --- metrics ------------------------------------------------------------------------------------------
@@ -390,6 +383,14 @@ def clipped(column: Sequence[float], are_below_floor: NDArray[np.bool_]) -> list
         return list(column)
     low, high = limits
     return [float(value) for value in np.clip(column, low, high)]
+
+
+def nested_lists(values: Numbers, convert: Callable[[float], Any]) -> list[list[Any]]:
+    """Return a matrix as lists of converted values; None where a value is missing."""
+    rows = []
+    for row in values.tolist():
+        rows.append([convert(value) if math.isfinite(value) else None for value in row])
+    return rows
 
 
 def rounded(value: float) -> float:

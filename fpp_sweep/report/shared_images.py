@@ -74,10 +74,10 @@ class MeasuredImages:
                 if len(part) != len(images):
                     return {}
                 restricted[dataset, seed] = part
-        missing = set(self.datasets)
-        for dataset, _ in restricted:
-            missing.discard(dataset)
-        return {} if missing else restricted
+        found_datasets = {dataset for dataset, _ in restricted}
+        if found_datasets != self.datasets.keys():
+            return {}
+        return restricted
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,23 +140,34 @@ def shared_split(sweeps: Sequence[LoadedSweep]) -> SharedSplit:
     splits = [sweep.info.search_split for sweep in sweeps]
     candidates = {}
     for split in (*splits, TEST):
-        candidates[split] = _sharing_sweeps(sweeps, split)
-    split = max(candidates, key=lambda name: len(candidates[name][0]))
-    sharing, images, excluded = candidates[split]
-    if images is None or len(sharing) < 2:
-        raise InputError(f"nothing to compare: {'; '.join(excluded)}; give sweeps on the same images")
-    excluded = [f"{reason}: left out" for reason in excluded]
-    by_split = {split: images}
-    for candidate, (candidate_sharing, candidate_images, _) in candidates.items():
-        if candidate != split and candidate_sharing == sharing and candidate_images is not None:
-            by_split[candidate] = candidate_images  # the best trials may have been run on test, too
-    return SharedSplit(split=split, sweeps=sharing, images=images, excluded=excluded, by_split=by_split)
+        candidates[split] = _intersect(sweeps, split)
+    split = max(candidates, key=lambda name: len(candidates[name].sweeps))
+    chosen = candidates[split]
+    if chosen.images is None or len(chosen.sweeps) < 2:
+        raise InputError(f"nothing to compare: {'; '.join(chosen.excluded)}; give sweeps on the same images")
+    by_split = {split: chosen.images}
+    for other_split, candidate in candidates.items():
+        if other_split != split and candidate.sweeps == chosen.sweeps and candidate.images is not None:
+            by_split[other_split] = candidate.images  # the best trials may have been run on test, too
+    return SharedSplit(
+        split=split,
+        sweeps=chosen.sweeps,
+        images=chosen.images,
+        excluded=[f"{reason}: left out" for reason in chosen.excluded],
+        by_split=by_split,
+    )
 
 
-def _sharing_sweeps(
-    sweeps: Sequence[LoadedSweep], split: str
-) -> tuple[list[LoadedSweep], MeasuredImages | None, list[str]]:
-    """Return the sweeps that share images of a split, these images, and why other sweeps share none."""
+@dataclass(frozen=True, slots=True)
+class _Intersection:
+    """The images of a split that sweeps share."""
+
+    sweeps: Sequence[LoadedSweep]  # the sweeps that share them
+    images: MeasuredImages | None  # None: no sweep has images of the split
+    excluded: Sequence[str]  # why other sweeps share none
+
+
+def _intersect(sweeps: Sequence[LoadedSweep], split: str) -> _Intersection:
     sharing: list[LoadedSweep] = []
     common: MeasuredImages | None = None
     excluded = []
@@ -174,7 +185,7 @@ def _sharing_sweeps(
         else:
             labels = ", ".join(rival.label for rival in sharing)
             excluded.append(f"{sweep.label} shares no whole block of images of {split} with {labels}")
-    return sharing, common, excluded
+    return _Intersection(sharing, common, excluded)
 
 
 def partly_shared(shared: SharedSplit) -> Iterator[str]:
@@ -209,14 +220,15 @@ def differing_inputs(shared: SharedSplit) -> Iterator[str]:
     for sweep in searched[1:]:
         counts = shared.images_of(sweep).counts
         same_size = [name for name in shared.images.datasets if counts[name] == first_counts[name]]
-        for subject, digests, first_digests in (
+        compared_digests = (
             ("labels or views", sweep.info.datasets, first.info.datasets),
             ("image files (size or time)", sweep.info.images, first.info.images),
-        ):
-            names = [name for name in same_size if digests.get(name) != first_digests.get(name)]
-            differing = ", ".join(names)
+        )
+        for subject, digests, first_digests in compared_digests:
+            differing = [name for name in same_size if digests.get(name) != first_digests.get(name)]
             if differing:
-                yield f"{sweep.label}: {subject} of {differing} differ from {first.label}'s; paired by their names"
+                names = ", ".join(differing)
+                yield f"{sweep.label}: {subject} of {names} differ from {first.label}'s; paired by their names"
 
 
 # --- records on common images -------------------------------------------------------------------------

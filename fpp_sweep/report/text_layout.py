@@ -187,7 +187,10 @@ def _joined(parts: Iterable[str]) -> str:
 
 
 def output_width() -> int:
-    """Return the columns of the terminal, or of the variable COLUMNS; 100 if the output is not a terminal."""
+    """Return the columns of the terminal, or of the variable COLUMNS; 100 if the output is not a terminal.
+
+    This is for sentences, which wrap. A table in a file loses nothing with `cli.terminal.terminal_width`.
+    """
     return shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
 
 
@@ -217,7 +220,8 @@ def wrap_words(text: str, width: int, indent: int = 0) -> list[str]:
             continue
         if line.strip():
             lines.append(line)
-        line = cut(" " * indent * bool(lines) + word, width)
+        margin = " " * indent if lines else ""  # the first line is not indented
+        line = cut(margin + word, width)
     if line.strip() or not lines:
         lines.append(line)
     return lines
@@ -230,9 +234,13 @@ def labelled_lines(label: str, text: str, width: int, *, indent: int) -> list[st
     ['question  How much noise', '          is best?']
     """
     parts = textwrap.wrap(text, max(1, width - indent), break_long_words=False, break_on_hyphens=False)
-    lines = [f"{label:<{indent}}{''.join(parts[:1])}"]
-    for part in parts[1:]:
-        lines.append(" " * indent + part)
+    if not parts:
+        parts = [""]
+    lines = []
+    margin = f"{label:<{indent}}"
+    for part in parts:
+        lines.append(margin + part)
+        margin = " " * indent
     return lines
 
 

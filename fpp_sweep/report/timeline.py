@@ -52,7 +52,7 @@ def read_work_periods(log_text: str) -> list[WorkPeriod]:
         if match is None:
             continue
         time_text, task, key, event = match.groups()
-        time = _seconds(time_text)
+        time = _read_time(time_text)
         if time is None:
             continue
         if event == "begins":
@@ -65,7 +65,8 @@ def read_work_periods(log_text: str) -> list[WorkPeriod]:
     return periods
 
 
-def _seconds(text: str) -> float | None:
+def _read_time(text: str) -> float | None:
+    """Return seconds since 1970; None for a date or time that does not exist."""
     try:
         return datetime.fromisoformat(f"{text}+00:00").timestamp()
     except ValueError:
@@ -189,19 +190,15 @@ def counts_of_states(records: Sequence[TrialRecord]) -> str:
 
 
 def progress_line(info: SweepInfo, records: Sequence[TrialRecord], now: float) -> str:
-    """Return how far a running sweep is: `7 of 16 trials, as of 2026-11-23 01:08 UTC, about 2:05 left`."""
-    durations = []
-    n_ended = n_running = 0
-    for record in records:
-        if record.kind != "trial":
-            continue
-        n_running += record.state == "running"
-        n_ended += record.state in ENDED
-        if record.state in ENDED and record.duration is not None:
-            durations.append(record.duration)
+    """Return how far a running sweep is: `7 of 16 trials, as of 2026-11-23 01:08 UTC, about 2:05 of search left`."""
+    trials = [record for record in records if record.kind == "trial"]
+    ended = [trial for trial in trials if trial.state in ENDED]
+    n_ended = len(ended)
+    n_running = len([trial for trial in trials if trial.state == "running"])
+    durations = [trial.duration for trial in ended if trial.duration is not None]
     total = as_mapping(info.space.get("search", {})).get("trials")
-    ended = plural(n_ended, "trial") if total is None else f"{n_ended} of {plural(total, 'trial')}"
-    parts = [ended, f"as of {format_time(now)}"]
+    progress = plural(n_ended, "trial") if total is None else f"{n_ended} of {plural(total, 'trial')}"
+    parts = [progress, f"as of {format_time(now)}"]
     if total is not None and durations and total > n_ended:
         seconds = (total - n_ended) * fmean(durations) / max(1, n_running)
         parts.append(f"about {duration(seconds)} of search left")
@@ -231,14 +228,20 @@ def cost_sentences(info: SweepInfo, records: Sequence[TrialRecord], *, is_runnin
         time_left = duration(n_left / n_trials * elapsed)
         left = f"{n_left} of {plural(search['trials'], 'trial')}"
         sentences.append(f"Left: {left}, about {hours:.2f} worker hours and {time_left} at this rate.")
-    budgets = []
+    return sentences + _budget_sentences(info)
+
+
+def _budget_sentences(info: SweepInfo) -> list[str]:
+    """Return a sentence on the limits of the search and on its end, if it has limits."""
+    search = as_mapping(info.space.get("search", {}))
+    limits = []
     for key in ("trials", "wall_clock", "gpu_hours"):
         if search.get(key) is not None:
-            budgets.append(f"{key} {search[key]}")
-    if budgets:
-        ending = f"; ended: {info.end_reason}" if info.end_reason else ""
-        sentences.append(f"Budget: {', '.join(budgets)}{ending}.")
-    return sentences
+            limits.append(f"{key} {search[key]}")
+    if not limits:
+        return []
+    ending = f"; ended: {info.end_reason}" if info.end_reason else ""
+    return [f"Budget: {', '.join(limits)}{ending}."]
 
 
 def growth_sentences(info: SweepInfo, front: Front) -> list[str]:

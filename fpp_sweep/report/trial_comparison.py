@@ -52,17 +52,16 @@ def compare_trials(folder: SweepFolder, names: Sequence[str], split: str | None 
         results[record.label] = result
     metrics = _shared_metrics(info, results)
     samples = _sample_records(folder, records, split, images, metrics)
-    differences = _differences(samples, metrics)
     answer = statistics_of(folder, info, folder.trials()).answer
-    of_answer = _answer_differences(answer, records, samples)
+    answer_differences = _answer_differences(answer, records, samples)
     return TrialComparison(
         split=split,
         is_search_split=split == info.search_split,
         results=results,
         metrics=metrics,
         samples=samples,
-        differences=differences | of_answer,
-        from_answer=frozenset(of_answer),
+        differences=_differences(samples, metrics) | answer_differences,
+        from_answer=frozenset(answer_differences),
     )
 
 
@@ -114,10 +113,10 @@ def _split_to_compare(info: SweepInfo, records: Sequence[TrialRecord], split: st
 def _common_images(folder: SweepFolder, records: Sequence[TrialRecord], split: str) -> MeasuredImages:
     images = []
     for record in records:
-        of_record = MeasuredImages.of(read_or_compute_block_stats(folder.artifacts(record.name), split))
-        if not of_record.datasets:
+        record_images = MeasuredImages.of(read_or_compute_block_stats(folder.artifacts(record.name), split))
+        if not record_images.datasets:
             raise InputError(f"{record.label} has no block statistics on {split}: nothing can be paired")
-        images.append(of_record)
+        images.append(record_images)
     return reduce(MeasuredImages.intersection, images)
 
 

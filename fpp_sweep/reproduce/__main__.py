@@ -31,8 +31,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.list or not args.table:
         print(listing())
         return
-    files = plugins.read(args.plugin)
-    plugins.load(files)
+    plugin_files = plugins.read(args.plugin)
+    plugins.load(plugin_files)
     with flags_in_errors(args):
         selection = select(args)
     from fpp_sweep.reproduce import session  # start-up time
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         session.print_dry_run(selection)
         return
     command = command_line("reproduce", typed_words(argv))
-    options = session.options_of(args, command=command, files=files)
+    options = session.options_of(args, command=command, plugin_files=plugin_files)
     if not session.run_selection(selection, args.out, options):
         raise SystemExit(1)
 

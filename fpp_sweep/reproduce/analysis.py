@@ -16,6 +16,7 @@ from fpp_sweep.core.models.loading import load
 from fpp_sweep.report.document import Document, Section, Text, document_to_markdown, document_to_text
 from fpp_sweep.report.figures import Chart, Series, StaticFigure, draw_charts, series_styles
 from fpp_sweep.report.table import Table
+from fpp_sweep.reproduce.experiments import Experiment
 from fpp_sweep.reproduce.figures import write_static_figure
 from fpp_sweep.reproduce.theory import Finding, Setting, Sizes, findings_of
 from fpp_sweep.reproduce.theory.entropy import MEASURES, fit_line, image_entropy, nearby_features, uniform_entropy
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
 SHARE_HEADS = ("penalty", "views", "R2 of the mean entropy")
 
 
-def compute(name: str, space: Space, folder: Path) -> str:
+def compute(experiment: Experiment, space: Space, folder: Path) -> str:
     """Return the findings, or the shares that penalties explain, as text; write tables and figures.
 
     The space gives the model, the dataset (the first one), and the settings of pretraining and adaptation. The files
-    go to `<name>/report` in the reproduction's folder; raise InputError if a link leads from there out of the folder.
+    go to the experiment's folder in that of the reproduction; raise InputError if a link leads from there elsewhere.
     """
-    report = require_inside(folder, folder / name / "report")
-    setting, title = _open_setting(name, space)
-    if name == "em_reg":
+    report = require_inside(folder, folder / experiment.name / "report")
+    setting, title = _open_setting(experiment.name, space)
+    if experiment.theory == "em_reg":
         figure, shares = entropy_and_penalties(setting)
         write_static_figure(report, figure)
         rows: Sequence[Sequence[str]] = [SHARE_HEADS, *shares]

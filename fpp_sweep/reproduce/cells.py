@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fpp_sweep.records.records import SplitResult
-from fpp_sweep.reproduce.experiments import STAGES, Column
+from fpp_sweep.reproduce.experiments import STAGES, ExperimentColumn
 from fpp_sweep.reproduce.printed import PrintedNumber
 from fpp_sweep.statistics.paired import LEVEL, Interval, t_quantile
 
@@ -17,7 +17,7 @@ Verdict = Literal["agrees", "differs", ""]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class ResultCell:
     """A row's number in a column, on one dataset or on average."""
 
     value: float | None = None
@@ -25,11 +25,11 @@ class Cell:
     seeds: int = 0
     interval: Interval | None = None  # 95 %, over images and seeds
     printed: PrintedNumber | None = None
-    same_model: bool = True
+    is_papers_model: bool = True
 
     @property
     def difference(self) -> float | None:
-        if self.value is None or self.printed is None or not self.same_model:
+        if self.value is None or self.printed is None or not self.is_papers_model:
             return None
         return self.value - self.printed.value
 
@@ -41,7 +41,7 @@ class Cell:
         in the test, because both numbers are about the same images.
 
         >>> printed = PrintedNumber.of_text("65.37")
-        >>> Cell(value=64.8, deviation=0.1, seeds=3, printed=printed).verdict
+        >>> ResultCell(value=64.8, deviation=0.1, seeds=3, printed=printed).verdict
         'differs'
         """
         if self.difference is None or self.deviation is None:
@@ -54,7 +54,7 @@ class Cell:
         return "differs"
 
 
-def values_by_seed(result: SplitResult, column: Column, datasets: Sequence[str]) -> dict[str, float]:
+def values_by_seed(result: SplitResult, column: ExperimentColumn, datasets: Sequence[str]) -> dict[str, float]:
     """Return a column's mean over datasets for each seed; empty if the record has no values by seed."""
     values = {}
     for seed, scores in result.by_seed.items():
@@ -75,23 +75,23 @@ def _mean_score(scores: Mapping[str, Mapping[str, float]], metric: str, datasets
     return statistics.fmean(values)
 
 
-def number_of(result: SplitResult, column: Column, datasets: Sequence[str]) -> Cell:
+def measured_cell(result: SplitResult, column: ExperimentColumn, datasets: Sequence[str]) -> ResultCell:
     """Return a column's value over some datasets, with its standard deviation over seeds."""
     if column.metric in STAGES:
-        return Cell(value=_mean_seconds(result, column, datasets))
+        return ResultCell(value=_mean_seconds(result, column, datasets))
     if column.of == "deviation":
-        return Cell(value=_mean_deviation(result, column, datasets))
+        return ResultCell(value=_mean_deviation(result, column, datasets))
     value = _mean_score(result.datasets, column.metric, datasets)
     if value is None:
-        return Cell()
+        return ResultCell()
     by_seed = list(values_by_seed(result, column, datasets).values())
     deviation = None
     if len(by_seed) > 1:
         deviation = statistics.stdev(by_seed)
-    return Cell(value=value, deviation=deviation, seeds=len(by_seed))
+    return ResultCell(value=value, deviation=deviation, seeds=len(by_seed))
 
 
-def _mean_seconds(result: SplitResult, column: Column, datasets: Sequence[str]) -> float | None:
+def _mean_seconds(result: SplitResult, column: ExperimentColumn, datasets: Sequence[str]) -> float | None:
     stage = column.metric.partition(".")[2]
     total = 0.0
     for name in datasets:
@@ -102,7 +102,7 @@ def _mean_seconds(result: SplitResult, column: Column, datasets: Sequence[str]) 
     return total / len(datasets)
 
 
-def _mean_deviation(result: SplitResult, column: Column, datasets: Sequence[str]) -> float | None:
+def _mean_deviation(result: SplitResult, column: ExperimentColumn, datasets: Sequence[str]) -> float | None:
     """Return the standard deviation over seeds on each dataset, averaged over datasets."""
     deviations = []
     for name in datasets:

@@ -7,14 +7,15 @@ are paired by seed; their test is about the seeds, on these images.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from fpp_sweep.reproduce.cells import values_by_seed
-from fpp_sweep.reproduce.experiments import Claim, Column
+from fpp_sweep.reproduce.experiments import Claim, ExperimentColumn
 from fpp_sweep.reproduce.printed import AVERAGE
-from fpp_sweep.reproduce.tables import SPLIT, Table
+from fpp_sweep.reproduce.tables import SPLIT, ResultTable
 from fpp_sweep.spec.catalogue import parts_of, sign
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
 from fpp_sweep.statistics.paired import Difference, adjust_p_values, compare, difference_over_seeds
@@ -45,7 +46,7 @@ class Pair(NamedTuple):
     scope: str
 
 
-def judge_claims(table: Table) -> list[JudgedClaim]:
+def judge_claims(table: ResultTable) -> list[JudgedClaim]:
     """Return the verdicts on the experiment's claims."""
     differences: dict[Pair, Difference] = {}
     for claim in table.experiment.claims:
@@ -61,7 +62,7 @@ def judge_claims(table: Table) -> list[JudgedClaim]:
     return judged
 
 
-def pairs_of(table: Table, claim: Claim) -> Iterator[Pair]:
+def pairs_of(table: ResultTable, claim: Claim) -> Iterator[Pair]:
     """Yield the comparisons of a claim."""
     scopes: list[str] = [claim.where]
     if claim.where == "every dataset" or (claim.where == AVERAGE and AVERAGE not in table.scopes):
@@ -74,7 +75,7 @@ def pairs_of(table: Table, claim: Claim) -> Iterator[Pair]:
             yield Pair(first, second, claim.column, scope)
 
 
-def _difference(table: Table, pair: Pair) -> Difference | None:
+def _difference(table: ResultTable, pair: Pair) -> Difference | None:
     """Return the first row minus the second, not yet corrected; None where one is missing or cannot be tested."""
     first = table.records.get((pair.first, pair.column))
     second = table.records.get((pair.second, pair.column))
@@ -86,30 +87,47 @@ def _difference(table: Table, pair: Pair) -> Difference | None:
     if is_resampled and {first.name, second.name} <= samples.records.keys():
         differences = compare(samples, [(first.name, second.name)], [column.metric])
         return next(iter(differences), None)
-    datasets = table.scopes[pair.scope]
-    cells = [table.cells.get((row, pair.column, pair.scope)) for row in (pair.first, pair.second)]
-    values = []
-    for record, cell in zip((first, second), cells, strict=True):
-        if cell is None or cell.value is None:
-            return None
-        values.append(values_by_seed(record.results[SPLIT], column, datasets) or {"only": cell.value})
-    return difference_over_seeds(first.name, second.name, column.metric, *values)
+    first_values = _values_by_seed(table, pair.first, column, pair.scope)
+    second_values = _values_by_seed(table, pair.second, column, pair.scope)
+    if not first_values or not second_values:
+        return None
+    return difference_over_seeds(first.name, second.name, column.metric, first_values, second_values)
 
 
-def _judge(claim: Claim, column: Column, differences: Sequence[Difference]) -> JudgedClaim:
+def _values_by_seed(table: ResultTable, row: str, column: ExperimentColumn, scope: str) -> dict[str, float]:
+    """Return a row's value for each seed; of a record without values by seed its only value; empty: it has none."""
+    cell = table.cells.get((row, column.name, scope))
+    if cell is None or cell.value is None:
+        return {}
+    record = table.records[row, column.name]
+    values = values_by_seed(record.results[SPLIT], column, table.scopes[scope])
+    if not values:
+        return {"only": cell.value}
+    return values
+
+
+def _judge(claim: Claim, column: ExperimentColumn, differences: Sequence[Difference]) -> JudgedClaim:
     texts = []
     held = 0
     against = 0
     for difference in differences:
         gain = difference.value * sign(column.goal)
-        mark = ""
-        if difference.is_significant:
-            mark = SIGNIFICANT
-            held += gain > 0
-            against += gain < 0
-        texts.append(f"{gain:+.2f} ± {difference.half_width:.2f}{mark}".replace(" ± inf", " (one seed)"))
+        texts.append(_gain_text(gain, difference))
+        if difference.is_significant and gain > 0:
+            held += 1
+        elif difference.is_significant and gain < 0:
+            against += 1
     verdict = _verdict(claim, held=held, against=against, tested=len(differences))
     return JudgedClaim(says=claim.says, verdict=verdict, numbers=", ".join(texts))
+
+
+def _gain_text(gain: float, difference: Difference) -> str:
+    """Return a gain with the half width of its interval; of one seed there is no interval."""
+    spread = f" ± {difference.half_width:.2f}"
+    if math.isinf(difference.half_width):
+        spread = " (one seed)"
+    mark = SIGNIFICANT if difference.is_significant else ""
+    return f"{gain:+.2f}{spread}{mark}"
 
 
 def _verdict(claim: Claim, *, held: int, against: int, tested: int) -> str:

@@ -8,7 +8,14 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
-from fpp_sweep.reproduce.experiments import TABLE_KEYS, Claim, Column, Experiment, Figure, Row
+from fpp_sweep.reproduce.experiments import (
+    TABLE_KEYS,
+    Claim,
+    Experiment,
+    ExperimentColumn,
+    ExperimentFigure,
+    ExperimentRow,
+)
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.validation import check_value, keys, require
 from fpp_sweep.space.yamlfile import Node, of_plain, read
@@ -49,11 +56,11 @@ def experiment_of(root: Node, name: str) -> Experiment:
     if "average" in entries:
         values["average"] = tuple(item.value for item in entries["average"].items())
     if "figure" in entries:
-        values["figure"] = _part_of(Figure, entries["figure"])
+        values["figure"] = _part_of(ExperimentFigure, entries["figure"])
     experiment = Experiment(
         name=name,
         root=root,
-        columns=_parts_of(Column, entries.get("columns")),
+        columns=_parts_of(ExperimentColumn, entries.get("columns")),
         rows=_rows_of(entries.get("rows")),
         claims=_parts_of(Claim, entries.get("claims")),
         **values,
@@ -73,8 +80,8 @@ def _parts_of(kind: type[Any], node: Node | None) -> tuple[Any, ...]:
 def _part_of(kind: type[Any], node: Node) -> Any:
     """Return a part of an experiment; a word stands for a column of that metric."""
     with node.locating():
-        if kind is Column and isinstance(node.value, str):
-            return Column(metric=node.value)
+        if kind is ExperimentColumn and isinstance(node.value, str):
+            return ExperimentColumn(metric=node.value)
         values = {key: child.plain() for key, child in node.mapping(keys(kind)).items()}
         for part in fields(kind):
             if part.default is MISSING and part.default_factory is MISSING:
@@ -82,13 +89,13 @@ def _part_of(kind: type[Any], node: Node) -> Any:
         return kind(**values)
 
 
-def _rows_of(node: Node | None) -> tuple[Row, ...]:
+def _rows_of(node: Node | None) -> tuple[ExperimentRow, ...]:
     if node is None:
         return ()
     for item in node.items():
         if isinstance(item.value, dict) and "printed" in item.value:
             _keep_digits(item.value["printed"])
-    return _parts_of(Row, node)
+    return _parts_of(ExperimentRow, node)
 
 
 def _keep_digits(node: Node) -> None:

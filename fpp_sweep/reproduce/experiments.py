@@ -22,7 +22,8 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError, unknown
 
 STAGES = {"seconds.pretrain": "pretraining", "seconds.adapt": "adaptation"}  # metrics of a table of costs
-FILES = {"$coop": "coop", "$maple": "maple"}  # words that stand for a user's checkpoints, and their flags
+CHECKPOINTS = {"$coop": "coop", "$maple": "maple"}  # words that stand for the user's checkpoints -> their flags
+THEORIES = ("theory", "em_reg")  # computations of reproduce/analysis.py
 # keys of an experiment's file that a space does not have
 TABLE_KEYS = ("title", "columns", "rows", "claims", "average", "embedded", "figure", "theory", "alone")
 FIXED = {  # settings of an experiment's space, whatever the file says
@@ -46,13 +47,21 @@ def _check_score(value: Any) -> Any:
     return value
 
 
+def _check_theory(value: Any) -> Any:
+    require(isinstance(value, str), "must be the name of a computation")
+    if value and value not in THEORIES:
+        raise unknown("computation", value, THEORIES)
+    return value
+
+
 Score = Annotated[str, Convert(_check_score)]
 Printed = Annotated[Mapping[str, Mapping[str, PrintedNumber | None]], Convert(read_printed)]
+Theory = Annotated[str, Convert(_check_theory)]
 Names = Annotated[tuple[str, ...], Items()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class ExperimentColumn:
     """A number of each row."""
 
     name: Name = COMPUTED_DEFAULT  # the metric's
@@ -84,7 +93,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ExperimentRow:
     """A line of a table: the settings of a trial, and its printed numbers."""
 
     name: Name
@@ -97,13 +106,13 @@ class Row:
         set_field(self, "title", self.title or self.name)
 
     @property
-    def files(self) -> list[str]:
+    def checkpoints(self) -> list[str]:
         """The checkpoints that the row needs."""
-        return [FILES[value] for value in (self.set or {}).values() if value in FILES]
+        return [CHECKPOINTS[value] for value in (self.set or {}).values() if value in CHECKPOINTS]
 
-    def can_run(self, files: Collection[str]) -> bool:
-        """Return True if the row has settings, and all its checkpoints are among `files`."""
-        return self.set is not None and set(self.files) <= set(files)
+    def can_run(self, checkpoints: Collection[str]) -> bool:
+        """Return True if the row has settings, and all its checkpoints are among `checkpoints`."""
+        return self.set is not None and set(self.checkpoints) <= set(checkpoints)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +131,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class ExperimentFigure:
     """A drawing of the rows: see reproduce/figures.py."""
 
     kind: Literal["scatter", "groups", "reliability", "lines"]
@@ -142,28 +151,28 @@ class Experiment:
     name: str
     title: str
     question: str
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    columns: tuple[ExperimentColumn, ...]
+    rows: tuple[ExperimentRow, ...]
     claims: tuple[Claim, ...] = ()
     average: tuple[str, ...] = ()  # datasets of the averages; empty: all
-    figure: Figure | None = None
-    theory: str = ""  # name of a computation without a sweep, instead of rows
+    figure: ExperimentFigure | None = None
+    theory: Theory = ""  # a computation without a sweep, instead of rows
     alone: bool = False  # on one worker and without cached results, because times are compared
     root: Node = field(repr=False)
 
-    def row(self, name: str) -> Row:
+    def row(self, name: str) -> ExperimentRow:
         return next(row for row in self.rows if row.name == name)
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> ExperimentColumn:
         return next(column for column in self.columns if column.name == name)
 
-    def space(self, *, overrides: Sequence[str], files: Mapping[str, str], rows: Collection[str] = ()) -> Space:
+    def space(self, *, overrides: Sequence[str], checkpoints: Mapping[str, str], rows: Collection[str] = ()) -> Space:
         """Return the space of the requested rows, or of all, without rows whose checkpoint is missing."""
         if self.theory:
             return self._theory_space(overrides)
-        points = self._points(files, rows)
+        points = self._points(checkpoints, rows)
         if not points:
-            needed = sorted({f"--{name}" for row in self.rows for name in row.files})
+            needed = sorted({f"--{name}" for row in self.rows for name in row.checkpoints})
             raise InputError(f"table {self.name} has no row that can be run: give {' or '.join(needed)} a checkpoint")
         root = self._root_of_space()
         root.value["grid"] = Node(points, root.where, "rows")
@@ -175,17 +184,17 @@ class Experiment:
             root.value.pop(key, None)
         return root
 
-    def _points(self, files: Mapping[str, str], names: Collection[str]) -> list[Node]:
+    def _points(self, checkpoints: Mapping[str, str], names: Collection[str]) -> list[Node]:
         """Return the settings of each trial, without repetitions."""
         points: dict[str, Node] = {}
         nodes = copy.deepcopy(self.root.value["rows"]).items()
         for row, node in zip(self.rows, nodes, strict=True):
-            if (names and row.name not in names) or not row.can_run(files):
+            if (names and row.name not in names) or not row.can_run(checkpoints):
                 continue
             settings = node.value["set"]
             for setting in settings.value.values():
-                if setting.value in FILES:
-                    setting.value = files[FILES[setting.value]]
+                if setting.value in CHECKPOINTS:
+                    setting.value = checkpoints[CHECKPOINTS[setting.value]]
             for column in self.columns:
                 point = Node(dict(settings.value), settings.where, settings.path)
                 for key, value in column.set.items():
@@ -212,12 +221,12 @@ class Experiment:
         root.value["grid"] = of_plain([{"method": [catalogue.DEFAULT]}], root.where, "grid")
         return space_from(root, self.name, [*self._fixed_settings(), *overrides])
 
-    def settings(self, row: Row, column: Column, files: Mapping[str, str]) -> dict[str, Any]:
+    def settings(self, row: ExperimentRow, column: ExperimentColumn, checkpoints: Mapping[str, str]) -> dict[str, Any]:
         """Return the settings of the trial behind a cell."""
         settings = {**(row.set or {}), **column.set}
         for key, value in settings.items():
-            if isinstance(value, str) and value in FILES:
-                settings[key] = files[FILES[value]]
+            if isinstance(value, str) and value in CHECKPOINTS:
+                settings[key] = checkpoints[CHECKPOINTS[value]]
         return settings
 
     def embedded(self) -> list[str]:

@@ -5,7 +5,7 @@
     reliability  a diagram for each row and dataset: accuracy and confidence of each bin
     lines        columns over a setting, with a line for each value of another; a row on no line is a level
 
-A figure's data are computed first: they are the lines of its CSV.
+A figure's data are computed first: they are the lines of its figure.csv.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fpp_sweep.core.metrics import BINS, EDGES, Confidences, accuracy, expected_calibration_error
 from fpp_sweep.records.folder import SweepFolder
@@ -33,9 +34,9 @@ from fpp_sweep.report.figures import (
     draw_reliability_diagrams,
     series_styles,
 )
-from fpp_sweep.reproduce.experiments import Column, Figure, Row
+from fpp_sweep.reproduce.experiments import ExperimentColumn, ExperimentFigure, ExperimentRow
 from fpp_sweep.reproduce.printed import AVERAGE
-from fpp_sweep.reproduce.tables import SPLIT, Table
+from fpp_sweep.reproduce.tables import SPLIT, ResultTable
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.files import written_whole
@@ -46,10 +47,11 @@ if TYPE_CHECKING:
 
 GROUPS = ("low", "medium", "high")
 SHARPNESS = "sharpness"  # a metric, and its column of the predictions
-Line = dict[str, Any]  # a line of a CSV file
+CsvLine = dict[str, Any]  # a line of figure.csv: value by column
+Samples = Mapping[str, NDArray[Any]]  # predictions of a dataset: an array for each of their columns
 
 
-def write_figure(folder: SweepFolder, table: Table) -> None:
+def write_figure(folder: SweepFolder, table: ResultTable) -> None:
     """Write the experiment's figure, if it has one and there is something to draw."""
     if table.experiment.figure is None:
         return
@@ -79,16 +81,16 @@ def _csv_value(value: Any) -> Any:
     return value
 
 
-def figures_of_page(folder: SweepFolder, table: Table) -> Iterator[StaticFigure]:
+def figures_of_page(folder: SweepFolder, table: ResultTable) -> Iterator[StaticFigure]:
     """Yield the experiment's figure, and those that its predictions allow; one of each kind."""
-    figures: list[Figure] = []
+    figures: list[ExperimentFigure] = []
     if table.experiment.figure:
         figures.append(table.experiment.figure)
     columns = {column.metric: column.name for column in table.experiment.columns if column.of == "mean"}
     if catalogue.ECE in columns:
-        figures.append(Figure(kind="reliability"))
+        figures.append(ExperimentFigure(kind="reliability"))
     if {catalogue.ECE, SHARPNESS} <= columns.keys():
-        figures.append(Figure(kind="groups", y=(columns[catalogue.ECE], columns[SHARPNESS])))
+        figures.append(ExperimentFigure(kind="groups", y=(columns[catalogue.ECE], columns[SHARPNESS])))
     kinds = set()
     for figure in figures:
         if figure.kind in kinds:
@@ -99,7 +101,7 @@ def figures_of_page(folder: SweepFolder, table: Table) -> Iterator[StaticFigure]
             yield drawing
 
 
-def figure_of(folder: SweepFolder, table: Table, figure: Figure) -> StaticFigure | None:
+def figure_of(folder: SweepFolder, table: ResultTable, figure: ExperimentFigure) -> StaticFigure | None:
     """Return a figure; None if no row has the numbers or predictions that it needs."""
     if figure.kind == "scatter":
         return _scatter(table, figure)
@@ -110,29 +112,29 @@ def figure_of(folder: SweepFolder, table: Table, figure: Figure) -> StaticFigure
     return _reliability(folder, table, figure)
 
 
-def _charts(kind: str, caption: str, data: Sequence[Line], charts: Sequence[Chart]) -> StaticFigure:
+def _figure_of_charts(kind: str, caption: str, data: Sequence[CsvLine], charts: Sequence[Chart]) -> StaticFigure:
     def draw(canvas: Canvas) -> None:
         draw_charts(canvas, charts)
 
     return StaticFigure(kind=kind, caption=caption, data=data, draw=draw)
 
 
-def _values(lines: Sequence[Line], key: str) -> list[Any]:
-    return [line[key] for line in lines]
+def _values(csv_lines: Sequence[CsvLine], key: str) -> list[Any]:
+    return [line[key] for line in csv_lines]
 
 
-def _select(lines: Sequence[Line], **conditions: str) -> list[Line]:
-    """Return the lines that have all of these values."""
+def _select(csv_lines: Sequence[CsvLine], **conditions: str) -> list[CsvLine]:
+    """Return the lines of the CSV that have all of these values."""
     selected = []
-    for line in lines:
+    for line in csv_lines:
         if conditions.items() <= line.items():
             selected.append(line)
     return selected
 
 
-def _styled_rows(table: Table, lines: Sequence[Line]) -> list[tuple[Row, SeriesStyle]]:
-    """Return the rows that have lines, each with its own style."""
-    names = set(_values(lines, "row"))
+def _styled_rows(table: ResultTable, csv_lines: Sequence[CsvLine]) -> list[tuple[ExperimentRow, SeriesStyle]]:
+    """Return the rows that have a line in the CSV, each with its own style."""
+    names = set(_values(csv_lines, "row"))
     rows = [row for row in table.rows if row.name in names]
     return list(zip(rows, cycle(series_styles()), strict=False))
 
@@ -140,58 +142,60 @@ def _styled_rows(table: Table, lines: Sequence[Line]) -> list[tuple[Row, SeriesS
 # --- scatter ------------------------------------------------------------------------------------------
 
 
-def _scatter(table: Table, figure: Figure) -> StaticFigure | None:
+def _scatter(table: ResultTable, figure: ExperimentFigure) -> StaticFigure | None:
     x = table.experiment.column(figure.x or "")
     ys = [table.experiment.column(name) for name in figure.y]
-    lines: list[Line] = []
+    csv_lines: list[CsvLine] = []
     for row in table.rows:
-        lines += _scatter_lines(table, row, [x, *ys])
-    if not lines:
+        csv_lines += _scatter_lines(table, row, [x, *ys])
+    if not csv_lines:
         return None
-    points = [line for line in lines if line["dataset"] != "mean"]
+    points = [line for line in csv_lines if line["dataset"] != "mean"]
     charts = []
     correlated = []
     for y in ys:
-        series = _scatter_series(table, lines, x, y)
+        series = _scatter_series(table, csv_lines, x, y)
         charts.append(Chart(x_title=x.heading, y_title=y.heading, series=series))
         correlated.append(f"{y.heading}: {correlations(points, x.name, y.name)}")
     caption = (
         f"{x.heading} against {_headings(ys)}: a point for each row and dataset, a large one for a row's mean. "
         f"Over all {len(points)} points, {'; '.join(correlated)}."
     )
-    return _charts("scatter", caption, lines, charts)
+    return _figure_of_charts("scatter", caption, csv_lines, charts)
 
 
-def _scatter_lines(table: Table, row: Row, columns: Sequence[Column]) -> list[Line]:
+def _scatter_lines(table: ResultTable, row: ExperimentRow, columns: Sequence[ExperimentColumn]) -> list[CsvLine]:
     """Return a line for each dataset on which the row has all numbers, and one for their means."""
-    lines: list[Line] = []
+    csv_lines: list[CsvLine] = []
     for dataset in table.datasets:
         values = {column.name: table.cell(row, column, dataset).value for column in columns}
         if None not in values.values():
-            lines.append({"row": row.name, "dataset": dataset, **values})
-    if lines:
-        mean: Line = {"row": row.name, "dataset": "mean"}
+            csv_lines.append({"row": row.name, "dataset": dataset, **values})
+    if csv_lines:
+        mean: CsvLine = {"row": row.name, "dataset": "mean"}
         for column in columns:
-            mean[column.name] = statistics.fmean(_values(lines, column.name))
-        lines.append(mean)
-    return lines
+            mean[column.name] = statistics.fmean(_values(csv_lines, column.name))
+        csv_lines.append(mean)
+    return csv_lines
 
 
-def _headings(columns: Sequence[Column]) -> str:
+def _headings(columns: Sequence[ExperimentColumn]) -> str:
     return ", ".join(column.heading for column in columns)
 
 
-def _scatter_series(table: Table, lines: Sequence[Line], x: Column, y: Column) -> list[Series]:
+def _scatter_series(
+    table: ResultTable, csv_lines: Sequence[CsvLine], x: ExperimentColumn, y: ExperimentColumn
+) -> list[Series]:
     series = []
-    for row, style in _styled_rows(table, lines):
-        *xs, mean_x = _values(_select(lines, row=row.name), x.name)
-        *ys, mean_y = _values(_select(lines, row=row.name), y.name)
+    for row, style in _styled_rows(table, csv_lines):
+        *xs, mean_x = _values(_select(csv_lines, row=row.name), x.name)
+        *ys, mean_y = _values(_select(csv_lines, row=row.name), y.name)
         series.append(Series(kind="points", style=style, xs=xs, ys=ys))
         series.append(Series(kind="large point", style=style, xs=[mean_x], ys=[mean_y], label=row.title))
     return series
 
 
-def correlations(points: Sequence[Line], x: str, y: str) -> str:
+def correlations(points: Sequence[CsvLine], x: str, y: str) -> str:
     """Return Pearson's and Spearman's coefficients as text.
 
     >>> correlations([{"h": 1, "ece": 2.0}, {"h": 2, "ece": 3.0}, {"h": 3, "ece": 9.0}], "h", "ece")
@@ -217,29 +221,29 @@ def _ranks(values: Sequence[float]) -> list[float]:
 GROUP_MEASURES = {catalogue.ECE: "ece", catalogue.ACCURACY: "accuracy", SHARPNESS: SHARPNESS}  # by metric
 
 
-def _groups(folder: SweepFolder, table: Table, figure: Figure) -> StaticFigure | None:
-    lines: list[Line] = []
+def _groups(folder: SweepFolder, table: ResultTable, figure: ExperimentFigure) -> StaticFigure | None:
+    csv_lines: list[CsvLine] = []
     for row in table.rows:
-        lines += _group_lines(folder, table, row)
-    if not lines:
+        csv_lines += _group_lines(folder, table, row)
+    if not csv_lines:
         return None
     charts = []
     for column in table.experiment.columns:
         if column.name not in figure.y or column.metric not in GROUP_MEASURES:
             continue
-        series = _group_series(table, lines, GROUP_MEASURES[column.metric])
+        series = _group_series(table, csv_lines, GROUP_MEASURES[column.metric])
         title = f"{column.heading} of the group"
         charts.append(Chart(x_title="sharpness of the samples", y_title=title, series=series, zero_line=True))
     caption = (
         f"Samples of each dataset and seed by the sharpness at their prompt, in three groups of equal size; ECE "
         f"({BINS} bins) and mean sharpness inside each, averaged over seeds, then over datasets."
     )
-    return _charts("groups", caption, lines, charts)
+    return _figure_of_charts("groups", caption, csv_lines, charts)
 
 
-def _group_lines(folder: SweepFolder, table: Table, row: Row) -> list[Line]:
+def _group_lines(folder: SweepFolder, table: ResultTable, row: ExperimentRow) -> list[CsvLine]:
     """Return a line for each dataset and group, and for the average of the datasets."""
-    by_dataset: dict[str, list[Line]] = {}
+    by_dataset: dict[str, list[CsvLine]] = {}
     for dataset in table.averaged:
         by_seed = []
         for samples in predictions_of(folder, table, row, dataset):
@@ -249,14 +253,14 @@ def _group_lines(folder: SweepFolder, table: Table, row: Row) -> list[Line]:
             by_dataset[dataset] = [_mean_line(groups) for groups in zip(*by_seed, strict=True)]
     if by_dataset:
         by_dataset[AVERAGE] = [_mean_line(groups) for groups in zip(*by_dataset.values(), strict=True)]
-    lines = []
+    csv_lines = []
     for dataset, groups in by_dataset.items():
         for name, group in zip(GROUPS, groups, strict=True):
-            lines.append({"row": row.name, "dataset": dataset, "group": name, **group})
-    return lines
+            csv_lines.append({"row": row.name, "dataset": dataset, "group": name, **group})
+    return csv_lines
 
 
-def groups_by_sharpness(samples: Line) -> list[Line]:
+def groups_by_sharpness(samples: Samples) -> list[CsvLine]:
     """Return the numbers of a dataset's flattest, middle and sharpest third."""
     order = np.argsort(samples[SHARPNESS], kind="stable")
     groups = []
@@ -266,7 +270,7 @@ def groups_by_sharpness(samples: Line) -> list[Line]:
     return groups
 
 
-def _group_numbers(group: Line) -> Line:
+def _group_numbers(group: Samples) -> CsvLine:
     count = len(group["label"])
     if not count:
         return {"samples": 0, SHARPNESS: math.nan, "accuracy": math.nan, "ece": math.nan}
@@ -279,17 +283,17 @@ def _group_numbers(group: Line) -> Line:
     }
 
 
-def _mean_line(lines: Sequence[Line]) -> Line:
+def _mean_line(csv_lines: Sequence[CsvLine]) -> CsvLine:
     means = {}
-    for key in lines[0]:
-        means[key] = statistics.fmean(_values(lines, key))
+    for key in csv_lines[0]:
+        means[key] = statistics.fmean(_values(csv_lines, key))
     return means
 
 
-def _group_series(table: Table, lines: Sequence[Line], measure: str) -> list[Series]:
+def _group_series(table: ResultTable, csv_lines: Sequence[CsvLine], measure: str) -> list[Series]:
     series = []
-    for row, style in _styled_rows(table, lines):
-        ys = _values(_select(lines, row=row.name, dataset=AVERAGE), measure)
+    for row, style in _styled_rows(table, csv_lines):
+        ys = _values(_select(csv_lines, row=row.name, dataset=AVERAGE), measure)
         series.append(Series(kind="line", style=style, xs=GROUPS, ys=ys, label=row.title))
     return series
 
@@ -297,9 +301,9 @@ def _group_series(table: Table, lines: Sequence[Line], measure: str) -> list[Ser
 # --- reliability --------------------------------------------------------------------------------------
 
 
-def _reliability(folder: SweepFolder, table: Table, figure: Figure) -> StaticFigure | None:
+def _reliability(folder: SweepFolder, table: ResultTable, figure: ExperimentFigure) -> StaticFigure | None:
     datasets = [name for name in table.datasets if name in figure.datasets] or table.datasets
-    lines: list[Line] = []
+    csv_lines: list[CsvLine] = []
     diagrams = []
     for dataset in datasets:
         for row in table.rows:
@@ -309,9 +313,9 @@ def _reliability(folder: SweepFolder, table: Table, figure: Figure) -> StaticFig
             samples = _joined(parts)
             bins = _bin_lines(samples)
             for line in bins:
-                lines.append({"row": row.name, "dataset": dataset, **line})
+                csv_lines.append({"row": row.name, "dataset": dataset, **line})
             diagrams.append(_diagram(f"{row.title}, {dataset}", samples, bins))
-    if not lines:
+    if not csv_lines:
         return None
 
     def draw(canvas: Canvas) -> None:
@@ -321,7 +325,7 @@ def _reliability(folder: SweepFolder, table: Table, figure: Figure) -> StaticFig
         f"Reliability in {BINS} bins over the samples of all seeds of one dataset; below, the number of samples of "
         "each bin. The ECE above a diagram is that of these samples together."
     )
-    return StaticFigure(kind="reliability", caption=caption, data=lines, draw=draw)
+    return StaticFigure(kind="reliability", caption=caption, data=csv_lines, draw=draw)
 
 
 def _joined(parts: Sequence[Confidences]) -> Confidences:
@@ -330,22 +334,22 @@ def _joined(parts: Sequence[Confidences]) -> Confidences:
     return Confidences(confidence, correct)
 
 
-def _bin_lines(samples: Confidences) -> list[Line]:
+def _bin_lines(samples: Confidences) -> list[CsvLine]:
     bins = samples.bins
-    lines: list[Line] = []
+    csv_lines: list[CsvLine] = []
     for index in range(BINS):
         count = int(bins.counts[0][index])
-        line: Line = {"low": float(EDGES[index]), "high": float(EDGES[index + 1]), "samples": count}
+        line: CsvLine = {"low": float(EDGES[index]), "high": float(EDGES[index + 1]), "samples": count}
         line["accuracy"] = line["confidence"] = ""
         if count:
             line["accuracy"] = bins.hits[0][index] / count
             line["confidence"] = bins.confidence[0][index] / count
-        lines.append(line)
-    return lines
+        csv_lines.append(line)
+    return csv_lines
 
 
-def _diagram(title: str, samples: Confidences, lines: Sequence[Line]) -> ReliabilityDiagram:
-    filled = [line for line in lines if line["samples"]]
+def _diagram(title: str, samples: Confidences, csv_lines: Sequence[CsvLine]) -> ReliabilityDiagram:
+    filled = [line for line in csv_lines if line["samples"]]
     numbers = f"accuracy {accuracy(samples):.2f} %, ECE {expected_calibration_error(samples):.2f} %"
     return ReliabilityDiagram(
         title=f"{title}\n{numbers}",
@@ -360,47 +364,51 @@ def _diagram(title: str, samples: Confidences, lines: Sequence[Line]) -> Reliabi
 # --- lines over a setting -----------------------------------------------------------------------------
 
 
-def _lines(table: Table, figure: Figure) -> StaticFigure | None:
+def _lines(table: ResultTable, figure: ExperimentFigure) -> StaticFigure | None:
     """Draw columns over a setting; a row whose `by` no other row has, or that does not read the setting, is a level."""
     columns = [column for column in table.experiment.columns if column.name in figure.y]
-    x, by = figure.x or "x", figure.by or "by"
-    lines: list[Line] = []
+    x, by = figure.x or "x", figure.by or "by"  # settings, and columns of the CSV
+    csv_lines: list[CsvLine] = []
     for row in table.rows:
-        record = table.record(row)
-        if record is not None:
-            settings = relevant(record.config)
-            lines += _setting_lines(table, row, columns, {x: settings.get(x, ""), by: settings.get(by)})
-    if not lines:
+        csv_lines += _setting_lines(table, row, columns, x, by)
+    if not csv_lines:
         return None
-    values = _values_with_lines(lines, x, by, is_grouped=figure.by is not None)
+    values = _values_with_a_line(csv_lines, x, by, is_grouped=figure.by is not None)
     charts = []
     for column in columns:
-        series = _line_series(table, _select(lines, column=column.name), x, by, values)
+        series = _line_series(table, _select(csv_lines, column=column.name), x, by, values)
         charts.append(Chart(x_title=x, y_title=column.heading, series=series))
     caption = f"{_headings(columns)} over {x}, {table.main_scope}; bars are a standard deviation over seeds."
-    return _charts("lines", caption, lines, charts)
+    return _figure_of_charts("lines", caption, csv_lines, charts)
 
 
-def _setting_lines(table: Table, row: Row, columns: Sequence[Column], settings: Mapping[str, Any]) -> list[Line]:
-    (x_name, x), (by_name, by) = settings.items()
-    lines: list[Line] = []
+def _setting_lines(
+    table: ResultTable, row: ExperimentRow, columns: Sequence[ExperimentColumn], x: str, by: str
+) -> list[CsvLine]:
+    """Return a row's number in each column, with its values of the settings `x` and `by`."""
+    record = table.record(row)
+    if record is None:
+        return []
+    settings = relevant(record.config)
+    csv_lines: list[CsvLine] = []
     for column in columns:
         cell = table.cell(row, column, table.main_scope)
         if cell.value is None:
             continue
-        line: Line = {"row": row.name, "column": column.name, x_name: "", by_name: ""}
-        if is_number(x):
-            line[x_name] = x
-        if by is not None:
-            line[by_name] = format_setting(by)
-        lines.append({**line, "value": cell.value, "deviation": cell.deviation})
-    return lines
+        line: CsvLine = {"row": row.name, "column": column.name, x: "", by: ""}
+        if is_number(settings.get(x)):
+            line[x] = settings[x]
+        if settings.get(by) is not None:
+            line[by] = format_setting(settings[by])
+        csv_lines.append({**line, "value": cell.value, "deviation": cell.deviation})
+    return csv_lines
 
 
-def _values_with_lines(lines: Sequence[Line], x: str, by: str, *, is_grouped: bool) -> list[str]:
-    """Return the values of `by` that have a line: values that several rows share."""
+def _values_with_a_line(csv_lines: Sequence[CsvLine], x: str, by: str, *, is_grouped: bool) -> list[str]:
+    """Return the values of `by` for which a line is drawn; if rows are grouped by it, those that several rows share."""
+    first_column = csv_lines[0]["column"]  # each row counts once, not once for each column
     values = []
-    for line in _select(lines, column=lines[0]["column"]):
+    for line in _select(csv_lines, column=first_column):
         if line[x] != "":
             values.append(line[by])
     distinct = list(dict.fromkeys(values))
@@ -409,13 +417,15 @@ def _values_with_lines(lines: Sequence[Line], x: str, by: str, *, is_grouped: bo
     return [value for value in distinct if values.count(value) > 1]
 
 
-def _line_series(table: Table, lines: Sequence[Line], x: str, by: str, values: Sequence[str]) -> list[Series]:
+def _line_series(
+    table: ResultTable, csv_lines: Sequence[CsvLine], x: str, by: str, values: Sequence[str]
+) -> list[Series]:
     """Return a line for each value of `by`, then the levels."""
     styles = cycle(series_styles())
     series = []
     levels = []
-    by_value: dict[str, list[Line]] = {value: [] for value in values}
-    for line in lines:
+    by_value: dict[str, list[CsvLine]] = {value: [] for value in values}
+    for line in csv_lines:
         if line[x] == "" or line[by] not in by_value:
             levels.append(line)
         else:
@@ -444,7 +454,7 @@ def _line_series(table: Table, lines: Sequence[Line], x: str, by: str, values: S
 # --- predictions --------------------------------------------------------------------------------------
 
 
-def predictions_of(folder: SweepFolder, table: Table, row: Row, dataset: str) -> Iterator[Line]:
+def predictions_of(folder: SweepFolder, table: ResultTable, row: ExperimentRow, dataset: str) -> Iterator[Samples]:
     """Yield a row's predictions on a dataset, for each seed."""
     record = table.record(row)
     if record is None:

@@ -8,15 +8,22 @@ from pathlib import Path
 
 from fpp_sweep.records.front import orders_remark
 from fpp_sweep.records.released_marks import released_mark, released_notes
-from fpp_sweep.report import table as report_table
-from fpp_sweep.report.document import Document, Section, Text, document_to_latex, document_to_markdown, paragraphs
-from fpp_sweep.report.document import document_to_text as to_text
+from fpp_sweep.report.document import (
+    Document,
+    Section,
+    Text,
+    document_to_latex,
+    document_to_markdown,
+    document_to_text,
+    paragraphs,
+)
+from fpp_sweep.report.table import Cell, CellStyle, Column, Row, Table, columns_of
 from fpp_sweep.report.text_layout import DEFAULT_WIDTH
-from fpp_sweep.reproduce.cells import Cell
+from fpp_sweep.reproduce.cells import ResultCell
 from fpp_sweep.reproduce.claims import DOES_NOT_HOLD, HOLDS, judge_claims
-from fpp_sweep.reproduce.experiments import STAGES, Column, Row
+from fpp_sweep.reproduce.experiments import STAGES, ExperimentColumn, ExperimentRow
 from fpp_sweep.reproduce.printed import PAPERS_MODEL, PAPERS_TAG
-from fpp_sweep.reproduce.tables import SPLIT, Table, is_average
+from fpp_sweep.reproduce.tables import SPLIT, ResultTable, is_average
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.files import written_whole
 
@@ -31,10 +38,10 @@ NOTES = (
     f"{DIFFERS} at a claim's number: significant after Holm's correction over all numbers of this table's claims.",
 )
 SHORT_NAMES = {"caltech101": "caltech", "flowers102": "flowers", "average without eurosat": "without eurosat"}
-CLAIM_STYLES: dict[str, report_table.CellStyle] = {HOLDS: "good", DOES_NOT_HOLD: "bad"}
+CLAIM_STYLES: dict[str, CellStyle] = {HOLDS: "good", DOES_NOT_HOLD: "bad"}
 
 
-def write_table(folder: Path, table: Table) -> None:
+def write_table(folder: Path, table: ResultTable) -> None:
     """Write table.csv, table.md and table.tex."""
     document = table_document(table)
     texts = {"csv": as_csv(table), "md": document_to_markdown(document), "tex": document_to_latex(document)}
@@ -43,9 +50,9 @@ def write_table(folder: Path, table: Table) -> None:
             partial.write_text(text, encoding="utf-8")
 
 
-def table_document(table: Table) -> Document:
+def table_document(table: ResultTable) -> Document:
     """Return what ran, a section for each column, and the paper's claims."""
-    sentences = [table.experiment.question, *table.ran, *order_sentences(table)]
+    sentences = [table.experiment.question, *table.run_notes, *order_sentences(table)]
     for name, reason in table.failed.items():
         sentences.append(f"{name} has no numbers: {reason}")
     sections = [
@@ -59,7 +66,7 @@ def table_document(table: Table) -> Document:
     return Document(table.experiment.title, sections)
 
 
-def order_sentences(table: Table) -> list[str]:
+def order_sentences(table: ResultTable) -> list[str]:
     """Return a sentence for each row whose result depends on the order of the stream."""
     sentences: dict[str, None] = {}
     for (row, _), record in table.records.items():
@@ -68,11 +75,11 @@ def order_sentences(table: Table) -> list[str]:
     return list(sentences)
 
 
-def as_text(table: Table, width: int = DEFAULT_WIDTH) -> str:
-    return to_text(table_document(table), width)
+def as_text(table: ResultTable, width: int = DEFAULT_WIDTH) -> str:
+    return document_to_text(table_document(table), width)
 
 
-def column_sections(table: Table) -> list[Section]:
+def column_sections(table: ResultTable) -> list[Section]:
     """Return a section for each column of the experiment: rows by dataset and average."""
     sections = []
     for column in table.experiment.columns:
@@ -80,21 +87,21 @@ def column_sections(table: Table) -> list[Section]:
     return sections
 
 
-def column_table(table: Table, column: Column) -> report_table.Table:
-    columns = [report_table.Column("row", is_text=True)]
+def column_table(table: ResultTable, column: ExperimentColumn) -> Table:
+    columns = [Column("row", is_text=True)]
     for scope in table.scopes:
         group = "averages" if is_average(scope) else ""
-        columns.append(report_table.Column(SHORT_NAMES.get(scope, scope), group=group))
+        columns.append(Column(SHORT_NAMES.get(scope, scope), group=group))
     rows = []
     for row in table.rows:
-        cells = [report_table.Cell(row.title, mark=_mark_of(table, row))]
+        cells = [Cell(row.title, mark=_mark_of(table, row))]
         for scope in table.scopes:
-            cells.append(_cell(table.cell(row, column, scope), column))
-        rows.append(report_table.Row(cells))
-    return report_table.Table(columns=columns, rows=rows)
+            cells.append(_printed_below_ours(table.cell(row, column, scope), column))
+        rows.append(Row(cells))
+    return Table(columns=columns, rows=rows)
 
 
-def _mark_of(table: Table, row: Row) -> str:
+def _mark_of(table: ResultTable, row: ExperimentRow) -> str:
     """Return the mark of a row whose settings are those of a released program."""
     for (name, _), record in table.records.items():
         if name == row.name:
@@ -102,13 +109,13 @@ def _mark_of(table: Table, row: Row) -> str:
     return ""
 
 
-def _cell(cell: Cell, column: Column) -> report_table.Cell:
+def _printed_below_ours(cell: ResultCell, column: ExperimentColumn) -> Cell:
     """Return our number, and below it the printed number with the difference."""
     below = {}
-    style: report_table.CellStyle = ""
+    style: CellStyle = ""
     sort_value = cell.value
     if cell.printed is not None:
-        label = PAPER if cell.same_model else OTHER_MODEL
+        label = PAPER if cell.is_papers_model else OTHER_MODEL
         below[label] = cell.printed.text
         if cell.value is None:
             sort_value = cell.printed.value
@@ -121,23 +128,23 @@ def _cell(cell: Cell, column: Column) -> report_table.Cell:
     interval = ""
     if cell.interval:
         interval = f"[{cell.interval.low:.1f}, {cell.interval.high:.1f}]"
-    return report_table.Cell(ours(cell, column), interval=interval, style=style, below=below, sort_value=sort_value)
+    return Cell(ours(cell, column), interval=interval, style=style, below=below, sort_value=sort_value)
 
 
-def number(value: float | None, column: Column) -> str:
+def number(value: float | None, column: ExperimentColumn) -> str:
     if value is None:
         return ""
-    return f"{round(value, column.decimals) + 0.0:.{column.decimals}f}"  # plus zero: no minus sign before zero
+    return f"{value:z.{column.decimals}f}"  # z: no minus before zero
 
 
-def ours(cell: Cell, column: Column) -> str:
+def ours(cell: ResultCell, column: ExperimentColumn) -> str:
     """Return our value with its standard deviation over seeds."""
     if cell.deviation is None:
         return number(cell.value, column)
     return f"{number(cell.value, column)}±{cell.deviation:.{column.decimals}f}"
 
 
-def meaning_of(column: Column) -> str:
+def meaning_of(column: ExperimentColumn) -> str:
     """Return what a column's numbers are."""
     if column.metric in STAGES:
         return f"seconds of {STAGES[column.metric]}, when it was computed"
@@ -150,15 +157,15 @@ def meaning_of(column: Column) -> str:
     return f"standard deviation over seeds, averaged over datasets, of: {title}"
 
 
-def claims_section(table: Table) -> Section:
+def claims_section(table: ResultTable) -> Section:
     """Return the paper's claims with the verdicts that our numbers give."""
-    columns = report_table.columns_of(["claim", "verdict", "gain in the column's unit"], is_text=True)
+    columns = columns_of(["claim", "verdict", "gain in the column's unit"], is_text=True)
     rows = []
     for claim in judge_claims(table):
         style = CLAIM_STYLES.get(claim.verdict.partition(";")[0], "")
-        verdict = report_table.Cell(claim.verdict, style=style)
-        rows.append(report_table.Row([report_table.Cell(claim.says), verdict, report_table.Cell(claim.numbers)]))
-    return Section("The paper's claims on our numbers", [report_table.Table(columns=columns, rows=rows)])
+        verdict = Cell(claim.verdict, style=style)
+        rows.append(Row([Cell(claim.says), verdict, Cell(claim.numbers)]))
+    return Section("The paper's claims on our numbers", [Table(columns=columns, rows=rows)])
 
 
 CSV_HEADS = (
@@ -176,7 +183,7 @@ CSV_HEADS = (
 )
 
 
-def as_csv(table: Table) -> str:
+def as_csv(table: ResultTable) -> str:
     """Return a line for each cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -185,12 +192,12 @@ def as_csv(table: Table) -> str:
         for column in table.experiment.columns:
             for scope in table.scopes:
                 cell = table.cell(row, column, scope)
-                verdict = cell.verdict if table.same_model else "other model"
+                verdict = cell.verdict if table.is_papers_model else "other model"
                 writer.writerow([row.name, column.name, scope, *_csv_numbers(cell), verdict, table.model])
     return text.getvalue()
 
 
-def _csv_numbers(cell: Cell) -> list[str]:
+def _csv_numbers(cell: ResultCell) -> list[str]:
     low = high = None
     if cell.interval is not None:
         low, high = cell.interval.low, cell.interval.high

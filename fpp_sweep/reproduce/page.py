@@ -12,15 +12,15 @@ from typing import Any
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_setting, format_time, varies
 from fpp_sweep.records.records import SweepInfo
-from fpp_sweep.report import table as report_table
 from fpp_sweep.report.document import Block, Code, Document, Html, Section, Text, paragraphs
 from fpp_sweep.report.html import picture, safe, write_html
+from fpp_sweep.report.table import Row, Table, cells_of, columns_of
 from fpp_sweep.reproduce.claims import judge_claims
 from fpp_sweep.reproduce.experiment_files import find, shipped
 from fpp_sweep.reproduce.figures import figures_of_page
 from fpp_sweep.reproduce.output import DIFFERS, claims_section, column_sections
 from fpp_sweep.reproduce.printed import PAPERS_MODEL, PAPERS_TAG
-from fpp_sweep.reproduce.tables import EXPERIMENT_FILE, Table, load_table
+from fpp_sweep.reproduce.tables import EXPERIMENT_FILE, ResultTable, load_table
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import read_inside, require_inside
@@ -49,32 +49,35 @@ class LoadedTable:
 
     sweep: SweepFolder
     info: SweepInfo
-    table: Table
+    table: ResultTable
 
     @property
     def name(self) -> str:
         return self.sweep.path.name
 
 
-def write_page(folder: Path, tables: Mapping[str, Table] | None = None) -> Path:
+def write_page(folder: Path, tables: Mapping[str, ResultTable] | None = None) -> Path:
     """Write the page of a reproduction's folder; tables that are passed, by name, are not made again."""
-    loaded = []
+    tables = tables or {}
+    loaded_tables = []
     for sweep in sweeps(folder):
-        table = (tables or {}).get(sweep.path.name) or load_table(sweep)
-        loaded.append(LoadedTable(sweep, sweep.info(), table))
-    if not loaded:
+        table = tables.get(sweep.path.name)
+        if table is None:
+            table = load_table(sweep)
+        loaded_tables.append(LoadedTable(sweep, sweep.info(), table))
+    if not loaded_tables:
         raise InputError(f"{folder} has no table yet")
-    sections = [Section("Tables", [_overview(loaded)])]
+    sections = [Section("Tables", [_overview(loaded_tables)])]
     settings = []
-    for experiment in loaded:
-        sections.append(_experiment_section(experiment))
-        settings.append(_settings_section(experiment.table))
+    for loaded in loaded_tables:
+        sections.append(_experiment_section(loaded))
+        settings.append(_settings_section(loaded.table))
     sections += _theory_sections(folder)
     sections.append(Section("How the numbers were computed", paragraphs(RULES)))
     sections.append(Section("Settings", settings))
-    sections.append(Section("Make it again", list(_origin(loaded))))
+    sections.append(Section("Make it again", list(_origin(loaded_tables))))
     name = f"Reproduction {folder.resolve().name}"
-    write_html(folder / PAGE, Document(name, sections, introduction=list(_introduction(loaded))))
+    write_html(folder / PAGE, Document(name, sections, introduction=list(_introduction(loaded_tables))))
     return folder / PAGE
 
 
@@ -100,14 +103,14 @@ def _sort_key(name: str) -> tuple[int, str]:
     return len(order), name
 
 
-def _introduction(loaded: Sequence[LoadedTable]) -> Iterator[Block]:
+def _introduction(loaded_tables: Sequence[LoadedTable]) -> Iterator[Block]:
     models: dict[str, None] = {}
     times = []
     all_papers_model = True
-    for experiment in loaded:
-        models[experiment.table.model] = None
-        times += [experiment.info.created, experiment.info.finished or experiment.info.created]
-        all_papers_model = all_papers_model and experiment.table.same_model
+    for loaded in loaded_tables:
+        models[loaded.table.model] = None
+        times += [loaded.info.created, loaded.info.finished or loaded.info.created]
+        all_papers_model = all_papers_model and loaded.table.is_papers_model
     yield Text(f"The tables and figures of the FPP paper, run again on {', '.join(models)}.")
     yield Text(f"{format_time(min(times))} to {format_time(max(times))}", "faint")
     if not all_papers_model:
@@ -118,22 +121,22 @@ def _introduction(loaded: Sequence[LoadedTable]) -> Iterator[Block]:
         )
 
 
-def _overview(loaded: Sequence[LoadedTable]) -> report_table.Table:
+def _overview(loaded_tables: Sequence[LoadedTable]) -> Table:
     """Return a table of the experiments, with links to their sections."""
     titles = ["table", "question", "cells against the paper", "claims", "state"]
     rows = []
-    for experiment in loaded:
-        table = experiment.table
-        state: str = experiment.info.state
+    for loaded in loaded_tables:
+        table = loaded.table
+        state: str = loaded.info.state
         if table.failed:
             state += f", {len(table.failed)} rows failed"
-        texts = [experiment.name, table.experiment.question, _cell_counts(table), _claim_counts(table), state]
-        rows.append(report_table.Row(report_table.cells_of(texts), anchor=experiment.name))
-    return report_table.Table(columns=report_table.columns_of(titles, is_text=True), rows=rows)
+        texts = [loaded.name, table.experiment.question, _cell_counts(table), _claim_counts(table), state]
+        rows.append(Row(cells_of(texts), anchor=loaded.name))
+    return Table(columns=columns_of(titles, is_text=True), rows=rows)
 
 
-def _cell_counts(table: Table) -> str:
-    if not table.same_model:
+def _cell_counts(table: ResultTable) -> str:
+    if not table.is_papers_model:
         return "other model"
     verdicts = []
     for cell in table.cells.values():
@@ -142,7 +145,7 @@ def _cell_counts(table: Table) -> str:
     return _counts(verdicts)
 
 
-def _claim_counts(table: Table) -> str:
+def _claim_counts(table: ResultTable) -> str:
     return _counts([claim.verdict.partition(";")[0] for claim in judge_claims(table)])
 
 
@@ -150,26 +153,26 @@ def _counts(words: Iterable[str]) -> str:
     return ", ".join(f"{word}: {count}" for word, count in Counter(words).most_common())
 
 
-def _experiment_section(experiment: LoadedTable) -> Section:
-    table = experiment.table
+def _experiment_section(loaded: LoadedTable) -> Section:
+    table = loaded.table
     blocks: list[Block] = [Text(table.experiment.question)]
     sentences = []
-    for sentence in table.ran:
+    for sentence in table.run_notes:
         if sentence.startswith("PARTIAL"):
             blocks.append(Text(sentence, "warning"))
         else:
             sentences.append(sentence)
     blocks.append(Text("; ".join(sentences), "faint"))
-    if experiment.info.state != "finished":
-        blocks.append(Text(f"The sweep is {experiment.info.state}: rows may be missing.", "warning"))
+    if loaded.info.state != "finished":
+        blocks.append(Text(f"The sweep is {loaded.info.state}: rows may be missing.", "warning"))
     blocks += [Text(f"{name} has no numbers: {reason}", "warning") for name, reason in table.failed.items()]
     if table.experiment.claims:
         blocks.append(claims_section(table))
     blocks += column_sections(table)
-    for figure in figures_of_page(experiment.sweep, table):
+    for figure in figures_of_page(loaded.sweep, table):
         caption = f"<figcaption>{safe(figure.caption)}</figcaption>"
         blocks.append(Html(f'<figure><div class="wide" tabindex="0">{figure.to_svg()}</div>{caption}</figure>'))
-    return Section(f"{experiment.name}: {table.experiment.title}", blocks, anchor=experiment.name)
+    return Section(f"{loaded.name}: {table.experiment.title}", blocks, anchor=loaded.name)
 
 
 def _theory_sections(folder: Path) -> Iterator[Section]:
@@ -192,10 +195,10 @@ def _table_of_csv(folder: Path, file: Path) -> Block:
         return Text(f"{file}: not readable as csv ({error}); run the experiment again")
     if any(len(row) != len(heads) for row in rows):
         return Text(f"{file}: rows differ in length; run the experiment again")
-    return report_table.Table.of_strings(heads, rows, text_columns=range(len(heads)))
+    return Table.of_strings(heads, rows, text_columns=range(len(heads)))
 
 
-def _settings_section(table: Table) -> Section:
+def _settings_section(table: ResultTable) -> Section:
     """Return the settings in which the rows' trials differ, and the shared settings in a sentence."""
     configs = _configs_of(table)
     names: dict[str, None] = {}
@@ -209,14 +212,14 @@ def _settings_section(table: Table) -> Section:
             differing.append([name, *texts])
         else:
             same.append(f"{name} = {texts[0]}")
-    settings = report_table.Table.of_strings(["setting", *configs], differing, text_columns=range(len(configs) + 1))
+    settings = Table.of_strings(["setting", *configs], differing, text_columns=range(len(configs) + 1))
     shared = ""
     if same:
         shared = f"The same in all rows: {', '.join(same)}."
     return Section(table.experiment.title, [settings, Text(shared, "faint")])
 
 
-def _configs_of(table: Table) -> dict[str, dict[str, Any]]:
+def _configs_of(table: ResultTable) -> dict[str, dict[str, Any]]:
     """Return the settings that each trial's method reads, by the title of its row."""
     configs: dict[str, dict[str, Any]] = {}
     keys = set()
@@ -232,21 +235,21 @@ def _configs_of(table: Table) -> dict[str, dict[str, Any]]:
     return configs
 
 
-def _origin(loaded: Sequence[LoadedTable]) -> Iterator[Block]:
+def _origin(loaded_tables: Sequence[LoadedTable]) -> Iterator[Block]:
     """Yield commands, versions and digests; a name whose values differ has a line for each."""
     yield Text("The same commands continue where they ended, and do not compute cached results again.")
-    for command in dict.fromkeys(experiment.info.command for experiment in loaded):
+    for command in dict.fromkeys(loaded.info.command for loaded in loaded_tables):
         if command:
             yield Code(command)
     yield Text("This page alone, from the folder:")
     yield Code("fpp-sweep show FOLDER --page")
-    rows = list(_provenance(loaded))
-    yield report_table.Table.of_strings(["name", "value", "tables"], rows, text_columns=range(3))
+    rows = list(_provenance(loaded_tables))
+    yield Table.of_strings(["name", "value", "tables"], rows, text_columns=range(3))
 
 
-def _provenance(loaded: Sequence[LoadedTable]) -> Iterator[list[str]]:
+def _provenance(loaded_tables: Sequence[LoadedTable]) -> Iterator[list[str]]:
     """Yield name, value and tables of each version and digest."""
-    values_by_table = {experiment.name: experiment.info.provenance() for experiment in loaded}
+    values_by_table = {loaded.name: loaded.info.provenance() for loaded in loaded_tables}
     names: set[str] = set()
     for values in values_by_table.values():
         names.update(values)

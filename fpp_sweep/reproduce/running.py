@@ -15,7 +15,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.reproduce.experiments import Experiment
 from fpp_sweep.reproduce.figures import write_figure
 from fpp_sweep.reproduce.output import write_table
-from fpp_sweep.reproduce.tables import Table, save_experiment, table_of
+from fpp_sweep.reproduce.tables import ResultTable, save_experiment, table_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES, read_inside, require_inside, write_json
@@ -34,7 +34,7 @@ class Reproduction:
 
     folder: Path
     experiments: Mapping[str, tuple[Experiment, Space]]  # by name, in the order of the request
-    files: Mapping[str, str] = field(default_factory=dict)  # the user's checkpoints
+    checkpoints: Mapping[str, str] = field(default_factory=dict)  # the user's files, by kind
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # sentences for the tables, by experiment
 
     def sweep(self, name: str) -> SweepFolder:
@@ -73,7 +73,7 @@ class Reproduction:
         return experiment.alone, -len(space.work.columns)
 
 
-def reproduce(reproduction: Reproduction, options: Options) -> Iterator[tuple[str, Table]]:
+def reproduce(reproduction: Reproduction, options: Options) -> Iterator[tuple[str, ResultTable]]:
     """Run or resume each experiment; yield its table when it has ended."""
     with ExitStack() as worker_stack:
         shared_workers: Workers | None = None  # started for the first experiment that needs them
@@ -99,8 +99,8 @@ def reproduce(reproduction: Reproduction, options: Options) -> Iterator[tuple[st
                     shared_workers = worker_stack.enter_context(workers)
                 run_sweep(space, own_options, shared_workers)
             notes = reproduction.notes.get(name, ())
-            save_experiment(folder, experiment, reproduction.files, notes)
-            table = table_of(experiment, folder, reproduction.files, notes)
+            save_experiment(folder, experiment, reproduction.checkpoints, notes)
+            table = table_of(experiment, folder, reproduction.checkpoints, notes)
             write_table(folder.report, table)
             write_figure(folder, table)
             yield name, table

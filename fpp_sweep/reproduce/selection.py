@@ -32,7 +32,7 @@ class Selection:
     experiments: Mapping[str, Experiment]  # by name, in the order of the request
     spaces: Mapping[str, Space]
     notes: Mapping[str, Sequence[str]]  # sentences for the tables
-    files: Mapping[str, str]  # the user's checkpoints
+    checkpoints: Mapping[str, str]  # the user's files, by kind
 
     @property
     def sweeps(self) -> list[str]:
@@ -47,7 +47,7 @@ class Selection:
 
 def select(args: argparse.Namespace) -> Selection:
     """Return the selected experiments; raise InputError for wrong names, rows, checkpoints or settings."""
-    files = checkpoints(args)
+    checkpoints = requested_checkpoints(args)
     experiments = {experiment.name: experiment for experiment in requested_experiments(args)}
     methods = list(args.methods)
     precisions = requested_precisions(args)
@@ -61,7 +61,9 @@ def select(args: argparse.Namespace) -> Selection:
     notes = {}
     for name, experiment in experiments.items():
         spaces[name], notes[name] = space_of(experiment, args, methods)
-    return Selection(folder_name=folder_name(args), experiments=experiments, spaces=spaces, notes=notes, files=files)
+    return Selection(
+        folder_name=folder_name(args), experiments=experiments, spaces=spaces, notes=notes, checkpoints=checkpoints
+    )
 
 
 def folder_name(args: argparse.Namespace) -> str:
@@ -152,7 +154,7 @@ def check_methods(names: Sequence[str], experiments: Iterable[Experiment]) -> No
             raise InputError(f"--methods: table {table} has none of these rows; it has {', '.join(of_table)}")
 
 
-def checkpoints(args: argparse.Namespace) -> dict[str, str]:
+def requested_checkpoints(args: argparse.Namespace) -> dict[str, str]:
     """Return the user's checkpoints by kind."""
     files = {}
     for name in ("coop", "maple"):
@@ -181,16 +183,16 @@ def assignments_of(experiment: Experiment, args: argparse.Namespace) -> list[str
 def space_of(experiment: Experiment, args: argparse.Namespace, methods: Sequence[str]) -> tuple[Space, list[str]]:
     """Return an experiment's space with the settings of the command line, and notes on what is left out."""
     assignments = assignments_of(experiment, args)
-    files = checkpoints(args)
-    space = experiment.space(overrides=assignments, files=files, rows=methods)
+    checkpoints = requested_checkpoints(args)
+    space = experiment.space(overrides=assignments, checkpoints=checkpoints, rows=methods)
     notes = []
     if args.allow_missing:
         present, missing = present_datasets(space)
         assignments.append(f"work.datasets={json.dumps(present)}")
-        space = experiment.space(overrides=assignments, files=files, rows=methods)
+        space = experiment.space(overrides=assignments, checkpoints=checkpoints, rows=methods)
         if missing:
             notes.append(f"PARTIAL: without {', '.join(missing)}, which are not there")
-    without = [row.title for row in experiment.rows if not set(row.files) <= files.keys()]
+    without = [row.title for row in experiment.rows if not set(row.checkpoints) <= checkpoints.keys()]
     if without:
         notes.append(f"PARTIAL: without {', '.join(without)}, whose checkpoints were not passed")
     return space, notes

@@ -11,21 +11,21 @@ from fpp_sweep.reproduce.output import as_text
 from fpp_sweep.reproduce.page import write_page
 from fpp_sweep.reproduce.running import Reproduction, deliver, reproduce
 from fpp_sweep.reproduce.selection import Selection
-from fpp_sweep.reproduce.tables import Table
+from fpp_sweep.reproduce.tables import ResultTable
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep import launch
 from fpp_sweep.sweep.api import InterruptedSweep, Options
 
 
-def options_of(args: argparse.Namespace, *, command: str, files: Sequence[PluginFile]) -> Options:
+def options_of(args: argparse.Namespace, *, command: str, plugin_files: Sequence[PluginFile]) -> Options:
     """Return the options of all sweeps of a command line."""
     return Options(
         address=args.address,
         tracking_uri=args.tracking_uri,
         verbose=args.verbose,
         command=command,
-        plugins=tuple(files),
+        plugins=tuple(plugin_files),
     )
 
 
@@ -39,7 +39,7 @@ def run_selection(selection: Selection, out: Path, options: Options) -> bool:
     reproduction = Reproduction(
         folder=out / selection.folder_name,
         experiments={name: (selection.experiments[name], selection.spaces[name]) for name in selection.sweeps},
-        files=selection.files,
+        checkpoints=selection.checkpoints,
         notes=selection.notes,
     )
     tables = run_tables(reproduction, options)
@@ -50,7 +50,7 @@ def run_selection(selection: Selection, out: Path, options: Options) -> bool:
     return not any(table.failed for table in tables.values())
 
 
-def run_tables(reproduction: Reproduction, options: Options) -> dict[str, Table]:
+def run_tables(reproduction: Reproduction, options: Options) -> dict[str, ResultTable]:
     """Run all experiments with rows, then print their tables in the order of the request."""
     tables = {}
     try:
@@ -71,10 +71,10 @@ def print_theory(selection: Selection, folder: Path) -> None:
     from fpp_sweep.reproduce.analysis import compute  # loads torch, which takes seconds
 
     for name in selection.theories:
-        print(compute(name, selection.spaces[name], folder))
+        print(compute(selection.experiments[name], selection.spaces[name], folder))
 
 
-def write_and_deliver(reproduction: Reproduction, tables: Mapping[str, Table]) -> None:
+def write_and_deliver(reproduction: Reproduction, tables: Mapping[str, ResultTable]) -> None:
     """Write the page, and bring MLflow up to date."""
     page = write_page(reproduction.folder, tables)
     problem = deliver([reproduction.sweep(name) for name in tables], [page])

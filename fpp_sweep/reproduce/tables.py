@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import measure, resampled_metrics
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.reproduce.cells import Cell, number_of
+from fpp_sweep.reproduce.cells import ResultCell, measured_cell
 from fpp_sweep.reproduce.experiment_files import experiment_of, find
-from fpp_sweep.reproduce.experiments import Column, Experiment, Row
+from fpp_sweep.reproduce.experiments import Experiment, ExperimentColumn, ExperimentRow
 from fpp_sweep.reproduce.printed import AVERAGE, PrintedNumber, is_papers_model, mean_of_printed
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
@@ -41,18 +41,18 @@ SETTINGS_SHOWN = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Table:
+class ResultTable:
     """An experiment with its numbers. A scope is a dataset or an average over datasets."""
 
     experiment: Experiment
     model: str
-    same_model: bool  # as the paper's
+    is_papers_model: bool
     scopes: Mapping[str, Sequence[str]]  # datasets of each scope; single datasets first
-    cells: Mapping[tuple[str, str, str], Cell]  # by row, column and scope
-    ran: tuple[str, ...]  # sentences on models, data and settings
-    samples: Mapping[str, SplitSamples] = field(default_factory=dict)  # resampled metrics, by scope
-    failed: Mapping[str, str] = field(default_factory=dict)  # row -> why it has no numbers
-    records: Mapping[tuple[str, str], TrialRecord] = field(default_factory=dict)  # with results, by row and column
+    cells: Mapping[tuple[str, str, str], ResultCell]  # by row, column and scope
+    run_notes: tuple[str, ...]  # sentences on models, data and settings
+    samples: Mapping[str, SplitSamples]  # resampled metrics, by scope
+    failed: Mapping[str, str]  # row -> why it has no numbers
+    records: Mapping[tuple[str, str], TrialRecord]  # with results, by row and column
 
     @property
     def datasets(self) -> list[str]:
@@ -70,7 +70,7 @@ class Table:
             return AVERAGE
         return self.datasets[0]
 
-    def record(self, row: Row) -> TrialRecord | None:
+    def record(self, row: ExperimentRow) -> TrialRecord | None:
         """Return the row's trial; the first one if columns have trials of their own."""
         for column in self.experiment.columns:
             if (row.name, column.name) in self.records:
@@ -78,15 +78,15 @@ class Table:
         return None
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ExperimentRow]:
         """The rows that have a number, ours or the paper's, or that failed."""
         names = set(self.failed)
         for row_name, _, _ in self.cells:
             names.add(row_name)
         return [row for row in self.experiment.rows if row.name in names]
 
-    def cell(self, row: Row, column: Column, scope: str) -> Cell:
-        return self.cells.get((row.name, column.name, scope), Cell())
+    def cell(self, row: ExperimentRow, column: ExperimentColumn, scope: str) -> ResultCell:
+        return self.cells.get((row.name, column.name, scope), ResultCell())
 
 
 def is_average(scope: str) -> bool:
@@ -106,41 +106,44 @@ def scopes_of(experiment: Experiment, datasets: Sequence[str]) -> dict[str, list
     return scopes
 
 
-def table_of(experiment: Experiment, folder: SweepFolder, files: Mapping[str, str], ran: Sequence[str] = ()) -> Table:
-    """Read an experiment's numbers from its sweep's folder; `ran` are further sentences on what was run."""
+def table_of(
+    experiment: Experiment, folder: SweepFolder, checkpoints: Mapping[str, str], run_notes: Sequence[str] = ()
+) -> ResultTable:
+    """Read an experiment's numbers from its sweep's folder; `run_notes` are sentences on what was run."""
     info = folder.info()
     space = space_of(info.space, str(folder.info_file))
-    records, failed = _records_of(experiment, folder, space, files)
+    records, failed = _records_of(experiment, folder, space, checkpoints)
     distinct = {record.name: record for record in records.values()}
     metrics = resampled_metrics([column.metric for column in experiment.columns])
     measurements = measure(folder, list(distinct.values()), SPLIT, metrics)
     scopes = scopes_of(experiment, list(info.datasets))
-    table = Table(
+    samples = {scope: average_over(measurements.samples, datasets) for scope, datasets in scopes.items()}
+    return ResultTable(
         experiment=experiment,
         model=info.model,
-        same_model=is_papers_model(info.model),
+        is_papers_model=is_papers_model(info.model),
         scopes=scopes,
-        cells={},
-        ran=(*ran, *_run_sentences(info, space), *measurements.notes),
-        samples={scope: average_over(measurements.samples, names) for scope, names in scopes.items()},
+        cells=_cells_of(experiment, info.model, scopes, records, samples),
+        run_notes=(*run_notes, *_settings_sentences(info, space), *measurements.notes),
+        samples=samples,
         failed=failed,
         records=records,
     )
-    return replace(table, cells=_cells_of(table))
 
 
 def _records_of(
-    experiment: Experiment, folder: SweepFolder, space: Space, files: Mapping[str, str]
+    experiment: Experiment, folder: SweepFolder, space: Space, checkpoints: Mapping[str, str]
 ) -> tuple[dict[tuple[str, str], TrialRecord], dict[str, str]]:
     """Return the trial behind each row and column, and why rows have none."""
     by_key = {record.key: record for record in folder.trials()}
     records = {}
     failed = {}
     for row in experiment.rows:
-        if not row.can_run(files):
+        if not row.can_run(checkpoints):
             continue
         for column in experiment.columns:
-            record = by_key.get(keys.of_config(space.resolve(experiment.settings(row, column, files))))
+            config = space.resolve(experiment.settings(row, column, checkpoints))
+            record = by_key.get(keys.of_config(config))
             if record is None:
                 continue
             if SPLIT in record.results:
@@ -150,7 +153,7 @@ def _records_of(
     return records, failed
 
 
-def _run_sentences(info: SweepInfo, space: Space) -> Iterator[str]:
+def _settings_sentences(info: SweepInfo, space: Space) -> Iterator[str]:
     seeds = str(list(info.seeds)).strip("[]")
     yield f"model {info.model}, datasets {', '.join(info.datasets)}, seeds {seeds}"
     if space.work.limit:
@@ -164,27 +167,32 @@ def _run_sentences(info: SweepInfo, space: Space) -> Iterator[str]:
 # --- cells ---------------------------------------------------------------------------------------------
 
 
-def _cells_of(table: Table) -> dict[tuple[str, str, str], Cell]:
+def _cells_of(
+    experiment: Experiment,
+    model: str,
+    scopes: Mapping[str, Sequence[str]],
+    records: Mapping[tuple[str, str], TrialRecord],
+    samples: Mapping[str, SplitSamples],
+) -> dict[tuple[str, str, str], ResultCell]:
+    """Return the cells that have a number, ours or the paper's, by row, column and scope."""
+    is_same_model = is_papers_model(model)
     cells = {}
-    for row in table.experiment.rows:
-        for column in table.experiment.columns:
-            for scope in table.scopes:
-                cell = _cell(table, row, column, scope)
-                if cell.value is not None or cell.printed is not None:
-                    cells[row.name, column.name, scope] = cell
+    for row in experiment.rows:
+        for column in experiment.columns:
+            record = records.get((row.name, column.name))
+            for scope, datasets in scopes.items():
+                cell = ResultCell()
+                if record is not None:
+                    cell = measured_cell(record.results[SPLIT], column, datasets)
+                    cell = replace(cell, interval=_interval(samples[scope], record, column))
+                printed = printed_in(row, column, scope)
+                if cell.value is not None or printed is not None:
+                    key = row.name, column.name, scope
+                    cells[key] = replace(cell, printed=printed, is_papers_model=is_same_model)
     return cells
 
 
-def _cell(table: Table, row: Row, column: Column, scope: str) -> Cell:
-    record = table.records.get((row.name, column.name))
-    cell = Cell()
-    if record is not None:
-        cell = number_of(record.results[SPLIT], column, table.scopes[scope])
-        cell = replace(cell, interval=_interval(table.samples[scope], record, column))
-    return replace(cell, printed=printed_in(row, column, scope), same_model=table.same_model)
-
-
-def _interval(samples: SplitSamples, record: TrialRecord, column: Column) -> Interval | None:
+def _interval(samples: SplitSamples, record: TrialRecord, column: ExperimentColumn) -> Interval | None:
     if column.of != "mean" or record.name not in samples.records:
         return None
     interval = metric_interval(samples, record.name, column.metric)
@@ -193,7 +201,7 @@ def _interval(samples: SplitSamples, record: TrialRecord, column: Column) -> Int
     return interval
 
 
-def printed_in(row: Row, column: Column, scope: str) -> PrintedNumber | None:
+def printed_in(row: ExperimentRow, column: ExperimentColumn, scope: str) -> PrintedNumber | None:
     """Return a row's printed number; the average without EuroSAT is computed from the printed columns."""
     numbers = row.printed.get(column.name, {})
     if scope != WITHOUT:
@@ -213,28 +221,30 @@ def printed_in(row: Row, column: Column, scope: str) -> PrintedNumber | None:
 # --- saved tables ---------------------------------------------------------------------------------------
 
 
-def save_experiment(folder: SweepFolder, experiment: Experiment, files: Mapping[str, str], ran: Sequence[str]) -> None:
+def save_experiment(
+    folder: SweepFolder, experiment: Experiment, checkpoints: Mapping[str, str], run_notes: Sequence[str]
+) -> None:
     """Write what `load_table` needs apart from the sweep's records."""
-    document = {"experiment": experiment.root.plain(), "files": dict(files), "ran": list(ran)}
+    document = {"experiment": experiment.root.plain(), "files": dict(checkpoints), "ran": list(run_notes)}
     write_json(folder.path / EXPERIMENT_FILE, document)
 
 
-def load_table(folder: SweepFolder) -> Table:
+def load_table(folder: SweepFolder) -> ResultTable:
     """Return the table of a sweep, with the experiment as it was run."""
     file = folder.path / EXPERIMENT_FILE
     try:
         document = json.loads(read_inside(folder.path, file))
-        plain, files, ran = (document[key] for key in ("experiment", "files", "ran"))
+        plain, checkpoints, run_notes = document["experiment"], document["files"], document["ran"]
     except FileNotFoundError:  # the run has not ended
         return table_of(find(folder.path.name), folder, {})
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{file}: not readable ({error})") from error
-    if not isinstance(files, dict) or not _are_texts([*files, *files.values()]):
+    if not isinstance(checkpoints, dict) or not _are_texts([*checkpoints, *checkpoints.values()]):
         raise InputError(f"{file}: files must be a mapping of texts")
-    if not isinstance(ran, list) or not _are_texts(ran):
+    if not isinstance(run_notes, list) or not _are_texts(run_notes):
         raise InputError(f"{file}: ran must be a list of texts")
     experiment = experiment_of(of_plain(plain, str(file)), folder.path.name)
-    return table_of(experiment, folder, files, ran)
+    return table_of(experiment, folder, checkpoints, run_notes)
 
 
 def _are_texts(values: Iterable[Any]) -> bool:

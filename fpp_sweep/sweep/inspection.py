@@ -15,7 +15,7 @@ from fpp_sweep.checks.cluster_file import ClusterFile, missing_nodes, open_value
 from fpp_sweep.checks.data_probes import all_readings
 from fpp_sweep.checks.datasets import dataset_table, survey_datasets, unreadable_images
 from fpp_sweep.checks.finding_table import finding_table
-from fpp_sweep.checks.probes import Readings, disk, run_probes
+from fpp_sweep.checks.probes import Readings, measure_disk, run_probes
 from fpp_sweep.spec.errors import escaped
 from fpp_sweep.sweep.inspected import NamedDatasets, Target
 from fpp_sweep.sweep.node_checks import readings_of_nodes
@@ -105,7 +105,7 @@ def _output_readings(target: Target) -> Readings:
     """Return the readings of what the driver writes to: the folder of sweeps, and MLflow's store."""
     probes: dict[str, Callable[[], Any]] = {}
     if target.space is not None:
-        probes["sweeps"] = partial(disk, Path(target.options.root).absolute())
+        probes["sweeps"] = partial(measure_disk, Path(target.options.root).absolute())
     if target.tracking_uri:
         probes["MLflow"] = partial(mlflow_versions, target.tracking_uri)
     return run_probes(probes)

@@ -68,12 +68,17 @@ def handwritten_mask(digit: str, radius: float, rng: np.random.Generator) -> Mas
     pen = ImageDraw.Draw(drawn)
     width = int(rng.integers(7, 17))
     points: Points = np.array(STROKES[digit]) - 0.5
-    points = points + rng.normal(0, rng.uniform(0, 0.04), points.shape)
-    points = points * np.array([0.8 * rng.uniform(0.8, 1.25), 1]) * 1.6 * radius
-    points[:, 0] -= rng.normal(0, 0.15) * points[:, 1]
+    jitter = rng.uniform(0, 0.04)
+    points = points + rng.normal(0, jitter, points.shape)
+    stretch = np.array([0.8 * rng.uniform(0.8, 1.25), 1])
+    points = points * stretch * 1.6 * radius
+    slant = rng.normal(0, 0.15)
+    points[:, 0] -= slant * points[:, 1]
     angle = rng.normal(0, 0.12)
     cosine, sine = np.cos(angle), np.sin(angle)
-    points = points @ np.array([[cosine, sine], [-sine, cosine]]) + 0.5 + rng.normal(0, 0.03, 2)
+    rotation = np.array([[cosine, sine], [-sine, cosine]])
+    offset = rng.normal(0, 0.03, 2)
+    points = points @ rotation + 0.5 + offset
     corners = [(x, y) for x, y in points * SUPERSAMPLED]
     pen.line(corners, fill=255, width=width, joint="curve")
     for x, y in corners:  # round caps and joints
@@ -85,22 +90,16 @@ def typeset_mask(character: str, radius: float, rng: np.random.Generator) -> Mas
     """Print a character of random weight, rotated, sheared and stretched a little."""
     drawn = Image.new("L", (SUPERSAMPLED, SUPERSAMPLED), 0)
     middle = SUPERSAMPLED / 2
-    ImageDraw.Draw(drawn).text(
-        (middle, middle),
-        character,
-        font=font(int(SUPERSAMPLED * 2 * radius * rng.uniform(1.0, 1.3))),
-        fill=255,
-        anchor="mm",
-        stroke_width=int(rng.integers(0, 5)),
-    )
-    drawn = drawn.rotate(rng.normal(0, 7), Image.Resampling.BICUBIC)
+    size = int(SUPERSAMPLED * 2 * radius * rng.uniform(1.0, 1.3))
+    weight = int(rng.integers(0, 5))
+    ImageDraw.Draw(drawn).text((middle, middle), character, font=font(size), fill=255, anchor="mm", stroke_width=weight)
+    tilt = rng.normal(0, 7)  # degrees
+    drawn = drawn.rotate(tilt, Image.Resampling.BICUBIC)
     shear, stretch = rng.normal(0, 0.15), rng.uniform(0.85, 1.2)
-    drawn = drawn.transform(
-        drawn.size,
-        Image.Transform.AFFINE,
-        (stretch, shear, middle * (1 - stretch - shear), 0, 1, rng.normal(0, 4)),
-        Image.Resampling.BICUBIC,
-    )
+    left = middle * (1 - stretch - shear)  # keeps the middle where it is
+    top = rng.normal(0, 4)
+    affine = stretch, shear, left, 0, 1, top
+    drawn = drawn.transform(drawn.size, Image.Transform.AFFINE, affine, Image.Resampling.BICUBIC)
     return shrink(drawn)
 
 

@@ -101,18 +101,30 @@ class PaintedDataset(TinyDataset):
         return shifted(self.painter(class_name, rng), self.shifts, 1.0, rng)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Handwriting:
+    """The scanned digits of scikit-learn."""
+
+    ink: NDArray[np.float64]  # (1797, 8, 8) in 0..1
+    labels: NDArray[np.int64]  # (1797,)
+    indices: Mapping[str, NDArray[np.int64]]  # by split
+
+
 @lru_cache(maxsize=1)
-def handwriting() -> tuple[NDArray[np.float64], NDArray[np.int64], dict[str, NDArray[np.int64]]]:
-    """Return scikit-learn's digits: ink (1797, 8, 8) in 0..1, labels, and the rows of each split."""
+def handwriting() -> Handwriting:
     package = find_spec("sklearn")  # the file is read directly, because importing scikit-learn takes much longer
     if package is None or package.origin is None:
         raise InputError("the embedded digits are those of scikit-learn, which is not installed")
     table = np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
     images, labels = table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(np.int64)
     order = generator("world", "digits", "splits").permutation(len(images))
-    ends = np.cumsum([DIGIT_SIZES[split] for split in SPLITS])
-    rows = dict(zip(SPLITS, np.split(order, ends[:-1]), strict=True))
-    return images / 16, labels, rows
+    indices = {}
+    start = 0
+    for split in SPLITS:
+        stop = start + DIGIT_SIZES[split]
+        indices[split] = order[start:stop]
+        start = stop
+    return Handwriting(images / 16, labels, indices)
 
 
 class HandwrittenDigits(TinyDataset):
@@ -121,13 +133,14 @@ class HandwrittenDigits(TinyDataset):
     sizes: ClassVar[Mapping[str, int]] = DIGIT_SIZES
 
     def labels(self, split: str) -> NDArray[np.int64]:
-        _, labels, rows = handwriting()
-        return labels[rows[split]]
+        digits = handwriting()
+        return digits.labels[digits.indices[split]]
 
     def picture(self, split: str, index: int, rng: np.random.Generator) -> Picture:
-        ink, _, rows = handwriting()
+        digits = handwriting()
+        ink = digits.ink[digits.indices[split][index]]
         side = CANVAS - 2 * MARGIN
-        small = Image.fromarray((ink[rows[split][index]] * 255).astype(np.uint8))
+        small = Image.fromarray((ink * 255).astype(np.uint8))
         large = small.resize((side, side), Image.Resampling.BICUBIC)
         mask = np.pad(np.asarray(large, np.float32) / 255, MARGIN)
         dark, light = np.full(3, 20.0), np.full(3, 235.0)

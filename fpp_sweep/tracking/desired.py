@@ -211,6 +211,12 @@ def milliseconds(seconds: float) -> int:
     return round(seconds * 1000)
 
 
+def _milliseconds_of_end(finished: float | None) -> int | None:
+    if finished is None:
+        return None
+    return milliseconds(finished)
+
+
 def round_metric(value: float) -> float:
     """Return the value with six significant digits: more of them fill MLflow's tables, and metrics.csv has them all.
 
@@ -257,7 +263,7 @@ def trial_run(info: SweepInfo, record: TrialRecord, front: FrontDocument = NO_FR
         name=run_name(record),
         status=STATUS[record.state],
         started=milliseconds(record.started or info.created),
-        finished=None if record.finished is None else milliseconds(record.finished),
+        finished=_milliseconds_of_end(record.finished),
         params=params,
         tags=_within_limits(_trial_tags(info, record, front)),
         metrics=_trial_metrics(info, record),
@@ -421,7 +427,7 @@ def _durations(record: TrialRecord, result: SplitResult) -> dict[str, float]:
 
 def _main_metrics(info: SweepInfo, result: SplitResult) -> list[str]:
     """Return the objectives' metrics, then accuracy and ECE; an objective on one dataset stands for its metric."""
-    names = dict.fromkeys(catalogue.parts_of(metric).of_average for metric in metrics_shown(info))
+    names = dict.fromkeys(catalogue.parts_of(metric).of_average for metric in metrics_shown(info))  # each once
     return [name for name in names if name in result.average]
 
 
@@ -455,7 +461,7 @@ def sweep_run(info: SweepInfo, records: Sequence[TrialRecord], front: FrontDocum
         name=shortened(info.name, KEY_LIMIT),
         status=STATUS[info.state],
         started=milliseconds(info.created),
-        finished=None if info.finished is None else milliseconds(info.finished),
+        finished=_milliseconds_of_end(info.finished),
         params=params,
         tags=_within_limits(_sweep_tags(info, front)),
         curves=_sweep_curves(info, records, front),
@@ -493,7 +499,7 @@ def _sweep_curves(info: SweepInfo, records: Sequence[TrialRecord], front: FrontD
     A point keeps its step and time when later trials end: MLflow keeps every point that was ever written.
     """
     points: list[Point] = []
-    counts = {"complete": 0, "failed": 0}  # stopped trials are counted from the first one on
+    counts = {"complete": 0, "failed": 0}  # these curves begin at 0; that of stopped trials begins with the first one
     best: dict[str, float] = {}
     worker_seconds = 0.0
     end_times: list[float] = []
@@ -544,14 +550,22 @@ def _improved(info: SweepInfo, record: TrialRecord, best: Mapping[str, float]) -
 # Files of the folder.
 
 
-def artifact_files(folder: SweepFolder, subfolder: Path, prefix: str, left_out: set[str]) -> dict[str, Path]:
-    """Return the files below a subfolder by artifact name.
+@dataclass(frozen=True, slots=True)
+class Artifacts:
+    """The files below a subfolder of a sweep's folder."""
 
-    Add links out of the sweep's folder, and files larger than MAX_ARTIFACT_BYTES, to `left_out`.
-    """
-    artifacts: dict[str, Path] = {}
-    if not _is_inside(folder, subfolder, left_out):
-        return artifacts
+    files: Mapping[str, Path] = field(default_factory=dict)  # by name of the artifact
+    left_out: frozenset[str] = frozenset()  # paths of links, and of files that are larger than MAX_ARTIFACT_BYTES
+
+
+def find_artifacts(folder: SweepFolder, subfolder: Path, prefix: str = "") -> Artifacts:
+    """Return the files below a subfolder as artifacts whose names begin with a prefix; no link is followed."""
+    try:
+        folder.inside(subfolder)
+    except InputError:
+        return Artifacts(left_out=frozenset([str(subfolder.relative_to(folder.path))]))
+    files: dict[str, Path] = {}
+    left_out: set[str] = set()
     waiting = [subfolder]  # folders, which may be nested deeper than calls can be
     while waiting:
         for entry in _entries_of(waiting.pop()):
@@ -571,8 +585,8 @@ def artifact_files(folder: SweepFolder, subfolder: Path, prefix: str, left_out: 
             if size > MAX_ARTIFACT_BYTES:
                 left_out.add(str(path.relative_to(folder.path)))
             else:
-                artifacts[f"{prefix}{path.relative_to(subfolder).as_posix()}"] = path
-    return dict(sorted(artifacts.items()))
+                files[f"{prefix}{path.relative_to(subfolder).as_posix()}"] = path
+    return Artifacts(dict(sorted(files.items())), frozenset(left_out))
 
 
 def _entries_of(directory: Path) -> list[os.DirEntry[str]]:
@@ -593,15 +607,6 @@ def _file_size(path: Path) -> int | None:
     if not stat.S_ISREG(status.st_mode):
         return None
     return status.st_size
-
-
-def _is_inside(folder: SweepFolder, path: Path, left_out: set[str]) -> bool:
-    try:
-        folder.inside(path)
-    except InputError:
-        left_out.add(str(path.relative_to(folder.path)))
-        return False
-    return True
 
 
 def read_text(folder: Path, file: Path) -> str:

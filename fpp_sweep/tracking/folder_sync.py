@@ -24,7 +24,7 @@ import posixpath
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -44,10 +44,11 @@ from fpp_sweep.tracking.desired import (
     PARENT_TAG,
     SWEEP_KEY,
     SWEEP_TAG,
+    Artifacts,
     DesiredRun,
     FrontDocument,
     Point,
-    artifact_files,
+    find_artifacts,
     milliseconds,
     read_json,
     safe_name,
@@ -104,10 +105,11 @@ class Failure:
 
 def fingerprint(folder: SweepFolder) -> str:
     """Return a digest of all that the runs are computed from: names, sizes and times of the folder's files."""
-    files = {"sweep.json": folder.info_file} | artifact_files(folder, folder.path / "report", "report/", set())
+    files = {"sweep.json": folder.info_file, **find_artifacts(folder, folder.path / "report", "report/").files}
     for record in folder.trial_files():
         files[f"trials/{record.name}"] = record
-        files |= artifact_files(folder, folder.path / "artifacts" / record.stem, f"artifacts/{record.stem}/", set())
+        subfolder = folder.path / "artifacts" / record.stem
+        files |= find_artifacts(folder, subfolder, f"artifacts/{record.stem}/").files
     return hashlib.sha256(repr((VERSION, _stamps(files))).encode(errors="surrogatepass")).hexdigest()
 
 
@@ -186,6 +188,15 @@ class _Change:
     digest: str  # digest of the run and the stamps of its files
 
 
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """The difference of a folder from what was written of it."""
+
+    info: SweepInfo
+    changes: Sequence[_Change]
+    versions: dict[str, _Version]  # versions of all records, by name
+
+
 class FolderSync:
     """The comparison of one folder with one store; one thread makes passes, any thread may call `pending`."""
 
@@ -205,8 +216,7 @@ class FolderSync:
 
     def pending(self, *, thorough: bool) -> list[_Change]:
         """Return the runs that differ; artifacts of unchanged records are checked only if thorough."""
-        _, changes, _ = self._compare(thorough=thorough)
-        return changes
+        return list(self._compare(thorough=thorough).changes)
 
     def make_pass(self, *, thorough: bool, stop: Callable[[], bool], on_update: Callable[[int], None]) -> list[Failure]:
         """Write every run that differs; return the failures. A run that fails does not stop the others.
@@ -222,24 +232,26 @@ class FolderSync:
         except Exception as error:  # MLflow and its database raise many
             self.disconnect()
             return [Failure("", one_line(error), is_permanent(error))]
-        info, changes, versions = self._compare(thorough=thorough)
+        comparison = self._compare(thorough=thorough)
+        n_left = len(comparison.changes)
         failures: list[Failure] = []
         self._state.fingerprint = ""  # until all changes are written
         try:
-            for position, change in enumerate(changes):
+            for change in comparison.changes:
                 if stop():
                     return failures
-                failure = self._try_to_write(runs, info, change)
+                n_left -= 1
+                failure = self._try_to_write(runs, comparison.info, change)
                 if failure is None:
                     self.result.updated += 1
-                    on_update(len(changes) - position - 1)
+                    on_update(n_left)
                     continue
                 failures.append(failure)
-                versions.pop(change.run.key, None)  # so that the next pass compares the record again
+                comparison.versions.pop(change.run.key, None)  # so that the next pass compares the record again
                 if not runs.answers():
                     self.disconnect()
                     return failures
-            self._versions = versions
+            self._versions = comparison.versions
             self._state.fingerprint = "" if failures else folder_fingerprint
         finally:
             self._save(runs)
@@ -277,23 +289,23 @@ class FolderSync:
     def _forget_missing(self, runs: SweepRuns) -> None:
         """Forget runs that this store does not have, or that will be restored, so that they are written again."""
         self._versions = {}
-        settled_ids = {mlflow_run.run_id for mlflow_run in runs.by_id.values() if self._is_settled(mlflow_run)}
+        usable_ids = {run.run_id for run in runs.by_id.values() if not self._will_be_restored(run)}
         written_runs = self._state.runs.items()
-        self._state.runs = {key: written for key, written in written_runs if written.run_id in settled_ids}
+        self._state.runs = {key: written for key, written in written_runs if written.run_id in usable_ids}
 
-    def _is_settled(self, mlflow_run: _MlflowRun) -> bool:
-        """Return False for a deleted run that has to be restored. Without `restore` it stays deleted."""
-        return not (mlflow_run.deleted and self._restore)
+    def _will_be_restored(self, mlflow_run: _MlflowRun) -> bool:
+        """Return True for a run that the user has deleted; without `restore` it stays deleted."""
+        return mlflow_run.deleted and self._restore
 
-    def _compare(self, *, thorough: bool) -> tuple[SweepInfo, list[_Change], dict[str, _Version]]:
-        """Return the sweep's info, the runs that differ, and the versions of all records.
+    def _compare(self, *, thorough: bool) -> _Comparison:
+        """Compare the folder with what was written.
 
         Unless thorough, records whose version equals that of the last pass are skipped.
         """
         info = self._folder.info()
         front = FrontDocument.read(self._folder)
         records = []
-        candidates = []  # runs with the files of their artifacts
+        candidates: list[tuple[DesiredRun, Artifacts]] = []
         versions: dict[str, _Version] = {}
         for file in self._folder.trial_files():
             name = file.stem
@@ -301,17 +313,18 @@ class FolderSync:
             record = self._folder.trial(name)
             records.append(record)
             if thorough or self._versions.get(name) != versions[name]:
-                files = artifact_files(self._folder, self._folder.path / "artifacts" / name, "", self.result.left_out)
-                candidates.append((trial_run(info, record, front), files))
-        files = artifact_files(self._folder, self._folder.path / "report", "report/", self.result.left_out)
-        candidates.append((sweep_run(info, records, front), files))
+                artifacts = find_artifacts(self._folder, self._folder.path / "artifacts" / name)
+                candidates.append((trial_run(info, record, front), artifacts))
+        report = find_artifacts(self._folder, self._folder.path / "report", "report/")
+        candidates.append((sweep_run(info, records, front), report))
         changes = []
-        for run, files in candidates:
-            digest = hashlib.sha256(repr((run, _stamps(files))).encode(errors="surrogatepass")).hexdigest()
+        for run, artifacts in candidates:
+            self.result.left_out |= artifacts.left_out
+            digest = hashlib.sha256(repr((run, _stamps(artifacts.files))).encode(errors="surrogatepass")).hexdigest()
             written = self._state.runs.get(run.key)
             if written is None or written.digest != digest:
-                changes.append(_Change(run, files, digest))
-        return info, changes, versions
+                changes.append(_Change(run, artifacts.files, digest))
+        return _Comparison(info, changes, versions)
 
     def _try_to_write(self, runs: SweepRuns, info: SweepInfo, change: _Change) -> Failure | None:
         try:
@@ -323,7 +336,10 @@ class FolderSync:
     def _write(self, runs: SweepRuns, info: SweepInfo, change: _Change) -> None:
         """Write a run with its artifacts. The state keeps each upload that succeeded, so that a retry skips it."""
         run = change.run
-        parent = self._group_run_id(runs, info) if run.key == SWEEP_KEY else self._sweep_run_id(runs, info)
+        if run.key == SWEEP_KEY:
+            parent = self._group_run_id(runs, info)
+        else:
+            parent = self._sweep_run_id(runs, info)
         current = runs.open(run, parent, restore=self._restore)
         if current is None:  # the user has deleted the run; count it as written, so that it stays deleted
             self._state.runs[run.key] = _WrittenRun(runs.by_id[run.id].run_id, change.digest)
@@ -358,7 +374,7 @@ class FolderSync:
     def _sweep_run_id(self, runs: SweepRuns, info: SweepInfo) -> str:
         """Return the id of the sweep's run; create it without content if a trial's run is written first."""
         mlflow_run = runs.by_id.get(sweep_id(info))
-        if mlflow_run is not None and self._is_settled(mlflow_run):
+        if mlflow_run is not None and not self._will_be_restored(mlflow_run):
             return mlflow_run.run_id
         created = runs.open(sweep_run(info, []), self._group_run_id(runs, info), restore=self._restore)
         assert created is not None  # `open` returns None for a run that stays deleted, which returned above

@@ -241,15 +241,15 @@ def trusted_uri(folder: SweepFolder, recorded: str, *, flag: str = "--tracking-u
     """
     uri = absolute(recorded or DEFAULT_URI)
     state = SyncState.read(folder)
-    problem = _distrust(folder, uri, state)
+    problem = _why_not_trusted(folder, uri, state)
     if problem is None:
         return uri
-    if state.uri and _distrust(folder, state.uri, state) is None:
+    if state.uri and _why_not_trusted(folder, state.uri, state) is None:
         return state.uri
     raise InputError(f"{folder.path}: {problem}; say where it should go: {flag} {DEFAULT_URI}, or another URI")
 
 
-def _distrust(folder: SweepFolder, uri: str, state: SyncState) -> str | None:
+def _why_not_trusted(folder: SweepFolder, uri: str, state: SyncState) -> str | None:
     """Return why a folder's files must not go to a store that the user has not named just now; None if they may."""
     if uri != absolute(DEFAULT_URI) and not was_used_before(uri):
         return f"you have not used its MLflow, {masked(uri)}, before"

@@ -50,7 +50,7 @@ def write_experiment(path, experiment, datasets, results, *, model=f"{PAPERS_MOD
     `results` has a result for each row, or the reason of its failure; `stats` has block statistics by row.
     """
     overrides = [f"work.datasets=[{', '.join(datasets)}]", f"work.model={model}", "work.seeds=[0, 1]"]
-    space = experiment.space(overrides=overrides, files={})
+    space = experiment.space(overrides=overrides, checkpoints={})
     folder = SweepFolder(path)
     folder.write_info(
         sweep_info(

@@ -24,7 +24,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import stamps_below
 from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.sweep.summary import features_text
-from fpp_sweep.tracking.desired import artifact_files
+from fpp_sweep.tracking.desired import find_artifacts
 from fpp_sweep.trial import trial as trial_module
 from tests.kit.measured import FAR_APART, World, write_measured_sweep
 from tests.kit.records import split_result, sweep_info, trial
@@ -246,7 +246,7 @@ def test_folders_that_are_nested_deeper_than_calls_can_be_are_walked(tmp_path):
     open(f"{folder}/file", "x").close()
     try:
         assert len(stamps_below(tmp_path)) == 2
-        assert len(artifact_files(SweepFolder(tmp_path), tmp_path, "", set())) == 2
+        assert len(find_artifacts(SweepFolder(tmp_path), tmp_path).files) == 2
     finally:
         subprocess.run(["rm", "-r", tmp_path / "d"], check=True)  # neither pytest nor shutil can remove it
 

@@ -1,6 +1,7 @@
 """Experiments that need no sweep, and their output."""
 
 import csv
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,10 +10,12 @@ from fpp_sweep.core.models.loading import load
 from fpp_sweep.report.document import document_to_markdown, document_to_text
 from fpp_sweep.reproduce import analysis
 from fpp_sweep.reproduce.analysis import entropy_and_penalties, finding_rows, findings_document
+from fpp_sweep.reproduce.experiment_files import find
 from fpp_sweep.reproduce.theory import Finding, Setting
 from fpp_sweep.reproduce.theory.entropy import MEASURES
 from fpp_sweep.reproduce.theory.setting import QUICK
 from fpp_sweep.spec.config import preset
+from fpp_sweep.spec.errors import InputError
 from tests.kit.spaces import small_space
 
 FOUND = Finding(name="a step", says="it is plain", measured={"cosine": 0.7472, "angle": 41.65}, verdict="holds in part")
@@ -40,13 +43,29 @@ def test_a_finding_is_written_with_its_verdict_and_numbers():
 def test_findings_are_written_as_markdown_and_csv(tmp_path, monkeypatch):
     monkeypatch.setattr(analysis, "_open_setting", lambda name, space: (None, "theory, on model tiny"))
     monkeypatch.setattr(analysis, "findings_of", lambda setting: [FOUND])
-    text = analysis.compute("theory", small_space(), tmp_path)
+    text = analysis.compute(find("theory"), small_space(), tmp_path)
     report = tmp_path / "theory" / "report"
     assert text == document_to_text(findings_document("theory, on model tiny", [FOUND]))
     assert "a step" in (report / "table.md").read_text()
     with (report / "table.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [list(row) for row in finding_rows([FOUND])]
     assert b"\r" not in (report / "table.csv").read_bytes()
+
+
+def test_a_users_table_names_the_computation_that_it_wants(tmp_path, monkeypatch):
+    (tmp_path / "mine.yaml").write_text("theory: em_reg\n")
+    figure = SimpleNamespace(data=[{"value": 1.0}], to_bytes=lambda kind: b"drawing")
+    monkeypatch.setattr(analysis, "_open_setting", lambda name, space: (None, "mine, on model tiny"))
+    monkeypatch.setattr(analysis, "entropy_and_penalties", lambda setting: (figure, [["L_disp", "real views", "0.50"]]))
+    text = analysis.compute(find(str(tmp_path / "mine.yaml")), small_space(), tmp_path)
+    assert "L_disp" in text
+    assert (tmp_path / "mine" / "report" / "figure.png").read_bytes() == b"drawing"
+
+
+def test_a_computation_of_another_name_is_refused(tmp_path):
+    (tmp_path / "mine.yaml").write_text("theory: entropy\n")
+    with pytest.raises(InputError, match=r"mine.yaml.*theory"):
+        find(str(tmp_path / "mine.yaml"))
 
 
 def test_the_papers_stand_in_for_entropy_explains_it_for_uniform_views_only():

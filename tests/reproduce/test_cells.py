@@ -9,7 +9,7 @@ import pytest
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.document import document_to_latex, document_to_markdown
-from fpp_sweep.reproduce.cells import Cell
+from fpp_sweep.reproduce.cells import ResultCell
 from fpp_sweep.reproduce.experiment_files import find
 from fpp_sweep.reproduce.output import as_csv, as_text, table_document
 from fpp_sweep.reproduce.printed import AVERAGE, PrintedNumber
@@ -75,13 +75,13 @@ def test_averages_are_with_and_without_eurosat(table):
     ],
 )
 def test_a_number_differs_from_the_printed_one_by_a_t_test_over_seeds(value, deviation, verdict):
-    cell = Cell(value=value, deviation=deviation, seeds=3, printed=PrintedNumber.of_text("4.13"))
+    cell = ResultCell(value=value, deviation=deviation, seeds=3, printed=PrintedNumber.of_text("4.13"))
     assert cell.verdict == verdict
 
 
 def test_a_printed_trailing_zero_makes_the_test_stricter():
-    assert Cell(value=8.53, deviation=0.0, seeds=3, printed=PrintedNumber.of_text("8.5")).verdict == "agrees"
-    assert Cell(value=8.53, deviation=0.0, seeds=3, printed=PrintedNumber.of_text("8.50")).verdict == "differs"
+    assert ResultCell(value=8.53, deviation=0.0, seeds=3, printed=PrintedNumber.of_text("8.5")).verdict == "agrees"
+    assert ResultCell(value=8.53, deviation=0.0, seeds=3, printed=PrintedNumber.of_text("8.50")).verdict == "differs"
 
 
 def test_one_true_cell_in_twenty_differs_by_chance():
@@ -91,7 +91,7 @@ def test_one_true_cell_in_twenty_differs_by_chance():
     for _ in range(2000):
         ours, printed = generator.standard_normal(3), generator.standard_normal()
         number = PrintedNumber("", float(printed), 0.0)
-        cell = Cell(value=float(ours.mean()), deviation=float(ours.std(ddof=1)), seeds=3, printed=number)
+        cell = ResultCell(value=float(ours.mean()), deviation=float(ours.std(ddof=1)), seeds=3, printed=number)
         differing += cell.verdict == "differs"
     assert 70 <= differing <= 130
 

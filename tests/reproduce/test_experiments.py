@@ -10,7 +10,7 @@ from fpp_sweep.reproduce.tables import WITHOUT, printed_in
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.errors import InputError
 
-FILES = {"coop": "/c/model.pth.tar-50", "maple": "/m/model.pth.tar-2"}
+CHECKPOINTS = {"coop": "/c/model.pth.tar-50", "maple": "/m/model.pth.tar-2"}
 FINE_GRAINED = 10
 # printed averages that differ from the mean of their columns, and the largest difference
 WRONG_AVERAGES = {("main", "zero_shot", "ece"): 0.007, ("init", "coop_otpt", "accuracy"): 0.009}
@@ -44,14 +44,14 @@ def test_each_shipped_experiment_is_a_grid_of_its_cells(name):
     assert experiment.question.endswith("?")
     if experiment.theory:
         return
-    space = experiment.space(overrides=[], files=FILES)
+    space = experiment.space(overrides=[], checkpoints=CHECKPOINTS)
     assert (space.search.split, space.search.sampler, space.work.baselines) == ("test", "grid", ())
     configs = {space.resolve(point) for point in space.grid_points()}
     cell_configs = set()
     for row in experiment.rows:
         if row.set is not None:
             for column in experiment.columns:
-                cell_configs.add(space.resolve(experiment.settings(row, column, FILES)))
+                cell_configs.add(space.resolve(experiment.settings(row, column, CHECKPOINTS)))
     assert configs == cell_configs
     assert len(space.queue()) == len(configs)
     assert space.left_out() == []
@@ -101,7 +101,7 @@ def test_the_rounding_of_a_mean_is_the_mean_rounding():
 
 def test_lambda_is_125_on_all_datasets_of_the_natural_shifts():
     experiment = find("natural_shifts")
-    space = experiment.space(overrides=[], files={}, rows=["fpp"])
+    space = experiment.space(overrides=[], checkpoints={}, rows=["fpp"])
     (point,) = space.grid_points()
     fpp = space.resolve(point).fpp
     assert fpp.lambda_shifts == 1.25
@@ -110,20 +110,20 @@ def test_lambda_is_125_on_all_datasets_of_the_natural_shifts():
 
 def test_each_perturbation_is_varied_alone():
     for name, varied, kept in (("class", "class_var", "context_var"), ("context", "context_var", "class_var")):
-        space = find(f"variance_{name}").space(overrides=[], files={})
+        space = find(f"variance_{name}").space(overrides=[], checkpoints={})
         configs = [space.resolve(point).fpp for point in space.grid_points() if point["prompt"] == "fpp"]
         assert len({getattr(fpp, varied) for fpp in configs}) == 5
         assert len({getattr(fpp, kept) for fpp in configs}) == 1
 
 
 def test_rows_are_evaluated_without_a_final_stage():
-    search = find("main").space(overrides=[], files={}).search
+    search = find("main").space(overrides=[], checkpoints={}).search
     assert search.evaluate_only
 
 
 def test_settings_are_the_models_preset_except_for_those_of_a_row(tmp_path):
     experiment = find(write_file(tmp_path, USERS_FILE))
-    space = experiment.space(overrides=[], files={})
+    space = experiment.space(overrides=[], checkpoints={})
     configs = [space.resolve(point) for point in space.grid_points()]
     assert [(config.method, config.prompt) for config in configs] == [
         ("tpt", "a photo of a"),
@@ -133,7 +133,7 @@ def test_settings_are_the_models_preset_except_for_those_of_a_row(tmp_path):
     ]
     assert configs[0].fpp == preset("tiny").fpp
     assert configs[2].fpp.gamma2 == 1.5  # a tenth of the released 15
-    assert len(experiment.space(overrides=[], files={}, rows=["one"]).grid_points()) == 2
+    assert len(experiment.space(overrides=[], checkpoints={}, rows=["one"]).grid_points()) == 2
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_settings_are_the_models_preset_except_for_those_of_a_row(tmp_path):
 def test_an_error_in_a_key_names_file_and_line(tmp_path, slip, message):
     path = write_file(tmp_path, USERS_FILE.lstrip() + slip)
     with pytest.raises(InputError, match=r"own\.yaml") as caught:
-        find(path).space(overrides=[], files={})
+        find(path).space(overrides=[], checkpoints={})
     assert message in str(caught.value)
 
 
@@ -174,22 +174,22 @@ def test_an_error_in_a_key_names_file_and_line(tmp_path, slip, message):
 def test_an_error_in_a_row_names_its_line(tmp_path, before, after, message):
     path = write_file(tmp_path, USERS_FILE.lstrip().replace(before, after, 1))
     with pytest.raises(InputError, match=r"own\.yaml") as caught:
-        find(path).space(overrides=[], files={})
+        find(path).space(overrides=[], checkpoints={})
     assert message in str(caught.value)
 
 
 def test_a_table_that_compares_times_runs_on_one_worker():
-    assert find("costs").space(overrides=[], files={}).work.workers == 1
-    assert find("main").space(overrides=[], files={}).work.workers is None
+    assert find("costs").space(overrides=[], checkpoints={}).work.workers == 1
+    assert find("main").space(overrides=[], checkpoints={}).work.workers is None
 
 
 def test_rows_without_their_checkpoint_are_left_out():
     init = find("init")
-    only = init.space(overrides=[], files={"coop": "/c/model.pth.tar-50"})
+    only = init.space(overrides=[], checkpoints={"coop": "/c/model.pth.tar-50"})
     assert {point["prompt"] for point in only.grid_points()} == {"/c/model.pth.tar-50", "fpp"}
     assert {point["anchor_prompt"] for point in only.grid_points()} == {"a photo of a", "/c/model.pth.tar-50"}
     with pytest.raises(InputError, match=r"give --coop or --maple a checkpoint"):
-        init.space(overrides=[], files={})
+        init.space(overrides=[], checkpoints={})
 
 
 def test_unknown_tables_and_tables_that_need_photographs_are_refused():
@@ -214,6 +214,6 @@ def test_rows_in_two_precisions_are_adjacent_and_separate_trials():
     assert [row.printed for row in rows_in_both] == printed
     n_printed_only = len(find("dynaprompt").rows) - len(computed_rows)
     assert len(both.rows) - len(names) == n_printed_only
-    points = both.space(overrides=["work.datasets=[tiny]"], files={}).grid_points()
+    points = both.space(overrides=["work.datasets=[tiny]"], checkpoints={}).grid_points()
     assert [point["precision"] for point in points] == ["fp16", "float32"] * (len(points) // 2)
     assert both.claims == find("dynaprompt").claims

@@ -10,7 +10,7 @@ from PIL import Image
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.reproduce import figures
 from fpp_sweep.reproduce.experiment_files import find, load
-from fpp_sweep.reproduce.experiments import Figure
+from fpp_sweep.reproduce.experiments import ExperimentFigure
 from fpp_sweep.reproduce.figures import correlations, figure_of, figures_of_page, write_figure
 from tests.kit.experiments import two_seed_result, write_experiment, write_predictions
 from tests.kit.long_forms import short_and_long
@@ -85,7 +85,7 @@ def test_groups_are_thirds_of_each_dataset_by_sharpness_then_averaged(tmp_path):
 
 def test_reliability_pools_the_seeds_of_each_dataset(tmp_path):
     folder, table = write_experiment_with_samples(tmp_path, "main")
-    figure = figure_of(folder, table, Figure(kind="reliability"))
+    figure = figure_of(folder, table, ExperimentFigure(kind="reliability"))
     assert {(line["row"], line["dataset"]) for line in figure.data} == {
         ("tpt", "dtd"),
         ("tpt", "pets"),

@@ -44,11 +44,11 @@ def tiny(scenes):
 
 def test_the_table_uses_released_noise_and_the_users_other_settings():
     experiment = find("theory")
-    config = experiment.space(overrides=["preset=tiny"], files={}).start()
+    config = experiment.space(overrides=["preset=tiny"], checkpoints={}).start()
     assert config == preset("tiny").replace(RELEASED_NOISE)
     assert (config.fpp.context_var, config.fpp.class_var) == (FppConfig().context_var, FppConfig().class_var)
     overrides = ["preset=paper", "base.fpp.class_var=x0.01", "work.model=tiny", "work.seeds=[3]"]
-    space = experiment.space(overrides=overrides, files={})
+    space = experiment.space(overrides=overrides, checkpoints={})
     assert space.start() == preset("paper").replace({"fpp.class_var": "x0.01"})
     assert (space.work.model, space.work.seeds, space.work.datasets) == ("tiny", (3,), ("dtd",))
 

@@ -128,22 +128,22 @@ def test_labels_are_balanced_and_not_sorted(name, split):
 
 
 def test_every_real_digit_lies_in_exactly_one_split():
-    images, labels, rows = handwriting()
-    assert sorted(np.concatenate(list(rows.values())).tolist()) == list(range(len(images)))
-    assert {split: len(rows_of_split) for split, rows_of_split in rows.items()} == DIGIT_SIZES
+    scans = handwriting()
+    assert sorted(np.concatenate(list(scans.indices.values())).tolist()) == list(range(len(scans.ink)))
+    assert {split: len(indices) for split, indices in scans.indices.items()} == DIGIT_SIZES
     for split in SPLITS:
-        assert np.bincount(labels[rows[split]], minlength=10).min() > 25
+        assert np.bincount(scans.labels[scans.indices[split]], minlength=10).min() > 25
 
 
 def test_a_rendered_digit_shows_its_scan_or_the_negative_of_its_scan():
     digits = TINY_DATASETS["digits"]
-    images, labels, rows = handwriting()
+    scans = handwriting()
     for index in range(20):
-        row = rows["test"][index]
-        assert digits.label("test", index) == labels[row]
+        row = scans.indices["test"][index]
+        assert digits.label("test", index) == scans.labels[row]
         inner = digits.render("test", index)[10:54, 10:54, 0].astype(float)
         at_size_of_scan = inner[:40, :40].reshape(8, 5, 8, 5).mean(axis=(1, 3))
-        assert abs(np.corrcoef(at_size_of_scan.ravel(), images[row].ravel())[0, 1]) > 0.6
+        assert abs(np.corrcoef(at_size_of_scan.ravel(), scans.ink[row].ravel())[0, 1]) > 0.6
 
 
 @every_dataset

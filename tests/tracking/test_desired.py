@@ -25,8 +25,8 @@ from fpp_sweep.tracking.desired import (
     REASON_LIMIT,
     TAG_LIMIT,
     FrontDocument,
-    artifact_files,
     description,
+    find_artifacts,
     metrics_table,
     param_text,
     read_json,
@@ -366,11 +366,10 @@ def test_links_are_no_artifacts_and_are_listed_as_left_out(tmp_path):
     (folder.report / "out").symlink_to("/etc/hostname")
     (folder.report / "subfolder").symlink_to(tmp_path / "outside")
     (folder.report / ".partial").write_text("half")
-    left_out = set()
-    files = artifact_files(folder, folder.report, "report/", left_out)
+    artifacts = find_artifacts(folder, folder.report, "report/")
     expected = {"report/front.json", "report/front.csv", "report/sweep.html"}
-    assert set(files) == expected | {"report/best/trial-0000.yaml"}
-    assert left_out == {"report/inside", "report/out", "report/subfolder"}
+    assert set(artifacts.files) == expected | {"report/best/trial-0000.yaml"}
+    assert artifacts.left_out == {"report/inside", "report/out", "report/subfolder"}
 
 
 def test_a_file_that_is_too_large_for_an_artifact_is_listed_as_left_out(tmp_path):
@@ -378,8 +377,7 @@ def test_a_file_that_is_too_large_for_an_artifact_is_listed_as_left_out(tmp_path
     for name, size in (("large", MAX_ARTIFACT_BYTES + 1), ("largest", MAX_ARTIFACT_BYTES)):
         with (folder.report / name).open("wb") as file:
             file.truncate(size)
-    left_out = set()
-    files = artifact_files(folder, folder.report, "report/", left_out)
-    assert "report/largest" in files
-    assert "report/large" not in files
-    assert left_out == {"report/large"}
+    artifacts = find_artifacts(folder, folder.report, "report/")
+    assert "report/largest" in artifacts.files
+    assert "report/large" not in artifacts.files
+    assert artifacts.left_out == {"report/large"}
