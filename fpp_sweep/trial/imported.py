@@ -67,14 +67,15 @@ class ImportedRows:
 
     def parts(self, defaults: DatasetSplitSeed) -> dict[DatasetSplitSeed, ImportedRows]:
         """Return the rows by dataset, split and seed; the defaults stand for columns that the file lacks."""
-        positions: dict[DatasetSplitSeed, list[int]] = {}
-        dataset, split, seed = defaults
-        datasets = self._column("dataset", dataset)
-        splits = self._column("split", split)
-        seeds = self._column("seed", seed)
-        for row, key in enumerate(zip(datasets, splits, seeds, strict=True)):
-            positions.setdefault((str(key[0]), str(key[1]), int(key[2])), []).append(row)
-        return {key: self.take(np.array(rows)) for key, rows in positions.items()}
+        default_dataset, default_split, default_seed = defaults
+        datasets = self._column("dataset", default_dataset)
+        splits = self._column("split", default_split)
+        seeds = self._column("seed", default_seed)
+        row_numbers: dict[DatasetSplitSeed, list[int]] = {}
+        for row, (dataset, split, seed) in enumerate(zip(datasets, splits, seeds, strict=True)):
+            part = str(dataset), str(split), int(seed)
+            row_numbers.setdefault(part, []).append(row)
+        return {part: self.take(np.array(rows)) for part, rows in row_numbers.items()}
 
     def _column(self, name: str, default: str | int) -> Sequence[Any]:
         if name in self.columns:
@@ -238,8 +239,9 @@ def checked_predictions(rows: ImportedRows, samples: Samples, seed: int) -> Pred
     predictions.
     """
     where = f"{rows.file}: {samples.dataset}, split {samples.split}, seed {seed}"
-    for problem in chain(_sample_problems(rows, samples), _value_problems(rows, samples)):
-        raise InputError(problem, where)  # the first one
+    first_problem = next(chain(_sample_problems(rows, samples), _value_problems(rows, samples)), None)
+    if first_problem is not None:
+        raise InputError(first_problem, where)
     values = rows.values[:, : len(samples.classes)]
     if rows.kind == "logits":
         return _predictions(rows.ids, samples, softmax(values), values)
@@ -311,8 +313,8 @@ def require_parts(
     parts: Mapping[DatasetSplitSeed, ImportedRows], datasets: Sequence[str], split: str, file: str
 ) -> None:
     """Raise InputError unless a file has the split, and on each of its splits all datasets and seeds."""
-    splits = sorted({key[1] for key in parts})
-    seeds = sorted({key[2] for key in parts})
+    splits = sorted({part_split for _, part_split, _ in parts})
+    seeds = sorted({seed for _, _, seed in parts})
     for dataset, _, _ in parts:
         if dataset not in datasets:
             raise InputError(unknown("dataset", dataset, datasets).problem, file)
