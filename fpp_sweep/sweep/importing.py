@@ -10,7 +10,6 @@ from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import IMPORTED, SweepInfo, TrialRecord, baseline_name
-from fpp_sweep.report.results_file import FILE as RESULTS_FILE
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.space.work import baseline_names
@@ -19,7 +18,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.names import FILE_NAME, MAX_NAME
 from fpp_sweep.sweep.imported_results import ImportedResults, results_by_split
-from fpp_sweep.sweep.summary import export_results
+from fpp_sweep.sweep.summary import export_results, has_results_file
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.imported import ImportedRows, read_rows
 from fpp_sweep.trial.trial import measured_value, summarize
@@ -46,7 +45,7 @@ def import_predictions(sweep: Path, file: Path, name: str) -> Iterator[str]:
                 yield f"note        {note}"
         write_report(folder, pages=True)
         yield f"page        {(folder.report / 'sweep.html').resolve().as_uri()}"
-        if (folder.path / RESULTS_FILE).exists():
+        if has_results_file(folder):
             yield export_results(folder)
 
 

@@ -54,7 +54,7 @@ def local_worker_spec(space: Space, plugins: Sequence[PluginFile]) -> WorkerSpec
     if work.gpus_per_worker == 0:
         device = "cpu"
     on_ray = worker_spec(space, gpus=1.0)
-    return replace(on_ray, device=device, threads=threads, loaders=loaders, share=1.0, plugins=tuple(plugins))
+    return replace(on_ray, device=device, threads=threads, loaders=loaders, device_share=1.0, plugins=tuple(plugins))
 
 
 def _shared_folder(space: Space, plugins: Sequence[PluginFile], model: ModelInfo) -> Path | None:

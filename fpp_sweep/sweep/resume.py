@@ -141,13 +141,13 @@ def merge_resume_request(space: Space, info: SweepInfo, folder: SweepFolder) -> 
     The space is as it was at the start, with all requests since then.
     """
     space = with_warm_start(space, info)
-    first = space_at_start(folder, info)
-    points = _new_points(space, first, folder)
+    initial = space_at_start(folder, info)
+    points = _new_points(space, initial, folder)
     budget = budget_in_force(info, space.search, folder.commands())
     if budget.trials is not None:
         budget = replace(budget, trials=budget.trials + len(points))
-    changes = _budget_changes(space, first, folder, budget)
-    merged = replace(space, points=first.points, search=replace(budget, **changes))
+    changes = _budget_changes(space, initial, folder, budget)
+    merged = replace(space, points=initial.points, search=replace(budget, **changes))
     return merged, ResumeRequest(points, changes)
 
 
@@ -167,20 +167,20 @@ def announced_space(space: Space, options: Options, folder: SweepFolder) -> Spac
     return merged
 
 
-def _new_points(space: Space, first: Space, folder: SweepFolder) -> list[dict[str, Any]]:
+def _new_points(space: Space, initial: Space, folder: SweepFolder) -> list[dict[str, Any]]:
     """Return the points of the space that the sweep did not have before."""
-    old = [values for _, values in first.first_points()]
+    old_points = [values for _, values in initial.first_points()]
     for command in folder.commands():
         if command.kind == "add":
-            old.append(dict(command.values))
-    new = []
+            old_points.append(dict(command.values))
+    new_points = []
     for _, values in space.first_points():
-        if values not in old:
-            new.append(values)
-    return new
+        if values not in old_points:
+            new_points.append(values)
+    return new_points
 
 
-def _budget_changes(space: Space, first: Space, folder: SweepFolder, budget: Search) -> dict[str, Any]:
+def _budget_changes(space: Space, initial: Space, folder: SweepFolder, budget: Search) -> dict[str, Any]:
     """Return the budgets that are requested now for the first time.
 
     A budget that the space had at the start, or that an earlier command asked for, is not a new request: the same
@@ -190,7 +190,7 @@ def _budget_changes(space: Space, first: Space, folder: SweepFolder, budget: Sea
     changes = {}
     for key in STEERED:
         requested = getattr(space.search, key)
-        if requested in (getattr(first.search, key), getattr(budget, key)):
+        if requested in (getattr(initial.search, key), getattr(budget, key)):
             continue
         if any(key in command.values and command.values[key] == requested for command in commands):
             continue
@@ -204,19 +204,19 @@ def undo_if_refused(
 ) -> Iterator[Callable[[], None]]:
     """If bad input ends a sweep before its first trial, remove a new folder, or restore a resumed sweep's record.
 
-    The commands that the resume has sent are removed with it.
-    Call the function that is yielded once trials may begin: nothing is undone from then on.
+    The commands that the resume has sent are removed with it. The function that is yielded accepts the input: nothing
+    is undone after its call.
     """
-    has_begun = False
+    is_accepted = False
 
-    def begin_trials() -> None:
-        nonlocal has_begun
-        has_begun = True
+    def accept() -> None:
+        nonlocal is_accepted
+        is_accepted = True
 
     try:
-        yield begin_trials
+        yield accept
     except InputError:
-        if has_begun:
+        if is_accepted:
             raise
         if before is not None:
             folder.write_info(before)

@@ -44,13 +44,13 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
     set_environment(options)
     with folder.locked(), terminable():
         start = start_of(space, options, folder)
-        with undo_if_refused(folder, start.info_before, start.sent) as begin_trials, recording_interruption(folder):
+        with undo_if_refused(folder, start.info_before, start.sent) as accept, recording_interruption(folder):
             begin(folder, start)  # from here on the sweep can be resumed
             check_address(start.tracking_uri)
             with sweep_workers(start, options, folder, workers) as ready:
                 opened = open_sweep(start.space, folder, ready)
                 driver = new_driver(start, options, folder, opened)
-                begin_trials()
+                accept()  # from here on nothing is undone
                 driver.run()
     return Sweep(folder)
 

@@ -13,6 +13,7 @@ from fpp_sweep.records.front import Front, format_values, values_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.records.state import resume_command, state_text
 from fpp_sweep.report.repeat import repeat_command, use_command
+from fpp_sweep.report.results_file import FILE as RESULTS_FILE
 from fpp_sweep.report.results_file import write_results
 from fpp_sweep.report.text_layout import labelled_lines, output_width, wrap_words
 from fpp_sweep.space.validation import as_mapping
@@ -56,6 +57,10 @@ def summary_lines(folder: SweepFolder, width: int | None = None, *, resume: bool
     continuation = resume_command(folder, info)
     if continuation and resume:
         yield printable(f"continue    {continuation}")
+
+
+def has_results_file(folder: SweepFolder) -> bool:
+    return (folder.path / RESULTS_FILE).exists()
 
 
 def export_results(folder: SweepFolder) -> str:

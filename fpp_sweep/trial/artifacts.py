@@ -62,7 +62,9 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
         with written_whole(folder / split / block_stats_file(posthoc)) as partial:
             partial.write_bytes(to_bytes(table))
     write_reliability(folder / split, block_stats[""])
-    fits = [asdict(fit) for result in results for fit in result.fits]
+    fits = []
+    for result in results:
+        fits += [asdict(fit) for fit in result.fits]
     if fits:
         write_json(folder / split / POSTHOC_FILE, fits)
     write_skipped(folder / split, skipped_images(results))

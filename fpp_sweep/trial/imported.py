@@ -167,24 +167,26 @@ def _checked_rows(path: Path, columns: dict[str, NDArray[Any]]) -> ImportedRows:
         )
     if "id" not in columns:
         raise InputError(f"{path}: has no column `id`, the names of samples; docs/import.md shows where to find them")
-    values = columns[kinds[0]]
-    if values.dtype.kind not in "iuf":
-        raise InputError(f"{path}: {kinds[0]} must hold numbers ({values.dtype})")
-    require_proportion(path, 8 * values.size, len(values) if values.ndim else 0)
-    values = np.asarray(values, np.float64)
-    if values.ndim != 2 or not values.size:
-        raise InputError(f"{path}: {kinds[0]} must be samples times classes (shape {values.shape})")
-    optional = {}
-    for name in COLUMNS:
-        if name in columns:
-            optional[name] = columns[name]
+    kind = kinds[0]
+    values = _checked_values(path, kind, columns[kind])
+    optional = {name: columns[name] for name in COLUMNS if name in columns}
     for name, column in {"id": columns["id"], **optional}.items():
         if column.shape != (len(values),):
             raise InputError(f"{path}: `{name}` must have one value for each of {len(values)} rows ({column.shape})")
         if name in ("seed", "label") and column.dtype.kind not in "iu":
             raise InputError(f"{path}: `{name}` must hold whole numbers ({column.dtype})")
     ids = tuple(str(name) for name in columns["id"])
-    return ImportedRows(file=str(path), ids=ids, kind=kinds[0], values=values, columns=optional)
+    return ImportedRows(file=str(path), ids=ids, kind=kind, values=values, columns=optional)
+
+
+def _checked_values(path: Path, kind: Kind, values: NDArray[Any]) -> Numbers:
+    """Return logits or probabilities in float64; raise InputError unless they are samples times classes."""
+    if values.dtype.kind not in "iuf":
+        raise InputError(f"{path}: {kind} must hold numbers ({values.dtype})")
+    require_proportion(path, 8 * values.size, len(values) if values.ndim else 0)
+    if values.ndim != 2 or not values.size:
+        raise InputError(f"{path}: {kind} must be samples times classes (shape {values.shape})")
+    return np.asarray(values, np.float64)
 
 
 def read_samples(path: Path, dataset: str, split: str) -> Samples:

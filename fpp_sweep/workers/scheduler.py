@@ -259,10 +259,11 @@ class TaskScheduler:
                 worker_loop.add_done_callback(self._worker_loops.discard)
             await asyncio.sleep(START_INTERVAL)
 
-    async def _run_worker(self, failed_rounds: int) -> None:
+    async def _run_worker(self, rounds_before: int) -> None:
         """Start a worker and give it tasks until it is lost or has to leave.
 
-        Workers that start together are one round: all of them get the same `failed_rounds`, the count before the start.
+        Workers that start together are one round. All of them get the same `rounds_before`: the number of rounds that
+        had failed before.
         """
         try:
             worker = await self.start_worker()
@@ -271,7 +272,7 @@ class TaskScheduler:
                 self._fail_all_tasks(error)
                 return
             self._counts.lost += 1
-            await self._handle_failed_start(_error_text(error), failed_rounds)
+            await self._handle_failed_start(_error_text(error), rounds_before)
             return
         self._model_digest = self._model_digest or worker.info.digest
         if self._model_digest != worker.info.digest:
@@ -288,7 +289,7 @@ class TaskScheduler:
     async def _serve(self, worker: WorkerHandle) -> None:
         """Give a worker tasks until it is lost or has to leave."""
         self._assignment.add(worker)
-        self._device_kinds[worker.info.kind] = None
+        self._device_kinds[worker.info.device_kind] = None
         self._worker_notes.update(dict.fromkeys(worker.info.notes))
         unavailable = asyncio.create_task(worker.wait_until_unavailable())
 
@@ -325,7 +326,7 @@ class TaskScheduler:
             return None
         raise LostError
 
-    async def _handle_failed_start(self, reason: str, failed_rounds: int) -> None:
+    async def _handle_failed_start(self, reason: str, rounds_before: int) -> None:
         """Wait while other workers work; without any worker, give up after several failed rounds.
 
         A worker counts as starting while this method waits, so that the wait delays its replacement.
@@ -336,7 +337,7 @@ class TaskScheduler:
             doublings = min(self._failed_starts, MAX_DOUBLINGS)
             await asyncio.sleep(min(START_INTERVAL * 2**doublings, MAX_START_DELAY))
             return
-        if self._failed_rounds == failed_rounds:  # the first failure of this round
+        if self._failed_rounds == rounds_before:  # the first failure of this round
             self._failed_rounds += 1
         if self._failed_rounds >= MAX_FAILED_STARTS:
             self._fail_all_tasks(TaskFailed(f"workers do not start: {reason}"))
