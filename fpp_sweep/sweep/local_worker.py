@@ -1,4 +1,4 @@
-"""A worker in this process, opened for a space: what `preflight` does with workers on Ray."""
+"""A worker in this process, opened and checked for a space, as `opening` does with workers on Ray."""
 
 from __future__ import annotations
 

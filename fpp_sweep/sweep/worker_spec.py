@@ -102,7 +102,9 @@ def shared_results(space: Space) -> Path | None:
 
 def metrics_of_space(space: Space) -> list[str]:
     """Return the metrics of the objectives and the constraints."""
-    return [goal.metric for goal in (*space.objectives, *space.constraints)]
+    metrics = [objective.metric for objective in space.objectives]
+    metrics += [constraint.metric for constraint in space.constraints]
+    return metrics
 
 
 def cache_folder(space: Space) -> Path:

@@ -110,9 +110,11 @@ class WorkerActor:
         return self._worker.describe(names, split)
 
     @_returning_failures
-    def check(self, *request: Any) -> Validation:
+    def check(
+        self, methods: Sequence[str], prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo], seconds: float
+    ) -> Validation:
         """See Worker.check."""
-        return self._worker.check(*request)
+        return self._worker.check(methods, prompts, datasets, seconds)
 
     @_returning_failures
     def run(self, task: Task, inputs: Sequence[TaskResult], adapter_key: str) -> TaskResult:
@@ -277,10 +279,15 @@ class SchedulerActor:
     async def describe(self, names: Sequence[str], split: str) -> list[DatasetInfo] | TaskFailed | MachineError:
         return await self._ask_any_worker("describe", names, split)  # type: ignore[no-any-return]
 
-    async def check(self, *request: Any) -> Validation | TaskFailed | MachineError:
-        return await self._ask_any_worker("check", *request)  # type: ignore[no-any-return]
+    async def check(
+        self, methods: Sequence[str], prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo], seconds: float
+    ) -> Validation | TaskFailed | MachineError:
+        """See Worker.check."""
+        return await self._ask_any_worker(  # type: ignore[no-any-return]
+            "check", methods, prompts, datasets, seconds
+        )
 
-    async def _ask_any_worker(self, method: str, *request: Any) -> Any:
+    async def _ask_any_worker(self, method: str, *arguments: Any) -> Any:
         """Return a worker's answer, or a failure if that takes longer than a task may.
 
         Ask another worker if the first one dies, as often as a task is tried.
@@ -292,7 +299,7 @@ class SchedulerActor:
             worker = await self._any_worker(dead)
             if isinstance(worker, TaskFailed):
                 return worker
-            answer = _answer(getattr(worker.actor, method).remote(*request))
+            answer = _answer(getattr(worker.actor, method).remote(*arguments))
             try:
                 return await asyncio.wait_for(answer, seconds + ANSWER_GRACE)
             except TimeoutError:
@@ -392,8 +399,8 @@ class Pool:
         self, methods: Sequence[str], prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo], seconds: float
     ) -> Validation:
         """See Worker.check."""
-        request = list(methods), list(prompts), list(datasets), seconds
-        return self._ask(self.scheduler.check.remote(*request))  # type: ignore[no-any-return]
+        call = self.scheduler.check.remote(list(methods), list(prompts), list(datasets), seconds)
+        return self._ask(call)  # type: ignore[no-any-return]
 
     def begin(self, keys: TaskKeys) -> None:
         """Begin a run; see TaskScheduler.begin."""
