@@ -58,8 +58,10 @@ def check_before_local_start(space: Space, options: Options) -> None:
 
 def _check_notify(space: Space) -> None:
     """Note a command that cannot be run; the sweep runs without it."""
+    if not space.search.notify:
+        return
     try:
-        command_words(space.search.notify or "true")
+        command_words(space.search.notify)
     except InputError as error:
         note(error)
 
