@@ -9,6 +9,7 @@ import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from fpp_sweep.records.constraints import keeps_constraints
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import (
     Front,
@@ -23,7 +24,7 @@ from fpp_sweep.records.front import (
 from fpp_sweep.records.measurements import measure, resampled_metrics
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.records.skipped_images import skipped_notes
-from fpp_sweep.space.objectives import goals_of, metrics_of
+from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.names import label_of
@@ -200,15 +201,14 @@ def _names_of(records: Sequence[TrialRecord]) -> list[str]:
 def _verdict_split(info: SweepInfo, splits: Mapping[str, SplitStatistics], front: Front) -> str | None:
     """Return the split that finalists are judged on: test, else that of the final stage, else that of the search.
 
-    A split counts once a trial has results on it. A search on the test split is judged on the final stage, whose seeds
-    and images had no part in the choice. The search split comes last, and counts only after the sweep: while the sweep
-    runs, the final stage and the test split may follow.
+    A split counts once a trial has results on it. A search on the test split is judged on the final stage. The search
+    split comes last, and counts only after the sweep: before, the final stage and the test split may follow.
     """
     trials = set(_names_of(front.trials))
     for split in [*_later_stages(info), info.search_split]:
         if split not in splits:
             continue
-        if split == info.search_split and info.state == "running":
+        if split == info.search_split and info.state != "finished":
             continue
         names = set(splits[split].samples.records)
         if names & trials:
@@ -224,18 +224,25 @@ def _answer(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]
     if split is None:
         return _answer_without_finalists(info, front)
     samples = splits[split].samples
-    tested_metrics, untested_metrics = _tested_metrics(info)
+    tested_metrics, untested_metrics = split_by_testable(info.objectives)
     finalists = _finalists_on(info, front, samples)
     baselines = [baseline for baseline in front.baselines if baseline.name in samples.records]
     comparison = BaselineComparison(
-        differences=_differences(samples, finalists, _names_of(baselines), tested_metrics),
+        differences=_differences(splits[split], finalists, _names_of(baselines), tested_metrics),
         baselines=_names_of(baselines),
         references=_names_of(references_of(baselines)),
         metrics=tested_metrics,
         margins=info.space.get("search", {}).get("margin", {}),
     )
-    eligible = _with_known_seed_variance(splits[split], finalists, tested_metrics)
-    obstacle = _obstacle(samples, finalists, eligible, comparison)
+    with_known_seeds = _with_known_seed_variance(splits[split], finalists, tested_metrics)
+    eligible = _keeping_constraints(info, front, with_known_seeds, split)
+    obstacle = ""
+    if info.state != "finished":
+        obstacle = "the sweep has not finished"
+    elif finalists and baselines:
+        obstacle = _obstacle(samples, comparison, with_known_seeds, eligible)
+        if _has_images_of_search(info, splits, split):
+            obstacle = "the finalists were chosen on these images, so a gain may be luck with them"
     if obstacle:
         recommendation = Recommendation(reason=obstacle)
     else:
@@ -250,7 +257,7 @@ def _answer(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]
         split=split,
         images=samples.images,
         seeds=_max_seeds(samples, finalists),
-        seeds_unknown=bool(finalists) and not eligible,
+        seeds_unknown=bool(finalists) and not with_known_seeds,
         differences=comparison.differences,
         recommended=recommendation.name,
         recommended_kind=recommendation.kind,
@@ -267,16 +274,34 @@ def _finalists_on(info: SweepInfo, front: Front, samples: SplitSamples) -> list[
 
 
 def _obstacle(
-    samples: SplitSamples, finalists: Sequence[str], eligible: Sequence[str], comparison: BaselineComparison
+    samples: SplitSamples, comparison: BaselineComparison, with_known_seeds: Sequence[str], eligible: Sequence[str]
 ) -> str:
     """Return why no finalist can be recommended whatever the differences are; empty if nothing prevents it."""
-    if not finalists or not comparison.baselines:
-        return ""
     if comparison.metrics and not comparison.differences:
         return f"a dataset of {plural(min(samples.images.values()), 'image')} is too small for any test"
+    if not with_known_seeds:
+        return "the finalists have too few seeds: one may be a lucky one"
     if not eligible:
-        return "each finalist has one seed, which may be a lucky one"
+        return f"no finalist keeps all constraints on the {samples.split} images"
     return ""
+
+
+def _has_images_of_search(info: SweepInfo, splits: Mapping[str, SplitStatistics], split: str) -> bool:
+    """Return True if a split has the images by which the search chose its finalists.
+
+    The final stage has them if there are no fresh images. The best of many trials is lucky with these images.
+    """
+    if split == info.search_split:
+        return True
+    if split != FINAL or info.search_split not in splits:
+        return False
+    return splits[split].samples.digests == splits[info.search_split].samples.digests
+
+
+def _keeping_constraints(info: SweepInfo, front: Front, finalists: Sequence[str], split: str) -> list[str]:
+    """Return the finalists whose results on a split keep all constraints."""
+    records = {trial.name: trial for trial in front.trials}
+    return [name for name in finalists if keeps_constraints(info, records[name], split, front.baselines)]
 
 
 def _answer_without_finalists(info: SweepInfo, front: Front) -> Answer:
@@ -318,11 +343,11 @@ def _with_known_seed_variance(
     return known
 
 
-def _tested_metrics(info: SweepInfo) -> tuple[list[str], list[str]]:
-    """Return the objectives whose differences can be tested, and those that cannot be resampled."""
+def split_by_testable(objectives: Sequence[Objective]) -> tuple[list[str], list[str]]:
+    """Return the metrics of the objectives whose differences can be tested, and of those that cannot be resampled."""
     tested = []
     untested = []
-    for metric in metrics_of(info.objectives):
+    for metric in metrics_of(objectives):
         if resampled_metrics([metric]):
             tested.append(metric)
         else:
@@ -331,7 +356,7 @@ def _tested_metrics(info: SweepInfo) -> tuple[list[str], list[str]]:
 
 
 def _differences(
-    samples: SplitSamples, trials: Sequence[str], baselines: Sequence[str], metrics: Sequence[str]
+    statistics: SplitStatistics, trials: Sequence[str], baselines: Sequence[str], metrics: Sequence[str]
 ) -> dict[tuple[str, str, str], Difference]:
     """Return the differences of all trials from all baselines, by trial, baseline and metric."""
     if not metrics:
@@ -341,7 +366,7 @@ def _differences(
         for baseline in baselines:
             pairs.append((trial, baseline))
     differences = {}
-    for difference in compare(samples, pairs, metrics):
+    for difference in compare(statistics.samples, pairs, metrics, statistics.seeds):
         differences[difference.first, difference.second, difference.metric] = difference
     return differences
 
@@ -369,9 +394,11 @@ def reference_labels(labels: Iterable[str]) -> list[str]:
 
 
 def _recommended_baseline(info: SweepInfo, baselines: Sequence[TrialRecord], split: str, reason: str) -> Recommendation:
-    """Recommend the best baseline of those that have a value for every objective on a split, if there is one."""
+    """Recommend the best of the baselines that keep all constraints and have all objectives on a split, if any does."""
     points = {}
     for baseline in baselines:
+        if not keeps_constraints(info, baseline, split, baselines):
+            continue
         values = _values_on(baseline, split, metrics_of(info.objectives))
         if not any(math.isnan(value) for value in values):
             points[baseline.name] = values

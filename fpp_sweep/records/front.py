@@ -18,7 +18,7 @@ from fpp_sweep.space.validation import as_mapping, require
 from fpp_sweep.space.work import BASELINES, DEFAULT_FLOOR
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
-from fpp_sweep.spec.config import FIXED_ORDERS
+from fpp_sweep.spec.config import draws_order
 from fpp_sweep.spec.messages import plural
 
 MIN_GROWTH = 0.01  # growth of the hypervolume that makes further trials worth their cost
@@ -225,7 +225,7 @@ def orders_remark(record: TrialRecord, split: str) -> list[str]:
     if row is None or not row.ordered or split not in record.results:
         return []
     orders = max(1, len(record.results[split].by_seed))
-    if record.config.get("adapt.order") in FIXED_ORDERS:
+    if not draws_order(row.name, record.config.get("adapt.order")):
         orders = 1
     if orders == 1:
         return ["one order of the stream"]

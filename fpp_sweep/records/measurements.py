@@ -9,6 +9,7 @@ from pathlib import Path
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import draws_order
 from fpp_sweep.spec.files import read_inside
 from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, StatsBySeed, from_bytes
@@ -16,6 +17,8 @@ from fpp_sweep.statistics.bootstrap import RecordSamples, SplitSamples, image_di
 
 BLOCK_STATS_FILE = "block_stats.npz"
 ACCURACY_TOLERANCE = 1e-6  # points; a file of another record differs by far more
+
+ImagesKey = tuple[tuple[str, bytes], ...]  # digest of the images, by dataset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,41 +64,48 @@ def read_block_stats(folder: Path, split: str, posthoc: str = "") -> StatsBySeed
 
 
 def is_deterministic(record: TrialRecord, seeds: Collection[int]) -> bool:
-    """Return True if pretraining seeds do not change a record: its prompt is not pretrained."""
-    return record.config.get("prompt") != "fpp" and len(seeds) == 1
+    """Return True if other seeds would not change a record of one seed."""
+    config = record.config
+    depends_on_seed = config.get("prompt") == "fpp" or draws_order(config.get("method"), config.get("adapt.order"))
+    return len(seeds) == 1 and not depends_on_seed
 
 
 def measure(folder: SweepFolder, records: Sequence[TrialRecord], split: str, metrics: Sequence[str]) -> Measurements:
-    """Resample the metrics of records on a split: of the records with the same images as the one with most images."""
+    """Resample the metrics of records on a split: of the largest group of records with the same images.
+
+    Of groups of equal size the one with more images counts.
+    """
     notes = []
-    measured: dict[str, RecordSamples] = {}
-    images: dict[str, int] = {}
-    digests: dict[str, bytes] | None = None
+    groups: dict[ImagesKey, list[RecordSamples]] = {}
+    images: dict[ImagesKey, dict[str, int]] = {}
     stems = tuple(resampled_metrics(metrics))
-    for record in sorted(records, key=lambda record: -_samples_of(record, split)):
+    for record in records:
         if split not in record.results:
             continue
         try:
-            own = _read(folder, record, split, stems)
+            measured = _read(folder, record, split, stems)
         except ValueError as error:
             notes.append(f"{record.name}: block statistics of split {split} are ignored: {error}")
             continue
-        if own is None:
-            continue
-        if digests is None:
-            digests = own.digests
-            images = own.images
-        if own.digests == digests:
-            measured[record.name] = replace(own.samples, deterministic=is_deterministic(record, own.samples.seeds))
-    return Measurements(SplitSamples(split, images, measured), notes)
+        if measured is not None:
+            key = tuple(sorted(measured.digests.items()))
+            images[key] = measured.images
+            groups.setdefault(key, []).append(measured.samples)
+    if not groups:
+        return Measurements(SplitSamples(split), notes)
 
+    def size(key: ImagesKey) -> tuple[int, int]:
+        return len(groups[key]), sum(images[key].values())
 
-def _samples_of(record: TrialRecord, split: str) -> int:
-    """Return the number of predictions of a record on a split, over its seeds."""
-    if split not in record.results:
-        return 0
-    result = record.results[split]
-    return result.samples * max(1, len(result.by_seed))
+    largest = max(groups, key=size)
+    others = []
+    for key, group in groups.items():
+        if key != largest:
+            others += [samples.name for samples in group]
+    if others:
+        notes.append(f"split {split}: no intervals of {', '.join(others)}, measured on other images than most records")
+    samples_by_name = {samples.name: samples for samples in groups[largest]}
+    return Measurements(SplitSamples(split, images[largest], samples_by_name, dict(largest)), notes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,9 +124,11 @@ def _read(folder: SweepFolder, record: TrialRecord, split: str, metrics: tuple[s
     if not path.is_dir():
         return None
     measured = _measure_files(path, record.name, metrics)
-    if measured is not None:
-        require_same_accuracy(measured.accuracies, record.results[split])
-    return measured
+    if measured is None:
+        return None
+    require_same_accuracy(measured.accuracies, record.results[split])
+    is_certain = is_deterministic(record, measured.samples.seeds)
+    return replace(measured, samples=replace(measured.samples, deterministic=is_certain))
 
 
 def _measure_files(path: Path, name: str, metrics: tuple[str, ...]) -> _Measured | None:

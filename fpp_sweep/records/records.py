@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal, get_args
 
-from fpp_sweep.space.objectives import Objective
+from fpp_sweep.space.objectives import Constraint, Objective
 from fpp_sweep.space.validation import (
     LARGEST,
     MAX_DEPTH,
@@ -453,6 +453,9 @@ def check_space(space: Settings) -> None:
             _check_part(RecordedFinalists, as_mapping(search.get("finalists", {})))
     with at_key("work"):
         _check_part(RecordedWork, work)
+    for index, constraint in enumerate(as_list(space.get("constraints", []))):
+        with at_key(f"constraints.{index}"):
+            Constraint.recorded(**as_mapping(constraint))
     for key, param in as_mapping(space.get("params", {})).items():
         if isinstance(param, Mapping):  # a list is the choices
             with at_key(f"params.{key}"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fpp_sweep.records.answer import MAX_COMPARED, references_of
+from fpp_sweep.records.answer import MAX_COMPARED, references_of, split_by_testable
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, values_of
 from fpp_sweep.records.measurements import measure, resampled_metrics
@@ -119,7 +119,7 @@ def compare_with_main_reference(
     reference = main_reference(front.baselines)
     if reference is None:
         return {}
-    metrics = resampled_metrics(metrics_of(front.objectives))
+    metrics, _ = split_by_testable(front.objectives)
     margins = folder.info().space.get("search", {}).get("margin", {})
     samples = measure(folder, [reference, *trials], split, metrics).samples
     comparisons = {}

@@ -97,6 +97,25 @@ class Constraint:
         if self.name is None:
             set_field(self, "name", self._default_name())
 
+    @classmethod
+    def recorded(
+        cls,
+        *,
+        metric: str,
+        name: str = "",
+        at_least: float | None = None,
+        at_most: float | None = None,
+        baseline: str | None = None,
+    ) -> Self:
+        """Return a constraint from a record: its metric may be a plugin's, which reading a sweep does not load."""
+        constraint = cls.__new__(cls)
+        for field, value in (("name", name), ("metric", metric), ("baseline", baseline)):
+            require(value is None or isinstance(value, str), "must be text", field)
+            set_field(constraint, field, value)
+        for field, bound in (("at_least", at_least), ("at_most", at_most)):
+            set_field(constraint, field, check_value(cls, field, bound))
+        return constraint
+
     def _default_name(self) -> str:
         name = self.metric
         if self.baseline:

@@ -41,6 +41,16 @@ StreamOrder = Literal["fair", "file", "shuffled", "by_class", "dirichlet:0.1"]
 FIXED_ORDERS = ("fair", "file")  # orders that are the same for every seed
 
 
+def draws_order(method: object, order: object) -> bool:
+    """Return True if the seed draws the order of the images that a method adapts to.
+
+    >>> draws_order("tda", "shuffled"), draws_order("tda", "fair"), draws_order("tpt", "shuffled")
+    (True, False, False)
+    """
+    row = catalogue.METHODS.get(str(method))  # a plugin's method may not be loaded
+    return row is not None and row.ordered and order not in FIXED_ORDERS
+
+
 # ------------------------------------------------------------ the sections
 
 
@@ -245,6 +255,11 @@ class TrialConfig:
     def pretrains(self) -> bool:
         """True if FPP learns the prompt."""
         return self.prompt == "fpp" and not self.templates
+
+    @property
+    def depends_on_seed(self) -> bool:
+        """True if the seed changes results: it draws the pretraining, or the order of the images."""
+        return self.pretrains or draws_order(self.method, self.adapt.order)
 
     @property
     def source(self) -> str:

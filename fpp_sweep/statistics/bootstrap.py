@@ -90,6 +90,7 @@ class SplitSamples:
     split: str
     images: Mapping[str, int] = field(default_factory=dict)  # by dataset
     records: Mapping[str, RecordSamples] = field(default_factory=dict)
+    digests: Mapping[str, bytes] = field(default_factory=dict)  # of the images, by dataset
 
     def metric(self, name: str, metric: str) -> MetricSamples | None:
         if name not in self.records:

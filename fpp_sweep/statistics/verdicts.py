@@ -44,7 +44,7 @@ class Answer:
     split: str = ""
     images: Mapping[str, int] = field(default_factory=dict)  # by dataset
     seeds: int = 0  # number of each finalist's seeds
-    seeds_unknown: bool = False  # True if each finalist has one seed that changes it, by an amount that no record shows
+    seeds_unknown: bool = False  # True if seeds change all finalists by an amount that too few seeds show
     differences: DifferenceTable = field(default_factory=dict)
     recommended: str | None = None
     recommended_kind: RecommendedKind | None = None
@@ -116,6 +116,15 @@ class BaselineComparison:
                 return False
         return True
 
+    def metrics_that_hide_losses(self, finalists: Sequence[str]) -> str:
+        """Return the metrics in which the first reference is too near to calibration to show a loss; empty if none."""
+        hiding = []
+        for metric in self.metrics:
+            differences = [self.differences.get((finalist, self.references[0], metric)) for finalist in finalists]
+            if any(difference is not None and difference.hides_losses for difference in differences):
+                hiding.append(metric)
+        return " and ".join(hiding)
+
     def is_beaten(self, finalist: str) -> bool:
         """Return True if any baseline is shown to be better in any metric."""
         for baseline in self.baselines:
@@ -168,6 +177,10 @@ def recommend(finalists: Sequence[str], comparison: BaselineComparison) -> Recom
         return Recommendation(reason="no objective can be resampled, so that no difference can be tested")
     worse = f"worse than {label_of(comparison.references[0])} by more than {comparison.margins_text()}"
     safe = [name for name in finalists if comparison.rules_out_loss(name)]
+    hidden = comparison.metrics_that_hide_losses(finalists)
+    if not safe and hidden:
+        reference = label_of(comparison.references[0])
+        return Recommendation(reason=f"these images are too few to show a loss of {hidden} to {reference}")
     if not safe:
         return Recommendation(reason=f"every finalist may be {worse}")
     unbeaten = [name for name in safe if not comparison.is_beaten(name)]

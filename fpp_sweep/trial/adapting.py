@@ -29,7 +29,7 @@ from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import Prompt
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import MethodRow
-from fpp_sweep.spec.config import FIXED_ORDERS, TrialConfig
+from fpp_sweep.spec.config import TrialConfig, draws_order
 from fpp_sweep.spec.specs import adaptation_precision
 from fpp_sweep.spec.tasks import BATCH, EvalTask
 from fpp_sweep.trial.prompts import ensemble_model, prompt_model
@@ -105,7 +105,7 @@ def stream_of(task: EvalTask, dataset: Dataset) -> NDArray[np.int64]:
     stream: NDArray[np.int64] = np.arange(len(dataset))
     if order == "file" and dataset.file_positions is not None:
         stream = dataset.file_positions.argsort()
-    if order not in FIXED_ORDERS:
+    if draws_order(task.config.method, order):
         generator = torch_generator(task.seed, "stream", task.dataset, task.split)
         stream = torch.randperm(len(dataset), generator=generator).numpy()
         if order == "by_class":

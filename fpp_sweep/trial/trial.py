@@ -109,11 +109,8 @@ class Plan:
         return self.ranges.get((dataset.name, dataset.split), ImageRange(0, dataset.size))
 
     def for_config(self, config: TrialConfig, search_seeds: tuple[int, ...]) -> Plan:
-        """Return the final stage's plan for one trial: the seeds of the search if the trial pretrains no prompt.
-
-        Seeds of the final stage draw the pretraining only, so that such a trial would repeat the same result.
-        """
-        if config.pretrains:
+        """Return the final stage's plan for one trial: the seeds of the search if other seeds would change nothing."""
+        if config.depends_on_seed:
             return self
         return replace(self, seeds=search_seeds)
 

@@ -43,9 +43,13 @@ def write_block_stats(folder, name, split, table):
 
 
 class World:
-    """Images that are easier or harder for every model; trials differ in accuracy and over-confidence."""
+    """Images that are easier or harder for every model; trials differ in accuracy and over-confidence.
 
-    def __init__(self, images, seed=0, datasets=DATASETS):
+    The names of the images begin with `prefix`.
+    """
+
+    def __init__(self, images, seed=0, datasets=DATASETS, prefix="image"):
+        self.prefix = prefix
         self.generator = np.random.default_rng(seed)
         self.images, self.datasets = images, datasets
         self.difficulty = self.generator.random((len(datasets), images))
@@ -63,7 +67,7 @@ class World:
         correct = difficulty + 0.005 * self.generator.standard_normal(self.images) < accuracy
         confidence = accuracy + overconfidence + 0.05 * self.generator.standard_normal(self.images)
         confidence = np.clip(confidence, 0.05, 1)
-        ids = [f"image {index}" for index in range(self.images)]
+        ids = [f"{self.prefix} {index}" for index in range(self.images)]
         first = fair_order(dataset, ids)[0][:limit]
         return block_stats(correct[first], confidence[first], dataset=dataset, ids=[ids[index] for index in first])
 

@@ -94,11 +94,11 @@ def test_without_a_trial_that_keeps_the_constraints_the_best_baseline_is_named(t
 
 
 def test_nothing_is_recommended_if_seeds_may_matter_and_each_trial_has_one(tmp_path):
-    folder = write_sweep_of(tmp_path, BETTER, ("val",), seeds=(0,))
+    folder = write_sweep_of(tmp_path, BETTER, ("val", "test"), seeds=(0,))
     answer = read_statistics(folder).answer
     assert answer.seeds_unknown
     assert answer.recommended_kind == "baseline"
-    assert answer.reason == "each finalist has one seed, which may be a lucky one"
+    assert answer.reason == "the finalists have too few seeds: one may be a lucky one"
     for record in folder.trials():  # prompts of words have no seed
         folder.write_trial(replace(record, config={**record.config, "prompt": "a photo of a"}))
     answer = read_statistics(folder).answer
@@ -109,7 +109,7 @@ def test_nothing_is_recommended_if_seeds_may_matter_and_each_trial_has_one(tmp_p
 @pytest.mark.parametrize("passed_over", ["trial-0002", "trial-0003"])
 def test_a_finalist_whose_seeds_are_unknown_is_passed_over(tmp_path, passed_over):
     sides = {**BETTER, "trial-0002": (0.66, 0.05), "trial-0003": (0.64, 0.02)}
-    folder = write_sweep_of(tmp_path, sides, ("val",), seeds=(0,))
+    folder = write_sweep_of(tmp_path, sides, ("val", "test"), seeds=(0,))
     for record in folder.trials():
         prompt = "fpp" if record.name == passed_over else "a photo of a"  # no seed changes a prompt of words
         folder.write_trial(replace(record, config={**record.config, "prompt": prompt}))
@@ -139,10 +139,7 @@ def test_intervals_of_the_search_have_the_variance_of_seeds_from_the_final_stage
     world = World(1000, seed=3)
     shifts = {"trial-0002": (-2.0, 0.0, 2.0)}
     final = write_measured_sweep(tmp_path / "final", world, BETTER, (FINAL,), seeds=(1, 2, 3), shifts=shifts)
-    for record in final.trials():
-        ours = folder.trial(record.name)
-        folder.write_trial(replace(ours, results={**ours.results, FINAL: record.results[FINAL]}))
-        shutil.copytree(final.artifacts(record.name) / FINAL, folder.artifacts(record.name) / FINAL)
+    add_results_on_final(folder, final)
     wide = read_statistics(folder).interval(folder.trial("trial-0002"), "val", "accuracy")
     assert wide.high - wide.low > narrow.high - narrow.low
 
@@ -151,9 +148,80 @@ def test_intervals_of_the_search_have_the_variance_of_seeds_from_the_final_stage
     ("splits", "judged_on"), [(("val",), "val"), (("val", FINAL), FINAL), (("val", FINAL, "test"), "test")]
 )
 def test_finalists_are_judged_on_the_latest_stage(tmp_path, splits, judged_on):
-    answer = read_statistics(write_sweep_of(tmp_path, BETTER, splits)).answer
-    assert answer.split == judged_on
-    assert answer.recommended == "trial-0002"
+    assert read_statistics(write_sweep_of(tmp_path, BETTER, splits)).answer.split == judged_on
+
+
+@pytest.mark.parametrize("search_split", ["val", "test"])
+def test_a_trial_is_recommended_only_on_images_that_did_not_choose_it(tmp_path, search_split):
+    """The best of many trials is lucky with the images of the search."""
+    folder = write_sweep_of(tmp_path, BETTER, (search_split, FINAL))
+    folder.write_info(replace(folder.info(), search_split=search_split))
+    answer = read_statistics(folder).answer
+    assert (answer.split, answer.recommended_kind) == (FINAL, "baseline")
+    assert answer.reason == "the finalists were chosen on these images, so a gain may be luck with them"
+    fresh = World(1000, seed=4, prefix="fresh")
+    final = write_measured_sweep(tmp_path / "final", fresh, BETTER, (FINAL,), seeds=(1, 2, 3))
+    add_results_on_final(folder, final)
+    assert read_statistics(folder).answer.recommended == "trial-0002"
+    shutil.rmtree(folder.artifacts("trial-0002") / FINAL)
+    shutil.rmtree(folder.artifacts("trial-0003") / FINAL)
+    answer = read_statistics(folder).answer
+    assert (answer.split, answer.recommended_kind) == (search_split, "baseline")
+
+
+def add_results_on_final(folder, source):
+    """Replace the results of the final stage by those of another folder with the same trials."""
+    for record in source.trials():
+        ours = folder.trial(record.name)
+        folder.write_trial(replace(ours, results={**ours.results, FINAL: record.results[FINAL]}))
+        shutil.rmtree(folder.artifacts(record.name) / FINAL, ignore_errors=True)
+        shutil.copytree(source.artifacts(record.name) / FINAL, folder.artifacts(record.name) / FINAL)
+
+
+@pytest.mark.parametrize("state", ["running", "interrupted", "failed"])
+@pytest.mark.parametrize("splits", [("val", FINAL), ("val", FINAL, "test")])
+def test_no_trial_is_recommended_before_the_sweep_has_finished(tmp_path, state, splits):
+    folder = write_sweep_of(tmp_path, BETTER, splits)
+    folder.write_info(replace(folder.info(), state=state))
+    answer = read_statistics(folder).answer
+    assert (answer.split, answer.recommended_kind) == (splits[-1], "baseline")
+    assert answer.reason == "the sweep has not finished"
+    assert answer.differences
+
+
+def test_finalists_and_baselines_must_keep_the_constraints_on_the_images_they_are_judged_by(tmp_path):
+    """Here all trials keep the constraints of the search: on its images, by luck."""
+    folder = write_sweep_of(tmp_path, BETTER)
+    assert read_statistics(folder).answer.recommended == "trial-0002"
+    for constraint in (
+        {"name": "c", "metric": "ece", "at_most": 1.0},
+        {"name": "c", "metric": "accuracy", "at_least": 20.0, "baseline": "zero_shot"},
+        {"name": "c", "metric": "ece/digits", "at_most": 1.0},
+    ):
+        folder.write_info(replace(folder.info(), space={"constraints": [constraint]}))
+        answer = read_statistics(folder).answer
+        assert (answer.recommended, answer.reason) == (None, "no finalist keeps all constraints on the test images")
+    accuracy = folder.trial("baseline-tpt").results["test"].average["ece"]
+    folder.write_info(
+        replace(folder.info(), space={"constraints": [{"name": "c", "metric": "ece", "at_least": accuracy}]})
+    )
+    answer = read_statistics(folder).answer
+    assert (answer.recommended, answer.recommended_kind) == ("baseline-tpt", "baseline")
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        {"name": "c", "metric": "ece", "at_most": 50.0},
+        {"name": "c", "metric": "worker_seconds", "at_most": 0.0},  # later stages have more seeds and images
+        {"name": "c", "metric": "nll@other", "at_most": 0.0},  # not measured
+        {"name": "c", "metric": "ece", "at_most": 0.0, "baseline": "otpt"},  # a baseline that did not run
+    ],
+)
+def test_constraints_that_hold_or_cannot_be_judged_prevent_no_recommendation(tmp_path, constraint):
+    folder = write_sweep_of(tmp_path, BETTER)
+    folder.write_info(replace(folder.info(), space={"constraints": [constraint]}))
+    assert read_statistics(folder).answer.recommended == "trial-0002"
 
 
 @pytest.mark.parametrize("state", ["running", "finished"])

@@ -3,23 +3,47 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
-from fpp_sweep.records.measurements import block_stats_file, measure, read_block_stats
+from fpp_sweep.records.measurements import block_stats_file, is_deterministic, measure, read_block_stats
 from fpp_sweep.statistics.block_stats import to_bytes
 from tests.kit.measured import World, write_measured_sweep
+from tests.kit.records import trial
 
 
-def test_records_are_measured_on_the_images_of_the_record_with_the_most_predictions(tmp_path):
+@pytest.mark.parametrize(
+    ("images_by_trial", "measured", "images"),
+    [
+        ({"trial-0002": 80, "trial-0003": 50, "trial-0004": 50}, ["trial-0003", "trial-0004"], 50),
+        ({"trial-0002": 50, "trial-0003": 80}, ["trial-0003"], 80),
+    ],
+    ids=["most records", "a tie"],
+)
+def test_records_are_measured_on_the_images_of_most_records(tmp_path, images_by_trial, measured, images):
+    """A record with another image, such as one that the others could not read, does not decide for all."""
     world = World(80)
-    records = []
-    for name, images, seeds in (("trial-0003", 80, (0,)), ("trial-0002", 50, (0, 1, 2))):
-        folder = write_measured_sweep(tmp_path / "sweep", world, {name: (0.7, 0.1)}, limit=images, seeds=seeds)
-        record = folder.trial(name)
-        result = replace(record.results["val"], samples=images * len(world.datasets))
-        records.append(replace(record, results={"val": result}))
-    samples = measure(folder, records, "val", ["accuracy"]).samples
-    assert list(samples.records) == ["trial-0002"]
-    assert samples.images == {"digits": 50, "scenes": 50}
+    for name, limit in images_by_trial.items():
+        folder = write_measured_sweep(tmp_path / "sweep", world, {name: (0.7, 0.1)}, limit=limit)
+    measurements = measure(folder, folder.trials(), "val", ["accuracy"])
+    assert list(measurements.samples.records) == measured
+    assert measurements.samples.images == {"digits": images, "scenes": images}
+    assert measurements.notes == ["split val: no intervals of trial-0002, measured on other images than most records"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"prompt": "a photo of a", "method": "tpt"}, True),
+        ({"prompt": "fpp", "method": "tpt"}, False),
+        ({"prompt": "a photo of a", "method": "tda", "adapt.order": "shuffled"}, False),
+        ({"prompt": "a photo of a", "method": "tda", "adapt.order": "fair"}, True),
+        ({"prompt": "a photo of a", "method": "tpt", "adapt.order": "shuffled"}, True),
+    ],
+)
+def test_a_record_of_one_seed_is_certain_if_the_seed_draws_nothing(settings, expected):
+    record = trial(2)
+    assert is_deterministic(replace(record, config=record.config | settings), [0]) == expected
+    assert not is_deterministic(replace(record, config=record.config | settings), [0, 1])
 
 
 def test_a_file_is_read_again_once_its_folder_has_changed(tmp_path):

@@ -10,9 +10,10 @@ from fpp_sweep.records.measurements import measure
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.search.choosing import choose_finalists, choose_for_test_split, compare_with_main_reference
 from fpp_sweep.search.finalists import FinalJobs, Job, final_plan, final_seeds, fresh_images
+from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.work import Finalists
-from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.config import AdaptConfig, TrialConfig
 from fpp_sweep.statistics.paired import compare
 from fpp_sweep.trial.trial import Plan
 from tests.kit.measured import World, write_measured_sweep
@@ -76,6 +77,16 @@ def test_a_prompt_of_words_runs_with_the_seeds_of_the_search_only():
     final = final_plan(plan, space, describe_datasets_of_size(400))
     assert final.for_config(TrialConfig(prompt="a photo of a"), plan.seeds).seeds == (0,)
     assert final.for_config(TrialConfig(prompt="fpp"), plan.seeds).seeds == (1, 2, 3)
+
+
+@pytest.mark.parametrize(("order", "seeds"), [("shuffled", (1, 2, 3)), ("fair", (0,))])
+def test_a_stream_whose_order_the_seed_draws_runs_with_other_seeds(order, seeds):
+    """One order may be a lucky one."""
+    space = parse_space(SPACE, "space.yaml")
+    plan = plan_with()
+    final = final_plan(plan, space, describe_datasets_of_size(400))
+    config = TrialConfig(prompt="a photo of a", method="tda", adapt=AdaptConfig(order=order))
+    assert final.for_config(config, plan.seeds).seeds == seeds
 
 
 def test_no_seed_of_the_search_is_used_again():
@@ -176,6 +187,17 @@ def test_the_comparison_with_zero_shot_has_the_clearest_gain_in_standard_errors(
         gains = [0.0, of_accuracy.value / of_accuracy.standard_error, -of_ece.value / of_ece.standard_error]
         assert comparison.largest_t == pytest.approx(max(gains))
     assert max(comparison.largest_t for comparison in comparisons.values()) > 1
+
+
+def test_the_comparison_with_zero_shot_is_in_the_dataset_that_the_objective_names(tmp_path):
+    objectives = (Objective(metric="accuracy/digits"), Objective(metric="ece"))
+    folder = write_measured_sweep(tmp_path / "sweep", World(1000, seed=5), SIDES, objectives=objectives)
+    zero_shot, record = folder.trial(f"baseline-{PLAIN}"), folder.trial("trial-0003")
+    (comparison,) = compare_with_main_reference(folder, front_in(folder), [record], "val").values()
+    samples = measure(folder, [zero_shot, record], "val", ["accuracy", "ece"]).samples
+    differences = compare(samples, [(record.name, zero_shot.name)], ["accuracy/digits", "ece"])
+    gains_in_errors = [difference.gain / difference.standard_error for difference in differences]
+    assert comparison.largest_t == pytest.approx(max(gains_in_errors))
 
 
 def test_trials_below_the_floor_are_finalists_if_all_trials_are_below_it(tmp_path):

@@ -90,6 +90,22 @@ def test_a_record_of_one_seed_gets_the_seed_variance_of_the_others():
     assert seeds.variance_of_mean(samples.records["a"]) == Variance(8.5, 4.0)
 
 
+@pytest.mark.parametrize(
+    ("records", "is_known"),
+    [
+        ({"a": [70.0, 71.0]}, False),
+        ({"a": [70.0, 71.0, 72.0]}, True),
+        ({"a": [70.0, 71.0], "b": [60.0, 61.0]}, True),
+        ({"a": [70.0], "b": [60.0, 61.0, 62.0]}, True),
+        ({"a": [70.0, 70.0]}, True),  # seeds that change nothing
+    ],
+)
+def test_two_seeds_of_a_single_record_are_too_few(records, is_known):
+    samples = split_samples({name: {"accuracy": values} for name, values in records.items()})
+    variances = SeedVariances.of(samples.records.values(), "accuracy")
+    assert variances.is_known_of(samples.records["a"]) == is_known
+
+
 def test_a_deterministic_record_has_no_seed_variance():
     records = {"a": {"ece": [1.0, 5.0, 9.0]}, "zero_shot": {"ece": [6.0]}}
     samples = split_samples(records, image_sd=0.0, deterministic=["zero_shot"])
@@ -192,6 +208,27 @@ def test_a_calibration_error_has_an_interval_above_one_threshold_for_all_records
     assert metric_interval(samples, "far", "ece").value == 9.0
     assert metric_interval(samples, "at", "ece").value == 3.1
     assert metric_interval(samples, "near", "ece").startswith("no interval: too near to 2.0")
+
+
+@pytest.mark.parametrize(
+    ("value", "of_reference", "metric", "hides"),
+    [
+        (4.3, 4.2, "ece", True),  # both are near to a calibrated model, which may be much better than the first
+        (4.3, 9.0, "ece", False),  # a first that is worse than 9 would show it
+        (9.0, 4.2, "ece", True),
+        (4.2, 4.2, "ece", False),  # identical results
+        (4.3, 4.2, "accuracy", False),
+    ],
+)
+def test_a_reference_near_to_calibration_hides_losses(value, of_reference, metric, hides):
+    """A true loss of 1.5 points to a calibrated zero-shot was ruled out in 40 % of simulated cases."""
+    records = {}
+    for name, measured in (("a", value), ("b", of_reference)):
+        samples = {metric: metric_samples([measured], NO_NOISE, calibrated_bias=4.0)}
+        records[name] = RecordSamples(name, (0,), True, samples)
+    result = difference(SplitSamples("test", {"dtd": 1000}, records), "a", "b", metric)
+    assert result.hides_losses == hides
+    assert result.excludes_loss_beyond(10.0) == (not hides)
 
 
 def test_the_bias_of_few_images_is_subtracted_once():

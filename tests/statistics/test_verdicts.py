@@ -1,5 +1,7 @@
 """The recommendation of a sweep and its reason."""
 
+from dataclasses import replace
+
 import pytest
 
 from fpp_sweep.statistics.paired import Difference
@@ -81,6 +83,16 @@ def test_without_a_test_nothing_is_recommended(baselines, metrics, reason):
 def test_the_reason_names_the_gains():
     reason = recommended(dict([GAIN])).reason
     assert reason == "better in ece than zero_shot, not worse than zero_shot by more than 1 point"
+
+
+def test_the_reason_names_the_metric_in_which_zero_shot_is_too_well_calibrated_to_show_a_loss():
+    evidence = comparison(dict([GAIN]))
+    key = ("trial-0001", "baseline-zero_shot", "ece")
+    hiding = replace(evidence.differences[key], hides_losses=True)
+    evidence = replace(evidence, differences={**evidence.differences, key: hiding})
+    recommendation = recommend(["trial-0001"], evidence)
+    assert recommendation.name is None
+    assert recommendation.reason == "these images are too few to show a loss of ece to zero_shot"
 
 
 def test_the_reason_names_the_missing_evidence():
