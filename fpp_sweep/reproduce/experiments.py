@@ -229,7 +229,7 @@ class Experiment:
                 settings[key] = checkpoints[CHECKPOINTS[value]]
         return settings
 
-    def embedded(self) -> list[str]:
+    def embedded_datasets(self) -> list[str]:
         """Return the datasets on the embedded model; raise InputError if the table makes no sense there."""
         node = self.root.value.get("embedded")
         if node is None:
