@@ -89,11 +89,11 @@ def measure(kind: str, trials: int, noise: float, seed: int) -> Coverage:
     surface = Surface([Dimension()] * SETTINGS, points, values, seed)
     inside, widths = [], []
     for index in range(SETTINGS):
-        estimate = surface.at(surface.averaged({index: VALUES}))
+        estimate = surface.at(surface.locations_of({index: VALUES}))
         truth = np.array([function(with_value(everywhere, index, value)).mean() for value in VALUES])
         inside.append(np.abs(estimate.mean - truth) <= Z * estimate.deviation)
         widths.append(Z * estimate.deviation / (deviation or 1.0))
-    lows, highs = np.quantile(surface.shares(), SPREAD, axis=0)
+    lows, highs = np.quantile(surface.variance_shares(), SPREAD, axis=0)
     truth = true_shares(function, everywhere[:300])
     shares_inside = (truth >= lows - TOLERANCE) & (truth <= highs + TOLERANCE)
     return Coverage(float(np.mean(inside)), float(shares_inside.mean()), float(np.mean(widths)))
@@ -111,9 +111,9 @@ def measure_falls(worlds: int, trials: int, fallen: float) -> dict[str, object]:
         values -= are_fallen * rng.uniform(25, 33, trials)
         for name, modelled in (("as they are", values), ("moved", moved_into_range(values, are_fallen))):
             surface = Surface([Dimension()] * SETTINGS, points, modelled, seed)
-            shares = np.median(surface.shares(), axis=0)
+            shares = np.median(surface.variance_shares(), axis=0)
             n_first[name] += int(shares[:2].min() > shares[2:].max())
-            deciding = surface.at(surface.averaged({0: VALUES}))
+            deciding = surface.at(surface.locations_of({0: VALUES}))
             half_widths[name].append(float(Z * deciding.deviation.mean()))
     row: dict[str, object] = {"fallen, %": round(100 * fallen), "trials": trials}
     for name in n_first:

@@ -39,15 +39,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         if not print_proof(args.device):
             sys.exit(1)
         return
-    from fpp_sweep.sweep import api, inspected, inspection  # load numpy, which --help does without
+    from fpp_sweep.sweep import api, doctor_target, inspection  # load numpy, which --help does without
 
     cluster_file = inspection.cluster_file_of(args.cluster_file)
     options = api.Options(address=args.address, tracking_uri=args.tracking_uri, plugins=tuple(files))
     with flags_in_errors(args):
-        target = inspected.target_of(args.space, overrides(args), options)
+        target = doctor_target.target_of(args.space, overrides(args), options)
     is_well = True
     if not options.on_cluster and (args.data_root or args.dataset_file or args.datasets or args.verify):
-        named = inspected.NamedDatasets(args.datasets or [], args.data_root, args.dataset_file)
+        named = doctor_target.NamedDatasets(args.datasets or [], args.data_root, args.dataset_file)
         is_well = inspection.print_datasets(target.named_datasets or named, verify=args.verify)
     is_well &= inspection.print_findings(target, cluster_file)
     if not is_well:

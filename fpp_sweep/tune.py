@@ -34,14 +34,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(list_shipped_spaces(min(terminal_width(), LINE_COLUMNS)))
         return
     words = typed_words(argv)
-    from fpp_sweep.sweep import launch, lent_points, request  # load much that --help does without
+    from fpp_sweep.sweep import launch, request, warm_start  # load much that --help does without
 
     files = plugins.read(args.plugin)
     plugins.load(files)
     with flags_in_errors(args):
         space = request.space_to_tune(args.space, overrides(args), config=args.config)
     if args.dry_run:
-        launch.print_dry_run([lent_points.with_lent_points(space)], args.worker_counts)
+        launch.print_dry_run([warm_start.with_warm_start(space)], args.worker_counts)
         return
     options = replace(launch.options_of(args, files), continue_trials=tuple(args.continue_trials))
     folder = launch.launch(space, options, command="tune", words=words)
@@ -55,21 +55,21 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     space_help = "a file, such as search_spaces/perturb.yaml, or the name of a shipped space, such as perturb"
     space.add_argument("--space", type=Path, metavar="YAML", help=space_help)
     space.add_argument("--list-spaces", action="store_true", help="list the shipped spaces with their questions")
-    config = "settings of all trials; its values of searched settings are the first point"
-    space.add_argument("--config", type=Path, metavar="YAML", help=config)
+    config_help = "settings of all trials; its values of searched settings are the first point"
+    space.add_argument("--config", type=Path, metavar="YAML", help=config_help)
     add_flags(options, "--trials", *RUN_FLAGS)
     resuming = options.add_argument_group("resuming")
-    resume = "continue the last sweep of this space, or the one of --name"
-    resuming.add_argument("--resume", action="store_true", help=resume)
-    continue_trials = "with --resume: run trials that were stopped early to their end"
+    resume_help = "continue the last sweep of this space, or the one of --name"
+    resuming.add_argument("--resume", action="store_true", help=resume_help)
+    continue_help = "with --resume: run trials that were stopped early to their end"
     resuming.add_argument(
-        "--continue-trials", nargs="+", action="extend", default=[], metavar="TRIAL", help=continue_trials
+        "--continue-trials", nargs="+", action="extend", default=[], metavar="TRIAL", help=continue_help
     )
     dry_run = options.add_argument_group("dry run")
-    shows = "show the resolved configs, the tasks and an estimate of the cost; run nothing"
-    dry_run.add_argument("--dry-run", action="store_true", help=shows)
-    counts = "with --dry-run: estimate the time with these numbers of workers, such as 1,4,16"
-    dry_run.add_argument("--worker-counts", type=worker_counts, default=(), metavar="N,N", help=counts)
+    dry_run_help = "show the resolved configs, the tasks and an estimate of the cost; run nothing"
+    dry_run.add_argument("--dry-run", action="store_true", help=dry_run_help)
+    counts_help = "with --dry-run: estimate the time with these numbers of workers, such as 1,4,16"
+    dry_run.add_argument("--worker-counts", type=worker_counts, default=(), metavar="N,N", help=counts_help)
     args = options.parse_args(argv)
     if args.space is None and not args.list_spaces:
         raise InputError("--space: is missing; give a file or a shipped space, which --list-spaces lists")

@@ -31,8 +31,8 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.process import cores
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.inspected import Target, target_of
-from fpp_sweep.sweep.inspection import look_everywhere
+from fpp_sweep.sweep.doctor_target import Target, target_of
+from fpp_sweep.sweep.inspection import readings_by_machine
 from tests.kit.processes import ROOT, environment, killed_at_end, start_tune
 from tests.kit.waiting import LONG, wait_for
 from tests.workers.test_nodes import HEAD, node, room
@@ -537,7 +537,7 @@ def test_on_a_cluster_the_driver_has_the_readings_of_all_nodes_beside_its_own(mo
     nodes = {"10.0.0.2": {"python": "3.11"}}, {"room": {"workers": 2}}
     monkeypatch.setattr("fpp_sweep.sweep.inspection._readings_of_nodes", lambda *_: nodes)
     target = Target(worker=WorkerSpec(model="tiny"), options=Options(address="127.0.0.1:6379"))
-    readings = look_everywhere(target, None)
+    readings = readings_by_machine(target, None)
     assert list(readings) == ["driver", "10.0.0.2"]
     assert readings["driver"]["clock"] == 0.0
     assert readings["driver"]["room"] == {"workers": 2}

@@ -18,7 +18,7 @@ from tests.kit.datasets import build_aircraft, build_coop, build_folders, write_
 @pytest.fixture(autouse=True)
 def healthy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the checks of the machine, so that only datasets decide the exit status."""
-    monkeypatch.setattr("fpp_sweep.sweep.inspection.look_everywhere", lambda *target: {})
+    monkeypatch.setattr("fpp_sweep.sweep.inspection.readings_by_machine", lambda *target: {})
 
 
 def exit_status(*words: object) -> object:

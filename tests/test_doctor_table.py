@@ -41,8 +41,8 @@ from fpp_sweep.spec import control_groups, plugins
 from fpp_sweep.spec.process import cores
 from fpp_sweep.spec.specs import PluginFile, WorkerSpec
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.inspected import Target
-from fpp_sweep.sweep.inspection import look_everywhere, mlflow_versions
+from fpp_sweep.sweep.doctor_target import Target
+from fpp_sweep.sweep.inspection import mlflow_versions, readings_by_machine
 from fpp_sweep.sweep.plan import splits_of_space
 from fpp_sweep.sweep.start_checks import plan_reading
 from fpp_sweep.sweep.worker_spec import worker_spec
@@ -110,7 +110,7 @@ class Setup:
         """Return all readings of `doctor --space`."""
         space = self.space()
         spec = replace(worker_spec(space, gpus=0.0), threads=1)
-        return look_everywhere(Target(worker=spec, options=Options(), space=space), None)
+        return readings_by_machine(Target(worker=spec, options=Options(), space=space), None)
 
     def dataset_file(self, text: str) -> None:
         (self.folder / "mine.yaml").write_text(text)

@@ -44,10 +44,10 @@ from fpp_sweep.reproduce.tables import load_table
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.sweep import notebook
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.lent_points import with_lent_points
 from fpp_sweep.sweep.local_run import run_locally
 from fpp_sweep.sweep.request import space_to_evaluate, space_to_tune
 from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request
+from fpp_sweep.sweep.warm_start import with_warm_start
 from fpp_sweep.tracking.uri import connect
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore
@@ -130,7 +130,7 @@ FAST = {
     "steer budget": lambda: steer.main(["sent", "budget", "--trials", "40"]),
     "tune --resume": lambda: resume("sweeps/sent"),
     "tune --config": lambda: print_space(space_to_tune(Path("perturb"), [], config=CONFIG)),
-    "tune search.from": lambda: print_space(with_lent_points(space_to_tune(Path("perturb"), FROM_SENT))),
+    "tune search.from": lambda: print_space(with_warm_start(space_to_tune(Path("perturb"), FROM_SENT))),
     "evaluate --config": lambda: print_space(space_to_evaluate([], config=CONFIG)),
     "evaluate, results": lambda: write_results(SweepFolder.open(Path("sweeps/sent"))),
 }

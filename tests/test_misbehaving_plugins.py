@@ -24,7 +24,7 @@ from fpp_sweep.core.metrics import score
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.global_state import restored, settings
+from fpp_sweep.spec.global_state import process_settings, restored
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.plugin_guard import call_in_time
 from fpp_sweep.spec.specs import PluginFile, WorkerSpec
@@ -310,7 +310,7 @@ def expected(tmp_path_factory):
 
 
 def state_of_process():
-    return {name: read() for name, (read, _) in settings().items()}
+    return {name: read() for name, (read, _) in process_settings().items()}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)

@@ -17,8 +17,8 @@ from fpp_sweep.space.yamlfile import dump
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.steer import main
-from fpp_sweep.sweep.lent_points import with_lent_points
 from fpp_sweep.sweep.request import space_to_tune
+from fpp_sweep.sweep.warm_start import with_warm_start
 from tests.kit.names import OTPT, TPT
 from tests.kit.processes import SMALL_SPACE, environment, kill_tree, killed_at_end, only_sweep, start_tune
 from tests.kit.records import build_sweep
@@ -140,7 +140,7 @@ def test_hours_have_the_forms_of_a_space_file(folder):
 
 def request_space(tmp_path, *overrides, space=SMALL_SPACE, **added_points):
     (tmp_path / "small.yaml").write_text(space)
-    return with_lent_points(space_to_tune(tmp_path / "small.yaml", overrides, **added_points))
+    return with_warm_start(space_to_tune(tmp_path / "small.yaml", overrides, **added_points))
 
 
 def test_the_searched_settings_of_a_config_are_the_first_point(tmp_path, capsys):
@@ -206,35 +206,35 @@ def test_an_unfinished_sweep_lends_points_of_finished_trials(tmp_path):
     assert list(space.points) == [finished["trial-0002"]]  # the best finished trial
 
 
-def test_a_space_built_in_python_gets_lent_points_once(tmp_path):
+def test_a_space_built_in_python_gets_the_points_of_other_sweeps_once(tmp_path):
     made = build_sweep(tmp_path / "made", report=False)
     text = SPACE_OF_MADE.replace("\n  PARAMS", f" {BOTH_RANGES}")
     space = parse_space(text, "small.yaml")
     space = replace(space, search=replace(space.search, from_=(str(made.path),)))
-    lent = with_lent_points(space)
-    assert len(lent.points) == 1
-    assert with_lent_points(lent) == lent
-    assert lent.plain()["search"]["from"] == [str(made.path)]
-    assert lent.difference(parse_space(text, "small.yaml")) == [
+    warmed = with_warm_start(space)
+    assert len(warmed.points) == 1
+    assert with_warm_start(warmed) == warmed
+    assert warmed.plain()["search"]["from"] == [str(made.path)]
+    assert warmed.difference(parse_space(text, "small.yaml")) == [
         'points: [{"fpp.gamma2": 1.419857, "fpp.class_var": 0.006}] -> none'
     ]
 
 
-def test_a_resumed_sweep_keeps_its_lent_points_if_their_sweep_moves_on_or_is_deleted(tmp_path):
+def test_a_resumed_sweep_keeps_the_points_of_another_sweep_if_that_sweep_moves_on_or_is_deleted(tmp_path):
     made, later = (build_sweep(tmp_path / name, trials=trials, report=False) for name, trials in (("a", 6), ("b", 3)))
     text = SPACE_OF_MADE.replace("\n  PARAMS", f" {BOTH_RANGES}")
     space = parse_space(text, "small.yaml", [f"search.from={made.path}"])
-    begun = with_lent_points(space)
-    info = replace(made.info(), name="lent", space=begun.plain())
+    begun = with_warm_start(space)
+    info = replace(made.info(), name="warmed", space=begun.plain())
     best = made.trial("trial-0002")
     made.write_trial(replace(best, values=[99.0, 0.1]))
-    assert with_lent_points(space).points != begun.points
-    assert with_lent_points(space, info) == begun
+    assert with_warm_start(space).points != begun.points
+    assert with_warm_start(space, info) == begun
     shutil.rmtree(made.path)
-    assert with_lent_points(space, info) == begun
+    assert with_warm_start(space, info) == begun
     both = parse_space(text, "small.yaml", [f"search.from=[{made.path}, {later.path}]"])
     (point,) = [dict(member.params) for member in front_of(later.info(), later.trials()).members]
-    assert with_lent_points(both, info).points == (*begun.points, point)
+    assert with_warm_start(both, info).points == (*begun.points, point)
 
 
 def test_a_sweep_of_other_objectives_is_refused(tmp_path):

@@ -31,7 +31,7 @@ from benchmarks.harness import append_line, read_lines
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.statistics import block_stats
-from fpp_sweep.statistics.paired import Difference, correct, t_quantile
+from fpp_sweep.statistics.paired import Difference, adjust_p_values, t_quantile
 from fpp_sweep.statistics.verdicts import Answer
 
 TRIALS = 24
@@ -142,7 +142,7 @@ def family_of(row: Mapping[str, Any]) -> dict[tuple[str, str, str], Difference]:
                 p_value=p_value,
             )
         )
-    return {(member.first, member.second, member.metric): member for member in correct(members)}
+    return {(member.first, member.second, member.metric): member for member in adjust_p_values(members)}
 
 
 def recommended(row: Mapping[str, Any], margins: Mapping[str, float], level: float) -> str | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import (
@@ -33,7 +32,7 @@ from fpp_sweep.statistics.block_stats import Numbers
 from fpp_sweep.statistics.bootstrap import SplitSamples
 from fpp_sweep.statistics.front_support import FrontSupport, front_support
 from fpp_sweep.statistics.paired import Difference, Interval, SeedVariances, compare, metric_interval, seed_variances
-from fpp_sweep.statistics.verdicts import Answer, best_baseline, recommend
+from fpp_sweep.statistics.verdicts import Answer, BaselineComparison, Recommendation, best_baseline, recommend
 
 MAX_COMPARED = 200  # trials nearest to the front that get intervals and support: takes seconds and some 30 MB
 
@@ -198,7 +197,7 @@ def _names_of(records: Sequence[TrialRecord]) -> list[str]:
 # --- the recommendation -----------------------------------------------------------------------------
 
 
-def verdict_split(info: SweepInfo, splits: Mapping[str, SplitStatistics], front: Front) -> str | None:
+def _verdict_split(info: SweepInfo, splits: Mapping[str, SplitStatistics], front: Front) -> str | None:
     """Return the split that finalists are judged on: test, else that of the final stage, else that of the search.
 
     A split counts once a trial has results on it. A search on the test split is judged on the final stage, whose seeds
@@ -221,40 +220,63 @@ def _answer(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]
     """Return the recommendation with all differences between finalists and baselines, in the objectives."""
     if front.evaluate_only:
         return Answer(reason="search.evaluate_only chooses no trial")
-    split = verdict_split(info, splits, front)
+    split = _verdict_split(info, splits, front)
     if split is None:
         return _answer_without_finalists(info, front)
     samples = splits[split].samples
     tested_metrics, untested_metrics = _tested_metrics(info)
-    candidates = front.trials  # only finalists have results on the other splits
-    if split == info.search_split:
-        candidates = front.members
-    finalists = [name for name in _names_of(front.by_trade_off(candidates)) if name in samples.records]
+    finalists = _finalists_on(info, front, samples)
     baselines = [baseline for baseline in front.baselines if baseline.name in samples.records]
-    differences = _differences(samples, finalists, _names_of(baselines), tested_metrics)
-    of_known_seeds = _of_known_seeds(splits[split], finalists, tested_metrics)
-    obstacle = ""
-    if tested_metrics and finalists and baselines and not differences:
-        obstacle = f"a dataset of {plural(min(samples.images.values()), 'image')} is too small for any test"
-    elif finalists and baselines and not of_known_seeds:
-        obstacle = "each finalist has one seed, which may be a lucky one"
-    recommended, kind, reason = _recommendation(
-        info, split, list(differences.values()), of_known_seeds, baselines, obstacle=obstacle
+    comparison = BaselineComparison(
+        differences=_differences(samples, finalists, _names_of(baselines), tested_metrics),
+        baselines=_names_of(baselines),
+        references=_names_of(references_of(baselines)),
+        metrics=tested_metrics,
+        margins=info.space.get("search", {}).get("margin", {}),
     )
+    eligible = _with_known_seed_variance(splits[split], finalists, tested_metrics)
+    obstacle = _obstacle(samples, finalists, eligible, comparison)
+    if obstacle:
+        recommendation = Recommendation(reason=obstacle)
+    else:
+        recommendation = recommend(eligible, comparison)
+    if recommendation.name is None:
+        recommendation = _recommended_baseline(info, baselines, split, recommendation.reason)
     return Answer(
         metrics=tuple(tested_metrics),
         untested=tuple(untested_metrics),
         finalists=tuple(finalists),
-        baselines=tuple(_names_of(baselines)),
+        baselines=tuple(comparison.baselines),
         split=split,
         images=samples.images,
         seeds=_max_seeds(samples, finalists),
-        seeds_unknown=bool(finalists) and not of_known_seeds,
-        differences=differences,
-        recommended=recommended,
-        recommended_kind=kind,
-        reason=reason,
+        seeds_unknown=bool(finalists) and not eligible,
+        differences=comparison.differences,
+        recommended=recommendation.name,
+        recommended_kind=recommendation.kind,
+        reason=recommendation.reason,
     )
+
+
+def _finalists_on(info: SweepInfo, front: Front, samples: SplitSamples) -> list[str]:
+    """Return the names of the trials that are judged on a split, in the order of trade-off."""
+    candidates = front.trials  # only finalists have results on the other splits
+    if samples.split == info.search_split:
+        candidates = front.members
+    return [name for name in _names_of(front.by_trade_off(candidates)) if name in samples.records]
+
+
+def _obstacle(
+    samples: SplitSamples, finalists: Sequence[str], eligible: Sequence[str], comparison: BaselineComparison
+) -> str:
+    """Return why no finalist can be recommended whatever the differences are; empty if nothing prevents it."""
+    if not finalists or not comparison.baselines:
+        return ""
+    if comparison.metrics and not comparison.differences:
+        return f"a dataset of {plural(min(samples.images.values()), 'image')} is too small for any test"
+    if not eligible:
+        return "each finalist has one seed, which may be a lucky one"
+    return ""
 
 
 def _answer_without_finalists(info: SweepInfo, front: Front) -> Answer:
@@ -269,9 +291,9 @@ def _answer_without_finalists(info: SweepInfo, front: Front) -> Answer:
     elif front.infeasible:
         reason = "no trial keeps all constraints"
     for split in ("test", FINAL, info.search_split):
-        baseline = _best_baseline(info, front.baselines, split)
-        if baseline is not None:
-            return Answer(recommended=baseline, recommended_kind="baseline", reason=reason)
+        recommendation = _recommended_baseline(info, front.baselines, split, reason)
+        if recommendation.name is not None:
+            return Answer(recommended=recommendation.name, recommended_kind=recommendation.kind, reason=reason)
     return Answer(reason=reason)
 
 
@@ -284,40 +306,10 @@ def _later_stages(info: SweepInfo) -> list[str]:
     return [split for split in ("test", FINAL) if split != info.search_split]
 
 
-def _recommendation(
-    info: SweepInfo,
-    split: str,
-    differences: Sequence[Difference],
-    finalists: Sequence[str],
-    baselines: Sequence[TrialRecord],
-    *,
-    obstacle: str,
-) -> tuple[str | None, Literal["trial", "baseline"] | None, str]:
-    """Return the name of the recommended finalist, else of the best baseline; its kind; and the reason.
-
-    With an obstacle, which is a reason as well, no finalist can be recommended.
-    """
-    tested_metrics, _ = _tested_metrics(info)
-    trial, reason = None, obstacle
-    if not obstacle:
-        trial, reason = recommend(
-            differences,
-            finalists,
-            _names_of(baselines),
-            tested_metrics,
-            info.space.get("search", {}).get("margin", {}),
-            references=_names_of(references_of(baselines)),
-        )
-    if trial is not None:
-        return trial, "trial", reason
-    baseline = _best_baseline(info, baselines, split)
-    if baseline is not None:
-        return baseline, "baseline", reason
-    return None, None, reason
-
-
-def _of_known_seeds(statistics: SplitStatistics, finalists: Sequence[str], metrics: Sequence[str]) -> list[str]:
-    """Return the finalists of which it is known, in every metric, how much pretraining seeds change them."""
+def _with_known_seed_variance(
+    statistics: SplitStatistics, finalists: Sequence[str], metrics: Sequence[str]
+) -> list[str]:
+    """Return the finalists whose variance over pretraining seeds is known in every metric."""
     known = []
     for name in finalists:
         record = statistics.samples.records[name]
@@ -376,14 +368,17 @@ def reference_labels(labels: Iterable[str]) -> list[str]:
     return references or ordered[:1]
 
 
-def _best_baseline(info: SweepInfo, baselines: Sequence[TrialRecord], split: str) -> str | None:
-    """Return the name of the best baseline of those that have a value for every objective on a split."""
+def _recommended_baseline(info: SweepInfo, baselines: Sequence[TrialRecord], split: str, reason: str) -> Recommendation:
+    """Recommend the best baseline of those that have a value for every objective on a split, if there is one."""
     points = {}
     for baseline in baselines:
         values = _values_on(baseline, split, metrics_of(info.objectives))
         if not any(math.isnan(value) for value in values):
             points[baseline.name] = values
-    return best_baseline(points, goals_of(info.objectives))
+    name = best_baseline(points, goals_of(info.objectives))
+    if name is None:
+        return Recommendation(reason=reason)
+    return Recommendation(name=name, kind="baseline", reason=reason)
 
 
 def sentence_of(statistics: SweepStatistics) -> str:

@@ -26,7 +26,7 @@ from fpp_sweep.space.validation import (
     known_name,
     require,
     shown,
-    word,
+    value_text,
 )
 from fpp_sweep.space.work import Split
 from fpp_sweep.spec import keys
@@ -216,7 +216,7 @@ class Command:
     @property
     def words(self) -> str:
         """The command as text: `add fpp.gamma1=3: trial-0004`."""
-        text = self.kind + " " + " ".join(f"{key}={word(value)}" for key, value in self.values.items())
+        text = self.kind + " " + " ".join(f"{key}={value_text(value)}" for key, value in self.values.items())
         if self.applied is None:
             return f"{text}: waits for a driver"
         if self.outcome:

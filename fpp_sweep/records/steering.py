@@ -9,11 +9,9 @@ from typing import Any, Self
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import ADDED, Command, SweepInfo
 from fpp_sweep.space.reading import space_of
-from fpp_sweep.space.space import Space
+from fpp_sweep.space.space import QueuedPoint, Space
 from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.space.work import STEERED, Search
-
-Point = tuple[str, dict[str, Any]]  # origin and values
 
 
 def budget_in_force(info: SweepInfo, search: Search, commands: Sequence[Command]) -> Search:
@@ -22,8 +20,9 @@ def budget_in_force(info: SweepInfo, search: Search, commands: Sequence[Command]
     A point that is added is one trial more.
     """
     recorded_search = as_mapping(info.space_at_start.get("search", {}))
-    search_at_start = Search(**{key: value for key, value in recorded_search.items() if key in STEERED})
-    values = {key: getattr(search_at_start, key) for key in STEERED}
+    steered = {key: value for key, value in recorded_search.items() if key in STEERED}
+    search_at_start = Search(**steered)
+    values = {key: getattr(search_at_start, key) for key in STEERED}  # with the defaults of keys that are not recorded
     for command in commands:
         if command.kind == "add" and values["trials"] is not None:
             values["trials"] += 1
@@ -36,7 +35,7 @@ def budget_in_force(info: SweepInfo, search: Search, commands: Sequence[Command]
 class Queue:
     """The points that are tried before others are sampled, by number of the trial."""
 
-    points: Sequence[Point]  # points of the space at the start of the sweep
+    points: Sequence[QueuedPoint]  # points of the space at the start of the sweep
     added: dict[int, dict[str, Any]] = field(default_factory=dict)  # by `steer`; later points move back by one
 
     @classmethod
@@ -54,10 +53,10 @@ class Queue:
     def __len__(self) -> int:
         return len(self.points) + len(self.added)
 
-    def at(self, number: int) -> Point | None:
+    def at(self, number: int) -> QueuedPoint | None:
         """Return the point of a trial; None if its settings are sampled."""
         if number in self.added:
-            return ADDED, self.added[number]
+            return QueuedPoint(ADDED, self.added[number])
         added_before = [added for added in self.added if added < number]
         index = number - len(added_before)
         if index >= len(self.points):

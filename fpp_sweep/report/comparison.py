@@ -33,7 +33,7 @@ from fpp_sweep.spec.messages import plural
 from fpp_sweep.statistics.attainment import Attainment
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, seeds_of
 from fpp_sweep.statistics.bootstrap import SplitSamples, sample_split
-from fpp_sweep.statistics.paired import Difference, correct, difference
+from fpp_sweep.statistics.paired import Difference, adjust_p_values, difference
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -293,7 +293,7 @@ def _test_best_trials(
                 test = _test_pair(samples, first_name, second_name, metric, marks)
                 if test is not None:
                     tests.append(test)
-    corrected = correct([test.difference for test in tests])
+    corrected = adjust_p_values([test.difference for test in tests])
     return [replace(test, difference=adjusted) for test, adjusted in zip(tests, corrected, strict=True)]
 
 

@@ -178,7 +178,7 @@ def _reason_to_skip(metric: str, columns: Sequence[_Column], values: Numbers) ->
 def _effects(metric: str, columns: Sequence[_Column], values: Numbers) -> Effects:
     points = np.stack([column.values for column in columns], axis=1)
     surface = Surface([column.dimension for column in columns], points, values)
-    draws = surface.shares()
+    draws = surface.variance_shares()
     medians = np.median(draws, axis=0)
     lows, highs = np.quantile(draws, SPREAD, axis=0)
     shares, spread, curves = {}, {}, {}
@@ -197,7 +197,7 @@ def _effects(metric: str, columns: Sequence[_Column], values: Numbers) -> Effect
 
 def _curve(surface: Surface, index: int, column: _Column) -> Curve:
     grid = column.grid(N_CURVE)
-    estimate = surface.at(surface.averaged({index: grid}))
+    estimate = surface.at(surface.locations_of({index: grid}))
     width = Z * estimate.deviation
     return Curve(column.positions(grid), estimate.mean, estimate.mean - width, estimate.mean + width)
 
@@ -206,7 +206,7 @@ def _map(surface: Surface, indices: tuple[int, int], columns: tuple[_Column, _Co
     (first, second), (x, y) = indices, columns
     x_grid, y_grid = x.grid(N_MAP), y.grid(N_MAP)
     y_cells, x_cells = np.meshgrid(y_grid, x_grid, indexing="ij")
-    estimate = surface.at(surface.averaged({first: x_cells.ravel(), second: y_cells.ravel()}))
+    estimate = surface.at(surface.locations_of({first: x_cells.ravel(), second: y_cells.ravel()}))
     is_known = np.abs(estimate.mean - mean_of_all) > Z * estimate.deviation
     mean = np.where(is_known, estimate.mean, math.nan).reshape(len(y_grid), len(x_grid))
     return EffectMap((x.key, y.key), x.positions(x_grid), y.positions(y_grid), mean, mean_of_all)

@@ -18,7 +18,7 @@ from fpp_sweep.reproduce.printed import AVERAGE
 from fpp_sweep.reproduce.tables import SPLIT, ResultTable
 from fpp_sweep.spec.catalogue import parts_of, sign
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
-from fpp_sweep.statistics.paired import Difference, compare, correct, difference_over_seeds
+from fpp_sweep.statistics.paired import Difference, adjust_p_values, compare, difference_over_seeds
 
 HOLDS = "holds"
 DOES_NOT_HOLD = "does not hold"
@@ -54,7 +54,7 @@ def judge_claims(table: ResultTable) -> list[JudgedClaim]:
             difference = _difference(table, pair)
             if difference is not None:
                 differences[pair] = difference
-    corrected = dict(zip(differences, correct(list(differences.values())), strict=True))
+    corrected = dict(zip(differences, adjust_p_values(list(differences.values())), strict=True))
     judged = []
     for claim in table.experiment.claims:
         family = [corrected[pair] for pair in pairs_of(table, claim) if pair in corrected]

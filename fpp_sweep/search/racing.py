@@ -225,14 +225,14 @@ def _contributions(metric: str, by_dataset: Mapping[str, Sequence[BlockStats]]) 
     if dataset:
         names = [dataset]
     parts = []
-    one_image = 0.0
+    points_per_image = 0.0
     for name in names:
         seeds = by_dataset[name]
         over_seeds = np.mean([block_contributions(stem, stats) for stats in seeds], axis=0)
         parts.append(over_seeds / len(names))
         if stem == ACCURACY:
-            one_image = max(one_image, 100 / seeds[0].total / len(names))
-    return Contributions(parts, 2 * one_image**2)
+            points_per_image = max(points_per_image, 100 / seeds[0].total / len(names))
+    return Contributions(parts, 2 * points_per_image**2)
 
 
 @lru_cache(maxsize=4096)  # every trial reads the files of those that finished before it

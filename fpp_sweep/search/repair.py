@@ -185,7 +185,7 @@ def _record_of_trial(trial: FrozenTrial, number: int, space: Space, queue: Queue
     point = queue.at(number)
     origin = "sampled"
     if point is not None:
-        origin, _ = point
+        origin = point.origin
     try:
         record = waiting_record(
             trial_name(number),

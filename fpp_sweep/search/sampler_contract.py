@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fpp_sweep.records.records import TrialRecord, trial_name
-from fpp_sweep.search.study import SweepStudy
+from fpp_sweep.search.study import Suggestion, SweepStudy
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
 
@@ -40,8 +40,7 @@ def _drawn_points(space: Space) -> list[dict[str, Any]]:
         for count in NUMBERS_OF_TRIALS:
             records = made_up_trials(Path(folder) / f"{count}-points.db", searched, count)
             study = SweepStudy(Path(folder) / f"{count}.db", "contract", searched, records=records)
-            _, _, point = study.ask()
-            points.append(point)
+            points.append(study.ask().settings)
     return points
 
 
@@ -75,13 +74,11 @@ def _random_state_kept() -> Iterator[None]:
         random.setstate(state)
 
 
-def _next_two(
-    file: Path, space: Space, records: Sequence[TrialRecord]
-) -> tuple[TrialRecord, tuple[int, str, dict[str, Any]]]:
+def _next_two(file: Path, space: Space, records: Sequence[TrialRecord]) -> tuple[TrialRecord, Suggestion]:
     """Return the next trial as it ends, and the one that is asked for after it."""
     study = SweepStudy(file, "contract", space, records=records)
-    number, _, point = study.ask()
-    ended = _made_up_trial(number, point, [50.0 for _ in space.objectives])
+    suggestion = study.ask()
+    ended = _made_up_trial(suggestion.number, suggestion.settings, [50.0 for _ in space.objectives])
     study.tell(ended)
     return ended, study.ask()
 
@@ -95,9 +92,9 @@ def made_up_trials(file: Path, space: Space, count: int) -> list[TrialRecord]:
     generator = random.Random(0)
     records = []
     for _ in range(count):
-        number, _origin, point = study.ask()
+        suggestion = study.ask()
         values = [generator.uniform(0, 100) for _ in space.objectives]
-        records.append(_made_up_trial(number, point, values))
+        records.append(_made_up_trial(suggestion.number, suggestion.settings, values))
     return records
 
 

@@ -432,19 +432,24 @@ class SweepSearcher(Searcher):
             number = self._unfinished.pop(0)
             if trial_name(number) in self._records:
                 return self._records[trial_name(number)]
-            number, origin, params = self._study.ask_again(number)
+            suggestion = self._study.ask_again(number)
         else:
             self._queue_added_point()
-            number, origin, params = self._study.ask()
-        generation = self._study.generation(number)
-        fields: dict[str, Any] = {"number": number, "origin": origin, "params": params, "generation": generation}
+            suggestion = self._study.ask()
+        name = trial_name(suggestion.number)
+        fields: dict[str, Any] = {
+            "number": suggestion.number,
+            "origin": suggestion.origin,
+            "params": suggestion.settings,
+            "generation": self._study.generation(suggestion.number),
+        }
         try:
-            config = self._space.resolve(params)
+            config = self._space.resolve(suggestion.settings)
         except InputError as error:
-            fields["config"] = self._space.settings_of(params)
-            return self._fail_impossible(impossible_record(trial_name(number), str(error), **fields))
+            settings = self._space.settings_of(suggestion.settings)
+            return self._fail_impossible(impossible_record(name, str(error), config=settings, **fields))
         self._impossible_in_a_row = 0
-        record = waiting_record(trial_name(number), "trial", config, **fields)
+        record = waiting_record(name, "trial", config, **fields)
         self._write(record)
         return record
 

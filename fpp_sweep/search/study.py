@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import optuna
 from optuna import Study, Trial
@@ -27,12 +27,20 @@ from fpp_sweep.search.samplers import GENERATION_KEY, build_sampler, guarding_pl
 from fpp_sweep.search.study_file import study_storage
 from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
 from fpp_sweep.space.params import Param
-from fpp_sweep.space.space import Space
+from fpp_sweep.space.space import QueuedPoint, Space
 from fpp_sweep.spec.errors import InputError
 
 DIRECTIONS = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
 NAME_ATTRIBUTE = "name"  # user attribute of each trial of a study: the name of its record
 STATES = {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL, "stopped": TrialState.PRUNED}
+
+
+class Suggestion(NamedTuple):
+    """The settings of the next trial."""
+
+    number: int
+    origin: str
+    settings: dict[str, Any]
 
 
 class SweepStudy:
@@ -57,15 +65,14 @@ class SweepStudy:
         """Return the trials that have no result yet."""
         return [trial.number for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))]
 
-    def ask(self) -> tuple[int, str, dict[str, Any]]:
-        """Return the next trial's number, its origin and its settings."""
+    def ask(self) -> Suggestion:
+        """Begin the next trial."""
         point = self.queue.at(self.count())
         if point is not None:
-            _, settings = point
-            self._study.enqueue_trial(settings)
+            self._study.enqueue_trial(point.values)
         return self._suggest(self._study.ask())
 
-    def ask_again(self, number: int) -> tuple[int, str, dict[str, Any]]:
+    def ask_again(self, number: int) -> Suggestion:
         """Return the settings of a trial that has lost its record."""
         return self._suggest(self._trial(number))
 
@@ -83,10 +90,7 @@ class SweepStudy:
             if record.number not in self.unfinished():
                 return
             trial = self._trial(record.number)
-        for key, text in user_attributes(record).items():
-            trial.set_user_attr(key, text)
-        for name, value in record.constraints.items():
-            trial.set_constraint(name, value)
+        _set_attributes(trial, record)
         state, values = study_outcome(record)
         with guarding_plugin(self._space.search.sampler):
             self._study.tell(record.number, values, state)
@@ -97,25 +101,21 @@ class SweepStudy:
     def _trial(self, number: int) -> Trial:
         return Trial(self._study, self._trial_id(number))
 
-    def _suggest(self, trial: Trial) -> tuple[int, str, dict[str, Any]]:
+    def _suggest(self, trial: Trial) -> Suggestion:
         number = trial.number
-        origin = "sampled"
-        queued: Mapping[str, Any] | None = None
-        point = self.queue.at(number)
-        if point is not None:
-            origin, queued = point
+        point = self.queue.at(number) or QueuedPoint("sampled", {})
         with guarding_plugin(self._space.search.sampler):
             self._study.sampler = build_sampler(self._space.search, str(number))
             _ = trial.relative_params  # sampled now, even if a point sets all: NSGA-II then counts it as a parent
             settings: dict[str, Any] = {}
             for param in self._params:
-                # a block of a grid has only its own keys; a point may leave keys to the sampler
-                is_absent = origin == "grid" and queued is not None and param.key not in queued
-                if not is_absent and param.exists(settings):
+                if point.origin == "grid" and param.key not in point.values:
+                    continue  # a point of a grid is complete; other points leave keys to the sampler
+                if param.exists(settings):
                     settings[param.key] = self._suggest_value(trial, param)
         trial.set_user_attr(NAME_ATTRIBUTE, trial_name(number))
         self._suggested[number] = trial
-        return number, origin, settings
+        return Suggestion(number, point.origin, settings)
 
     def _suggest_value(self, trial: Trial, param: Param) -> Any:
         search = self._space.search
@@ -157,7 +157,7 @@ def _recorded_trials(records: Iterable[TrialRecord], space: Space, queue: Queue)
         fixed: Mapping[str, Any] = {}
         point = queue.at(number)
         if point is not None:
-            _, fixed = point
+            fixed = point.values
         trials.append(create_trial(state=TrialState.RUNNING, system_attrs={"fixed_params": fixed}))
     return trials
 
@@ -182,11 +182,16 @@ def trial_of_record(record: TrialRecord, space: Space) -> FrozenTrial:
     trial.set_user_attr(NAME_ATTRIBUTE, record.name)
     if state.is_finished():
         trial.datetime_complete = datetime.fromtimestamp(record.finished or record.started)
-        for key, text in user_attributes(record).items():
-            trial.set_user_attr(key, text)
-        for name, value in record.constraints.items():
-            trial.set_constraint(name, value)
+        _set_attributes(trial, record)
     return trial
+
+
+def _set_attributes(trial: Trial | FrozenTrial, record: TrialRecord) -> None:
+    """Give a trial of the study its texts and the values of its constraints."""
+    for key, text in user_attributes(record).items():
+        trial.set_user_attr(key, text)
+    for name, value in record.constraints.items():
+        trial.set_constraint(name, value)
 
 
 def study_outcome(record: TrialRecord) -> tuple[TrialState, Sequence[float] | None]:

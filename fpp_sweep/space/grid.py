@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fpp_sweep.space.params import Param
-from fpp_sweep.space.settings import check_choices, check_setting, check_trial, require_setting, same_length
+from fpp_sweep.space.settings import check_choices, check_setting, check_trial, require_setting, value_for_each_key
 from fpp_sweep.space.validation import as_list, as_mapping, at_key, require, require_distinct
 from fpp_sweep.spec.config import TrialConfig
 
-Block = Mapping[str, tuple[Any, ...]]  # values by key; by several (`a, b`) that move together, tuples of values
+# the values of each key; keys that move together are one entry `a, b`, whose values are tuples
+Block = Mapping[str, tuple[Any, ...]]
 
-MAX_POINTS = 2_000  # all are checked when the space is read, which takes a second for as many
+MAX_POINTS = 2_000  # all are checked when the space is read, which takes a second for this number
 
 
 def check_grid(grid: Any, start: TrialConfig) -> tuple[Block, ...]:
@@ -64,7 +65,9 @@ def _check_linked_choices(keys: Sequence[str], values: Sequence[Any]) -> tuple[t
     checked = []
     for index, value in enumerate(values):
         with at_key(str(index)):
-            settings = [check_setting(key, part) for key, part in zip(keys, same_length(keys, value), strict=True)]
+            settings = []
+            for key, setting in zip(keys, value_for_each_key(keys, value), strict=True):
+                settings.append(check_setting(key, setting))
             checked.append(tuple(settings))
     require(checked, "must have at least 1 entry (none)")
     require_distinct(checked)
@@ -72,7 +75,7 @@ def _check_linked_choices(keys: Sequence[str], values: Sequence[Any]) -> tuple[t
 
 
 def _single_values(block: Block) -> dict[str, dict[str, Any]]:
-    """Return, for each value of a block by its dotted path, a point that has this value only."""
+    """Return a point for each value of a block, which has this value only, by the value's dotted path."""
     points = {}
     for names, values in block.items():
         for index, value in enumerate(values):
@@ -99,12 +102,16 @@ def block_points(block: Block) -> Iterator[dict[str, Any]]:
 
 
 def combinations(params: Sequence[Param], values: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield all combinations of choices, parents first; a parameter that does not exist is left out."""
+    """Yield all combinations of the choices of `params`, each added to `values`.
+
+    Parents stand before their children in `params`; a parameter that does not exist in a combination is left out.
+    """
     values = dict(values or {})
     if not params:
         yield values
         return
-    first, rest = params[0], params[1:]
+    first = params[0]
+    rest = params[1:]
     if not first.exists(values):
         yield from combinations(rest, values)
         return

@@ -30,12 +30,12 @@ from fpp_sweep.space.validation import (
     require,
     set_field,
     shown,
-    word,
+    value_text,
 )
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 
-DECIMALS = 1e-6  # tolerance of whole numbers of steps: decimals such as 0.3333333 are not exact
+STEP_TOLERANCE = 1e-6  # in steps: decimals such as 0.3333333 are not exact
 MAX_STEPS = 1e9  # with more steps, floats are too coarse for the tolerance
 
 
@@ -114,6 +114,8 @@ class Param:
     def at_step(self, value: Any) -> Any:
         """Return the value of the range that a value is near to: `low` plus a whole number of steps, as Optuna has it.
 
+        A value that is near to none is returned unchanged.
+
         >>> Param(key="fpp.gamma2", low=0, high=1, step=0.3333333).at_step(1)
         0.9999999
         """
@@ -121,24 +123,29 @@ class Param:
             return value
         steps = round((value - self.bounds[0]) / self.step)
         nearest = Decimal(str(self.low)) + steps * Decimal(str(self.step))
-        return int(nearest) if self.kind == "int" else float(nearest)
+        if self.kind == "int":
+            return int(nearest)
+        return float(nearest)
 
     def exists(self, values: Mapping[str, Any]) -> bool:
-        """Return whether the parameter has a value in a trial with these values of the parameters before."""
-        return all(key in values and values[key] in allowed for key, allowed in self.when.items())
+        """Return True if a trial with these values of the parameter's parents has a value of the parameter."""
+        for parent, allowed in self.when.items():
+            if parent not in values or values[parent] not in allowed:
+                return False
+        return True
 
     def problem(self, value: Any) -> str | None:
         """Return why the parameter cannot take a value; None if it can."""
         if self.kind == "choice":
             if value in self.choices:
                 return None
-            choices = [word(choice) for choice in self.choices]
-            return f"{word(value)} is not among {', '.join(choices)}"
+            choices = [value_text(choice) for choice in self.choices]
+            return f"{value_text(value)} is not among {', '.join(choices)}"
         low, high = self.bounds
         if value is None or not low <= value <= high:
-            return f"{word(value)} is outside {low:g}..{high:g}"
+            return f"{value_text(value)} is outside {low:g}..{high:g}"
         if self.step is not None and not divides(self.step, value - low):
-            return f"{word(value)} is not {low:g} plus steps of {self.step:g}"
+            return f"{value_text(value)} is not {low:g} plus steps of {self.step:g}"
         return None
 
     def plain(self) -> dict[str, Any]:
@@ -161,7 +168,7 @@ PARAM_KEYS = [name for name in keys(Param) if name != "key"]
 def divides(step: float, width: float) -> bool:
     """Return whether a width is a whole number of steps."""
     steps = width / step
-    return math.isclose(steps, round(steps), rel_tol=0, abs_tol=DECIMALS)
+    return math.isclose(steps, round(steps), rel_tol=0, abs_tol=STEP_TOLERANCE)
 
 
 def _check_conditions(when: Any) -> dict[str, tuple[Any, ...]]:
@@ -197,7 +204,10 @@ def check_params(params: Iterable[Param], base: Mapping[str, Any], start: TrialC
 
 
 def _check_values(param: Param, params: Mapping[str, Param], start: TrialConfig) -> None:
-    """Raise InputError unless a trial takes each choice, or both ends of the range."""
+    """Raise InputError unless a trial takes each choice, or both ends of the range.
+
+    It may take a value only together with a value of another parameter.
+    """
     for path, value in _outer_values(param).items():
         with at_key(path):
             try:
@@ -270,22 +280,22 @@ def check_point(values: Any, params: Sequence[Param], start: TrialConfig) -> dic
         with at_key(key):
             point[key] = _check_value(key, value, by_key)
     require(point, "is empty; give a value of a parameter")
-    for param in reversed(params):  # children before their parents
+    for param in reversed(params):  # children first: the parents that they add have parents, too
         if param.key in point:
-            _check_parents(param, point)
-    check_trial(start, point, {key: {key: value} for key, value in point.items()})
+            _add_parents(param, point)
+    check_trial(start, point)
     return point
 
 
-def _check_parents(child: Param, point: dict[str, Any]) -> None:
-    """Raise InputError if a trial with this point may lack a parameter of it; add its parents to the point."""
+def _add_parents(child: Param, point: dict[str, Any]) -> None:
+    """Add the parents of a parameter to a point; raise InputError if a trial with the point may lack the parameter."""
     for parent, allowed in child.when.items():
         if parent not in point:
-            choices = " or ".join(word(value) for value in allowed)
+            choices = " or ".join(value_text(value) for value in allowed)
             problem = f"{child.key} exists only where {parent} is {choices}; give {parent} as well"
             require(len(allowed) == 1, problem)
             point[parent] = allowed[0]
-        problem = f"{child.key} does not exist where {parent} is {word(point[parent])}"
+        problem = f"{child.key} does not exist where {parent} is {value_text(point[parent])}"
         require(point[parent] in allowed, problem)
 
 

@@ -21,7 +21,7 @@ from fpp_sweep.space.yamlfile import Node, join, of_plain, parse, read
 from fpp_sweep.spec.config import TrialConfig, settings
 from fpp_sweep.spec.errors import InputError, unknown
 
-Goal = TypeVar("Goal", Objective, Constraint)
+Criterion = TypeVar("Criterion", Objective, Constraint)
 
 
 def load_space(path: Path | str, overrides: Sequence[str] = ()) -> Space:
@@ -82,9 +82,9 @@ def _value_of(key: str, node: Node) -> Any:
     if key == "params":
         return tuple(_param(name, child) for name, child in node.mapping().items())
     if key == "objectives":
-        return tuple(_goal(Objective, item) for item in node.items())
+        return tuple(_criterion(Objective, item) for item in node.items())
     if key == "constraints":
-        return tuple(_goal(Constraint, item) for item in node.items())
+        return tuple(_criterion(Constraint, item) for item in node.items())
     if key == "search":
         return Search(**_fields(node, keys(Search)))
     if key == "work":
@@ -104,7 +104,7 @@ def _param(key: str, node: Node) -> Param:
     return Param(key=key, **_fields(node, PARAM_KEYS))
 
 
-def _goal(cls: type[Goal], node: Node) -> Goal:
+def _criterion(cls: type[Criterion], node: Node) -> Criterion:
     """Return an objective or a constraint; a bare word is its metric."""
     with node.locating():
         if isinstance(node.value, str):
@@ -175,7 +175,7 @@ def _put(node: Node, path: str, new: Node) -> None:
         node.value = {}
     if not isinstance(node.value, dict):
         raise InputError(f"{new.where}: {node.path} is {shown(node.value)}, which has no {path!r}")
-    key = node.key_of(path) or _new_key(node, path)
+    key = node.first_key_of(path) or _new_key(node, path)
     rest = path[len(key) + 1 :]
     if rest:
         child = node.value.setdefault(key, Node({}, new.where, join(node.path, key)))

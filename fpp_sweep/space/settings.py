@@ -26,7 +26,10 @@ ParamKind = Literal["float", "int", "choice"]
 
 
 def check_setting(key: str, value: Any) -> Any:
-    """Return one value as its setting's type, a number for x0.1; whether a trial takes it, `check_trial` tells."""
+    """Return one value as its setting's type, such as the number for `x0.1`.
+
+    A trial may still refuse the value: `check_trial` checks values together.
+    """
     require_setting(key)
     require(not isinstance(value, Mapping | list | tuple), f"must be a single value ({shown(value)})")
     with _without_key(key):
@@ -66,15 +69,22 @@ def check_settings(values: Any, start: TrialConfig) -> dict[str, Any]:
     for key, value in as_mapping(values).items():
         with at_key(key):
             checked[key] = check_setting(key, value)
-    check_trial(start, checked, {key: {key: value} for key, value in checked.items()})
+    check_trial(start, checked)
     return checked
 
 
-def check_trial(start: TrialConfig, values: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise InputError unless the settings make a trial; it names the part that is wrong by itself, if one is."""
+def check_trial(
+    start: TrialConfig, values: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]] | None = None
+) -> None:
+    """Raise InputError unless the settings make a trial; the error names the part that is wrong by itself, if one is.
+
+    `parts` are some of the settings by the path that errors name; by default each setting is a part, by its key.
+    """
     try:
         start.replace(values)
     except InputError as error:
+        if parts is None:
+            parts = {key: {key: value} for key, value in values.items()}
         for path, part in parts.items():
             with at_key(path):
                 check_part(start, part)
@@ -89,7 +99,7 @@ def check_part(start: TrialConfig, part: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _without_key(*keys: str) -> Iterator[None]:
-    """Leave the key out of errors of these settings: their path in the space names them. Keep that of others."""
+    """Leave the keys of these settings out of errors, since their path in the space names them."""
     try:
         yield
     except InputError as error:
@@ -107,12 +117,16 @@ def _with_key(error: InputError) -> str:
 
 def range_kind(key: str) -> ParamKind:
     """Return the kind of a range of a setting; `choice` if the setting has no range."""
-    kinds: Mapping[str, ParamKind] = {"number": "float", "integer": "int"}
-    return kinds.get(setting(key).kind, "choice")
+    kind = setting(key).kind
+    if kind == "number":
+        return "float"
+    if kind == "integer":
+        return "int"
+    return "choice"
 
 
-def same_length(keys: Sequence[str], value: Any) -> tuple[Any, ...]:
-    """Return a value for each of some keys that move together: one for all, or a list of as many."""
+def value_for_each_key(keys: Sequence[str], value: Any) -> tuple[Any, ...]:
+    """Return a value for each of some keys that move together; a single value is that of all keys."""
     if not isinstance(value, list | tuple):
         return (value,) * len(keys)
     require(len(value) == len(keys), f"must be one value, or {len(keys)}: one for each key ({shown(value)})")

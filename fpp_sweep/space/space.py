@@ -16,11 +16,22 @@ from fpp_sweep.space.objectives import (
     check_constraints,
     check_objectives,
     default_objectives,
+    metrics_of,
 )
 from fpp_sweep.space.params import Param, check_params, check_points
 from fpp_sweep.space.published import baseline_configs, preset_for, published_points
 from fpp_sweep.space.settings import check_settings, check_trial
-from fpp_sweep.space.validation import Convert, at_key, check_fields, key_of, keys, known_name, require, set_field, word
+from fpp_sweep.space.validation import (
+    Convert,
+    at_key,
+    check_fields,
+    key_of,
+    keys,
+    known_name,
+    require,
+    set_field,
+    value_text,
+)
 from fpp_sweep.space.work import Sampler, Search, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import PRESETS, TrialConfig, dotted, preset
@@ -75,6 +86,13 @@ def _check_preset(value: Any) -> str:
 PresetName = Annotated[str, Convert(_check_preset, lambda: {"enum": _preset_names()})]
 
 
+class QueuedPoint(NamedTuple):
+    """A point that is tried instead of a sampled one."""
+
+    origin: str  # point, code, paper, grid, or added (by `steer`)
+    values: dict[str, Any]
+
+
 class PublishedPoint(NamedTuple):
     """Published settings as a point of a space."""
 
@@ -112,10 +130,10 @@ class Space:
         set_field(self, "constraints", tuple(self.constraints))
         check_constraints(self.constraints, self.work.baselines)
         self._check_split()
-        self._check_lent_points()
+        self._check_points_of_sweeps()
         self._check_shards()
-        self._add_maps()
-        self._check_images_of_maps()
+        self._add_posthoc_maps()
+        self._check_images_of_fits()
         self._check_race()
         self._check_patience()
         catalogue.require_measurable(self.methods(), self.columns())
@@ -145,19 +163,23 @@ class Space:
             problem = f"{sampler} does not go with a grid, whose points are given; take one of them out"
             require(sampler == "grid", problem, "search.sampler")
             require(not self.params, "does not go with a grid; write the values as a block of it", "params")
-        for param in self.params:
-            with at_key(f"params.{param.key}"):
-                if sampler == "grid":
-                    require(param.kind == "choice", "is a range, which sampler grid cannot run; give choices")
-                if sampler == "gp":
-                    problem = "when does not go with sampler gp, which needs a fixed space; use auto, which takes tpe"
-                    require(not param.when, problem)
-        if sampler == "grid":
-            with at_key("params"):
-                check_size(math.prod(len(param.choices) for param in self.params), "another sampler")
-                for point in combinations(self.params):
-                    check_trial(start, point, {})
+        elif sampler == "grid":
+            self._check_combinations(start)
+        elif sampler == "gp":
+            for param in self.params:
+                problem = "when does not go with sampler gp, which needs a fixed space; use auto, which takes tpe"
+                require(not param.when, problem, f"params.{param.key}")
         return sampler
+
+    def _check_combinations(self, start: TrialConfig) -> None:
+        """Raise InputError unless a trial takes each combination of the parameters' choices."""
+        for param in self.params:
+            problem = "is a range, which sampler grid cannot run; give choices"
+            require(param.kind == "choice", problem, f"params.{param.key}")
+        with at_key("params"):
+            check_size(math.prod(len(param.choices) for param in self.params), "another sampler")
+            for values in combinations(self.params):
+                check_trial(start, values, parts={})
 
     def _auto_sampler(self) -> Sampler:
         """Return the sampler that did best for spaces of this kind (benchmarks/RESULTS.md, Search)."""
@@ -169,24 +191,26 @@ class Space:
         return "gp"
 
     def _check_shards(self) -> None:
-        """A method whose result depends on the samples before needs the whole dataset, in order."""
+        """Raise InputError for shards of a method whose result depends on the samples before."""
         if self.work.shards is None:
             return
         for name in self.methods():
             problem = f"{name} takes a dataset's samples in order, so that it cannot be cut; leave shards out"
             require(not catalogue.method(name).stateful, problem, "work.shards")
 
-    def _add_maps(self) -> None:
-        """Compute the post-hoc maps that objectives and constraints are measured after."""
-        maps = dict.fromkeys(self.work.posthoc)
-        for goals in (self.objectives, self.constraints):
-            for goal in goals:
-                maps[catalogue.parts_of(goal.metric).posthoc] = None
-        maps.pop("", None)  # metrics without a map
+    def _add_posthoc_maps(self) -> None:
+        """Add the post-hoc maps that objectives and constraints are measured after to those that are computed."""
+        maps = list(self.work.posthoc)
+        metrics = metrics_of(self.objectives)
+        metrics += [constraint.metric for constraint in self.constraints]
+        for metric in metrics:
+            posthoc = catalogue.parts_of(metric).posthoc
+            if posthoc and posthoc not in maps:
+                maps.append(posthoc)
         set_field(self, "work", replace(self.work, posthoc=tuple(maps)))
 
-    def _check_images_of_maps(self) -> None:
-        """Post-hoc maps and conformal sets are fitted on the images of the final stage."""
+    def _check_images_of_fits(self) -> None:
+        """Raise InputError if the final stage has too few images for the fit of post-hoc maps or of conformal sets."""
         images = self.search.finalists.images
         if images is None:
             return
@@ -199,7 +223,7 @@ class Space:
             require(is_enough, problem, "search.finalists.images")
 
     def _check_race(self) -> None:
-        """Early stopping judges a trial by a part of its images."""
+        """Raise InputError for early stopping where a part of the images says little about the result."""
         if self.search.race is None:
             return
         for objective in self.objectives:
@@ -210,18 +234,19 @@ class Space:
             require(not catalogue.method(name).stateful, f"{problem}; leave race or the method out", "search.race")
 
     def _check_split(self) -> None:
-        """Few-shot prompts are trained on the training images, so that a search there would favour what overfits."""
+        """Raise InputError for a search on the training images, where few-shot prompts that overfit would win."""
         if self.search.split == "train":
             problem = f"can only be evaluated ({self.search.split}); search on val or test"
             require(self.search.evaluate_only, problem, "search.split")
 
-    def _check_lent_points(self) -> None:
-        """An evaluation searches nothing, so that points of other sweeps would not be compared with anything."""
-        problem = "is for a search, and evaluate searches nothing; leave it out"
-        require(not (self.search.from_ and self.search.evaluate_only), problem, "search.from")
+    def _check_points_of_sweeps(self) -> None:
+        """Raise InputError if an evaluation, which searches nothing, tries the points of other sweeps first."""
+        if self.search.evaluate_only:
+            problem = "is for a search, and evaluate searches nothing; leave it out"
+            require(not self.search.from_, problem, "search.from")
 
     def _check_patience(self) -> None:
-        """Patience needs a hypervolume, which is measured from a corner."""
+        """Raise InputError if patience is set, and the hypervolume has no corner that it is measured from."""
         if self.search.patience is None or self.work.baselines:
             return
         for objective in self.objectives:
@@ -306,39 +331,44 @@ class Space:
         return tuple(Param(key=key, choices=tuple(values)) for key, values in choices.items())
 
     def grid_points(self) -> list[dict[str, Any]]:
-        """Return the points of a grid sampler, each config once; a key that a block leaves out has the base's value."""
-        if not self.grid:
-            if self.search.sampler != "grid":
-                return []
+        """Return the points of a grid sampler, each config once."""
+        if self.grid:
+            return self._points_of_blocks()
+        if self.search.sampler == "grid":
             return list(combinations(self.params))
-        configs: dict[TrialConfig, None] = {}  # in order
-        searched: dict[str, None] = {}
+        return []
+
+    def _points_of_blocks(self) -> list[dict[str, Any]]:
+        """Return the points of all blocks with the keys of all blocks; the base has the values that a block lacks."""
+        keys: list[str] = []
         for block in self.grid:
             for names in block:
-                searched.update(dict.fromkeys(split_keys(names)))
-            for point in block_points(block):
-                configs[self.resolve(point)] = None
+                keys += split_keys(names)
+        configs: dict[TrialConfig, None] = {}  # each once, in order
+        for block in self.grid:
+            for values in block_points(block):
+                configs[self.resolve(values)] = None
         points = []
         for config in configs:
-            flat = config.flat()
+            settings = config.flat()
             if config.templates:
-                del flat["prompt"]
-            points.append({key: flat[key] for key in searched if key in flat})
+                del settings["prompt"]  # `resolve` sets it
+            points.append({key: settings[key] for key in dict.fromkeys(keys) if key in settings})
         return points
 
-    def first_points(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return origin and values of what is tried first: the user's points, then the code's and the paper's."""
-        points = [("point", dict(point)) for point in self.points]
+    def first_points(self) -> list[QueuedPoint]:
+        """Return the points that are tried first: the user's, then the code's and the paper's."""
+        points = [QueuedPoint("point", dict(values)) for values in self.points]
         for published in self._published():
             if not published.problems:
-                points.append((published.origin, published.values))
+                points.append(QueuedPoint(published.origin, published.values))
         return self._distinct(points)
 
-    def queue(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return origin and values of all points that are not sampled: the first points, then the grid."""
+    def queue(self) -> list[QueuedPoint]:
+        """Return all points that are not sampled: the first points, then the grid."""
         points = self.first_points()
-        for point in self.grid_points():
-            points.append(("grid", point))
+        for values in self.grid_points():
+            points.append(QueuedPoint("grid", values))
         return self._distinct(points)
 
     def left_out(self) -> list[str]:
@@ -367,22 +397,23 @@ class Space:
                     problems.append(f"{param.key}: {problem}")
             yield PublishedPoint(origin, values, problems)
 
-    def _distinct(self, points: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
-        """Return the points without repeated configs; each partial point, which the sampler completes, is kept."""
-        first: dict[Any, tuple[str, dict[str, Any]]] = {}  # identity -> the first point that has it
+    def _distinct(self, points: Iterable[QueuedPoint]) -> list[QueuedPoint]:
+        """Return the points without those that repeat an earlier one."""
+        first: dict[tuple[TrialConfig, frozenset[str]], QueuedPoint] = {}
         start = self.start()
-        for origin, values in points:
+        for point in points:
+            values = point.values
             missing = [param for param in self.params if param.exists(values) and param.key not in values]
-            identity: tuple[Any, ...] = (start.replace(values),)
-            if missing:  # the sampler chooses their values, so that the config is not known yet
-                identity += (frozenset(values),)
-            first.setdefault(identity, (origin, values))
+            keys_of_partial_point: frozenset[str] = frozenset()
+            if missing:  # the sampler chooses their values: a point with other keys may become another trial
+                keys_of_partial_point = frozenset(values)
+            first.setdefault((start.replace(values), keys_of_partial_point), point)
         return list(first.values())
 
     # -------------------------------------------------------- as a record
 
-    def require_one_process(self) -> None:
-        """Raise InputError if the space asks for a search, or for something that only workers on Ray do."""
+    def require_no_workers(self) -> None:
+        """Raise InputError unless one process without Ray can run the space: a grid, and no key of workers."""
         sampler = self.search.sampler
         with at_key("search.sampler"):
             require(sampler == "grid", f"sampler {sampler} needs workers on Ray; give --workers")
@@ -404,7 +435,7 @@ class Space:
         del document["search"]["notify"]
         document["search"] = {key_of(name): value for name, value in document["search"].items()}
         for part in ("objectives", "constraints"):
-            document[part] = [_without_none(goal) for goal in document[part]]
+            document[part] = [_without_none(criterion) for criterion in document[part]]
         for key in list(document):
             if not document[key]:
                 del document[key]
@@ -423,7 +454,7 @@ class Space:
         for key in dict.fromkeys([*ours, *theirs]):
             is_ignored = key in extended or _is_changeable(key)
             if not is_ignored and ours.get(key) != theirs.get(key):
-                lines.append(f"{key}: {word(ours.get(key))} -> {word(theirs.get(key))}")
+                lines.append(f"{key}: {value_text(ours.get(key))} -> {value_text(theirs.get(key))}")
         return lines
 
     def _extended_keys(self, other: Space) -> set[str]:
@@ -443,16 +474,16 @@ SPACE_PARTS = tuple(name for name in keys(Space) if name not in ("name", "questi
 
 
 def _is_changeable(key: str) -> bool:
-    """Return whether a key, or a mapping that it is part of, may differ when a sweep is resumed."""
+    """Return True if a key, or a mapping that it is part of, may differ when a sweep is resumed."""
     return any(f"{key}.".startswith(f"{changeable}.") for changeable in CHANGEABLE_ON_RESUME)
 
 
 def _is_wider(old: Param, new: Param) -> bool:
-    """Return whether a range holds both ends of an older one."""
+    """Return True if a range holds both ends of an older one."""
     if old.choices or new.choices:
         return False
     return all(new.problem(end) is None for end in old.bounds)
 
 
-def _without_none(goal: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in goal.items() if value is not None}
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

@@ -213,7 +213,7 @@ def _problem(details: ErrorDetails) -> str:
             return unknown(str(details["loc"][-1]), value, choices).problem
         return f"must be one of {', '.join(choices)} ({shown(value)})"
     wanted = _PROBLEMS.get(details["type"], details["msg"])
-    limits = {name: word(limit) for name, limit in context.items()}
+    limits = {name: value_text(limit) for name, limit in context.items()}
     return f"{wanted.format(**limits)} ({shown(value)})"
 
 
@@ -235,7 +235,7 @@ def shown(value: Any) -> str:
     return text
 
 
-def word(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Return a value as a space file would have it."""
     if value is None:
         return "none"

@@ -36,7 +36,7 @@ DEFAULT_FLOOR = 5.0  # points of accuracy below zero-shot, beyond which a trial 
 MIN_SHARE = 0.01  # smallest share of a CPU or GPU; a machine's cores are hundreds of these
 NO_MAP = "none"  # in `work.posthoc`: the method's own probabilities
 MAX_PROCESSES = 1024  # or threads; more is a slip that stops a machine
-MAX_WHOLE = 2**32 - 1  # NumPy takes no larger seed
+MAX_INTEGER = 2**32 - 1  # of a key; NumPy takes no larger seed
 MAX_SECONDS = 1e9  # 30 years; Python waits 9.2e9 s at most
 
 # ------------------------------------------------------------ types of fields
@@ -48,7 +48,8 @@ _DEVICE = r"(auto|cpu|cuda(:[0-9]+)?)"
 
 
 def _check_text(value: Any) -> Any:
-    require(not isinstance(value, str) or value.strip(), f"must be text ({shown(value)})")
+    if isinstance(value, str):
+        require(value.strip(), f"must be text ({shown(value)})")
     return value
 
 
@@ -108,10 +109,11 @@ def _check_margins(value: Any) -> Any:
 
 
 def _check_sampler(value: Any) -> Any:
-    if isinstance(value, str):
-        catalogue.require_sampler(value)
+    if value is None:  # a computed default
+        return value
     names = ", ".join(catalogue.BUILT_IN_SAMPLERS)
-    require(value is None or isinstance(value, str), f"must be one of {names} ({shown(value)})")
+    require(isinstance(value, str), f"must be one of {names} ({shown(value)})")
+    catalogue.require_sampler(value)
     return value
 
 
@@ -140,7 +142,7 @@ def _to_none(value: Any) -> Any:
 
 
 def _max_failures_schema() -> dict[str, Any]:
-    return {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_WHOLE}, {"enum": ["none", None]}]}
+    return {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_INTEGER}, {"enum": ["none", None]}]}
 
 
 def _sweeps_schema() -> dict[str, Any]:
@@ -156,9 +158,9 @@ Sampler = Annotated[str, Convert(_check_sampler, lambda: {"enum": list(catalogue
 Split = Literal["train", "val", "test"]
 Text = Annotated[str, Convert(_check_text, lambda: {"type": "string", "pattern": r"\S"})]
 Sweeps = Annotated[tuple[Text, ...], Items(), Convert(_to_list, _sweeps_schema)]
-Positive = Annotated[int, Limits(ge=1, le=MAX_WHOLE)]
+Positive = Annotated[int, Limits(ge=1, le=MAX_INTEGER)]
 MaxFailures = Annotated[Positive | None, Convert(_to_none, _max_failures_schema)]
-Seed = Annotated[int, Limits(ge=0, le=MAX_WHOLE)]
+Seed = Annotated[int, Limits(ge=0, le=MAX_INTEGER)]
 Processes = Annotated[int, Limits(ge=1, le=MAX_PROCESSES)]
 NotNegative = Annotated[float, Limits(ge=0, le=MAX_NUMBER)]
 Above0 = Annotated[float, Limits(gt=0, le=MAX_NUMBER)]
@@ -293,12 +295,15 @@ class Work:
             set_field(self, "datasets", self._default_datasets())
 
     def _gpus(self) -> float | None:
+        """Return the GPUs of each worker, which the device must allow."""
         gpus = self.gpus_per_worker
-        require(not gpus or gpus >= MIN_SHARE, f"must be 0 or >= {MIN_SHARE} ({gpus})")
+        if gpus:
+            require(gpus >= MIN_SHARE, f"must be 0 or >= {MIN_SHARE} ({gpus})")
         if self.device == "cpu":
             require(not gpus, f"must be 0 where work.device is cpu ({gpus})")
             return 0.0
-        require(not self.device.startswith("cuda") or gpus != 0, f"must not be 0 where work.device is {self.device}")
+        if self.device.startswith("cuda"):
+            require(gpus != 0, f"must not be 0 where work.device is {self.device}")
         return gpus
 
     def _default_datasets(self) -> tuple[str, ...]:

@@ -72,28 +72,31 @@ class Node:
         with self.locating():
             return list(as_list(self.value))
 
-    def key_of(self, path: str) -> str | None:
-        """Return the key of this mapping, which may have dots, that a dotted path begins with."""
+    def first_key_of(self, path: str) -> str | None:
+        """Return the key of this mapping that a dotted path begins with; the key may have dots, too."""
         matching = [key for key in self.value if f"{path}.".startswith(f"{key}.")]
         return max(matching, key=len, default=None)
 
     def _find(self, path: str) -> Node:
-        """Return the value at a path; a step that the short form leaves out, such as `choices`, is skipped."""
-        if not path:
+        """Return the value at a path, or the nearest one around it.
+
+        A step that the document does not have is skipped: a short form such as a list of choices leaves out `choices`.
+        """
+        if not path or not isinstance(self.value, dict | list):
             return self
+        step, _, rest = path.partition(".")
+        child: Node | None = None
         if isinstance(self.value, list):
-            step, _, rest = path.partition(".")
             if step.isdecimal() and int(step) < len(self.value):
-                child: Node = self.value[int(step)]
-                return child._find(rest)
+                child = self.value[int(step)]
+        else:
+            key = self.first_key_of(path)
+            if key is not None:
+                child = self.value[key]
+                rest = path[len(key) + 1 :]
+        if child is None:
             return self._find(rest)
-        if not isinstance(self.value, dict):
-            return self
-        key = self.key_of(path)
-        if key is None:
-            return self._find(path.partition(".")[2])
-        child = self.value[key]
-        return child._find(path[len(key) + 1 :])
+        return child._find(rest)
 
     def plain(self) -> Any:
         """Return the value without lines and paths."""
@@ -192,7 +195,7 @@ def config_text(config: Mapping[str, Any]) -> str:
     document = {"config": dict(config)}
     try:
         return yaml.dump(document, Dumper=_FastDumper, sort_keys=False, allow_unicode=True)
-    except UnicodeEncodeError:  # half of a character, which libyaml does not escape
+    except UnicodeEncodeError:  # half of a surrogate pair, which libyaml does not escape
         return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
 
@@ -284,7 +287,7 @@ def _entries(tree: yaml.MappingNode, file: str, path: str) -> dict[str, Node]:
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode):
             raise InputError(f"{file}:{line}: a key must be a word, not a {key.id}")
-        name = _whole_characters(key.value)
+        name = _join_surrogates(key.value)
         if name in entries:
             first = entries[name].where.rpartition(":")[2]
             raise InputError(f"{file}:{line}: key {join(path, name)!r} comes twice, first in line {first}")
@@ -292,8 +295,8 @@ def _entries(tree: yaml.MappingNode, file: str, path: str) -> dict[str, Node]:
     return entries
 
 
-def _whole_characters(text: str) -> str:
-    """Return text in which each pair of halves is one character: JSON, which is YAML, escapes some characters so."""
+def _join_surrogates(text: str) -> str:
+    """Return text in which each surrogate pair is one character: JSON, which is YAML, escapes some characters so."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
@@ -301,7 +304,7 @@ def _whole_characters(text: str) -> str:
 
 def _scalar(tree: yaml.ScalarNode) -> Any:
     """Return the value of a word, by YAML 1.2's rules."""
-    text = _whole_characters(tree.value)
+    text = _join_surrogates(tree.value)
     if tree.style is not None:  # quoted, or a block of text
         return text
     if text in _WORDS:

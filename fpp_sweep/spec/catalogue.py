@@ -391,31 +391,32 @@ _BLOCK_STATS = "fpp_sweep.statistics.block_stats"
 
 def _metric(
     name: str,
+    title: str,
+    *,
     goal: Goal,
     heading: str,
     decimals: int,
-    function: str,
-    title: str,
-    *,
+    function: str = "",
     module: str = _METRICS,
     shown: bool = False,
 ) -> MetricRow:
-    """Return the row of a metric that every trial has for each of its datasets."""
-    code = f"{module}:{function}"
+    """Return the row of a metric that every trial has for each of its datasets; empty `function`: of the same name."""
+    code = f"{module}:{function or name}"
     return MetricRow(name=name, title=title, goal=goal, heading=heading, decimals=decimals, compute=code, shown=shown)
 
 
-def _split(name: str, heading: str, title: str, *, shown: bool = False) -> MetricRow:
+def _part_of_loss(name: str, title: str, *, heading: str, shown: bool = False) -> MetricRow:
     """Return the row of a part of a loss: calibration or refinement."""
-    return _metric(name, "min", heading, 4, name, title, module=_BLOCK_STATS, shown=shown)
+    return _metric(name, title, goal="min", heading=heading, decimals=4, module=_BLOCK_STATS, shown=shown)
 
 
-def _ranked(name: str, goal: Goal, heading: str, decimals: int, title: str, *, shown: bool = False) -> MetricRow:
+def _ranking(name: str, title: str, *, goal: Goal, heading: str, decimals: int, shown: bool = False) -> MetricRow:
     """Return the row of a metric of the images' ranking by confidence."""
-    return _metric(name, goal, heading, decimals, name, title, module="fpp_sweep.statistics.ranking", shown=shown)
+    module = "fpp_sweep.statistics.ranking"
+    return _metric(name, title, goal=goal, heading=heading, decimals=decimals, module=module, shown=shown)
 
 
-def _on_request(name: str, heading: str, column: str, title: str) -> MetricRow:
+def _on_request(name: str, title: str, *, heading: str, column: str) -> MetricRow:
     """Return the row of a metric that needs an optional column."""
     return MetricRow(
         name=name,
@@ -455,70 +456,138 @@ def _conformal(column: str) -> tuple[MetricRow, MetricRow]:
     return size, coverage
 
 
-def _cost(name: str, heading: str, title: str) -> MetricRow:
+def _cost(name: str, title: str, *, heading: str) -> MetricRow:
     """Return the row of a cost, which belongs to a whole trial."""
     return MetricRow(name=name, title=title, goal="min", heading=heading, decimals=1, merges="sum")
 
 
 _METRIC_ROWS = (
     _metric(
-        "accuracy", "max", "acc", 2, "accuracy", "samples whose most probable class is the label, percent", shown=True
+        "accuracy",
+        "samples whose most probable class is the label, percent",
+        goal="max",
+        heading="acc",
+        decimals=2,
+        shown=True,
     ),
-    _metric("accuracy_top5", "max", "top-5", 2, "accuracy_top5", "the same for the five most probable classes"),
+    _metric("accuracy_top5", "the same for the five most probable classes", goal="max", heading="top-5", decimals=2),
     _metric(
         "ece",
-        "min",
-        "ECE",
-        2,
-        "expected_calibration_error",
         "expected calibration error over 20 equal bins, percent",
+        goal="min",
+        heading="ECE",
+        decimals=2,
+        function="expected_calibration_error",
         shown=True,
     ),
     _metric(
         "smooth_ece",
-        "min",
-        "smooth",
-        2,
-        "smooth_error",
         "ECE smoothed by a Gaussian of width 0.1, percent",
+        goal="min",
+        heading="smooth",
+        decimals=2,
+        function="smooth_error",
         module=_BLOCK_STATS,
     ),
     _metric(
         "debiased_ece",
-        "min",
-        "debiased",
-        2,
-        "debiased_error",
         "ECE less what few images add to it, percent",
+        goal="min",
+        heading="debiased",
+        decimals=2,
+        function="debiased_error",
         module=_BLOCK_STATS,
     ),
     _metric(
         "sce",
-        "min",
-        "SCE",
-        4,
-        "static_calibration_error",
         "static calibration error: ECE of every class, averaged, percent",
+        goal="min",
+        heading="SCE",
+        decimals=4,
+        function="static_calibration_error",
     ),
-    _metric("aece", "min", "AECE", 2, "adaptive_calibration_error", "ECE over bins of equally many samples, percent"),
-    _metric("mce", "min", "MCE", 2, "maximum_calibration_error", "the largest gap of ECE's bins, percent"),
-    _metric("aurc", "min", "AURC", 4, "area_under_risk_coverage", "area under the risk-coverage curve"),
-    _metric("nll", "min", "NLL", 4, "log_loss", "negative log-likelihood of the labels, nats", shown=True),
-    _split("nll_refinement", "refine", "NLL after the best confidence for each of ECE's bins, nats", shown=True),
-    _split("nll_calibration", "NLL cal", "the rest of the NLL, which calibration would save, nats"),
-    _metric("brier", "min", "Brier", 4, "brier_score", "squared distance of the probabilities from the label"),
-    _split("brier_refinement", "Brier ref", "the Brier score less what a shift of each bin's confidences would save"),
-    _split("brier_calibration", "Brier cal", "squared gap of accuracy and mean confidence, over ECE's bins"),
-    _ranked("auroc", "max", "AUROC", 4, "how often a right answer has more confidence than a wrong one", shown=True),
-    _ranked("fpr95", "min", "FPR95", 2, "wrong answers as confident as 95 % of the right ones, percent"),
-    _ranked("accuracy_at_80", "max", "acc@80", 2, "accuracy of the 80 % of samples with the most confidence, percent"),
-    _ranked("accuracy_at_90", "max", "acc@90", 2, "the same for 90 %"),
-    _on_request("sharpness", "sharp", "sharpness", "rise of the entropy to the worst point nearby"),
-    _on_request("fisher_rao", "F-R", "product", "mean square of <prompt, gradient of the entropy>"),
-    _on_request("fisher_rao_root", "F-R root", "product", "the root of `fisher_rao`"),
+    _metric(
+        "aece",
+        "ECE over bins of equally many samples, percent",
+        goal="min",
+        heading="AECE",
+        decimals=2,
+        function="adaptive_calibration_error",
+    ),
+    _metric(
+        "mce",
+        "the largest gap of ECE's bins, percent",
+        goal="min",
+        heading="MCE",
+        decimals=2,
+        function="maximum_calibration_error",
+    ),
+    _metric(
+        "aurc",
+        "area under the risk-coverage curve",
+        goal="min",
+        heading="AURC",
+        decimals=4,
+        function="area_under_risk_coverage",
+    ),
+    _metric(
+        "nll",
+        "negative log-likelihood of the labels, nats",
+        goal="min",
+        heading="NLL",
+        decimals=4,
+        function="log_loss",
+        shown=True,
+    ),
+    _part_of_loss(
+        "nll_refinement", "NLL after the best confidence for each of ECE's bins, nats", heading="refine", shown=True
+    ),
+    _part_of_loss("nll_calibration", "the rest of the NLL, which calibration would save, nats", heading="NLL cal"),
+    _metric(
+        "brier",
+        "squared distance of the probabilities from the label",
+        goal="min",
+        heading="Brier",
+        decimals=4,
+        function="brier_score",
+    ),
+    _part_of_loss(
+        "brier_refinement",
+        "the Brier score less what a shift of each bin's confidences would save",
+        heading="Brier ref",
+    ),
+    _part_of_loss(
+        "brier_calibration", "squared gap of accuracy and mean confidence, over ECE's bins", heading="Brier cal"
+    ),
+    _ranking(
+        "auroc",
+        "how often a right answer has more confidence than a wrong one",
+        goal="max",
+        heading="AUROC",
+        decimals=4,
+        shown=True,
+    ),
+    _ranking(
+        "fpr95",
+        "wrong answers as confident as 95 % of the right ones, percent",
+        goal="min",
+        heading="FPR95",
+        decimals=2,
+    ),
+    _ranking(
+        "accuracy_at_80",
+        "accuracy of the 80 % of samples with the most confidence, percent",
+        goal="max",
+        heading="acc@80",
+        decimals=2,
+    ),
+    _ranking("accuracy_at_90", "the same for 90 %", goal="max", heading="acc@90", decimals=2),
+    _on_request("sharpness", "rise of the entropy to the worst point nearby", heading="sharp", column="sharpness"),
+    _on_request("fisher_rao", "mean square of <prompt, gradient of the entropy>", heading="F-R", column="product"),
+    _on_request("fisher_rao_root", "the root of `fisher_rao`", heading="F-R root", column="product"),
     *chain.from_iterable(_conformal(column) for column in CONFORMAL),
-    _cost("seconds", "seconds", "seconds of work that a trial took, over all workers"),
-    _cost("worker_seconds", "worker s", "seconds that workers spent on a trial"),
+    _cost("seconds", "seconds of work that a trial took, over all workers", heading="seconds"),
+    _cost("worker_seconds", "seconds that workers spent on a trial", heading="worker s"),
 )
 
 # ------------------------------------------------------------ the tables
@@ -702,22 +771,33 @@ def rows() -> list[Row]:
 
 def add(row: Row) -> None:
     """Add a plugin's row; raise InputError if its name is taken."""
-    kind, table = _table_of(row)
-    built_in = {"sampler": BUILT_IN_SAMPLERS, "method": PUBLISHED}
-    if row.name in built_in.get(kind, ()) or row.name in table:
-        raise InputError(f"registers {kind} {row.name!r}, which exists already; give it another name")
+    table = _table_of(row)
+    names = [*table]
+    if isinstance(row, MethodRow):
+        names += PUBLISHED
+    if isinstance(row, SamplerRow):
+        names += BUILT_IN_SAMPLERS
+    if row.name in names:
+        raise InputError(f"registers {kind_of(row)} {row.name!r}, which exists already; give it another name")
     table[row.name] = row
 
 
 def remove(row: Row) -> None:
     """Remove a plugin's row."""
-    _, table = _table_of(row)
-    table.pop(row.name, None)
+    _table_of(row).pop(row.name, None)
 
 
-def _table_of(row: Row) -> tuple[str, dict[str, Any]]:
+def kind_of(row: Row) -> Literal["method", "metric", "sampler"]:
     if isinstance(row, MethodRow):
-        return "method", METHODS
+        return "method"
     if isinstance(row, SamplerRow):
-        return "sampler", SAMPLERS
-    return "metric", METRICS
+        return "sampler"
+    return "metric"
+
+
+def _table_of(row: Row) -> dict[str, Any]:
+    if isinstance(row, MethodRow):
+        return METHODS
+    if isinstance(row, SamplerRow):
+        return SAMPLERS
+    return METRICS

@@ -4,9 +4,10 @@ The four sections (`FppConfig`, `AdaptConfig`, `ViewConfig`, `MeasureConfig`) ma
 setting is known by its dotted key, such as `fpp.gamma2`: on the command line, in search spaces and in records.
 
 Lengths in embedding space (noise variances, start, learning rates of prompts) are written in the units of OpenAI's
-ViT-B/16, where the released code's numbers live. A model with larger token embeddings declares an `embedding_scale`
-(`Clip.embedding_scale`) by which standard deviations and learning rates are multiplied, variances by its square; x1 is
-thus the released setting on every model. On the command line and in search spaces `x0.1` means a tenth of the default.
+ViT-B/16, for which the released code gives its numbers. A model with larger token embeddings declares an
+`embedding_scale` (`Clip.embedding_scale`). Standard deviations and learning rates are multiplied by the scale, and
+variances by its square; x1 is thus the released setting on every model. On the command line and in search spaces `x0.1`
+means a tenth of the default.
 """
 
 from __future__ import annotations

@@ -134,7 +134,12 @@ def similar_names(name: str, names: Iterable[str], aliases: Mapping[str, str]) -
     for candidate in names:
         if candidate not in same and wanted in (_letters(candidate), _letters(_last_part(candidate))):
             same.append(candidate)
-    return same or _nearest_names(name, names) or _completions(name, names)
+    if same:
+        return same
+    nearest = _nearest_names(name, names)
+    if nearest:
+        return nearest
+    return _completions(name, names)
 
 
 def _nearest_names(name: str, names: Iterable[str]) -> list[str]:

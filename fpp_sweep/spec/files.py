@@ -55,7 +55,9 @@ def write_json(path: Path, document: Any, mode: int = 0o666) -> None:
 
 def set_aside(path: Path) -> str:
     """Rename a damaged file, so that it is kept, and return its new name."""
-    return path.rename(path.with_name(f"{path.name}.damaged-{datetime.now():%Y%m%d-%H%M%S-%f}")).name
+    name = f"{path.name}.damaged-{datetime.now():%Y%m%d-%H%M%S-%f}"
+    path.rename(path.with_name(name))
+    return name
 
 
 # ------------------------------------------------------------ reading

@@ -17,7 +17,7 @@ from typing import Any
 
 from fpp_sweep.spec.patched_functions import KnownFunctions
 
-Setting = tuple[Callable[[], Any], Callable[[Any], object]]  # read, write
+ReadAndWrite = tuple[Callable[[], Any], Callable[[Any], object]]  # two functions that read and write a setting
 
 # importing a library may change these, too
 CHANGED_BY_IMPORTS = ("the environment", "the filters of warnings")
@@ -25,9 +25,9 @@ _entered_modes: list[Any] = []  # torch's inference modes: one ends when its obj
 SMALLEST_FLOAT64 = 5e-324  # a denormal number: zero where torch flushes such numbers
 
 
-def settings() -> dict[str, Setting]:
+def process_settings() -> dict[str, ReadAndWrite]:
     """Return the settings by name; those of NumPy and torch only if this process has loaded the library."""
-    by_name: dict[str, Setting] = {
+    by_name: dict[str, ReadAndWrite] = {
         "Python's random state": (random.getstate, random.setstate),
         "the working folder": (os.getcwd, os.chdir),
         "the environment": (os.environ.copy, _write_environment),
@@ -52,7 +52,7 @@ def _write_warnings(filters: list[Any]) -> None:
     warnings._filters_mutated()  # type: ignore[attr-defined]  # as `warnings.catch_warnings` does
 
 
-def _numpy_settings(numpy: Any) -> dict[str, Setting]:
+def _numpy_settings(numpy: Any) -> dict[str, ReadAndWrite]:
     def read_random() -> tuple[Any, bytes]:
         generator = numpy.random.get_bit_generator()
         return generator, pickle.dumps(generator.state)
@@ -68,7 +68,7 @@ def _numpy_settings(numpy: Any) -> dict[str, Setting]:
     }
 
 
-def _pillow_settings(image: Any, image_file: Any) -> dict[str, Setting]:
+def _pillow_settings(image: Any, image_file: Any) -> dict[str, ReadAndWrite]:
     """Return the settings that decide which damaged images Pillow reads: features of them would be cached."""
 
     def read() -> tuple[Any, Any]:
@@ -80,7 +80,7 @@ def _pillow_settings(image: Any, image_file: Any) -> dict[str, Setting]:
     return {"Pillow's limits (LOAD_TRUNCATED_IMAGES, MAX_IMAGE_PIXELS)": (read, write)}
 
 
-def _torch_settings(torch: Any) -> dict[str, Setting]:
+def _torch_settings(torch: Any) -> dict[str, ReadAndWrite]:
     def read_random() -> tuple[bytes, ...]:
         states = [torch.get_rng_state()]
         if torch.cuda.is_initialized():
@@ -109,7 +109,7 @@ def _torch_settings(torch: Any) -> dict[str, Setting]:
     }
 
 
-def _autograd_settings(torch: Any) -> dict[str, Setting]:
+def _autograd_settings(torch: Any) -> dict[str, ReadAndWrite]:
     """Return the settings of gradients that a plugin may have entered and not left."""
     autograd = torch._C._autograd
 
@@ -148,7 +148,7 @@ def _autograd_settings(torch: Any) -> dict[str, Setting]:
     }
 
 
-def _attention_settings(torch: Any) -> dict[str, Setting]:
+def _attention_settings(torch: Any) -> dict[str, ReadAndWrite]:
     """Return torch's switches of the kernels that compute attention."""
     cuda, layers = torch.backends.cuda, torch.backends.mha
     switches = {
@@ -171,7 +171,7 @@ def _attention_settings(torch: Any) -> dict[str, Setting]:
     return {"torch's attention kernels (enable_*_sdp)": (read, write)}
 
 
-def _library_settings(torch: Any) -> dict[str, Setting]:
+def _library_settings(torch: Any) -> dict[str, ReadAndWrite]:
     """Return torch's switches of the libraries that it calls."""
     mkldnn, cuda, products = torch.backends.mkldnn, torch.backends.cuda, torch.backends.cuda.matmul
 
@@ -189,16 +189,18 @@ def _library_settings(torch: Any) -> dict[str, Setting]:
         )
 
     def write_sums(state: tuple[Any, Any, Any]) -> None:
-        products.allow_fp16_reduced_precision_reduction = state[0]
-        products.allow_bf16_reduced_precision_reduction = state[1]
-        products.allow_fp16_accumulation = state[2]
+        in_fp16, in_bf16, accumulation = state
+        products.allow_fp16_reduced_precision_reduction = in_fp16
+        products.allow_bf16_reduced_precision_reduction = in_bf16
+        products.allow_fp16_accumulation = accumulation
 
     def read_libraries() -> tuple[Any, Any]:
         return cuda.preferred_linalg_library(), cuda.preferred_blas_library()
 
     def write_libraries(state: tuple[Any, Any]) -> None:
-        cuda.preferred_linalg_library(state[0])
-        cuda.preferred_blas_library(state[1])
+        linalg, blas = state
+        cuda.preferred_linalg_library(linalg)
+        cuda.preferred_blas_library(blas)
 
     return {
         "oneDNN's settings": (read_onednn, write_onednn),
@@ -207,7 +209,7 @@ def _library_settings(torch: Any) -> dict[str, Setting]:
     }
 
 
-def _algorithm_settings(torch: Any) -> dict[str, Setting]:
+def _algorithm_settings(torch: Any) -> dict[str, ReadAndWrite]:
     """Return torch's settings that choose between algorithms of different last bits."""
     backends = torch.backends
     products = (backends, backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.matmul, backends.mkldnn.conv)
@@ -231,9 +233,10 @@ def _algorithm_settings(torch: Any) -> dict[str, Setting]:
         return tuple(product.fp32_precision for product in products)
 
     def write_products(state: tuple[str, ...]) -> None:
-        # torch keeps an older copy of this setting, and its functions that read the copy fail where the two differ
-        torch.set_float32_matmul_precision("high" if state[1] == "tf32" else "highest")
-        backends.cudnn.allow_tf32 = state[2] == "tf32"
+        # torch keeps older copies of these settings, and its functions that read a copy fail where the two differ
+        _, in_matmul, in_convolution, *_ = state
+        torch.set_float32_matmul_precision("high" if in_matmul == "tf32" else "highest")
+        backends.cudnn.allow_tf32 = in_convolution == "tf32"
         for product, precision in zip(products, state, strict=True):
             product.fp32_precision = precision
 
@@ -247,13 +250,14 @@ def _algorithm_settings(torch: Any) -> dict[str, Setting]:
 class ProcessState:
     """The settings of this process and the functions of its modules, as they were when this object was made."""
 
-    def __init__(self, kept: tuple[str, ...] = ()) -> None:
-        """Read the state without the settings in `kept`, which `restore` leaves as they are then."""
+    def __init__(self, ignored: tuple[str, ...] = ()) -> None:
+        """Read the state without the ignored settings, which `restore` does not restore."""
         self._functions = KnownFunctions()
         self._settings = {}
-        for name, (read, write) in settings().items():
-            if name not in kept:
-                self._settings[name] = (read, write, read())
+        for name, (read, write) in process_settings().items():
+            if name not in ignored:
+                value = read()
+                self._settings[name] = (read, write, value)
 
     def restore(self, on_change: Callable[[str], None]) -> None:
         """Restore the state; call `on_change` with the name of each setting and function that had changed."""
@@ -265,9 +269,9 @@ class ProcessState:
 
 
 @contextmanager
-def restored(on_change: Callable[[str], None], kept: tuple[str, ...] = ()) -> Iterator[None]:
+def restored(on_change: Callable[[str], None], ignored: tuple[str, ...] = ()) -> Iterator[None]:
     """Restore the state of the process at the end of the block: see ProcessState."""
-    state = ProcessState(kept)
+    state = ProcessState(ignored)
     try:
         yield
     finally:

@@ -17,28 +17,25 @@ LIMIT_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memo
 
 
 class MemoryLimit(NamedTuple):
-    """Bytes that one limit leaves to this process."""
+    """Bytes that a limit, or several of them together, leave to this process."""
 
     free: int  # bytes that the process may still take
     total: int  # bytes that the process may ever have
 
 
-def memory() -> tuple[int, int]:
-    """Return the bytes that this process may still take, and those that it may ever have.
-
-    These are the machine's, unless a limit of the process or of its container is nearer.
-    """
+def memory() -> MemoryLimit:
+    """Return what the limits of the machine, of this process and of its container leave to the process."""
     machine = psutil.virtual_memory()
     limits = [MemoryLimit(machine.available, machine.total)]
     limits += _process_limits(psutil.Process().memory_info())
     limits += _container_limits()
     free = min(limit.free for limit in limits)
     total = min(limit.total for limit in limits)
-    return max(0, free), total
+    return MemoryLimit(max(0, free), total)
 
 
 def _process_limits(used: Any) -> Iterator[MemoryLimit]:
-    """Yield the limits that `ulimit -v` and `ulimit -d` set, given what psutil says that the process uses."""
+    """Yield the limits that `ulimit -v` and `ulimit -d` set; `used` is the use of memory as psutil reports it."""
     for kind, field in ((resource.RLIMIT_AS, "vms"), (resource.RLIMIT_DATA, "data")):
         limit, _ = resource.getrlimit(kind)
         if limit != resource.RLIM_INFINITY and hasattr(used, field):

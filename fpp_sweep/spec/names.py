@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from fpp_sweep.spec.errors import InputError
 
 BASELINE_PREFIX = "baseline-"
-FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+MAX_NAME = 100  # characters; a file's name may have 255 bytes, and those of records have further words
+FILE_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME - 1}}}")  # of a sweep's folder, or of a record
 
 
 def label_of(name: str) -> str:
@@ -36,6 +37,6 @@ def listed_names(texts: Iterable[str]) -> list[str]:
 
 def require_folder_name(name: str) -> None:
     """Raise InputError unless the value of --name can name a folder."""
-    if not FOLDER_NAME.fullmatch(name):
-        wanted = "begin with a letter or digit, and use letters, digits, dots, dashes and underscores only, at most 100"
-        raise InputError(f"--name {name!r}: names a folder; {wanted}")
+    if not FILE_NAME.fullmatch(name):
+        wanted = "begin with a letter or digit, and use letters, digits, dots, dashes and underscores only"
+        raise InputError(f"--name {name!r}: names a folder; {wanted}, at most {MAX_NAME}")

@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
-from fpp_sweep.spec import plugins
-from fpp_sweep.spec.catalogue import MetricRow, Row, SamplerRow
+from fpp_sweep.spec import catalogue, plugins
+from fpp_sweep.spec.catalogue import Row
 from fpp_sweep.spec.global_state import CHANGED_BY_IMPORTS, ProcessState
 from fpp_sweep.spec.messages import note
 
@@ -48,7 +48,9 @@ class PluginGuard:
             for setting in changed:
                 if setting in CHANGED_BY_IMPORTS and len(sys.modules) > modules_before:
                     continue  # a library that the block has loaded may have changed it
-                self._note_once(f"plugin {plugin}: {_kind_of(row)} {row.name} changes {setting}, which is restored")
+                self._note_once(
+                    f"plugin {plugin}: {catalogue.kind_of(row)} {row.name} changes {setting}, which is restored"
+                )
 
     def _note_once(self, text: str) -> None:
         if text not in self._noted:
@@ -56,19 +58,11 @@ class PluginGuard:
             self._on_note(text)
 
 
-def _kind_of(row: Row) -> str:
-    match row:
-        case MetricRow():
-            return "metric"
-        case SamplerRow():
-            return "sampler"
-    return "method"
+def call_in_time(function: Callable[[], Result], seconds: float, subject: str) -> Result:
+    """Return what a function returns; raise ContractError if it has not ended in time.
 
-
-def call_in_time(function: Callable[[], Result], seconds: float, what: str) -> Result:
-    """Return what a function returns; raise ContractError, with the plugin's line, if it has not ended in time.
-
-    The function runs in a thread. One that never ends goes on until the process ends, which the error leads to.
+    The error names the subject, such as `metric mine`, and the line that the plugin executes. The function runs in a
+    thread. A thread that never ends goes on until the process ends, which the error leads to.
     """
     outcome: Future[Result] = Future()
 
@@ -86,6 +80,5 @@ def call_in_time(function: Callable[[], Result], seconds: float, what: str) -> R
         if outcome.done():  # the function itself has raised this error
             raise
         _given_up.add(thread)
-        line = plugins.line_in_thread(thread)
-        where = f"{what} ({line})" if line else what
+        where = plugins.at_line(subject, plugins.line_in_thread(thread))
         raise plugins.ContractError(f"{where}: {plugins.too_slow(seconds)}") from None

@@ -25,8 +25,7 @@ def check_name(name: Any) -> None:
 
 def check_views(views: Any) -> None:
     """Raise InputError unless a method can use this number of views; None stands for all."""
-    is_number = isinstance(views, int) and not isinstance(views, bool)
-    if views is not None and not (is_number and views >= 1):
+    if views is not None and not (_is_whole_number(views) and views >= 1):
         raise InputError(f"views must be a whole number >= 1, or None for all ({views!r})")
 
 
@@ -51,13 +50,16 @@ def check_metric(goal: Any, heading: Any, decimals: Any, columns: Any) -> None:
         raise InputError(f"goal must be one of {', '.join(get_args(Goal))} ({goal!r})")
     if heading is not None and not (isinstance(heading, str) and heading.strip() and heading.isprintable()):
         raise InputError(f"heading must be text in one line ({heading!r})")
-    is_number = isinstance(decimals, int) and not isinstance(decimals, bool)
-    if not is_number or not 0 <= decimals <= MAX_DECIMALS:
+    if not _is_whole_number(decimals) or not 0 <= decimals <= MAX_DECIMALS:
         raise InputError(f"decimals must be a whole number from 0 to {MAX_DECIMALS} ({decimals!r})")
     _require_list("columns", columns)
     for column in columns:
         if column not in catalogue.COLUMNS:
             raise unknown("column", column, catalogue.COLUMNS)
+
+
+def _is_whole_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _require_list(key: str, words: Any) -> None:

@@ -137,13 +137,19 @@ def too_slow(seconds: float) -> str:
     return f"has not ended after {seconds:g} s; make it faster, or set work.task_timeout"
 
 
+def at_line(subject: str, line: str) -> str:
+    """Return a message's subject with a plugin's line: `metric mine (mine.py:12)`. The line may be empty."""
+    if not line:
+        return subject
+    return f"{subject} ({line})"
+
+
 def metric_error(name: str, error: BaseException) -> InputError:
     """Describe an exception in a plugin's metric: `metric mine (mine.py:12): division by zero`."""
     message = message_in_one_line(error)
     if isinstance(error, KeyError | SystemExit):  # their message is the key or the status only
         message = type_and_message(error)
-    line = line_of(error)
-    where = f"metric {name} ({line})" if line else f"metric {name}"
+    where = at_line(f"metric {name}", line_of(error))
     if "read-only" in message:  # NumPy's, and that of a mapping
         return ContractError(f"{where}: changes the predictions that it is given; it must work on copies")
     return InputError(f"{where}: {message}")
@@ -189,7 +195,7 @@ def _import_libraries(text: str, on_change: Callable[[str], None]) -> None:
         # settings can be read only from a library that is loaded
         if any(name.partition(".")[0] == root for name in names):
             importlib.import_module(library)
-    with restored(on_change, kept=CHANGED_BY_IMPORTS):
+    with restored(on_change, ignored=CHANGED_BY_IMPORTS):
         for name in names:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)

@@ -99,12 +99,13 @@ def terminable() -> Iterator[None]:
         yield
         return
     pool_log = logging.getLogger("sqlalchemy.pool")
-    previous = signal.signal(signal.SIGTERM, interrupt), sys.unraisablehook, pool_log.level
+    hook_before, level_before = sys.unraisablehook, pool_log.level
+    handler_before = signal.signal(signal.SIGTERM, interrupt)
     sys.unraisablehook = interrupt_again
     pool_log.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        handler, sys.unraisablehook, level = previous
-        signal.signal(signal.SIGTERM, handler)
-        pool_log.setLevel(level)
+        sys.unraisablehook = hook_before
+        signal.signal(signal.SIGTERM, handler_before)
+        pool_log.setLevel(level_before)

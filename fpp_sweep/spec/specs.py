@@ -55,7 +55,7 @@ class WorkerSpec:
     loaders: int | None = None  # processes that read images and draw views; none: by device
     device: str = "auto"
     threads: int = 1  # number of torch's threads
-    share: float = 1.0  # share of the device's memory
+    device_share: float = 1.0  # share of the device's memory
     machine_share: float = 1.0  # share of the machine's cores and memory beside a GPU
     precisions: tuple[StagePrecision, ...] = ()  # trials will need them; a worker that lacks one does not start
     compile: bool = False
@@ -75,7 +75,7 @@ class ModelInfo:
     node: str
     pid: int
     seconds: float  # to load it
-    kind: str = ""  # kind of device, as tables of costs name it
+    device_kind: str = ""  # name of the device in tables of costs, such as that of a GPU
     notes: tuple[str, ...] = ()  # sentences about work that the device is not used for
     made_with: str = ""  # code, libraries and hardware, which move last bits as well; one sweep may see several
 

@@ -13,7 +13,8 @@ from fpp_sweep.spec.errors import InputError
 
 BATCH = 64  # samples whose views are in memory at a time; shards are cut between batches, so no cut changes a bit
 SHARD = 1024  # samples of a shard by default: minutes on a CPU, seconds on a GPU
-SLOTS_SELECTED = 3  # slots of DynaPrompt's buffer for each sample, about; each goes forward, back and forward again
+PASSES_OF_TPT = 3  # a text passes the text tower forward, back and forward again in TPT with one step
+SLOTS_SELECTED = 3  # slots of DynaPrompt's buffer that are tuned for each sample, about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +159,9 @@ def cost(task: Task, classes: int) -> float:
 def effort(config: TrialConfig) -> float:
     """Return about how much work adapting to a sample is, in steps of TPT.
 
-    With a buffer, all its slots go through the text tower, and some are selected and go forward and back again.
+    With a buffer, all slots pass the text tower once; the selected slots then pass it as often as the prompt of TPT.
     """
     if "adapt.slots" in catalogue.method(config.method).reads:
-        return (config.adapt.slots + 3 * SLOTS_SELECTED) / 3
+        passes = config.adapt.slots + PASSES_OF_TPT * SLOTS_SELECTED
+        return passes / PASSES_OF_TPT
     return max(1, config.adapt.steps)

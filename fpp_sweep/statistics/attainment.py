@@ -47,21 +47,24 @@ def attainment(
             return None
     if len(metrics) != 2 or not compared:
         return None
-    first_sign, second_sign = (catalogue.sign(goal_of(metric)) for metric in metrics)
-    first, second = resampled_points(samples, compared, metrics, seeds)
+    first_sign = catalogue.sign(goal_of(metrics[0]))
+    second_sign = catalogue.sign(goal_of(metrics[1]))
+    first, second = resampled_points(samples, compared, metrics, seeds)  # (trials, resamples) each; more is better
     if positions is None:
         positions = first_sign * _default_positions(first, second)
-    reached = []
+    best_second = []  # for each position the best second value of the trials that reach it, by resample
     for position in first_sign * positions:
-        reached.append(np.where(first >= position, second, -np.inf).max(axis=0))
-    levels = np.quantile(np.stack(reached), 1 - np.array(SHARES), axis=1, method="lower")
-    best, median, worst = second_sign * levels
+        best_second.append(np.where(first >= position, second, -np.inf).max(axis=0))
+    # a share p of the resamples reaches the quantile of 1 - p; `lower` needs no mean of a finite and an infinite value
+    reached = np.quantile(np.stack(best_second), 1 - np.array(SHARES), axis=1, method="lower")
+    best, median, worst = second_sign * reached
     return Attainment(positions, best, median, worst)
 
 
 def _default_positions(first: Numbers, second: Numbers) -> Numbers:
     """Return positions between the two ends of the front that 10 % of the resamples exceed on either side."""
-    at_best_second = first[second.argmax(axis=0), np.arange(first.shape[1])]
-    start = np.quantile(at_best_second, SHARES[0])
+    best_in_second = second.argmax(axis=0)  # the trial, by resample
+    first_at_that_end = first[best_in_second, np.arange(first.shape[1])]
+    start = np.quantile(first_at_that_end, SHARES[0])
     stop = np.quantile(first.max(axis=0), 1 - SHARES[0])
     return np.linspace(start, stop, N_POSITIONS)

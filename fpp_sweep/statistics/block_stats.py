@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,35 +30,42 @@ MIN_BLOCKS = 64  # blocks of a dataset that has at least as many images; from fe
 CELLS = 10  # cells in each bin of ECE; smooth ECE is computed from the residuals of cells
 KERNEL_POINTS = 40  # confidences at which the smoothed residual is evaluated
 KERNEL_WIDTH = 0.1  # standard deviation of smooth ECE's Gaussian kernel, in units of confidence
-SMALLEST = float(np.finfo(np.float32).tiny)  # under the logarithm of a probability of 0, as in the NLL
-# limits of a file. `block_size` leaves at most 127 blocks for a dataset and seed; a written block takes about 100 bytes
-# in a file, and in memory at most 8 for its digest, 42 * 8 for counts, 8 * 8 for sums and 200 * 12 for residuals
-FREE_BLOCKS = 2**14  # a file of any size may have as many
-LEAST_BYTES_OF_BLOCK = 16
+MIN_PROBABILITY = float(np.finfo(np.float32).tiny)  # stands for 0 in a logarithm, as in the NLL
+# Limits of a file that is read: a small damaged or malicious file must not take much memory.
+FREE_BLOCKS = 2**14  # blocks that a file of any size may have
+MIN_BYTES_OF_BLOCK = 16  # in a file, for each further block; a block that `to_bytes` writes takes about 100
+# in memory; a block takes at most 8 for its digest, 42 * 8 for counts, 8 * 8 for sums and 200 * 12 for residuals
 MAX_BYTES_OF_BLOCK = 4096
-MAX_BLOCKS_OF_PART = 1024
-MAX_BLOCK_SIZE = 2**30
+MAX_BLOCKS_OF_PART = 1024  # of one dataset and seed; `block_size` leaves at most 127
+MAX_BLOCK_SIZE = 2**30  # images
 MAX_INDEX_BYTES = 2**20
 MAX_SUM = 1e15
 _LOSS_STEP = 2.0**-30  # losses are rounded to multiples, so that 2^16 and more of them add exactly
-# Chance makes an absolute value larger: _EXCESS is the mean of |x| minus m for each m of _NORMAL_MEANS, where x is
-# normal with mean m and variance 1. Beyond m = 6 the excess is taken as zero.
+
+
+def _excess_of_absolute(mean: float) -> float:
+    """Return how much the mean of |x| exceeds `mean`, where x is normal with this mean and variance 1."""
+    return math.sqrt(2 / math.pi) * math.exp(-mean * mean / 2) - mean * math.erfc(mean / math.sqrt(2))
+
+
+# a table for interpolation; beyond a mean of 6 the excess is taken as zero
 _NORMAL_MEANS = np.linspace(0, 6, 3073)
-_EXCESS = np.array(
-    [math.sqrt(2 / math.pi) * math.exp(-m * m / 2) - m * math.erfc(m / math.sqrt(2)) for m in _NORMAL_MEANS]
-)
+_EXCESS = np.array([_excess_of_absolute(mean) for mean in _NORMAL_MEANS])
 
 Numbers = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
 def block_size(samples: int) -> int:
-    """Return the images per block: a power of two that leaves at least MIN_BLOCKS blocks where possible.
+    """Return the images per block: the largest power of two that leaves at least MIN_BLOCKS blocks, or 1.
 
     >>> [block_size(samples) for samples in (50, 200, 1000, 5000, 50000)]
     [1, 2, 8, 64, 512]
     """
-    return 1 << max(0, (samples // MIN_BLOCKS).bit_length() - 1)
+    size = 1
+    while samples >= 2 * size * MIN_BLOCKS:
+        size *= 2
+    return size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -184,7 +191,7 @@ def _rounded_loss(loss: Numbers) -> Numbers:
 def _loss_of_top(confidence: NDArray[np.float32], correct: NDArray[np.bool_]) -> Numbers:
     """Return -ln(confidence) of right answers and -ln(1 - confidence) of wrong ones, with the floor of the NLL."""
     exact = confidence.astype(np.float64)
-    losses = -np.log(np.maximum(np.where(correct, exact, 1 - exact), SMALLEST))
+    losses = -np.log(np.maximum(np.where(correct, exact, 1 - exact), MIN_PROBABILITY))
     return np.where(confidence > 0, losses, 0.0)  # a confidence of exactly 0 has no bin, and nothing to calibrate
 
 
@@ -268,8 +275,8 @@ def _bin_residuals(stats: BlockStats) -> Numbers:
     return residuals.reshape(len(stats), BINS)
 
 
-def _bin_residuals_and_counts(stats: BlockStats) -> Numbers:
-    """(blocks, 3 * BINS): residuals, counts and hits, side by side."""
+def _residuals_counts_and_hits(stats: BlockStats) -> Numbers:
+    """(blocks, 3 * BINS): residuals, counts and hits of bins, side by side."""
     return np.concatenate([_bin_residuals(stats), stats.counts, stats.hits], axis=1, dtype=np.float64)
 
 
@@ -298,7 +305,7 @@ def _sum_of_debiased_absolute(totals: Numbers) -> Numbers:
     return np.asarray(np.maximum(0.0, (magnitudes - excess).sum(axis=-1)))
 
 
-def _bin_counts_hits_and_losses(stats: BlockStats) -> Numbers:
+def _losses_counts_and_hits(stats: BlockStats) -> Numbers:
     """(blocks, 2 + 2 * BINS): NLL, NLL of the top class, counts and hits of bins, side by side."""
     losses = np.stack([stats.nll, stats.top_nll], axis=1)
     return np.concatenate([losses, stats.counts, stats.hits], axis=1, dtype=np.float64)
@@ -309,31 +316,33 @@ def _nll_calibration(totals: Numbers) -> Numbers:
 
     The other classes keep their ratios, and share the probability that the top class leaves.
     """
-    counts, hits = np.split(totals[..., 2:], 2, axis=-1)
+    _, top_nll, counts, hits = np.split(totals, [1, 2, 2 + BINS], axis=-1)
     rates = hits / np.maximum(counts, 1)
     entropies = special.entr(rates) + special.entr(1 - rates)
-    return np.asarray(totals[..., 1] - (counts * entropies).sum(axis=-1))
+    return np.asarray(top_nll[..., 0] - (counts * entropies).sum(axis=-1))
 
 
 def _nll_refinement(totals: Numbers) -> Numbers:
     """Sum over images: the NLL that is left once each bin's accuracy has replaced its confidences."""
-    return np.asarray(totals[..., 0] - _nll_calibration(totals))
+    nll = totals[..., 0]
+    return np.asarray(nll - _nll_calibration(totals))
 
 
-def _residuals_counts_and_brier(stats: BlockStats) -> Numbers:
+def _brier_residuals_and_counts(stats: BlockStats) -> Numbers:
     """(blocks, 1 + 2 * BINS): Brier score, residuals and counts of bins, side by side."""
     return np.concatenate([stats.brier[:, None], _bin_residuals(stats), stats.counts], axis=1, dtype=np.float64)
 
 
 def _brier_calibration(totals: Numbers) -> Numbers:
     """Sum over images: the top class's squared error that is saved if each bin's confidences shift to its accuracy."""
-    residuals, counts = np.split(totals[..., 1:], 2, axis=-1)
+    _, residuals, counts = np.split(totals, [1, 1 + BINS], axis=-1)
     return np.asarray((residuals**2 / np.maximum(counts, 1)).sum(axis=-1))
 
 
 def _brier_refinement(totals: Numbers) -> Numbers:
     """Sum over images: the Brier score without its calibration part."""
-    return np.asarray(totals[..., 0] - _brier_calibration(totals))
+    brier = totals[..., 0]
+    return np.asarray(brier - _brier_calibration(totals))
 
 
 def _nll_calibration_of_blocks(stats: BlockStats) -> Numbers:
@@ -375,22 +384,22 @@ class BlockwiseMetric:
     value: Callable[[Numbers], Numbers]  # sums over all blocks (..., columns) -> (...)
     scale: float = 100.0  # percent
     largest: float = 100.0  # largest value of the metric, in its own unit; the smallest is 0
-    biased: bool = False  # upwards by few images, as sums of absolute values are
-    corrected: bool = False  # for most of that bias
-    linearised: bool = False  # the sums hold contributions that depend on all images of the dataset
+    biased: bool = False  # True: a small number of images biases it upwards, as it does each sum of absolute values
+    corrected: bool = False  # True: `value` has removed most of that bias
+    linearised: bool = False  # True: the sums hold contributions that depend on all images of the dataset
 
 
 BLOCKWISE_METRICS: Mapping[str, BlockwiseMetric] = {
     "accuracy": BlockwiseMetric(_column("correct"), _only_column),
     "ece": BlockwiseMetric(_bin_residuals, _sum_of_absolute, biased=True),
-    "debiased_ece": BlockwiseMetric(_bin_residuals_and_counts, _sum_of_debiased_absolute, biased=True, corrected=True),
+    "debiased_ece": BlockwiseMetric(_residuals_counts_and_hits, _sum_of_debiased_absolute, biased=True, corrected=True),
     "smooth_ece": BlockwiseMetric(_smoothed_residuals, _sum_of_absolute, biased=True),
     "nll": BlockwiseMetric(_column("nll"), _only_column, scale=1.0, largest=math.inf),
     "brier": BlockwiseMetric(_column("brier"), _only_column, scale=1.0, largest=2.0),
-    "nll_calibration": BlockwiseMetric(_bin_counts_hits_and_losses, _nll_calibration, scale=1.0, largest=math.inf),
-    "nll_refinement": BlockwiseMetric(_bin_counts_hits_and_losses, _nll_refinement, scale=1.0, largest=math.inf),
-    "brier_calibration": BlockwiseMetric(_residuals_counts_and_brier, _brier_calibration, scale=1.0, largest=1.0),
-    "brier_refinement": BlockwiseMetric(_residuals_counts_and_brier, _brier_refinement, scale=1.0, largest=2.0),
+    "nll_calibration": BlockwiseMetric(_losses_counts_and_hits, _nll_calibration, scale=1.0, largest=math.inf),
+    "nll_refinement": BlockwiseMetric(_losses_counts_and_hits, _nll_refinement, scale=1.0, largest=math.inf),
+    "brier_calibration": BlockwiseMetric(_brier_residuals_and_counts, _brier_calibration, scale=1.0, largest=1.0),
+    "brier_refinement": BlockwiseMetric(_brier_residuals_and_counts, _brier_refinement, scale=1.0, largest=2.0),
     "aurc": BlockwiseMetric(_column("aurc"), _only_column, scale=1.0, largest=1.0, linearised=True),
     "auroc": BlockwiseMetric(_column("auroc"), _only_column, scale=1.0, largest=1.0, linearised=True),
     "fpr95": BlockwiseMetric(_column("fpr95"), _only_column, linearised=True),
@@ -453,15 +462,18 @@ def block_contributions(metric: str, stats: BlockStats) -> Numbers:
     row = BLOCKWISE_METRICS[metric]
     if metric in _CONTRIBUTIONS_TO_PARTS:
         sums = _CONTRIBUTIONS_TO_PARTS[metric](stats)
-    elif not row.biased:
-        sums = row.columns(stats)[:, 0]
+    elif metric == "smooth_ece":
+        sums = _with_signs_of_totals(_smoothed_residuals(stats))
+    elif metric in ("ece", "debiased_ece"):
+        sums = _with_signs_of_totals(_bin_residuals(stats))
     else:
-        if metric == "smooth_ece":
-            residuals = _smoothed_residuals(stats)
-        else:
-            residuals = _bin_residuals(stats)
-        sums = residuals @ np.sign(residuals.sum(axis=0))
+        sums = row.columns(stats)[:, 0]
     return np.asarray(row.scale * sums / stats.total)
+
+
+def _with_signs_of_totals(residuals: Numbers) -> Numbers:
+    """Return (blocks,): the residuals of each block, each with the sign of its total over all blocks."""
+    return np.asarray(residuals @ np.sign(residuals.sum(axis=0)))
 
 
 # --- files -----------------------------------------------------------------------------------------
@@ -497,7 +509,7 @@ def to_bytes(table: StatsBySeed) -> bytes:
 def from_bytes(data: bytes) -> dict[DatasetSeed, BlockStats]:
     """Read what `to_bytes` wrote; ValueError for anything else, and for more blocks than a file of this size holds."""
     try:
-        max_blocks = FREE_BLOCKS + len(data) // LEAST_BYTES_OF_BLOCK
+        max_blocks = FREE_BLOCKS + len(data) // MIN_BYTES_OF_BLOCK
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             decoded = sum(member.file_size for member in file.zip.infolist())
             if decoded > MAX_INDEX_BYTES + max_blocks * MAX_BYTES_OF_BLOCK:
@@ -516,10 +528,10 @@ def _from_arrays(arrays: dict[str, NDArray[Any]], max_blocks: int) -> dict[Datas
     if blocks > max_blocks:
         raise InputError(f"{blocks} blocks are too many for the size of the file")
     _check_types(arrays, blocks)
-    index = _checked_index(arrays["index"], blocks)
+    parts = _checked_index(arrays["index"], blocks)
     counts = arrays["counts"].astype(np.int64)
-    sizes = np.repeat([size for _, _, size, _ in index], [length for _, _, _, length in index])
-    _check_numbers(arrays, counts, sizes)
+    size_of_block = np.repeat([part.size for part in parts], [part.blocks for part in parts])
+    _check_numbers(arrays, counts, size_of_block)
     residuals = np.zeros((blocks, BINS * CELLS))
     residuals.flat[arrays["cells"]] = arrays["values"]
     sums = dict(zip(_SUMS, arrays["sums"], strict=True))
@@ -535,10 +547,10 @@ def _from_arrays(arrays: dict[str, NDArray[Any]], max_blocks: int) -> dict[Datas
     )
     table = {}
     start = 0
-    for dataset, seed, size, length in index:
-        part = joined.take(slice(start, start + length))
-        table[dataset, seed] = replace(part, size=size)
-        start += length
+    for part in parts:
+        stats = joined.take(slice(start, start + part.blocks))
+        table[part.dataset, part.seed] = replace(stats, size=part.size)
+        start += part.blocks
     return table
 
 
@@ -559,31 +571,46 @@ def _check_types(arrays: Mapping[str, NDArray[Any]], blocks: int) -> None:
             raise InputError(f"{name} are {array.dtype} of shape {array.shape}, must have shape {shape}")
 
 
-def _checked_index(array: NDArray[Any], blocks: int) -> list[tuple[str, int, int, int]]:
-    """Return dataset, seed, block size and number of blocks of each part; raise InputError if they are not such."""
+class _Part(NamedTuple):
+    """The entry of a file's index: the blocks of one dataset and seed, which follow those of the entry before."""
+
+    dataset: str
+    seed: int
+    size: int  # images of a block
+    blocks: int
+
+
+def _checked_index(array: NDArray[Any], blocks: int) -> list[_Part]:
+    """Return the parts of a file; raise InputError unless they are as `to_bytes` writes them."""
     if array.nbytes > MAX_INDEX_BYTES:
         raise InputError(f"an index of {array.nbytes / 2**20:.0f} MiB is too long")
-    index = []
-    keys = set()
-    for dataset, seed, size, length in json.loads(array.tobytes()):
-        if not isinstance(dataset, str) or not all(type(number) is int for number in (seed, size, length)):
-            raise InputError(f"a part must have a name and three whole numbers ({[dataset, seed, size, length]})")
-        dataset.encode()  # raises an error for a name that is no text
-        is_power_of_two = size > 0 and size & (size - 1) == 0
-        if seed < 0 or not is_power_of_two or size > MAX_BLOCK_SIZE or not 0 < length <= MAX_BLOCKS_OF_PART:
-            raise InputError(f"{dataset}, seed {seed}, cannot have {length} blocks of {size} images")
-        keys.add((dataset, seed))
-        index.append((dataset, seed, size, length))
-    if not index or len(keys) < len(index) or sum(length for _, _, _, length in index) != blocks:
+    parts = []
+    for entry in json.loads(array.tobytes()):
+        part = _Part(*entry)
+        _check_part(part)
+        parts.append(part)
+    distinct = {(part.dataset, part.seed) for part in parts}
+    if not parts or len(distinct) < len(parts) or sum(part.blocks for part in parts) != blocks:
         raise InputError(f"the index does not have each of {blocks} blocks once")
-    return index
+    return parts
 
 
-def _check_numbers(arrays: Mapping[str, NDArray[Any]], counts: Integers, sizes: Integers) -> None:
-    """Raise InputError unless the numbers of a file can come from images; `sizes` has the block size of each block."""
+def _check_part(part: _Part) -> None:
+    numbers = (part.seed, part.size, part.blocks)
+    if not isinstance(part.dataset, str) or not all(type(number) is int for number in numbers):
+        raise InputError(f"a part must have a name and three whole numbers ({list(part)})")
+    part.dataset.encode()  # raises UnicodeEncodeError for half of a surrogate pair, which UTF-8 lacks
+    is_power_of_two = part.size > 0 and part.size & (part.size - 1) == 0
+    has_valid_size = is_power_of_two and part.size <= MAX_BLOCK_SIZE
+    if part.seed < 0 or not has_valid_size or not 0 < part.blocks <= MAX_BLOCKS_OF_PART:
+        raise InputError(f"{part.dataset}, seed {part.seed}, cannot have {part.blocks} blocks of {part.size} images")
+
+
+def _check_numbers(arrays: Mapping[str, NDArray[Any]], counts: Integers, size_of_block: Integers) -> None:
+    """Raise InputError unless the numbers of a file can come from images."""
     images, correct = counts[:, 0], counts[:, 1]
     in_bins, hits = counts[:, 2 : 2 + BINS], counts[:, 2 + BINS :]
-    if (images < 1).any() or (images > sizes).any():
+    if (images < 1).any() or (images > size_of_block).any():
         raise InputError("a block has no image, or more than its size")
     if (counts < 0).any() or (counts > images[:, None]).any() or (hits > in_bins).any():
         raise InputError("a count is negative, or larger than what it is a part of")

@@ -34,9 +34,10 @@ class MetricSamples:
     """A metric of one record: for each seed its value on all images and on every resample."""
 
     by_seed: Numbers  # (seeds, 1 + resamples); column 0 holds all images
-    one_image: float = 0.0  # points of accuracy that one image counts; 0 for other metrics
+    points_per_image: float = 0.0  # of accuracy; 0 for other metrics
     blocks: int = 1  # number of blocks of the smallest dataset
-    # right or wrong answers, whichever are fewer, of the dataset and seed with the fewest; of metrics of ranking only
+    # the smaller of the numbers of right and of wrong answers, for the dataset and seed where it is smallest; 0 for
+    # metrics that are not linearised
     rarer_answers: int = 0
     calibrated_bias: float = 0.0  # value of a perfectly calibrated model; 0 for metrics that are not biased
 
@@ -69,7 +70,7 @@ class MetricSamples:
     @property
     def extra_variance(self) -> float:
         """Variance of two pseudo-images (Agresti): resamples of few images that differ vary too little."""
-        return 2 * self.one_image**2
+        return 2 * self.points_per_image**2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +110,10 @@ class SplitSamples:
 
 @lru_cache(maxsize=32)  # all records ask for the weights of the same few datasets
 def block_weights(dataset: str, split: str, blocks: int, resamples: int = N_RESAMPLES) -> Numbers:
-    """Return (resamples, blocks): how often each resample draws a block; more resamples begin with the same ones."""
+    """Return (resamples, blocks): how often each resample draws a block.
+
+    With more resamples, the first of them stay the same.
+    """
     digest = hashlib.sha256(f"{dataset}/{split}".encode()).digest()
     generator = np.random.default_rng(int.from_bytes(digest[:8], "big"))
     drawn = generator.integers(0, blocks, size=(resamples, blocks))
@@ -156,19 +160,26 @@ def sample_record(
 
 
 def _sample_dataset(metric: str, dataset: str, split: str, stats: Sequence[BlockStats]) -> MetricSamples:
+    """Resample a metric of one dataset; `stats` has the statistics of each seed."""
     blocks = len(stats[0])
     weights = _weights_after_ones(dataset, split, blocks)
     rows = [resample(metric, seed_stats, weights) for seed_stats in stats]
-    one_image = 0.0
+    points_per_image = 0.0
     if metric == ACCURACY:
-        one_image = 100 / stats[0].total
+        points_per_image = 100 / stats[0].total
     bias = 0.0
     if BLOCKWISE_METRICS[metric].biased:
         bias = calibrated_bias(metric, stats[0])
     rarer_answers = 0
     if BLOCKWISE_METRICS[metric].linearised:
         rarer_answers = min([_rarer_answers(seed_stats) for seed_stats in stats])
-    return MetricSamples(np.stack(rows), one_image, blocks, rarer_answers, bias)
+    return MetricSamples(
+        by_seed=np.stack(rows),
+        points_per_image=points_per_image,
+        blocks=blocks,
+        rarer_answers=rarer_answers,
+        calibrated_bias=bias,
+    )
 
 
 def _rarer_answers(stats: BlockStats) -> int:
@@ -180,18 +191,18 @@ def _average(datasets: Sequence[MetricSamples]) -> MetricSamples:
     """Return the unweighted mean over datasets."""
     by_seed = []
     calibrated_biases = []
-    one_image = datasets[0].one_image
+    points_per_image = datasets[0].points_per_image
     blocks = datasets[0].blocks
     rarer_answers = datasets[0].rarer_answers
     for samples in datasets:
         by_seed.append(samples.by_seed)
         calibrated_biases.append(samples.calibrated_bias)
-        one_image = max(one_image, samples.one_image)
+        points_per_image = max(points_per_image, samples.points_per_image)
         blocks = min(blocks, samples.blocks)
         rarer_answers = min(rarer_answers, samples.rarer_answers)
     return MetricSamples(
         by_seed=np.mean(by_seed, axis=0),
-        one_image=one_image / len(datasets),
+        points_per_image=points_per_image / len(datasets),
         blocks=blocks,
         rarer_answers=rarer_answers,
         calibrated_bias=float(np.mean(calibrated_biases)),

@@ -36,22 +36,24 @@ def class_scores(form: ConformalForm, probabilities: Numbers) -> Numbers:
         return np.asarray(1 - probabilities)
     order = np.argsort(-probabilities, axis=1, kind="stable")
     ranked = np.take_along_axis(probabilities, order, axis=1)
-    up_to = np.cumsum(ranked, axis=1)
-    above = np.concatenate([np.zeros((len(ranked), 1)), up_to[:, :-1]], axis=1)
+    up_to_rank = np.cumsum(ranked, axis=1)
+    above_rank = np.concatenate([np.zeros((len(ranked), 1)), up_to_rank[:, :-1]], axis=1)
     scores = np.empty(probabilities.shape)
-    np.put_along_axis(scores, order, above, axis=1)
+    np.put_along_axis(scores, order, above_rank, axis=1)
     return scores
 
 
 def fit_threshold(label_scores: Numbers, percent: int) -> float:
-    """Return the score that `percent` of n + 1 labels keep: n fitted ones, and the one to come.
+    """Return the smallest threshold that at least `percent` of the labels keep, a further label included.
 
-    It is infinite, so that sets hold all classes, where n is too small for that.
+    The further label counts as one above the threshold. Where there are too few labels for that, the threshold is
+    infinite, so that sets hold all classes.
 
     >>> fit_threshold(np.arange(1.0, 100.0), 90), fit_threshold(np.arange(8.0), 90)
     (90.0, inf)
     """
-    rank = -(-(len(label_scores) + 1) * percent // 100)  # rounded up, in whole numbers
+    labels = len(label_scores) + 1  # with the one to come
+    rank = math.ceil(labels * percent / 100)
     if rank > len(label_scores):
         return math.inf
     return float(np.sort(label_scores)[rank - 1])

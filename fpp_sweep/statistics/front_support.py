@@ -55,19 +55,17 @@ def front_support(
     cannot be resampled counts as exact.
     """
     compared = [name for name in values if name in samples.records]
-    usable = list(metrics)
-    for name in compared:
-        usable = [metric for metric in usable if metric in samples.records[name].metrics]
-    if not compared or not usable:
+    resampled = _metrics_of_all(samples, compared, metrics)
+    if not compared or not resampled:
         return FrontSupport()
-    points = resampled_points(samples, compared, usable, seeds)
-    ahead = clearly_ahead(samples, compared, usable, seeds)
+    points = resampled_points(samples, compared, resampled, seeds)
+    ahead = clearly_ahead(samples, compared, resampled, seeds)
     for index, metric in enumerate(metrics):
-        if metric in usable:
+        if metric in resampled:
             continue
         exact = np.array([values[name][index] for name in compared]) * catalogue.sign(goal_of(metric))
-        constant = np.broadcast_to(exact[:, None], points.shape[1:])
-        points = np.concatenate([points, constant[None]])
+        same_in_each_resample = np.broadcast_to(exact[:, None], points.shape[1:])
+        points = np.concatenate([points, same_in_each_resample[None]])
         ahead &= exact[:, None] > exact
     shares = share_on_front(points)
     support = {}
@@ -81,6 +79,14 @@ def front_support(
         else:
             support[name] = Support("uncertain", share)
     return FrontSupport(support)
+
+
+def _metrics_of_all(samples: SplitSamples, names: Sequence[str], metrics: Sequence[str]) -> list[str]:
+    """Return the metrics that are resampled for every record."""
+    shared = list(metrics)
+    for name in names:
+        shared = [metric for metric in shared if metric in samples.records[name].metrics]
+    return shared
 
 
 def resampled_points(
@@ -110,7 +116,7 @@ def share_on_front(better: Numbers) -> Numbers:
 
 
 def is_dominated(points: Numbers) -> NDArray[np.bool_]:
-    """Return for each trial of (metrics, trials) if another is as good in every metric and better in one."""
+    """Return (trials,) from (metrics, trials): True if another trial is as good in every metric and better in one."""
     trials = points.shape[1]
     no_worse = np.ones((trials, trials), np.bool_)
     better = np.zeros((trials, trials), np.bool_)
@@ -123,7 +129,7 @@ def is_dominated(points: Numbers) -> NDArray[np.bool_]:
 def clearly_ahead(
     samples: SplitSamples, names: Sequence[str], metrics: Sequence[str], seeds: Mapping[str, SeedVariances]
 ) -> NDArray[np.bool_]:
-    """(trials, trials): True where the row's trial is clearly ahead of the column's in every metric."""
+    """Return (trials, trials): True where the row's trial is clearly ahead of the column's in every metric."""
     ahead = ~np.eye(len(names), dtype=np.bool_)
     for metric in metrics:
         values, errors = pairwise_differences(samples, names, metric, seeds[metric])

@@ -202,7 +202,7 @@ def _log_spread(samples: MetricSamples) -> float:
     Accuracies of few images tie by chance, and the logarithm of 0 would hide all other records: the variance counts as
     at least that of rounding to whole images.
     """
-    rounding = samples.one_image**2 / 12
+    rounding = samples.points_per_image**2 / 12
     spread = max(float(samples.seed_values.var(ddof=1)), rounding, 1e-12)
     half = (len(samples.by_seed) - 1) / 2
     return math.log(spread) - float(special.digamma(half)) + math.log(half)
@@ -241,30 +241,25 @@ def metric_interval(
     *,
     min_ratio: float = MIN_CALIBRATION_RATIO,
 ) -> Interval | str:
-    """Return the interval of a record's metric, or the reason for which it has none."""
-    stem = catalogue.parts_of(metric).stem
-    if stem in BAD_COVERAGE:
-        return f"no interval: bootstrap intervals of {stem} contain the truth too rarely"
-    if not catalogue.CONFORMAL.keys().isdisjoint(catalogue.metric(metric).columns):
-        return f"no interval: the threshold of {stem} is fitted on other images, which no resample of these varies"
-    if stem not in BLOCKWISE_METRICS:
-        return f"no interval: {stem} cannot be computed from block statistics"
+    """Return the interval of a record's metric, or the reason for which it has none.
+
+    A calibration error needs `min_ratio` times the value that a calibrated model shows on as many images.
+    """
+    reason = _why_never_an_interval(metric)
+    if reason:
+        return f"no interval: {reason}"
     measured = samples.metric(name, metric)
     if measured is None:
         return "no interval: no block statistics of these images"
-    row = BLOCKWISE_METRICS[stem]
-    shortage = _shortage(samples, measured, stem)
-    if shortage:
-        return f"no interval: fewer than {shortage}"
-    bias = 0.0
-    if row.biased:
-        if not row.corrected:
-            bias = measured.bias
-        floor = samples.mean_calibrated_bias(metric)
-        if measured.value < min_ratio * floor:
-            return f"no interval: too near to {floor:.1f}, which a calibrated model shows on as many images"
+    reason = _why_no_interval_here(samples, measured, metric, min_ratio)
+    if reason:
+        return f"no interval: {reason}"
     if seeds is None:
         seeds = SeedVariances.of(samples.records.values(), metric)
+    row = BLOCKWISE_METRICS[catalogue.parts_of(metric).stem]
+    bias = 0.0
+    if row.biased and not row.corrected:
+        bias = measured.bias
     # half of the bias is the error that the correction may have: it is itself estimated
     image_variance = float(measured.draws.var()) + measured.extra_variance + (bias / 2) ** 2
     images = Variance(image_variance, measured.blocks - 1.0)
@@ -272,6 +267,31 @@ def metric_interval(
     half_width = t_quantile(1 - LEVEL / 2, variance.degrees_of_freedom) * math.sqrt(variance.value)
     centre = measured.value - bias
     return Interval(measured.value, max(0.0, centre - half_width), min(row.largest, centre + half_width))
+
+
+def _why_never_an_interval(metric: str) -> str:
+    """Return why a metric has no interval on any images; empty if it can have one."""
+    stem = catalogue.parts_of(metric).stem
+    if stem in BAD_COVERAGE:
+        return f"bootstrap intervals of {stem} contain the truth too rarely"
+    if not catalogue.CONFORMAL.keys().isdisjoint(catalogue.metric(metric).columns):
+        return f"the threshold of {stem} is fitted on other images, which no resample of these varies"
+    if stem not in BLOCKWISE_METRICS:
+        return f"{stem} cannot be computed from block statistics"
+    return ""
+
+
+def _why_no_interval_here(samples: SplitSamples, measured: MetricSamples, metric: str, min_ratio: float) -> str:
+    """Return why a metric has no interval on these images; empty if it has one."""
+    stem = catalogue.parts_of(metric).stem
+    shortage = _shortage(samples, measured, stem)
+    if shortage:
+        return f"fewer than {shortage}"
+    if BLOCKWISE_METRICS[stem].biased:
+        of_calibrated_model = samples.mean_calibrated_bias(metric)
+        if measured.value < min_ratio * of_calibrated_model:
+            return f"too near to {of_calibrated_model:.1f}, which a calibrated model shows on as many images"
+    return ""
 
 
 def _shortage(samples: SplitSamples, measured: MetricSamples, stem: str) -> str:
@@ -362,7 +382,7 @@ def compare(samples: SplitSamples, pairs: Sequence[tuple[str, str]], metrics: Se
             paired = difference(samples, first, second, metric, by_metric[metric])
             if paired is not None:
                 differences.append(paired)
-    return correct(differences)
+    return adjust_p_values(differences)
 
 
 def paired_over(samples: SplitSamples) -> str:
@@ -375,13 +395,16 @@ def paired_over(samples: SplitSamples) -> str:
     return "paired over images and seeds"
 
 
-def correct(family: Sequence[Difference]) -> list[Difference]:
-    """Fill in Holm's adjusted p-values: the chance of any false difference in the family stays below the level."""
+def adjust_p_values(family: Sequence[Difference]) -> list[Difference]:
+    """Return the differences with p-values adjusted by Holm.
+
+    The chance that the family has any false difference then stays below the level.
+    """
     adjusted = holm([member.p_value for member in family])
-    corrected = []
+    differences = []
     for member, p_value in zip(family, adjusted, strict=True):
-        corrected.append(replace(member, adjusted_p=p_value, family_size=len(family)))
-    return corrected
+        differences.append(replace(member, adjusted_p=p_value, family_size=len(family)))
+    return differences
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

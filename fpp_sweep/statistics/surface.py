@@ -18,8 +18,9 @@ from scipy.linalg import cho_solve, cholesky, solve_triangular
 from fpp_sweep.statistics.block_stats import Integers, Numbers
 
 N_SCALES = 16  # draws of the kernel's scales
-WARM_UP, THINNING = 30, 3  # draws that are not used: before the first, and from one to the next
-DRAWS_OF_EACH = 16  # draws of the surface for each draw of the scales
+WARM_UP = 30  # steps before the first draw that is used
+THINNING = 3  # steps from one draw to the next
+SURFACES_PER_SCALE = 16  # draws of the surface for each draw of the scales
 JITTER = 1e-6  # added to variances, so that rounding leaves matrices positive
 CONSTANT_VARIANCE = 1.0  # variance of the surface's mean, in variances of the trials' values
 N_MEAN = 33  # points of a range that its mean is taken over
@@ -56,7 +57,7 @@ class Column:
 
 
 def columns_of(points: Numbers) -> list[Column]:
-    """Return the columns of points (points, settings): to find distinct values takes as long as a kernel."""
+    """Return the columns of points (points, settings), to share them: distinct values take as long as a kernel."""
     return [Column.of(values) for values in points.T]
 
 
@@ -81,7 +82,8 @@ class Dimension:
 
     def kernel(self, left: Column, right: Column, length: float) -> Numbers:
         """Return the Matern 5/2 kernel of values of the setting; `nan` stands for the mean over all values."""
-        kernel: Numbers = self._with_means(left.distinct, right.distinct, length)[left.rows][:, right.rows]
+        of_distinct = self._kernel_of_distinct(left.distinct, right.distinct, length)
+        kernel: Numbers = of_distinct[left.rows][:, right.rows]
         return kernel
 
     def variances(self, column: Column, length: float) -> Numbers:
@@ -89,16 +91,18 @@ class Dimension:
         variances = np.ones(len(column.distinct))
         if np.isnan(column.distinct[-1]):
             mean = column.distinct[-1:]
-            variances[-1] = self._with_means(mean, mean, length).item()
+            variances[-1] = self._kernel_of_distinct(mean, mean, length).item()
         return variances[column.rows]
 
-    def _with_means(self, left: Numbers, right: Numbers, length: float) -> Numbers:
+    def _kernel_of_distinct(self, left: Numbers, right: Numbers, length: float) -> Numbers:
+        """Return the kernel (left, right) of distinct values, of which the last on either side may be `nan`."""
         if np.isnan(left[-1]):
-            n_known = len(left) - 1
-            rows = self._with_means(np.concatenate([left[:-1], self.values()]), right, length)
-            return np.vstack([rows[:n_known], rows[n_known:].mean(axis=0)])
+            known = left[:-1]
+            rows = self._kernel_of_distinct(np.concatenate([known, self.values()]), right, length)
+            mean_row = rows[len(known) :].mean(axis=0)
+            return np.vstack([rows[: len(known)], mean_row])
         if np.isnan(right[-1]):
-            return self._with_means(right, left, length).T
+            return self._kernel_of_distinct(right, left, length).T  # the kernel is symmetric
         return matern_kernel(self.distances(left, right)[None], np.array([length]))
 
 
@@ -131,7 +135,8 @@ class Surface:
         self._points = columns_of(points)
         self._pairs = np.tril_indices(len(points))  # a Cholesky factor needs half of the covariance only
         self._distances = self._distances_of_pairs(points)
-        self._center, self._scale = float(values.mean()), float(values.std()) or 1.0
+        self._center = float(values.mean())
+        self._scale = float(values.std()) or 1.0  # all values may be equal
         self._values = (values - self._center) / self._scale
         self._rng = np.random.default_rng(seed)
         self._fits = [self._fit(scales) for scales in self._draw_scales()]
@@ -187,10 +192,13 @@ class Surface:
         return float(-0.5 * self._values @ fit.weights - np.log(np.diag(fit.factor)).sum())
 
     def _fit(self, scales: Numbers) -> _Fit:
-        lengths, variance, noise = np.exp(scales[:-2]), math.exp(2 * scales[-2]), math.exp(2 * scales[-1])
+        """Factorize the trials' covariance under some scales, which are logarithms in the order of `_prior`."""
+        lengths = np.exp(scales[:-2])
+        variance = math.exp(2 * scales[-2])
+        noise_variance = math.exp(2 * scales[-1])
         covariance = np.zeros((len(self._values), len(self._values)))
         covariance[self._pairs] = variance * matern_kernel(self._distances, lengths) + CONSTANT_VARIANCE
-        covariance[np.diag_indices_from(covariance)] += noise + JITTER
+        covariance[np.diag_indices_from(covariance)] += noise_variance + JITTER
         factor = cholesky(covariance, lower=True)
         return _Fit(lengths, variance, factor, cho_solve((factor, True), self._values))
 
@@ -217,6 +225,7 @@ class Surface:
         )
 
     def _posterior(self, fit: _Fit, locations: Sequence[Column]) -> tuple[Numbers, Numbers]:
+        """Return mean and covariance of the surface at locations."""
         to_trials, half = self._condition(fit, locations)
         covariance = self._kernel(locations, locations, fit.lengths, fit.variance) - half.T @ half
         return to_trials @ fit.weights, covariance
@@ -234,44 +243,52 @@ class Surface:
             variances = variances * dimension.variances(column, length)
         return variances + CONSTANT_VARIANCE
 
-    def averaged(self, kept: Mapping[int, Numbers]) -> Numbers:
-        """Return the locations with these values of some settings at which the surface is the mean over all others."""
-        count = len(next(iter(kept.values())))
+    def locations_of(self, values_by_dimension: Mapping[int, Numbers]) -> Numbers:
+        """Return locations with these values of some settings, where the surface is the mean over all others."""
+        count = len(next(iter(values_by_dimension.values())))
         locations = np.full((count, len(self.dimensions)), np.nan)
-        for index, values in kept.items():
+        for index, values in values_by_dimension.items():
             locations[:, index] = values
         return locations
 
-    def shares(self) -> Numbers:
+    def variance_shares(self) -> Numbers:
         """Return draws (draws, settings) of the share of the surface's variance that a mean over each setting removes.
 
         With interactions the shares of a draw add up to more than 1.
         """
         locations = self._random_locations()
-        blocks = [locations]
+        blocks = [locations]  # then the same locations with the mean over one setting, for each setting
         for index in range(len(self.dimensions)):
-            averaged = locations.copy()
-            averaged[:, index] = np.nan
-            blocks.append(averaged)
-        stacked = np.concatenate(blocks)
-        columns = columns_of(stacked)
+            without_setting = locations.copy()
+            without_setting[:, index] = np.nan
+            blocks.append(without_setting)
+        columns = columns_of(np.concatenate(blocks))
         draws = []
         for fit in self._fits:
-            mean, covariance = self._posterior(fit, columns)
-            covariance[np.diag_indices_from(covariance)] += JITTER * 10
-            factor = cholesky(covariance, lower=True)
-            noise = self._rng.standard_normal((len(stacked), DRAWS_OF_EACH))
-            surfaces = (mean[:, None] + factor @ noise).reshape(len(blocks), N_LOCATIONS, DRAWS_OF_EACH)
-            variances = surfaces.var(axis=1)
-            draws.append(1 - variances[1:] / np.maximum(variances[0], JITTER))
+            surfaces = self._draw_surfaces(fit, columns, len(blocks) * N_LOCATIONS)
+            by_block = surfaces.reshape(len(blocks), N_LOCATIONS, SURFACES_PER_SCALE)
+            variances = by_block.var(axis=1)
+            total = np.maximum(variances[0], JITTER)
+            draws.append(1 - variances[1:] / total)
         shares: Numbers = np.clip(np.concatenate(draws, axis=1).T, 0.0, 1.0)
         return shares
 
+    def _draw_surfaces(self, fit: _Fit, columns: Sequence[Column], count: int) -> Numbers:
+        """Return draws (locations, draws) of the surface at `count` locations."""
+        mean, covariance = self._posterior(fit, columns)
+        covariance[np.diag_indices_from(covariance)] += JITTER * 10
+        factor = cholesky(covariance, lower=True)
+        noise = self._rng.standard_normal((count, SURFACES_PER_SCALE))
+        surfaces: Numbers = mean[:, None] + factor @ noise
+        return surfaces
+
     def _random_locations(self) -> Numbers:
+        """Return locations (locations, settings): for a range a Latin hypercube, for choices random ones."""
         columns = []
         for dimension in self.dimensions:
             if dimension.choices:
                 columns.append(self._rng.integers(dimension.choices, size=N_LOCATIONS).astype(float))
             else:
-                columns.append((self._rng.permutation(N_LOCATIONS) + self._rng.random(N_LOCATIONS)) / N_LOCATIONS)
+                stratum = self._rng.permutation(N_LOCATIONS)  # one location in each of N_LOCATIONS equal parts
+                columns.append((stratum + self._rng.random(N_LOCATIONS)) / N_LOCATIONS)
         return np.stack(columns, axis=1)

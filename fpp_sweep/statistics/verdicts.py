@@ -20,6 +20,19 @@ FRACTION_MARGIN = 0.01  # for a metric on the scale from 0 to 1
 NLL_MARGIN = 0.02  # nats
 
 
+RecommendedKind = Literal["trial", "baseline"]
+DifferenceTable = Mapping[tuple[str, str, str], Difference]  # by finalist, baseline and metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """A recommended finalist or baseline, if there is one."""
+
+    name: str | None = None
+    kind: RecommendedKind | None = None
+    reason: str  # one clause: why this finalist, or why no finalist
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
     """The recommendation of a sweep, and the family of differences that it rests on."""
@@ -32,10 +45,10 @@ class Answer:
     images: Mapping[str, int] = field(default_factory=dict)  # by dataset
     seeds: int = 0  # number of each finalist's seeds
     seeds_unknown: bool = False  # True if each finalist has one seed that changes it, by an amount that no record shows
-    differences: Mapping[tuple[str, str, str], Difference] = field(default_factory=dict)
+    differences: DifferenceTable = field(default_factory=dict)
     recommended: str | None = None
-    recommended_kind: Literal["trial", "baseline"] | None = None
-    reason: str = ""  # one sentence: why this one, or why none
+    recommended_kind: RecommendedKind | None = None
+    reason: str = ""  # one clause: why this finalist, or why no finalist
 
     def difference(self, finalist: str, baseline: str, metric: str) -> Difference | None:
         return self.differences.get((finalist, baseline, metric))
@@ -85,112 +98,99 @@ def margin_of(metric: str, margins: Mapping[str, float]) -> float:
     return PERCENT_MARGIN
 
 
-def _margins_text(metrics: Sequence[str], margins: Mapping[str, float]) -> str:
-    """Return the margins in words.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineComparison:
+    """The differences between finalists and baselines, and the rules that they are judged by."""
 
-    >>> _margins_text(["accuracy", "ece"], {}), _margins_text(["accuracy", "nll"], {})
-    ('1 point', '1 of accuracy or 0.02 of nll')
+    differences: DifferenceTable
+    baselines: Sequence[str]
+    references: Sequence[str]  # the baselines of which a finalist must beat one; the margins limit a loss to the first
+    metrics: Sequence[str]
+    margins: Mapping[str, float]  # largest loss by metric, where it is not the default
+
+    def rules_out_loss(self, finalist: str) -> bool:
+        """Return True if a loss to the first reference beyond the margin is ruled out in every metric."""
+        for metric in self.metrics:
+            difference = self.differences.get((finalist, self.references[0], metric))
+            if difference is None or not difference.excludes_loss_beyond(margin_of(metric, self.margins)):
+                return False
+        return True
+
+    def is_beaten(self, finalist: str) -> bool:
+        """Return True if any baseline is shown to be better in any metric."""
+        for baseline in self.baselines:
+            for metric in self.metrics:
+                if self._mark(finalist, baseline, metric) == "-":
+                    return True
+        return False
+
+    def gains_text(self, finalist: str) -> str:
+        """Return the metrics in which a finalist is shown to beat references; empty if there are none.
+
+        Such as `ece than zero_shot and tpt, and in accuracy than tpt`, which follows `better in`.
+        """
+        gains = []
+        for metric in self.metrics:
+            beaten = []
+            for reference in self.references:
+                if self._mark(finalist, reference, metric) == "+":
+                    beaten.append(label_of(reference))
+            if beaten:
+                gains.append(f"{metric} than {' and '.join(beaten)}")
+        return ", and in ".join(gains)
+
+    def margins_text(self) -> str:
+        """Return the margins in words: `1 point`, or `1 of accuracy or 0.02 of nll`."""
+        margins = [margin_of(metric, self.margins) for metric in self.metrics]
+        if set(margins) == {PERCENT_MARGIN}:
+            return f"{PERCENT_MARGIN:g} point"
+        return " or ".join(f"{margin:g} of {metric}" for metric, margin in zip(self.metrics, margins, strict=True))
+
+    def _mark(self, finalist: str, baseline: str, metric: str) -> str:
+        """Return the mark of a difference; empty where the two cannot be compared."""
+        difference = self.differences.get((finalist, baseline, metric))
+        if difference is None:
+            return ""
+        return difference.mark
+
+
+def recommend(finalists: Sequence[str], comparison: BaselineComparison) -> Recommendation:
+    """Return the first finalist that qualifies, or the reason why none does.
+
+    `finalists` stand in the order of preference, the knee of the front first. A finalist qualifies under three
+    conditions. In every metric a loss to zero-shot beyond the margin is ruled out, each at one-sided 5 %: so a setting
+    that is too bad in any metric passes in 5 % of cases at most. No baseline is shown to beat it. It is shown to beat a
+    reference.
     """
-    values = [margin_of(metric, margins) for metric in metrics]
-    if set(values) == {PERCENT_MARGIN}:
-        return f"{PERCENT_MARGIN:g} point"
-    return " or ".join(f"{value:g} of {metric}" for metric, value in zip(metrics, values, strict=True))
-
-
-def recommend(
-    differences: Sequence[Difference],
-    finalists: Sequence[str],
-    baselines: Sequence[str],
-    metrics: Sequence[str],
-    margins: Mapping[str, float],
-    *,
-    references: Sequence[str],
-) -> tuple[str | None, str]:
-    """Return the recommended finalist, if any, and the reason in one clause.
-
-    `finalists` stand in the order of preference, the knee of the front first. `references` are the baselines of which a
-    recommended finalist beats at least one. A loss to the first of them (zero-shot, where there is one) beyond the
-    margin must be ruled out in every metric, each at one-sided 5 %. So a setting that is too bad in any metric passes
-    in 5 % of cases at most. No baseline may be shown to beat it.
-    """
-    if not baselines:
-        return None, "there are no baselines to compare with"
-    if not metrics:
-        return None, "no objective can be resampled, so that no difference can be tested"
-    table = {(difference.first, difference.second, difference.metric): difference for difference in differences}
-    reference = label_of(references[0])
-    margin = _margins_text(metrics, margins)
-    safe = [name for name in finalists if _is_safe(table, name, references[0], metrics, margins)]
+    if not comparison.baselines:
+        return Recommendation(reason="there are no baselines to compare with")
+    if not comparison.metrics:
+        return Recommendation(reason="no objective can be resampled, so that no difference can be tested")
+    worse = f"worse than {label_of(comparison.references[0])} by more than {comparison.margins_text()}"
+    safe = [name for name in finalists if comparison.rules_out_loss(name)]
     if not safe:
-        return None, f"every finalist may be worse than {reference} by more than {margin}"
-    unbeaten = [name for name in safe if not _any_mark(table, name, baselines, metrics, "-")]
+        return Recommendation(reason=f"every finalist may be {worse}")
+    unbeaten = [name for name in safe if not comparison.is_beaten(name)]
     if not unbeaten:
-        return None, f"each finalist that is not worse than {reference} by more than {margin} is beaten by a baseline"
+        return Recommendation(reason=f"each finalist that is not {worse} is beaten by a baseline")
     for name in unbeaten:
-        gains = _gains(table, name, references, metrics)
+        gains = comparison.gains_text(name)
         if gains:
-            return name, f"better in {gains}, not worse than {reference} by more than {margin}"
-    names = " or ".join(label_of(baseline) for baseline in references)
-    return None, f"no finalist is shown to be better than {names}"
-
-
-def _gains(
-    table: Mapping[tuple[str, str, str], Difference], name: str, references: Sequence[str], metrics: Sequence[str]
-) -> str:
-    """Return what a finalist is shown to be better in, and than which reference; empty if in nothing."""
-    gains = []
-    for metric in metrics:
-        beaten = []
-        for baseline in references:
-            difference = table.get((name, baseline, metric))
-            if difference is not None and difference.mark == "+":
-                beaten.append(label_of(baseline))
-        if beaten:
-            gains.append(f"{metric} than {' and '.join(beaten)}")
-    return ", and in ".join(gains)
-
-
-def _is_safe(
-    table: Mapping[tuple[str, str, str], Difference],
-    name: str,
-    reference: str,
-    metrics: Sequence[str],
-    margins: Mapping[str, float],
-) -> bool:
-    """Return True if a loss to the reference beyond the margin is excluded in every metric."""
-    for metric in metrics:
-        difference = table.get((name, reference, metric))
-        if difference is None or not difference.excludes_loss_beyond(margin_of(metric, margins)):
-            return False
-    return True
-
-
-def _any_mark(
-    table: Mapping[tuple[str, str, str], Difference],
-    name: str,
-    baselines: Sequence[str],
-    metrics: Sequence[str],
-    mark: str,
-) -> bool:
-    for baseline in baselines:
-        for metric in metrics:
-            difference = table.get((name, baseline, metric))
-            if difference is not None and difference.mark == mark:
-                return True
-    return False
+            return Recommendation(name=name, kind="trial", reason=f"better in {gains}, not {worse}")
+    references = " or ".join(label_of(reference) for reference in comparison.references)
+    return Recommendation(reason=f"no finalist is shown to be better than {references}")
 
 
 def best_baseline(values: Mapping[str, Sequence[float]], goals: Sequence[Goal]) -> str | None:
-    """Return the baseline that no other dominates and that is best in the first objective.
+    """Return the baseline that is best in the first objective, so that no other dominates it; None without baselines.
+
+    Of baselines with an equal first objective the next objective decides.
 
     >>> best_baseline({"a": (70.0, 5.0), "b": (71.0, 4.0), "c": (69.0, 3.0)}, ["max", "min"])
     'b'
     """
-    best = None
-    best_gains: tuple[float, ...] = ()
-    for name, point in values.items():
-        gains = tuple(catalogue.sign(goal) * value for value, goal in zip(point, goals, strict=True))
-        if gains > best_gains:  # the first objective decides, ties go to the next one
-            best = name
-            best_gains = gains
-    return best
+
+    def gains(name: str) -> tuple[float, ...]:
+        return tuple(catalogue.sign(goal) * value for value, goal in zip(values[name], goals, strict=True))
+
+    return max(values, key=gains, default=None)

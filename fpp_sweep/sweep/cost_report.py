@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fpp_sweep.records.records import REQUESTED_ORIGINS
+from fpp_sweep.records.records import REQUESTED_ORIGINS, trial_name
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.config import TrialConfig, relevant
 from fpp_sweep.spec.messages import plural
@@ -16,10 +16,10 @@ from fpp_sweep.sweep.expected import ExpectedSweep
 from fpp_sweep.sweep.timing import Speed
 
 WIDTH = 110  # columns
-START = 24.0  # seconds before the first task and after the last: libraries, Ray, the model, the report; two cores
+OVERHEAD = 24.0  # seconds, on two cores, before the first task and after the last: libraries, Ray, model and report
 TRIALS_SHOWN = 8
 RACE_SAVINGS = 0.14, 0.62  # share of adaptation, on 200 to 5,000 images a dataset (experiments/early_stopping)
-BUSY = 0.9  # share of the time with a core; the machine was busy if the process had one for less
+MIN_CORE_SHARE = 0.9  # a process that had a core for less of the time was measured on a busy machine
 
 
 def config_lines(space: Space, configs: Mapping[str, TrialConfig]) -> Iterator[str]:
@@ -30,12 +30,13 @@ def config_lines(space: Space, configs: Mapping[str, TrialConfig]) -> Iterator[s
     yield f"sweep {space.name}: {configs_text}, {space.search.sampler}, on {space.work.model}"
     if shared:
         yield _filled(f"the same in all configs that read them: {_settings_text(shared)}", indent="", hanging=4)
-    queue = len(space.queue())
-    shown = list(flat)[: len(space.baselines()) + min(queue, TRIALS_SHOWN) + 1]
+    requested = [trial_name(number) for number in range(len(space.queue()))]
+    n_shown = len(space.baselines()) + min(len(requested), TRIALS_SHOWN) + 1
+    shown = list(flat)[:n_shown]
     for name in shown:
         own_settings = {key: value for key, value in flat[name].items() if key not in shared}
         text = f"{name}: {_settings_text(own_settings)}"
-        if name.startswith("trial") and int(name[-4:]) >= queue:
+        if name.startswith("trial") and name not in requested:
             text += " (drawn at random here)"
         yield _filled(text, indent="  ", hanging=6)
     if len(flat) > len(shown):
@@ -86,10 +87,10 @@ def cost_lines(costs: Costs, workers: int, *, device: str) -> Iterator[str]:
         f"estimate: {format_seconds(costs.work)} of {device} time, {format_range(total)} with "
         f"{plural(workers, 'worker')} like this one"
     )
-    if costs.running < BUSY:
+    if costs.core_share < MIN_CORE_SHARE:
         yield (
-            f"note: other work took {1 - costs.running:.0%} of a core while this was measured; the lower number of the "
-            "estimate is for a machine without other work"
+            f"note: other work took {1 - costs.core_share:.0%} of a core while this was measured; the lower number of "
+            "the estimate is for a machine without other work"
         )
 
 
@@ -101,7 +102,7 @@ def budget_lines(sweep: ExpectedSweep, costs: Costs, workers: int) -> Iterator[s
 
 def total_time(costs: Costs, workers: int) -> Range:
     """Return how long the sweeps take with several workers, with their start and end."""
-    total = Range(START, START)
+    total = Range(OVERHEAD, OVERHEAD)
     for time in costs.phase_times(workers):
         total += time
     return total

@@ -36,7 +36,7 @@ class Costs:
     seconds: Mapping[str, float]  # by key
     feature_seconds: Mapping[str, float]  # by key; a task that reads images first also computes their features
     views: int  # views whose features are computed
-    running: float  # share of the time of measuring in which the process had a core
+    core_share: float  # share of the time of measuring in which the process had a core
 
     @classmethod
     def of(cls, sweeps: Sequence[ExpectedSweep], speeds: Mapping[str, Speed], keys: TaskKeys) -> Costs:
@@ -56,7 +56,7 @@ class Costs:
             seconds={key: task_seconds(task, speeds[task.dataset]) for key, task in tasks.items()},
             feature_seconds=feature_seconds,
             views=views,
-            running=min(speed.running for speed in speeds.values()),
+            core_share=min(speed.core_share for speed in speeds.values()),
         )
 
     @property
@@ -119,9 +119,9 @@ class Costs:
                 work += seconds
                 chains.append(chain)
             longest = max(max(chains, default=0.0), math.fsum(chains) / phase.trials_at_once(workers))
-            shared = work / workers
-            low = max(shared, longest) * self.running
-            times.append(Range(low, shared + longest * (1 - 1 / workers)))
+            work_per_worker = work / workers
+            low = max(work_per_worker, longest) * self.core_share
+            times.append(Range(low, work_per_worker + longest * (1 - 1 / workers)))
         return times
 
     def _new_work(self, trial: Sequence[Task], computed: set[str]) -> tuple[float, float]:
@@ -133,15 +133,15 @@ class Costs:
         computed.update(new)
         work, longest = 0.0, 0.0
         for key, task in new.items():
-            chain = self._total(key)
+            chain = self._seconds_with_features(key)
             for needed in task.needs:
                 if self.key_of[needed] in new:
-                    chain += self._total(self.key_of[needed])
-            work += self._total(key)
+                    chain += self._seconds_with_features(self.key_of[needed])
+            work += self._seconds_with_features(key)
             longest = max(longest, chain)
         return work, longest
 
-    def _total(self, key: str) -> float:
+    def _seconds_with_features(self, key: str) -> float:
         return self.seconds[key] + self.feature_seconds.get(key, 0.0)
 
 
@@ -163,37 +163,40 @@ def _feature_seconds(
 ) -> tuple[dict[str, float], int]:
     """Return by key the seconds for the features of images that a task reads first, and the number of views."""
     seconds: dict[str, float] = {}
-    views_of: dict[tuple[object, ...], int] = {}
+    total_views = 0
+    counted: set[tuple[object, ...]] = set()  # shards whose features an earlier task computes
     for task in requested:
         if not isinstance(task, EvalTask):
             continue
-        group = keys.datasets[task.dataset, task.split].group
-        config = views_for(task.config, group)
-        views = config.count
-        images = (task.dataset, task.split, task.seed, task.start, config)
-        if images in views_of:
+        view_config = views_for(task.config, keys.datasets[task.dataset, task.split].group)
+        shard = (task.dataset, task.split, task.seed, task.start, view_config)
+        if shard in counted:
             continue
-        count = task.stop - task.start
-        views_of[images] = count * views
-        key, speed = key_of[task], speeds[task.dataset]
-        drawing = count * views * speed.draw / task.config.views.count
-        tower = views_in_tower(count, views) * speed.tower
-        seconds[key] = seconds.get(key, 0.0) + drawing + tower
-    return seconds, sum(views_of.values())
+        counted.add(shard)
+        images = task.stop - task.start
+        views = images * view_config.count
+        total_views += views
+        speed = speeds[task.dataset]
+        drawing = views * speed.drawn_image / task.config.views.count
+        encoding = views_in_tower(images, view_config.count) * speed.encoded_view
+        key = key_of[task]
+        seconds[key] = seconds.get(key, 0.0) + drawing + encoding
+    return seconds, total_views
 
 
 def views_in_tower(images: int, views: int) -> int:
-    """Return how many views go through the image tower: it takes groups of one size, and the last are filled up."""
-    group = images_per_batch(views)
+    """Return how many views go through the image tower: it takes batches of one size, and the last are filled up."""
+    batch = images_per_batch(views)
     chunks, rest = divmod(images, CHUNK)
-    return views * group * (chunks * math.ceil(CHUNK / group) + math.ceil(rest / group))
+    batches = chunks * math.ceil(CHUNK / batch) + math.ceil(rest / batch)
+    return views * batch * batches
 
 
 def task_seconds(task: Task, speed: Speed) -> float:
     """Return the seconds of a task without image features."""
     if isinstance(task, PretrainTask):
-        return task.config.fpp.steps * speed.step
+        return task.config.fpp.steps * speed.pretraining_step
     images = task.stop - task.start
     if not catalogue.method(task.config.method).learns:
-        return images * speed.plain
-    return speed.begin + images * speed.image * effort(task.config)
+        return images * speed.zero_shot_image
+    return speed.method_start + images * speed.adapted_image * effort(task.config)

@@ -50,7 +50,7 @@ class ExpectedSweep:
         """Return the search, the final stage if there is one, and the test split if the search is on another one."""
         split = self.space.search.split
         baselines = list(self.space.baselines().values())
-        finalists = self.trial_configs()[: self.finalists()]
+        finalists = self.trial_configs()[: self.finalist_count()]
         phases = [self._phase(list(self.configs.values()), split)]
         if self.final_plan is not None:
             references = baselines
@@ -66,7 +66,7 @@ class ExpectedSweep:
         baselines = self.space.baselines()
         return [baselines[label] for label in reference_labels(baselines)[:1]]
 
-    def finalists(self) -> int:
+    def finalist_count(self) -> int:
         """Return how many trials run again after the search."""
         if self.final_plan is None:
             return FRONT_SIZE

@@ -18,7 +18,8 @@ def sweep_folder(space: Space, options: Options) -> SweepFolder:
     """Return the folder of a new sweep, or of the sweep to be resumed."""
     root = Path(options.root)
     if options.resume:
-        return SweepFolder.open(root / options.name if options.name else _newest_sweep(root, space.name))
+        path = root / options.name if options.name else _newest_sweep(root, space.name)
+        return SweepFolder.open(path)
     name = options.name or f"{space.name}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
     require_folder_name(name)
     folder = SweepFolder(root / name)

@@ -51,18 +51,13 @@ def _with_maps(
     validation: PredictionsBySeed | None,
 ) -> ImportedResults:
     """Return the results of a split with the sweep's post-hoc maps and conformal sets, as far as they have inputs."""
-    datasets = []
-    for (name, seed), of_dataset in predictions.items():
-        classes = sources.samples(name, split).classes
-        dataset = DatasetInfo(
-            name=name, split=split, group="custom", classes=classes, size=len(of_dataset), digest="", images=""
-        )
-        datasets.append(DatasetResult(dataset=dataset, seed=seed, predictions=of_dataset, prompt=None))
+    datasets = _dataset_results(sources, split, predictions)
     zero_shot = sources.zero_shot(split, list(predictions))
+    requested_maps = as_mapping(info.space.get("work", {})).get("posthoc", ())
     maps = []
     conformal = []
     notes = []
-    for name in [*as_mapping(info.space.get("work", {})).get("posthoc", ()), *_conformal_sets(info)]:
+    for name in [*requested_maps, *_conformal_sets(info)]:
         if needs_validation([name], split) and validation is None:
             notes.append(f"{name} on {split} is left out: the file has no predictions of split {FITTED_SPLIT}")
         elif name == "sals" and zero_shot is None:
@@ -76,6 +71,18 @@ def _with_maps(
     temperature = released_temperature(info.model)
     inputs = PosthocInputs(fitted_on=validation, zero_shot=zero_shot or {}, released_temperature=temperature)
     return ImportedResults(datasets=with_maps(maps, conformal, datasets, inputs), notes=notes)
+
+
+def _dataset_results(sources: MeasuredSamples, split: str, predictions: PredictionsBySeed) -> list[DatasetResult]:
+    """Return the predictions as results of a trial, before any post-hoc map."""
+    results = []
+    for (name, seed), of_dataset in predictions.items():
+        classes = sources.samples(name, split).classes
+        dataset = DatasetInfo(
+            name=name, split=split, group="custom", classes=classes, size=len(of_dataset), digest="", images=""
+        )
+        results.append(DatasetResult(dataset=dataset, seed=seed, predictions=of_dataset, prompt=None))
+    return results
 
 
 def _conformal_sets(info: SweepInfo) -> list[str]:

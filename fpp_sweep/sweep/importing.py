@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -11,22 +10,20 @@ from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import IMPORTED, SweepInfo, TrialRecord, baseline_name
-from fpp_sweep.report.results_file import FILE as RESULTS_FILE
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.space.work import baseline_names
 from fpp_sweep.spec import catalogue, keys
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import plural
+from fpp_sweep.spec.names import FILE_NAME, MAX_NAME
 from fpp_sweep.sweep.imported_results import ImportedResults, results_by_split
-from fpp_sweep.sweep.summary import export_results
+from fpp_sweep.sweep.summary import export_results, has_results_file
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.imported import ImportedRows, read_rows
 from fpp_sweep.trial.trial import measured_value, summarize
 
 DIGITS = 16  # length of a file's digest
-MAX_NAME = 100  # characters; a file's name may have 255 bytes, and those of records have further words
-NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME - 1}}}")
 
 
 def import_predictions(sweep: Path, file: Path, name: str) -> Iterator[str]:
@@ -48,7 +45,7 @@ def import_predictions(sweep: Path, file: Path, name: str) -> Iterator[str]:
                 yield f"note        {note}"
         write_report(folder, pages=True)
         yield f"page        {(folder.report / 'sweep.html').resolve().as_uri()}"
-        if (folder.path / RESULTS_FILE).exists():
+        if has_results_file(folder):
             yield export_results(folder)
 
 
@@ -57,7 +54,7 @@ def _sizes(record: TrialRecord) -> str:
 
 
 def _require_free_name(folder: SweepFolder, info: SweepInfo, name: str) -> None:
-    if not NAME.fullmatch(name):
+    if not FILE_NAME.fullmatch(name):
         raise InputError(f"{name!r}: must be at most {MAX_NAME} letters, digits, '-', '_' and '.'", "--as")
     if name in [*baseline_names(catalogue.METHODS), *info.requested_baselines]:
         raise InputError(f"{name}: is the name of a baseline; take another name, such as {name}_theirs", "--as")

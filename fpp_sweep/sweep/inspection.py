@@ -17,7 +17,7 @@ from fpp_sweep.checks.datasets import dataset_table, survey_datasets, unreadable
 from fpp_sweep.checks.finding_table import finding_table
 from fpp_sweep.checks.probes import Readings, measure_disk, run_probes
 from fpp_sweep.spec.errors import escaped
-from fpp_sweep.sweep.inspected import NamedDatasets, Target
+from fpp_sweep.sweep.doctor_target import NamedDatasets, Target
 from fpp_sweep.sweep.node_checks import readings_of_nodes
 from fpp_sweep.sweep.start_checks import ROOM, plan_reading, room_here, room_on_cluster, start_readings
 from fpp_sweep.tracking import check_address, check_store
@@ -50,23 +50,24 @@ def print_datasets(named: NamedDatasets, *, verify: bool) -> bool:
 
 def print_findings(target: Target, cluster_file: ClusterFile | None) -> bool:
     """Print what was found on each machine; return whether nothing is wrong."""
-    nodes = look_everywhere(target, cluster_file)
+    nodes = readings_by_machine(target, cluster_file)
     findings = checks.findings(nodes)
     print(finding_table(findings, len(nodes)))
     return all(finding.state != "wrong" for finding in findings)
 
 
-def look_everywhere(target: Target, cluster_file: ClusterFile | None) -> dict[str, Readings]:
+def readings_by_machine(target: Target, cluster_file: ClusterFile | None) -> dict[str, Readings]:
     """Return the readings of this machine, or of the driver and every node of a cluster."""
     if not target.options.on_cluster:
         return {"here": _readings_here(target) | _output_readings(target) | _open_values(cluster_file)}
     token_key = secrets.token_hex()
     start: Readings = {}
     if target.space is not None:
-        start = start_readings(target.space, target.options)
+        start = start_readings(target.space, target.options)  # before the cluster is joined, as a sweep does
     nodes, room = _readings_of_nodes(target, token_key)
-    driver = all_readings(target.worker, token_key, (), ()) | {"clock": 0.0} | start | room
-    driver |= _output_readings(target) | _open_values(cluster_file)
+    driver = all_readings(target.worker, token_key, (), ())
+    driver["clock"] = 0.0  # the nodes' clocks are read as differences from the driver's
+    driver |= start | room | _output_readings(target) | _open_values(cluster_file)
     if cluster_file is not None:
         driver |= run_probes({"joined": lambda: missing_nodes(cluster_file.values, list(nodes))})
     return {"driver": driver, **nodes}

@@ -27,13 +27,13 @@ class Status:
     finished: int  # trials that are complete
     failed: int
     running: int
-    total: int | None  # trials; none: until the time is used up
+    total: int | None  # trials; None: as many as the time allows
     images_per_second: float | None
     front: Sequence[Sequence[float]]  # values of its members
     hypervolume: float | None
     seconds_left: float | None  # until the search ends
     workers: int
-    note: str | None  # such as MLflow's delay
+    note: str  # such as MLflow's delay; empty if there is none
     stopped: int = 0
     baselines: Mapping[str, Sequence[float]] = field(default_factory=dict)  # values, by name
     doing: Sequence[str] = ()  # long tasks of the workers
@@ -53,19 +53,24 @@ def live_status(
         if record.kind == "baseline" and record.values:
             baselines[record.label] = record.values
     front = [list(record.values or ()) for record in searcher.front()]
-    notes = [f"MLflow is behind: {mlflow_error}"] if mlflow_error else []
+    notes = list(scheduler.notes)
+    if mlflow_error:
+        notes.insert(0, f"MLflow is behind: {mlflow_error}")
+    images_per_second = None
+    if scheduler.counts.images:
+        images_per_second = scheduler.counts.images / seconds
     return Status(
         phase=progress.phase,
         finished=progress.finished,
         failed=progress.failed,
         running=len(progress.running),
         total=progress.total,
-        images_per_second=scheduler.counts.images / seconds if scheduler.counts.images else None,
+        images_per_second=images_per_second,
         front=front,
         hypervolume=_hypervolume(front, info),
         seconds_left=seconds_left(progress, searcher.search, spent=info.spent + seconds),
         workers=scheduler.workers,
-        note="; ".join([*notes, *scheduler.notes]) or None,
+        note="; ".join(notes),
         stopped=progress.stopped,
         baselines=baselines,
         doing=scheduler.doing,

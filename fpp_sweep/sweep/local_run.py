@@ -41,12 +41,12 @@ def run_locally(space: Space, options: Options | None = None, on_trial: TrialCal
     with folder.locked(), terminable():
         start = local_start(space, options, folder)
         recorder = SweepRecorder(folder, start.info)
-        with undo_if_refused(folder, start.info_before) as begin_trials, recording_end(recorder):
+        with undo_if_refused(folder, start.info_before) as accept, recording_end(recorder):
             begin(folder, start)
             if start.tracking_uri:
                 check_store(start.tracking_uri)
             context = open_context(space, folder, options)
-            begin_trials()
+            accept()
             _run_trials(context, space, on_trial)
         write_report(folder, pages=True)
         if start.tracking_uri:

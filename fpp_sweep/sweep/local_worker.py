@@ -1,4 +1,4 @@
-"""A worker in this process, opened for a space: what `preflight` does with workers on Ray."""
+"""A worker in this process, opened and checked for a space, as `opening` does with workers on Ray."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fpp_sweep.core.models.model_names import EMBEDDED
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.keys import TaskKeys
@@ -41,18 +42,19 @@ def open_locally(space: Space, folder: SweepFolder, plugins: Sequence[PluginFile
 def local_worker_spec(space: Space, plugins: Sequence[PluginFile]) -> WorkerSpec:
     """Return what the worker of this process opens: unlike a worker on Ray, it has the whole machine."""
     work = space.work
-    is_tiny = work.model == "tiny"  # its operations are too small for a second thread, its images for a second process
-    threads, loaders, device = cores(), readers(), work.device
-    if is_tiny:
-        threads, loaders = 1, 0
-    if work.threads is not None:
-        threads = work.threads
-    if work.loaders is not None:
-        loaders = work.loaders
+    # operations of the embedded model are too small for a second thread, and its images for a second process
+    is_embedded = work.model == EMBEDDED
+    threads = work.threads
+    if threads is None:
+        threads = 1 if is_embedded else cores()
+    loaders = work.loaders
+    if loaders is None:
+        loaders = 0 if is_embedded else readers()
+    device = work.device
     if work.gpus_per_worker == 0:
         device = "cpu"
     on_ray = worker_spec(space, gpus=1.0)
-    return replace(on_ray, device=device, threads=threads, loaders=loaders, share=1.0, plugins=tuple(plugins))
+    return replace(on_ray, device=device, threads=threads, loaders=loaders, device_share=1.0, plugins=tuple(plugins))
 
 
 def _shared_folder(space: Space, plugins: Sequence[PluginFile], model: ModelInfo) -> Path | None:

@@ -21,7 +21,9 @@ class MeasuredSamples:
     def __init__(self, folder: SweepFolder) -> None:
         self._folder = folder
         self._records = [record for record in folder.trials() if record.state == "complete"]
-        self.splits = {split for record in self._records for split in record.results}
+        self.splits: set[str] = set()
+        for record in self._records:
+            self.splits.update(record.results)
 
     def samples(self, dataset: str, split: str) -> Samples:
         """Return the samples of a dataset: of the record with the most of them, if images were skipped."""

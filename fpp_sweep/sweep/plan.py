@@ -42,7 +42,9 @@ class CheckedPlan(NamedTuple):
 
 def make_plan(space: Space, inspector: Inspector) -> Plan:
     """Return the plan for the datasets as the workers have them; raise InputError if a dataset is missing."""
-    datasets = {split: tuple(inspector.describe(space.work.datasets, split)) for split in splits_of_space(space)}
+    datasets = {}
+    for split in splits_of_space(space):
+        datasets[split] = tuple(inspector.describe(space.work.datasets, split))
     searched = datasets[space.search.split]
     require_measured(space, [dataset.name for dataset in searched])
     ends: Mapping[tuple[str, str], tuple[int, ...]] = {}
@@ -119,7 +121,7 @@ def check_plan(space: Space, inspector: Inspector) -> CheckedPlan:
 
 def validate(space: Space, inspector: Inspector, plan: Plan) -> Validation:
     """Check every method and prompt that trials may use against the model and the class names."""
-    datasets = [dataset for split in plan.datasets.values() for dataset in split]
+    datasets = list(plan.datasets_by_key().values())
     return inspector.check(methods_of(space), sorted(sources_of(space)), datasets, space.work.task_timeout)
 
 

@@ -1,8 +1,8 @@
 """Check the plugins of a sweep before it starts; workers check methods once more, on the sweep's own model.
 
-Results may depend neither on earlier calls nor on the process: chance decides which worker computes a task and after
-which others. One new process computes made-up data at once, another one after other data, with another seed of hash()
-and another time; the results must have the same bits.
+Results may depend neither on earlier calls nor on the process, since chance decides which worker computes a task, and
+after which other tasks. Two new processes compute the same made-up data. The second one first computes other data, and
+has another seed of hash() and another time. The results must have the same bits.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ HASH_SEEDS = ("1", "2")  # seeds of Python's hash(), one for each process
 
 
 @dataclass(slots=True)
-class Answers:
-    """The outcomes of a process that has ended."""
+class ProcessReport:
+    """The outcomes of the steps of a process that has ended, and how it ended."""
 
     status: int  # exit status
-    outcomes: dict[str, str] = field(default_factory=dict)  # by the titles of rows
+    outcomes: dict[str, str] = field(default_factory=dict)  # by the titles of the steps
     unfinished: str = ""  # title of the step that did not end
     last_line: str = ""  # the last line of the standard error
     stack: str = ""  # calls of the step that took too long, in the form of `faulthandler`
@@ -44,9 +44,9 @@ class Answers:
 
 def check_plugins(space: Space, methods: Sequence[str]) -> None:
     """Raise InputError if a metric, a sampler or one of these methods is a plugin's and breaks its contract."""
-    check_in_new_processes(space, methods)  # first: code that never ends can be stopped there
+    check_in_new_processes(space, methods)  # first, because code that never ends can be stopped there only
     if space.search.sampler in catalogue.SAMPLERS:
-        check_sampler = catalogue.code_of("fpp_sweep.search.sampler_contract:check_sampler")  # loads Optuna, now only
+        check_sampler = catalogue.code_of("fpp_sweep.search.sampler_contract:check_sampler")  # loads Optuna
         check_sampler(space)
     for row in catalogue.METRICS.values():
         if row.digest:
@@ -59,15 +59,15 @@ def check_in_new_processes(space: Space, methods: Sequence[str]) -> None:
     if not rows:
         return
     request = Request(files=plugins.loaded(), rows=rows, space=space, seconds=space.work.task_timeout)
-    alone, after_others = _answers(request, replace(request, after_others=True))
+    alone, after_others = _run_processes(request, replace(request, after_others=True))
     for row in rows:
         outcome, other_outcome = alone.outcomes[row.title], after_others.outcomes[row.title]
         if outcome == other_outcome:
             continue
         problems = [_cause(request, row, outcome)]
-        for each in (outcome, other_outcome):
-            if each.startswith(FAILS):
-                problems.append(each)
+        for text in (outcome, other_outcome):
+            if text.startswith(FAILS):
+                problems.append(text)
         raise ContractError(f"{_where(row)}: {'; '.join(problems)}")
 
 
@@ -86,38 +86,38 @@ def _plugin_rows(space: Space, methods: Sequence[str]) -> tuple[PluginRow, ...]:
 
 
 def _cause(request: Request, row: PluginRow, outcome: str) -> str:
-    """Tell a row that keeps something between calls from one that has other results in every process."""
-    first, second = _answers(request, request)
+    """Return why outcomes differ: the row keeps something between calls, or has other results in every process."""
+    first, second = _run_processes(request, request)
     if first.outcomes[row.title] == second.outcomes[row.title] == outcome:
         return "results depend on earlier calls in the same process; keep nothing in a class or module"
     return "other bits in another process; results must not depend on the time, the process or the order of a set"
 
 
-def _answers(*requests: Request) -> list[Answers]:
+def _run_processes(*requests: Request) -> list[ProcessReport]:
     """Run a process for each request, all at the same time; raise ContractError if a plugin's code ends one."""
+    limit = 2 * START_SECONDS + requests[0].seconds * len(requests[0].rows)
+    reports = []
     with tempfile.TemporaryDirectory() as scratch:
-        folders = []
-        processes = []
+        processes: dict[Path, subprocess.Popen[bytes]] = {}  # by the folder of its files
         try:
             for number, request in enumerate(requests):
                 folder = Path(scratch) / str(number)
                 folder.mkdir()
-                moved = replace(request, clock_offset=number * CLOCK_STEP)
-                (folder / REQUEST).write_bytes(pickle.dumps(moved))
-                folders.append(folder)
-                processes.append(_start(folder, HASH_SEEDS[number]))
-            limit = 2 * START_SECONDS + requests[0].seconds * len(requests[0].rows)
-            statuses = [process.wait(limit) for process in processes]
+                ahead = replace(request, clock_offset=number * CLOCK_STEP)
+                (folder / REQUEST).write_bytes(pickle.dumps(ahead))
+                processes[folder] = _start(folder, HASH_SEEDS[number])
+            for folder, process in processes.items():
+                status = process.wait(limit)
+                reports.append(_read_report(folder, status))
         except subprocess.TimeoutExpired as error:
             raise InputError(f"plugins: a process that checks them has not ended after {limit:g} s") from error
         finally:
-            for process in processes:
+            for process in processes.values():
                 process.kill()
                 process.wait()
-        answers = [_read(folder, status) for folder, status in zip(folders, statuses, strict=True)]
-    for answer in answers:
-        _require_finished(answer, requests[0])
-    return answers
+    for report in reports:
+        _require_finished(report, requests[0])
+    return reports
 
 
 def _start(folder: Path, hash_seed: str) -> subprocess.Popen[bytes]:
@@ -133,20 +133,20 @@ def _start(folder: Path, hash_seed: str) -> subprocess.Popen[bytes]:
         )
 
 
-def _read(folder: Path, status: int) -> Answers:
-    """Return the answers in the folder of a process that has ended."""
-    answers = Answers(status=status, last_line=_last_line(folder / ERRORS))
+def _read_report(folder: Path, status: int) -> ProcessReport:
+    """Return the report of a process that has ended, from the files in its folder."""
+    report = ProcessReport(status=status, last_line=_last_line(folder / ERRORS))
     if not (folder / ANSWERS).is_file():  # the process has ended before it could begin
-        return answers
+        return report
     for line in (folder / ANSWERS).read_text().splitlines():
         entry = json.loads(line)
         if "begins" in entry:
-            answers.unfinished = entry["begins"]
+            report.unfinished = entry["begins"]
         else:
-            answers.outcomes[entry["ends"]] = entry["outcome"]
-            answers.unfinished = ""
-    answers.stack = (folder / STALLED).read_text()
-    return answers
+            report.outcomes[entry["ends"]] = entry["outcome"]
+            report.unfinished = ""
+    report.stack = (folder / STALLED).read_text()
+    return report
 
 
 def _last_line(file: Path) -> str:
@@ -157,27 +157,31 @@ def _last_line(file: Path) -> str:
     return lines.rpartition("\n")[2]
 
 
-def _require_finished(answers: Answers, request: Request) -> None:
+def _require_finished(report: ProcessReport, request: Request) -> None:
     """Raise InputError if a plugin's code took too long or ended its process, or the process ended without it."""
-    loading = answers.outcomes.get(LOADING, "")
+    loading = report.outcomes.get(LOADING, "")
     if loading.startswith(FAILS):
         raise ContractError(f"{loading.removeprefix(FAILS)}, in another process")
-    ending = f"(status {answers.status})"
-    if answers.unfinished:
-        where, seconds = "plugins", START_SECONDS  # they were being loaded
-        for row in request.rows:
-            if row.title == answers.unfinished:
-                where, seconds = _where(row), request.seconds
-        if not answers.stack:
-            raise ContractError(f"{where}: ends the process that runs it {ending}")
-        line = _plugin_line(answers.stack)
-        if line:
-            where = f"{answers.unfinished} ({line})"
-        raise ContractError(f"{where}: {plugins.too_slow(seconds)}")
+    if report.unfinished:
+        raise ContractError(_problem_of_unfinished_step(report, request))
     for row in request.rows:
-        if row.title not in answers.outcomes:
-            problem = f"a process that checks them has ended too early {ending}"
-            raise InputError(f"plugins: {problem}: {answers.last_line or 'is there memory for two?'}")
+        if row.title not in report.outcomes:
+            problem = f"a process that checks them has ended too early (status {report.status})"
+            raise InputError(f"plugins: {problem}: {report.last_line or 'is there memory for two?'}")
+
+
+def _problem_of_unfinished_step(report: ProcessReport, request: Request) -> str:
+    """Return where and why a step has not ended: its code took too long, or ended the process."""
+    where, seconds = "plugins", START_SECONDS  # for the step that loads the plugins
+    for row in request.rows:
+        if row.title == report.unfinished:
+            where, seconds = _where(row), request.seconds
+    if not report.stack:
+        return f"{where}: ends the process that runs it (status {report.status})"
+    line = _plugin_line(report.stack)
+    if line:
+        where = f"{report.unfinished} ({line})"
+    return f"{where}: {plugins.too_slow(seconds)}"
 
 
 def _plugin_line(stack: str) -> str:

@@ -11,8 +11,7 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -25,8 +24,12 @@ from fpp_sweep.spec.errors import readable_message
 from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep.child_process import end_with_parent
 
-REQUEST, ANSWERS, STALLED = "request.pickle", "answers.jsonl", "stalled.txt"  # files in the folder of a process
-LOADING = "loading"  # the first step; the others are the rows
+# names of files in the folder of a process
+REQUEST = "request.pickle"
+ANSWERS = "answers.jsonl"  # the course of each step
+STALLED = "stalled.txt"  # calls of the step that took too long, in the form of `faulthandler`
+LOADING = "loading"  # title of the first step; the title of each other step is that of a row
+LOADED = "loaded"  # outcome of the first step if it succeeds
 START_SECONDS = 600.0  # limit for the time that a process takes to load torch and the model, or the plugins
 FAILS = "fails: "  # prefix of the outcome of a row that raises an error
 
@@ -60,30 +63,39 @@ def main(folder: Path) -> None:
     request: Request = pickle.loads((folder / REQUEST).read_bytes())
     _move_clock(request.clock_offset)
     with (folder / ANSWERS).open("w") as answers, (folder / STALLED).open("w") as stalled:
-        with _step(LOADING, START_SECONDS, answers, stalled) as outcome:
-            plugins.load(request.files)
-            outcome.append("loaded")
-        if outcome != ["loaded"]:
-            return  # without its rows
+        steps = StepLog(answers, stalled)
+        loading = steps.run(LOADING, partial(_load_plugins, request.files), START_SECONDS)
+        if loading != LOADED:
+            return  # the plugins' rows are missing
         computations = _computations(request)  # loads torch and a model, which takes none of the plugins' time
         for title, compute in computations.items():
-            with _step(title, request.seconds, answers, stalled) as outcome:
-                outcome.append(compute())
+            steps.run(title, compute, request.seconds)
 
 
-@contextmanager
-def _step(title: str, seconds: float, answers: TextIO, stalled: TextIO) -> Iterator[list[str]]:
-    """Write the outcome that the block appends to a list, or its error; end the process if the block takes too long."""
-    print(json.dumps({"begins": title}), file=answers, flush=True)
-    faulthandler.dump_traceback_later(seconds, exit=True, file=stalled)
-    outcome: list[str] = []
-    try:
-        yield outcome
-    except (Exception, SystemExit) as error:
-        outcome.append(_described(error))
-    finally:
-        faulthandler.cancel_dump_traceback_later()
-    print(json.dumps({"ends": title, "outcome": outcome[0]}), file=answers, flush=True)
+def _load_plugins(files: Sequence[PluginFile]) -> str:
+    plugins.load(files)
+    return LOADED
+
+
+@dataclass(frozen=True, slots=True)
+class StepLog:
+    """The files in which the process that checks the plugins finds the course of each step."""
+
+    answers: TextIO
+    stalled: TextIO
+
+    def run(self, title: str, compute: Callable[[], str], seconds: float) -> str:
+        """Return the outcome of a step, or a text on its error, and write it; end the process after the time limit."""
+        print(json.dumps({"begins": title}), file=self.answers, flush=True)
+        faulthandler.dump_traceback_later(seconds, exit=True, file=self.stalled)
+        try:
+            outcome = compute()
+        except (Exception, SystemExit) as error:
+            outcome = f"{FAILS}{readable_message(error)}"
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        print(json.dumps({"ends": title, "outcome": outcome}), file=self.answers, flush=True)
+        return outcome
 
 
 def _computations(request: Request) -> dict[str, Callable[[], str]]:
@@ -109,10 +121,6 @@ def _computations(request: Request) -> dict[str, Callable[[], str]]:
 def _embedded_model() -> Any:
     load = catalogue.code_of("fpp_sweep.core.models.loading:load")
     return load(EMBEDDED)
-
-
-def _described(error: BaseException) -> str:
-    return f"{FAILS}{readable_message(error)}"
 
 
 def _move_clock(seconds: int) -> None:

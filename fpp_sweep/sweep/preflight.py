@@ -52,14 +52,16 @@ def check_before_ray_start(space: Space, options: Options) -> None:
 def check_before_local_start(space: Space, options: Options) -> None:
     """Load plugins; raise InputError if something cannot be used, or needs workers on Ray."""
     plugins.load(options.plugins)
-    space.require_one_process()
+    space.require_no_workers()
     check_before_start(space, options)
 
 
 def _check_notify(space: Space) -> None:
     """Note a command that cannot be run; the sweep runs without it."""
+    if not space.search.notify:
+        return
     try:
-        command_words(space.search.notify or "true")
+        command_words(space.search.notify)
     except InputError as error:
         note(error)
 

@@ -89,10 +89,7 @@ def recording_end(recorder: SweepRecorder) -> Iterator[None]:
         recorder.record_interrupted_trials()
         with suppress(OSError, InputError):  # as far as disk and record allow
             recorder.record_end("interrupted")
-        if isinstance(error, KeyboardInterrupt):
-            raise InterruptedSweep from None
-        if isinstance(error, OSError):
-            raise machine_error(recorder.folder, error) from error
+        _raise_for_command(error, recorder.folder)
         raise
     states = {record.state for record in recorder.folder.trials()}
     recorder.record_end("finished" if "complete" in states else "failed")
@@ -111,11 +108,16 @@ def recording_interruption(folder: SweepFolder) -> Iterator[None]:
             info = folder.info()
             if info.state == "running":
                 folder.write_info(replace(info, state="interrupted"))
-        if isinstance(error, KeyboardInterrupt):
-            raise InterruptedSweep from None
-        if isinstance(error, OSError):
-            raise machine_error(folder, error) from error
+        _raise_for_command(error, folder)
         raise
+
+
+def _raise_for_command(error: BaseException, folder: SweepFolder) -> None:
+    """Raise InterruptedSweep for Ctrl-C and MachineError for a failure of the machine; return for other errors."""
+    if isinstance(error, KeyboardInterrupt):
+        raise InterruptedSweep from None
+    if isinstance(error, OSError):
+        raise machine_error(folder, error) from error
 
 
 def machine_error(folder: SweepFolder, error: OSError) -> MachineError:

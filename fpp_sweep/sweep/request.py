@@ -14,8 +14,8 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
-from fpp_sweep.sweep.lent_points import with_first_point
 from fpp_sweep.sweep.received import read_settings, require_own_prompts
+from fpp_sweep.sweep.warm_start import with_first_point
 
 EVALUATION = {  # the keys of a space that only evaluates
     "search": {"split": "test", "include_published": False, "evaluate_only": True},
@@ -91,13 +91,13 @@ def space_to_evaluate(
         settings = read_settings(config)
     defaults = TrialConfig().replace(settings)
     anchor = anchor_prompt or defaults.anchor_prompt
-    default_methods, default_prompts = [catalogue.PLAIN, catalogue.DEFAULT], [anchor, "fpp"]
-    if config is not None:
-        default_methods, default_prompts = [defaults.method], [defaults.prompt]
-    block = {
-        "prompt": _typed_values("--prompt", prompts or default_prompts),
-        "method": _typed_values("--method", methods or default_methods),
-    }
+    if config is None:
+        methods = methods or [catalogue.PLAIN, catalogue.DEFAULT]
+        prompts = prompts or [anchor, "fpp"]
+    else:
+        methods = methods or [defaults.method]
+        prompts = prompts or [defaults.prompt]
+    block = {"prompt": _typed_values("--prompt", prompts), "method": _typed_values("--method", methods)}
     base = {key: value for key, value in settings.items() if key not in FLAGS_OF_TRIALS}
     root = of_plain(EVALUATION, "evaluate")
     root.value["base"] = of_plain(base, str(config), "base")

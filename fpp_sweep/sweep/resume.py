@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +18,7 @@ from fpp_sweep.space.work import STEERED, Search
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note, stage
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.lent_points import with_lent_points
+from fpp_sweep.sweep.warm_start import with_warm_start
 
 
 def load_for_resume(space: Space, options: Options, folder: SweepFolder) -> SweepInfo:
@@ -65,7 +65,7 @@ def require_same(info: SweepInfo, space: Space, options: Options, folder: SweepF
     if info.plugins != plugins:
         changes = [f"plugins: {_plugins_text(info.plugins)} -> {_plugins_text(plugins)}"]
     else:
-        changes = space_of(info.space, str(folder.info_file)).difference(with_lent_points(space, info))
+        changes = space_of(info.space, str(folder.info_file)).difference(with_warm_start(space, info))
     if changes:
         changed = "; ".join(changes)
         raise InputError(
@@ -74,22 +74,24 @@ def require_same(info: SweepInfo, space: Space, options: Options, folder: SweepF
 
 
 def _require_same_final_stage(info: SweepInfo, space: Space, folder: SweepFolder) -> None:
-    """Raise InputError if there are results of the seeds or images of finalists, and others are requested.
+    """Raise InputError if there are results of the seeds or images of finalists, and others are requested."""
+    former = space_of(info.space, str(folder.info_file)).search.finalists
+    requested = space.search.finalists
+    if former.seeds != requested.seeds:
+        splits = {FINAL, "test"} - {info.search_split}  # the test split has the seeds of the finalists
+        _require_no_results(folder, splits, "search.finalists.seeds", former.seeds, requested.seeds)
+    if former.images != requested.images:
+        _require_no_results(folder, {FINAL}, "search.finalists.images", former.images, requested.images)
 
-    The seeds are those of the test split as well.
-    """
-    before = space_of(info.space, str(folder.info_file)).search.finalists
-    splits = {"seeds": {FINAL, "test"} - {info.search_split}, "images": {FINAL}}
-    for key in ("seeds", "images"):
-        former, requested = getattr(before, key), getattr(space.search.finalists, key)
-        if former == requested:
-            continue
-        for record in folder.trials():
-            if splits[key] & record.results.keys():
-                problem = f"{record.name} has run with {_in_words(former)}, and {_in_words(requested)} is requested"
-                raise InputError(
-                    f"{problem}; resume with the former value, or begin another sweep", f"search.finalists.{key}"
-                )
+
+def _require_no_results(
+    folder: SweepFolder, splits: Collection[str], key: str, former: int | None, requested: int | None
+) -> None:
+    """Raise InputError if a trial has results on one of the splits, with the former value of a setting."""
+    for record in folder.trials():
+        if not record.results.keys().isdisjoint(splits):
+            problem = f"{record.name} has run with {_in_words(former)}, and {_in_words(requested)} is requested"
+            raise InputError(f"{problem}; resume with the former value, or begin another sweep", key)
 
 
 def _in_words(value: int | None) -> str:
@@ -138,14 +140,14 @@ def merge_resume_request(space: Space, info: SweepInfo, folder: SweepFolder) -> 
 
     The space is as it was at the start, with all requests since then.
     """
-    space = with_lent_points(space, info)
-    first = space_at_start(folder, info)
-    points = _new_points(space, first, folder)
+    space = with_warm_start(space, info)
+    initial = space_at_start(folder, info)
+    points = _new_points(space, initial, folder)
     budget = budget_in_force(info, space.search, folder.commands())
     if budget.trials is not None:
         budget = replace(budget, trials=budget.trials + len(points))
-    changes = _budget_changes(space, first, folder, budget)
-    merged = replace(space, points=first.points, search=replace(budget, **changes))
+    changes = _budget_changes(space, initial, folder, budget)
+    merged = replace(space, points=initial.points, search=replace(budget, **changes))
     return merged, ResumeRequest(points, changes)
 
 
@@ -155,7 +157,7 @@ def announced_space(space: Space, options: Options, folder: SweepFolder) -> Spac
     A damaged record is repaired later, so that its sweep is announced as requested.
     """
     if not options.resume:
-        return with_lent_points(space)
+        return with_warm_start(space)
     try:
         info = folder.info()
     except InputError:
@@ -165,20 +167,20 @@ def announced_space(space: Space, options: Options, folder: SweepFolder) -> Spac
     return merged
 
 
-def _new_points(space: Space, first: Space, folder: SweepFolder) -> list[dict[str, Any]]:
+def _new_points(space: Space, initial: Space, folder: SweepFolder) -> list[dict[str, Any]]:
     """Return the points of the space that the sweep did not have before."""
-    old = [values for _, values in first.first_points()]
+    old_points = [values for _, values in initial.first_points()]
     for command in folder.commands():
         if command.kind == "add":
-            old.append(dict(command.values))
-    new = []
+            old_points.append(dict(command.values))
+    new_points = []
     for _, values in space.first_points():
-        if values not in old:
-            new.append(values)
-    return new
+        if values not in old_points:
+            new_points.append(values)
+    return new_points
 
 
-def _budget_changes(space: Space, first: Space, folder: SweepFolder, budget: Search) -> dict[str, Any]:
+def _budget_changes(space: Space, initial: Space, folder: SweepFolder, budget: Search) -> dict[str, Any]:
     """Return the budgets that are requested now for the first time.
 
     A budget that the space had at the start, or that an earlier command asked for, is not a new request: the same
@@ -188,7 +190,7 @@ def _budget_changes(space: Space, first: Space, folder: SweepFolder, budget: Sea
     changes = {}
     for key in STEERED:
         requested = getattr(space.search, key)
-        if requested in (getattr(first.search, key), getattr(budget, key)):
+        if requested in (getattr(initial.search, key), getattr(budget, key)):
             continue
         if any(key in command.values and command.values[key] == requested for command in commands):
             continue
@@ -202,19 +204,19 @@ def undo_if_refused(
 ) -> Iterator[Callable[[], None]]:
     """If bad input ends a sweep before its first trial, remove a new folder, or restore a resumed sweep's record.
 
-    The commands that the resume has sent are removed with it.
-    Call the function that is yielded once trials may begin: nothing is undone from then on.
+    The commands that the resume has sent are removed with it. The function that is yielded accepts the input: nothing
+    is undone after its call.
     """
-    has_begun = False
+    is_accepted = False
 
-    def begin_trials() -> None:
-        nonlocal has_begun
-        has_begun = True
+    def accept() -> None:
+        nonlocal is_accepted
+        is_accepted = True
 
     try:
-        yield begin_trials
+        yield accept
     except InputError:
-        if has_begun:
+        if is_accepted:
             raise
         if before is not None:
             folder.write_info(before)

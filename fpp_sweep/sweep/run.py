@@ -14,12 +14,12 @@ from fpp_sweep.spec.messages import stage
 from fpp_sweep.spec.process import limit_arenas, set_thread_defaults, terminable
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.folders import sweep_folder
-from fpp_sweep.sweep.lent_points import with_lent_points
 from fpp_sweep.sweep.opening import OpenedSweep, open_sweep
 from fpp_sweep.sweep.preflight import check_before_ray_start
 from fpp_sweep.sweep.recording import recording_interruption
 from fpp_sweep.sweep.resume import undo_if_refused
 from fpp_sweep.sweep.start import Start, begin, start_of
+from fpp_sweep.sweep.warm_start import with_warm_start
 from fpp_sweep.sweep.worker_pool import Workers, ray_session, start_workers
 from fpp_sweep.tracking import check_address, check_store
 
@@ -37,20 +37,20 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
     options = options or Options()
     plugins.load(options.plugins)
     if not options.resume:
-        space = with_lent_points(space)
+        space = with_warm_start(space)
     if workers is None:
         check_before_ray_start(space, options)
     folder = sweep_folder(space, options)
     set_environment(options)
     with folder.locked(), terminable():
         start = start_of(space, options, folder)
-        with undo_if_refused(folder, start.info_before, start.sent) as begin_trials, recording_interruption(folder):
+        with undo_if_refused(folder, start.info_before, start.sent) as accept, recording_interruption(folder):
             begin(folder, start)  # from here on the sweep can be resumed
             check_address(start.tracking_uri)
-            with opened_workers(start, options, folder, workers) as ready:
+            with sweep_workers(start, options, folder, workers) as ready:
                 opened = open_sweep(start.space, folder, ready)
                 driver = new_driver(start, options, folder, opened)
-                begin_trials()
+                accept()  # from here on nothing is undone
                 driver.run()
     return Sweep(folder)
 
@@ -63,8 +63,8 @@ def set_environment(options: Options) -> None:
 
 
 @contextmanager
-def opened_workers(start: Start, options: Options, folder: SweepFolder, shared: Workers | None) -> Iterator[Workers]:
-    """Start Ray and workers, unless other sweeps share theirs, and check MLflow's store meanwhile."""
+def sweep_workers(start: Start, options: Options, folder: SweepFolder, shared: Workers | None) -> Iterator[Workers]:
+    """Start Ray and workers, unless other sweeps share theirs, and check MLflow's store at the same time."""
     with ThreadPoolExecutor(1) as threads, ExitStack() as stack:
         # importing MLflow takes seconds, so its store is checked while Ray starts
         wait_for_store = threads.submit(check_store, start.tracking_uri).result

@@ -1,4 +1,4 @@
-"""Checks of what `steer` asks of a sweep, and what happens next."""
+"""The requests of `steer`: they are checked, written as commands into the sweep's folder, and answered."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECONDS_PER_HOUR = 3600.0
 def add_point(sweep: Path, assignments: Sequence[str]) -> str:
     """Ask a sweep to try a point, and return what happens next."""
     folder = SweepFolder.open(sweep)
-    return _answer(folder, folder.send_command("add", checked_point(folder, assignments)))
+    return _what_happens_next(folder, folder.send_command("add", checked_point(folder, assignments)))
 
 
 def stop_trial(sweep: Path, name: str) -> str:
@@ -36,7 +36,7 @@ def stop_trial(sweep: Path, name: str) -> str:
     if record.state in ENDED:
         raise InputError(f"{name} is {record.state}; only a trial that has not ended can be stopped")
     _require_no_reference(folder, record)
-    return _answer(folder, folder.send_command("stop", {"trial": record.name}))
+    return _what_happens_next(folder, folder.send_command("stop", {"trial": record.name}))
 
 
 def _require_no_reference(folder: SweepFolder, record: TrialRecord) -> None:
@@ -52,7 +52,7 @@ def change_budget(sweep: Path, *, trials: str | None, hours: str | None, concurr
     """Ask a sweep to keep to new limits, and return what happens next."""
     folder = SweepFolder.open(sweep)
     limits = checked_budget(folder, trials=trials, hours=hours, concurrency=concurrency)
-    return _answer(folder, folder.send_command("budget", limits))
+    return _what_happens_next(folder, folder.send_command("budget", limits))
 
 
 def checked_point(folder: SweepFolder, assignments: Sequence[str]) -> Mapping[str, Any]:
@@ -74,13 +74,12 @@ def checked_budget(
 ) -> Mapping[str, Any]:
     """Return the new limits by key of `search`; raise InputError if one is below what has been spent."""
     values = {}
-    for key, flag, text in (
-        ("trials", "--trials", trials),
-        ("wall_clock", "--hours", hours),
-        ("concurrency", "--concurrency", concurrency),
-    ):
-        if text:
-            values[key] = _parse_limit(text, flag)
+    if trials:
+        values["trials"] = _parse_limit(trials, "--trials")
+    if hours:
+        values["wall_clock"] = _parse_limit(hours, "--hours")
+    if concurrency:
+        values["concurrency"] = _parse_limit(concurrency, "--concurrency")
     if not values:
         raise InputError("budget: nothing to change; give --trials, --hours or --concurrency")
     checked = Search(**values)
@@ -103,9 +102,10 @@ def _parse_limit(text: str, flag: str) -> Any:
 
 
 def _require_an_end(folder: SweepFolder, space: Space, limits: Mapping[str, Any]) -> None:
+    """Raise InputError if the search, with the new limits, would never end."""
     in_force = budget_in_force(folder.info(), space.search, folder.commands())
     search = replace(in_force, **limits)
-    if (search.trials, search.wall_clock, search.gpu_hours) == (None, None, None):
+    if search.trials is None and search.wall_clock is None and search.gpu_hours is None:
         raise InputError("budget: without trials, hours and GPU-hours the search has no end; give one of them")
 
 
@@ -130,8 +130,8 @@ def _require_search(folder: SweepFolder) -> Space:
     return space
 
 
-def _answer(folder: SweepFolder, command: Command) -> str:
-    """Return a command with when it is applied, or how to resume the sweep so that it is."""
+def _what_happens_next(folder: SweepFolder, command: Command) -> str:
+    """Return the command in words, and when it is applied: soon, or after the sweep is resumed."""
     info = folder.info()
     text = command.words.removesuffix(": waits for a driver")
     if info.state == "running":

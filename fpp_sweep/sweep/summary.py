@@ -13,6 +13,7 @@ from fpp_sweep.records.front import Front, format_values, values_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.records.state import resume_command, state_text
 from fpp_sweep.report.repeat import repeat_command, use_command
+from fpp_sweep.report.results_file import FILE as RESULTS_FILE
 from fpp_sweep.report.results_file import write_results
 from fpp_sweep.report.text_layout import labelled_lines, output_width, wrap_words
 from fpp_sweep.space.validation import as_mapping
@@ -49,14 +50,17 @@ def summary_lines(folder: SweepFolder, width: int | None = None, *, resume: bool
         yield printable(line)
     for command in folder.commands():
         yield printable(f"steered     {command.words}")
-    for line in work_lines(info, records):
-        text = printable(line)
-        yield from labelled_lines(text[:LABEL_COLUMNS].rstrip(), text[LABEL_COLUMNS:], width, indent=LABEL_COLUMNS)
+    for label, text in work_texts(info, records).items():
+        yield from labelled_lines(label, printable(text), width, indent=LABEL_COLUMNS)
     for line in next_lines(folder, info):
         yield printable(line)
     continuation = resume_command(folder, info)
     if continuation and resume:
         yield printable(f"continue    {continuation}")
+
+
+def has_results_file(folder: SweepFolder) -> bool:
+    return (folder.path / RESULTS_FILE).exists()
 
 
 def export_results(folder: SweepFolder) -> str:
@@ -69,7 +73,9 @@ def state_line(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialReco
     states = Counter(record.state for record in records if record.kind == "trial")
     counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "none was begun"
     state = state_text(folder, info)
-    line = f"{info.name} is {state}" if state == info.state else f"{info.name} {state}"
+    line = f"{info.name} {state}"
+    if state == info.state:  # one word, such as `finished`; other states are phrases with a verb
+        line = f"{info.name} is {state}"
     if info.end_reason and info.finished:
         line += f" ({info.end_reason})"
     return f"{line}; trials: {counts}."
@@ -101,18 +107,20 @@ def failure_lines(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialR
         yield f"    reason      {runnable(command_line('show', [str(folder.path), further[0]]))}"
 
 
-def work_lines(info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:
-    """Yield what the workers have done, and what early stopping has saved."""
+def work_texts(info: SweepInfo, records: Sequence[TrialRecord]) -> dict[str, str]:
+    """Return what the workers have done and what early stopping has saved, by the label of the line."""
+    texts = {}
     if info.race:
-        yield f"race        {info.race}"
+        texts["race"] = info.race
     work = info.work
     if work != WorkTotals():
         tasks, results = plural(work.tasks, "task"), plural(work.cached, "cached result")
         loads, lost = plural(work.model_loads, "model load"), plural(work.workers_lost, "worker")
-        yield f"work        {tasks} run, {results}, {loads}, {lost} lost"
+        texts["work"] = f"{tasks} run, {results}, {loads}, {lost} lost"
     features = features_text(records)
     if features:
-        yield f"features    {features}"
+        texts["features"] = features
+    return texts
 
 
 def features_text(records: Sequence[TrialRecord]) -> str:
@@ -140,8 +148,10 @@ def next_lines(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
     if not uri:
         yield f"MLflow      {runnable(command_line('sync', [str(folder.path)]))}"
         return
-    for label, line in zip(("MLflow", ""), mlflow_links(folder, uri), strict=False):
+    label = "MLflow"
+    for line in mlflow_links(folder, uri):
         yield f"{label:{LABEL_COLUMNS}}{line}"
+        label = ""  # on the first line only
 
 
 def _use_lines(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:

@@ -14,14 +14,15 @@ import torch
 from fpp_sweep.core.compute.memory import run_in_batches
 from fpp_sweep.core.images.choose_renderer import seconds_per_image
 from fpp_sweep.core.images.device_views import ViewRenderer
-from fpp_sweep.core.images.features import BATCH, view_bytes
+from fpp_sweep.core.images.features import BATCH as VIEWS_PER_BATCH
+from fpp_sweep.core.images.features import view_bytes
 from fpp_sweep.core.images.reading import Reader, Renderer
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.specs import DatasetInfo, adaptation_precision
-from fpp_sweep.spec.tasks import BATCH as SAMPLES
+from fpp_sweep.spec.tasks import BATCH as IMAGES_PER_BATCH
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, effort
 from fpp_sweep.trial.adapting import Adapter, evaluate
 from fpp_sweep.trial.worker import Worker
@@ -35,13 +36,13 @@ ENOUGH = 0.5  # seconds after which no more is timed: a step of a large model ta
 class Speed:
     """Seconds that a worker needs on one dataset."""
 
-    step: float  # seconds of a step of pretraining
-    image: float  # adaptation to an image, with one step
-    plain: float  # zero-shot prediction for an image
-    begin: float  # preparation of a method
-    draw: float  # all views of an image
-    tower: float  # a view in the image tower
-    running: float = 1.0  # share of the time of measuring in which this process had a core; less on a busy machine
+    pretraining_step: float
+    adapted_image: float  # adaptation to an image, with one step
+    zero_shot_image: float
+    method_start: float  # setting a method up for a dataset
+    drawn_image: float  # all views of an image
+    encoded_view: float  # a view in the image tower
+    core_share: float = 1.0  # share of the time of measuring in which this process had a core; less on a busy machine
 
 
 def measure(worker: Worker, start: TrialConfig, dataset: DatasetInfo) -> Speed:
@@ -51,14 +52,22 @@ def measure(worker: Worker, start: TrialConfig, dataset: DatasetInfo) -> Speed:
     method = start.method if catalogue.method(start.method).learns else catalogue.DEFAULT
     tuned = replace(start, method=method, prompt=start.anchor_prompt)
     with worker.model.computing(adaptation_precision(start.precision)):
-        image, begin = _time_adaptation(worker, replace(task, config=tuned))
-        plain, _ = _time_adaptation(worker, replace(task, config=replace(tuned, method=catalogue.PLAIN)))
-        draw, tower = _time_features(worker, replace(task, config=tuned))
-    step = _time_pretraining_step(worker, replace(start, prompt="fpp"), dataset.name)
-    running = 1.0
+        adapted_image, method_start = _time_adaptation(worker, replace(task, config=tuned))
+        zero_shot_image, _ = _time_adaptation(worker, replace(task, config=replace(tuned, method=catalogue.PLAIN)))
+        drawn_image, encoded_view = _time_features(worker, replace(task, config=tuned))
+    pretraining_step = _time_pretraining_step(worker, replace(start, prompt="fpp"), dataset.name)
+    core_share = 1.0
     if not torch.cuda.is_initialized():  # a process that waits for its GPU has no core, either
-        running = min(1.0, (process_time() - processor_began) / max(perf_counter() - began, 1e-9))
-    return Speed(step=step, image=image, plain=plain, begin=begin, draw=draw, tower=tower, running=running)
+        core_share = min(1.0, (process_time() - processor_began) / max(perf_counter() - began, 1e-9))
+    return Speed(
+        pretraining_step=pretraining_step,
+        adapted_image=adapted_image,
+        zero_shot_image=zero_shot_image,
+        method_start=method_start,
+        drawn_image=drawn_image,
+        encoded_view=encoded_view,
+        core_share=core_share,
+    )
 
 
 def _time_pretraining_step(worker: Worker, config: TrialConfig, dataset: str) -> float:
@@ -76,48 +85,51 @@ def _time_pretraining_step(worker: Worker, config: TrialConfig, dataset: str) ->
 def _time_adaptation(worker: Worker, task: EvalTask) -> tuple[float, float]:
     """Return the seconds for an image and for the preparation of the method, with random features."""
     dataset = worker.datasets.open(task.dataset, task.split)
-    images = min(SAMPLES, len(dataset))
+    images = min(IMAGES_PER_BATCH, len(dataset))
     size = len(worker.clip.text.projection[0])
     features = torch.nn.functional.normalize(torch.randn(images, task.config.views.count, size), dim=-1)
-    stand_in: Any = SimpleNamespace(sample_indices=np.arange(len(dataset)), of=lambda indices: features[: len(indices)])
+    features_of_any_image: Any = SimpleNamespace(  # has all that `evaluate` uses of Features
+        sample_indices=np.arange(len(dataset)), of=lambda indices: features[: len(indices)]
+    )
     clip = worker.model.clip_for(task.config)
     prompt = open_prompt(clip, task.config.prompt)
     adapters: list[Adapter] = []
-    begin = _seconds(lambda: adapters.append(worker.adapter(task, prompt)))
+    method_start = _seconds(lambda: adapters.append(worker.adapter(task, prompt)))
 
     def adapt(count: int) -> object:
-        return evaluate(clip, replace(task, stop=count), dataset, stand_in, adapters[0])
+        return evaluate(clip, replace(task, stop=count), dataset, features_of_any_image, adapters[0])
 
-    return _seconds_of_one(adapt, images) / effort(task.config), begin
+    return _seconds_of_one(adapt, images) / effort(task.config), method_start
 
 
 def _time_features(worker: Worker, task: EvalTask) -> tuple[float, float]:
     """Return the seconds for drawing all views of an image, and for a view in the image tower.
 
-    What a GPU draws, or other processes draw while it computes, counts as far as it adds to the time of the tower.
+    With a GPU, drawing counts only as far as it adds to the time of the tower: the GPU draws the views itself, or other
+    processes draw them while it computes.
     """
     dataset, config = worker.datasets.open(task.dataset, task.split), task.config.views
     clip = worker.model.clip_for(task.config)
     reader = Reader.of(dataset, config, clip.preprocess, task.seed)
-    images = min(IMAGES, len(dataset) - 1) or 1
+    images = max(1, min(IMAGES, len(dataset) - 1))
     reader[0]  # includes what is read once
 
     def draw(count: int) -> object:
         return [reader[index] for index in range(len(dataset) - count, len(dataset))]
 
     size = clip.preprocess.size
-    pixels = torch.randn(max(1, BATCH // config.count) * config.count, 3, size, size, device=clip.device)
+    pixels = torch.randn(max(1, VIEWS_PER_BATCH // config.count) * config.count, 3, size, size, device=clip.device)
     at_once = clip.text.memory.batch_size(len(pixels), view_bytes(clip))
     clip.image_features(pixels[:1])
 
     def encode(count: int) -> object:
         return run_in_batches(clip.image_features, pixels[:count], at_once)
 
-    tower = _seconds_of_one(encode, len(pixels))
+    encoded_view = _seconds_of_one(encode, len(pixels))
     if clip.device.type == "cpu":
-        return _seconds_of_one(draw, images), tower
+        return _seconds_of_one(draw, images), encoded_view
     seconds = _seconds_on_gpu(clip, reader, worker.model.image_readers)
-    return max(0.0, seconds - config.count * tower), tower
+    return max(0.0, seconds - config.count * encoded_view), encoded_view
 
 
 def _seconds_on_gpu(clip: Clip, reader: Reader, readers: int) -> float:

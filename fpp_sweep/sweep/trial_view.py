@@ -90,16 +90,19 @@ def _file_lines(folder: SweepFolder, record: TrialRecord) -> Iterator[str]:
 def split_text(record: TrialRecord, split: str, shown: Sequence[str] | None = None) -> str:
     """Return a trial's numbers on a split, those after post-hoc maps, and notes on orders, released settings and maps.
 
-    With `shown`, the tables have these metrics, those that the catalogue shows, and those that were requested.
+    `shown` are metrics that the tables have beside those that the catalogue shows; None: they have all metrics.
     """
     result = record.results[split]
     if shown is not None:
         result = replace(result, average=_shown(result.average, shown))
-    remarks = [*orders_remark(record, split), *released_notes([record])]
-    parts = [split_table(split, result), *(f"note: {remark}" for remark in remarks)]
+    parts = [split_table(split, result)]
+    for remark in (*orders_remark(record, split), *released_notes([record])):
+        parts.append(f"note: {remark}")
     mapped = posthoc_table(result)
     if mapped:
-        parts += ["", mapped, *(f"note: {printable(sentence)}" for sentence in result.notes)]
+        parts += ["", mapped]
+        for sentence in result.notes:
+            parts.append(f"note: {printable(sentence)}")
     return "\n".join(parts)
 
 

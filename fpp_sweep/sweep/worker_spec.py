@@ -20,9 +20,9 @@ def worker_spec(space: Space, gpus: float) -> WorkerSpec:
     """Return what a worker opens for a space; `gpus` is the worker's share of the GPUs, 0 for a worker on CPUs."""
     work = space.work
     if gpus:
-        device, share = "cuda", min(1.0, gpus)
+        device, device_share = "cuda", min(1.0, gpus)
     else:
-        device, share = "cpu", min(1.0, work.cpus_per_worker / cores())
+        device, device_share = "cpu", min(1.0, work.cpus_per_worker / cores())
     return WorkerSpec(
         model=work.model,
         data_root=work.data_root,
@@ -35,7 +35,7 @@ def worker_spec(space: Space, gpus: float) -> WorkerSpec:
         loaders=work.loaders,
         device=device,
         threads=work.threads or max(1, int(work.cpus_per_worker)),
-        share=share,
+        device_share=device_share,
         precisions=tuple(precisions(space)),
         compile=work.compile,
         folder=os.getcwd(),
@@ -102,7 +102,9 @@ def shared_results(space: Space) -> Path | None:
 
 def metrics_of_space(space: Space) -> list[str]:
     """Return the metrics of the objectives and the constraints."""
-    return [goal.metric for goals in (space.objectives, space.constraints) for goal in goals]
+    metrics = [objective.metric for objective in space.objectives]
+    metrics += [constraint.metric for constraint in space.constraints]
+    return metrics
 
 
 def cache_folder(space: Space) -> Path:

@@ -39,12 +39,14 @@ from fpp_sweep.trial.trial import DatasetResult
 
 FITTED_ON = "fitted_on"  # the folder in a split's folder
 PREDICTIONS = ".predictions.parquet"  # the end of a file's name
-NEEDED = ("id", "label", "predicted", "confidence", "nll", "brier")  # columns that metrics are computed from
+POSTHOC_FILE, DIAGRAM_FILE = "posthoc.json", "reliability.png"  # in a split's folder
 # limits of a file that is read: rows and decoded bytes; a file without compression has far less for its size
 FREE_ROWS = 2**20  # a file of any size may have as many rows
 FREE_BYTES = 2**26  # and as many decoded bytes
 MAX_RATIO = 64  # decoded bytes for each byte of the file beyond FREE_BYTES
-MAX_LOSS = 1e3  # above the NLL of a probability of 0
+# columns that metrics are computed from, beside `id`
+CLASS_COLUMNS = ("label", "predicted")  # positions in the list of classes
+LARGEST_VALUES = {"confidence": 1.0, "nll": 1e3, "brier": 1e3}  # a loss of 1e3 is above the NLL of a probability of 0
 BYTES_OF_TEXT = 64  # a text takes as many in memory, besides its characters
 
 
@@ -53,41 +55,61 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
     from fpp_sweep.trial.diagram import reliability_panels  # start-up time: loads matplotlib
 
     _require_own_files(folder, results, split)
-    block_stats: dict[str, dict[DatasetSeed, BlockStats]] = {}  # by post-hoc map; empty: of the method itself
-    first_seed = results[0].seed
-    panels = {}
     for result in results:
-        dataset = result.dataset
-        name = f"{dataset.name}.seed{result.seed}"
-        write_predictions(result.predictions, dataset.classes, folder / split / f"{name}{PREDICTIONS}")
-        if result.fitted_on is not None:
-            fitted_on = folder / split / FITTED_ON / f"{name}{PREDICTIONS}"
-            write_predictions(result.fitted_on, dataset.classes, fitted_on)
-        if result.prompt is not None:
-            with written_whole(folder / "prompts" / f"{name}.safetensors") as partial:
-                partial.write_bytes(result.prompt)
-        for posthoc, predictions in {"": result.predictions, **result.mapped}.items():
-            of_map = block_stats.setdefault(posthoc, {})
-            of_map[dataset.name, result.seed] = BlockStats.of_predictions(dataset.name, predictions)
-        if result.seed == first_seed:
-            panels[f"{dataset.name}, seed {first_seed}"] = result.predictions
+        _write_dataset_files(folder, result, split)
+    block_stats = _block_stats_by_map(results)
     for posthoc, table in block_stats.items():
         with written_whole(folder / split / block_stats_file(posthoc)) as partial:
             partial.write_bytes(to_bytes(table))
     write_reliability(folder / split, block_stats[""])
-    fits = [asdict(fit) for result in results for fit in result.fits]
+    fits = []
+    for result in results:
+        fits += [asdict(fit) for fit in result.fits]
     if fits:
-        write_json(folder / split / "posthoc.json", fits)
+        write_json(folder / split / POSTHOC_FILE, fits)
     write_skipped(folder / split, skipped_images(results))
-    reliability_panels(panels, folder / split / "reliability.png", title=title)
+    panels = {}
+    first_seed = results[0].seed
+    for result in results:
+        if result.seed == first_seed:
+            panels[f"{result.dataset.name}, seed {first_seed}"] = result.predictions
+    reliability_panels(panels, folder / split / DIAGRAM_FILE, title=title)
+
+
+def _stem_of(result: DatasetResult) -> str:
+    """Return the name of a dataset's files without their endings."""
+    return f"{result.dataset.name}.seed{result.seed}"
+
+
+def _write_dataset_files(folder: Path, result: DatasetResult, split: str) -> None:
+    """Write the predictions of one dataset and seed, those that maps are fitted on, and the pretrained prompt."""
+    name = _stem_of(result)
+    classes = result.dataset.classes
+    write_predictions(result.predictions, classes, folder / split / f"{name}{PREDICTIONS}")
+    if result.fitted_on is not None:
+        write_predictions(result.fitted_on, classes, folder / split / FITTED_ON / f"{name}{PREDICTIONS}")
+    if result.prompt is not None:
+        with written_whole(folder / "prompts" / f"{name}.safetensors") as partial:
+            partial.write_bytes(result.prompt)
+
+
+def _block_stats_by_map(results: Sequence[DatasetResult]) -> dict[str, dict[DatasetSeed, BlockStats]]:
+    """Return block statistics by post-hoc map, dataset and seed; the empty map stands for the method itself."""
+    by_map: dict[str, dict[DatasetSeed, BlockStats]] = {}
+    for result in results:
+        name = result.dataset.name
+        for posthoc, predictions in {"": result.predictions, **result.mapped}.items():
+            of_map = by_map.setdefault(posthoc, {})
+            of_map[name, result.seed] = BlockStats.of_predictions(name, predictions)
+    return by_map
 
 
 def _require_own_files(folder: Path, results: Sequence[DatasetResult], split: str) -> None:
     """Raise InputError before anything is written if a link, or the name of a dataset, leads out of the folder."""
-    names = [BLOCK_STATS_FILE, RELIABILITY_FILE, SKIPPED_FILE, "posthoc.json", "reliability.png"]
+    names = [BLOCK_STATS_FILE, RELIABILITY_FILE, SKIPPED_FILE, POSTHOC_FILE, DIAGRAM_FILE]
     paths = [folder / split / name for name in names]
     for result in results:
-        name = f"{result.dataset.name}.seed{result.seed}"
+        name = _stem_of(result)
         paths.append(folder / split / f"{name}{PREDICTIONS}")
         paths.append(folder / split / FITTED_ON / f"{name}{PREDICTIONS}")
         paths.append(folder / "prompts" / f"{name}.safetensors")
@@ -167,21 +189,23 @@ def read_predictions(path: Path) -> dict[str, Any]:
 
 
 def _require_measurable(path: Path, table: pyarrow.Table) -> None:
-    """Raise InputError unless a table has the columns of NEEDED, with the values that they must have."""
+    """Raise InputError unless a table has the columns that metrics are computed from, with possible values."""
     require_texts(path, table)
-    for name in NEEDED[1:]:
-        if name not in table.column_names or table[name].null_count:
-            raise InputError(f"{path}: has no `{name}` for each sample; delete it")
-        is_whole = name in ("label", "predicted")
-        has_right_type = types.is_floating(table[name].type)
-        if is_whole:
-            has_right_type = types.is_integer(table[name].type)
-        if not has_right_type:
-            raise InputError(f"{path}: `{name}` must hold numbers ({table[name].type}); delete it")
+    for name in CLASS_COLUMNS:
+        _require_column(path, table, name, types.is_integer)
+    for name, largest in LARGEST_VALUES.items():
+        _require_column(path, table, name, types.is_floating)
         values = table[name].to_numpy()
-        upper = 1.0 if name == "confidence" else MAX_LOSS
-        if not is_whole and not ((values >= 0) & (values <= upper)).all():  # not a number compares false
-            raise InputError(f"{path}: `{name}` must lie in 0..{upper:g}; delete it")
+        if not ((values >= 0) & (values <= largest)).all():  # not a number compares false
+            raise InputError(f"{path}: `{name}` must lie in 0..{largest:g}; delete it")
+
+
+def _require_column(path: Path, table: pyarrow.Table, name: str, has_right_type: Callable[[Any], bool]) -> None:
+    """Raise InputError unless a table has a column with a value of the right type in each row."""
+    if name not in table.column_names or table[name].null_count:
+        raise InputError(f"{path}: has no `{name}` for each sample; delete it")
+    if not has_right_type(table[name].type):
+        raise InputError(f"{path}: `{name}` must hold numbers ({table[name].type}); delete it")
 
 
 def require_texts(path: Path, table: pyarrow.Table) -> None:

@@ -29,21 +29,24 @@ def with_conformal_sets(
     there are too few images.
     """
     results = {}
-    for key, predictions in measured.items():
+    for (dataset, seed), predictions in measured.items():
         columns: dict[str, Any] = dict(predictions.columns)
         for name in names:
             source = None
             if fitted_on is not None:
-                source = fitted_on[key]
-            is_in_set = _sets(catalogue.CONFORMAL[name], key[0], predictions, source)
+                source = fitted_on[dataset, seed]
+            is_in_set = _class_sets(catalogue.CONFORMAL[name], dataset, predictions, source)
             columns[name] = is_in_set.sum(axis=1)
             columns[name + COVERED] = is_in_set[np.arange(len(is_in_set)), predictions.labels]
-        results[key] = replace(predictions, columns=columns)
+        results[dataset, seed] = replace(predictions, columns=columns)
     return results
 
 
-def _sets(row: catalogue.ConformalRow, dataset: str, predictions: Predictions, source: Predictions | None) -> Any:
-    """Return (N, K): whether a class is in the set of an image."""
+def _class_sets(row: catalogue.ConformalRow, dataset: str, predictions: Predictions, source: Predictions | None) -> Any:
+    """Return an array (N, K) of booleans: True for the classes in the set of an image.
+
+    The threshold is fitted on `source`; without it, on the predictions themselves, over folds.
+    """
     scores = _scores(row, predictions)
     if source is not None:
         require_images(f"{dataset}, split {FITTED_SPLIT}", len(source), CONFORMAL_SETS)

@@ -85,8 +85,7 @@ def check_method(clip: Clip, row: MethodRow, guard: PluginGuard, seconds: float)
     except InputError:
         raise
     except (Exception, SystemExit) as error:
-        line = plugins.line_of(error)
-        where = f"method {row.name} ({line})" if line else f"method {row.name}"
+        where = plugins.at_line(f"method {row.name}", plugins.line_of(error))
         raise InputError(f"{where}: fails on made-up samples: {type_and_message(error)}") from error
     if problem:
         raise ContractError(f"method {row.name} ({plugins.origin_of(row)}): {problem}")
@@ -138,9 +137,13 @@ class _MethodCheck:
         if self.guarded_model.has_change():
             return "changes the model or the class texts that it is given; it must work on copies"
         problem = self._problem_of_logits(logits)
-        problem = problem or self._problem_of_repeats(logits)
-        problem = problem or self._problem_of_penalty()
-        return problem or self._problem_of_order(logits)
+        if problem is None:
+            problem = self._problem_of_repeats(logits)
+        if problem is None:
+            problem = self._problem_of_penalty()
+        if problem is None:
+            problem = self._problem_of_order(logits)
+        return problem
 
     def _problem_of_logits(self, logits: Tensor) -> str | None:
         expected = (self.made_up.samples, len(self.made_up.classes))

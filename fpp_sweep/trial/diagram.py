@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from fpp_sweep.core.metrics import EDGES, Predictions, accuracy, expected_calibration_error
 from fpp_sweep.spec.files import written_whole
+from fpp_sweep.spec.palette import BLUE, RED
 
-# Paul Tol's bright scheme, for colour-blind readers; the hatch serves grey prints
-BLUE, RED, GREY = "#4477AA", "#EE6677", "#555555"
+DARK_GREY = "#555555"
 MAX_COLUMNS = 5  # panels in a row
 PITCH = 2.25  # inches from panel to panel
 SIDE = 1.9  # inches: a panel's square
@@ -78,6 +78,7 @@ class Panel:
         left, right = EDGES[:-1][used], EDGES[1:][used]
         zeros = np.zeros(len(counts))
         self._boxes(left, right, zeros, accuracies, facecolor=BLUE, edgecolor="black", linewidth=0.5, label="accuracy")
+        # the hatch shows the gap on grey prints
         gap = {"facecolor": (RED, 0.4), "edgecolor": RED, "hatch": "////", "linewidth": 0.5}
         self._boxes(left, right, accuracies, confidence, label="gap to confidence", **gap)
         centres = (left + right) / 2
@@ -85,11 +86,11 @@ class Panel:
         intervals = np.stack([np.stack([centres, low], axis=1), np.stack([centres, high], axis=1)], axis=1)
         self._lines(intervals, color="black", linewidth=0.8, label="95 % of accuracy")
         diagonal = [[(0, 0), (1, 1)]]
-        self._lines(diagonal, color=GREY, linestyle="--", linewidth=1, label="perfect calibration")
+        self._lines(diagonal, color=DARK_GREY, linestyle="--", linewidth=1, label="perfect calibration")
         frame = [[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(0, 0), (0, 1)], [(1, 0), (1, 1)]]
         self._lines(frame, color="black", linewidth=0.8)
         share = counts / counts.max(initial=1)
-        self._boxes(left, right, -0.02 - 0.06 * share, zeros - 0.02, facecolor=GREY)
+        self._boxes(left, right, -0.02 - 0.06 * share, zeros - 0.02, facecolor=DARK_GREY)
         scores = f"accuracy {accuracy(predictions):.2f} %  ECE {expected_calibration_error(predictions):.2f} %"
         self._text(0.5, 1, f"{name}, {len(predictions)} images\n{scores}", up=0.05, va="bottom", fontsize="small")
 

@@ -67,14 +67,15 @@ class ImportedRows:
 
     def parts(self, defaults: DatasetSplitSeed) -> dict[DatasetSplitSeed, ImportedRows]:
         """Return the rows by dataset, split and seed; the defaults stand for columns that the file lacks."""
-        positions: dict[DatasetSplitSeed, list[int]] = {}
-        dataset, split, seed = defaults
-        datasets = self._column("dataset", dataset)
-        splits = self._column("split", split)
-        seeds = self._column("seed", seed)
-        for row, key in enumerate(zip(datasets, splits, seeds, strict=True)):
-            positions.setdefault((str(key[0]), str(key[1]), int(key[2])), []).append(row)
-        return {key: self.take(np.array(rows)) for key, rows in positions.items()}
+        default_dataset, default_split, default_seed = defaults
+        datasets = self._column("dataset", default_dataset)
+        splits = self._column("split", default_split)
+        seeds = self._column("seed", default_seed)
+        row_numbers: dict[DatasetSplitSeed, list[int]] = {}
+        for row, (dataset, split, seed) in enumerate(zip(datasets, splits, seeds, strict=True)):
+            part = str(dataset), str(split), int(seed)
+            row_numbers.setdefault(part, []).append(row)
+        return {part: self.take(np.array(rows)) for part, rows in row_numbers.items()}
 
     def _column(self, name: str, default: str | int) -> Sequence[Any]:
         if name in self.columns:
@@ -166,24 +167,26 @@ def _checked_rows(path: Path, columns: dict[str, NDArray[Any]]) -> ImportedRows:
         )
     if "id" not in columns:
         raise InputError(f"{path}: has no column `id`, the names of samples; docs/import.md shows where to find them")
-    values = columns[kinds[0]]
-    if values.dtype.kind not in "iuf":
-        raise InputError(f"{path}: {kinds[0]} must hold numbers ({values.dtype})")
-    require_proportion(path, 8 * values.size, len(values) if values.ndim else 0)
-    values = np.asarray(values, np.float64)
-    if values.ndim != 2 or not values.size:
-        raise InputError(f"{path}: {kinds[0]} must be samples times classes (shape {values.shape})")
-    optional = {}
-    for name in COLUMNS:
-        if name in columns:
-            optional[name] = columns[name]
+    kind = kinds[0]
+    values = _checked_values(path, kind, columns[kind])
+    optional = {name: columns[name] for name in COLUMNS if name in columns}
     for name, column in {"id": columns["id"], **optional}.items():
         if column.shape != (len(values),):
             raise InputError(f"{path}: `{name}` must have one value for each of {len(values)} rows ({column.shape})")
         if name in ("seed", "label") and column.dtype.kind not in "iu":
             raise InputError(f"{path}: `{name}` must hold whole numbers ({column.dtype})")
     ids = tuple(str(name) for name in columns["id"])
-    return ImportedRows(file=str(path), ids=ids, kind=kinds[0], values=values, columns=optional)
+    return ImportedRows(file=str(path), ids=ids, kind=kind, values=values, columns=optional)
+
+
+def _checked_values(path: Path, kind: Kind, values: NDArray[Any]) -> Numbers:
+    """Return logits or probabilities in float64; raise InputError unless they are samples times classes."""
+    if values.dtype.kind not in "iuf":
+        raise InputError(f"{path}: {kind} must hold numbers ({values.dtype})")
+    require_proportion(path, 8 * values.size, len(values) if values.ndim else 0)
+    if values.ndim != 2 or not values.size:
+        raise InputError(f"{path}: {kind} must be samples times classes (shape {values.shape})")
+    return np.asarray(values, np.float64)
 
 
 def read_samples(path: Path, dataset: str, split: str) -> Samples:
@@ -238,8 +241,9 @@ def checked_predictions(rows: ImportedRows, samples: Samples, seed: int) -> Pred
     predictions.
     """
     where = f"{rows.file}: {samples.dataset}, split {samples.split}, seed {seed}"
-    for problem in chain(_sample_problems(rows, samples), _value_problems(rows, samples)):
-        raise InputError(problem, where)  # the first one
+    first_problem = next(chain(_sample_problems(rows, samples), _value_problems(rows, samples)), None)
+    if first_problem is not None:
+        raise InputError(first_problem, where)
     values = rows.values[:, : len(samples.classes)]
     if rows.kind == "logits":
         return _predictions(rows.ids, samples, softmax(values), values)
@@ -311,8 +315,8 @@ def require_parts(
     parts: Mapping[DatasetSplitSeed, ImportedRows], datasets: Sequence[str], split: str, file: str
 ) -> None:
     """Raise InputError unless a file has the split, and on each of its splits all datasets and seeds."""
-    splits = sorted({key[1] for key in parts})
-    seeds = sorted({key[2] for key in parts})
+    splits = sorted({part_split for _, part_split, _ in parts})
+    seeds = sorted({seed for _, _, seed in parts})
     for dataset, _, _ in parts:
         if dataset not in datasets:
             raise InputError(unknown("dataset", dataset, datasets).problem, file)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -75,6 +75,13 @@ class MappedPredictions:
     fits: Sequence[MapFit]
 
 
+class MappedDataset(NamedTuple):
+    """One dataset's probabilities (N, K) after a map, and the fit of the map if it has temperatures."""
+
+    probabilities: Numbers
+    fit: MapFit | None = None
+
+
 def needs_validation(names: Sequence[str], split: str) -> bool:
     """Return True if maps or conformal sets of a split are fitted on validation, and not on the split itself."""
     return split == "test" and any(is_fitted(name) for name in names)
@@ -91,37 +98,41 @@ def apply_maps(maps: Sequence[str], measured: PredictionsBySeed, inputs: Posthoc
     by_map: dict[str, PredictionsBySeed] = {}
     for name in maps:
         mapped = {}
-        for key in measured:
-            mapped[key] = _map_dataset(name, key, measured, inputs, fits)
+        for key, predictions in measured.items():
+            probabilities, fit = _map_dataset(name, key, measured, inputs)
+            mapped[key] = recalibrated(predictions, probabilities)
+            if fit is not None:
+                fits.append(fit)
         by_map[name] = mapped
     return MappedPredictions(by_map=by_map, fits=fits)
 
 
-def _map_dataset(
-    name: str, key: DatasetSeed, measured: PredictionsBySeed, inputs: PosthocInputs, fits: list[MapFit]
-) -> Predictions:
-    """Return one dataset's predictions after a map; add the temperatures to `fits`."""
+def _map_dataset(name: str, key: DatasetSeed, measured: PredictionsBySeed, inputs: PosthocInputs) -> MappedDataset:
+    """Return one dataset's probabilities after a map, and the fit of the map if it has temperatures."""
     raw = measured[key]
-    logits = logits_of(raw)
     if name == "sals":
-        probabilities = with_zero_shot_range(logits, _logits_in_order(inputs.zero_shot[key], raw.ids))
-    elif name == "temperature_released":
-        probabilities = with_temperature(logits, inputs.released_temperature)
-    elif name == "temperature_oracle":
+        zero_shot = _logits_in_order(inputs.zero_shot[key], raw.ids)
+        return MappedDataset(with_zero_shot_range(logits_of(raw), zero_shot))
+    if name == "temperature_released":
+        return MappedDataset(with_temperature(logits_of(raw), inputs.released_temperature))
+    if name == "temperature_oracle":
         fit = fit_temperature([_labelled(raw)])
-        fits.append(_record(name, key, len(raw), [fit]))
-        probabilities = with_temperature(logits, fit.temperature)
-    elif name == "temperature_transfer":
-        probabilities = _map_by_transfer(key, measured, inputs, fits)
-    elif inputs.fitted_on is None:
-        probabilities = _map_by_folds(name, key, raw, fits)
-    else:
-        source = inputs.fitted_on[key]
-        require_fittable(f"{key[0]}, split {FITTED_SPLIT}", source.labels)
-        probabilities, validation_fit = _fit_and_map(name, _labelled(source), logits)
-        if validation_fit is not None:
-            fits.append(_record(name, key, len(source), [validation_fit]))
-    return recalibrated(raw, probabilities)
+        probabilities = with_temperature(logits_of(raw), fit.temperature)
+        return MappedDataset(probabilities, _map_fit(name, key, len(raw), [fit]))
+    if name == "temperature_transfer":
+        return _map_by_transfer(key, measured, inputs)
+    if inputs.fitted_on is None:
+        return _map_by_folds(name, key, raw)
+    return _map_by_validation(name, key, raw, inputs.fitted_on[key])
+
+
+def _map_by_validation(name: str, key: DatasetSeed, raw: Predictions, source: Predictions) -> MappedDataset:
+    """Map predictions by a fit on `source`, the predictions of the validation split."""
+    require_fittable(f"{key[0]}, split {FITTED_SPLIT}", source.labels)
+    probabilities, fit = _fit_and_map(name, _labelled(source), logits_of(raw))
+    if fit is None:
+        return MappedDataset(probabilities)
+    return MappedDataset(probabilities, _map_fit(name, key, len(source), [fit]))
 
 
 def _fit_and_map(name: str, source: LabelledLogits, logits: Numbers) -> tuple[Numbers, TemperatureFit | None]:
@@ -132,28 +143,26 @@ def _fit_and_map(name: str, source: LabelledLogits, logits: Numbers) -> tuple[Nu
     return with_temperature(logits, fit.temperature), fit
 
 
-def _map_by_folds(name: str, key: DatasetSeed, raw: Predictions, fits: list[MapFit]) -> Numbers:
-    """Return probabilities (N, K), those of each fold by a fit on the other folds."""
+def _map_by_folds(name: str, key: DatasetSeed, raw: Predictions) -> MappedDataset:
+    """Map the predictions of each fold by a fit on the other folds."""
     require_fittable(key[0], raw.labels)
     logits = logits_of(raw)
     folds = folds_of(key[0], raw.ids)
     probabilities = np.empty(logits.shape)
-    fold_fits = []
+    fits = []
     for fold in range(FOLDS):
         others = folds != fold
         source = LabelledLogits(logits=logits[others], labels=raw.labels[others])
         probabilities[~others], fit = _fit_and_map(name, source, logits[~others])
         if fit is not None:
-            fold_fits.append(fit)
-    if fold_fits:
-        fits.append(_record(name, key, len(raw), fold_fits))
-    return probabilities
+            fits.append(fit)
+    if not fits:
+        return MappedDataset(probabilities)
+    return MappedDataset(probabilities, _map_fit(name, key, len(raw), fits))
 
 
-def _map_by_transfer(
-    key: DatasetSeed, measured: PredictionsBySeed, inputs: PosthocInputs, fits: list[MapFit]
-) -> Numbers:
-    """Return probabilities by the temperature of the other datasets, of which each counts the same."""
+def _map_by_transfer(key: DatasetSeed, measured: PredictionsBySeed, inputs: PosthocInputs) -> MappedDataset:
+    """Map predictions by the temperature of the other datasets, of which each counts the same."""
     dataset, seed = key
     source = measured if inputs.fitted_on is None else inputs.fitted_on
     others = []
@@ -164,8 +173,8 @@ def _map_by_transfer(
             others.append(_labelled(predictions))
             images += len(predictions)
     fit = fit_temperature(others)
-    fits.append(_record("temperature_transfer", key, images, [fit]))
-    return with_temperature(logits_of(measured[key]), fit.temperature)
+    probabilities = with_temperature(logits_of(measured[key]), fit.temperature)
+    return MappedDataset(probabilities, _map_fit("temperature_transfer", key, images, [fit]))
 
 
 def folds_of(dataset: str, ids: Sequence[str]) -> Integers:
@@ -176,7 +185,7 @@ def folds_of(dataset: str, ids: Sequence[str]) -> Integers:
     return folds
 
 
-def _record(name: str, key: DatasetSeed, images: int, fits: Sequence[TemperatureFit]) -> MapFit:
+def _map_fit(name: str, key: DatasetSeed, images: int, fits: Sequence[TemperatureFit]) -> MapFit:
     problems = [fit.problem for fit in fits if fit.problem]
     dataset, seed = key
     return MapFit(

@@ -83,14 +83,10 @@ class TaskStore:
 
 def file_of(root: Path, key: str) -> Path:
     """Return the path of a result; raise InputError if a link on the way to it leads out of the store."""
-    return require_inside(root, _path_of(root, key))
+    return require_inside(root, root / _relative_path(key))
 
 
-def _path_of(root: Path, key: str) -> Path:
-    return root / _name_of(key)
-
-
-def _name_of(key: str) -> str:
+def _relative_path(key: str) -> str:
     """Return the path of a result inside a store."""
     return f"{key[:2]}/{key}.task"
 
@@ -101,10 +97,11 @@ def is_whole(file: Path) -> bool:
 
 
 def _read(root: Path, key: str) -> TaskResult | None:
-    if not os.path.exists(f"{root}/{_name_of(key)}"):  # as most; to look for links takes longer, and `put` does it
+    relative = _relative_path(key)
+    if not os.path.exists(f"{root}/{relative}"):  # most results are missing, and `read_inside` takes longer to notice
         return None
     try:
-        content = read_inside(root, _path_of(root, key))
+        content = read_inside(root, root / relative)
     except OSError:
         return None
     seal, data = content[:SEAL], content[SEAL:]

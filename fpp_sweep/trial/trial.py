@@ -31,6 +31,7 @@ from fpp_sweep.trial.results import TaskResult
 DatasetKey = tuple[str, str]  # name and split of a dataset
 Shards = dict[DatasetSeed, list[EvalTask]]
 ValuesByName = dict[str, float]  # names of metrics or of stages
+ScoresBySeed = dict[int, dict[str, ValuesByName]]  # scores by seed and dataset
 
 
 class Executor(Protocol):
@@ -195,8 +196,7 @@ class DatasetResult:
     predictions: Predictions
     prompt: bytes | None  # a safetensors file, if a prompt was pretrained
     skipped: tuple[Skipped, ...] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)  # by stage, computed for this trial
-    costs: Mapping[str, float] = field(default_factory=dict)  # by stage, cached results included
+    costs: Mapping[str, float] = field(default_factory=dict)  # seconds by stage, cached results included
     mapped: Mapping[str, Predictions] = field(default_factory=dict)  # by post-hoc map
     fits: tuple[MapFit, ...] = ()  # fits of the post-hoc maps
     fitted_on: Predictions | None = None  # predictions of the validation split, if a post-hoc map was fitted on them
@@ -342,13 +342,11 @@ def with_pretrainings(evaluations: Sequence[EvalTask]) -> list[Task]:
 def _dataset_result(
     dataset: DatasetInfo, seed: int, shards: Sequence[EvalTask], done: Mapping[Task, TaskResult], images: ImageRange
 ) -> DatasetResult:
-    seconds = []  # by stage, of each task
-    costs = []
+    costs = []  # seconds by stage, of each task
     prompt = None
     if shards[0].pretrain is not None:
         pretraining = done[shards[0].pretrain]
         prompt = pretraining.prompt
-        seconds.append(pretraining.seconds)
         costs.append(pretraining.spent)
     evaluations = []
     skipped: list[Skipped] = []
@@ -356,7 +354,6 @@ def _dataset_result(
         result = done[task]
         evaluations.append((task, result))
         skipped.extend(result.skipped)
-        seconds.append(result.seconds)
         costs.append(result.spent)
     return DatasetResult(
         dataset=dataset,
@@ -364,7 +361,6 @@ def _dataset_result(
         predictions=join_shards(evaluations, images),
         prompt=prompt,
         skipped=tuple(skipped),
-        seconds=sum_by_stage(seconds),
         costs=sum_by_stage(costs),
     )
 
@@ -402,42 +398,46 @@ def _start_of(shard: tuple[EvalTask, TaskResult]) -> int:
 
 def summarize(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> SplitResult:
     """Return a trial's scores, their averages and its costs; `done` are the results of all its tasks."""
-    scores_by_seed: dict[int, dict[str, ValuesByName]] = {}  # seed -> dataset -> scores
-    scores_by_dataset: dict[str, list[ValuesByName]] = {}  # dataset -> scores of each seed
-    costs_by_dataset: dict[str, list[Mapping[str, float]]] = {}  # dataset -> costs of each seed
-    samples = 0  # images of one seed: all seeds have the same images
+    scores_by_seed: ScoresBySeed = {}
     for result in datasets:
-        name = result.dataset.name
-        scores = scores_of(result)
-        scores_by_seed.setdefault(result.seed, {})[name] = scores
-        scores_by_dataset.setdefault(name, []).append(scores)
-        costs_by_dataset.setdefault(name, []).append(result.costs)
-        if result.seed == datasets[0].seed:
-            samples += len(result.predictions)
+        scores_by_seed.setdefault(result.seed, {})[result.dataset.name] = scores_of(result)
     averages = [mean(list(by_dataset.values())) for by_dataset in scores_by_seed.values()]  # for each seed
     deviation: ValuesByName = {}
     by_seed = {}
     if len(scores_by_seed) > 1:
         deviation = _deviations(averages)
         by_seed = {str(seed): by_dataset for seed, by_dataset in scores_by_seed.items()}
-    mean_scores = {}
-    mean_costs = {}
-    for name in scores_by_dataset:
-        mean_scores[name] = mean(scores_by_dataset[name])
-        mean_costs[name] = _cost_per_seed(costs_by_dataset[name])
+    first_seed = datasets[0].seed  # all seeds have the same images
     return SplitResult(
         average=mean(averages),
-        datasets=mean_scores,
+        datasets=_mean_over_seeds(scores_by_seed),
         deviation=deviation,
-        samples=samples,
+        samples=sum(len(result.predictions) for result in datasets if result.seed == first_seed),
         seconds=sum_by_stage([result.seconds for result in done]),
         worker_seconds=math.fsum(result.worker_seconds for result in done),
         features=sum_by_stage([result.features for result in done]),
         by_seed=by_seed,
         notes=_map_problems(datasets),
-        costs=mean_costs,
+        costs=_costs_by_dataset(datasets),
         devices=sorted({result.device for result in done if result.device}),
     )
+
+
+def _mean_over_seeds(scores_by_seed: ScoresBySeed) -> dict[str, ValuesByName]:
+    """Return the mean scores of each dataset."""
+    scores_by_dataset: dict[str, list[ValuesByName]] = {}  # for each seed
+    for by_dataset in scores_by_seed.values():
+        for name, scores in by_dataset.items():
+            scores_by_dataset.setdefault(name, []).append(scores)
+    return {name: mean(scores) for name, scores in scores_by_dataset.items()}
+
+
+def _costs_by_dataset(datasets: Sequence[DatasetResult]) -> dict[str, ValuesByName]:
+    """Return the mean seconds of a seed by dataset and stage."""
+    costs: dict[str, list[Mapping[str, float]]] = {}  # for each seed
+    for result in datasets:
+        costs.setdefault(result.dataset.name, []).append(result.costs)
+    return {name: _cost_per_seed(costs_of_seeds) for name, costs_of_seeds in costs.items()}
 
 
 def _map_problems(datasets: Sequence[DatasetResult]) -> list[str]:

@@ -20,7 +20,7 @@ def validate(
 ) -> Validation:
     """Raise InputError for a method that breaks its contract, or texts that do not fit the model or the classes.
 
-    The check of a method may take some seconds at most.
+    `seconds` is the time limit for the check of a method.
     """
     notes: list[str] = []
     guard = PluginGuard(notes.append)

@@ -77,7 +77,7 @@ class WorkerModel:
             clip = load(self._spec.model, str(self.device))
         except RuntimeError as error:
             raise explain_out_of_memory(error, self.device) from error
-        memory = MemoryBudget.available(self.device, self._spec.share, self._spec.machine_share)
+        memory = MemoryBudget.available(self.device, self._spec.device_share, self._spec.machine_share)
         clip = replace(clip, text=replace(clip.text, memory=memory))
         if proof is not None:
             clip = replace(clip, device_views=proof.device_views)
@@ -139,7 +139,7 @@ class WorkerModel:
             node=platform.node(),
             pid=os.getpid(),
             seconds=self._load_seconds,
-            kind=self.device_name,
+            device_kind=self.device_name,
             notes=self.notes,
             made_with=f"{made_with()}, {gpu}",
         )

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import ray
@@ -43,7 +43,9 @@ DRAINING_INTERVAL = 1.0  # seconds between two checks for draining nodes
 CHECK_INTERVAL = 0.05  # seconds between two checks for another worker
 PROGRESS_INTERVAL = 1.0  # seconds between two requests for a worker's progress
 PROGRESS_DELAY = 2.0  # seconds after which the progress of a step is shown
-ANSWER_DELAY = 30.0  # seconds beyond a limit that a worker keeps itself, and then names the plugin's line
+# seconds beyond the time limit until a worker's answer is given up: a worker that is alive ends a check of a plugin at
+# the limit itself, and its answer names the plugin's line
+ANSWER_GRACE = 30.0
 # threads for other calls; Ray runs tasks one after another in one thread, to which torch's CUDA graphs belong
 CONCURRENCY_GROUPS = {"draining": 1, "progress": 1}
 REQUEST_EXPIRY = 120.0  # seconds; a trial that has not collected results for that long is taken as dead
@@ -60,6 +62,20 @@ def _returning_failures(method: Callable[..., Any]) -> Callable[..., Any]:
             return TaskFailed.of(error)
 
     return call
+
+
+class WorkerLocation(NamedTuple):
+    """The node and the GPUs that Ray has given to a worker's process."""
+
+    node_id: str
+    gpus: tuple[str, ...]
+
+    @property
+    def slot(self) -> str:
+        return " ".join([self.node_id, *self.gpus])
+
+
+UNKNOWN_LOCATION = WorkerLocation(node_id="", gpus=())  # of a worker that no Ray actor computes for
 
 
 class WorkerActor:
@@ -94,19 +110,20 @@ class WorkerActor:
         return self._worker.describe(names, split)
 
     @_returning_failures
-    def check(self, *request: Any) -> Validation:
+    def check(
+        self, methods: Sequence[str], prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo], seconds: float
+    ) -> Validation:
         """See Worker.check."""
-        return self._worker.check(*request)
+        return self._worker.check(methods, prompts, datasets, seconds)
 
     @_returning_failures
     def run(self, task: Task, inputs: Sequence[TaskResult], adapter_key: str) -> TaskResult:
         print(describe_task(task), flush=True)  # to Ray's log of this process
         return self._worker.run(task, inputs, adapter_key)
 
-    def slot(self) -> str:
-        """Return the node and the GPUs of this process."""
-        context = ray.get_runtime_context()
-        return " ".join([context.get_node_id(), *[str(gpu) for gpu in ray.get_gpu_ids()]])
+    def location(self) -> WorkerLocation:
+        gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
+        return WorkerLocation(ray.get_runtime_context().get_node_id(), gpus)
 
     def wait_until_draining(self) -> bool:
         """Return when Ray drains this node. The call also ends, with an error, when this process dies."""
@@ -130,11 +147,14 @@ class WorkerActor:
 class RayWorker:
     """A worker's process as the scheduler sees it; see WorkerHandle."""
 
-    def __init__(self, actor: Any, info: ModelInfo, needs: WorkerNeeds, logs: Path, slot: str = "") -> None:
+    def __init__(
+        self, actor: Any, info: ModelInfo, needs: WorkerNeeds, logs: Path, location: WorkerLocation = UNKNOWN_LOCATION
+    ) -> None:
         self.actor = actor
         self.info = info
-        self.slot = slot
+        self.slot = location.slot
         self.doing = ""
+        self._node_id = location.node_id
         self._task_began: float | None = None  # `time.monotonic()`; None while the worker is idle
         self._needs = needs
         self._log = logs / f"{info.node}-{info.pid}.log"
@@ -155,7 +175,7 @@ class RayWorker:
             if info.retry_elsewhere:
                 raise LostError(info.reason)
             raise info
-        worker = cls(actor, info, needs, logs, await _answer(actor.slot.remote()))
+        worker = cls(actor, info, needs, logs, await _answer(actor.location.remote()))
         write_line(worker._log, f"{info.where} holds {info.name} ({info.digest}) on {info.device}")
         return worker
 
@@ -205,8 +225,7 @@ class RayWorker:
             ray.kill(self.actor)
 
     async def wait_resources_released(self) -> None:
-        node = self.slot.partition(" ")[0]
-        await wait_released(node, self._needs)
+        await wait_released(self._node_id, self._needs)
 
 
 def describe_task(task: Task) -> str:
@@ -260,10 +279,15 @@ class SchedulerActor:
     async def describe(self, names: Sequence[str], split: str) -> list[DatasetInfo] | TaskFailed | MachineError:
         return await self._ask_any_worker("describe", names, split)  # type: ignore[no-any-return]
 
-    async def check(self, *request: Any) -> Validation | TaskFailed | MachineError:
-        return await self._ask_any_worker("check", *request)  # type: ignore[no-any-return]
+    async def check(
+        self, methods: Sequence[str], prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo], seconds: float
+    ) -> Validation | TaskFailed | MachineError:
+        """See Worker.check."""
+        return await self._ask_any_worker(  # type: ignore[no-any-return]
+            "check", methods, prompts, datasets, seconds
+        )
 
-    async def _ask_any_worker(self, method: str, *request: Any) -> Any:
+    async def _ask_any_worker(self, method: str, *arguments: Any) -> Any:
         """Return a worker's answer, or a failure if that takes longer than a task may.
 
         Ask another worker if the first one dies, as often as a task is tried.
@@ -275,16 +299,16 @@ class SchedulerActor:
             worker = await self._any_worker(dead)
             if isinstance(worker, TaskFailed):
                 return worker
-            answer = _answer(getattr(worker.actor, method).remote(*request))
+            answer = _answer(getattr(worker.actor, method).remote(*arguments))
             try:
-                return await asyncio.wait_for(answer, seconds + ANSWER_DELAY)
+                return await asyncio.wait_for(answer, seconds + ANSWER_GRACE)
             except TimeoutError:
                 return TaskFailed(f"{worker.info.where}: no answer after {seconds:g} s (work.task_timeout)")
             except LostError as error:
                 problem = f"{worker.info.where}: died ({error})"
                 dead.append(worker)
-        problem = f"{problem}; {len(dead)} workers in a row"
-        return MachineError(f"{problem}; find the cause in Ray's logs, then go on with --resume")
+        remedy = "find the cause in Ray's logs, then go on with --resume"
+        return MachineError(f"{problem}; {len(dead)} workers in a row; {remedy}")
 
     async def _any_worker(self, dead: Sequence[RayWorker]) -> RayWorker | TaskFailed:
         """Return a worker, once there is one that is not dead; the scheduler notices a death later."""
@@ -359,7 +383,7 @@ class SchedulerActor:
 
 @dataclass(slots=True)
 class Pool:
-    """The workers as the driver and the trials see them: an executor (see trial.Executor) that may be pickled."""
+    """The driver's and the trials' access to the workers: an executor (see trial.Executor) that may be pickled."""
 
     scheduler: Any  # handle of a SchedulerActor
     keys: TaskKeys | None = None  # keys of the current run, for a scheduler that was restarted
@@ -375,8 +399,8 @@ class Pool:
         self, methods: Sequence[str], prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo], seconds: float
     ) -> Validation:
         """See Worker.check."""
-        request = list(methods), list(prompts), list(datasets), seconds
-        return self._ask(self.scheduler.check.remote(*request))  # type: ignore[no-any-return]
+        call = self.scheduler.check.remote(list(methods), list(prompts), list(datasets), seconds)
+        return self._ask(call)  # type: ignore[no-any-return]
 
     def begin(self, keys: TaskKeys) -> None:
         """Begin a run; see TaskScheduler.begin."""

@@ -83,7 +83,7 @@ class Assignment:
     """The workers and the rules by which they get tasks; see the text of the module."""
 
     workers: dict[WorkerHandle, WorkerState] = field(default_factory=dict)
-    _read: set[ImageSet] = field(default_factory=set)  # image features read on any node
+    _read_anywhere: set[ImageSet] = field(default_factory=set)  # image features that some node has read
     _read_on_node: dict[str, set[ImageSet]] = field(default_factory=dict)
     _slot_failures: dict[str, list[str]] = field(default_factory=dict)  # reasons since a task succeeded there, by slot
 
@@ -191,13 +191,13 @@ class Assignment:
 
     def _is_read_elsewhere(self, image_set: ImageSet, node: str) -> bool:
         """Return whether another node has read these image features and this node has not."""
-        return image_set in self._read and image_set not in self._read_on_node.get(node, ())
+        return image_set in self._read_anywhere and image_set not in self._read_on_node.get(node, ())
 
     def record_success(self, worker: WorkerHandle, pending: PendingTask, adapters: Sequence[str]) -> None:
         """Note a task that succeeded; if it had failed on another slot, that slot was at fault."""
         self.workers[worker].adapters = set(adapters)
         if pending.image_set:
-            self._read.add(pending.image_set)
+            self._read_anywhere.add(pending.image_set)
             self._read_on_node.setdefault(worker.info.node, set()).add(pending.image_set)
         self._slot_failures.pop(worker.slot, None)
         if pending.failure and pending.failed_slot != worker.slot:

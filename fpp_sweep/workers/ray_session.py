@@ -110,10 +110,14 @@ def on_every_node(
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             calls[node["NodeManagerAddress"]] = remote.options(scheduling_strategy=there).remote(*arguments)
     ray.wait(list(calls.values()), num_returns=len(calls), timeout=seconds)
-    return {address: _answer(reference, began) for address, reference in sorted(calls.items())}
+    return {address: _readings_of_node(reference, began) for address, reference in sorted(calls.items())}
 
 
-def _answer(reference: Any, began: float) -> dict[str, Any]:
+def _readings_of_node(reference: Any, began: float) -> dict[str, Any]:
+    """Return the readings of a node; if it gave none, one reading that says why.
+
+    That reading is `code` if the function raised an error on the node, and `answer` if no answer has come.
+    """
     try:
         readings: dict[str, Any] = ray.get(reference, timeout=0.0)
     except RayTaskError as error:  # its own text is a traceback

@@ -13,6 +13,7 @@ from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.workers.needs import ROUNDING, WorkerNeeds
 from fpp_sweep.workers.ray_session import machines_of_session
 
+RELEASE_INTERVAL = 0.1  # seconds between two checks whether a node has room
 RELEASE_TIMEOUT = 15.0  # seconds; a killed worker that still holds its resources then is not waited for
 
 
@@ -50,9 +51,11 @@ async def wait_released(node: str, needs: WorkerNeeds) -> None:
         async with asyncio.timeout(RELEASE_TIMEOUT):
             while True:
                 available = await asyncio.to_thread(_available_resources)
-                if node not in available or available[node].get(kind, 0.0) >= amount - ROUNDING:
+                if node not in available:  # the machine is gone
                     return
-                await asyncio.sleep(0.1)
+                if available[node].get(kind, 0.0) >= amount - ROUNDING:
+                    return
+                await asyncio.sleep(RELEASE_INTERVAL)
 
 
 def _available_resources() -> Mapping[str, Mapping[str, float]]:

@@ -34,6 +34,7 @@ from fpp_sweep.workers.status import SchedulerStatus, WorkCounts
 from fpp_sweep.workers.thread_calls import ThreadCalls
 
 START_INTERVAL = 1.0  # seconds between two checks for missing workers
+FIRST_WORKER_INTERVAL = 0.05  # seconds between two checks for the first worker
 MAX_FAILED_STARTS = 3  # in a row while there is no worker; then the scheduler gives up
 MAX_START_DELAY = 30.0  # seconds between two starts that fail while other workers work
 MAX_DOUBLINGS = 5  # five doublings of the first delay exceed the largest one
@@ -75,17 +76,18 @@ class TaskScheduler:
     _failed_starts: int = 0  # starts that failed in a row while other workers work
     _last_failed_start: str = ""  # the reason of the last of them
     _worker_notes: dict[str, None] = field(default_factory=dict)  # notes of all workers so far, each once
-    _kinds: dict[str, None] = field(default_factory=dict)  # kinds of devices of all workers so far
+    _device_kinds: dict[str, None] = field(default_factory=dict)  # kinds of devices of all workers so far
     _counts: WorkCounts = field(default_factory=WorkCounts)
     _running: int = 0  # tasks that workers compute
     _arrivals: int = 0  # requests so far
 
     def begin(self, keys: TaskKeys) -> None:
-        """Take the keys of a driver's tasks, and count work anew unless this is the first driver.
+        """Begin a run with these keys of its tasks, and count its work from 0.
 
-        The work of starting workers, before the first driver's first task, counts as that driver's.
+        Workers start before the first run begins, and their start counts as part of that run.
         """
-        if self.keys is not None:
+        has_earlier_run = self.keys is not None
+        if has_earlier_run:
             self._counts = WorkCounts()
         self.keys = keys
 
@@ -239,7 +241,7 @@ class TaskScheduler:
     async def first_worker(self) -> ModelInfo | TaskFailed:
         """Return the model of the first worker, once there is one; TaskFailed if no worker can start."""
         while not self.workers and not self._fatal:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(FIRST_WORKER_INTERVAL)
         return self._fatal or self.workers[0].info
 
     async def start_missing_workers(self) -> None:
@@ -257,10 +259,11 @@ class TaskScheduler:
                 worker_loop.add_done_callback(self._worker_loops.discard)
             await asyncio.sleep(START_INTERVAL)
 
-    async def _run_worker(self, failed_rounds: int) -> None:
+    async def _run_worker(self, rounds_before: int) -> None:
         """Start a worker and give it tasks until it is lost or has to leave.
 
-        Workers that start together are one round: all of them get the same `failed_rounds`, the count before the start.
+        Workers that start together are one round. All of them get the same `rounds_before`: the number of rounds that
+        had failed before.
         """
         try:
             worker = await self.start_worker()
@@ -269,7 +272,7 @@ class TaskScheduler:
                 self._fail_all_tasks(error)
                 return
             self._counts.lost += 1
-            await self._handle_failed_start(_error_text(error), failed_rounds)
+            await self._handle_failed_start(_error_text(error), rounds_before)
             return
         self._model_digest = self._model_digest or worker.info.digest
         if self._model_digest != worker.info.digest:
@@ -286,7 +289,7 @@ class TaskScheduler:
     async def _serve(self, worker: WorkerHandle) -> None:
         """Give a worker tasks until it is lost or has to leave."""
         self._assignment.add(worker)
-        self._kinds[worker.info.kind] = None
+        self._device_kinds[worker.info.device_kind] = None
         self._worker_notes.update(dict.fromkeys(worker.info.notes))
         unavailable = asyncio.create_task(worker.wait_until_unavailable())
 
@@ -323,7 +326,7 @@ class TaskScheduler:
             return None
         raise LostError
 
-    async def _handle_failed_start(self, reason: str, failed_rounds: int) -> None:
+    async def _handle_failed_start(self, reason: str, rounds_before: int) -> None:
         """Wait while other workers work; without any worker, give up after several failed rounds.
 
         A worker counts as starting while this method waits, so that the wait delays its replacement.
@@ -334,7 +337,7 @@ class TaskScheduler:
             doublings = min(self._failed_starts, MAX_DOUBLINGS)
             await asyncio.sleep(min(START_INTERVAL * 2**doublings, MAX_START_DELAY))
             return
-        if self._failed_rounds == failed_rounds:  # the first failure of this round
+        if self._failed_rounds == rounds_before:  # the first failure of this round
             self._failed_rounds += 1
         if self._failed_rounds >= MAX_FAILED_STARTS:
             self._fail_all_tasks(TaskFailed(f"workers do not start: {reason}"))
@@ -348,8 +351,8 @@ class TaskScheduler:
     def _device_notes(self) -> list[str]:
         """Return the workers' notes on their devices, and a note if devices are of several kinds."""
         notes = list(self._worker_notes)
-        if len(self._kinds) > 1:
-            kinds = ", ".join(self._kinds)
+        if len(self._device_kinds) > 1:
+            kinds = ", ".join(self._device_kinds)
             notes.append(f"workers compute on several kinds of devices ({kinds}), whose results differ in last bits")
         return notes
 
@@ -443,8 +446,9 @@ class PendingRequest:
         Results are dropped only when a later call counts them as taken: a call that is repeated gets them again.
         """
         self.last_call = time.monotonic()
-        del self._ended[: max(0, taken - self._taken)]
-        self._taken = max(taken, self._taken)
+        newly_taken = max(0, taken - self._taken)
+        del self._ended[:newly_taken]
+        self._taken += newly_taken
         if not self._ended:
             self._has_ended.clear()
             with suppress(TimeoutError):

@@ -12,7 +12,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from types import ModuleType
@@ -37,7 +37,7 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_task_events_report_interval_ms": "0",  # they are not used, and sending them delays the end
+    "RAY_task_events_report_interval_ms": "0",  # no program reads these events, and sending them delays the end
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # the driver has its own handler
     "TUNE_GLOBAL_CHECKPOINT_S": "31536000",  # a sweep is resumed from its records, not from Tune's own
@@ -51,27 +51,28 @@ _own_folders: list[TemporaryDirectory[str]] = []  # folders of the sessions that
 def session(address: str | None, *, cpus: int, verbose: bool) -> Iterator[None]:
     """Open a small Ray session, which ends with the context, or join the cluster at the address."""
     os.environ.update(ENVIRONMENT)
-    with ExitStack() as opened:
+    level = logging.INFO if verbose else logging.ERROR
+    options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": level, "configure_logging": True}
+    with ExitStack() as session_resources:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ray_session = _import_ray_session()
             ray_session.set_verbosity(verbose)
-            level = logging.INFO if verbose else logging.ERROR
-            options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": level, "configure_logging": True}
             if address is None or address == "local":
                 protect_token()
-                folder = opened.enter_context(_session_folder())
-                opened.enter_context(cleaner(folder))
+                folder = session_resources.enter_context(_session_folder())
+                session_resources.enter_context(cleaner(folder))
                 ray_session.start(folder, num_cpus=cpus, **options)
             else:
-                found_address = require_reachable(address)
-                with ExitStack() as while_joining:
-                    if not verbose:
-                        while_joining.enter_context(_silence_stderr())
-                    while_joining.enter_context(time_limit(JOIN_TIMEOUT, found_address))
-                    ray_session.join(found_address, **options)
-        opened.callback(ray_session.end)
+                _join_cluster(ray_session, require_reachable(address), options, verbose=verbose)
+        session_resources.callback(ray_session.end)
         yield
+
+
+def _join_cluster(ray_session: ModuleType, address: str, options: Mapping[str, Any], *, verbose: bool) -> None:
+    silence = nullcontext() if verbose else _silence_stderr()
+    with silence, joining_time_limit(JOIN_TIMEOUT, address):
+        ray_session.join(address, **options)
 
 
 def _session_folder() -> TemporaryDirectory[str]:
@@ -112,7 +113,7 @@ class _TimeUp(BaseException):
 
 
 @contextmanager
-def time_limit(seconds: float, address: str) -> Iterator[None]:
+def joining_time_limit(seconds: float, address: str) -> Iterator[None]:
     """Raise InputError in the main thread if joining takes longer; Ray would wait for minutes for a cluster that hangs.
 
     A signal interrupts Ray's waiting, which is in Python. Other threads have no limit.

@@ -21,7 +21,9 @@ from tempfile import TemporaryDirectory
 import psutil
 
 OWNER_FILE = "owner"  # in a folder: name of the machine and id of the driver's process
-PREFIXES = SESSION_PREFIX, TUNE_PREFIX = "ray-", "fpp_sweep-"
+SESSION_PREFIX = "ray-"  # prefix of the name of a session's folder
+TUNE_PREFIX = "fpp_sweep-"  # prefix of the name of a folder for Tune's own records
+PREFIXES = (SESSION_PREFIX, TUNE_PREFIX)
 CLOSED = b"closed"  # sent by a driver to the cleaner after it has closed its session
 SHORT_FOLDER = Path("/tmp")  # for a session if the requested folder's path is too long
 MAX_TEMP_PATH = 24  # characters: the name of a socket below it has at most 107 bytes

@@ -28,7 +28,9 @@ HERE: dict[str, Any] = {"device": "cpu", "arithmetic": "", "node": "here", "pid"
 MODEL_INFO = ModelInfo(name="none", digest="none", embedding_scale=1.0, **HERE)
 DATASET_INFOS = {"val": (dataset_info("dtd", "val", 100),), "test": (dataset_info("dtd", "test", 60),)}
 # round numbers, so that a reader sees the terms of a sum of seconds
-SPEED = Speed(step=0.5, image=0.02, plain=0.05, begin=1.0, draw=0.2, tower=0.02)
+SPEED = Speed(
+    pretraining_step=0.5, adapted_image=0.02, zero_shot_image=0.05, method_start=1.0, drawn_image=0.2, encoded_view=0.02
+)
 
 
 def small_space(*overrides):

@@ -26,8 +26,8 @@ def test_an_average_is_the_unweighted_mean_of_its_datasets(record):
 
 
 def test_one_image_is_worth_its_share_of_the_smallest_dataset(record):
-    assert record.metrics["accuracy/large"].one_image == 100 / 1600
-    assert record.metrics["accuracy/small"].one_image == 100 / 800
-    assert record.metrics["accuracy"].one_image == 100 / 800 / 2
+    assert record.metrics["accuracy/large"].points_per_image == 100 / 1600
+    assert record.metrics["accuracy/small"].points_per_image == 100 / 800
+    assert record.metrics["accuracy"].points_per_image == 100 / 800 / 2
     assert record.metrics["accuracy"].extra_variance == pytest.approx(2 * (100 / 800 / 2) ** 2)
-    assert record.metrics["ece"].one_image == 0.0
+    assert record.metrics["ece"].points_per_image == 0.0

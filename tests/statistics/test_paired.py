@@ -14,8 +14,8 @@ from fpp_sweep.statistics.paired import (
     Difference,
     SeedVariances,
     Variance,
+    adjust_p_values,
     compare,
-    correct,
     difference,
     holm,
     metric_interval,
@@ -130,9 +130,9 @@ def test_a_difference_must_be_larger_in_a_larger_family():
                    degrees_of_freedom=100, p_value=0.014)
         for number in range(4)
     ]  # fmt: skip
-    assert [result.mark for result in correct(family[:1])] == ["+"]
-    assert [result.mark for result in correct(family)] == [""] * 4
-    assert {result.family_size for result in correct(family)} == {4}
+    assert [result.mark for result in adjust_p_values(family[:1])] == ["+"]
+    assert [result.mark for result in adjust_p_values(family)] == [""] * 4
+    assert {result.family_size for result in adjust_p_values(family)} == {4}
 
 
 def test_equal_records_have_a_difference_of_zero_without_error():
@@ -240,7 +240,7 @@ def test_accuracies_that_tie_by_chance_count_as_rounded():
     spread = np.array([[70.0, 70.0, 70.0], [74.0, 74.0, 74.0]])
     records = []
     for name, by_seed in (("tied", tied), ("spread", spread)):
-        metrics = {"accuracy": MetricSamples(by_seed, one_image=0.5)}
+        metrics = {"accuracy": MetricSamples(by_seed, points_per_image=0.5)}
         records.append(RecordSamples(name, (0, 1), False, metrics))
     seeds = SeedVariances.of(records, "accuracy")
     mean_log = (np.log(0.5**2 / 12) + np.log(8.0)) / 2 + np.euler_gamma + np.log(2)  # of log chi-square, one degree

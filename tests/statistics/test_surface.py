@@ -28,8 +28,8 @@ def test_nan_stands_for_the_mean_over_all_values_of_a_setting(surface):
 
 
 def test_the_surface_finds_the_effects_of_a_range_and_of_choices(surface):
-    low, high = surface.at(surface.averaged({0: np.array([0.05, 0.95])})).mean
-    choices = surface.at(surface.averaged({1: np.array([0.0, 1.0, 2.0])})).mean
+    low, high = surface.at(surface.locations_of({0: np.array([0.05, 0.95])})).mean
+    choices = surface.at(surface.locations_of({1: np.array([0.0, 1.0, 2.0])})).mean
     assert high - low == pytest.approx(2.7, abs=0.4)
     assert choices[1] - choices[0] == pytest.approx(2, abs=0.3)
     assert choices[1] - choices[2] == pytest.approx(2, abs=0.3)
@@ -57,7 +57,7 @@ def test_equal_trials_give_equal_numbers(surface):
     rng = np.random.default_rng(1)
     points, values = rng.random((12, 2)), rng.random(12)
     first, second = (Surface([Dimension()] * 2, points, values) for _ in range(2))
-    assert np.array_equal(first.shares(), second.shares())
+    assert np.array_equal(first.variance_shares(), second.variance_shares())
 
 
 def test_intervals_contain_the_effects_of_planted_worlds():

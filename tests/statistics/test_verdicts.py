@@ -3,7 +3,7 @@
 import pytest
 
 from fpp_sweep.statistics.paired import Difference
-from fpp_sweep.statistics.verdicts import Answer, best_baseline, margin_of, recommend
+from fpp_sweep.statistics.verdicts import Answer, BaselineComparison, best_baseline, margin_of, recommend
 
 METRICS = ("accuracy", "ece")
 BASELINES = ("baseline-zero_shot", "baseline-tpt", "baseline-fpp_code")
@@ -12,22 +12,26 @@ REFERENCES = BASELINES[:2]
 
 def family(rows):
     """Return all differences; `rows` has value, standard error and adjusted p of some, and the rest are near zero."""
-    differences = []
+    differences = {}
     for finalist in {finalist for finalist, _, _ in rows}:
         for baseline in BASELINES:
             for metric in METRICS:
                 value, error, p_value = rows.get((finalist, baseline, metric), (0.0, 0.1, 1.0))
-                differences.append(
-                    Difference(
-                        first=finalist, second=baseline, metric=metric, value=value, standard_error=error,
-                        degrees_of_freedom=100, p_value=p_value, adjusted_p=p_value,
-                    )
+                differences[finalist, baseline, metric] = Difference(
+                    first=finalist, second=baseline, metric=metric, value=value, standard_error=error,
+                    degrees_of_freedom=100, p_value=p_value, adjusted_p=p_value,
                 )  # fmt: skip
     return differences
 
 
+def comparison(rows, *, baselines=BASELINES, references=REFERENCES, metrics=METRICS, margins=None):
+    return BaselineComparison(
+        differences=family(rows), baselines=baselines, references=references, metrics=metrics, margins=margins or {}
+    )
+
+
 def recommended(rows, finalists=("trial-0001",), margins=None):
-    return recommend(family(rows), finalists, BASELINES, METRICS, margins or {}, references=REFERENCES)
+    return recommend(finalists, comparison(rows, margins=margins))
 
 
 LOSS = ("trial-0001", "baseline-zero_shot", "accuracy"), (-0.2, 0.6, 0.9)
@@ -54,13 +58,13 @@ GAIN = ("trial-0001", "baseline-zero_shot", "ece"), (-3.0, 0.5, 0.001)
     ],
 )  # fmt: skip
 def test_a_finalist_is_recommended_if_it_gains_without_a_loss(rows, margins, chosen):
-    assert recommended(rows, margins=margins)[0] == chosen
+    assert recommended(rows, margins=margins).name == chosen
 
 
 def test_the_first_qualifying_finalist_in_the_order_of_preference_is_recommended():
     rows = dict([GAIN, (("trial-0002", "baseline-zero_shot", "ece"), (-4.0, 0.5, 0.001))])
-    assert recommended(rows, ("trial-0002", "trial-0001"))[0] == "trial-0002"
-    assert recommended(rows, ("trial-0001", "trial-0002"))[0] == "trial-0001"
+    assert recommended(rows, ("trial-0002", "trial-0001")).name == "trial-0002"
+    assert recommended(rows, ("trial-0001", "trial-0002")).name == "trial-0001"
 
 
 @pytest.mark.parametrize(
@@ -68,21 +72,23 @@ def test_the_first_qualifying_finalist_in_the_order_of_preference_is_recommended
     [((), METRICS, "there are no baselines to compare with"), (BASELINES, (), "no objective can be resampled")],
 )
 def test_without_a_test_nothing_is_recommended(baselines, metrics, reason):
-    chosen, why = recommend([], ("trial-0001",), baselines, metrics, {}, references=baselines[:1])
-    assert chosen is None
-    assert reason in why
+    evidence = comparison({}, baselines=baselines, references=baselines[:1], metrics=metrics)
+    recommendation = recommend(("trial-0001",), evidence)
+    assert recommendation.name is None
+    assert reason in recommendation.reason
 
 
 def test_the_reason_names_the_gains():
-    _, reason = recommended(dict([GAIN]))
+    reason = recommended(dict([GAIN])).reason
     assert reason == "better in ece than zero_shot, not worse than zero_shot by more than 1 point"
 
 
 def test_the_reason_names_the_missing_evidence():
-    assert recommended(dict([GAIN, LOSS]))[1] == "every finalist may be worse than zero_shot by more than 1 point"
-    assert recommended(dict([GAIN, LOSS]), margins={"ece": 0.5})[1].endswith("by more than 1 of accuracy or 0.5 of ece")
+    assert recommended(dict([GAIN, LOSS])).reason == "every finalist may be worse than zero_shot by more than 1 point"
+    several_margins = recommended(dict([GAIN, LOSS]), margins={"ece": 0.5})
+    assert several_margins.reason.endswith("by more than 1 of accuracy or 0.5 of ece")
     beaten = dict([GAIN, (("trial-0001", "baseline-fpp_code", "accuracy"), (-1.0, 0.1, 0.001))])
-    assert recommended(beaten)[1].endswith("is beaten by a baseline")
+    assert recommended(beaten).reason.endswith("is beaten by a baseline")
 
 
 @pytest.mark.parametrize(
@@ -100,6 +106,11 @@ def test_the_reason_names_the_missing_evidence():
 def test_margins_have_defaults(metric, margin):
     assert margin_of(metric, {}) == margin
     assert margin_of(metric, {metric: 7.0}) == 7.0
+
+
+def test_margins_in_words_name_metrics_where_they_differ():
+    assert comparison({}).margins_text() == "1 point"
+    assert comparison({}, metrics=("accuracy", "nll")).margins_text() == "1 of accuracy or 0.02 of nll"
 
 
 def test_the_best_baseline_is_not_dominated():

@@ -216,10 +216,10 @@ def test_a_search_that_ends_with_any_error_is_recorded_as_interrupted(tmp_path, 
 
 def end_with_bad_input(folder, before, *, begins):
     sent = [folder.send_command("budget", {"trials": 9})]
-    with undo_if_refused(folder, before, sent) as begin_trials:
+    with undo_if_refused(folder, before, sent) as accept:
         folder.write_info(replace(before, state="interrupted"))
         if begins:
-            begin_trials()
+            accept()
         raise InputError("no")
 
 

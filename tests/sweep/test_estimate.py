@@ -25,7 +25,7 @@ from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask
 from fpp_sweep.sweep import estimate, timing
 from fpp_sweep.sweep.cost_report import (
-    START,
+    OVERHEAD,
     budget_lines,
     config_lines,
     cost_lines,
@@ -101,6 +101,13 @@ def test_settings_of_one_config_alone_stand_in_its_line(space):
     assert not any("the same" in line for line in config_lines(space, {"trial-0000": first}))
 
 
+def test_trials_beyond_the_requested_ones_are_marked_whatever_the_length_of_their_number(space):
+    config = expected_configs(space)["trial-0000"]
+    for name, is_drawn in (("trial-0000", False), ("trial-9999", True), ("trial-10000", True)):
+        *_, line = config_lines(space, {name: config})
+        assert line.endswith("(drawn at random here)") == is_drawn
+
+
 @pytest.mark.parametrize(("trials", "count"), [(3, 3), (100, 4)])
 def test_a_grid_has_no_more_trials_than_points_and_budget(trials, count):
     text = named("grid: [{method: [tpt, ctpt, otpt, zero_shot]}]\nsearch: {sampler: grid}\nwork: {baselines: []}")
@@ -127,7 +134,7 @@ def test_a_task_that_several_trials_share_is_counted_once(space, worker):
     evaluations = sum(isinstance(task, EvalTask) for task in tasks.values())
     lines = list(cost_lines(costs, 2, device="CPU"))
     assert f"{pretrainings} pretrainings, {evaluations} evaluations" in lines[0]
-    assert re.search(rf"pretraining {3 * SPEED.step * pretrainings:.0f} s", lines[1])
+    assert re.search(rf"pretraining {3 * SPEED.pretraining_step * pretrainings:.0f} s", lines[1])
 
 
 @pytest.mark.parametrize(
@@ -173,7 +180,9 @@ def test_the_time_lies_between_work_per_worker_and_a_bound_with_the_longest_chai
     assert (search.low, search.high) == pytest.approx((33.24, 72.8 / 5 + 33.24 * 4 / 5))
     assert test.low < test.high
     total = total_time(costs, 5)
-    assert (total.low, total.high) == pytest.approx((START + search.low + test.low, START + search.high + test.high))
+    assert (total.low, total.high) == pytest.approx(
+        (OVERHEAD + search.low + test.low, OVERHEAD + search.high + test.high)
+    )
     for workers in (1, 2, 16, 1000):
         for time in costs.phase_times(workers):
             assert time.low <= time.high + 1e-9
@@ -190,7 +199,7 @@ def test_sequential_trials_form_one_chain():
 
 def test_a_busy_machine_makes_the_estimate_a_range():
     sweep, _ = expected_sweep_and_costs()
-    speeds = {"dtd": replace(SPEED, running=0.5)}
+    speeds = {"dtd": replace(SPEED, core_share=0.5)}
     costs = Costs.of([sweep], speeds, TaskKeys(MODEL_INFO, sweep.plan.datasets_by_key()))
     *_, line, note = cost_lines(costs, 1, device="CPU")
     assert "78 s to 2.2 min with 1 worker like" in line

@@ -27,7 +27,7 @@ def worker(tmp_path_factory):
 )
 def test_a_workers_share_of_memory_equals_its_share_of_the_device(monkeypatch, gpus, cpus, share):
     monkeypatch.setattr("fpp_sweep.sweep.worker_spec.cores", lambda: 4)
-    assert worker_spec(small_space(f"work.cpus_per_worker={cpus}"), gpus).share == share
+    assert worker_spec(small_space(f"work.cpus_per_worker={cpus}"), gpus).device_share == share
 
 
 def test_baselines_use_the_precision_of_the_base():

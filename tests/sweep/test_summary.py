@@ -15,7 +15,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep import showing
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.summary import failure_lines, front_notes, state_line, summary_lines, work_lines
+from fpp_sweep.sweep.summary import failure_lines, front_notes, state_line, summary_lines, work_texts
 from fpp_sweep.sweep.sweep_info import new_info
 from tests.kit.names import PLAIN, TPT
 from tests.kit.records import baseline, failed, running, sweep_info, trial, write_sweep
@@ -149,12 +149,12 @@ def test_work_is_shown_once_there_is_any():
     measured = trial(0)
     measured = replace(measured, results={"val": replace(measured.results["val"], features=features)})
     work = WorkTotals(tasks=12, cached=1, model_loads=2, workers_lost=0)
-    assert list(work_lines(sweep_info(race="2 of 6 trials stopped early", work=work), [measured])) == [
-        "race        2 of 6 trials stopped early",
-        "work        12 tasks run, 1 cached result, 2 model loads, 0 workers lost",
-        "features    of 100 images at 25 images/s a worker; time went to tower 75 %, disk 25 %",
-    ]
-    assert list(work_lines(sweep_info(), [trial(0)])) == []
+    assert work_texts(sweep_info(race="2 of 6 trials stopped early", work=work), [measured]) == {
+        "race": "2 of 6 trials stopped early",
+        "work": "12 tasks run, 1 cached result, 2 model loads, 0 workers lost",
+        "features": "of 100 images at 25 images/s a worker; time went to tower 75 %, disk 25 %",
+    }
+    assert work_texts(sweep_info(), [trial(0)]) == {}
 
 
 def test_a_line_on_work_that_is_too_long_goes_on_below_its_text(tmp_path):

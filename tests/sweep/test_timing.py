@@ -47,7 +47,9 @@ def test_the_time_of_a_step_is_the_time_that_one_more_step_adds(space, monkeypat
         model=SimpleNamespace(computing=lambda config: nullcontext()),
     )
     monkeypatch.setattr(timing, "ENOUGH", 20.0)
-    assert measure(stub, space.start(), DATASET_INFOS["val"][0]) == Speed(3.0, 2.0, 0.25, 4.0, 0.5, 0.125, running=0.5)
+    assert measure(stub, space.start(), DATASET_INFOS["val"][0]) == Speed(
+        3.0, 2.0, 0.25, 4.0, 0.5, 0.125, core_share=0.5
+    )
     assert settings == [(TPT, "a photo of a"), (PLAIN, "a photo of a")]
 
 
@@ -150,5 +152,6 @@ def test_on_a_gpu_drawing_takes_what_the_faster_renderer_adds_to_the_tower(
 def test_a_real_worker_can_be_measured(space, worker):
     (dataset, _) = make_plan(space, worker).datasets["val"]
     speed = measure(worker, space.start(), dataset)
-    assert min(speed.image, speed.plain, speed.begin, speed.draw, speed.tower) > 0
-    assert speed.step >= 0
+    assert min(speed.adapted_image, speed.zero_shot_image, speed.method_start) > 0
+    assert min(speed.drawn_image, speed.encoded_view) > 0
+    assert speed.pretraining_step >= 0

@@ -19,7 +19,7 @@ from fpp_sweep.spec.specs import PluginFile, WorkerSpec
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.workers import actors
 from fpp_sweep.workers import scheduler as scheduler_module
-from fpp_sweep.workers.actors import Pool, RayWorker, SchedulerActor, WorkerActor
+from fpp_sweep.workers.actors import Pool, RayWorker, SchedulerActor, WorkerActor, WorkerLocation
 from fpp_sweep.workers.needs import WorkerNeeds, require_room
 from fpp_sweep.workers.ray_session import machines_of_session
 from fpp_sweep.workers.resources import wanted_workers
@@ -135,7 +135,7 @@ async def test_ray_retries_no_task_and_restarts_no_worker(monkeypatch):
 
     def remote(**options):
         all_options.append(options)
-        actor = SimpleNamespace(model_info=answering(MODEL), slot=answering("n1"))
+        actor = SimpleNamespace(model_info=answering(MODEL), location=answering(WorkerLocation("n1", ())))
         return lambda kind: SimpleNamespace(remote=lambda spec: actor)
 
     monkeypatch.setattr(ray, "remote", remote)

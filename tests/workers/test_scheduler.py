@@ -606,7 +606,7 @@ async def test_failed_starts_while_another_worker_works_do_not_count_towards_giv
 
 async def test_a_note_lists_each_kind_of_device_once(start):
     kinds = ("cpu", "NVIDIA H100", "cpu")
-    harness = start(wanted=1, on_start=lambda number: {"kind": kinds[number]})
+    harness = start(wanted=1, on_start=lambda number: {"device_kind": kinds[number]})
     await until(lambda: harness.status.workers == 1)
     assert harness.status.notes == ()
     harness.scheduler.wanted_workers = lambda: 3

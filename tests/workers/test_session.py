@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.workers.session import time_limit
+from fpp_sweep.workers.session import joining_time_limit
 from tests.kit.disks import mounted
 from tests.kit.processes import descendants, killed_at_end
 from tests.kit.stores import free_port
@@ -161,7 +161,7 @@ def test_a_failed_start_of_ray_is_reported_in_one_line(tmp_path):
 
 
 def wait_for_a_cluster(limit):
-    with time_limit(limit, "auto"):
+    with joining_time_limit(limit, "auto"):
         while True:
             with suppress(Exception):  # Ray suppresses exceptions like this and tries again
                 time.sleep(60)
@@ -172,6 +172,6 @@ def test_the_wait_for_a_cluster_that_never_answers_ends_with_a_remedy():
     with pytest.raises(InputError, match=r"--address auto: something listens there.* within 0.05 s; see with"):
         wait_for_a_cluster(0.05)
     assert signal.getsignal(signal.SIGALRM) == before
-    with time_limit(60, "auto"):
+    with joining_time_limit(60, "auto"):
         pass
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

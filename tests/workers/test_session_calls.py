@@ -87,7 +87,7 @@ def test_a_clock_is_ahead_or_behind_only_beyond_the_time_of_the_call(monkeypatch
     """The call began at 1000 here and has ended by 1010."""
     monkeypatch.setattr(ray, "get", lambda reference, timeout: {"clock": clock, "code": {}})
     monkeypatch.setattr(ray_session.time, "time", lambda: 1010.0)
-    assert ray_session._answer(None, 1000.0) == {"clock": difference, "code": {}}
+    assert ray_session._readings_of_node(None, 1000.0) == {"clock": difference, "code": {}}
 
 
 def test_a_node_that_has_not_answered_in_time_is_not_waited_for(monkeypatch):
@@ -96,7 +96,7 @@ def test_a_node_that_has_not_answered_in_time_is_not_waited_for(monkeypatch):
         raise GetTimeoutError("not ready")
 
     monkeypatch.setattr(ray, "get", get)
-    assert ray_session._answer(None, 0.0) == {"answer": {"failed": "not ready"}}
+    assert ray_session._readings_of_node(None, 0.0) == {"answer": {"failed": "not ready"}}
 
 
 def test_a_session_that_cannot_be_closed_is_removed(monkeypatch, tmp_path):

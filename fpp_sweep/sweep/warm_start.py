@@ -1,4 +1,4 @@
-"""The fronts of other sweeps, which `search.from` names, as the first points of a space."""
+"""Warm start: the fronts of other sweeps, which `search.from` names, are the first points of a space."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fpp_sweep.space.validation import as_list, as_mapping, at_key, require
 from fpp_sweep.spec.errors import InputError
 
 
-def with_lent_points(space: Space, info: SweepInfo | None = None) -> Space:
+def with_warm_start(space: Space, info: SweepInfo | None = None) -> Space:
     """Return the space with the fronts of the sweeps that it names before its own points.
 
     Of a sweep that has not ended, the trials that have finished count. A space that has these points is not changed.
 
     `info` is the record of a sweep that is resumed. It has the points of the sweeps that were named before; such a
-    sweep is not read again, because it may have moved on since or be gone.
+    sweep is not read again, because it may have further trials since or be deleted.
     """
     names_before: Sequence[str] = ()
     if info is not None:
@@ -33,7 +33,8 @@ def with_lent_points(space: Space, info: SweepInfo | None = None) -> Space:
         for name in reversed(space.search.from_):
             if name not in names_before:
                 space = _with_front_of(name, space)
-    if info is not None and not set(names_before).isdisjoint(space.search.from_):
+    names_former_sweep = not set(names_before).isdisjoint(space.search.from_)
+    if info is not None and names_former_sweep:
         with suppress(InputError):  # the space has changed; `require_same` refuses it
             for point in reversed(as_list(info.space.get("points", []))):
                 space = with_first_point(space, as_mapping(point))
