@@ -84,7 +84,7 @@ def compare_sweeps(folders: Mapping[str, SweepFolder]) -> SweepComparison:
     restricted = {}
     for sweep in shared.sweeps:
         restricted[sweep.label] = _restrict_sweep(sweep, shared, objectives)
-        notes += _lost_trials(sweep, restricted[sweep.label], shared.split)
+        notes += _notes_on_lost_trials(sweep, restricted[sweep.label], shared.split)
     records, paths = _labelled_records(shared.sweeps, restricted)
     info, front = _union(shared, objectives, records)
     samples = _sample_union(info, front, records, shared, paths)
@@ -155,23 +155,21 @@ def _why_not_comparable(metric: str, shared: SharedSplit) -> str:
     return ""
 
 
-def _restrict_sweep(
-    sweep: LoadedSweep, shared: SharedSplit, objectives: Sequence[Objective]
-) -> list[TrialRecord | None]:
-    """Return the complete records of a sweep on the shared images; None for those that lack some."""
+def _restrict_sweep(sweep: LoadedSweep, shared: SharedSplit, objectives: Sequence[Objective]) -> list[TrialRecord]:
+    """Return the complete records of a sweep on the shared images, without records that lack some of these."""
     restricted = []
     for record in sweep.complete:
-        restricted.append(restrict_record(record, sweep.folder.artifacts(record.name), shared.by_split, objectives))
+        artifacts = sweep.folder.artifacts(record.name)
+        on_shared = restrict_record(record, artifacts, shared.by_split, objectives)
+        if on_shared is not None:
+            restricted.append(on_shared)
     return restricted
 
 
-def _lost_trials(sweep: LoadedSweep, restricted: Sequence[TrialRecord | None], split: str) -> Iterator[str]:
-    """Yield how many trials cannot be paired or break a constraint; raise an error if none is left."""
+def _notes_on_lost_trials(sweep: LoadedSweep, restricted: Sequence[TrialRecord], split: str) -> Iterator[str]:
+    """Yield how many trials cannot be paired or break a constraint; raise InputError if none is left."""
     trials = [record for record in sweep.complete if record.kind == "trial"]
-    n_measured = 0
-    for record in restricted:
-        if record is not None and record.kind == "trial":
-            n_measured += 1
+    n_measured = len([record for record in restricted if record.kind == "trial"])
     n_lost = len(trials) - n_measured
     n_infeasible = len([trial for trial in trials if not trial.feasible])
     if not trials:
@@ -185,7 +183,7 @@ def _lost_trials(sweep: LoadedSweep, restricted: Sequence[TrialRecord | None], s
 
 
 def _labelled_records(
-    sweeps: Sequence[LoadedSweep], restricted: Mapping[str, Sequence[TrialRecord | None]]
+    sweeps: Sequence[LoadedSweep], restricted: Mapping[str, Sequence[TrialRecord]]
 ) -> tuple[dict[str, list[TrialRecord]], dict[str, Path]]:
     """Return the records by sweep, under names that tell the sweep, and the path of each name's artifacts.
 
@@ -197,8 +195,6 @@ def _labelled_records(
     for sweep in sweeps:
         records[sweep.label] = []
         for record in restricted[sweep.label]:
-            if record is None:
-                continue
             name = f"{sweep.label}/{record.label}"
             if record.kind == "baseline":
                 identity = identity_of(record), sweep.info.model_digest

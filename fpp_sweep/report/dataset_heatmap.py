@@ -101,7 +101,11 @@ def _gains(info: SweepInfo, metric: str, values: Numbers, are_below_floor: NDArr
     for column in np.flatnonzero(np.isfinite(values).any(axis=0)):
         gains[:, column] = values[:, column] - np.nanmedian(values[:, column])
     sizes = np.abs(gains[np.isfinite(gains) & ~are_below_floor[:, None]])
-    limit = float(np.quantile(sizes, 0.95)) or float(sizes.max()) or 1.0  # the largest 5 % have the strongest colour
+    limit = float(np.quantile(sizes, 0.95))  # the largest 5 % have the strongest colour
+    if limit == 0:
+        limit = float(sizes.max())
+    if limit == 0:
+        limit = 1.0
     return {
         "z": nested_lists(gains, rounded),
         "text": nested_lists(values, lambda value: format_metric(metric, value)),

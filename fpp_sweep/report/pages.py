@@ -41,7 +41,10 @@ def write_pages(
     report = report_of(folder, info, records, statistics)
     document: dict[str, object] = {}
     for row in report.effects:
-        document[row.metric] = {"skipped": row.skipped} if row.skipped else shares_document(row)
+        if row.skipped:
+            document[row.metric] = {"skipped": row.skipped}
+        else:
+            document[row.metric] = shares_document(row)
     write_json(folder.report / "importances.json", document)
     write_front_picture(folder.report / "front.png", info, statistics)
     write_page(report)

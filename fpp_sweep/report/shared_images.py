@@ -131,8 +131,10 @@ class SharedSplit:
     by_split: Mapping[str, MeasuredImages] = field(default_factory=dict)  # this split, and others that all sweeps share
 
     def images_of(self, sweep: LoadedSweep) -> MeasuredImages:
-        """Return all images of the split that a sweep was measured on."""
-        return sweep.images(self.split) or self.images
+        """Return all images of the split that one of the sweeps was measured on."""
+        images = sweep.images(self.split)
+        assert images is not None  # a sweep without images of the split is excluded
+        return images
 
 
 def shared_split(sweeps: Sequence[LoadedSweep]) -> SharedSplit:

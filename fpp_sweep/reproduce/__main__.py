@@ -18,7 +18,7 @@ from typing import get_args
 from fpp_sweep.cli.command import parser, run, typed_words
 from fpp_sweep.cli.flags import add_run_flags, flags_in_errors
 from fpp_sweep.reproduce.experiment_files import find, shipped
-from fpp_sweep.reproduce.selection import select
+from fpp_sweep.reproduce.selection import Request, folder_name_of, select
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.messages import command_line, runnable
 from fpp_sweep.spec.specs import Precision
@@ -34,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     plugin_files = plugins.read(args.plugin)
     plugins.load(plugin_files)
     with flags_in_errors(args):
-        selection = select(args)
+        request = Request.of(args)
+        selection = select(request, folder_name_of(args.name, args.model))
     from fpp_sweep.reproduce import session  # start-up time
 
     if args.dry_run:

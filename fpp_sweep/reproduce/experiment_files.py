@@ -166,12 +166,15 @@ def in_precisions(experiment: Experiment, precisions: Sequence[str]) -> Experime
             continue
         names = [row.name, *names_in_precisions(row.name, precisions)]
         for name, precision in zip(names, precisions, strict=True):
-            settings = {**node.value["set"].plain(), "precision": precision}
-            changes = {"name": name, "title": f"{row.title}, {precision}", "set": settings}
-            changed = of_plain(changes, node.where, node.path).value
-            nodes.append(replace(node, value={**node.value, **changed}))
+            nodes.append(_row_in_precision(node, name, f"{row.title}, {precision}", precision))
     root.value["rows"].value = nodes
     return experiment_of(root, experiment.name)
+
+
+def _row_in_precision(row: Node, name: str, title: str, precision: str) -> Node:
+    settings = {**row.value["set"].plain(), "precision": precision}
+    changes = of_plain({"name": name, "title": title, "set": settings}, row.where, row.path)
+    return replace(row, value={**row.value, **changes.value})
 
 
 def names_in_precisions(row: str, precisions: Sequence[str]) -> list[str]:

@@ -73,23 +73,32 @@ class ExperimentColumn:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        parts = catalogue.parts_of(self.metric)
-        row = catalogue.METRICS.get(parts.stem)
-        heading, decimals = "", 1
-        if row is not None:
-            heading, decimals = row.heading, row.decimals
-        if parts.posthoc:
-            heading = f"{heading} {parts.posthoc}"
         set_field(self, "name", self.name or self.metric)
-        set_field(self, "heading", self.heading or heading or STAGES[self.metric])
+        set_field(self, "heading", self.heading or _default_heading(self.metric))
         if self.decimals is None:
-            set_field(self, "decimals", decimals)
+            set_field(self, "decimals", _default_decimals(self.metric))
 
     @property
     def goal(self) -> catalogue.Goal:
         if self.metric in STAGES or self.of == "deviation":
             return "min"
         return catalogue.metric(self.metric).goal
+
+
+def _default_heading(metric: str) -> str:
+    if metric in STAGES:
+        return STAGES[metric]
+    heading = catalogue.metric(metric).heading
+    posthoc = catalogue.parts_of(metric).posthoc
+    if posthoc:
+        return f"{heading} {posthoc}"
+    return heading
+
+
+def _default_decimals(metric: str) -> int:
+    if metric in STAGES:
+        return 1
+    return catalogue.metric(metric).decimals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +238,7 @@ class Experiment:
                 settings[key] = checkpoints[CHECKPOINTS[value]]
         return settings
 
-    def embedded(self) -> list[str]:
+    def embedded_datasets(self) -> list[str]:
         """Return the datasets on the embedded model; raise InputError if the table makes no sense there."""
         node = self.root.value.get("embedded")
         if node is None:

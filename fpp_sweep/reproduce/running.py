@@ -33,7 +33,8 @@ class Reproduction:
     """Some experiments on one model, and the folder of their sweeps."""
 
     folder: Path
-    experiments: Mapping[str, tuple[Experiment, Space]]  # by name, in the order of the request
+    experiments: Mapping[str, Experiment]  # by name, in the order of the request
+    spaces: Mapping[str, Space] = field(default_factory=dict)  # by name of the experiment
     checkpoints: Mapping[str, str] = field(default_factory=dict)  # the user's files, by kind
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # sentences for the tables, by experiment
 
@@ -60,8 +61,8 @@ class Reproduction:
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise InputError(f"{file}: not readable ({error}); delete the file, and a new one is written") from error
 
-    def in_order(self) -> list[str]:
-        """Return the names of the experiments in the order of running.
+    def running_order(self) -> list[str]:
+        """Return the names of the experiments in the order in which they run.
 
         Experiments whose predictions have more columns come first, since others can use their results. Experiments that
         compare times come last.
@@ -69,16 +70,15 @@ class Reproduction:
         return sorted(self.experiments, key=self._rank)
 
     def _rank(self, name: str) -> tuple[bool, int]:
-        experiment, space = self.experiments[name]
-        return experiment.alone, -len(space.work.columns)
+        return self.experiments[name].alone, -len(self.spaces[name].work.columns)
 
 
 def reproduce(reproduction: Reproduction, options: Options) -> Iterator[tuple[str, ResultTable]]:
     """Run or resume each experiment; yield its table when it has ended."""
     with ExitStack() as worker_stack:
         shared_workers: Workers | None = None  # started for the first experiment that needs them
-        for name in reproduction.in_order():
-            experiment, space = reproduction.experiments[name]
+        for name in reproduction.running_order():
+            experiment, space = reproduction.experiments[name], reproduction.spaces[name]
             folder = reproduction.sweep(name)
             print(f"{name}: {experiment.title}", file=sys.stderr, flush=True)
             prepare_folder(folder)
@@ -98,12 +98,18 @@ def reproduce(reproduction: Reproduction, options: Options) -> Iterator[tuple[st
                     workers = open_workers(space, own_options, reproduction.tasks)
                     shared_workers = worker_stack.enter_context(workers)
                 run_sweep(space, own_options, shared_workers)
-            notes = reproduction.notes.get(name, ())
-            save_experiment(folder, experiment, reproduction.checkpoints, notes)
-            table = table_of(experiment, folder, reproduction.checkpoints, notes)
-            write_table(folder.report, table)
-            write_figure(folder, table)
-            yield name, table
+            yield name, write_results(reproduction, name)
+
+
+def write_results(reproduction: Reproduction, name: str) -> ResultTable:
+    """Write the table and the figure of an experiment that has ended, and return the table."""
+    experiment, folder = reproduction.experiments[name], reproduction.sweep(name)
+    notes = reproduction.notes.get(name, ())
+    save_experiment(folder, experiment, reproduction.checkpoints, notes)
+    table = table_of(experiment, folder, reproduction.checkpoints, notes)
+    write_table(folder.report, table)
+    write_figure(folder, table)
+    return table
 
 
 def prepare_folder(folder: SweepFolder) -> None:

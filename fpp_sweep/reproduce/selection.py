@@ -18,9 +18,9 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.messages import note
 from fpp_sweep.spec.names import require_folder_name
-from fpp_sweep.spec.specs import adaptation_precision
+from fpp_sweep.spec.specs import Precision, adaptation_precision
 
-PAPERS_PRECISIONS = ("released", "float32")  # the printed rows' arithmetic, and the exact one
+PAPERS_PRECISIONS: tuple[Precision, ...] = ("released", "float32")  # the printed rows' arithmetic, and the exact one
 ALL = "all"
 
 
@@ -45,46 +45,86 @@ class Selection:
         return [name for name, experiment in self.experiments.items() if experiment.theory]
 
 
-def select(args: argparse.Namespace) -> Selection:
-    """Return the selected experiments; raise InputError for wrong names, rows, checkpoints or settings."""
-    checkpoints = requested_checkpoints(args)
-    experiments = {experiment.name: experiment for experiment in requested_experiments(args)}
-    methods = list(args.methods)
-    precisions = requested_precisions(args)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The part of a command line that selects experiments and their settings."""
+
+    tables: Sequence[str]  # names, files, or `all`
+    rows: Sequence[str]  # empty: all rows
+    precisions: Sequence[Precision]  # precisions of every row; empty: see `requested_precisions`
+    checkpoints: Mapping[str, str]  # the user's files, by kind
+    model: str
+    datasets: Sequence[str] | None
+    dataset_file: str | None
+    assignments: Sequence[str]  # `key=value`, of all flags that are short for a key, and of --set
+    allow_missing: bool  # datasets may be missing
+    on_cluster: bool
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Request:
+        """Read the arguments; raise InputError for a checkpoint that does not exist."""
+        return cls(
+            tables=list(dict.fromkeys(args.table)),
+            rows=args.methods,
+            precisions=list(dict.fromkeys(args.precision)),
+            checkpoints=_checkpoints(args),
+            model=args.model,
+            datasets=args.datasets,
+            dataset_file=args.dataset_file,
+            assignments=overrides(args),
+            allow_missing=args.allow_missing,
+            on_cluster=bool(args.address),
+        )
+
+
+def _checkpoints(args: argparse.Namespace) -> dict[str, str]:
+    paths = {"coop": args.coop, "maple": args.maple}
+    checkpoints = {kind: path for kind, path in paths.items() if path}
+    for kind, path in checkpoints.items():
+        if not Path(path).is_file():
+            raise InputError(f"--{kind} {path}: no such file")
+    return checkpoints
+
+
+def select(request: Request, folder_name: str) -> Selection:
+    """Return the selected experiments; raise InputError for wrong names, rows or settings."""
+    experiments = {experiment.name: experiment for experiment in requested_experiments(request)}
+    rows = list(request.rows)
+    precisions = requested_precisions(request)
     if precisions:
         for name, experiment in experiments.items():
             if not experiment.theory:
                 experiments[name] = in_precisions(experiment, precisions)
-        methods += _rows_in_precisions(methods, precisions, experiments.values())
-    check_methods(methods, experiments.values())
+        rows += _rows_in_precisions(rows, precisions, experiments.values())
+    check_rows(rows, experiments.values())
     spaces = {}
     notes = {}
     for name, experiment in experiments.items():
-        spaces[name], notes[name] = space_of(experiment, args, methods)
+        spaces[name], notes[name] = space_with_notes(experiment, request, rows)
     return Selection(
-        folder_name=folder_name(args), experiments=experiments, spaces=spaces, notes=notes, checkpoints=checkpoints
+        folder_name=folder_name, experiments=experiments, spaces=spaces, notes=notes, checkpoints=request.checkpoints
     )
 
 
-def folder_name(args: argparse.Namespace) -> str:
-    """Return the name of the reproduction's folder."""
-    if args.name is None:
-        return re.sub(r"[^A-Za-z0-9_.-]+", "-", args.model).strip("-")
-    require_folder_name(args.name)
-    return str(args.name)
+def folder_name_of(name: str | None, model: str) -> str:
+    """Return the name of the reproduction's folder: the user's, or else the model's."""
+    if name is None:
+        return re.sub(r"[^A-Za-z0-9_.-]+", "-", model).strip("-")
+    require_folder_name(name)
+    return name
 
 
-def requested_experiments(args: argparse.Namespace) -> list[Experiment]:
+def requested_experiments(request: Request) -> list[Experiment]:
     """Return the requested tables, each once; `all` leaves out those that cannot run, with a note."""
-    experiments = [find(name) for name in dict.fromkeys(args.table) if name != ALL]
-    if ALL not in args.table:
+    experiments = [find(name) for name in request.tables if name != ALL]
+    if ALL not in request.tables:
         return experiments
     for name in shipped():
-        if name in args.table:
+        if name in request.tables:
             continue
         experiment = find(name)
         try:
-            space_of(experiment, args, args.methods)
+            space_with_notes(experiment, request, request.rows)
         except InputError as error:
             note(f"left out: {error}")
         else:
@@ -95,25 +135,25 @@ def requested_experiments(args: argparse.Namespace) -> list[Experiment]:
 # --- precisions and rows ------------------------------------------------------------------------------
 
 
-def requested_precisions(args: argparse.Namespace) -> list[str]:
+def requested_precisions(request: Request) -> list[Precision]:
     """Return the precisions of every row; empty: each row has that of its table."""
-    if args.precision:
-        return possible_precisions(args)
-    is_set = any("precision" in assignment.partition("=")[0] for assignment in args.set)
-    if is_papers_model(args.model) and not is_set:
+    if request.precisions:
+        return possible_precisions(request)
+    is_set = any("precision" in assignment.partition("=")[0] for assignment in request.assignments)
+    if is_papers_model(request.model) and not is_set:
         return list(PAPERS_PRECISIONS)
     return []
 
 
-def possible_precisions(args: argparse.Namespace) -> list[str]:
+def possible_precisions(request: Request) -> list[Precision]:
     """Return the requested precisions without those that this machine lacks; a cluster's machines may differ."""
     from fpp_sweep.core.compute import devices, precision  # start-up time
 
     possible = []
     problems = []
-    for name in dict.fromkeys(args.precision):
+    for name in request.precisions:
         try:
-            if not args.address:
+            if not request.on_cluster:
                 precision.require_precision_support(adaptation_precision(name), devices.choose_device("auto"))
             possible.append(name)
         except InputError as error:
@@ -138,7 +178,7 @@ def _rows_in_precisions(
     return further
 
 
-def check_methods(names: Sequence[str], experiments: Iterable[Experiment]) -> None:
+def check_rows(names: Sequence[str], experiments: Iterable[Experiment]) -> None:
     """Raise InputError unless each name is a row of some table, and each table has one of the rows."""
     rows_by_table = {}
     rows: dict[str, None] = {}
@@ -149,50 +189,35 @@ def check_methods(names: Sequence[str], experiments: Iterable[Experiment]) -> No
     for name in names:
         if name not in rows:
             raise InputError(f"--methods {name}: {unknown('row', name, list(rows))}")
-    for table, of_table in rows_by_table.items():
-        if names and not set(names) & set(of_table):
-            raise InputError(f"--methods: table {table} has none of these rows; it has {', '.join(of_table)}")
-
-
-def requested_checkpoints(args: argparse.Namespace) -> dict[str, str]:
-    """Return the user's checkpoints by kind."""
-    files = {}
-    for name in ("coop", "maple"):
-        path = getattr(args, name)
-        if not path:
-            continue
-        if not Path(path).is_file():
-            raise InputError(f"--{name} {path}: no such file")
-        files[name] = path
-    return files
+    for table, table_rows in rows_by_table.items():
+        if names and not set(names) & set(table_rows):
+            raise InputError(f"--methods: table {table} has none of these rows; it has {', '.join(table_rows)}")
 
 
 # --- spaces -------------------------------------------------------------------------------------------
 
 
-def assignments_of(experiment: Experiment, args: argparse.Namespace) -> list[str]:
+def assignments_of(experiment: Experiment, request: Request) -> list[str]:
     """Return the settings of the command line, with the datasets of the model."""
-    assignments = overrides(args)
-    if args.model == "tiny" and not (args.datasets or args.dataset_file):
-        return [f"work.datasets=[{', '.join(experiment.embedded())}]", *assignments]
-    if args.dataset_file and not args.datasets:
-        return ["work.datasets=[]", *assignments]
-    return assignments
+    if request.model == "tiny" and not (request.datasets or request.dataset_file):
+        return [f"work.datasets=[{', '.join(experiment.embedded_datasets())}]", *request.assignments]
+    if request.dataset_file and not request.datasets:
+        return ["work.datasets=[]", *request.assignments]
+    return list(request.assignments)
 
 
-def space_of(experiment: Experiment, args: argparse.Namespace, methods: Sequence[str]) -> tuple[Space, list[str]]:
+def space_with_notes(experiment: Experiment, request: Request, rows: Sequence[str]) -> tuple[Space, list[str]]:
     """Return an experiment's space with the settings of the command line, and notes on what is left out."""
-    assignments = assignments_of(experiment, args)
-    checkpoints = requested_checkpoints(args)
-    space = experiment.space(overrides=assignments, checkpoints=checkpoints, rows=methods)
+    assignments = assignments_of(experiment, request)
+    space = experiment.space(overrides=assignments, checkpoints=request.checkpoints, rows=rows)
     notes = []
-    if args.allow_missing:
+    if request.allow_missing:
         present, missing = present_datasets(space)
         assignments.append(f"work.datasets={json.dumps(present)}")
-        space = experiment.space(overrides=assignments, checkpoints=checkpoints, rows=methods)
+        space = experiment.space(overrides=assignments, checkpoints=request.checkpoints, rows=rows)
         if missing:
             notes.append(f"PARTIAL: without {', '.join(missing)}, which are not there")
-    without = [row.title for row in experiment.rows if not set(row.checkpoints) <= checkpoints.keys()]
+    without = [row.title for row in experiment.rows if not set(row.checkpoints) <= request.checkpoints.keys()]
     if without:
         notes.append(f"PARTIAL: without {', '.join(without)}, whose checkpoints were not passed")
     return space, notes

@@ -38,7 +38,8 @@ def run_selection(selection: Selection, out: Path, options: Options) -> bool:
     """Run all experiments of a selection; return False if a row of a table failed."""
     reproduction = Reproduction(
         folder=out / selection.folder_name,
-        experiments={name: (selection.experiments[name], selection.spaces[name]) for name in selection.sweeps},
+        experiments={name: selection.experiments[name] for name in selection.sweeps},
+        spaces=selection.spaces,
         checkpoints=selection.checkpoints,
         notes=selection.notes,
     )

@@ -346,7 +346,8 @@ class FolderSync:
             return
         written = self._state.runs.get(run.key)
         if written is None or written.run_id != current.info.run_id:
-            written = self._state.runs[run.key] = _WrittenRun(current.info.run_id)
+            written = _WrittenRun(current.info.run_id)
+            self._state.runs[run.key] = written
         runs.write(current, run, parent)
         self.writes += 1
         self._upload_artifacts(runs, current, change, written.files)

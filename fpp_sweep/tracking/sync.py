@@ -157,9 +157,10 @@ def sync_folder(
     if failures:
         left = len(sync.pending(thorough=True))
         counts = f"{sync.result.updated} runs written, {left} left for another sync"
-        is_input = all(failure.is_permanent for failure in failures)
-        error = InputError if is_input else MachineError
-        raise error(f"MLflow at {masked(uri)}: {failures[0]}; {counts}")
+        message = f"MLflow at {masked(uri)}: {failures[0]}; {counts}"
+        if all(failure.is_permanent for failure in failures):
+            raise InputError(message)
+        raise MachineError(message)
     return sync.result
 
 

@@ -196,8 +196,8 @@ def test_unknown_tables_and_tables_that_need_photographs_are_refused():
     with pytest.raises(InputError, match="did you mean 'main'"):
         find("mian")
     with pytest.raises(InputError, match="makes no sense on the embedded model: it has no photographs"):
-        find("natural_shifts").embedded()
-    assert find("costs").embedded() == ["scenes", "letters"]
+        find("natural_shifts").embedded_datasets()
+    assert find("costs").embedded_datasets() == ["scenes", "letters"]
 
 
 def test_rows_in_two_precisions_are_adjacent_and_separate_trials():

@@ -109,7 +109,7 @@ def _measure(setting: Setting, model: TextModel, kind: str, context: Tensor) -> 
     )
 
 
-def _at_noise(setting: Setting, model: TextModel, context: Tensor, at: Derivatives, factor: float) -> AtNoise:
+def _at_noise(setting: Setting, model: TextModel, context: Tensor, norms: Derivatives, factor: float) -> AtNoise:
     texts, fpp = model.texts, setting.config.fpp
     context_std, class_std = factor * math.sqrt(fpp.context_var), factor * math.sqrt(fpp.class_var)
     generator = setting.generator("flat noise")
@@ -121,11 +121,11 @@ def _at_noise(setting: Setting, model: TextModel, context: Tensor, at: Derivativ
         class_std=class_std,
         generator=generator,
     )
-    by_jacobian = context_std**2 * at.jacobian_context + class_std**2 * at.jacobian_rest
+    by_jacobian = context_std**2 * norms.jacobian_context + class_std**2 * norms.jacobian_rest
     by_hessians = (
-        context_std**4 * at.hessian_context
-        + class_std**4 * at.hessian_rest
-        + 2 * context_std**2 * class_std**2 * at.hessian_cross
+        context_std**4 * norms.hessian_context
+        + class_std**4 * norms.hessian_rest
+        + 2 * context_std**2 * class_std**2 * norms.hessian_cross
     )
     first_order = by_jacobian / 2 / len(texts)
     return AtNoise(
