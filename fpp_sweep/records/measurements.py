@@ -66,7 +66,7 @@ def is_deterministic(record: TrialRecord, seeds: Collection[int]) -> bool:
 
 
 def measure(folder: SweepFolder, records: Sequence[TrialRecord], split: str, metrics: Sequence[str]) -> Measurements:
-    """Resample the metrics of records on a split: of the records with the same images as the one with most images."""
+    """Resample the metrics of records on a split; leave out records of other images than the one with most images."""
     notes = []
     measured: dict[str, RecordSamples] = {}
     images: dict[str, int] = {}
@@ -76,17 +76,18 @@ def measure(folder: SweepFolder, records: Sequence[TrialRecord], split: str, met
         if split not in record.results:
             continue
         try:
-            own = _read(folder, record, split, stems)
+            statistics = _read(folder, record, split, stems)
         except ValueError as error:
             notes.append(f"{record.name}: block statistics of split {split} are ignored: {error}")
             continue
-        if own is None:
+        if statistics is None:
             continue
-        if digests is None:
-            digests = own.digests
-            images = own.images
-        if own.digests == digests:
-            measured[record.name] = replace(own.samples, deterministic=is_deterministic(record, own.samples.seeds))
+        if digests is None:  # the first record has the most images
+            digests = statistics.digests
+            images = statistics.images
+        if statistics.digests == digests:
+            samples = statistics.samples
+            measured[record.name] = replace(samples, deterministic=is_deterministic(record, samples.seeds))
     return Measurements(SplitSamples(split, images, measured), notes)
 
 

@@ -224,7 +224,7 @@ class SweepSearcher(Searcher):
 
     def _record_applied(self, command: Command, outcome: str = "", number: int | None = None) -> None:
         self._folder.record_applied(command, outcome, number)
-        steered = [command.words for command in self._folder.commands()]
+        steered = [command.text for command in self._folder.commands()]
         self._folder.write_info(replace(self._folder.info(), steered=steered))
 
     def _queue_added_point(self) -> None:

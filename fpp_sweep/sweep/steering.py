@@ -133,7 +133,7 @@ def _require_search(folder: SweepFolder) -> Space:
 def _answer(folder: SweepFolder, command: Command) -> str:
     """Return a command with when it is applied, or how to resume the sweep so that it is."""
     info = folder.info()
-    text = command.words.removesuffix(": waits for a driver")
+    text = command.text.removesuffix(": waits for a driver")
     if info.state == "running":
         return f"{text}: the running sweep applies it within seconds; if it was killed, it is applied on --resume"
     resume = info.command or command_line("tune", [])

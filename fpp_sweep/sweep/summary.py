@@ -48,7 +48,7 @@ def summary_lines(folder: SweepFolder, width: int | None = None, *, resume: bool
     for line in failure_lines(folder, info, records):
         yield printable(line)
     for command in folder.commands():
-        yield printable(f"steered     {command.words}")
+        yield printable(f"steered     {command.text}")
     for line in work_lines(info, records):
         text = printable(line)
         yield from labelled_lines(text[:LABEL_COLUMNS].rstrip(), text[LABEL_COLUMNS:], width, indent=LABEL_COLUMNS)
