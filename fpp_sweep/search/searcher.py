@@ -122,9 +122,7 @@ class SweepSearcher(Searcher):
         super().__init__()
         self.progress = Progress()
         self.why_stopped: str | None = None
-        self._space = space
-        self._folder = folder
-        self._study = study
+        self._space, self._folder, self._study = space, folder, study
         self._plan = plan
         self._poller = poller
         self._began = time.monotonic() - folder.info().spent  # earlier drivers' time counts, too
