@@ -63,7 +63,7 @@ from fpp_sweep.spec.messages import masked, note, plural
 FORMAT = 3
 RECORDS = "[!.]*.json"  # names of records; a file that is being written begins with a dot
 MAX_LOG_BYTES = 2**14  # read from the end of a log
-MOST_BYTES = 2**25  # the record of a trial on ten datasets has 2^15 bytes
+MAX_RECORD_BYTES = 2**25  # the record of a trial on ten datasets has 2^15 bytes
 LOCK_ATTEMPTS = 5
 LOCK_PAUSE = 0.05  # seconds between two attempts
 
@@ -149,16 +149,11 @@ class SweepFolder:
         return self._info(self.info_file)
 
     def _info(self, file: Path) -> SweepInfo:
-        with _document_of(self.path, file) as document:
-            objectives = []
-            with at_key("objectives"):
-                for fields in as_list(document.get("objectives")):
-                    objectives.append(Objective.recorded(**as_mapping(fields)))
-                require(objectives, "must have at least 1 entry (none)")
-                for objective in objectives:
-                    check_metric_name(objective.metric)
+        document = _read_document(self.path, file)
+        with _naming_unreadable(file):
+            objectives = _read_objectives(document.get("objectives"))
             work = _checked(WorkTotals, document.get("work", {}), "work")
-            info = _checked(SweepInfo, document | {"objectives": tuple(objectives), "work": work})
+            info = _checked(SweepInfo, document | {"objectives": objectives, "work": work})
             if info.reference is not None:
                 problem = f"has {plural(len(info.reference), 'value')} for {plural(len(objectives), 'objective')}"
                 require(len(info.reference) == len(objectives), problem, "reference")
@@ -198,8 +193,8 @@ class SweepFolder:
         # `_read_trial` checks each file that it reads; to check an unchanged file again would take most of the time
         return self._cached(self.path / "trials" / f"{name}.json", _read_trial)
 
-    def has_usable_trial(self, name: str) -> bool:
-        """Return whether a trial has a record; a damaged one is renamed with a note, so that the trial runs again."""
+    def has_trial_else_set_aside(self, name: str) -> bool:
+        """Return True if a trial has a record. Rename a damaged one, with a note, so that the trial runs again."""
         file = self.trial_file(name)
         if not file.exists():
             return False
@@ -217,10 +212,10 @@ class SweepFolder:
         Raise InputError if there is none.
         """
         names = [file.stem for file in self.trial_files()]
-        full_name = name if name in names else baseline_name(name)
-        if full_name not in names:
-            raise unknown(f"trial of {self.path.name}", name, names)
-        return self.trial(full_name)
+        for full_name in (name, baseline_name(name)):
+            if full_name in names:
+                return self.trial(full_name)
+        raise unknown(f"trial of {self.path.name}", name, names)
 
     def _cached(self, file: Path, read: Callable[[Path, Path], Record]) -> Record:
         """Return a record, which `read` parses once for each version of its file."""
@@ -296,7 +291,7 @@ class SweepFolder:
             yield
 
     def is_locked(self) -> bool:
-        """Return whether a driver runs this sweep."""
+        """Return True if a driver runs this sweep."""
         try:
             with open(self.lock_file, opener=no_link) as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -327,8 +322,20 @@ def _check_spaces(info: SweepInfo) -> None:
             check_space(space)
 
 
+def _read_objectives(rows: Any) -> tuple[Objective, ...]:
+    objectives = []
+    with at_key("objectives"):
+        for fields in as_list(rows):
+            objectives.append(Objective.recorded(**as_mapping(fields)))
+        require(objectives, "must have at least 1 entry (none)")
+        for objective in objectives:
+            check_metric_name(objective.metric)
+    return tuple(objectives)
+
+
 def _read_trial(folder: Path, file: Path) -> TrialRecord:
-    with _document_of(folder, file) as document:
+    document = _read_document(folder, file)
+    with _naming_unreadable(file):
         with at_key("results"):
             results = {}
             for split, result in as_mapping(document.get("results")).items():
@@ -341,7 +348,8 @@ def _read_trial(folder: Path, file: Path) -> TrialRecord:
 
 
 def _read_command(folder: Path, file: Path) -> Command:
-    with _document_of(folder, file) as document:
+    document = _read_document(folder, file)
+    with _naming_unreadable(file):
         command = _checked(Command, document)
         require(command.name == file.stem, f"is the command {command.name}", "name")
         with at_key("values"):
@@ -349,31 +357,35 @@ def _read_command(folder: Path, file: Path) -> Command:
         if command.kind == "budget":
             require(set(command.values) <= set(STEERED), f"are not of {', '.join(STEERED)}", "values")
             Search(**command.values)
-        names_trial = isinstance(command.values.get("trial"), str)
-        require(command.kind != "stop" or names_trial, "must have the name of a trial", "values")
+        if command.kind == "stop":
+            require(isinstance(command.values.get("trial"), str), "must have the name of a trial", "values")
         return command
 
 
-@contextmanager
-def _document_of(folder: Path, file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the document of a record; raise InputError if the document, or its use in the block, is wrong."""
-    version = None
+def _read_document(folder: Path, file: Path) -> dict[str, Any]:
+    """Return the document of a record without its format; raise InputError if it cannot be read."""
     try:
-        content = read_inside(folder, file, MOST_BYTES)
+        content = read_inside(folder, file, MAX_RECORD_BYTES)
     except FileTooLargeError as error:
         raise _unreadable(file, error) from None  # the file is damaged; other errors may come from the disk
     except OSError as error:
         raise _unreadable(file, error) from error
-    try:
+    with _naming_unreadable(file):
         document = dict(as_mapping(_DECODER.decode(content.decode("utf-8"))))
         require("format" in document, "it has no format")
         version = document.pop("format")
-        if version == FORMAT:
-            yield document
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise _unreadable(file, error) from error
     if version != FORMAT:
         raise InputError(f"{file}: written by another version of fpp_sweep; use that one to read it")
+    return document
+
+
+@contextmanager
+def _naming_unreadable(file: Path) -> Iterator[None]:
+    """Turn an error of the block, which uses a record's document, into an InputError that names the file."""
+    try:
+        yield
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise _unreadable(file, error) from error
 
 
 def _unreadable(file: Path, error: Exception) -> InputError:
@@ -386,8 +398,12 @@ def _not_json(constant: str) -> NoReturn:
 
 def _interned(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object with one copy of each text in the process: records of a large sweep take half the memory."""
-    intern = sys.intern
-    return {intern(key): intern(value) if type(value) is str else value for key, value in pairs}
+    interned = {}
+    for key, value in pairs:
+        if type(value) is str:
+            value = sys.intern(value)
+        interned[sys.intern(key)] = value
+    return interned
 
 
 _DECODER = json.JSONDecoder(parse_constant=_not_json, object_pairs_hook=_interned)

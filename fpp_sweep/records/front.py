@@ -94,20 +94,23 @@ class Front:
     def growth(self, patience: int) -> float | None:
         """Return the share by which hypervolume grew in the last `patience` finished trials.
 
-        It is None until as many trials have finished before them, and infinite if these had no volume.
+        Return None while fewer than twice as many trials have finished. The growth is infinite if the hypervolume was
+        0 before.
         """
         ended = sorted(record.finished or 0.0 for record in self.finished)
         if len(ended) < 2 * patience or not self.hypervolume:
             return None
-        start = ended[-patience - 1]
+        start = ended[-patience - 1]  # the end of the last trial before them
         volume_before = 0.0
         for time, volume in self.hypervolume:
             if time <= start:
                 volume_before = volume
         _, volume_now = self.hypervolume[-1]
-        if not volume_before:
-            return math.inf if volume_now else 0.0
-        return volume_now / volume_before - 1
+        if volume_before:
+            return volume_now / volume_before - 1
+        if volume_now:
+            return math.inf
+        return 0.0
 
     def nearest(self, most: int) -> list[TrialRecord]:
         """Return the chosen trials, then the front of the remaining ones, and so on, until there are `most` trials.
@@ -217,7 +220,7 @@ class Front:
 
 
 def orders_remark(record: TrialRecord, split: str) -> list[str]:
-    """Return how many orders of the stream a result is the mean of, if it depends on the order.
+    """Return a remark on the orders of the stream that a result is the mean of; none if no order changes it.
 
     The plus-minus of a table is then the spread over orders.
     """
@@ -378,7 +381,7 @@ def format_setting(value: Any, digits: int = 6) -> str:
     text = " ".join(str(value).split())
     if text.isascii():
         return text
-    return text.encode("utf-8", "backslashreplace").decode()  # half of a character can be written to no file
+    return text.encode("utf-8", "backslashreplace").decode()  # half of a surrogate pair, which UTF-8 lacks
 
 
 def format_time(seconds: float) -> str:
@@ -400,10 +403,13 @@ def mean_of_shared(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def choice_texts(settings: Sequence[Any]) -> list[str]:
-    """Return the texts of a setting's values, for trials that lack it `not set`."""
+    """Return the texts of a setting's values; None, the value of trials that lack it, is `not set`."""
     texts = []
     for setting in settings:
-        texts.append("not set" if setting is None else format_setting(setting))
+        if setting is None:
+            texts.append("not set")
+        else:
+            texts.append(format_setting(setting))
     return texts
 
 

@@ -1,4 +1,4 @@
-"""Logs of a sweep's folder, a line for whatever begins and ends: one for each trial, one for each worker."""
+"""Logs in a sweep's folder: one for each trial and one for each worker, with a line for each start and end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fpp_sweep.spec.messages import printable
 
 
 def write_line(file: Path, text: str, details: str = "") -> None:
-    """Append a line with the time, and a traceback below; what cannot be written is lost, and harms nothing."""
+    """Append a line with the time, and the details below, such as a traceback; ignore an error of the disk."""
     lines = [f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {printable(text)}", *map(printable, details.splitlines())]
     content = "\n".join(lines) + "\n"
     with suppress(OSError), _open_at_end(file) as log:

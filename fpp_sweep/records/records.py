@@ -34,7 +34,7 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.names import BASELINE_PREFIX, label_of
 
-MAX_TIME = 253_370_764_800  # the beginning of the year 9999, in any time zone a date
+MAX_TIME = 253_370_764_800  # the start of the year 9999: in every time zone a date that Python can represent
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,12 @@ class _NameRule:
     """The rule in an `Annotated` type for names that become parts of paths and of file names."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        # a pattern, since a function of Python would take most of the time of reading a record
-        name: Any = handler(source)
-        name["pattern"] = r"^(\.?\.?[^./\x00][^/\x00]*|\.\.\.[^/\x00]*)$"
+        # a pattern, since a function of Python would take most of the time of reading a record; its second half is for
+        # names that begin with three dots
+        schema: Any = handler(source)
+        schema["pattern"] = r"^(\.?\.?[^./\x00][^/\x00]*|\.\.\.[^/\x00]*)$"
         problem = "must be a name without '/' and zero bytes, other than '.' and '..'"
-        return {"type": "custom-error", "schema": name, "custom_error_type": "name", "custom_error_message": problem}
+        return {"type": "custom-error", "schema": schema, "custom_error_type": "name", "custom_error_message": problem}
 
 
 def _check_split(value: Any) -> Any:
@@ -214,9 +215,10 @@ class Command:
     outcome: str = ""
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The command as text: `add fpp.gamma1=3: trial-0004`."""
-        text = self.kind + " " + " ".join(f"{key}={value_text(value)}" for key, value in self.values.items())
+        values = [f"{key}={value_text(value)}" for key, value in self.values.items()]
+        text = " ".join([self.kind, *values])
         if self.applied is None:
             return f"{text}: waits for a driver"
         if self.outcome:
@@ -432,8 +434,9 @@ RecordedPart = RecordedSpace | RecordedSearch | RecordedFinalists | RecordedWork
 def check_metric_name(metric: str) -> None:
     """Raise InputError unless a metric, or a metric of a dataset such as `ece/dtd`, is made of names."""
     name, _, dataset = metric.partition("/")
-    for part in (name, dataset or name):
-        check_fields(_Named(part))
+    check_fields(_Named(name))
+    if dataset:
+        check_fields(_Named(dataset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,6 +479,7 @@ def check_plain(settings: Settings) -> None:
 
 
 def _check_nested(value: Any) -> None:
+    """Check a value level by level: recursion could exceed Python's limit."""
     level = [value]
     for _ in range(MAX_DEPTH):
         inner: list[Any] = []

@@ -49,7 +49,7 @@ def read_skipped(folder: SweepFolder, trial: str, split: str) -> list[SkippedIma
 
 
 def skipped_lines(folder: SweepFolder, trial: str, split: str) -> list[str]:
-    """Return such as `skipped dtd: 3 images, such as ...` for each dataset."""
+    """Return a line for each dataset: `skipped dtd: 3 images, such as ...`."""
     lines = []
     for dataset, reasons in _reasons_by_dataset(read_skipped(folder, trial, split)).items():
         lines.append(f"skipped {dataset}: {plural(len(reasons), 'image')}, such as {next(iter(reasons.values()))}")

@@ -16,19 +16,19 @@ WRITTEN = {"": "*.json", "trials": "*", "logs": "*"}  # files that drivers, tria
 
 
 def state_text(folder: SweepFolder, info: SweepInfo) -> str:
-    """Return the state; of a sweep whose driver was killed, such as `stopped without notice 1:02 ago`."""
+    """Return the state on record, or `stopped without notice 1:02 ago` if the driver was killed."""
     if is_abandoned(folder, info):
         return f"stopped without notice {duration(time.time() - last_change(folder))} ago"
     return info.state
 
 
 def is_running(folder: SweepFolder, info: SweepInfo) -> bool:
-    """Return whether a driver runs the sweep now."""
+    """Return True if a driver runs the sweep now."""
     return info.state == "running" and not is_abandoned(folder, info)
 
 
 def is_abandoned(folder: SweepFolder, info: SweepInfo) -> bool:
-    """Return whether the record says that the sweep runs, although no driver holds its lock."""
+    """Return True if the record says that the sweep runs, although no driver holds its lock."""
     if info.state != "running" or folder.is_locked():
         return False
     return folder.info().state == "running"  # else a driver has ended it since the record was read

@@ -29,8 +29,7 @@ def choose_finalists(folder: SweepFolder, front: Front, count: int) -> list[Tria
     before rivals, then support and trade-off. Rivals whose support is unlikely or unknown are left out.
 
     Trials with the settings of a baseline are left out, because the baseline runs anyway. Of trials with equal settings
-    the first one is chosen. Trials below the floor of
-    accuracy are left out if there are other candidates.
+    the first one is chosen. Trials below the floor of accuracy are left out if there are other candidates.
     """
     candidates = _candidates(front)
     supports = supports_of(folder, front, candidates, front.search_split)

@@ -60,19 +60,19 @@ def fresh_images(finalists: Finalists, used: Mapping[str, int], available: Mappi
 
     `used` has the number of images of each dataset that the search uses, `available` the number with fresh images.
     """
-    searched_images = max(used.values())
-    if min(used.values()) < searched_images:  # the search used all images of the smaller dataset
+    start = max(used.values())
+    if min(used.values()) < start:  # the search used all images of the smaller dataset
         return None
-    left = min(available[name] for name in used) - searched_images
-    wanted = finalists.images or searched_images
+    left = min(available[name] for name in used) - start
+    wanted = finalists.images or start  # by default as many as the search used
     count = min(wanted, left)
     if count < min(BATCH, wanted):
         return None
-    return ImageRange(searched_images, searched_images + count)
+    return ImageRange(start, start + count)
 
 
 def final_plan(plan: Plan, space: Space, describe: Describe) -> Plan | None:
-    """Return the plan of the final stage and of the test split: other seeds, and fresh images where there are any.
+    """Return the plan of the final stage and the test split, with other seeds, and fresh images if there are enough.
 
     Return None if there is no final stage (`search.finalists.seeds: 1`, or `search.evaluate_only`). The test split then
     uses the plan of the search.
@@ -95,7 +95,8 @@ def final_plan(plan: Plan, space: Space, describe: Describe) -> Plan | None:
         return on_searched_images  # a stateful method adapts to the stream of images from its first image on
     # without a limit only embedded datasets have images that the search did not use
     limit = space.work.limit or EMBEDDED_LIMIT
-    larger = tuple(describe(space.work.datasets, f"{split}:{limit + (finalists.images or limit)}"))
+    with_fresh_images = limit + (finalists.images or limit)
+    larger = tuple(describe(space.work.datasets, f"{split}:{with_fresh_images}"))
     images = fresh_images(finalists, _sizes(searched), _sizes(larger))
     if images is None:
         return on_searched_images

@@ -51,9 +51,10 @@ class GaussianProcessSampler(GPSampler):
             return completed_trials
         front_numbers = {trial.number for trial in study.best_trials[:MAX_FITTED_TRIALS]}
         random_ranks = self._rng.rng.permutation(len(completed_trials))
+        in_random_order = np.argsort(random_ranks).tolist()
         on_front = []
         others = []
-        for index in np.argsort(random_ranks).tolist():
+        for index in in_random_order:
             if completed_trials[index].number in front_numbers:
                 on_front.append(index)
             else:

@@ -110,7 +110,7 @@ class Contributions:
     """A metric on the images so far, as what each block adds to it."""
 
     by_dataset: Sequence[Numbers]  # (blocks,) each; all of them sum to the metric
-    extra_variance: float = 0.0  # added to the variance of a difference: two pseudo-images (Agresti)
+    extra_variance: float = 0.0  # two pseudo-images (Agresti), which a difference on the same images counts once
 
     @property
     def value(self) -> float:
@@ -124,12 +124,6 @@ class Contributions:
         for minuend, subtrahend in zip(self.by_dataset, other.by_dataset, strict=True):
             differences.append(minuend - subtrahend)
         return Contributions(differences, self.extra_variance)
-
-    def times(self, factor: float) -> Contributions:
-        return Contributions([factor * part for part in self.by_dataset], self.extra_variance)
-
-    def plus(self, other: Contributions) -> Contributions:
-        return self.minus(other.times(-1.0))
 
     @property
     def sd(self) -> float:
@@ -163,11 +157,18 @@ def extrapolate_final(
     nearest = np.argsort(difference_sd, kind="stable")[:N_NEIGHBOURS]
     weights = difference_sd[nearest] ** -2.0  # inverse variance
     weights /= weights.sum()
-    combined = leads[nearest[0]].times(weights[0])
-    for index, weight in zip(nearest[1:], weights[1:], strict=True):
-        combined = combined.plus(leads[index].times(weight))
-    value = float(weights @ finals[nearest]) - combined.value
-    return Prediction(value, max(math.sqrt(share_left) * combined.sd, MIN_SD))
+    lead = _weighted_sum([leads[index] for index in nearest], weights)
+    value = float(weights @ finals[nearest]) - lead.value
+    return Prediction(value, max(math.sqrt(share_left) * lead.sd, MIN_SD))
+
+
+def _weighted_sum(leads: Sequence[Contributions], weights: Numbers) -> Contributions:
+    """Return the sum of leads over one trial, each times its weight; their extra variance is that of the images."""
+    by_dataset = [weights[0] * part for part in leads[0].by_dataset]
+    for lead, weight in zip(leads[1:], weights[1:], strict=True):
+        for index, part in enumerate(lead.by_dataset):
+            by_dataset[index] = by_dataset[index] + weight * part
+    return Contributions(by_dataset, leads[0].extra_variance)
 
 
 def find_dominating(
@@ -204,40 +205,38 @@ class RungMetrics:
 
     @classmethod
     def of(cls, table: StatsBySeed, metrics: Sequence[str]) -> RungMetrics:
-        by_dataset: dict[str, list[BlockStats]] = {}
-        for (dataset, _), stats in sorted(table.items(), key=lambda item: item[0]):
-            by_dataset.setdefault(dataset, []).append(stats)
-        images = {name: seeds[0].total for name, seeds in by_dataset.items()}
+        by_dataset: dict[str, list[BlockStats]] = {}  # by seed
+        for dataset, seed in sorted(table):
+            by_dataset.setdefault(dataset, []).append(table[dataset, seed])
+        images = {}
         digests = []
-        for name, seeds in by_dataset.items():
-            digest = b""
-            for stats in seeds:
-                digest += stats.digests.tobytes()
-            digests.append((name, digest))
+        for dataset, stats_of_seeds in by_dataset.items():
+            images[dataset] = stats_of_seeds[0].total
+            digests.append((dataset, b"".join(stats.digests.tobytes() for stats in stats_of_seeds)))
         contributions = {metric: _contributions(metric, by_dataset) for metric in metrics}
         return cls(images, tuple(digests), contributions)
 
 
 def _contributions(metric: str, by_dataset: Mapping[str, Sequence[BlockStats]]) -> Contributions:
     """Return the mean over seeds, which all trials share, and over datasets unless the metric names one."""
-    stem, _, dataset = catalogue.parts_of(metric)
-    names = list(by_dataset)
-    if dataset:
-        names = [dataset]
-    parts = []
+    parts = catalogue.parts_of(metric)
+    datasets = list(by_dataset)
+    if parts.dataset:
+        datasets = [parts.dataset]
+    contributions = []
     points_per_image = 0.0
-    for name in names:
-        seeds = by_dataset[name]
-        over_seeds = np.mean([block_contributions(stem, stats) for stats in seeds], axis=0)
-        parts.append(over_seeds / len(names))
-        if stem == ACCURACY:
-            points_per_image = max(points_per_image, 100 / seeds[0].total / len(names))
-    return Contributions(parts, 2 * points_per_image**2)
+    for dataset in datasets:
+        stats_of_seeds = by_dataset[dataset]
+        over_seeds = np.mean([block_contributions(parts.stem, stats) for stats in stats_of_seeds], axis=0)
+        contributions.append(over_seeds / len(datasets))
+        if parts.stem == ACCURACY:
+            points_per_image = max(points_per_image, 100 / stats_of_seeds[0].total / len(datasets))
+    return Contributions(contributions, extra_variance=2 * points_per_image**2)
 
 
 @lru_cache(maxsize=4096)  # every trial reads the files of those that finished before it
 def _read_rung(file: Path, stamp: int, metrics: tuple[str, ...]) -> RungMetrics:
-    """Read a file of block statistics once; ValueError if it is damaged."""
+    """Read a file of block statistics once for each `stamp`, its time of change; ValueError if it is damaged."""
     return RungMetrics.of(from_bytes(read_inside(file.parent, file)), metrics)
 
 
@@ -293,12 +292,12 @@ class RacePolicy(StoppingPolicy):
         self._record = record
         self._decisions_file = folder.race(record.name) / "decisions.json"
         self._decisions = self._read_decisions()
-        self._done: dict[EvalTask, TaskResult] = {}
-        self._stages: list[list[EvalTask]] = []
+        self._results: dict[EvalTask, TaskResult] = {}  # so far
+        self._stages: list[list[EvalTask]] = []  # tasks by rung; the last stage ends with the trial
         self._sizes: dict[str, int] = {}  # images by dataset
-        self._rung = 0
+        self._rung = 0  # number of rungs that have ended
         self._total = 0  # images over all tasks
-        self._last: RungDecision | None = None
+        self._last_decision: RungDecision | None = None
 
     def stages(self, plan: Plan, tasks: Sequence[EvalTask]) -> Sequence[Sequence[EvalTask]]:
         """Return the tasks by rung, over all datasets and seeds."""
@@ -315,20 +314,20 @@ class RacePolicy(StoppingPolicy):
     def reason_to_stop(self, task: Task, result: TaskResult) -> str | None:
         """Return why the trial is stopped; None if it goes on."""
         if isinstance(task, EvalTask):
-            self._done[task] = result
-        is_last_rung = self._rung + 1 >= len(self._stages)
-        if is_last_rung or not self._done.keys() >= set(self._stages[self._rung]):
+            self._results[task] = result
+        is_last_stage = self._rung + 1 >= len(self._stages)
+        if is_last_stage or any(task not in self._results for task in self._stages[self._rung]):
             return None
         self._rung += 1
         try:
-            self._last = self._decide_once()
+            self._last_decision = self._decide_once()
         except OSError as error:  # the disk failed, which says nothing about the trial
             raise MachineError.of(error) from error
-        return self._last.reason
+        return self._last_decision.reason
 
     def with_estimate(self, record: TrialRecord) -> TrialRecord:
         """Return the record of a stopped trial with its estimate; unchanged if the user stopped the trial."""
-        decision = self._last
+        decision = self._last_decision
         if decision is None or decision.reason is None:
             return record
         return replace(record, estimate=decision.estimate, fidelity=decision.share, constraints=decision.constraints)
@@ -336,18 +335,20 @@ class RacePolicy(StoppingPolicy):
     def _decide_once(self) -> RungDecision:
         """Return the decision that an earlier process wrote, else decide and write."""
         table = self._table()
-        if table is not None:
+        if table is not None:  # other trials are compared with this one
             with written_whole(self._rung_file(self._record.name)) as partial:
                 partial.write_bytes(to_bytes(table))
-        share = _image_count(self._done) / self._total
+        go_on = RungDecision(share=_image_count(self._results) / self._total)
         if self._record.estimate is not None:  # stopped before, and continued at the user's request
-            return RungDecision(share=share)
+            return go_on
         if self._rung <= len(self._decisions):
             return self._decisions[self._rung - 1]
-        decision = RungDecision(share=share)
         is_exempt_from_stopping = self._record.kind != "trial" or self._record.origin in REQUESTED_ORIGINS
+        decision = None
         if table is not None and not is_exempt_from_stopping:
-            decision = self._decide(share)
+            decision = self._decision_to_stop(go_on.share)
+        if decision is None:
+            decision = go_on
         self._decisions.append(decision)
         rows = [asdict(row) for row in self._decisions]
         write_json(self._decisions_file, {"config": self._record.key, "decisions": rows})
@@ -367,9 +368,9 @@ class RacePolicy(StoppingPolicy):
     def _table(self) -> StatsBySeed | None:
         """Return the block statistics so far by dataset and seed; None if a dataset has no readable image."""
         parts: dict[DatasetSeed, list[Any]] = {}
-        for task in sorted(self._done, key=lambda task: (task.dataset, task.prompt_seed, task.start)):
+        for task in sorted(self._results, key=lambda task: (task.dataset, task.prompt_seed, task.start)):
             predictions = parts.setdefault((task.dataset, task.prompt_seed), [])
-            shard = self._done[task].predictions
+            shard = self._results[task].predictions
             if shard is not None:
                 predictions.append(shard)
         if not all(parts.values()):
@@ -384,12 +385,15 @@ class RacePolicy(StoppingPolicy):
 
     # --- the decision
 
-    def _decide(self, share: float) -> RungDecision:
+    def _decision_to_stop(self, share: float) -> RungDecision | None:
+        """Return why the trial stops, with its estimate; None if it goes on."""
         own_rung = self._rung_of(self._record.name)
+        if own_rung is None:
+            return None
         finished = self._finished_at(own_rung)
         trials = [rival.record for rival in finished if rival.record.kind == "trial"]
-        if own_rung is None or len(trials) < self._rules.race.reserve:
-            return RungDecision(share=share)
+        if len(trials) < self._rules.race.reserve:
+            return None
         predictions = self._predictions(own_rung, finished)
         violations = {}
         expected_violations = {}
@@ -400,7 +404,7 @@ class RacePolicy(StoppingPolicy):
         feasible = [record for record in trials if record.feasible]
         decision = self._stop_if_dominated(predictions, feasible) or self._stop_if_infeasible(violations)
         if decision is None:
-            return RungDecision(share=share)
+            return None
         return replace(
             decision,
             share=share,
@@ -466,15 +470,18 @@ class RacePolicy(StoppingPolicy):
             baseline_value = self._final(record, constraint.metric)
         return Prediction(constraint.violation(prediction.value, baseline_value), prediction.sd)
 
-    def _finished_at(self, own_rung: RungMetrics | None) -> list[FinishedTrial]:
+    def _finished_at(self, own_rung: RungMetrics) -> list[FinishedTrial]:
         """Return the finished trials and baselines that saw the same images up to this rung."""
         finished = []
         for file in self._folder.trial_files():
-            rung = self._rung_of(file.stem)
-            if own_rung is None or rung is None or rung.digests != own_rung.digests or file.stem == self._record.name:
+            name = file.stem
+            if name == self._record.name:
+                continue
+            rung = self._rung_of(name)
+            if rung is None or rung.digests != own_rung.digests:
                 continue
             with suppress(InputError):  # a damaged record, which --resume repairs
-                record = self._folder.trial(file.stem)
+                record = self._folder.trial(name)
                 if record.state == "complete":
                     finished.append(FinishedTrial(record, rung))
         return finished
@@ -483,17 +490,18 @@ class RacePolicy(StoppingPolicy):
         return measured_value(record.results[self._rules.split], metric)
 
     def _rung_of(self, name: str) -> RungMetrics | None:
+        """Return a trial's metrics at the present rung; None if it stopped before, or its file is damaged."""
         file = self._rung_file(name)
         try:
             return _read_rung(file, file.stat().st_mtime_ns, self._rules.metrics)
-        except (FileNotFoundError, ValueError):  # stopped before this rung, or damaged
+        except (FileNotFoundError, ValueError):
             return None
 
 
 # --- what a race saves ------------------------------------------------------------------------------
 
 
-def savings(records: Sequence[TrialRecord], split: str) -> str:
+def savings_text(records: Sequence[TrialRecord], split: str) -> str:
     """Return a line that says how much work early stopping has saved."""
     finished = []
     stopped = []

@@ -49,13 +49,7 @@ def repair_records(folder: SweepFolder, info: SweepInfo, space: Space) -> Iterat
 
 def _check_record(record: TrialRecord, info: SweepInfo, space: Space, max_number: int) -> None:
     """Raise InputError if this sweep cannot have written the record."""
-    if record.kind == "trial":
-        number = record.number
-        require(number is not None and record.name == trial_name(number), "is not its number's", "number")
-        require(0 <= (number or 0) <= max_number, f"is far above the number of records ({number})", "number")
-    else:
-        problem = f"has kind baseline, and a baseline is named baseline-... and has no number ({record.number})"
-        require(record.name == baseline_name(record.label) and record.number is None, problem, "name")
+    _check_name(record, max_number)
     if record.is_imported:
         _check_import(record)
     else:
@@ -66,6 +60,18 @@ def _check_record(record: TrialRecord, info: SweepInfo, space: Space, max_number
     if record.estimate is not None:
         require(len(record.estimate) == len(info.objectives), "is not of the sweep's objectives", "estimate")
     trial_of_record(record, space)
+
+
+def _check_name(record: TrialRecord, max_number: int) -> None:
+    """Raise InputError unless a record's name, kind and number go together."""
+    if record.kind == "baseline":
+        problem = f"has kind baseline, and a baseline is named baseline-... and has no number ({record.number})"
+        require(record.name == baseline_name(record.label) and record.number is None, problem, "name")
+        return
+    number = record.number
+    if number is None or record.name != trial_name(number):
+        raise InputError("is not its number's", "number")
+    require(0 <= number <= max_number, f"is far above the number of records ({number})", "number")
 
 
 def _check_import(record: TrialRecord) -> None:
@@ -124,11 +130,12 @@ def _set_aside(file: Path, error: InputError) -> str:
 
 
 def _restore_lost_records(folder: SweepFolder, info: SweepInfo, space: Space) -> Iterator[str]:
+    """Write a record for each trial that the study has and the folder lacks; yield a note for each lost record."""
     names = [file.stem for file in folder.trial_files()]
-    max_number = len(names) + MAX_LOST
-    last_recorded = min(_last_number(names), max_number)
     stored_trials = _trials_of_study(folder.study_file, info.name)
     queue = Queue.of(folder, info)
+    max_number = len(names) + MAX_LOST
+    last_recorded = min(_last_number(names), max_number)
     last_stored = min(_last_number(stored_trials), max_number)
     for number in range(max(last_recorded, last_stored) + 1):
         name = trial_name(number)

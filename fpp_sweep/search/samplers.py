@@ -27,11 +27,12 @@ POPULATION_SIZE = 16  # population of NSGA-II: a sweep has tens to hundreds of t
 class NSGAIISampler(samplers.NSGAIISampler):
     """NSGA-II with parents always in the order in which the study has them.
 
-    Optuna's own class returns them in another order to the trial that is the first of its generation.
+    Optuna's own class selects the parents for the first trial of a generation and stores them in the study. It returns
+    them as selected to this trial, and in the study's order to later ones.
     """
 
     def get_parent_population(self, study: Study, generation: int) -> list[FrozenTrial]:
-        super().get_parent_population(study, generation)
+        super().get_parent_population(study, generation)  # selects and stores them
         return super().get_parent_population(study, generation)
 
 
@@ -98,15 +99,17 @@ def naming_plugin(name: str, key: str = "") -> Iterator[None]:
     except (Exception, SystemExit) as error:
         if name not in catalogue.SAMPLERS or isinstance(error, InputError):
             raise
+        where = f"sampler {name}"
         line = plugins.line_of(error)
-        where = f"sampler {name} ({line})" if line else f"sampler {name}"
+        if line:
+            where = f"{where} ({line})"
         if key:
             where = f"{where}: {key}"
         raise InputError(f"{where}: {type_and_message(error)}") from error
 
 
 def require_possible(sampler: str, param: Param, value: Any) -> None:
-    """Raise InputError if a sampler has drawn a value that the parameter cannot take."""
+    """Raise InputError if the parameter cannot take a value that a sampler has drawn."""
     problem = param.problem(value)
     if problem is not None:
         raise InputError(f"sampler {sampler}: draws {param.key}: {problem}")

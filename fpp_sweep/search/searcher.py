@@ -123,7 +123,8 @@ class SweepSearcher(Searcher):
         self.progress = Progress()
         self.why_stopped: str | None = None
         self._space, self._folder, self._study = space, folder, study
-        self._plan, self._poller = plan, poller
+        self._plan = plan
+        self._poller = poller
         self._began = time.monotonic() - folder.info().spent  # earlier drivers' time counts, too
         self._gpus = gpus_per_worker
         self._listeners = listeners
@@ -224,7 +225,7 @@ class SweepSearcher(Searcher):
 
     def _record_applied(self, command: Command, outcome: str = "", number: int | None = None) -> None:
         self._folder.record_applied(command, outcome, number)
-        steered = [command.words for command in self._folder.commands()]
+        steered = [command.text for command in self._folder.commands()]
         self._folder.write_info(replace(self._folder.info(), steered=steered))
 
     def _queue_added_point(self) -> None:
@@ -300,13 +301,7 @@ class SweepSearcher(Searcher):
             if result.get(ABORT_REASON):
                 raise MachineError(result[ABORT_REASON])
         record = self._folder.trial(name)
-        on_search_split = split == self.search.split
-        # a process that lived to the end of its job has recorded how the job ended
-        if on_search_split:
-            has_lost_process = record.state == "running"
-        else:
-            has_lost_process = error and split not in record.results
-        if has_lost_process:
+        if self._has_lost_process(record, split, error=error):
             self._lost_processes[job] += 1
             attempts = self._lost_processes[job]
             if attempts < self._space.work.attempts:  # a lost process says nothing about the trial's settings
@@ -315,10 +310,16 @@ class SweepSearcher(Searcher):
             record = ended_early(record, split, "failed", f"the trial's process died {attempts} times")
             self._folder.write_trial(record)
         self._records[name] = record
-        if on_search_split and record.kind == "trial":
+        if split == self.search.split and record.kind == "trial":
             self._study.tell(record)
             self._count_ended(record)
         self._announce(record, split, has_ended=True)
+
+    def _has_lost_process(self, record: TrialRecord, split: str, *, error: bool) -> bool:
+        """Return True if the process of a job has died: else it has recorded how the job ended."""
+        if split == self.search.split:
+            return record.state == "running"
+        return error and split not in record.results
 
     def _announce(self, record: TrialRecord, split: str, *, has_ended: bool) -> None:
         """Call the listeners with a trial that has started or ended on a split."""
@@ -352,13 +353,13 @@ class SweepSearcher(Searcher):
             return Job(self._baselines.pop(0), split)
         if self._waits_for_baselines():
             return None
-        missing_baseline = self._missing_baseline()
-        if missing_baseline is not None:  # a trial could not be compared, and would be computed in vain
-            self.why_stopped = missing_baseline
+        problem = self._problem_of_baselines()
+        if problem is not None:  # a trial could not be compared, and would be computed in vain
+            self.why_stopped = problem
             return self._next_final_job()
         if self._trials_to_continue:
             return Job(self._trials_to_continue.pop(0), split)
-        while self._has_more_trials():
+        while self._begins_another_trial():
             self.progress.phase = "search"
             record = self._next_trial()
             if record.state != "failed":
@@ -374,8 +375,8 @@ class SweepSearcher(Searcher):
                 return True
         return False
 
-    def _missing_baseline(self) -> str | None:
-        """Return why a constraint cannot be computed: the baseline that it is relative to has no result."""
+    def _problem_of_baselines(self) -> str | None:
+        """Return why a constraint cannot be computed, if the baseline that it is relative to has no result."""
         for constraint in self._space.constraints:
             if constraint.baseline is None:
                 continue
@@ -385,14 +386,19 @@ class SweepSearcher(Searcher):
                 return f"constraint {constraint.name} needs baseline {constraint.baseline}, {reason}"
         return None
 
-    def _has_more_trials(self) -> bool:
-        """Return True until the search stops; begun trials and points that were added run all the same."""
+    def _begins_another_trial(self) -> bool:
+        """Return True until the search stops, and note why it stops.
+
+        Trials that an earlier driver began, and points that `steer` has added, run after the search has stopped, too.
+        """
         fatal = self._poller.status.fatal
         if self.why_stopped is None:
             self.why_stopped = fatal or self._reason_to_stop()
         if self.why_stopped is None:
             return True
-        return fatal is None and (bool(self._unfinished) or self._has_added_point())
+        if fatal is not None:
+            return False
+        return bool(self._unfinished) or self._has_added_point()
 
     def _reason_to_stop(self) -> str | None:
         """Return why no further trial begins: a used-up budget, patience, or failures in a row."""
@@ -424,9 +430,10 @@ class SweepSearcher(Searcher):
         return worker_seconds * (self._gpus or 1) / 3600
 
     def _next_trial(self) -> TrialRecord:
-        """Return the record of the next trial; it is written if there is none.
+        """Return the record of the next trial, which is written if the trial is new.
 
-        The trial has failed already if its settings exclude each other, such as a smallest area above the largest.
+        The record says that the trial failed if its settings exclude each other, such as a smallest area above the
+        largest.
         """
         if self._unfinished:
             number = self._unfinished.pop(0)
@@ -454,7 +461,7 @@ class SweepSearcher(Searcher):
         return record
 
     def _fail_impossible(self, record: TrialRecord) -> TrialRecord:
-        """Report a trial that has failed before its start; it says nothing about the machines, as others that fail."""
+        """Report a trial that has failed before its start; such a failure says nothing about the machines."""
         self._write(record)
         self._study.tell(record)
         self._impossible_in_a_row += 1

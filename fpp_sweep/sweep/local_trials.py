@@ -33,7 +33,7 @@ def open_context(space: Space, folder: SweepFolder, options: Options) -> TrialCo
 
 def has_requested_trial(folder: SweepFolder, wanted: TrialRecord) -> bool:
     """Return whether a trial has a record with the wanted number and config; another is renamed with a note."""
-    if not folder.has_usable_trial(wanted.name):
+    if not folder.has_trial_else_set_aside(wanted.name):
         return False
     record = folder.trial(wanted.name)
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkTotals
-from fpp_sweep.search.racing import savings
+from fpp_sweep.search.racing import savings_text
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, MachineError
@@ -41,7 +41,7 @@ class SweepRecorder:
         """Record why the search ended, and what early stopping saved."""
         info = replace(self.folder.info(), end_reason=searcher.why_stopped or "")
         if space.search.race:
-            info = replace(info, race=savings(searcher.records(), space.search.split))
+            info = replace(info, race=savings_text(searcher.records(), space.search.split))
         self.folder.write_info(info)
 
     def record_end(self, state: EndState, scheduler: SchedulerStatus | None = None) -> None:

@@ -133,7 +133,7 @@ def _require_search(folder: SweepFolder) -> Space:
 def _what_happens_next(folder: SweepFolder, command: Command) -> str:
     """Return the command in words, and when it is applied: soon, or after the sweep is resumed."""
     info = folder.info()
-    text = command.words.removesuffix(": waits for a driver")
+    text = command.text.removesuffix(": waits for a driver")
     if info.state == "running":
         return f"{text}: the running sweep applies it within seconds; if it was killed, it is applied on --resume"
     resume = info.command or command_line("tune", [])

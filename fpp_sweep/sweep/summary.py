@@ -49,7 +49,7 @@ def summary_lines(folder: SweepFolder, width: int | None = None, *, resume: bool
     for line in failure_lines(folder, info, records):
         yield printable(line)
     for command in folder.commands():
-        yield printable(f"steered     {command.words}")
+        yield printable(f"steered     {command.text}")
     for label, text in work_texts(info, records).items():
         yield from labelled_lines(label, printable(text), width, indent=LABEL_COLUMNS)
     for line in next_lines(folder, info):

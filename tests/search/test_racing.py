@@ -19,12 +19,13 @@ from fpp_sweep.search.racing import (
     Prediction,
     RacePolicy,
     RaceRules,
+    RungDecision,
     RungMetrics,
     extrapolate_final,
     find_dominating,
     require_blockwise,
     rung_ends,
-    savings,
+    savings_text,
 )
 from fpp_sweep.search.repair import repair_records
 from fpp_sweep.search.searcher import SweepSearcher
@@ -480,7 +481,7 @@ def test_a_trial_that_is_beaten_is_stopped_and_reported_as_an_estimate(raced_swe
         )
     assert "fidelity" not in study[0].user_attrs
     assert not {record.name for record in raced_sweep.searcher.front()} & set(names_of_stopped_trials(raced_sweep))
-    line = savings(list(raced_sweep.records().values()), "val")
+    line = savings_text(list(raced_sweep.records().values()), "val")
     assert line.startswith("3 of 6 trials stopped early; that saved 33% of adaptation, ")
     assert raced_sweep.searcher.gpu_hours() * 3600 > sum(record.seconds_without_result for record in losers) > 0
 
@@ -579,7 +580,7 @@ def decide_after_first_block(raced_sweep, name="trial-0003", *, changes=None, **
             folder.write_trial(replace(before[changed], **change))
         policy = RacePolicy(RaceRules(**{**defaults, **rules}), folder, folder.trial(name))
         policy._rung, policy._sizes = 1, {"digits": 192, "scenes": 192}
-        return policy._decide(0.25)
+        return policy._decision_to_stop(0.25) or RungDecision(share=0.25)
     finally:
         for record in before.values():
             folder.write_trial(record)
@@ -749,9 +750,9 @@ def test_continue_trials_finishes_a_stopped_trial(raced_sweep, worker, tmp_path)
     metrics = trial_run(later.folder.info(), record).metrics
     assert (metrics["fidelity"], metrics["accuracy"]) == (1.0, pytest.approx(record.values[0], rel=1e-5))
     records = later.records().values()
-    assert savings(list(records), "val").startswith("2 of 6 trials stopped early; ")
+    assert savings_text(list(records), "val").startswith("2 of 6 trials stopped early; ")
     not_stopped = [record for record in records if record.state != "stopped"]
-    assert savings(not_stopped, "val") == "no trial was stopped early; nothing was saved"
+    assert savings_text(not_stopped, "val") == "no trial was stopped early; nothing was saved"
 
 
 def test_savings_are_a_share_of_the_device_time_of_all_trials():
@@ -762,7 +763,7 @@ def test_savings_are_a_share_of_the_device_time_of_all_trials():
     stopped = replace(
         trial(2), state="stopped", results={}, seconds_without_result=30.0, fidelity=0.5, estimate=[60.0, 10.0]
     )
-    line = savings([*whole, stopped], "val")
+    line = savings_text([*whole, stopped], "val")
     assert line.startswith("1 of 3 trials stopped early; that saved 17% of adaptation, 8% of all worker time")
 
 

@@ -84,8 +84,8 @@ def test_an_added_point_is_the_next_trial_and_raises_the_number_of_trials(tmp_pa
     assert (record.name, record.origin, record.params) == ("trial-0002", "added", POINT)
     assert sweep.searcher.progress.total == 5
     (command,) = sweep.folder.commands()
-    assert (command.number, command.words) == (2, "add fpp.gamma1=3: trial-0002")
-    assert sweep.folder.info().steered == [command.words]
+    assert (command.number, command.text) == (2, "add fpp.gamma1=3: trial-0002")
+    assert sweep.folder.info().steered == [command.text]
     sweep.run()
     assert len(sweep.trials()) == 5
     assert list(sweep.added_points()) == [2]
@@ -203,7 +203,7 @@ def test_a_trial_that_waits_for_the_next_driver_is_stopped_before_it_starts(tmp_
     sweep.run()
     assert sweep.folder.trial("trial-0000").state == "stopped"
     (stored_command,) = sweep.folder.commands()
-    assert (stored_command.name, stored_command.words) == (command.name, "stop trial=trial-0000: stopped")
+    assert (stored_command.name, stored_command.text) == (command.name, "stop trial=trial-0000: stopped")
     study = load_study(sweep.folder.study_file, "sweep")
     assert study.trials[0].state.name == "PRUNED"
 
@@ -350,4 +350,4 @@ def test_a_moved_sweep_keeps_its_commands(tmp_path):
     sweep = Steered(tmp_path / "sweep")
     sweep.folder.send_command("add", POINT)
     moved = SweepFolder(sweep.folder.path.rename(tmp_path / "elsewhere"))
-    assert [command.words for command in moved.commands()] == ["add fpp.gamma1=3: waits for a driver"]
+    assert [command.text for command in moved.commands()] == ["add fpp.gamma1=3: waits for a driver"]

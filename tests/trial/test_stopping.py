@@ -154,7 +154,7 @@ def test_a_trial_that_the_user_stops_ends_after_its_current_task(worker, tmp_pat
         other = sweep.run(executor, StoppingPolicy())
     assert (other.name, other.state) == ("trial-0001", "complete")
     (command,) = sweep.folder.commands()
-    assert command.words == "stop trial=trial-0000: stopped"
+    assert command.text == "stop trial=trial-0000: stopped"
 
 
 def test_a_failed_trial_records_the_cause(worker, tmp_path, monkeypatch):
