@@ -17,7 +17,7 @@ from fpp_sweep.space.validation import as_list, as_mapping
 def keeps_constraints(info: SweepInfo, record: TrialRecord, split: str, baselines: Sequence[TrialRecord]) -> bool:
     """Return True unless a record's results on a split break a constraint."""
     for fields in as_list(info.space.get("constraints", [])):
-        constraint = Constraint.recorded(**as_mapping(fields))
+        constraint = Constraint.recorded(as_mapping(fields))
         if _is_broken(constraint, record, split, baselines):
             return False
     return True

@@ -458,7 +458,7 @@ def check_space(space: Settings) -> None:
         _check_part(RecordedWork, work)
     for index, constraint in enumerate(as_list(space.get("constraints", []))):
         with at_key(f"constraints.{index}"):
-            Constraint.recorded(**as_mapping(constraint))
+            Constraint.recorded(as_mapping(constraint))
     for key, param in as_mapping(space.get("params", {})).items():
         if isinstance(param, Mapping):  # a list is the choices
             with at_key(f"params.{key}"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self, get_args
 
@@ -98,22 +98,16 @@ class Constraint:
             set_field(self, "name", self._default_name())
 
     @classmethod
-    def recorded(
-        cls,
-        *,
-        metric: str,
-        name: str = "",
-        at_least: float | None = None,
-        at_most: float | None = None,
-        baseline: str | None = None,
-    ) -> Self:
+    def recorded(cls, fields: Mapping[str, Any]) -> Self:
         """Return a constraint from a record: its metric may be a plugin's, which reading a sweep does not load."""
         constraint = cls.__new__(cls)
-        for field, value in (("name", name), ("metric", metric), ("baseline", baseline)):
-            require(value is None or isinstance(value, str), "must be text", field)
-            set_field(constraint, field, value)
-        for field, bound in (("at_least", at_least), ("at_most", at_most)):
-            set_field(constraint, field, check_value(cls, field, bound))
+        for key in ("name", "metric", "baseline"):
+            text = fields.get(key)
+            require(text is None or isinstance(text, str), "must be text", key)
+            set_field(constraint, key, text)
+        require(constraint.metric, "must be given", "metric")
+        for key in ("at_least", "at_most"):
+            set_field(constraint, key, check_value(cls, key, fields.get(key)))
         return constraint
 
     def _default_name(self) -> str:

@@ -72,6 +72,11 @@ SPACE = [  # keys in sweep.json, value, complaint
     ("space.params", 5, "must be a mapping"),
     ("space.params", {"fpp.gamma2": {"low": "x", "high": 2.0}}, "must be a number"),
     ("space.base", nested(900), "must not be nested more than 100 levels deep"),
+    ("space.constraints", 5, "must be a list"),
+    ("space.constraints", [5], "must be a mapping"),
+    ("space.constraints", [{"metric": 5, "at_most": 5.0}], "must be text"),
+    ("space.constraints", [{"metric": "ece", "at_most": "x"}], "must be a number"),
+    ("space.constraints", [{"at_most": 5.0}], "must be given"),
     ("initial_space.search", None, "must be a mapping"),
 ]
 INFO = [
