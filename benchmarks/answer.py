@@ -7,7 +7,8 @@ real trials of the embedded model (RESULTS.md, Answer).
 
 Parts: `null` (nothing differs), `search` (trials as measured), `gain` (one trial is better by two points), `power`
 (one comparison of many), `coverage` (intervals over images and seeds), `thresholds` (below which ECE an interval is
-refused), `metrics` and `blocks` (bootstrap intervals of metrics that are no means over images).
+refused), `margin` (losses that are ruled out), `metrics` and `blocks` (bootstrap intervals of metrics that are no means
+over images).
 """
 
 from __future__ import annotations
@@ -443,6 +444,36 @@ def run_thresholds(sweeps: int, images: int) -> None:
             print(f"| {metric}, {datasets} x {images} images | {' | '.join(cells)} |", flush=True)
 
 
+REFERENCE_GAPS = (0.0, 0.03, 0.04, 0.05, 0.06, 0.1)  # true over-confidence of zero-shot, as shares
+TRUE_LOSSES = (1.25, 2.0, -2.0)  # points of ECE, to be judged by a margin of 1
+
+
+def run_margin(sweeps: int, images: int) -> None:
+    """Print how often a loss of ECE beyond the margin is ruled out; that of a worse trial in 5 % of cases at most."""
+    for gap in REFERENCE_GAPS:
+        cells = []
+        for loss in TRUE_LOSSES:
+            truths = {
+                "zero_shot": Truth(gap=gap),
+                "trial": Truth(gap=gap_with_ece(TRUE.of(Truth(gap=gap))["ece"] + loss)),
+            }
+            ruled_out = Count()
+            for seed in range(sweeps):
+                samples = sampled(truths, images, seed)
+                _, difference_in_ece = compare(samples, [("trial", "zero_shot")], METRICS)
+                ruled_out.add(difference_in_ece.excludes_loss_beyond(margin_of("ece", {})))
+            cells.append(f"a true loss of {loss:g}: {ruled_out}")
+        print(f"| ECE of zero-shot {TRUE.of(Truth(gap=gap))['ece']:.1f} | {' | '.join(cells)} |", flush=True)
+
+
+def gap_with_ece(ece: float) -> float:
+    """Return the over-confidence that has a true ECE, or none if the ECE is below 0."""
+    gap = 0.0
+    while TRUE.of(Truth(gap=gap))["ece"] < ece:
+        gap += 0.0005
+    return gap
+
+
 CLASSES = 10
 POPULATION = 400_000  # images whose metrics count as the truth
 RESAMPLES = 60
@@ -544,6 +575,7 @@ PARTS: dict[str, Callable[[int, int], None]] = {
     "power": run_power,
     "coverage": run_coverage,
     "thresholds": run_thresholds,
+    "margin": run_margin,
     "metrics": run_metrics,
 }
 
