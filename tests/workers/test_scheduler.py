@@ -14,6 +14,7 @@ from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.store import TaskStore
 from fpp_sweep.workers import scheduler as scheduler_module
 from fpp_sweep.workers.scheduler import LostError
+from fpp_sweep.workers.thread_calls import ThreadCalls
 from tests.kit.rows import RUNNING_MEAN, registered
 from tests.kit.scheduler import (
     HANGS_AFTER,
@@ -165,7 +166,7 @@ async def test_idle_workers_that_die_are_replaced_without_costing_an_attempt(sta
 async def test_a_task_that_arrives_as_an_idle_worker_dies_goes_to_the_other_worker(start, monkeypatch, ticks):
     """This holds although the dead worker held the task's adapter, so that the task preferred it."""
 
-    async def call_without_thread(function, *arguments):
+    async def call_without_thread(calls, function, *arguments):
         return function(*arguments)
 
     harness = start(wanted=2)
@@ -173,7 +174,7 @@ async def test_a_task_that_arrives_as_an_idle_worker_dies_goes_to_the_other_work
     await harness.results(shards(1))
     await until(lambda: harness.idle_workers == 2)
     harness.scheduler.wanted_workers = lambda: 0  # prevents a replacement, which could take the task
-    monkeypatch.setattr(asyncio, "to_thread", call_without_thread)
+    monkeypatch.setattr(ThreadCalls, "run", call_without_thread)
     holder = next(worker for worker in harness.workers if worker.ran)
     if ticks > 0:
         holder.kill()
@@ -425,10 +426,10 @@ async def test_cancelled_tasks_do_not_start(start, chain):
 async def test_the_inputs_of_a_cancelled_task_are_cancelled_at_any_moment(start, monkeypatch, ticks):
     """One of the moments lies between the request for the prompt and the wait for it."""
 
-    async def call_without_thread(function, *arguments):
+    async def call_without_thread(calls, function, *arguments):
         return function(*arguments)
 
-    monkeypatch.setattr(asyncio, "to_thread", call_without_thread)
+    monkeypatch.setattr(ThreadCalls, "run", call_without_thread)
     harness = start(wanted=0)
     request = harness.request(shards(1, prompt="fpp"))
     await run_loop(ticks)
