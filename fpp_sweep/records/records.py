@@ -257,8 +257,7 @@ class SweepInfo:
     search_split: Annotated[str, Convert(_check_split)]
     reference: Sequence[Number] | None = None  # hypervolume's corner, in the order of the objectives
     tracking_uri: str = ""
-    spent: Number = 0.0  # seconds that drivers have worked on it, each until its end
-    driver_started: Time = 0.0  # start of the last driver
+    spent: Number = 0.0  # seconds that drivers have worked on it; a running driver records them every minute
     finished: Time | None = None
 
     # its start, and the code that started it

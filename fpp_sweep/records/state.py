@@ -12,7 +12,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import files_inside
 from fpp_sweep.spec.progress import duration
 
-WRITTEN = {"": "*.json", "trials": "*", "logs": "*"}  # files that drivers, trials and workers write, by subfolder
+WRITTEN = {"": "sweep.json", "trials": "*", "logs": "*"}  # files that drivers, trials and workers write, by subfolder
 
 
 def state_text(folder: SweepFolder, info: SweepInfo) -> str:
@@ -49,13 +49,6 @@ def resume_command(folder: SweepFolder, info: SweepInfo) -> str:
     if "--resume" not in words:
         words.append("--resume")
     return shlex.join(words)
-
-
-def spent_until(info: SweepInfo, end: float) -> float:
-    """Return the seconds that all drivers have spent; one that has not recorded its end counts until `end`."""
-    if info.state != "running":
-        return info.spent
-    return info.spent + max(0.0, end - info.driver_started)
 
 
 def last_change(folder: SweepFolder) -> float:

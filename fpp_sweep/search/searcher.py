@@ -46,6 +46,7 @@ from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.status import StatusPoller
 
 START_SECONDS = 5.0  # time within which Tune's process for a new trial has started
+RECORD_SECONDS = 60.0  # time between two records of the time spent; a killed driver loses at most as much
 MAX_IMPOSSIBLE = 100  # trials in a row whose settings exclude each other: the space may have no others
 
 
@@ -126,6 +127,7 @@ class SweepSearcher(Searcher):
         self._plan = plan
         self._poller = poller
         self._began = time.monotonic() - folder.info().spent  # earlier drivers' time counts, too
+        self._last_recorded = time.monotonic()  # when the time spent was last recorded
         self._gpus = gpus_per_worker
         self._listeners = listeners
         self._running: dict[str, Job] = {}  # by the id of Tune's trial
@@ -260,6 +262,13 @@ class SweepSearcher(Searcher):
                     points += 1
             self.progress.total = min(self.search.trials or points, points)
 
+    def _record_spent(self) -> None:
+        """Record the time that all drivers have spent, from time to time: a driver that is killed cannot record it."""
+        now = time.monotonic()
+        if now - self._last_recorded >= RECORD_SECONDS:
+            self._folder.write_info(replace(self._folder.info(), spent=now - self._began))
+            self._last_recorded = now
+
     # ------------------------------------------------------------ calls of Tune
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
@@ -268,6 +277,7 @@ class SweepSearcher(Searcher):
     @aborting_tune()
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
         self._apply_commands()
+        self._record_spent()
         if len(self._running) >= self._max_running() or self._must_wait_for_start():
             return None
         job = self._next()

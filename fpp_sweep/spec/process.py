@@ -88,7 +88,7 @@ def terminable() -> Iterator[None]:
     def interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
         """Send SIGTERM once more if an interrupt came in a finalizer, where Python drops exceptions."""
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
-            sys.__unraisablehook__(unraisable)
+            hook_before(unraisable)
             return
         signal.signal(signal.SIGTERM, interrupt)
         main_thread = threading.main_thread().ident or 0

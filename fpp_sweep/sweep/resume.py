@@ -10,7 +10,6 @@ from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import FINAL, Command, SweepInfo
-from fpp_sweep.records.state import last_change, spent_until
 from fpp_sweep.records.steering import budget_in_force, space_at_start
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
@@ -32,14 +31,10 @@ def load_for_resume(space: Space, options: Options, folder: SweepFolder) -> Swee
 
 
 def load_stopped_info(folder: SweepFolder) -> tuple[SweepInfo, str | None]:
-    """Return the record of a sweep that no driver runs, and a note if it had to be restored from its copy.
-
-    The time of a driver that was killed counts until its last write.
-    """
-    last_write = last_change(folder)  # before a damaged record is written again
+    """Return the record of a sweep that no driver runs, and a note if it had to be restored from its copy."""
     info, problem = folder.load_info_or_copy()
-    if info.state == "running":
-        info = replace(info, state="interrupted", spent=spent_until(info, last_write))
+    if info.state == "running":  # its driver was killed
+        info = replace(info, state="interrupted")
     return info, problem
 
 

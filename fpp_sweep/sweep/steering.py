@@ -9,7 +9,6 @@ from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import ENDED, Command, TrialRecord
-from fpp_sweep.records.state import last_change, spent_until
 from fpp_sweep.records.steering import budget_in_force
 from fpp_sweep.space.params import check_point
 from fpp_sweep.space.reading import space_of
@@ -85,7 +84,7 @@ def checked_budget(
     checked = Search(**values)
     limits = {key: getattr(checked, key) for key in values}
     space = _require_search(folder)
-    require_above_spent(folder, limits, spent_until(folder.info(), last_change(folder)))
+    require_above_spent(folder, limits, folder.info().spent)
     _require_an_end(folder, space, limits)
     return limits
 

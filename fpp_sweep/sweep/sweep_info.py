@@ -23,7 +23,6 @@ def new_info(space: Space, options: Options, folder: SweepFolder, tracking_uri: 
     return SweepInfo(
         name=folder.path.name,
         created=time.time(),
-        driver_started=time.time(),
         state="running",
         space=recorded_space(space),
         objectives=space.objectives,
@@ -52,7 +51,6 @@ def resumed_info(info: SweepInfo, space: Space, tracking_uri: str, command: str 
         info,
         state="running",
         finished=None,
-        driver_started=time.time(),
         tracking_uri=tracking_uri,
         command=command or info.command,
         space=plain,

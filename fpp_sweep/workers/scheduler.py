@@ -267,6 +267,7 @@ class TaskScheduler:
         """
         try:
             worker = await self.start_worker()
+            self._require_same_weights(worker)
         except Exception as error:
             if isinstance(error, TaskFailed) and not self._model_digest:  # every start would fail for this reason
                 self._fail_all_tasks(error)
@@ -274,17 +275,19 @@ class TaskScheduler:
             self._counts.lost += 1
             await self._handle_failed_start(_error_text(error), rounds_before)
             return
-        self._model_digest = self._model_digest or worker.info.digest
-        if self._model_digest != worker.info.digest:
-            worker.kill()
-            problem = f"{worker.info.node}: its model {worker.info.name} has other weights than the first worker's"
-            self._fail_all_tasks(TaskFailed(f"{problem}; put the same file on every machine"))
-            return
         self._failed_rounds = 0
         self._failed_starts = 0
         self._counts.loads += 1
         await self._serve(worker)
         await worker.wait_resources_released()  # before that a replacement would find no room
+
+    def _require_same_weights(self, worker: WorkerHandle) -> None:
+        """Kill a worker whose model has other weights than the first worker's, and raise TaskFailed."""
+        self._model_digest = self._model_digest or worker.info.digest
+        if self._model_digest != worker.info.digest:
+            worker.kill()
+            problem = f"{worker.info.node}: its model {worker.info.name} has other weights than the first worker's"
+            raise TaskFailed(f"{problem}; put the same file on every machine")
 
     async def _serve(self, worker: WorkerHandle) -> None:
         """Give a worker tasks until it is lost or has to leave."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-# A thread starts no further call after this many seconds, so that the results of a batch are not held back long.
+# A thread starts no further call after this many seconds; its batch then shows whether calls are slow.
 BATCH_SECONDS = 0.02
 # Mean time of a call from which another thread helps. On a busy machine a short call takes some milliseconds, too;
 # further threads would only wait for each other.
@@ -29,46 +31,50 @@ class ThreadCalls:
     """
 
     def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(MAX_THREADS)  # its own: calls of another ThreadCalls may all hang
         self._waiting: deque[_Call] = deque()
-        self._runners: set[asyncio.Task[None]] = set()  # each uses one thread, and ends when no call waits
-        self._last_begin = 0.0  # `time.monotonic()` when a thread last began with calls
+        # A runner uses one thread, and ends when no call waits; its value is `time.monotonic()` when its batch began.
+        self._runners: dict[asyncio.Task[None], float] = {}
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Return the result of a call, or raise its error."""
         call = _Call(partial(function, *arguments))
         self._waiting.append(call)
-        threads_are_stuck = time.monotonic() - self._last_begin > STUCK_SECONDS
-        if not self._runners or threads_are_stuck:
+        last_begin = max(self._runners.values(), default=-math.inf)
+        threads_are_stuck = time.monotonic() - last_begin > STUCK_SECONDS
+        if threads_are_stuck:
             self._start_runner()
         return await call.future  # type: ignore[no-any-return]
 
     def _start_runner(self) -> None:
         if len(self._runners) < MAX_THREADS:
-            self._last_begin = time.monotonic()
-            self._runners.add(asyncio.create_task(self._run_until_none_waits()))
+            self._runners[asyncio.create_task(self._run_until_none_waits())] = time.monotonic()
 
     async def _run_until_none_waits(self) -> None:
+        runner = asyncio.current_task()
+        assert runner is not None
         try:
             while self._waiting:
+                self._runners[runner] = time.monotonic()
                 await self._run_batch()
         finally:
-            self._runners.discard(asyncio.current_task())
+            del self._runners[runner]
 
     async def _run_batch(self) -> None:
-        began = self._last_begin = time.monotonic()
-        check = asyncio.get_running_loop().call_later(STUCK_SECONDS, self._help_waiting_calls)
+        loop = asyncio.get_running_loop()
+        began = time.monotonic()
+        check = loop.call_later(STUCK_SECONDS, self._help_waiting_calls)
         try:
-            ended = await asyncio.to_thread(self._run_for_a_while)
+            n_calls = await loop.run_in_executor(self._threads, self._run_for_a_while, loop)
         except Exception as error:  # no thread could start
-            ended = list(self._waiting)
-            self._waiting.clear()
-            for call in ended:
+            while self._waiting:
+                call = self._waiting.popleft()
                 call.error = error
+                call.hand_over()
+            return
         finally:
             check.cancel()
-        for call in ended:
-            call.hand_over()
-        seconds_per_call = (time.monotonic() - began) / max(1, len(ended))
+        seconds_per_call = (time.monotonic() - began) / max(1, n_calls)
         if seconds_per_call > SLOW_SECONDS:
             self._help_waiting_calls()
 
@@ -76,18 +82,19 @@ class ThreadCalls:
         if self._waiting:
             self._start_runner()
 
-    def _run_for_a_while(self) -> list[_Call]:
-        """Run waiting calls in this thread, as long as there is time; return those that it has run."""
+    def _run_for_a_while(self, loop: asyncio.AbstractEventLoop) -> int:
+        """Run waiting calls in this thread, as long as there is time; return how many it has run."""
         end = time.monotonic() + BATCH_SECONDS
-        ended: list[_Call] = []
-        while not ended or time.monotonic() < end:
+        n_calls = 0
+        while not n_calls or time.monotonic() < end:
             try:
                 call = self._waiting.popleft()
             except IndexError:  # other threads have taken the rest
                 break
             call.run()
-            ended.append(call)
-        return ended
+            loop.call_soon_threadsafe(call.hand_over)  # not with its batch, whose next call may hang
+            n_calls += 1
+        return n_calls
 
 
 class _Call:

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from fpp_sweep.core.metrics import Predictions
-from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.folder import FORMAT, SweepFolder
 from fpp_sweep.records.log import write_line
 from fpp_sweep.records.records import Command, SweepInfo, TrialRecord
 from fpp_sweep.records.skipped_images import write_skipped
@@ -70,7 +70,7 @@ def build_template(path: Path, text: str) -> SweepFolder:
     (folder.race(TRIAL) / "rung-1.npz").write_text(text)
     write_line(folder.path / "logs/machine-1.log", f"evaluate scenes, config {TRIAL}: {text}")
     command = Command(name=COMMAND, kind="budget", written=1.0, values={"trials": 20}, applied=2.0, outcome=text)
-    write_json(folder.path / f"steering/{COMMAND}.json", {"format": 3, **_plain(command)})
+    write_json(folder.path / f"steering/{COMMAND}.json", {"format": FORMAT, **_plain(command)})
     for name in ("lock", "study.journal", "mlflow_sync.lock"):
         (folder.path / name).write_text(text)
     write_json(folder.path / "mlflow_sync.json", {"note": text})

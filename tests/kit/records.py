@@ -148,7 +148,6 @@ def sweep_info(objectives=(ACCURACY, ECE), *, ranges=RANGES, **changes):
     fields = {
         "name": "perturb-20261120-185232",
         "created": CREATED,
-        "driver_started": CREATED,
         "state": "finished",
         "space": {
             "question": "How much noise should a prompt be pretrained with?",

@@ -174,7 +174,12 @@ def test_nan_and_infinity_are_not_written(folder, write, read, value):
 
 @pytest.mark.parametrize("read", [SweepFolder.info, SweepFolder.trials], ids=RECORDS)
 @pytest.mark.parametrize(
-    ("format", "complaint"), [({"format": FORMAT + 1}, "another version"), ({}, "not readable as a record")]
+    ("format", "complaint"),
+    [
+        ({"format": FORMAT + 1}, "another version"),
+        ({"format": 3}, "another version"),  # its fields had several names in the course of time
+        ({}, "not readable as a record"),
+    ],
 )
 def test_a_record_of_another_format_is_refused(folder, read, format, complaint):
     for file in (folder.info_file, folder.trial_file("trial-0000")):

@@ -25,6 +25,7 @@ from fpp_sweep.trial.trial import Plan
 from tests.kit.names import PLAIN, TPT, named
 from tests.kit.records import split_result, sweep_info, trial
 from tests.kit.tasks import dataset_info, predictions
+from tests.kit.waiting import LONG
 
 SPACE = named("""
 params: {fpp.gamma1: {low: 0.1, high: 10, log: true}}
@@ -103,6 +104,14 @@ def test_baselines_come_first_then_the_search_then_the_front_on_the_test_split(t
         *(f"baseline-{PLAIN}", f"baseline-{TPT}", "trial-0000", "trial-0001", "trial-0002", "trial-0003"),
         *(f"baseline-{PLAIN} on test", f"baseline-{TPT} on test", "trial-0002 on test"),
     ]
+
+
+@pytest.mark.parametrize(("interval", "is_recorded"), [(0.0, True), (LONG, False)])
+def test_the_time_spent_is_recorded_from_time_to_time(tmp_path, monkeypatch, interval, is_recorded):
+    monkeypatch.setattr(searcher, "RECORD_SECONDS", interval)
+    sweep = Sweep(tmp_path / "sweep", spent=100.0)
+    sweep.ask()
+    assert (sweep.folder.info().spent > 100.0) == is_recorded
 
 
 def test_a_search_on_the_test_split_tests_no_trial_again(tmp_path):

@@ -16,14 +16,14 @@ from tests.kit.waiting import LONG
 def batches(monkeypatch):
     """Numbers of calls that one thread ran after another; it has all the time that it needs, and gets no help."""
     sizes = []
-    to_thread = asyncio.to_thread
+    run_for_a_while = ThreadCalls._run_for_a_while
 
-    async def count(function):
-        ended = await to_thread(function)
-        sizes.append(len(ended))
-        return ended
+    def count(calls, loop):
+        n_calls = run_for_a_while(calls, loop)
+        sizes.append(n_calls)
+        return n_calls
 
-    monkeypatch.setattr(asyncio, "to_thread", count)
+    monkeypatch.setattr(ThreadCalls, "_run_for_a_while", count)
     monkeypatch.setattr(thread_calls, "BATCH_SECONDS", LONG)
     monkeypatch.setattr(thread_calls, "STUCK_SECONDS", LONG)
     return sizes
@@ -84,6 +84,37 @@ async def test_calls_that_come_together_with_one_that_hangs_get_another_thread()
     assert not hanging.done()
     gate.is_open.set()
     await hanging
+
+
+async def test_a_call_that_comes_after_a_helping_thread_has_ended_gets_another_thread():
+    """The end of the helping thread must not hide that the other thread is stuck."""
+    calls, gate = ThreadCalls(), Gate()
+    hanging = asyncio.create_task(calls.run(gate.wait))
+    await until(gate.has_begun.is_set)
+    assert await calls.run(gate.note, 1) == 1  # by another thread
+    await until(lambda: len(calls._runners) == 1)
+    assert await calls.run(gate.note, 2) == 2
+    assert not hanging.done()
+    gate.is_open.set()
+    await hanging
+
+
+async def test_a_result_is_delivered_before_the_next_call_of_its_batch_ends():
+    calls, gate = ThreadCalls(), Gate()
+    first, hanging = begin(calls, int, ["7"])[0], asyncio.create_task(calls.run(gate.wait))
+    assert await first == 7
+    assert not hanging.done()
+    gate.is_open.set()
+    await hanging
+
+
+async def test_calls_that_hang_hold_back_no_call_of_another_queue():
+    calls, other_calls, gate = ThreadCalls(), ThreadCalls(), Gate()
+    hanging = [asyncio.create_task(calls.run(gate.wait)) for _ in range(MAX_THREADS)]
+    await until(lambda: len(calls._runners) == MAX_THREADS)
+    assert await other_calls.run(int, "7") == 7
+    gate.is_open.set()
+    await asyncio.gather(*hanging)
 
 
 async def test_slow_calls_run_side_by_side(monkeypatch):
@@ -163,12 +194,12 @@ async def test_a_call_whose_caller_is_cancelled_disturbs_no_other_and_is_not_beg
 
 
 async def test_callers_get_the_error_if_no_thread_can_start(monkeypatch):
-    async def no_thread(function, *arguments):
+    def no_thread(thread):
         raise RuntimeError("can't start new thread")
 
     calls = ThreadCalls()
     with monkeypatch.context() as patch:
-        patch.setattr(asyncio, "to_thread", no_thread)
+        patch.setattr(threading.Thread, "start", no_thread)
         with pytest.raises(RuntimeError, match="can't start new thread"):
             await calls.run(int, "7")
     assert await calls.run(int, "7") == 7
