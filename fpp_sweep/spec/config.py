@@ -257,9 +257,9 @@ class TrialConfig:
         return self.prompt == "fpp" and not self.templates
 
     @property
-    def depends_on_seed(self) -> bool:
-        """True if the seed changes results: it draws the pretraining, or the order of the images."""
-        return self.pretrains or draws_order(self.method, self.adapt.order)
+    def draws_order(self) -> bool:
+        """True if the seed draws the order of the images."""
+        return draws_order(self.method, self.adapt.order)
 
     @property
     def source(self) -> str:

@@ -109,8 +109,13 @@ class Plan:
         return self.ranges.get((dataset.name, dataset.split), ImageRange(0, dataset.size))
 
     def for_config(self, config: TrialConfig, search_seeds: tuple[int, ...]) -> Plan:
-        """Return the final stage's plan for one trial: the seeds of the search if other seeds would change nothing."""
-        if config.depends_on_seed:
+        """Return the final stage's plan for one trial: the seeds of the search if other seeds would change nothing.
+
+        The seed that draws the views draws the order of the images, too: where it does, each seed draws its own views.
+        """
+        if config.draws_order:
+            return replace(self, view_seeds={})
+        if config.pretrains:
             return self
         return replace(self, seeds=search_seeds)
 

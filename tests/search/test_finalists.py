@@ -79,14 +79,23 @@ def test_a_prompt_of_words_runs_with_the_seeds_of_the_search_only():
     assert final.for_config(TrialConfig(prompt="fpp"), plan.seeds).seeds == (1, 2, 3)
 
 
-@pytest.mark.parametrize(("order", "seeds"), [("shuffled", (1, 2, 3)), ("fair", (0,))])
-def test_a_stream_whose_order_the_seed_draws_runs_with_other_seeds(order, seeds):
-    """One order may be a lucky one."""
+@pytest.mark.parametrize(
+    ("order", "prompt", "seeds"),
+    [
+        ("shuffled", "a photo of a", {(1, 1), (2, 2), (3, 3)}),
+        ("shuffled", "fpp", {(1, 1), (2, 2), (3, 3)}),
+        ("fair", "a photo of a", {(0, 0)}),
+        ("fair", "fpp", {(0, 1), (0, 2), (0, 3)}),
+    ],
+)
+def test_further_seeds_draw_the_order_of_a_stream(order, prompt, seeds):
+    """One order may be a lucky one. The first of the two seeds draws the order, the second the pretraining."""
     space = parse_space(SPACE, "space.yaml")
     plan = plan_with()
     final = final_plan(plan, space, describe_datasets_of_size(400))
-    config = TrialConfig(prompt="a photo of a", method="tda", adapt=AdaptConfig(order=order))
-    assert final.for_config(config, plan.seeds).seeds == seeds
+    config = TrialConfig(prompt=prompt, method="tda", adapt=AdaptConfig(order=order))
+    tasks = final.for_config(config, plan.seeds).tasks(config, FINAL)
+    assert {(task.seed, task.prompt_seed) for shards in tasks.values() for task in shards} == seeds
 
 
 def test_no_seed_of_the_search_is_used_again():
