@@ -244,11 +244,18 @@ def experiment_id(client: MlflowClient, uri: str) -> str:
 
 
 def artifact_root(uri: str) -> Path | None:
-    """Return the folder for the artifacts of an SQLite file, which is beside it; None for another store."""
+    """Return the folder for the artifacts of an SQLite file, which is beside it; None for another store.
+
+    Raise InputError for a link to another folder: nothing shows whether the user or a sender has made it.
+    """
     path = sqlite_file(uri)
     if path is None:
         return None
-    return require_inside(path.parent, path.parent / ARTIFACTS)
+    try:
+        return require_inside(path.parent, path.parent / ARTIFACTS)
+    except InputError as error:
+        advice = "give a database on the other disk, such as sqlite:////DISK/mlflow.db: its artifacts lie beside it"
+        raise InputError(f"{error}, or {advice}") from None
 
 
 def artifact_folder(uri: str, artifact_uri: str) -> Path | None:

@@ -642,6 +642,16 @@ def test_a_database_does_not_choose_where_the_artifacts_of_new_runs_go(tmp_path,
     assert not (tmp_path / "home").exists()
 
 
+def test_a_link_of_the_artifacts_to_another_disk_is_refused_with_the_address_of_a_store_there(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "mlartifacts").symlink_to(disk)
+    with pytest.raises(InputError, match=r"remove the link, or give a database on the other disk, such as sqlite:"):
+        check_store(f"sqlite:///{tmp_path}/work/mlflow.db")
+    check_store(f"sqlite:///{disk}/mlflow.db")
+
+
 @pytest.mark.parametrize("level", ["mlartifacts", "run", "report", "file"])
 def test_a_link_among_the_artifacts_is_not_followed(tmp_path, database, uri, level):
     folder = build_sweep(tmp_path / "work" / "perturb-1", trials=1, baselines=())
