@@ -1,53 +1,29 @@
 """The statistics of a sweep, from its folder: intervals, support, differences to the baselines, and the answer.
 
-`statistics_of` computes everything. The rule of the recommendation is `statistics.verdicts.recommend`.
+`statistics_of` computes everything.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from fpp_sweep.records.constraints import keeps_constraints
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import (
-    Front,
-    format_setting,
-    front_of,
-    metric_of,
-    metrics_shown,
-    splits_of,
-    usual_order,
-    values_of,
-)
+from fpp_sweep.records.front import Front, format_setting, front_of, metrics_shown, splits_of, values_of, values_on
 from fpp_sweep.records.measurements import measure, resampled_metrics
+from fpp_sweep.records.recommendation import answer_of, names_of
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.records.skipped_images import skipped_notes
-from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
-from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.messages import plural
+from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.attainment import Attainment, attainment
 from fpp_sweep.statistics.block_stats import Numbers
 from fpp_sweep.statistics.bootstrap import SplitSamples
 from fpp_sweep.statistics.front_support import FrontSupport, front_support
-from fpp_sweep.statistics.paired import Difference, Interval, SeedVariances, compare, metric_interval, seed_variances
-from fpp_sweep.statistics.verdicts import Answer, BaselineComparison, Recommendation, best_baseline, recommend
+from fpp_sweep.statistics.paired import Interval, SeedVariances, SplitStatistics, seed_variances
+from fpp_sweep.statistics.verdicts import Answer
 
 MAX_COMPARED = 200  # trials nearest to the front that get intervals and support: takes seconds and some 30 MB
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SplitStatistics:
-    """Resampled metrics of one split's records, and the variances of their seeds: the input of intervals."""
-
-    samples: SplitSamples
-    seeds: Mapping[str, SeedVariances] = field(default_factory=dict)  # variances of seeds, by metric
-
-    def interval(self, name: str, metric: str) -> Interval | str:
-        """Return a record's interval, or the reason for which it has none."""
-        return metric_interval(self.samples, name, metric, self.seeds.get(metric))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,7 +94,7 @@ def statistics_of_samples(
         front=front,
         splits=splits,
         support=_support(info, front, splits),
-        answer=_answer(info, front, splits),
+        answer=answer_of(info, front, splits),
         notes=notes,
     )
 
@@ -152,18 +128,9 @@ def _support(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics
     final_values = {}
     for trial in front.trials:
         if trial.name in final.samples.records:
-            final_values[trial.name] = _values_on(trial, FINAL, metrics)
+            final_values[trial.name] = values_on(trial, FINAL, metrics)
     support_by_name.update(front_support(final.samples, final_values, metrics, final.seeds).trials)
     return FrontSupport(support_by_name)
-
-
-def _values_on(record: TrialRecord, split: str, metrics: Sequence[str]) -> list[float]:
-    """Return a record's values on a split; NaN, which is no better and no worse than any value, if one is missing."""
-    values = []
-    for metric in metrics:
-        value = metric_of(record.results.get(split), metric)
-        values.append(math.nan if value is None else value)
-    return values
 
 
 def _seed_variances_for_search(
@@ -187,225 +154,11 @@ def attainment_of(info: SweepInfo, statistics: SweepStatistics, positions: Numbe
     if info.search_split not in statistics.splits:
         return None
     searched = statistics.splits[info.search_split]
-    names = _names_of(statistics.front.trials)
+    names = names_of(statistics.front.trials)
     return attainment(searched.samples, names, metrics_of(info.objectives), searched.seeds, positions)
 
 
-def _names_of(records: Sequence[TrialRecord]) -> list[str]:
-    return [record.name for record in records]
-
-
-# --- the recommendation -----------------------------------------------------------------------------
-
-
-def _verdict_split(info: SweepInfo, splits: Mapping[str, SplitStatistics], front: Front) -> str | None:
-    """Return the split that finalists are judged on: test, else that of the final stage, else that of the search.
-
-    A split counts once a trial has results on it. A search on the test split is judged on the final stage. The search
-    split comes last, and counts only after the sweep: before, the final stage and the test split may follow.
-    """
-    trials = set(_names_of(front.trials))
-    for split in [*_later_stages(info), info.search_split]:
-        if split not in splits:
-            continue
-        if split == info.search_split and info.state != "finished":
-            continue
-        names = set(splits[split].samples.records)
-        if names & trials:
-            return split
-    return None
-
-
-def _answer(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]) -> Answer:
-    """Return the recommendation with all differences between finalists and baselines, in the objectives."""
-    if front.evaluate_only:
-        return Answer(reason="search.evaluate_only chooses no trial")
-    split = _verdict_split(info, splits, front)
-    if split is None:
-        return _answer_without_finalists(info, front)
-    samples = splits[split].samples
-    tested_metrics, untested_metrics = split_by_testable(info.objectives)
-    finalists = _finalists_on(info, front, samples)
-    baselines = [baseline for baseline in front.baselines if baseline.name in samples.records]
-    comparison = BaselineComparison(
-        differences=_differences(splits[split], finalists, _names_of(baselines), tested_metrics),
-        baselines=_names_of(baselines),
-        references=_names_of(references_of(baselines)),
-        metrics=tested_metrics,
-        margins=info.space.get("search", {}).get("margin", {}),
-    )
-    with_known_seeds = _with_known_seed_variance(splits[split], finalists, tested_metrics)
-    eligible = _keeping_constraints(info, front, with_known_seeds, split)
-    obstacle = ""
-    if info.state != "finished":
-        obstacle = "the sweep has not finished"
-    elif finalists and baselines:
-        obstacle = _obstacle(samples, comparison, with_known_seeds, eligible)
-        if _has_images_of_search(info, splits, split):
-            obstacle = "the finalists were chosen on these images, so a gain may be luck with them"
-    if obstacle:
-        recommendation = Recommendation(reason=obstacle)
-    else:
-        recommendation = recommend(eligible, comparison)
-    if recommendation.name is None:
-        recommendation = _recommended_baseline(info, baselines, split, recommendation.reason)
-    return Answer(
-        metrics=tuple(tested_metrics),
-        untested=tuple(untested_metrics),
-        finalists=tuple(finalists),
-        baselines=tuple(comparison.baselines),
-        split=split,
-        images=samples.images,
-        seeds=_max_seeds(samples, finalists),
-        seeds_unknown=bool(finalists) and not with_known_seeds,
-        differences=comparison.differences,
-        recommended=recommendation.name,
-        recommended_kind=recommendation.kind,
-        reason=recommendation.reason,
-    )
-
-
-def _finalists_on(info: SweepInfo, front: Front, samples: SplitSamples) -> list[str]:
-    """Return the names of the trials that are judged on a split, in the order of trade-off."""
-    candidates = front.trials  # only finalists have results on the other splits
-    if samples.split == info.search_split:
-        candidates = front.members
-    return [name for name in _names_of(front.by_trade_off(candidates)) if name in samples.records]
-
-
-def _obstacle(
-    samples: SplitSamples, comparison: BaselineComparison, with_known_seeds: Sequence[str], eligible: Sequence[str]
-) -> str:
-    """Return why no finalist can be recommended whatever the differences are; empty if nothing prevents it."""
-    if comparison.metrics and not comparison.differences:
-        return f"a dataset of {plural(min(samples.images.values()), 'image')} is too small for any test"
-    if not with_known_seeds:
-        return "the finalists have too few seeds: one may be a lucky one"
-    if not eligible:
-        return f"no finalist keeps all constraints on the {samples.split} images"
-    return ""
-
-
-def _has_images_of_search(info: SweepInfo, splits: Mapping[str, SplitStatistics], split: str) -> bool:
-    """Return True if a split has the images by which the search chose its finalists.
-
-    The final stage has them if there are no fresh images. The best of many trials is lucky with these images.
-    """
-    if split == info.search_split:
-        return True
-    if split != FINAL or info.search_split not in splits:
-        return False
-    return splits[split].samples.digests == splits[info.search_split].samples.digests
-
-
-def _keeping_constraints(info: SweepInfo, front: Front, finalists: Sequence[str], split: str) -> list[str]:
-    """Return the finalists whose results on a split keep all constraints."""
-    records = {trial.name: trial for trial in front.trials}
-    return [name for name in finalists if keeps_constraints(info, records[name], split, front.baselines)]
-
-
-def _answer_without_finalists(info: SweepInfo, front: Front) -> Answer:
-    """Return the answer if no trial has results that finalists are judged by."""
-    has_later_results = any(_has_later_results(info, trial) for trial in front.trials)
-    will_go_on = info.state == "running" or (bool(front.trials) and info.state != "finished")
-    if will_go_on and not has_later_results:
-        return Answer(reason="the final stage has not run yet")
-    reason = "no trial is complete"
-    if front.trials:
-        reason = "the trials have no usable block statistics"
-    elif front.infeasible:
-        reason = "no trial keeps all constraints"
-    for split in ("test", FINAL, info.search_split):
-        recommendation = _recommended_baseline(info, front.baselines, split, reason)
-        if recommendation.name is not None:
-            return Answer(recommended=recommendation.name, recommended_kind=recommendation.kind, reason=reason)
-    return Answer(reason=reason)
-
-
-def _has_later_results(info: SweepInfo, trial: TrialRecord) -> bool:
-    return any(split in trial.results for split in _later_stages(info))
-
-
-def _later_stages(info: SweepInfo) -> list[str]:
-    """Return the splits on which finalists run after the search, the last one first."""
-    return [split for split in ("test", FINAL) if split != info.search_split]
-
-
-def _with_known_seed_variance(
-    statistics: SplitStatistics, finalists: Sequence[str], metrics: Sequence[str]
-) -> list[str]:
-    """Return the finalists whose variance over pretraining seeds is known in every metric."""
-    known = []
-    for name in finalists:
-        record = statistics.samples.records[name]
-        if all(statistics.seeds[metric].is_known_of(record) for metric in metrics):
-            known.append(name)
-    return known
-
-
-def split_by_testable(objectives: Sequence[Objective]) -> tuple[list[str], list[str]]:
-    """Return the metrics of the objectives whose differences can be tested, and of those that cannot be resampled."""
-    tested = []
-    untested = []
-    for metric in metrics_of(objectives):
-        if resampled_metrics([metric]):
-            tested.append(metric)
-        else:
-            untested.append(metric)
-    return tested, untested
-
-
-def _differences(
-    statistics: SplitStatistics, trials: Sequence[str], baselines: Sequence[str], metrics: Sequence[str]
-) -> dict[tuple[str, str, str], Difference]:
-    """Return the differences of all trials from all baselines, by trial, baseline and metric."""
-    if not metrics:
-        return {}
-    pairs = []
-    for trial in trials:
-        for baseline in baselines:
-            pairs.append((trial, baseline))
-    differences = {}
-    for difference in compare(statistics.samples, pairs, metrics, statistics.seeds):
-        differences[difference.first, difference.second, difference.metric] = difference
-    return differences
-
-
-def _max_seeds(samples: SplitSamples, names: Sequence[str]) -> int:
-    counts = [len(samples.records[name].seeds) for name in names]
-    return max(counts, default=0)
-
-
-def references_of(baselines: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the baselines of which a recommended trial must beat one, in the usual order."""
-    by_label = {baseline.label: baseline for baseline in baselines}
-    return [by_label[label] for label in reference_labels(by_label)]
-
-
-def reference_labels(labels: Iterable[str]) -> list[str]:
-    """Return the references among baselines, in the usual order: zero-shot and TPT, else the first baseline.
-
-    >>> reference_labels(["ctpt", "tpt", "zero_shot"]), reference_labels(["otpt", "ctpt"])
-    (['zero_shot', 'tpt'], ['ctpt'])
-    """
-    ordered = sorted(labels, key=usual_order)
-    references = [label for label in ordered if label in (catalogue.PLAIN, catalogue.DEFAULT)]
-    return references or ordered[:1]
-
-
-def _recommended_baseline(info: SweepInfo, baselines: Sequence[TrialRecord], split: str, reason: str) -> Recommendation:
-    """Recommend the best of the baselines that keep all constraints and have all objectives on a split, if any does."""
-    points = {}
-    for baseline in baselines:
-        if not keeps_constraints(info, baseline, split, baselines):
-            continue
-        values = _values_on(baseline, split, metrics_of(info.objectives))
-        if not any(math.isnan(value) for value in values):
-            points[baseline.name] = values
-    name = best_baseline(points, goals_of(info.objectives))
-    if name is None:
-        return Recommendation(reason=reason)
-    return Recommendation(name=name, kind="baseline", reason=reason)
+# --- the answer in words ----------------------------------------------------------------------------
 
 
 def sentence_of(statistics: SweepStatistics) -> str:

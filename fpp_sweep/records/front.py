@@ -323,6 +323,15 @@ def metric_of(result: SplitResult | None, metric: str) -> float | None:
     return result.average.get(parts.of_average)
 
 
+def values_on(record: TrialRecord, split: str, metrics: Sequence[str]) -> list[float]:
+    """Return a record's values on a split; NaN, which is no better and no worse than any value, if one is missing."""
+    values = []
+    for metric in metrics:
+        value = metric_of(record.results.get(split), metric)
+        values.append(math.nan if value is None else value)
+    return values
+
+
 def format_metric(metric: str, value: float | None, deviation: float | None = None) -> str:
     """Return a metric's value with the decimals that the papers print, and its standard deviation.
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fpp_sweep.records.answer import MAX_COMPARED, references_of, split_by_testable
+from fpp_sweep.records.answer import MAX_COMPARED
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, values_of
 from fpp_sweep.records.measurements import measure, resampled_metrics
+from fpp_sweep.records.recommendation import references_of, split_by_testable
 from fpp_sweep.records.records import FINAL, TrialRecord
 from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.spec import catalogue

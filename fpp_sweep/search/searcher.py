@@ -103,6 +103,8 @@ def aborting_tune() -> Iterator[None]:
 class SweepSearcher(Searcher):
     """The searcher of a sweep, as Ray Tune calls it."""
 
+    _last_recorded = 0.0  # `time.monotonic()` when the time spent was last recorded
+
     def __init__(
         self,
         space: Space,
@@ -127,7 +129,6 @@ class SweepSearcher(Searcher):
         self._plan = plan
         self._poller = poller
         self._began = time.monotonic() - folder.info().spent  # earlier drivers' time counts, too
-        self._last_recorded = time.monotonic()  # when the time spent was last recorded
         self._gpus = gpus_per_worker
         self._listeners = listeners
         self._running: dict[str, Job] = {}  # by the id of Tune's trial

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy import special
@@ -56,7 +56,12 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """First minus second on the same images, in one metric."""
+    """First minus second on the same images, in one metric.
+
+    Few images make the calibration error of a calibrated model larger, and that of a slightly worse model by less. The
+    difference of the two is then too small, and losses hide in it. If the second is far from calibrated, a first that
+    is worse is, too, and the difference is right.
+    """
 
     first: str
     second: str
@@ -276,6 +281,18 @@ def metric_interval(
     return Interval(measured.value, max(0.0, centre - half_width), min(row.largest, centre + half_width))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SplitStatistics:
+    """Resampled metrics of one split's records, and the variances of their seeds: the input of intervals."""
+
+    samples: SplitSamples
+    seeds: Mapping[str, SeedVariances] = field(default_factory=dict)  # variances of seeds, by metric
+
+    def interval(self, name: str, metric: str) -> Interval | str:
+        """Return a record's interval, or the reason for which it has none."""
+        return metric_interval(self.samples, name, metric, self.seeds.get(metric))
+
+
 def _why_never_an_interval(metric: str) -> str:
     """Return why a metric has no interval on any images; empty if it can have one."""
     stem = catalogue.parts_of(metric).stem
@@ -326,12 +343,7 @@ def _shortage(samples: SplitSamples, measured: MetricSamples, stem: str) -> str:
 def difference(
     samples: SplitSamples, first: str, second: str, metric: str, seeds: SeedVariances | None = None
 ) -> Difference | None:
-    """Return first minus second on the same images, not yet corrected; None where they cannot be paired.
-
-    Few images make the calibration error of a calibrated model larger, and that of a slightly worse model by less. The
-    difference of the two is then too small, and losses hide in it. If the second is far from calibrated, a first that
-    is worse is, too, and the difference is right.
-    """
+    """Return first minus second on the same images, not yet corrected; None where they cannot be paired."""
     minuend = samples.metric(first, metric)
     subtrahend = samples.metric(second, metric)
     if minuend is None or subtrahend is None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from fpp_sweep.records.answer import reference_labels
+from fpp_sweep.records.recommendation import reference_labels
 from fpp_sweep.records.records import FINAL, baseline_name, trial_name
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
