@@ -71,7 +71,7 @@ def test_the_settings_of_finalists_are_shown_once_with_the_answer(tmp_path):
     folder = write_measured_sweep(tmp_path / "sweep", World(300), sides, ("val", FINAL))
     info, records = folder.info(), folder.trials()
     table = final_table(info, statistics_of(folder, info, records), 100)
-    assert "Settings of the finalists" in table
+    assert "Settings of these finalists" in table
     assert "Settings of the front" not in table
 
 
