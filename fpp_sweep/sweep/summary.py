@@ -16,7 +16,6 @@ from fpp_sweep.report.repeat import repeat_command, use_command
 from fpp_sweep.report.results_file import FILE as RESULTS_FILE
 from fpp_sweep.report.results_file import write_results
 from fpp_sweep.report.text_layout import labelled_lines, output_width, wrap_words
-from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.messages import command_line, plural, printable, runnable
 from fpp_sweep.spec.progress import time_shares
 from fpp_sweep.sweep.final_table import final_table
@@ -156,7 +155,7 @@ def next_lines(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
 
 def _use_lines(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
     """Yield the command that uses the recommended config; that of the knee, by its name, if none is recommended."""
-    if as_mapping(info.space.get("search", {})).get("evaluate_only"):
+    if info.evaluate_only:
         return
     for label, name in (("use it", "recommended.yaml"), ("the knee", "knee.yaml")):
         file = folder.report / "best" / name
