@@ -21,6 +21,7 @@ from tests.kit.records import (
     split_result,
     sweep_info,
     trial,
+    write_sweep,
 )
 
 
@@ -64,6 +65,13 @@ def test_finalists_that_are_not_on_the_front_are_named_in_the_title():
     assert title.startswith("front of perturb-20261120-185232: 1 of 3 finished trials, ")
     assert title.endswith(" on val; then other finalists")
     assert [line.split()[0] for line in lines if line.startswith("trial-")][:2] == ["trial-0000", "trial-0001"]
+
+
+def test_a_sweep_that_only_evaluates_says_that_no_trial_has_finished(tmp_path):
+    folder = write_sweep(tmp_path, sweep_info(space={"search": {"evaluate_only": True}}), [failed(0)])
+    info = folder.info()
+    table = final_table(info, statistics_of(folder, info, folder.trials()), 100)
+    assert table.strip() == f"no trial of {info.name} has finished"
 
 
 def test_the_settings_of_finalists_are_shown_once_with_the_answer(tmp_path):
