@@ -165,7 +165,7 @@ def test_wrong_input_ends_the_command_with_status_two(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fpp_sweep.doctor", "--data-root", str(tmp_path / "none")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr == f"error: data root {tmp_path}/none is not there\n"
+    assert done.stderr == f"error: data root {tmp_path}/none is not there; correct --data-root\n"
 
 
 def test_help_states_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:

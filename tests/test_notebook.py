@@ -94,7 +94,7 @@ def test_a_table_has_reasons_marks_durations_and_numbers_by_dataset(tmp_path):
 def test_the_view_in_a_notebook_is_escaped_and_works_before_the_first_trial_ends(tmp_path):
     folder = build_sweep(tmp_path / "made", trials=0, baselines=(), state="running")
     with folder.locked():
-        assert "made is running; trials: none was begun." in Sweep(folder)._repr_html_()
+        assert "made is running; no trial has begun." in Sweep(folder)._repr_html_()
     assert Sweep(folder).plot() == {}
     sweep = Sweep(build_sweep(tmp_path / "<b>", trials=2, failed_trials=()))
     assert "<b>" not in sweep._repr_html_()

@@ -192,7 +192,7 @@ def test_an_interrupt_while_ray_starts_prints_the_command_that_resumes(tmp_path)
     assert "Traceback" not in err
     sweep = only_sweep(tmp_path)
     assert sweep.info().state == "interrupted"
-    assert out.startswith(f"{sweep.path.name} is interrupted; trials: none was begun.\n")
+    assert out.startswith(f"{sweep.path.name} is interrupted; no trial has begun.\n")
     assert err.splitlines()[-2:] == [
         "interrupted; to continue:",
         f"    {runnable(f'fpp-sweep tune --space small.yaml --name {sweep.path.name} --resume')}",

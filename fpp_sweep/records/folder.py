@@ -81,6 +81,9 @@ class SweepFolder:
         self.info_copy = self.path / "sweep.json.copy"
         self._parsed: dict[Path, tuple[object, Any]] = {}  # file -> its stamp when it was parsed, and its record
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.path)!r})"
+
     def __reduce__(self) -> tuple[type[Self], tuple[Path]]:
         """Pickle the path only: other processes read the files themselves."""
         return type(self), (self.path,)

@@ -207,7 +207,11 @@ class Front:
 
     def remarks(self, record: TrialRecord) -> list[str]:
         """Return a record's marks, and what else a table says beside its name."""
-        remarks = list(self.marks.get(record.name, []))
+        remarks: list[str] = []
+        if len(self.finished) > 1:  # a single trial has every mark
+            remarks += self.marks.get(record.name, [])
+            if self.evaluate_only and record in self.members:  # other tables list the front first, under its name
+                remarks.append("on the front")
         if record.kind == "trial" and FINAL in record.results:
             remarks.append("finalist")
         if self.is_below_floor(record):
@@ -266,7 +270,7 @@ def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:
         reference=reference,
         search_split=info.search_split,
         floor=search.get("floor", DEFAULT_FLOOR),
-        evaluate_only=search.get("evaluate_only", False),
+        evaluate_only=info.evaluate_only,
     )
 
 

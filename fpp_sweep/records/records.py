@@ -302,6 +302,11 @@ class SweepInfo:
         return tuple(as_mapping(self.space.get("work", {})).get("seeds", (0,)))
 
     @property
+    def evaluate_only(self) -> bool:
+        """True if the sweep evaluates given settings: no trial is to be chosen."""
+        return bool(as_mapping(self.space.get("search", {})).get("evaluate_only", False))
+
+    @property
     def requested_baselines(self) -> Sequence[str]:
         """The names of the baselines that the space lists, plugins' methods included."""
         return as_list(as_mapping(self.space.get("work", {})).get("baselines", []))
@@ -323,7 +328,7 @@ class SweepInfo:
         if self.embedding_scale is not None:
             embedding_scale = f"{self.embedding_scale:g}"
         warning = ""
-        if self.search_split == "test" and not search.get("evaluate_only"):
+        if self.search_split == "test" and not self.evaluate_only:
             warning = SEARCHED_ON_TEST
         return {
             "search_split": self.search_split,

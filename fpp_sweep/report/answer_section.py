@@ -97,7 +97,7 @@ def difference_cell(metric: str, difference: Difference) -> Cell:
     return Cell(format_difference(metric, difference), mark=mark, style=STYLES[difference.mark])
 
 
-def settings_table(trials: Sequence[TrialRecord], title: str = "Settings of the finalists") -> Table:
+def settings_table(trials: Sequence[TrialRecord], title: str = "Settings of these finalists") -> Table:
     """Return the searched settings of each trial."""
     keys: dict[str, None] = {}
     for record in trials:

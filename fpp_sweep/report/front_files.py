@@ -25,7 +25,7 @@ from fpp_sweep.records.front import (
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.answer_section import answer_sections
 from fpp_sweep.report.document import Document, Section, document_to_markdown, paragraphs
-from fpp_sweep.report.front_table import front_table
+from fpp_sweep.report.front_table import front_heading, front_table
 from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec.errors import InputError, escaped
 from fpp_sweep.spec.files import read_inside, set_aside, write_json, written_whole
@@ -149,7 +149,7 @@ def _answer_text(info: SweepInfo, front: Front, statistics: SweepStatistics) -> 
     if statistics.notes:
         sections.append(Section("Notes", paragraphs(statistics.notes)))
     if front.compared:
-        sections.append(Section("Front", [front_table(info, front, statistics)]))
+        sections.append(Section(front_heading(front), [front_table(info, front, statistics)]))
     return document_to_markdown(Document(info.name, sections))
 
 

@@ -69,6 +69,13 @@ def front_table(
     return Table(title=title, columns=columns, rows=rows, notes=released_notes(front.compared))
 
 
+def front_heading(front: Front) -> str:
+    """Return the heading of the section with the front's table, which has all trials if none was to be chosen."""
+    if front.evaluate_only:
+        return "Results"
+    return "Front"
+
+
 def _columns(
     info: SweepInfo, splits: Sequence[str], searched: Mapping[str, Sequence[Any]], *, has_support: bool
 ) -> list[Column]:

@@ -14,7 +14,7 @@ from fpp_sweep.report.answer_section import answer_sections
 from fpp_sweep.report.dataset_heatmap import heat_map
 from fpp_sweep.report.document import Block, Details, Document, PlotGroup, Section, Text, paragraphs
 from fpp_sweep.report.effects import MAX_TRIALS, Effects, moved_values_note
-from fpp_sweep.report.front_table import dataset_table, front_table
+from fpp_sweep.report.front_table import dataset_table, front_heading, front_table
 from fpp_sweep.report.html import write_html
 from fpp_sweep.report.plots import front_plots, hypervolume_plot, importance_plot
 from fpp_sweep.report.provenance import provenance_section
@@ -116,7 +116,7 @@ def _front_section(report: SweepReport) -> Section:
     if front.compared:
         blocks.append(front_table(info, front, report.statistics))
     blocks.append(Details("How to read this", paragraphs(READING)))
-    return Section("Front", blocks, anchor="front")
+    return Section(front_heading(front), blocks, anchor="front")
 
 
 def _settings_section(report: SweepReport) -> Section:

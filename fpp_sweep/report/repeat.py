@@ -91,8 +91,7 @@ def _as_yaml(value: Any) -> str:
 def _work_assignments(info: SweepInfo) -> list[str]:
     """Return the keys of `work` that decide how a worker computes, as far as they are not the defaults."""
     work = dict(_work(info))
-    search = as_mapping(info.space.get("search", {}))
-    if not search.get("evaluate_only") and work.get("threads") is None:
+    if not info.evaluate_only and work.get("threads") is None:
         work["threads"] = max(1, int(work.get("cpus_per_worker", 1)))  # as many as a worker on Ray has
     assignments = []
     for key in KEYS_OF_WORK:

@@ -82,7 +82,18 @@ class TextBlock:
         return _total(self.minimal_widths) <= width
 
     def split(self, width: int) -> Iterator[TextBlock]:
-        """Yield blocks that fit, each with the first column; a group stays together unless it is too wide alone."""
+        """Yield blocks that fit, each with the first column; a group stays together unless it is too wide alone.
+
+        The blocks after the first one leave out rows that have a name only.
+        """
+        whole, *continuations = self._pieces(width)
+        yield whole
+        for block in continuations:
+            shortened = block._without_empty_rows()
+            if shortened.columns[0].cells:
+                yield shortened
+
+    def _pieces(self, width: int) -> Iterator[TextBlock]:
         first, *other_columns = self.columns
         shown = [first]
         for _, start, stop in self._of(other_columns)._group_spans():
@@ -96,6 +107,19 @@ class TextBlock:
                     shown = [first]
                 shown += piece
         yield self._of(shown)
+
+    def _without_empty_rows(self) -> TextBlock:
+        first, *others = self.columns
+        if not all(cell.value for cell in first.cells):  # a row without a name belongs to the one above
+            return self
+        kept = []
+        for row in range(len(first.cells)):
+            cells = [column.cells[row] for column in others]
+            if any(cell.value or cell.below for cell in cells):
+                kept.append(row)
+        columns = [replace(column, cells=[column.cells[row] for row in kept]) for column in self.columns]
+        separated = frozenset(index for index, row in enumerate(kept) if row in self.separated_rows)
+        return TextBlock(columns, separated)
 
     def _group_spans(self) -> Iterator[tuple[str, int, int]]:
         return group_spans([column.group for column in self.columns])

@@ -29,7 +29,8 @@ class TrialComparison:
     """Trials and baselines of a sweep against each other."""
 
     split: str
-    is_search_split: bool  # the trials were chosen by these images
+    is_choice: bool  # the trials were chosen by these images
+    trials: Sequence[TrialRecord]  # without the baselines
     results: Mapping[str, SplitResult]  # by label, on the images that all of them have seen
     metrics: Sequence[str]
     samples: SplitSamples
@@ -56,7 +57,8 @@ def compare_trials(folder: SweepFolder, names: Sequence[str], split: str | None 
     answer_differences = _answer_differences(answer, records, samples)
     return TrialComparison(
         split=split,
-        is_search_split=split == info.search_split,
+        is_choice=split == info.search_split and not info.evaluate_only,
+        trials=[record for record in records if record.kind == "trial"],
         results=results,
         metrics=metrics,
         samples=samples,

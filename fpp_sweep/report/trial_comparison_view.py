@@ -8,28 +8,45 @@ from itertools import combinations
 
 from fpp_sweep.records.front import format_metric, metric_of
 from fpp_sweep.records.measurements import resampled_metrics
-from fpp_sweep.report.answer_section import SIGNIFICANT, difference_cell
+from fpp_sweep.report.answer_section import SIGNIFICANT, difference_cell, settings_table
 from fpp_sweep.report.document import Document, Section, Text
 from fpp_sweep.report.formatting import counts_text, format_bounds, format_interval, format_p_value
 from fpp_sweep.report.table import Cell, Column, Row, Table, columns_of
 from fpp_sweep.report.trial_comparison import TrialComparison
 from fpp_sweep.spec import catalogue
-from fpp_sweep.statistics.paired import metric_interval, paired_over
+from fpp_sweep.statistics.paired import metric_interval, paired_over, why_not_paired
 
 AVERAGE = "average"
 
 
 def trial_comparison_document(title: str, comparison: TrialComparison) -> Document:
     sections = []
+    settings = settings_table(comparison.trials, "")
+    if len(settings.columns) > 1:
+        sections.append(Section("Settings", [settings]))
     for metric in comparison.metrics:
         heading = f"{metric} on {comparison.split}: {catalogue.metric(metric).title}"
         sections.append(Section(heading, [_value_table(comparison, metric)]))
-        if resampled_metrics([metric]):
+        reason = _why_no_test(comparison, metric)
+        if reason:
+            sections.append(Section(f"{metric}: no paired test", [Text(reason)]))
+        else:
             table = _difference_table(comparison, metric)
             sections.append(Section(f"{metric} on {comparison.split}: differences", [table]))
-        else:
-            sections.append(Section(f"{metric}: no paired test", [Text("it cannot be computed from block statistics")]))
     return Document(title, sections)
+
+
+def _why_no_test(comparison: TrialComparison, metric: str) -> str:
+    """Return why no pair has a test in a metric; an empty text if any pair has one."""
+    if not resampled_metrics([metric]):
+        return "it cannot be computed from block statistics"
+    reason = ""
+    for first, second in combinations(comparison.results, 2):
+        for key in _metric_keys(comparison, metric).values():
+            if (first, second, key) in comparison.differences:
+                return ""
+            reason = why_not_paired(comparison.samples, first, second, key)
+    return reason
 
 
 def _metric_keys(comparison: TrialComparison, metric: str) -> dict[str, str]:
@@ -52,7 +69,7 @@ def _value_table(comparison: TrialComparison, metric: str) -> Table:
             cells.append(Cell(format_metric(key, metric_of(result, key)), interval=interval_text))
         rows.append(Row(cells))
     notes = [f"images that all have seen: {counts_text(comparison.samples.images)}"]
-    if comparison.is_search_split:
+    if comparison.is_choice:
         notes.append("trials were chosen by these images: optimistic")
     return Table(columns=_columns(comparison, "trial"), rows=rows, notes=notes)
 

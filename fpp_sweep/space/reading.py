@@ -184,6 +184,8 @@ def _put(node: Node, path: str, new: Node) -> None:
         node.value.pop(key, None)
     else:
         node.value[key] = new
+        if node.path.startswith("params.") and new.where not in node.where:  # bounds are checked together
+            node.where = f"{node.where} with {new.where}"
 
 
 def _put_in_list(node: Node, path: str, new: Node) -> None:

@@ -130,14 +130,14 @@ def read(path: Path, kind: str) -> Node:
 
 
 def _similar_file(path: Path) -> str:
-    """Return a hint at the files beside a missing one whose names are similar."""
+    """Return what to do about a missing file: the file beside it whose name is similar, or another one."""
     try:
         names = [file.name for file in path.parent.glob(f"*{path.suffix}")]
     except (OSError, ValueError):
-        return ""
+        names = []
     similar = similar_names(path.stem, [Path(name).stem for name in names], {})
     if not similar:
-        return ""
+        return "; give another file"
     return f", did you mean {path.with_name(similar[0] + path.suffix)}?"
 
 

@@ -96,6 +96,8 @@ def unknown(
     InputError("unknown method 'ctp', did you mean 'ctpt'?")
     >>> unknown("method", "coop", ["tpt", "ctpt", "otpt"])
     InputError("unknown method 'coop'; choose from ctpt, otpt, tpt")
+    >>> unknown("plugin", "mine", [])
+    InputError("unknown plugin 'mine': there is none")
     """
     names = sorted(set(names))
     suggestions = similar_names(name, names, aliases or {})
@@ -104,10 +106,12 @@ def unknown(
         return InputError(f"unknown {kind} {name!r}, did you mean {' or '.join(quoted)}?")
     if listed is not None:
         names = sorted(set(listed))
+    if not names:
+        return InputError(f"unknown {kind} {name!r}: there is none")
     choices = ", ".join(names[:MAX_LISTED])
     if len(names) > MAX_LISTED:
         choices = f"{choices}, ... ({len(names)} in all)"
-    return InputError(f"unknown {kind} {name!r}; choose from {choices or 'none: there are none'}")
+    return InputError(f"unknown {kind} {name!r}; choose from {choices}")
 
 
 def similar_names(name: str, names: Iterable[str], aliases: Mapping[str, str]) -> list[str]:

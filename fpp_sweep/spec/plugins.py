@@ -53,7 +53,7 @@ def read(paths: Iterable[Path]) -> tuple[PluginFile, ...]:
         try:
             text = read_at_most(path).decode("utf-8-sig")
         except OSError as error:
-            raise InputError(f"--plugin {path}: {error.strerror or error}") from error
+            raise InputError(f"--plugin {path}: {error.strerror or error}; give a file that can be read") from error
         except UnicodeDecodeError as error:
             raise InputError(f"--plugin {path}: not UTF-8 text") from error
         name = path.stem

@@ -340,16 +340,26 @@ def _shortage(samples: SplitSamples, measured: MetricSamples, stem: str) -> str:
 # --- differences -----------------------------------------------------------------------------------
 
 
+def why_not_paired(samples: SplitSamples, first: str, second: str, metric: str) -> str:
+    """Return why the difference of two records has no test; an empty text if it has one."""
+    stem = catalogue.parts_of(metric).stem
+    for name in (first, second):
+        measured = samples.metric(name, metric)
+        if measured is None:
+            return "no block statistics of these images"
+        shortage = _shortage(samples, measured, stem)
+        if shortage:
+            return f"fewer than {shortage}"
+    return ""
+
+
 def difference(
     samples: SplitSamples, first: str, second: str, metric: str, seeds: SeedVariances | None = None
 ) -> Difference | None:
     """Return first minus second on the same images, not yet corrected; None where they cannot be paired."""
     minuend = samples.metric(first, metric)
     subtrahend = samples.metric(second, metric)
-    if minuend is None or subtrahend is None:
-        return None
-    stem = catalogue.parts_of(metric).stem
-    if _shortage(samples, minuend, stem) or _shortage(samples, subtrahend, stem):
+    if minuend is None or subtrahend is None or why_not_paired(samples, first, second, metric):
         return None
     if seeds is None:
         seeds = SeedVariances.of(samples.records.values(), metric)

@@ -22,6 +22,8 @@ def final_table(info: SweepInfo, statistics: SweepStatistics, width: int, *, col
         settings_title = "Settings of the front and other finalists"
     if front.evaluate_only:
         title = f"trials of {info.name} on {info.search_split}"
+        if not front.finished:
+            title = f"no trial of {info.name} has finished"
         settings_title = "Settings of the trials"
     blocks: list[Block] = [front_table(info, front, statistics, settings=False, title=title)]
     settings = settings_table(front.chosen, settings_title)

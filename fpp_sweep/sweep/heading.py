@@ -48,7 +48,7 @@ def heading(
 def _budgets(search: Mapping[str, Any]) -> list[str]:
     budgets = []
     if search.get("trials"):
-        budgets.append(f"{search['trials']} trials")
+        budgets.append(plural(search["trials"], "trial"))
     if search.get("wall_clock"):
         budgets.append(f"{duration(search['wall_clock'])} of wall clock")
     if search.get("gpu_hours"):

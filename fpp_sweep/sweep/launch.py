@@ -48,8 +48,8 @@ def launch(
 ) -> SweepFolder:
     """Run a space on Ray, or in this process, and return its folder.
 
-    `command` and `words` are what the user typed; `export` writes results.json at the end. After an interrupt the
-    command that resumes the sweep is printed, and this process exits.
+    `command` and `words` are what the user typed; `export` writes results.json at the end. After an interrupt or
+    a failure of the machine, the command that resumes the sweep is printed, and this process exits.
     """
     options = replace(options, command=command_line(command, _words_without_resume(words)))
     folder = announced_folder(space, options)
@@ -59,14 +59,14 @@ def launch(
             run_in_process(space, options)
         else:
             run_on_ray(space, options)
-    except (KeyboardInterrupt, MachineError) as error:
-        has_begun = folder.info_file.is_file()
-        if has_begun and isinstance(error, KeyboardInterrupt):  # after a MachineError the disk may be what failed
+    except MachineError:  # no summary is printed: the disk may be what failed
+        print_next_command(folder, command, words, "stopped")
+        raise
+    except KeyboardInterrupt:
+        if folder.info_file.is_file():
             with suppress(KeyboardInterrupt):  # another Ctrl-C skips the summary
                 print_summary(folder)
-        print_next_command(folder, command, words, has_begun=has_begun)
-        if isinstance(error, MachineError):
-            raise
+        print_next_command(folder, command, words, "interrupted")
         sys.exit(INTERRUPTED)
     print_summary(folder, export=export)
     return folder
@@ -125,12 +125,12 @@ def print_summary(folder: SweepFolder, *, export: bool = False) -> None:
         print(summary.export_results(folder))
 
 
-def print_next_command(folder: SweepFolder, command: str, words: Sequence[str], *, has_begun: bool) -> None:
-    """Print the command that resumes an interrupted sweep, or begins one that was interrupted before its first step."""
+def print_next_command(folder: SweepFolder, command: str, words: Sequence[str], event: str) -> None:
+    """Print what ended the run, and the command that resumes the sweep, or begins one that had no first step."""
     next_words = list(words)
-    title = "interrupted before the sweep began; to begin:"
-    if has_begun:
-        title = "interrupted; to continue:"
+    title = f"{event} before the sweep began; to begin:"
+    if folder.info_file.is_file():
+        title = f"{event}; to continue:"
         if "--name" not in words:
             next_words += ["--name", folder.path.name]
         if "--resume" not in words:

@@ -21,6 +21,7 @@ from fpp_sweep.core.metric_contract import check_metric
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import stage
 from fpp_sweep.spec.plugins import ContractError
 from fpp_sweep.sweep.child_process import child_environment
 from fpp_sweep.sweep.plugin_process import ANSWERS, FAILS, LOADING, REQUEST, STALLED, START_SECONDS, PluginRow, Request
@@ -58,6 +59,7 @@ def check_in_new_processes(space: Space, methods: Sequence[str]) -> None:
     rows = _plugin_rows(space, methods)
     if not rows:
         return
+    stage("checking plugins")
     request = Request(files=plugins.loaded(), rows=rows, space=space, seconds=space.work.task_timeout)
     alone, after_others = _run_processes(request, replace(request, after_others=True))
     for row in rows:

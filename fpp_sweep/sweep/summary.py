@@ -16,9 +16,9 @@ from fpp_sweep.report.repeat import repeat_command, use_command
 from fpp_sweep.report.results_file import FILE as RESULTS_FILE
 from fpp_sweep.report.results_file import write_results
 from fpp_sweep.report.text_layout import labelled_lines, output_width, wrap_words
-from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.messages import command_line, plural, printable, runnable
 from fpp_sweep.spec.progress import time_shares
+from fpp_sweep.statistics.verdicts import Answer
 from fpp_sweep.sweep.final_table import final_table
 from fpp_sweep.tracking import last_uri, mlflow_links
 from fpp_sweep.trial.trial import sum_by_stage
@@ -52,7 +52,7 @@ def summary_lines(folder: SweepFolder, width: int | None = None, *, resume: bool
         yield printable(f"steered     {command.text}")
     for label, text in work_texts(info, records).items():
         yield from labelled_lines(label, printable(text), width, indent=LABEL_COLUMNS)
-    for line in next_lines(folder, info):
+    for line in next_lines(folder, info, statistics.answer):
         yield printable(line)
     continuation = resume_command(folder, info)
     if continuation and resume:
@@ -71,14 +71,17 @@ def export_results(folder: SweepFolder) -> str:
 def state_line(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord]) -> str:
     """Return the state of the sweep, with the number of trials in each state."""
     states = Counter(record.state for record in records if record.kind == "trial")
-    counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "none was begun"
+    trials = "no trial has begun"
+    if states:
+        trials = "trials: " + ", ".join(f"{count} {state}" for state, count in states.items())
     state = state_text(folder, info)
     line = f"{info.name} {state}"
     if state == info.state:  # one word, such as `finished`; other states are phrases with a verb
-        line = f"{info.name} is {state}"
+        verb = "has" if state == "failed" else "is"
+        line = f"{info.name} {verb} {state}"
     if info.end_reason and info.finished:
         line += f" ({info.end_reason})"
-    return f"{line}; trials: {counts}."
+    return f"{line}; {trials}."
 
 
 def front_notes(info: SweepInfo, front: Front) -> Iterator[str]:
@@ -137,13 +140,13 @@ def features_text(records: Sequence[TrialRecord]) -> str:
     return f"of {plural(int(images), 'image')} at {rate:.3g} images/s a worker; time went to {time_shares(seconds)}"
 
 
-def next_lines(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
+def next_lines(folder: SweepFolder, info: SweepInfo, answer: Answer) -> Iterator[str]:
     """Yield what there is to open, and the command that uses the best config."""
     yield f"sweep       {folder.path}"
     page = folder.report / "sweep.html"
     if page.is_file():
         yield f"page        {page.as_uri()}"
-    yield from _use_lines(folder, info)
+    yield from _use_lines(folder, info, answer)
     uri = last_uri(folder, info.tracking_uri)
     if not uri:
         yield f"MLflow      {runnable(command_line('sync', [str(folder.path)]))}"
@@ -154,11 +157,19 @@ def next_lines(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
         label = ""  # on the first line only
 
 
-def _use_lines(folder: SweepFolder, info: SweepInfo) -> Iterator[str]:
-    """Yield the command that uses the recommended config; that of the knee, by its name, if none is recommended."""
-    if as_mapping(info.space.get("search", {})).get("evaluate_only"):
+def _use_lines(folder: SweepFolder, info: SweepInfo, answer: Answer) -> Iterator[str]:
+    """Yield the command that uses the recommended config; that of the knee, by its name, if none is recommended.
+
+    A baseline is recommended instead of the trials only after the sweep.
+    """
+    if info.evaluate_only:
         return
-    for label, name in (("use it", "recommended.yaml"), ("the knee", "knee.yaml")):
+    choices = [("the knee", "knee.yaml")]
+    if answer.recommended_kind == "trial":
+        choices.insert(0, ("use it", "recommended.yaml"))
+    elif answer.recommended_kind == "baseline" and info.state == "finished":
+        choices.insert(0, ("baseline", "recommended.yaml"))
+    for label, name in choices:
         file = folder.report / "best" / name
         if file.is_file():
             yield f"{label:{LABEL_COLUMNS}}{use_command(info, file)}"

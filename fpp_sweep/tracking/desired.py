@@ -484,13 +484,14 @@ def _sweep_tags(info: SweepInfo, front: FrontDocument) -> dict[str, str]:
 
 
 def description(info: SweepInfo, front: FrontDocument) -> str:
-    """Return the Markdown on top of the run: the answer, the front with the baselines, and what was searched.
+    """Return the Markdown on top of the run: the answer, the front with the baselines, and the objectives.
 
     MLflow's page shows the first lines of a description, and hides the others until they are asked for.
     """
-    question = f"Search for {info.goals} on split `{info.search_split}`."
+    verb = "Evaluation by" if info.evaluate_only else "Search for"
+    purpose = f"{verb} {info.goals} on split `{info.search_split}`."
     files = "Artifacts: `report/sweep.html` (open this), `report/front.csv`, `report/best/`, `space.yaml`."
-    return "\n\n".join(text for text in (front.answer, question, files) if text)
+    return "\n\n".join(text for text in (front.answer, purpose, files) if text)
 
 
 def _sweep_curves(info: SweepInfo, records: Sequence[TrialRecord], front: FrontDocument) -> list[Point]:

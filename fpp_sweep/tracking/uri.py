@@ -328,9 +328,11 @@ def _check_form(uri: str) -> None:
         return
     scheme = uri.partition(":")[0].partition("+")[0]
     if not is_server(uri) and scheme not in DATABASES:
-        # without the address: in an unknown form, its secret cannot be found and masked
+        address = ""
+        if ":" not in uri:  # of an address in an unknown form, a secret cannot be found and masked
+            address = f" {masked(uri)}"
         raise InputError(
-            "tracking URI: not a database or server (MLflow no longer writes to folders); "
+            f"tracking URI{address}: not a database or server (MLflow no longer writes to folders); "
             "give sqlite:///FILE, http(s)://HOST:PORT, or a postgresql, mysql or mssql URI"
         )
     if "***" in uri:
@@ -418,7 +420,7 @@ def _open_experiment(uri: str) -> None:
 
 
 def _unusable(uri: str, error: Exception) -> InputError:
-    advice = f"start it, or leave --tracking-uri out to write {DEFAULT_URI}"
+    advice = f"start it, or give another URI, such as {DEFAULT_URI}"
     return InputError(f"MLflow at {masked(uri)} cannot be used ({one_line(error)}); {advice}")
 
 

@@ -20,6 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fpp_sweep.spec.errors import InputError, MachineError, first_line
 from fpp_sweep.workers import token
+from fpp_sweep.workers.session_folders import RAY_FOLDER, fatal_message
 
 OBJECT_STORE = 200 * 2**20  # bytes, of a session of the driver: prompts and predictions are small
 
@@ -42,10 +43,11 @@ def start(folder: str, **options: Any) -> None:
     ray_constants.ENABLE_RAY_CLUSTER = False
     options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE, "job_config": _job()}
     try:
-        ray.init(address="local", _temp_dir=f"{folder}/r", **options)
+        ray.init(address="local", _temp_dir=f"{folder}/{RAY_FOLDER}", **options)
     except Exception as error:  # Ray reports a lack of memory or time by various exceptions
-        reason = first_line(error)
-        raise MachineError(f"Ray does not start ({reason}); go on with --resume when there is room") from error
+        reason = fatal_message(folder) or first_line(error)
+        advice = "free processors, memory or disk, then go on with --resume"
+        raise MachineError(f"Ray does not start ({reason}); {advice}") from error
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = clusters_enabled
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,9 @@ PREFIXES = (SESSION_PREFIX, TUNE_PREFIX)
 CLOSED = b"closed"  # sent by a driver to the cleaner after it has closed its session
 SHORT_FOLDER = Path("/tmp")  # for a session if the requested folder's path is too long
 MAX_TEMP_PATH = 24  # characters: the name of a socket below it has at most 107 bytes
+RAY_FOLDER = "r"  # in a session's folder: the folder that Ray is given; the names of sockets in it must be short
+SERVICE_LOGS = ("raylet.out", "gcs_server.out")  # of the services whose death ends the start of a session
+MAX_REASON = 300  # characters of a log's line in a message
 KILL_ROUNDS = 2  # the second one for processes that Ray started during the first one
 KILL_SECONDS = 10.0  # for killed processes to disappear
 
@@ -99,6 +103,31 @@ def remove_session(folder: Path) -> None:
                 process.kill()
         psutil.wait_procs(processes, timeout=KILL_SECONDS)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def fatal_message(folder: str) -> str:
+    """Return the last fatal message in the logs of a session's services; empty if there is none.
+
+    A service writes `[time C process thread] (service) file: message` before it ends itself. The message begins with
+    advice to report a bug of Ray, and `Check failed:` is before the cause.
+    """
+    for name in SERVICE_LOGS:
+        log = Path(folder, RAY_FOLDER, "session_latest", "logs", name)
+        try:
+            text = log.read_text(errors="replace")
+        except OSError:  # the service has not begun
+            continue
+        messages = re.findall(r"^\[[^]]+ C [^]]+\] (.+)", text, re.MULTILINE)
+        if messages:
+            return f"{name}: {_shortened(messages[-1])}"
+    return ""
+
+
+def _shortened(message: str) -> str:
+    cause = message.rpartition("Check failed: ")[2].strip()
+    if len(cause) > MAX_REASON:
+        return f"{cause[:MAX_REASON]} ..."
+    return cause
 
 
 def session_processes(folder: Path) -> list[psutil.Process]:

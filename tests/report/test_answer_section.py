@@ -82,7 +82,7 @@ def test_the_page_has_the_sentence_the_table_and_the_settings(statistics):
     assert f'<p class="lead">{sentence_of(statistics)}</p>' in page
     assert re.search(r'<td class="good">\+\d+\.\d\*</td>', page)
     assert "data-fixed-order" in page  # sorting would separate rows without a name from the finalist's first row
-    assert "<h3>Settings of the finalists</h3>" in page
+    assert "<h3>Settings of these finalists</h3>" in page
 
 
 def test_without_differences_the_section_is_a_sentence(tmp_path):

@@ -374,13 +374,28 @@ def test_trials_are_compared_on_average_and_by_dataset_in_two_families(capsys, s
     folder = tmp_path / "comparisons" / "far-trial-0002-trial-0003-tpt"
     assert f"| trial-0002 minus {TPT} |" in (folder / "comparison.md").read_text()
     latex = (folder / "comparison.tex").read_text()
-    assert latex.count(r"\begin{tabular}{lrrr}") == latex.count(r"\bottomrule") == 4
+    assert latex.count(r"\begin{tabular}{lrrr}") == latex.count(r"\bottomrule") - 1 == 4  # one for the settings
+    assert re.search(r"\nSettings\n+trial +fpp\.\S+.*\ntrial-0002 +\S+", text)
     assert f"{difference.value:+.1f}* {bounds}".replace("-", "$-$") in latex
     assert "$<$0.001" in latex
     on_val = run_compare(capsys, "far", "trial-0002", "trial-0003", "--split", "val")
     assert "trials were chosen by these images: optimistic" in " ".join(on_val.split())
     interval = metric_interval(comparison.samples, "trial-0002", "ece")
     assert format_interval("ece", interval) in text
+
+
+def test_trials_of_few_images_have_no_test_and_the_reason_for_it(capsys, sweeps, tmp_path):
+    write_measured_sweep(tmp_path / "sweeps" / "tiny", World(20), FAR_APART)
+    text = run_compare(capsys, "tiny", "trial-0002", "trial-0003")
+    assert "accuracy: no paired test\nfewer than 30 images\n" in text
+    assert "families" not in text
+    assert "optimistic" in text
+
+
+def test_trials_that_were_only_evaluated_were_not_chosen_by_their_images(capsys, sweeps):
+    far = sweeps["far"]
+    far.write_info(replace(far.info(), space={"search": {"evaluate_only": True}}))
+    assert "optimistic" not in run_compare(capsys, "far", "trial-0002", "trial-0003", "--split", "val")
 
 
 def test_seeds_change_no_record_whose_prompt_is_not_pretrained(sweeps):

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from fpp_sweep.records.answer import statistics_of_samples
+from fpp_sweep.records.answer import statistics_of, statistics_of_samples
 from fpp_sweep.records.front import front_of
 from fpp_sweep.report.formatting import format_interval
 from fpp_sweep.report.front_table import dataset_table, front_table, setting_cells
 from fpp_sweep.report.table import to_html, to_text
 from fpp_sweep.report.text_layout import text_width
 from fpp_sweep.report.trial_table import trial_table
+from tests.kit.measured import World, write_measured_sweep
 from tests.kit.names import PLAIN, TPT
 from tests.kit.records import all_baselines, baseline, searched_trials, sweep_info, trial
 
@@ -37,6 +38,16 @@ def test_an_unlikely_trial_names_the_trial_that_beats_it(far):
     front = replace(statistics.front, trials=(beaten,))
     row, *_ = front_table(information, front, statistics).rows
     assert row.cells[5].text == "unlikely: trial-0002 is ahead"
+
+
+def test_a_single_trial_has_neither_marks_nor_support(tmp_path):
+    folder = write_measured_sweep(tmp_path / "sweep", World(100), {"trial-0002": (0.7, 0.1)})
+    statistics = statistics_of(folder, folder.info(), folder.trials())
+    table = front_table(folder.info(), statistics.front, statistics)
+    (row,) = table.rows
+    headings = [column.heading for column in table.columns]
+    assert "support" not in headings
+    assert row.cells[headings.index("remarks")].text == "code"  # its origin
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])

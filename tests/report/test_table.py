@@ -1,6 +1,7 @@
 """The table model in its four output formats."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -65,6 +66,14 @@ def test_a_wide_table_continues_below_with_its_first_column_and_whole_groups():
     heads = [line.split() for line in text.splitlines() if line.startswith("trial ")]
     assert heads == [["trial", "accuracy", "ece"]] * 3 + [["trial", "remarks"]]
     assert text.count("trial-0002") == len(heads)
+
+
+def test_a_continuation_has_no_row_with_nothing_but_a_name():
+    columns = [Column("trial", is_text=True), Column("accuracy"), Column("remarks", is_text=True)]
+    rows = [Row([Cell("a"), Cell("1"), Cell("knee")]), Row([Cell("b"), Cell("2"), Cell("")])]
+    assert to_text(Table(columns=columns, rows=rows), 16).split("\n\n")[1] == "trial  remarks\na      knee"
+    rows = [replace(row, cells=[*row.cells[:2], Cell("")]) for row in rows]
+    assert to_text(Table(columns=columns, rows=rows), 16) == "trial  accuracy\na             1\nb             2"
 
 
 def test_a_group_that_is_too_wide_alone_is_split():

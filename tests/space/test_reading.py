@@ -127,7 +127,10 @@ def test_a_parameter_can_be_taken_out_and_fixed_instead():
         ),
         ("search.margin={acc: 1}", "--set search.margin={acc: 1}: search.margin.acc: unknown metric 'acc', did you"),
         ("search.margin={ece: -1}", "--set search.margin={ece: -1}: search.margin.ece: must be >= 0 (-1)"),
-        ("params.fpp.gamma1.high=0", "x.yaml:1: params.fpp.gamma1: low must be < high (0.1 and 0)"),
+        (
+            "params.fpp.gamma1.high=0",
+            "x.yaml:1 with --set params.fpp.gamma1.high=0: params.fpp.gamma1: low must be < high (0.1 and 0)",
+        ),
         ("params.fpp.gamma9.high=0", "--set params.fpp.gamma9.high=0: params.fpp.gamma9: unknown setting 'fpp.gamma9'"),
         ("objectives.5.goal=max", "--set objectives.5.goal=max: objectives is a list of 1, which has no item '5'"),
         ("name.first=a", "--set name.first=a: name is 'n', which has no 'first'"),
@@ -146,7 +149,7 @@ def test_a_missing_file_is_refused_with_the_nearest_name(tmp_path):
         load_space(tmp_path / "pertrub.yaml")
     missing, present = tmp_path / "pertrub.yaml", tmp_path / "perturb.yaml"
     assert str(error.value) == f"search space {missing} does not exist, did you mean {present}?"
-    with pytest.raises(InputError, match=r"other\.yaml does not exist$"):
+    with pytest.raises(InputError, match=r"other\.yaml does not exist; give another file$"):
         load_space(tmp_path / "other.yaml")
 
 

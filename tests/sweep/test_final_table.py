@@ -21,6 +21,7 @@ from tests.kit.records import (
     split_result,
     sweep_info,
     trial,
+    write_sweep,
 )
 
 
@@ -66,12 +67,19 @@ def test_finalists_that_are_not_on_the_front_are_named_in_the_title():
     assert [line.split()[0] for line in lines if line.startswith("trial-")][:2] == ["trial-0000", "trial-0001"]
 
 
+def test_a_sweep_that_only_evaluates_says_that_no_trial_has_finished(tmp_path):
+    folder = write_sweep(tmp_path, sweep_info(space={"search": {"evaluate_only": True}}), [failed(0)])
+    info = folder.info()
+    table = final_table(info, statistics_of(folder, info, folder.trials()), 100)
+    assert table.strip() == f"no trial of {info.name} has finished"
+
+
 def test_the_settings_of_finalists_are_shown_once_with_the_answer(tmp_path):
     sides = {PLAIN: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05)}
     folder = write_measured_sweep(tmp_path / "sweep", World(300), sides, ("val", FINAL))
     info, records = folder.info(), folder.trials()
     table = final_table(info, statistics_of(folder, info, records), 100)
-    assert "Settings of the finalists" in table
+    assert "Settings of these finalists" in table
     assert "Settings of the front" not in table
 
 

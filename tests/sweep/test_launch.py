@@ -1,4 +1,4 @@
-"""The command that is printed after an interrupt: it begins the sweep, or continues it by its name."""
+"""The command that is printed after an interrupt or a failure: it begins the sweep, or continues it by its name."""
 
 import pytest
 
@@ -11,16 +11,20 @@ from tests.kit.spaces import small_space
 
 
 @pytest.mark.parametrize(
-    ("words", "has_begun", "title", "next_words"),
+    ("words", "event", "has_begun", "title", "next_words"),
     [
-        ("--space x.yaml", False, "interrupted before the sweep began; to begin:", "--space x.yaml"),
-        ("--space x.yaml", True, "interrupted; to continue:", "--space x.yaml --name mine --resume"),
-        ("--name mine", True, "interrupted; to continue:", "--name mine --resume"),
-        ("--name mine --resume", True, "interrupted; to continue:", "--name mine --resume"),
+        ("--space x.yaml", "interrupted", False, "interrupted before the sweep began; to begin:", "--space x.yaml"),
+        ("--space x.yaml", "interrupted", True, "interrupted; to continue:", "--space x.yaml --name mine --resume"),
+        ("--name mine", "stopped", False, "stopped before the sweep began; to begin:", "--name mine"),
+        ("--name mine", "interrupted", True, "interrupted; to continue:", "--name mine --resume"),
+        ("--name mine --resume", "stopped", True, "stopped; to continue:", "--name mine --resume"),
     ],
 )
-def test_an_interrupt_prints_the_command_that_goes_on(tmp_path, capsys, words, has_begun, title, next_words):
-    print_next_command(SweepFolder(tmp_path / "mine"), "tune", words.split(), has_begun=has_begun)
+def test_the_end_of_a_run_prints_the_command_that_goes_on(tmp_path, capsys, words, event, has_begun, title, next_words):
+    folder = SweepFolder(tmp_path / "mine")
+    if has_begun:
+        folder.write_info(sweep_info(name="mine"))
+    print_next_command(folder, "tune", words.split(), event)
     assert capsys.readouterr().err.splitlines() == [title, f"    {runnable(f'fpp-sweep tune {next_words}')}"]
 
 

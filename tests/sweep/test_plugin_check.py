@@ -98,10 +98,11 @@ def test_a_metric_that_depends_on_its_process_or_ends_it_is_refused(code, proble
     assert message.endswith(problem)
 
 
-def test_a_thread_that_a_plugin_leaves_does_not_hold_its_process():
+def test_a_thread_that_a_plugin_leaves_does_not_hold_its_process(capsys):
     code = "import threading; threading.Thread(target=time.sleep, args=(10**6,)).start(); return mean"
     plugins.load([plugin_file("mine", METRIC.replace("CODE", code))])
     check_in_new_processes(space_with(), [])
+    assert capsys.readouterr().err == "checking plugins ...\n"
 
 
 def test_a_process_imports_nothing_from_the_current_folder(tmp_path, monkeypatch):

@@ -133,13 +133,14 @@ def test_a_read_only_disk_is_refused_as_cache_and_for_sweeps(tmp_path):
     ("uri", "complaint"),
     [
         ("gopher://host", "tracking URI: not a database or server"),
+        ("mlflow.db", "tracking URI mlflow.db: not a database or server"),
         (
             "sqlite:////proc/none/mlflow.db",
             "tracking URI sqlite:////proc/none/mlflow.db: the folder /proc/none does not exist; create it",
         ),
         (
             "http://127.0.0.1:PORT",
-            "MLflow at http://127.0.0.1:PORT cannot be used (connection refused); start it, or leave --tracking-uri",
+            "MLflow at http://127.0.0.1:PORT cannot be used (connection refused); start it, or give another URI",
         ),
     ],
 )

@@ -58,7 +58,8 @@ def test_the_state_comes_with_the_reason_for_the_end_and_the_number_of_trials(tm
     folder.write_info(sweep_info(state="running"))
     running = state_line(folder, folder.info(), [])
     assert running.startswith("perturb-20261120-185232 stopped without notice ")
-    assert running.endswith(" ago; trials: none was begun.")
+    assert running.endswith(" ago; no trial has begun.")
+    assert state_line(folder, sweep_info(state="failed"), []).endswith(" has failed; no trial has begun.")
 
 
 def test_failures_have_cause_traceback_and_command_and_more_than_three_are_counted(tmp_path):
@@ -132,13 +133,13 @@ def test_the_state_comes_first_then_the_table_then_what_to_open(tmp_path):
         "No trial is recommended",
         "front of perturb",
         "\npage        file://",
-        "\nuse it      ",
+        "\nbaseline    ",
         "MLflow ",
     ]
     assert sorted(parts, key=text.index) == parts
     words = "--model ViT-B-16/openai --datasets dtd pets --data-root 'my data' --plugin /code/mine.py"
     assert runnable(f"fpp-sweep evaluate --config {folder.report}/best/recommended.yaml {words}\n") in text
-    (folder.report / "best" / "recommended.yaml").unlink()
+    folder.write_info(replace(folder.info(), state="interrupted"))
     text = "\n".join(summary_lines(folder, 100))
     assert f"\nthe knee    {runnable(f'fpp-sweep evaluate --config {folder.report}/best/knee.yaml {words}')}\n" in text
     assert "use it" not in text

@@ -346,6 +346,11 @@ def test_the_description_has_the_answer_and_the_front_of_the_report(tmp_path):
     assert description(folder.info(), FrontDocument.read(folder)).startswith("Search for accuracy (max) and ece (min)")
 
 
+def test_the_description_of_a_sweep_that_only_evaluates_does_not_speak_of_a_search():
+    info = replace(INFO, space={"search": {"evaluate_only": True}})
+    assert description(info, FrontDocument()).startswith("Evaluation by accuracy (max) and ece (min) on split `")
+
+
 # Files.
 
 

@@ -1,6 +1,7 @@
 """Files of predictions: damaged ones, those that would fill the memory, and names that lead out of the folder."""
 
 import json
+import re
 import tracemalloc
 from contextlib import suppress
 
@@ -156,6 +157,13 @@ def test_damaged_predictions_are_refused_where_metrics_are_computed_again(tmp_pa
     damaged_file(tmp_path / "val" / FILE, changes)
     with pytest.raises(InputError, match=r"`(nll|brier|confidence|predicted|id)`"):
         read_or_compute_block_stats(tmp_path, "val")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
+def test_a_file_that_does_not_exist_is_not_called_damaged(tmp_path, suffix):
+    file = tmp_path / f"nofile{suffix}"
+    with pytest.raises(InputError, match=rf"^{re.escape(str(file))}: does not exist; give a file that does$"):
+        read_rows(file)
 
 
 def test_a_file_without_rows_and_one_without_a_seed_are_refused(tmp_path):

@@ -157,7 +157,7 @@ def test_a_failed_start_of_ray_is_reported_in_one_line(tmp_path):
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: Ray does not start (")
-    assert line.endswith("); go on with --resume when there is room")
+    assert line.endswith("); free processors, memory or disk, then go on with --resume")
 
 
 def wait_for_a_cluster(limit):

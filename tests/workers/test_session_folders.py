@@ -15,9 +15,11 @@ from fpp_sweep.workers import session_folders
 from fpp_sweep.workers.session_folders import (
     CLOSED,
     OWNER_FILE,
+    RAY_FOLDER,
     SESSION_PREFIX,
     _uses,
     cleaner,
+    fatal_message,
     new_folder,
     remove_abandoned_folders,
     session_processes,
@@ -191,6 +193,22 @@ def test_a_folder_names_its_driver_and_is_removed_at_its_end(tmp_path):
 
 @pytest.mark.slow  # starts Ray
 @pytest.mark.skipif(sys.platform != "linux", reason="Ray's processes are found by their command lines")
+def test_the_last_fatal_message_of_a_service_is_found_in_its_log(tmp_path):
+    logs = tmp_path / RAY_FOLDER / "session_latest/logs"
+    logs.mkdir(parents=True)
+    (logs / "gcs_server.out").write_text("[2026-11-26 22:07:51,270 I 27170 27170] (gcs_server) main.cc:1: Check\n")
+    assert fatal_message(str(tmp_path)) == ""  # and raylet.out does not exist
+    (logs / "raylet.out").write_text(
+        "[2026-11-26 22:07:34,398 I 27170 27170] (raylet) main.cc:283: Setting\n"
+        "[2026-11-26 22:07:51,270 C 27170 27170] (raylet) node_manager.cc:3576:  An unexpected system state has "
+        f"occurred. Check failed: has_value() Timed out waiting for file /tmp/ray-m/{'a' * 300}\n"
+        "*** StackTrace Information ***\n"
+    )
+    message = fatal_message(str(tmp_path))
+    assert message.startswith("raylet.out: has_value() Timed out waiting for file /tmp/ray-m/aaa")
+    assert message.endswith("a ...")
+
+
 def test_after_a_kill_of_the_driver_its_cleaner_ends_the_real_session(tmp_path):
     program = (
         "import ray, sys, time\n"

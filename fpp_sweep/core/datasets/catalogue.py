@@ -141,6 +141,8 @@ def _expand_word(word: str, groups: Mapping[str, tuple[str, ...]], custom: tuple
     names = _names_by_plain_alias()
     if plain in names:
         return (names[plain],)
+    if "/" in word:
+        raise InputError(f"--datasets {word}: a folder needs a name; give NAME={word}")
     raise unknown("dataset", word, [*groups, *DATASETS, *custom])
 
 

@@ -30,6 +30,8 @@ LAYOUT_KEYS = {"folders": (*COMMON_KEYS, "splits"), "split_json": (*COMMON_KEYS,
 
 def read_custom(path: Path) -> dict[str, DatasetSpec]:
     """Return the datasets of a YAML file by name; relative paths in the file start at its folder."""
+    if not path.exists():
+        raise InputError(f"dataset file {path} is not there; correct --dataset-file")
     document = _parse(path, read_text(path, "dataset file", MAX_HANDWRITTEN_BYTES))
     if not isinstance(document, dict) or not document:
         raise InputError(f"{path} must map dataset names to their descriptions, see docs/datasets.md")
@@ -68,7 +70,7 @@ def folder_dataset(argument: str) -> tuple[str, DatasetSpec]:
     if not folder:
         raise InputError(f"{argument}: no path; write NAME=PATH, such as mine=photos")
     images = Path(folder).expanduser().absolute()
-    require_folder(images, f"{name}: image folder")
+    require_folder(images, f"{name}: image folder", "correct the path")
     layout = ClassFolders(images=str(images))
     try:
         layout.require_classes()

@@ -89,13 +89,15 @@ def require_printable(text: str, where: str) -> str:
     return text
 
 
-def require_folder(folder: Path, what: str) -> None:
-    """Raise InputError unless the path is a folder; `what` names it in the message."""
+def require_folder(folder: Path, what: str, remedy: str = "") -> None:
+    """Raise InputError unless the path is a folder; the message names it by `what`, and ends with a remedy."""
+    if remedy:
+        remedy = f"; {remedy}"
     if os.path.isdir(folder):
         return
     if os.path.exists(folder):
-        raise InputError(f"{what} {folder} is not a folder")
-    raise InputError(f"{what} {folder} is not there")
+        raise InputError(f"{what} {folder} is not a folder{remedy}")
+    raise InputError(f"{what} {folder} is not there{remedy}")
 
 
 def folders_in(folder: Path) -> list[str]:

@@ -89,5 +89,5 @@ def require_root(data_root: Path | None) -> Path:
     """Return the data root; raise InputError if there is none or it is not a folder."""
     if data_root is None:
         raise InputError("needs --data-root, the folder that holds the datasets")
-    require_folder(data_root, "data root")
+    require_folder(data_root, "data root", "correct --data-root")
     return data_root
