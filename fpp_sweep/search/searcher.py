@@ -103,8 +103,6 @@ def aborting_tune() -> Iterator[None]:
 class SweepSearcher(Searcher):
     """The searcher of a sweep, as Ray Tune calls it."""
 
-    _last_recorded = 0.0  # `time.monotonic()` when the time spent was last recorded
-
     def __init__(
         self,
         space: Space,
@@ -126,9 +124,9 @@ class SweepSearcher(Searcher):
         self.progress = Progress()
         self.why_stopped: str | None = None
         self._space, self._folder, self._study = space, folder, study
-        self._plan = plan
-        self._poller = poller
+        self._plan, self._poller = plan, poller
         self._began = time.monotonic() - folder.info().spent  # earlier drivers' time counts, too
+        self._last_recorded = time.monotonic()  # when the time spent was last recorded
         self._gpus = gpus_per_worker
         self._listeners = listeners
         self._running: dict[str, Job] = {}  # by the id of Tune's trial
