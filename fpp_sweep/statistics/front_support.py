@@ -56,7 +56,7 @@ def front_support(
     """
     compared = [name for name in values if name in samples.records]
     resampled = _metrics_of_all(samples, compared, metrics)
-    if len(compared) < 2 or not resampled:  # a trial without a rival is on every front
+    if not compared or not resampled:
         return FrontSupport()
     points = resampled_points(samples, compared, resampled, seeds)
     ahead = clearly_ahead(samples, compared, resampled, seeds)
