@@ -103,7 +103,7 @@ def assert_output_is_complete(done, sweep):
         "\nwork        ",
         "\nfeatures    of ",
         "\npage        file://",
-        f"\nuse it      {runnable('fpp-sweep evaluate ')}",
+        f"\nbaseline    {runnable('fpp-sweep evaluate ')}",
     ]
     store = f"sqlite:///{sweep.path.parent.parent}/mlflow.db"
     parts += [f"\nMLflow      {runnable(f'mlflow ui --backend-store-uri {store}')}"]
