@@ -4,6 +4,7 @@ Property tests have no time limit, because a slow machine is no error. Commands 
 folder, so that tests neither read nor change those of the developer.
 """
 
+import locale
 import os
 import tempfile
 
@@ -24,6 +25,15 @@ def make_worker(tmp_path_factory):
 
     with worker_factory(tmp_path_factory.mktemp("cache")) as make:
         yield make
+
+
+@pytest.fixture
+def ascii_locale():
+    """Set a locale in which a text file is ASCII, unless the code that opens it names another encoding."""
+    before = locale.setlocale(locale.LC_CTYPE)
+    locale.setlocale(locale.LC_CTYPE, "C")
+    yield
+    locale.setlocale(locale.LC_CTYPE, before)
 
 
 @pytest.fixture

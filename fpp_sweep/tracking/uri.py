@@ -214,7 +214,7 @@ def load() -> ModuleType:
 
 
 def connect(uri: str) -> MlflowClient:
-    client: MlflowClient = load().MlflowClient(tracking_uri=absolute(uri), registry_uri=absolute(uri))
+    client: MlflowClient = load().MlflowClient(tracking_uri=absolute(uri))
     return client
 
 

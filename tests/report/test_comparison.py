@@ -544,6 +544,13 @@ def test_a_name_means_the_baseline_even_if_a_folder_has_the_same_name(capsys, sw
     assert f"trial-0002 minus {TPT}" in run_compare(capsys, "far", "trial-0002", TPT)
 
 
+def test_the_tables_are_utf_8_in_any_locale(capsys, sweeps, tmp_path, ascii_locale):
+    write_measured_sweep(tmp_path / "Straße", World(1000), BETTER)
+    run_compare(capsys, "far", "Straße", "--out", tmp_path / "out")
+    for name in ("comparison.md", "comparison.tex", "comparison.html"):
+        assert "Straße/trial-0002" in (tmp_path / "out" / name).read_text(encoding="utf-8"), name
+
+
 def test_two_sweeps_of_one_name_are_labelled_by_their_folders(capsys, sweeps, tmp_path):
     write_measured_sweep(tmp_path / "elsewhere" / "far", World(1000), BETTER)
     text = run_compare(capsys, "far", "elsewhere/far")

@@ -2,13 +2,15 @@
 
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fpp_sweep.records.front import front_of
-from fpp_sweep.report.effects import MAX_TRIALS, compute_effects, moved_into_range, moved_values_note
-from fpp_sweep.report.settings_plots import axes_of
+from fpp_sweep.report.effects import MAX_TRIALS, Effects, compute_effects, moved_into_range, moved_values_note
+from fpp_sweep.report.plots import importance_plot
+from fpp_sweep.report.settings_plots import axes_of, round_ticks, slice_plots
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.statistics.surface import Surface
 from tests.kit.names import PLAIN
@@ -152,7 +154,7 @@ def test_a_large_sweep_has_the_effects_of_some_of_its_trials(monkeypatch):
 
     class CountedSurface(Surface):
         def __init__(self, dimensions, points, values):
-            counts.append(len(points))
+            counts.append(len(np.unique(points, axis=0)))  # no trial is used twice
             super().__init__(dimensions, points, values)
 
     monkeypatch.setattr("fpp_sweep.report.effects.Surface", CountedSurface)
@@ -181,6 +183,36 @@ def test_page_and_file_have_the_effects_on_each_objective(tmp_path):
     grey, cells, _ = drawn["map-0"]["traces"]
     assert any(None in row for row in cells["z"])
     assert not any(None in row for row in grey["z"])
+
+
+def test_settings_are_ordered_by_their_largest_share():
+    """The least important settings come last, and after them a setting that only trials outside the model have."""
+    information, trials = sweep_with_effects(10)
+    effects = [Effects("accuracy", {"b": 0.9, "d": 0.03}), Effects("ece", {"b": 0.5, "d": 0.01, "c": 0.06})]
+    slices = slice_plots(information, front_of(information, trials), effects)
+    assert [plot.layout["xaxis"]["title"]["text"] for plot in slices] == ["b", "c", "d", "a"]
+    effects = [Effects("accuracy", {"b": 0.9, "d": 0.03, "c": 0.01}), Effects("ece", {"b": 0.5, "d": 0.01, "c": 0.06})]
+    effects = [replace(row, spread={key: (0.0, 1.0) for key in row.shares}) for row in effects]
+    for bars in importance_plot(effects).traces:
+        assert bars["y"] == ["d", "c", "b"]  # from the bottom to the top
+
+
+def test_importances_that_are_not_known_have_a_sentence_for_each_objective():
+    plot = importance_plot([Effects("accuracy", skipped="no trial"), Effects("ece", skipped="one setting")])
+    assert (plot.name, plot.traces, plot.placeholder) == ("importances", (), "accuracy: no trial. ece: one setting.")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0.0, 1.0, [0, 0.2, 0.4, 0.6, 0.8, 1]),
+        (0.3, 7.2, [1, 2, 3, 4, 5, 6, 7]),
+        (99.0, 101.0, [99, 99.5, 100, 100.5, 101]),
+        (-4.0, 4.0, [-4, -2, 0, 2, 4]),
+    ],
+)
+def test_ticks_are_round_numbers_at_the_distance_that_the_range_needs(low, high, ticks):
+    assert round_ticks(low, high, log=False).tolist() == pytest.approx(ticks)
 
 
 def test_a_choice_keeps_its_position_on_the_axis_if_the_model_lacks_its_trials():

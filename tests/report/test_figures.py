@@ -7,10 +7,10 @@ import pytest
 
 from fpp_sweep.records.answer import statistics_of_samples
 from fpp_sweep.records.front import front_of
-from fpp_sweep.report.figures import StaticFigure, draw_front, front_figures
+from fpp_sweep.report.figures import StaticFigure, axis_titles, draw_front, front_figures
 from fpp_sweep.report.plots import front_plots
 from tests.kit.names import PLAIN, TPT
-from tests.kit.records import all_baselines, sweep_info, trial
+from tests.kit.records import ACCURACY, ECE, all_baselines, sweep_info, trial
 
 
 def test_the_figure_has_points_intervals_the_staircase_and_the_region_of_resampled_fronts(far):
@@ -28,6 +28,19 @@ def test_the_figure_has_points_intervals_the_staircase_and_the_region_of_resampl
     assert np.isfinite(reached).all()
     assert all(best <= worst for best, worst in reached)  # the vertical axis is ECE: a lower value is better
     assert len(figure.staircases) == 1
+
+
+@pytest.mark.parametrize(
+    ("objectives", "titles"),
+    [
+        ((ACCURACY, ECE), ("accuracy  (better →)", "ece  (better ↓)")),
+        ((ECE, ACCURACY), ("ece  (better ←)", "accuracy  (better ↑)")),
+    ],
+)
+def test_arrows_of_the_axes_lead_to_their_better_ends(objectives, titles):
+    info = sweep_info(objectives)
+    assert axis_titles(info, (0, 1)) == titles
+    assert axis_titles(info, (1, 1)) == ("trials, in the order they finished; baselines at 0", titles[1])
 
 
 def test_matplotlib_and_plotly_draw_the_same_points(far):

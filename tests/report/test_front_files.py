@@ -76,6 +76,13 @@ def test_the_answer_is_written_as_markdown(far):
     assert "## Front" in text
 
 
+def test_the_files_are_utf_8_in_any_locale(far, ascii_locale):
+    far.write_trial(replace(far.trial("trial-0002"), params={"prompt": "ein Foto einer Straße"}))
+    write_report(far, pages=True)
+    for name in ("front.csv", "answer.md", "sweep.html"):
+        assert "Straße" in (far.report / name).read_text(encoding="utf-8"), name
+
+
 def test_mlflow_reads_the_front_that_the_report_wrote(far):
     write_report(far, pages=False)
     assert FrontDocument.read(far).support == {"trial-0002": "likely", "trial-0003": "unlikely"}

@@ -20,6 +20,9 @@ def test_the_provenance_has_the_searched_ranges_and_the_commands(tmp_path):
         ["fpp.gamma2", "0.1 to 15.0, log"],
         ["fpp.class_var", "0.001 to 0.02"],
     ]
+    (versions,) = section.blocks[3].blocks
+    for table in (ranges, versions):
+        assert all(column.is_text for column in table.columns)
     without_ranges = provenance_section(folder, sweep_info(space={}), front_of(info, []))
     assert [block.title for block in without_ranges.blocks] == titles[1:]
 

@@ -40,13 +40,17 @@ def test_a_finding_is_written_with_its_verdict_and_numbers():
     assert rows == [["a step", "holds in part", "cosine", "0.7472"], ["a step", "holds in part", "angle", "41.65"]]
 
 
-def test_findings_are_written_as_markdown_and_csv(tmp_path, monkeypatch):
-    monkeypatch.setattr(analysis, "_open_setting", lambda name, space: (None, "theory, on model tiny"))
+def test_findings_are_written_as_markdown_and_csv(tmp_path, monkeypatch, ascii_locale):
+    """The files are UTF-8 in any locale; the title has the user's name of a dataset."""
+    title = "theory, on the images of Straßen"
+    monkeypatch.setattr(analysis, "_open_setting", lambda name, space: (None, title))
     monkeypatch.setattr(analysis, "findings_of", lambda setting: [FOUND])
     text = analysis.compute(find("theory"), small_space(), tmp_path)
     report = tmp_path / "theory" / "report"
-    assert text == document_to_text(findings_document("theory, on model tiny", [FOUND]))
-    assert "a step" in (report / "table.md").read_text()
+    assert text == document_to_text(findings_document(title, [FOUND]))
+    markdown = (report / "table.md").read_text(encoding="utf-8")
+    assert title in markdown
+    assert "a step" in markdown
     with (report / "table.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [list(row) for row in finding_rows([FOUND])]
     assert b"\r" not in (report / "table.csv").read_bytes()

@@ -11,7 +11,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.document import document_to_latex, document_to_markdown
 from fpp_sweep.reproduce.cells import ResultCell
 from fpp_sweep.reproduce.experiment_files import find
-from fpp_sweep.reproduce.output import as_csv, as_text, table_document
+from fpp_sweep.reproduce.output import as_csv, as_text, table_document, write_table
 from fpp_sweep.reproduce.printed import AVERAGE, PrintedNumber
 from fpp_sweep.reproduce.running import drop_failed
 from fpp_sweep.reproduce.tables import WITHOUT
@@ -157,3 +157,13 @@ def test_markdown_and_latex_have_the_same_numbers_and_settings(table):
     assert r"TPT & 46.70$\pm$0.14 &" in latex
     assert latex.count(r"\begin{tabular}{lrrrrr}") == 3
     assert latex.count(r"\begin{tabular}{lll}") == 1  # the table of claims
+
+
+def test_a_table_has_three_files_which_are_utf_8_in_any_locale(table, tmp_path, ascii_locale):
+    write_table(tmp_path, table)
+    document = table_document(table)
+    texts = {"csv": as_csv(table), "md": document_to_markdown(document), "tex": document_to_latex(document)}
+    assert "±" in texts["md"]
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        f"table.{suffix}": text.encode() for suffix, text in texts.items()
+    }

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
+from tests.kit.datasets import build_coop
 from tests.kit.processes import environment
 from tests.kit.waiting import wait_for
 
@@ -92,6 +94,24 @@ def test_a_row_by_name_is_run_in_every_precision(monkeypatch):
     main(["--table", "main", "--precision", "fp16", "float32", "--methods", "tpt", "--dry-run"])
     points = [(point["method"], point["precision"]) for space in planned for point in space.grid_points()]
     assert points == [("tpt", "fp16"), ("tpt", "float32")]
+
+
+def test_missing_datasets_are_left_out_with_a_note_in_every_table(tmp_path, capsys):
+    from fpp_sweep.reproduce.__main__ import parse
+    from fpp_sweep.reproduce.selection import select
+
+    build_coop(tmp_path, "dtd", parts={"train": 4, "val": 4, "test": 4})
+    table = ["--table", "main", "costs", "--data-root", str(tmp_path)]
+    with_one = select(parse([*table, "--datasets", "dtd", "pets", "scenes", "--allow-missing"]))
+    for name in ("main", "costs"):
+        assert with_one.spaces[name].work.datasets == ("dtd", "scenes")
+        assert "PARTIAL: without pets, which are not there" in with_one.notes[name]
+    assert re.search(r"left out: .*oxford_pets", capsys.readouterr().err)
+    whole = select(parse([*table, "--datasets", "dtd", "scenes", "--allow-missing"]))
+    assert whole.spaces["main"].work.datasets == ("dtd", "scenes")
+    assert not [note for note in whole.notes["main"] if "not there" in note]
+    with pytest.raises(InputError, match="oxford_pets"):
+        select(parse([*table, "--datasets", "pets", "--allow-missing"]))
 
 
 def test_the_list_names_every_table_and_its_question(capsys):

@@ -8,10 +8,11 @@ import pytest
 from PIL import Image
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.report.figures import StaticFigure
 from fpp_sweep.reproduce import figures
 from fpp_sweep.reproduce.experiment_files import find, load
 from fpp_sweep.reproduce.experiments import ExperimentFigure
-from fpp_sweep.reproduce.figures import correlations, figure_of, figures_of_page, write_figure
+from fpp_sweep.reproduce.figures import correlations, figure_of, figures_of_page, write_figure, write_static_figure
 from tests.kit.experiments import two_seed_result, write_experiment, write_predictions
 from tests.kit.long_forms import short_and_long
 
@@ -128,9 +129,17 @@ def test_a_scatter_has_a_point_for_each_row_and_dataset_and_their_mean(tmp_path)
         **{("tpt", column): (1.5, 8.5) for column in (*SETS, "mean")},
         **{("fpp", column): (2.5, 7.5) for column in (*SETS, "mean")},
     }
-    assert (
-        "Over all 4 points, ECE: Pearson r -1.00, Spearman rho -1.00." in next(figures_of_page(folder, table)).caption
-    )
+    scatter = next(figures_of_page(folder, table))
+    assert "Over all 4 points, ECE: Pearson r -1.00, Spearman rho -1.00." in scatter.caption
+    for title in ("TPT", "FPP"):  # the legend
+        assert scatter.to_svg().count(f">{title}<") == 1
+
+
+def test_the_numbers_of_a_figure_are_utf_8_in_any_locale(tmp_path, ascii_locale):
+    data = [{"dataset": "Straßen", "ece": 1.23456789}]
+    figure = StaticFigure(kind="lines", caption="", data=data, draw=lambda canvas: canvas.subplots())
+    write_static_figure(tmp_path, figure)
+    assert (tmp_path / "figure.csv").read_bytes() == "dataset,ece\nStraßen,1.23457\n".encode()
 
 
 def test_ties_share_their_rank_and_a_constant_has_no_correlation():

@@ -98,6 +98,13 @@ def test_the_page_has_the_settings_the_failures_and_the_verdicts(page):
     assert page.index('id="main"') < page.index('id="costs"') < page.index('id="mine"')  # the order of --list
 
 
+def test_settings_and_versions_are_columns_of_text(page):
+    text_cell = '<td class="text[^"]*">'
+    (row,) = re.findall(r'scope="row">fpp\.gamma2</th>(.*)</tr>', page)
+    assert re.fullmatch(rf"({text_cell}[^<]*</td>)+", row)
+    assert re.search(rf'scope="row">torch</th>{text_cell}2\.15\.0</td>{text_cell}all</td></tr>', page)
+
+
 def test_experiments_without_a_sweep_are_on_the_page(tmp_path):
     report = reproduction(tmp_path) / "theory" / "report"
     report.mkdir(parents=True)

@@ -173,6 +173,16 @@ def test_pretraining_is_self_distillation_only_with_the_stop_gradient():
     assert identities.distillation_gap(pair.texts, pair.context, without, 1.5, generator()).features > 1e-2
 
 
+def test_the_entropy_of_made_up_classifiers_is_the_theorems_at_temperature_1_only(tiny):
+    """The theorem's deficit to log K grows with the square of the logits; the entropy's own cannot exceed log K."""
+    own, hundredfold = (finding.measured for finding in entropy.made_up_penalty_findings(tiny))
+    log_classes = math.log(QUICK.classes)
+    deficit = log_classes - own["the theorem's"]
+    assert deficit == pytest.approx(log_classes - own["mean entropy"], rel=0.02)
+    assert log_classes - hundredfold["the theorem's"] == pytest.approx(1e4 * deficit, rel=1e-6)
+    assert 0 < hundredfold["mean entropy"] < log_classes
+
+
 # The first step
 
 

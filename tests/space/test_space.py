@@ -356,6 +356,30 @@ def test_the_difference_of_spaces_lists_only_keys_that_affect_results():
     ]
 
 
+def test_a_range_is_extended_only_by_a_range_that_holds_both_of_its_ends():
+    space = read_space(RANGE)
+    for ends in ("low=0.01", "high=99"):
+        assert space.difference(read_space(RANGE, f"params.fpp.gamma1.{ends}")) == []
+    both = read_space(RANGE, "params.fpp.gamma1.low=0.01", "params.fpp.gamma1.high=3")
+    assert space.difference(both) == ["params.fpp.gamma1.low: 0.1 -> 0.01", "params.fpp.gamma1.high: 10 -> 3"]
+
+
+def test_choices_that_replace_a_range_are_a_difference_in_every_key():
+    space, choices = read_space(RANGE), read_space("params: {fpp.gamma1: [0.1, 1, 10]}")
+    assert space.difference(choices) == [
+        "params.fpp.gamma1.low: 0.1 -> none",
+        "params.fpp.gamma1.high: 10 -> none",
+        "params.fpp.gamma1.log: true -> none",
+        "params.fpp.gamma1.choices: none -> [0.1, 1.0, 10.0]",
+    ]
+    assert choices.difference(space) == [
+        "params.fpp.gamma1.choices: [0.1, 1.0, 10.0] -> none",
+        "params.fpp.gamma1.low: none -> 0.1",
+        "params.fpp.gamma1.high: none -> 10",
+        "params.fpp.gamma1.log: none -> true",
+    ]
+
+
 def test_keys_that_may_change_on_resume_exist():
     kinds = (("search", Search), ("search.finalists", Finalists), ("work", Work))
     leaves = {f"{name}.{key}" for name, kind in kinds for key in keys(kind)} | set(keys(Space))

@@ -131,4 +131,7 @@ def test_json_is_yaml(value):
 
 
 def test_keys_are_written_in_their_order():
+    for prompt in ("a photo of a", "\ud800"):  # libyaml cannot write half of a character
+        keys = list(yaml.safe_load(config_text({"prompt": prompt, "method": "tpt", "adapt.lr": 1.0}))["config"])
+        assert keys == ["prompt", "method", "adapt.lr"]
     assert dump({"b": 1, "a": {"d": 2, "c": 3}}) == "b: 1\na:\n  d: 2\n  c: 3\n"

@@ -212,6 +212,17 @@ def test_a_failed_trial_has_its_reason_in_one_line_and_its_traceback_as_an_artif
     assert "Traceback" in run.texts["traceback.txt"]
 
 
+def test_characters_that_a_database_or_a_file_refuses_are_replaced():
+    """A file name that is not text is half of a character in a message."""
+    record = failed(3, reason="no file \udcff", details="in \udcff\0", config={"prompt": "\udcff"})
+    run = trial_run(INFO, record)
+    assert run.tags["reason"] == "no file ?"
+    assert run.texts["traceback.txt"] == "in ??"
+    for text in [*run.texts.values(), *run.tags.values(), *run.params.values(), run.name]:
+        assert text.encode().decode() == text
+        assert "\0" not in text
+
+
 def test_tags_keep_to_mlflows_limits():
     run = sweep_run(replace(INFO, versions={"long version (all)!": "x" * 9000}), [])
     assert all(len(value) <= TAG_LIMIT for value in run.tags.values())

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.reproduce.running import deliver
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.files import exclusive_lock, written_whole
 from fpp_sweep.spec.messages import runnable
@@ -87,6 +88,49 @@ def test_sweeps_of_one_group_have_one_parent_run(tmp_path, database, uri):
     assert sorted(rows(database, below, above)) == [("main",), ("seeds",)]
     assert statuses(database)["tiny"] == "FINISHED"
     assert "reproduction.html" in artifact_names(tmp_path)
+
+
+def test_a_reproduction_delivers_its_tables_and_its_page(tmp_path, database, uri, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # `database` is the default store there
+    page = tmp_path / "reproduction.html"
+    page.write_text("<title>all tables</title>")
+    folders = []
+    for name in ("main", "seeds"):
+        folder = build_sweep(tmp_path / name, trials=1, failed_trials=(), baselines=())
+        folder.write_info(replace(folder.info(), group="tiny@123.000"))
+        folders.append(folder)
+    assert deliver(folders, [page]) is None
+    assert all(is_synced(folder, uri) for folder in folders)
+    assert {"main", "seeds", "tiny"} <= statuses(database).keys()
+    assert "reproduction.html" in artifact_names(tmp_path)
+    folder.write_info(replace(folder.info(), tracking_uri="ftp://nowhere"))
+    (folder.path / STATE_FILE).unlink()
+    assert "have not used its MLflow" in deliver(folders, [page])
+
+
+def test_artifacts_are_not_waited_for_on_their_way_to_the_disk(tmp_path, database, uri, monkeypatch):
+    """A sweep has thousands of them, and a later sync writes what a power failure has lost."""
+    synced = []
+    fsync = os.fsync
+
+    def recorded_fsync(file):
+        synced.append(os.readlink(f"/proc/self/fd/{file}"))
+        fsync(file)
+
+    folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
+    monkeypatch.setattr(os, "fsync", recorded_fsync)
+    sync_folder(folder, uri)
+    assert {"config.yaml", "prompts/digits-0.safetensors"} <= artifact_names(tmp_path)
+    assert not [path for path in synced if "/mlartifacts/" in path]
+
+
+def test_texts_are_utf_8_in_any_locale(tmp_path, database, uri, ascii_locale):
+    folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
+    record = folder.trials()[0]
+    folder.write_trial(replace(record, config={**record.config, "prompt": "ein Foto einer Straße"}))
+    sync_folder(folder, uri)
+    (file,) = (tmp_path / "mlartifacts").rglob("config.yaml")
+    assert "ein Foto einer Straße" in file.read_text(encoding="utf-8")
 
 
 # Repeated calls.
@@ -585,6 +629,16 @@ def test_a_folder_is_not_synced_after_a_connection_was_lost(tmp_path, database, 
     with pytest.raises(MachineError, match="no such luck"):
         sync_folder(folder, uri, retry_for=0.0)
     assert not is_synced(folder, uri)
+
+
+def test_the_default_store_needs_no_earlier_use(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
+    for recorded in ("", DEFAULT_URI):
+        assert trusted_uri(folder, recorded) == f"sqlite:///{tmp_path}/mlflow.db"
+    with pytest.raises(InputError, match="you have not used its MLflow"):
+        trusted_uri(folder, f"sqlite:///{tmp_path}/other.db")
 
 
 def test_a_copy_of_a_folder_does_not_write_to_the_runs_of_the_original(tmp_path, uri, monkeypatch):

@@ -1,6 +1,8 @@
 """Stores: refused addresses, creation and upgrade of SQLite files, and one-line texts of addresses and errors."""
 
+import logging
 import os
+import shutil
 import socket
 import sqlite3
 import subprocess
@@ -123,6 +125,41 @@ def test_a_database_of_a_newer_mlflow_is_refused_before_mlflow_is_loaded(databas
         connection.execute("update alembic_version set version_num = 'abcdef012345'")
     with pytest.raises(InputError, match=r"newer MLflow .* \(revision abcdef012345\); update MLflow"):
         check_address(f"sqlite:///{database}")
+
+
+def test_two_processes_do_not_prepare_one_database_at_once(tmp_path, empty_database, caplog):
+    """The second one waits until the first one has released the lock of the file."""
+    path = Path(shutil.copyfile(empty_database, tmp_path / "mlflow.db"))
+    hold = "import sys; from pathlib import Path; from fpp_sweep.tracking.uri import _one_process_at_a_time\n"
+    hold += f"with _one_process_at_a_time(Path({str(path)!r})): print('held', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as first:
+        assert first.stdout.readline() == "held\n"
+        waiting = EndsProcessWhenWaitedFor(first)
+        logger = logging.getLogger("filelock")
+        logger.addHandler(waiting)
+        try:
+            with caplog.at_level(logging.DEBUG, logger="filelock"):
+                check_store(f"sqlite:///{path}")
+        finally:
+            logger.removeHandler(waiting)
+            first.stdin.close()
+    assert waiting.n_waits >= 1
+
+
+class EndsProcessWhenWaitedFor(logging.Handler):
+    """A handler of the log of locks that ends the process which holds a lock as soon as this process waits for it."""
+
+    def __init__(self, process):
+        super().__init__()
+        self.process = process
+        self.n_waits = 0
+
+    def emit(self, record):
+        if "waiting" in record.getMessage():
+            self.n_waits += 1
+            self.process.stdin.close()
 
 
 def create_older_database(path: Path) -> str:
@@ -284,6 +321,21 @@ def test_the_advice_about_a_reserved_character_is_printed(capsys):
         "error: tracking URI postgresql://***@db/mlflow: reserved characters in the name or password; "
         "write each as its percent code, such as %2F for /\n"
     )
+
+
+@pytest.mark.parametrize("config", ["", "their config"])
+def test_used_stores_are_listed_in_the_users_folder_for_settings(tmp_path, monkeypatch, config):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", config and str(tmp_path / config))
+    folder = tmp_path / (config or "home/.config")
+    assert not uri.was_used_before("http://host:5000")
+    uri.remember_store("http://host:5000")
+    assert uri.was_used_before("http://host:5000")
+    assert not uri.was_used_before("http://host:5001")
+    (file,) = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert file == folder / "fpp_sweep" / "stores"
+    assert file.stat().st_mode & 0o077 == 0
 
 
 def test_a_database_that_was_created_again_is_another_store(tmp_path):
