@@ -399,7 +399,10 @@ def test_files_that_cannot_be_read_are_refused(sweep, tmp_path, name, content, m
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
         run_import(tmp_path / name)
-    with pytest.raises(InputError, match="not readable as npz"):
+
+
+def test_a_missing_file_is_named(sweep, tmp_path):
+    with pytest.raises(InputError, match=r"missing\.npz: does not exist"):
         run_import(tmp_path / "missing.npz")
 
 
