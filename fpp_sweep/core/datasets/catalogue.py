@@ -142,7 +142,7 @@ def _expand_word(word: str, groups: Mapping[str, tuple[str, ...]], custom: tuple
     if plain in names:
         return (names[plain],)
     if "/" in word:
-        raise InputError(f"--datasets {word}: a folder needs a name; give NAME={word}")
+        raise InputError(f"dataset {word}: a folder needs a name; give NAME={word}")
     raise unknown("dataset", word, [*groups, *DATASETS, *custom])
 
 
