@@ -71,7 +71,6 @@ class Difference:
     degrees_of_freedom: float
     p_value: float
     hides_losses: bool = False  # True if the second is too near to calibration to show that the first is worse
-
     adjusted_p: float = math.nan  # by Holm's correction within its family
     family_size: int = 1
 
