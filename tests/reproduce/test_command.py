@@ -98,20 +98,24 @@ def test_a_row_by_name_is_run_in_every_precision(monkeypatch):
 
 def test_missing_datasets_are_left_out_with_a_note_in_every_table(tmp_path, capsys):
     from fpp_sweep.reproduce.__main__ import parse
-    from fpp_sweep.reproduce.selection import select
+    from fpp_sweep.reproduce.selection import Request, select
 
     build_coop(tmp_path, "dtd", parts={"train": 4, "val": 4, "test": 4})
     table = ["--table", "main", "costs", "--data-root", str(tmp_path)]
-    with_one = select(parse([*table, "--datasets", "dtd", "pets", "scenes", "--allow-missing"]))
+
+    def select_datasets(*names):
+        return select(Request.of(parse([*table, "--datasets", *names, "--allow-missing"])), "paper")
+
+    with_one = select_datasets("dtd", "pets", "scenes")
     for name in ("main", "costs"):
         assert with_one.spaces[name].work.datasets == ("dtd", "scenes")
         assert "PARTIAL: without pets, which are not there" in with_one.notes[name]
     assert re.search(r"left out: .*oxford_pets", capsys.readouterr().err)
-    whole = select(parse([*table, "--datasets", "dtd", "scenes", "--allow-missing"]))
+    whole = select_datasets("dtd", "scenes")
     assert whole.spaces["main"].work.datasets == ("dtd", "scenes")
     assert not [note for note in whole.notes["main"] if "not there" in note]
     with pytest.raises(InputError, match="oxford_pets"):
-        select(parse([*table, "--datasets", "pets", "--allow-missing"]))
+        select_datasets("pets")
 
 
 def test_the_list_names_every_table_and_its_question(capsys):
