@@ -17,7 +17,7 @@ from fpp_sweep.spec.process import set_thread_defaults
 from fpp_sweep.spec.version import VERSION
 
 PACKAGE = "fpp_sweep"
-COMPLETION_FLAG = "--completion-words"  # of every command: prints the words that shells complete
+COMPLETION_FLAG = "--completion-words"  # every command has it; it prints the words that shells complete
 
 
 class Parser(argparse.ArgumentParser):

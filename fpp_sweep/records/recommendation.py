@@ -68,7 +68,7 @@ class _Candidates:
 
     finalists: Sequence[str]
     with_known_seeds: Sequence[str]  # it is known how much seeds change them
-    eligible: Sequence[str]  # of these, finalists that keep all constraints
+    eligible: Sequence[str]  # finalists with known seeds that keep all constraints
 
 
 def _verdict_split(info: SweepInfo, splits: Mapping[str, SplitStatistics], front: Front) -> str | None:

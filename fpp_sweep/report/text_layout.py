@@ -109,17 +109,23 @@ class TextBlock:
         yield self._of(shown)
 
     def _without_empty_rows(self) -> TextBlock:
-        first, *others = self.columns
-        if not all(cell.value for cell in first.cells):  # a row without a name belongs to the one above
+        """Return the block without rows that have a name only; unchanged if a row has no name."""
+        names, *others = self.columns
+        if not all(cell.value for cell in names.cells):  # a row without a name belongs to the one above
             return self
-        kept = []
-        for row in range(len(first.cells)):
-            cells = [column.cells[row] for column in others]
-            if any(cell.value or cell.below for cell in cells):
-                kept.append(row)
-        columns = [replace(column, cells=[column.cells[row] for row in kept]) for column in self.columns]
-        separated = frozenset(index for index, row in enumerate(kept) if row in self.separated_rows)
-        return TextBlock(columns, separated)
+        kept: list[int] = []
+        separated = set()
+        for row in range(len(names.cells)):
+            if not _has_content(others, row):
+                continue
+            if row in self.separated_rows:
+                separated.add(len(kept))
+            kept.append(row)
+        columns = []
+        for column in self.columns:
+            kept_cells = [column.cells[row] for row in kept]
+            columns.append(replace(column, cells=kept_cells))
+        return TextBlock(columns, frozenset(separated))
 
     def _group_spans(self) -> Iterator[tuple[str, int, int]]:
         return group_spans([column.group for column in self.columns])
@@ -204,6 +210,15 @@ def group_spans(groups: Sequence[str]) -> Iterator[tuple[str, int, int]]:
 
 def _total(widths: Sequence[int]) -> int:
     return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _has_content(columns: Sequence[TextColumn], row: int) -> bool:
+    """Return True if any column has text in a row."""
+    for column in columns:
+        cell = column.cells[row]
+        if cell.value or cell.below:
+            return True
+    return False
 
 
 def _joined(parts: Iterable[str]) -> str:

@@ -36,7 +36,7 @@ DEFAULT_FLOOR = 5.0  # points of accuracy below zero-shot, beyond which a trial 
 MIN_SHARE = 0.01  # smallest share of a CPU or GPU; a machine's cores are hundreds of these
 NO_MAP = "none"  # in `work.posthoc`: the method's own probabilities
 MAX_PROCESSES = 1024  # or threads; more is a slip that stops a machine
-MAX_INTEGER = 2**32 - 1  # of a key; NumPy takes no larger seed
+MAX_INTEGER = 2**32 - 1  # NumPy takes no larger seed
 MAX_SECONDS = 1e9  # 30 years; Python waits 9.2e9 s at most
 
 # ------------------------------------------------------------ types of fields

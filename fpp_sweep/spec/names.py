@@ -9,7 +9,7 @@ from fpp_sweep.spec.errors import InputError
 
 BASELINE_PREFIX = "baseline-"
 MAX_NAME = 100  # characters; a file's name may have 255 bytes, and those of records have further words
-FILE_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME - 1}}}")  # of a sweep's folder, or of a record
+FILE_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME - 1}}}")  # names a sweep's folder or a record
 
 
 def label_of(name: str) -> str:

@@ -36,7 +36,7 @@ FREE_BLOCKS = 2**14  # blocks that a file of any size may have
 MIN_BYTES_OF_BLOCK = 16  # in a file, for each further block; a block that `to_bytes` writes takes about 100
 # in memory; a block takes at most 8 for its digest, 42 * 8 for counts, 8 * 8 for sums and 200 * 12 for residuals
 MAX_BYTES_OF_BLOCK = 4096
-MAX_BLOCKS_OF_PART = 1024  # of one dataset and seed; `block_size` leaves at most 127
+MAX_BLOCKS_OF_PART = 1024  # a part is one dataset and seed; `block_size` leaves at most 127
 MAX_BLOCK_SIZE = 2**30  # images
 MAX_INDEX_BYTES = 2**20
 MAX_SUM = 1e15

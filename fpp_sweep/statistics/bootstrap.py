@@ -34,7 +34,7 @@ class MetricSamples:
     """A metric of one record: for each seed its value on all images and on every resample."""
 
     by_seed: Numbers  # (seeds, 1 + resamples); column 0 holds all images
-    points_per_image: float = 0.0  # of accuracy; 0 for other metrics
+    points_per_image: float = 0.0  # one image's share of the accuracy; 0 for other metrics
     blocks: int = 1  # number of blocks of the smallest dataset
     # the smaller of the numbers of right and of wrong answers, for the dataset and seed where it is smallest; 0 for
     # metrics that are not linearised
@@ -90,7 +90,7 @@ class SplitSamples:
     split: str
     images: Mapping[str, int] = field(default_factory=dict)  # by dataset
     records: Mapping[str, RecordSamples] = field(default_factory=dict)
-    digests: Mapping[str, bytes] = field(default_factory=dict)  # of the images, by dataset
+    digests: Mapping[str, bytes] = field(default_factory=dict)  # by dataset; they identify the images
 
     def metric(self, name: str, metric: str) -> MetricSamples | None:
         if name not in self.records:

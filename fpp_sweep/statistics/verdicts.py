@@ -177,11 +177,11 @@ def recommend(finalists: Sequence[str], comparison: BaselineComparison) -> Recom
         return Recommendation(reason="no objective can be resampled, so that no difference can be tested")
     worse = f"worse than {label_of(comparison.references[0])} by more than {comparison.margins_text()}"
     safe = [name for name in finalists if comparison.rules_out_loss(name)]
-    hidden = comparison.metrics_that_hide_losses(finalists)
-    if not safe and hidden:
-        reference = label_of(comparison.references[0])
-        return Recommendation(reason=f"these images are too few to show a loss of {hidden} to {reference}")
     if not safe:
+        hidden = comparison.metrics_that_hide_losses(finalists)
+        if hidden:
+            reference = label_of(comparison.references[0])
+            return Recommendation(reason=f"these images are too few to show a loss of {hidden} to {reference}")
         return Recommendation(reason=f"every finalist may be {worse}")
     unbeaten = [name for name in safe if not comparison.is_beaten(name)]
     if not unbeaten:

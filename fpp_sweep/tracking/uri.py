@@ -329,7 +329,7 @@ def _check_form(uri: str) -> None:
     scheme = uri.partition(":")[0].partition("+")[0]
     if not is_server(uri) and scheme not in DATABASES:
         address = ""
-        if ":" not in uri:  # of an address in an unknown form, a secret cannot be found and masked
+        if ":" not in uri:  # an address in an unknown form may hold a secret that cannot be masked
             address = f" {masked(uri)}"
         raise InputError(
             f"tracking URI{address}: not a database or server (MLflow no longer writes to folders); "

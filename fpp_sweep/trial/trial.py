@@ -410,18 +410,20 @@ def summarize(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> 
         deviation = _deviations(averages)
         by_seed = {str(seed): by_dataset for seed, by_dataset in scores_by_seed.items()}
     first_seed = datasets[0].seed  # all seeds have the same images
+    images = sum(len(result.predictions) for result in datasets if result.seed == first_seed)
+    devices = {result.device for result in done if result.device}
     return SplitResult(
         average=mean(averages),
         datasets=_mean_over_seeds(scores_by_seed),
         deviation=deviation,
-        samples=sum(len(result.predictions) for result in datasets if result.seed == first_seed),
+        samples=images,
         seconds=sum_by_stage([result.seconds for result in done]),
         worker_seconds=math.fsum(result.worker_seconds for result in done),
         features=sum_by_stage([result.features for result in done]),
         by_seed=by_seed,
         notes=_map_problems(datasets),
         costs=_costs_by_dataset(datasets),
-        devices=sorted({result.device for result in done if result.device}),
+        devices=sorted(devices),
     )
 
 

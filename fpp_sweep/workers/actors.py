@@ -75,7 +75,7 @@ class WorkerLocation(NamedTuple):
         return " ".join([self.node_id, *self.gpus])
 
 
-UNKNOWN_LOCATION = WorkerLocation(node_id="", gpus=())  # of a worker that no Ray actor computes for
+UNKNOWN_LOCATION = WorkerLocation(node_id="", gpus=())  # a worker without a Ray actor has it
 
 
 class WorkerActor:
