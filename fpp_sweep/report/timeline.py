@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import MIN_GROWTH, Front, format_time, growth_text, is_number
 from fpp_sweep.records.records import ENDED, SweepInfo, TrialRecord
 from fpp_sweep.records.state import is_abandoned, last_change
+from fpp_sweep.records.time_left import search_seconds_left
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.plots import LEGEND, MARGIN, plot_text
 from fpp_sweep.space.validation import as_mapping
@@ -192,17 +192,39 @@ def counts_of_states(records: Sequence[TrialRecord]) -> str:
 def progress_line(info: SweepInfo, records: Sequence[TrialRecord], now: float) -> str:
     """Return how far a running sweep is: `7 of 16 trials, as of 2026-11-23 01:08 UTC, about 2:05 of search left`."""
     trials = [record for record in records if record.kind == "trial"]
-    ended = [trial for trial in trials if trial.state in ENDED]
-    n_ended = len(ended)
-    n_running = len([trial for trial in trials if trial.state == "running"])
-    durations = [trial.duration for trial in ended if trial.duration is not None]
+    n_ended = len([trial for trial in trials if trial.state in ENDED])
     total = as_mapping(info.space.get("search", {})).get("trials")
-    progress = plural(n_ended, "trial") if total is None else f"{n_ended} of {plural(total, 'trial')}"
+    progress = plural(n_ended, "trial")
+    if total is not None:
+        progress = f"{n_ended} of {plural(total, 'trial')}"
     parts = [progress, f"as of {format_time(now)}"]
-    if total is not None and durations and total > n_ended:
-        seconds = (total - n_ended) * fmean(durations) / max(1, n_running)
+    seconds = _search_seconds_left(info, trials)
+    if seconds:
         parts.append(f"about {duration(seconds)} of search left")
     return ", ".join(parts)
+
+
+def _search_seconds_left(info: SweepInfo, trials: Sequence[TrialRecord]) -> float | None:
+    """Return the time of search that is left of a running sweep; None if it is unknown or the search has ended."""
+    if info.end_reason:
+        return None
+    search = as_mapping(info.space.get("search", {}))
+    budget_left = None
+    if search.get("wall_clock") is not None:
+        budget_left = search["wall_clock"] - info.spent
+    trials_left = None
+    if search.get("trials") is not None:
+        trials_left = search["trials"] - len([trial for trial in trials if trial.state in ENDED])
+    durations = []
+    for trial in trials:
+        if trial.state == "complete" and trial.duration is not None:
+            durations.append(trial.duration)
+    return search_seconds_left(
+        trials_left=trials_left,
+        running=len([trial for trial in trials if trial.state == "running"]),
+        durations=durations,
+        budget_left=budget_left,
+    )
 
 
 def cost_sentences(info: SweepInfo, records: Sequence[TrialRecord], *, is_running: bool) -> list[str]:
@@ -225,9 +247,8 @@ def cost_sentences(info: SweepInfo, records: Sequence[TrialRecord], *, is_runnin
     if is_running and n_trials and is_number(search.get("trials")):
         n_left = max(0, search["trials"] - n_trials)
         hours = n_left / n_trials * seconds / 3600
-        time_left = duration(n_left / n_trials * elapsed)
         left = f"{n_left} of {plural(search['trials'], 'trial')}"
-        sentences.append(f"Left: {left}, about {hours:.2f} worker hours and {time_left} at this rate.")
+        sentences.append(f"Left: {left}, about {hours:.2f} worker hours at this rate.")
     return sentences + _budget_sentences(info)
 
 

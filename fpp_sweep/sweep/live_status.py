@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fpp_sweep.records.pareto import hypervolume
 from fpp_sweep.records.records import SweepInfo
+from fpp_sweep.records.time_left import search_seconds_left
 from fpp_sweep.space.work import Search
 
 if TYPE_CHECKING:
@@ -90,14 +90,12 @@ def seconds_left(progress: Progress, search: Search, *, spent: float) -> float |
     """
     if progress.phase not in SEARCH_PHASES:
         return None
-    limits = []
+    budget_left = None
     if search.wall_clock is not None:
-        limits.append(search.wall_clock - spent)
-    if progress.total is not None and progress.durations:
-        seconds_per_trial = math.fsum(progress.durations) / len(progress.durations)
-        remaining = progress.total - progress.finished - progress.failed - progress.stopped
-        at_once = max(1, min(len(progress.running) or 1, remaining))
-        limits.append(seconds_per_trial * remaining / at_once)
-    if not limits:
-        return None
-    return max(0.0, min(limits))
+        budget_left = search.wall_clock - spent
+    trials_left = None
+    if progress.total is not None:
+        trials_left = progress.total - progress.finished - progress.failed - progress.stopped
+    return search_seconds_left(
+        trials_left=trials_left, running=len(progress.running), durations=progress.durations, budget_left=budget_left
+    )

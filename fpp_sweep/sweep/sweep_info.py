@@ -51,6 +51,7 @@ def resumed_info(info: SweepInfo, space: Space, tracking_uri: str, command: str 
         info,
         state="running",
         finished=None,
+        end_reason="",
         tracking_uri=tracking_uri,
         command=command or info.command,
         space=plain,

@@ -191,7 +191,7 @@ def test_the_page_of_a_running_sweep_shows_its_progress_and_its_time(tmp_path, f
         write_report(running, pages=True)
     line = re.search(r'<p class="lead">(3 of 16 trials.*?)</p>', (running.report / "sweep.html").read_text())[1]
     assert re.fullmatch(
-        rf"3 of 16 trials, as of {datetime.now(UTC):%Y-%m-%d} \d\d:\d\d UTC, about 3:48 of search left", line
+        rf"3 of 16 trials, as of {datetime.now(UTC):%Y-%m-%d} \d\d:\d\d UTC, about 5:25 of search left", line
     )
     assert ", as of" not in (folder / "sweep.html").read_text()
 

@@ -1,9 +1,13 @@
 """Sentences on the cost of a sweep, and on what is left of its budget."""
 
+from dataclasses import replace
+
 import pytest
 
-from fpp_sweep.report.timeline import WorkPeriod, cost_sentences, read_work_periods, timeline_plot
-from tests.kit.records import baseline, sweep_info, trial
+from fpp_sweep.report.timeline import WorkPeriod, cost_sentences, progress_line, read_work_periods, timeline_plot
+from fpp_sweep.sweep.sweep_info import resumed_info
+from tests.kit.records import baseline, failed, sweep_info, trial
+from tests.kit.spaces import small_space
 
 RECORDS = [baseline("tpt", 69.0, 9.8), trial(0), trial(1)]
 
@@ -25,6 +29,18 @@ def test_the_budget_is_named_with_the_reason_for_the_end(search, end_reason, sen
     sentences = cost_sentences(info, RECORDS, is_running=False)
     assert sentences[0].startswith("0.05 worker hours for 3 trials, including baselines, in ")
     assert sentences[1:] == ([sentence] if sentence else [])
+
+
+def test_the_time_left_is_that_of_the_budget_and_none_after_the_search():
+    records = [trial(0), trial(1), failed(2)]  # 50 s each, one after the other
+    by_trials = sweep_info(state="running", space={"search": {"trials": 7}})
+    assert progress_line(by_trials, records, 0.0).endswith("about 3:20 of search left")
+    by_budget = replace(by_trials, space={"search": {"trials": 7, "wall_clock": 160}}, spent=100.0)
+    assert progress_line(by_budget, records, 0.0).endswith("about 1:00 of search left")
+    after_search = replace(by_trials, end_reason="no gain in 5 trials")
+    assert "left" not in progress_line(after_search, records, 0.0)
+    resumed = resumed_info(after_search, small_space(), "")
+    assert resumed.end_reason == ""
 
 
 def test_tasks_of_a_config_with_a_short_pause_are_one_period():
