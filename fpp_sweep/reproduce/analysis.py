@@ -18,6 +18,7 @@ from fpp_sweep.report.figures import Chart, Series, StaticFigure, draw_charts, s
 from fpp_sweep.report.table import Table
 from fpp_sweep.reproduce.experiments import Experiment
 from fpp_sweep.reproduce.figures import write_static_figure
+from fpp_sweep.reproduce.tables import save_experiment
 from fpp_sweep.reproduce.theory import Finding, Setting, Sizes, findings_of
 from fpp_sweep.reproduce.theory.entropy import MEASURES, fit_line, image_entropy, nearby_features, uniform_entropy
 from fpp_sweep.space.space import Space
@@ -35,7 +36,8 @@ def compute(experiment: Experiment, space: Space, folder: Path) -> str:
     The space gives the model, the dataset (the first one), and the settings of pretraining and adaptation. The files
     go to the experiment's folder in that of the reproduction; raise InputError if a link leads from there elsewhere.
     """
-    report = require_inside(folder, folder / experiment.name / "report")
+    own_folder = folder / experiment.name
+    report = require_inside(folder, own_folder / "report")
     setting, title = _open_setting(experiment.name, space)
     if experiment.theory == "em_reg":
         figure, shares = entropy_and_penalties(setting)
@@ -49,6 +51,7 @@ def compute(experiment: Experiment, space: Space, folder: Path) -> str:
         document = findings_document(title, findings)
         _write(report / "table.md", document_to_markdown(document))
     _write(report / "table.csv", _csv(rows))
+    save_experiment(own_folder, experiment, {}, [])
     return document_to_text(document)
 
 

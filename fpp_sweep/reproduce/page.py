@@ -16,11 +16,11 @@ from fpp_sweep.report.document import Block, Code, Document, Html, Section, Text
 from fpp_sweep.report.html import picture, safe, write_html
 from fpp_sweep.report.table import Row, Table, cells_of, columns_of
 from fpp_sweep.reproduce.claims import judge_claims
-from fpp_sweep.reproduce.experiment_files import find, shipped
+from fpp_sweep.reproduce.experiment_files import shipped
 from fpp_sweep.reproduce.figures import figures_of_page
 from fpp_sweep.reproduce.output import DIFFERS, claims_section, column_sections
 from fpp_sweep.reproduce.printed import PAPERS_MODEL, PAPERS_TAG
-from fpp_sweep.reproduce.tables import EXPERIMENT_FILE, ResultTable, load_table
+from fpp_sweep.reproduce.tables import EXPERIMENT_FILE, ResultTable, load_table, saved_experiment
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import read_inside, require_inside
@@ -86,14 +86,21 @@ def sweeps(folder: Path) -> list[SweepFolder]:
 
     Raise InputError if the folder of a sweep is a link out of the reproduction's folder.
     """
+    return [SweepFolder(path) for path in _experiment_folders(folder, "sweep.json")]
+
+
+def _experiment_folders(folder: Path, content: str) -> list[Path]:
+    """Return the folders of experiments that have a file, in the order of `sweeps`."""
     order = shipped()
     names = []
-    for file in folder.glob("*/sweep.json"):
-        name = require_inside(folder, file.parent).name
-        if name in order or (file.parent / EXPERIMENT_FILE).is_file():
+    for path in folder.iterdir():
+        if not (path / content).is_file():
+            continue
+        name = require_inside(folder, path).name
+        if name in order or (path / EXPERIMENT_FILE).is_file():
             names.append(name)
     names.sort(key=_sort_key)
-    return [SweepFolder(folder / name) for name in names]
+    return [folder / name for name in names]
 
 
 def _sort_key(name: str) -> tuple[int, str]:
@@ -177,14 +184,16 @@ def _experiment_section(loaded: LoadedTable) -> Section:
 
 def _theory_sections(folder: Path) -> Iterator[Section]:
     """Yield the experiments that were computed without a sweep."""
-    for name in shipped():
-        file = folder / name / "report" / "table.csv"
-        if find(name).theory and file.is_file():
-            blocks: list[Block] = [Text(find(name).question), _table_of_csv(folder, file)]
-            figure = file.with_name("figure.png")
-            if figure.is_file():
-                blocks.append(picture(folder, figure, find(name).title))
-            yield Section(f"{name}: {find(name).title}", blocks, anchor=name)
+    for path in _experiment_folders(folder, "report/table.csv"):
+        experiment = saved_experiment(path).experiment
+        if not experiment.theory:
+            continue
+        file = path / "report" / "table.csv"
+        blocks: list[Block] = [Text(experiment.question), _table_of_csv(folder, file)]
+        figure = file.with_name("figure.png")
+        if figure.is_file():
+            blocks.append(picture(folder, figure, experiment.title))
+        yield Section(f"{path.name}: {experiment.title}", blocks, anchor=path.name)
 
 
 def _table_of_csv(folder: Path, file: Path) -> Block:

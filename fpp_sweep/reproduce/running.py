@@ -105,7 +105,7 @@ def write_results(reproduction: Reproduction, name: str) -> ResultTable:
     """Write the table and the figure of an experiment that has ended, and return the table."""
     experiment, folder = reproduction.experiments[name], reproduction.sweep(name)
     notes = reproduction.notes.get(name, ())
-    save_experiment(folder, experiment, reproduction.checkpoints, notes)
+    save_experiment(folder.path, experiment, reproduction.checkpoints, notes)
     table = table_of(experiment, folder, reproduction.checkpoints, notes)
     write_table(folder.report, table)
     write_figure(folder, table)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
@@ -221,30 +222,44 @@ def printed_in(row: ExperimentRow, column: ExperimentColumn, scope: str) -> Prin
 # --- saved tables ---------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class SavedExperiment:
+    """An experiment as it was run."""
+
+    experiment: Experiment
+    checkpoints: Mapping[str, str]  # the user's files, by kind
+    run_notes: Sequence[str]
+
+
 def save_experiment(
-    folder: SweepFolder, experiment: Experiment, checkpoints: Mapping[str, str], run_notes: Sequence[str]
+    folder: Path, experiment: Experiment, checkpoints: Mapping[str, str], run_notes: Sequence[str]
 ) -> None:
-    """Write what `load_table` needs apart from the sweep's records."""
+    """Write what `saved_experiment` reads to an experiment's folder."""
     document = {"experiment": experiment.root.plain(), "files": dict(checkpoints), "ran": list(run_notes)}
-    write_json(folder.path / EXPERIMENT_FILE, document)
+    write_json(folder / EXPERIMENT_FILE, document)
 
 
-def load_table(folder: SweepFolder) -> ResultTable:
-    """Return the table of a sweep, with the experiment as it was run."""
-    file = folder.path / EXPERIMENT_FILE
+def saved_experiment(folder: Path) -> SavedExperiment:
+    """Return the experiment of a folder as it was run, or that of the package if the run has not ended."""
+    file = folder / EXPERIMENT_FILE
     try:
-        document = json.loads(read_inside(folder.path, file))
+        document = json.loads(read_inside(folder, file))
         plain, checkpoints, run_notes = document["experiment"], document["files"], document["ran"]
-    except FileNotFoundError:  # the run has not ended
-        return table_of(find(folder.path.name), folder, {})
+    except FileNotFoundError:
+        return SavedExperiment(find(folder.name), {}, [])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{file}: not readable ({error})") from error
     if not isinstance(checkpoints, dict) or not _are_texts([*checkpoints, *checkpoints.values()]):
         raise InputError(f"{file}: files must be a mapping of texts")
     if not isinstance(run_notes, list) or not _are_texts(run_notes):
         raise InputError(f"{file}: ran must be a list of texts")
-    experiment = experiment_of(of_plain(plain, str(file)), folder.path.name)
-    return table_of(experiment, folder, checkpoints, run_notes)
+    return SavedExperiment(experiment_of(of_plain(plain, str(file)), folder.name), checkpoints, run_notes)
+
+
+def load_table(folder: SweepFolder) -> ResultTable:
+    """Return the table of a sweep, with the experiment as it was run."""
+    saved = saved_experiment(folder.path)
+    return table_of(saved.experiment, folder, saved.checkpoints, saved.run_notes)
 
 
 def _are_texts(values: Iterable[Any]) -> bool:

@@ -11,6 +11,7 @@ from fpp_sweep.report.document import document_to_markdown, document_to_text
 from fpp_sweep.reproduce import analysis
 from fpp_sweep.reproduce.analysis import entropy_and_penalties, finding_rows, findings_document
 from fpp_sweep.reproduce.experiment_files import find
+from fpp_sweep.reproduce.tables import saved_experiment
 from fpp_sweep.reproduce.theory import Finding, Setting
 from fpp_sweep.reproduce.theory.entropy import MEASURES
 from fpp_sweep.reproduce.theory.setting import QUICK
@@ -64,6 +65,8 @@ def test_a_users_table_names_the_computation_that_it_wants(tmp_path, monkeypatch
     text = analysis.compute(find(str(tmp_path / "mine.yaml")), small_space(), tmp_path)
     assert "L_disp" in text
     assert (tmp_path / "mine" / "report" / "figure.png").read_bytes() == b"drawing"
+    (tmp_path / "mine.yaml").unlink()
+    assert saved_experiment(tmp_path / "mine").experiment.theory == "em_reg"
 
 
 def test_a_computation_of_another_name_is_refused(tmp_path):

@@ -36,7 +36,7 @@ def reproduction(path, *, model="ViT-B-16/openai", title=""):
         for row, pair in numbers.items()
     }
     write_experiment(path / "main", find("main"), SETS, results, model=model)
-    save_experiment(SweepFolder(path / "main"), find("main"), {}, ["PARTIAL: without food101, which are not there"])
+    save_experiment(path / "main", find("main"), {}, ["PARTIAL: without food101, which are not there"])
     for number in (0, 1, 3):
         for dataset, samples in (("dtd", DTD), ("eurosat", PETS), ("pets", PETS)):
             write_predictions(SweepFolder(path / "main"), f"trial-{number:04d}", dataset, 0, **samples)
@@ -48,7 +48,7 @@ def reproduction(path, *, model="ViT-B-16/openai", title=""):
     write_experiment(
         path / "mine", load(mine), SETS[:1], {"a": two_seed_result(SETS[:1], metrics(50.0, 5.0))}, model=model
     )
-    save_experiment(SweepFolder(path / "mine"), load(mine), {}, [])
+    save_experiment(path / "mine", load(mine), {}, [])
     mine.unlink()
     return path
 
@@ -79,7 +79,7 @@ def test_a_cell_has_its_interval_over_images_and_seeds(tmp_path):
     stats = {"tpt": World(400, datasets=SETS[:1]).block_stats(0.6, 0.1, seeds=(0, 1))}
     folder = tmp_path / "main"
     write_experiment(folder, find("main"), SETS[:1], {"tpt": result_from_stats(stats["tpt"], sce=1.0)}, stats=stats)
-    save_experiment(SweepFolder(folder), find("main"), {}, [])
+    save_experiment(folder, find("main"), {}, [])
     assert re.search(r"<small>\[\d+\.\d, \d+\.\d\]</small>", write_page(tmp_path).read_text())
 
 
@@ -115,6 +115,19 @@ def test_experiments_without_a_sweep_are_on_the_page(tmp_path):
     assert page.index('id="mine"') < page.index('id="theory"')
     assert page.count('id="main"') == 1
     assert '<tr><th class="text short" scope="row">first</th><td class="text short">&lt;holds&gt;</td>' in page
+
+
+def test_a_users_experiment_without_a_sweep_is_on_the_page_with_its_title(tmp_path):
+    reproduction(tmp_path)
+    own = tmp_path / "own.yaml"
+    own.write_text("title: Entropy on my images\nquestion: Does it hold there?\ntheory: em_reg\n")
+    (tmp_path / "own" / "report").mkdir(parents=True)
+    (tmp_path / "own" / "report" / "table.csv").write_text("penalty,views\nL_disp,real\n")
+    save_experiment(tmp_path / "own", load(own), {}, [])
+    own.unlink()
+    page = write_page(tmp_path).read_text()
+    assert "own: Entropy on my images" in page
+    assert "Does it hold there?" in page
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"a,b\n1\n", b'"a' + 200_000 * b"x"])
