@@ -47,7 +47,7 @@ from fpp_sweep.statistics.block_stats import (
     to_bytes,
 )
 from fpp_sweep.statistics.bootstrap import SplitSamples, sample_record, sample_split
-from fpp_sweep.statistics.paired import LEVEL, Interval, compare, metric_interval, t_quantile
+from fpp_sweep.statistics.paired import LEVEL, Interval, corrected_differences, metric_interval, t_quantile
 from fpp_sweep.statistics.verdicts import Answer, margin_of
 
 METRICS = ("accuracy", "ece")
@@ -390,7 +390,7 @@ def run_power(sweeps: int, images: int) -> None:
                     truths[label] = Truth()
                 samples = sampled(truths, images, seed)
                 pairs = [(f"trial-{number}", label) for number in range(finalists) for label in BASELINES[:baselines]]
-                (gain, *_) = compare(samples, pairs, metrics)
+                (gain, *_) = corrected_differences(samples, pairs, metrics)
                 found.add(gain.mark == "+")
             cells.append(f"{comparisons}: {found}")
         print(f"| one gain of 2 points, seed spread {100 * spread:g} | {' | '.join(cells)} |", flush=True)
@@ -409,7 +409,7 @@ def run_coverage(sweeps: int, images: int) -> None:
                 truths[f"trial-{number}"] = Truth(gain, gap, spread, spread)
             samples = sampled(truths, images, seed)
             pairs = [(f"trial-{number}", "zero_shot") for number in range(4)]
-            for difference in compare(samples, pairs, METRICS):
+            for difference in corrected_differences(samples, pairs, METRICS):
                 true = TRUE.of(truths[difference.first])[difference.metric] - TRUE.of(Truth())[difference.metric]
                 covered[difference.metric].add(difference.low <= true <= difference.high)
                 widths[difference.metric].append(difference.high - difference.low)
@@ -460,7 +460,7 @@ def run_margin(sweeps: int, images: int) -> None:
             ruled_out = Count()
             for seed in range(sweeps):
                 samples = sampled(truths, images, seed)
-                _, difference_in_ece = compare(samples, [("trial", "zero_shot")], METRICS)
+                _, difference_in_ece = corrected_differences(samples, [("trial", "zero_shot")], METRICS)
                 ruled_out.add(difference_in_ece.excludes_loss_beyond(margin_of("ece", {})))
             cells.append(f"a true loss of {loss:g}: {ruled_out}")
         print(f"| ECE of zero-shot {TRUE.of(Truth(gap=gap))['ece']:.1f} | {' | '.join(cells)} |", flush=True)

@@ -129,7 +129,7 @@ def _record(
         number=None if known else number,
         params={} if known else settings,
         config=config.flat(),
-        key=keys.of_config(config),
+        key=keys.config_key(config),
         started=BEGAN + 60 * number,
         finished=BEGAN + 60 * number + 200,
         reason="FloatingPointError: ece is not finite" if failed else None,

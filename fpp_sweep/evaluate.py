@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("fpp_sweep.evaluate", __doc__ or "", usage="[--method NAME ...] [--prompt PROMPT ...] [options]")
     trials = options.add_argument_group("trials")
-    default = f"{catalogue.PLAIN} {catalogue.DEFAULT}, or that of --config"
+    default = f"{catalogue.ZERO_SHOT} {catalogue.TPT}, or that of --config"
     methods = f"{', '.join(catalogue.listed_methods())}; more: docs/methods.md; default: {default}"
     trials.add_argument("--method", nargs="+", action="extend", metavar="NAME", help=methods)
     prompts = "fpp, words, or a prompt file of ours, of CoOp or of MaPLe; default: the anchor prompt and fpp"

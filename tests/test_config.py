@@ -119,5 +119,5 @@ def test_scaling_of_adaptation_keeps_weight_decay_per_step_and_scales_lengths():
 @given(st.integers(1, 200), st.sampled_from(["tpt", "ctpt"]))
 def test_the_key_of_a_config_depends_on_its_values_only(count, method):
     config = TrialConfig(method=method, views=ViewConfig(count=count))
-    assert keys.of_config(config) == keys.of_config(config.replace({}))
-    assert keys.of_config(config) != keys.of_config(config.replace({"views.count": count + 1}))
+    assert keys.config_key(config) == keys.config_key(config.replace({}))
+    assert keys.config_key(config) != keys.config_key(config.replace({"views.count": count + 1}))

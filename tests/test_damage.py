@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
-from tests.kit.names import PLAIN
+from tests.kit.names import ZERO_SHOT
 from tests.kit.processes import SMALL_SPACE, environment, error_lines, tune_command
 from tests.test_tune import study_states
 
@@ -52,7 +52,7 @@ def test_damaged_files_are_restored_and_the_sweep_ends_with_the_same_results(fin
     os.truncate(sweep.study_file, 30)
     os.truncate(sweep.info_file, 100)
     os.truncate(sweep.trial_file("trial-0001"), 200)
-    for name in ("trial-0002", f"baseline-{PLAIN}"):
+    for name in ("trial-0002", f"baseline-{ZERO_SHOT}"):
         sweep.trial_file(name).unlink()
     done = tune(finished_sweep, "--resume")
     assert done.returncode == 0, done.stderr
@@ -61,7 +61,7 @@ def test_damaged_files_are_restored_and_the_sweep_ends_with_the_same_results(fin
     assert "made again from its copy" in output
     assert "trial-0001.json: not readable" in output
     assert "trial-0001 has no usable record; it is run again, with values drawn anew" in output
-    assert f"baseline-{PLAIN} has no usable record; it is run again" in output
+    assert f"baseline-{ZERO_SHOT} has no usable record; it is run again" in output
     assert "Traceback" not in done.stderr
     assert len(list(sweep.path.rglob("*.damaged-*"))) == 2
     assert numbers(sweep) == wanted

@@ -35,7 +35,7 @@ from fpp_sweep.sweep.request import space_to_evaluate
 from fpp_sweep.tracking.folder_sync import LOCK_FILE
 from tests.kit.datasets import build_coop, build_folders, jpeg
 from tests.kit.disks import mounted
-from tests.kit.names import PLAIN, TPT
+from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.processes import environment
 from tests.kit.records import sweep_info
 from tests.kit.waiting import LONG, wait_for
@@ -229,7 +229,7 @@ def test_an_evaluation_is_delivered_to_mlflow_by_a_flag_or_by_sync(evaluated):
     line = [sys.executable, "-m", "fpp_sweep.sync", "four"]
     done = subprocess.run(line, cwd=root, env=environment(root), capture_output=True, text=True, check=True)
     assert done.stdout.startswith("four: 5 runs brought up to date, 5 of them new\n")
-    words = ["--datasets", "scenes", "--limit", "5", "--method", PLAIN, "--prompt", "a", "--name", "delivered"]
+    words = ["--datasets", "scenes", "--limit", "5", "--method", ZERO_SHOT, "--prompt", "a", "--name", "delivered"]
     out, _ = run_command(root, *words, "--tracking-uri", "sqlite:///own.db")
     assert f"\nMLflow      {runnable(f'mlflow ui --backend-store-uri sqlite:///{root}/own.db')}" in out
     with closing(sqlite3.connect(root / "own.db")) as store:
@@ -318,7 +318,7 @@ def test_an_interrupted_evaluation_continues_where_it_stopped(options):
 
 def test_a_trial_that_fails_leaves_the_others_and_its_reason(options, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    words = ["--method", TPT, PLAIN, "--prompt", "fpp", "--datasets", "scenes", "--limit", "5", "--name", "bad"]
+    words = ["--method", TPT, ZERO_SHOT, "--prompt", "fpp", "--datasets", "scenes", "--limit", "5", "--name", "bad"]
     with pytest.raises(SystemExit) as ended:
         evaluate.main([*words, "--set", "fpp.lr=1e38", "fpp.steps=2", "views.count=4"])
     assert ended.value.code == 1
@@ -332,7 +332,7 @@ def test_a_trial_that_fails_leaves_the_others_and_its_reason(options, capsys, mo
 
 @pytest.mark.parametrize(("most", "count"), [(1, "1 trial"), (2, "2 trials")])
 def test_too_many_consecutive_failures_end_the_run(options, capsys, most, count):
-    words = ["--method", TPT, PLAIN, "ctpt", "--prompt", "fpp", "--datasets", "scenes", "--limit", "5"]
+    words = ["--method", TPT, ZERO_SHOT, "ctpt", "--prompt", "fpp", "--datasets", "scenes", "--limit", "5"]
     sweep = run_locally(parse_command(*words, "--set", *FAST, "fpp.lr=1e38", f"search.max_failures={most}"), options)
     states = [record.state for record in sweep.trials()]
     assert states == ["failed"] * most + ["waiting"] * (3 - most)
@@ -351,7 +351,7 @@ def space_that_is_refused(folder):
     """Return a space that is refused when its sweep has a folder already: its prompt is a damaged file."""
     prompt = folder / "bad.safetensors"
     prompt.write_text("junk")
-    return parse_command("--method", PLAIN, "--prompt", str(prompt), "--datasets", "scenes", "--limit", "4")
+    return parse_command("--method", ZERO_SHOT, "--prompt", str(prompt), "--datasets", "scenes", "--limit", "4")
 
 
 @pytest.mark.parametrize("content", ["chapter.tex", ".git", "data/images"])
@@ -471,7 +471,7 @@ def test_a_device_too_small_for_the_model_is_reported_in_one_line(tmp_path, monk
 @pytest.mark.slow
 def test_a_full_disk_ends_the_run_with_a_remedy(tmp_path):
     with mounted(tmp_path / "small", "size=16k") as small:
-        words = [*SMALL, "--method", PLAIN, "--prompt", "a photo of a", "--out", small]
+        words = [*SMALL, "--method", ZERO_SHOT, "--prompt", "a photo of a", "--out", small]
         _, err = run_command(tmp_path, *words, code=1)
         assert re.search(rf"error: {small}/.*No space left on device; make room, then go on with --resume", err)
 
@@ -494,7 +494,16 @@ def test_a_dataset_without_a_readable_image_fails_the_trial_with_its_name(option
     build_coop(tmp_path / "data", "eurosat")
     for path in (tmp_path / "data").rglob("*.jpg"):
         path.write_bytes(b"")
-    words = ["--data-root", tmp_path / "data", "--datasets", "eurosat", "--method", PLAIN, "--prompt", "a photo of a"]
+    words = [
+        "--data-root",
+        tmp_path / "data",
+        "--datasets",
+        "eurosat",
+        "--method",
+        ZERO_SHOT,
+        "--prompt",
+        "a photo of a",
+    ]
     sweep = run_locally(parse_command(*words, "--set", "work.on_bad_image=skip"), options)
     (record,) = sweep.trials()
     assert record.state == "failed"
@@ -507,7 +516,7 @@ def test_a_corrupt_image_fails_the_trial_or_is_skipped_and_counted(options, tmp_
     build_coop(root, "eurosat")
     broken = sorted((root / "eurosat" / "2750").rglob("*.jpg"))[-1]
     broken.write_bytes(jpeg()[:200])
-    words = ["--data-root", str(root), "--datasets", "eurosat", "--method", PLAIN, "--prompt", "a photo of a"]
+    words = ["--data-root", str(root), "--datasets", "eurosat", "--method", ZERO_SHOT, "--prompt", "a photo of a"]
     splits = {}
     for split in ("train", "val", "test"):
         sweep = run_locally(parse_command(*words, "--set", f"search.split={split}"), replace(options, name=split))
@@ -588,7 +597,7 @@ def test_a_folder_of_images_is_evaluated_resumed_and_repeated_by_its_path(tmp_pa
     build_folders(tmp_path / "my photos", ["cat", "big_dog"], count=10)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FPP_SWEEP_CACHE", str(tmp_path / "cache"))
-    words = ["--datasets", "mine=my photos", "--method", PLAIN, "--prompt", "a photo of a", "--name", "own"]
+    words = ["--datasets", "mine=my photos", "--method", ZERO_SHOT, "--prompt", "a photo of a", "--name", "own"]
     evaluate.main(words)
     folder = SweepFolder(tmp_path / "sweeps/own")
     assert list(folder.trial("trial-0000").results["test"].datasets) == ["mine"]

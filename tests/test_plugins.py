@@ -69,7 +69,7 @@ def test_the_recipes_run_as_printed_and_appear_in_the_tables(tmp_path, monkeypat
         "--name",
         "out",
     ]
-    methods = [catalogue.PLAIN, "angular", "vote"]
+    methods = [catalogue.ZERO_SHOT, "angular", "vote"]
     evaluate.main(
         ["--plugin", *files, "--method", *methods, "--set", "views.count=4", "adapt.view_fraction=0.5", *words]
     )
@@ -79,7 +79,7 @@ def test_the_recipes_run_as_printed_and_appear_in_the_tables(tmp_path, monkeypat
     numbers = {trial["config"]["method"]: trial["datasets"]["scenes"] for trial in trials}
     assert list(numbers) == methods
     assert all(0 <= row["overconfidence"] <= 100 for row in numbers.values())
-    assert numbers["vote"]["nll"] != numbers[catalogue.PLAIN]["nll"] != numbers["angular"]["nll"]
+    assert numbers["vote"]["nll"] != numbers[catalogue.ZERO_SHOT]["nll"] != numbers["angular"]["nll"]
 
 
 def test_the_process_of_trials_loads_the_plugins_of_the_sweep(tmp_path):
@@ -137,7 +137,10 @@ def test_an_edited_plugin_replaces_the_old_one_and_has_other_keys(tmp_path):
             f"{HEAD}@sampler()\ndef tpe(seed): ...",
             "registers sampler 'tpe', which exists already; give it another name",
         ),
-        (f"{HEAD}@penalty(weight=1)\ndef {catalogue.PLAIN}(text): ...", "which exists already; give it another name"),
+        (
+            f"{HEAD}@penalty(weight=1)\ndef {catalogue.ZERO_SHOT}(text): ...",
+            "which exists already; give it another name",
+        ),
         (f"{HEAD}@penalty(weight=1)\ndef fpp_code(text): ...", "registers method 'fpp_code', which exists already"),
         (f"{HEAD}@penalty(weight='2')\ndef f(text): ...", "mine.py:3: weight must be a finite number ('2')"),
         (f"{HEAD}@penalty(weight=1, weight_on_shifts=float('nan'))\ndef f(t): ...", "weight_on_shifts must be"),

@@ -29,7 +29,7 @@ from fpp_sweep.sweep.request import space_to_evaluate
 from fpp_sweep.tracking.desired import trial_run
 from fpp_sweep.trial import templates
 from fpp_sweep.trial.templates import file_digest, texts_by_class
-from tests.kit.names import PLAIN
+from tests.kit.names import ZERO_SHOT
 from tests.kit.records import build_sweep
 from tests.kit.spaces import small_space
 
@@ -84,7 +84,7 @@ def sweep(tmp_path, monkeypatch):
 
 def write_config(sweep, key, file):
     config = sweep.report / "best" / "knee.yaml"
-    settings = {"method": "zero_shot_ensemble" if key == "adapt.templates" else PLAIN, key: str(file)}
+    settings = {"method": "zero_shot_ensemble" if key == "adapt.templates" else ZERO_SHOT, key: str(file)}
     config.write_text(json.dumps({"config": settings}))
     return config
 
@@ -291,7 +291,7 @@ def test_the_lines_of_sync_cannot_control_the_terminal(sweep, monkeypatch, capsy
 
 
 def test_a_record_with_too_few_values_is_refused_in_one_line(sweep, capsys):
-    record = sweep.trial(f"baseline-{PLAIN}")
+    record = sweep.trial(f"baseline-{ZERO_SHOT}")
     sweep.write_trial(replace(record, values=record.values[:1]))
     for words in ([str(sweep.path)], [str(sweep.path.parent)]):
         with suppress(SystemExit):

@@ -10,7 +10,7 @@ from fpp_sweep import show
 from fpp_sweep.cli.command import run
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
-from tests.kit.names import PLAIN
+from tests.kit.names import ZERO_SHOT
 from tests.kit.records import build_sweep
 
 
@@ -67,7 +67,7 @@ def test_a_trial_is_shown_with_settings_numbers_files_and_the_command_to_repeat_
 
 
 def test_a_baseline_is_shown_by_the_name_that_tables_have(capsys, folder):
-    assert run_show(capsys, folder.path, PLAIN) == run_show(capsys, folder.path, f"baseline-{PLAIN}")
+    assert run_show(capsys, folder.path, ZERO_SHOT) == run_show(capsys, folder.path, f"baseline-{ZERO_SHOT}")
 
 
 def test_all_metrics_of_a_trial_are_shown_on_request(capsys, folder):

@@ -17,7 +17,7 @@ from fpp_sweep.search.study_file import load_study
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec.messages import runnable
 from tests.kit.layout import assert_same_layout
-from tests.kit.names import PLAIN, TPT
+from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.processes import (
     ROOT,
     SMALL_SPACE,
@@ -56,7 +56,7 @@ def test_a_sweep_runs_from_a_space_file_to_its_front(tmp_path):
     assert sweep.info().work.model_loads == 1  # a worker loads its model once, not for every trial
     assert {"front.csv", "front.json", "front.png", "sweep.html"} <= {path.name for path in sweep.report.iterdir()}
     records = {record.name: record for record in sweep.trials()}
-    assert set(records) == {f"baseline-{PLAIN}", f"baseline-{TPT}", *(f"trial-{number:04d}" for number in range(4))}
+    assert set(records) == {f"baseline-{ZERO_SHOT}", f"baseline-{TPT}", *(f"trial-{number:04d}" for number in range(4))}
     members = [member["name"] for member in json.loads((sweep.report / "front.json").read_text())["members"]]
     assert members
     assert set(records[f"baseline-{TPT}"].results) == {"val", "test"}
@@ -147,7 +147,10 @@ def test_an_interrupted_sweep_can_be_resumed(tmp_path):
     tune(tmp_path, "--trials", str(count), "--resume")  # a resume may change the budget
     assert sweep.info().state == "finished"
     states = {record.name: record.state for record in sweep.trials()}
-    assert states == {f"baseline-{PLAIN}": "complete", **{f"trial-{number:04d}": "complete" for number in range(count)}}
+    assert states == {
+        f"baseline-{ZERO_SHOT}": "complete",
+        **{f"trial-{number:04d}": "complete" for number in range(count)},
+    }
     assert study_states(sweep) == ["COMPLETE"] * count
     for name, text in before.items():
         now, then = json.loads((sweep.path / "trials" / name).read_text()), json.loads(text)

@@ -151,7 +151,7 @@ class Front:
 
     def _zero_shot(self) -> TrialRecord | None:
         for baseline in self.baselines:
-            if baseline.label == catalogue.PLAIN:
+            if baseline.label == catalogue.ZERO_SHOT:
                 return baseline
         return None
 
@@ -215,7 +215,7 @@ class Front:
         if record.kind == "trial" and FINAL in record.results:
             remarks.append("finalist")
         if self.is_below_floor(record):
-            remarks.append(f"more than {self.floor:g} points below {catalogue.PLAIN}")
+            remarks.append(f"more than {self.floor:g} points below {catalogue.ZERO_SHOT}")
         remarks += orders_remark(record, self.search_split)
         if not record.feasible:
             verb = "breaks" if record.state == "complete" else "expected to break"

@@ -17,7 +17,7 @@ from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.statistics.bootstrap import SplitSamples
-from fpp_sweep.statistics.paired import Difference, SplitStatistics, compare
+from fpp_sweep.statistics.paired import Difference, SplitStatistics, corrected_differences
 from fpp_sweep.statistics.verdicts import Answer, BaselineComparison, Recommendation, best_baseline, recommend
 
 
@@ -221,7 +221,7 @@ def _differences(
         for baseline in baselines:
             pairs.append((trial, baseline))
     differences = {}
-    for difference in compare(statistics.samples, pairs, metrics, statistics.seeds):
+    for difference in corrected_differences(statistics.samples, pairs, metrics, statistics.seeds):
         differences[difference.first, difference.second, difference.metric] = difference
     return differences
 
@@ -244,7 +244,7 @@ def reference_labels(labels: Iterable[str]) -> list[str]:
     (['zero_shot', 'tpt'], ['ctpt'])
     """
     ordered = sorted(labels, key=usual_order)
-    references = [label for label in ordered if label in (catalogue.PLAIN, catalogue.DEFAULT)]
+    references = [label for label in ordered if label in (catalogue.ZERO_SHOT, catalogue.TPT)]
     return references or ordered[:1]
 
 

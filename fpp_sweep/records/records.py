@@ -118,7 +118,7 @@ class TrialRecord:
     origin: str = "sampled"  # sampled, grid, point, added (by `steer`), code, paper, baseline or imported
     params: Settings = field(default_factory=dict)  # the searched settings, by dotted key
     config: Settings = field(default_factory=dict)  # TrialConfig.flat(); of an import, its file
-    key: str = ""  # keys.of_config(config)
+    key: str = ""  # keys.config_key(config)
     started: Time = 0.0
     finished: Time | None = None
     reason: str | None = None  # why it failed or was interrupted, one line
@@ -179,7 +179,7 @@ def baseline_name(label: str) -> str:
 def waiting_record(name: str, kind: Kind, config: TrialConfig, **fields: Any) -> TrialRecord:
     """Return the first record of a trial or baseline, which waits for its start."""
     return TrialRecord(
-        name=name, kind=kind, state="waiting", config=config.flat(), key=keys.of_config(config), **fields
+        name=name, kind=kind, state="waiting", config=config.flat(), key=keys.config_key(config), **fields
     )
 
 

@@ -152,7 +152,8 @@ def moved_values_note(front: Front) -> str:
         return ""
     return (
         f"For the model, values of {plural(front.n_below_floor, 'trial')} more than {front.floor:g} points below "
-        f"{catalogue.PLAIN} are moved into the range of the other trials' values, or they would hide all other effects."
+        f"{catalogue.ZERO_SHOT} are moved into the range of the other trials' values, or they would hide all other "
+        "effects."
     )
 
 

@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from fpp_sweep.records.answer import SweepStatistics, attainment_of
 from fpp_sweep.records.front import Front, objective_pairs, staircase
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.spec.catalogue import PLAIN
+from fpp_sweep.spec.catalogue import ZERO_SHOT
 from fpp_sweep.spec.files import written_whole
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.palette import BLUE, CIRCLE, CROSS, DASHES, GREY, INK, LINE, MARKERS, PALETTE, PAPER, RED, Marker
@@ -288,7 +288,7 @@ def write_front_picture(path: Path, info: SweepInfo, statistics: SweepStatistics
     title = f"{name}\n{len(front.members)} of {finished} on the front, {info.search_split} split"
     if any(panel.frame for panel in panels):
         left_out = plural(front.n_below_floor, "trial")
-        title += f"\naxes fitted without {left_out} more than {front.floor:g} points below {PLAIN}"
+        title += f"\naxes fitted without {left_out} more than {front.floor:g} points below {ZERO_SHOT}"
 
     def draw(figure: Figure) -> None:
         figure.set_size_inches(PANEL_SIZE[0] * len(panels), PANEL_SIZE[1])

@@ -17,7 +17,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.statistics.block_stats import seeds_of
 from fpp_sweep.statistics.bootstrap import SplitSamples, sample_split
-from fpp_sweep.statistics.paired import Difference, compare
+from fpp_sweep.statistics.paired import Difference, corrected_differences
 from fpp_sweep.statistics.verdicts import Answer
 from fpp_sweep.trial.artifacts import read_or_compute_block_stats
 
@@ -144,7 +144,7 @@ def _differences(samples: SplitSamples, metrics: Sequence[str]) -> dict[Key, Dif
         by_dataset += [f"{metric}/{dataset}" for dataset in samples.images]
     differences = {}
     for family in (averages, by_dataset):
-        for difference in compare(samples, pairs, family):
+        for difference in corrected_differences(samples, pairs, family):
             differences[difference.first, difference.second, difference.metric] = difference
     return differences
 

@@ -18,7 +18,7 @@ from fpp_sweep.reproduce.printed import AVERAGE
 from fpp_sweep.reproduce.tables import SPLIT, ResultTable
 from fpp_sweep.spec.catalogue import parts_of, sign
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
-from fpp_sweep.statistics.paired import Difference, adjust_p_values, compare, difference_over_seeds
+from fpp_sweep.statistics.paired import Difference, adjust_p_values, corrected_differences, difference_over_seeds
 
 HOLDS = "holds"
 DOES_NOT_HOLD = "does not hold"
@@ -85,7 +85,7 @@ def _difference(table: ResultTable, pair: Pair) -> Difference | None:
     samples = table.samples[pair.scope]
     is_resampled = parts_of(column.metric).stem in BLOCKWISE_METRICS and column.of == "mean"
     if is_resampled and {first.name, second.name} <= samples.records.keys():
-        differences = compare(samples, [(first.name, second.name)], [column.metric])
+        differences = corrected_differences(samples, [(first.name, second.name)], [column.metric])
         return next(iter(differences), None)
     first_values = _values_by_seed(table, pair.first, column, pair.scope)
     second_values = _values_by_seed(table, pair.second, column, pair.scope)

@@ -227,7 +227,7 @@ class Experiment:
     def _theory_space(self, overrides: Sequence[str]) -> Space:
         """Return the model, dataset and settings of an experiment without rows: a space of one trial."""
         root = self._root_of_space()
-        root.value["grid"] = of_plain([{"method": [catalogue.DEFAULT]}], root.where, "grid")
+        root.value["grid"] = of_plain([{"method": [catalogue.TPT]}], root.where, "grid")
         return space_from(root, self.name, [*self._fixed_settings(), *overrides])
 
     def settings(self, row: ExperimentRow, column: ExperimentColumn, checkpoints: Mapping[str, str]) -> dict[str, Any]:

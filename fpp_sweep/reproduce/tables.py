@@ -144,7 +144,7 @@ def _records_of(
             continue
         for column in experiment.columns:
             config = space.resolve(experiment.settings(row, column, checkpoints))
-            record = by_key.get(keys.of_config(config))
+            record = by_key.get(keys.config_key(config))
             if record is None:
                 continue
             if SPLIT in record.results:

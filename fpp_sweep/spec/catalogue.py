@@ -637,9 +637,9 @@ SETTINGS_OF_COLUMN = {  # the settings that a column depends on, beside those of
     "product": ("measure.views", "adapt.view_fraction"),
 }
 BUILT_IN = tuple(METHODS)
-PLAIN = "zero_shot"  # the prompt as it is
-PLAIN_ENSEMBLE = "zero_shot_ensemble"  # templates as they are
-DEFAULT = "tpt"
+ZERO_SHOT = "zero_shot"  # the prompt as it is
+ZERO_SHOT_ENSEMBLE = "zero_shot_ensemble"  # templates as they are
+TPT = "tpt"
 COMPARED = tuple(row.name for row in METHODS.values() if row.baseline)
 PUBLISHED = ("fpp_paper", "fpp_code")  # baselines with published settings of FPP
 # the two that every reader asks for, whatever was searched

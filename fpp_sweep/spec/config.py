@@ -226,7 +226,7 @@ class MeasureConfig:
 class TrialConfig:
     """Everything that decides a trial's numbers apart from the model, the data and the seed."""
 
-    method: str = catalogue.DEFAULT
+    method: str = catalogue.TPT
     prompt: str = "fpp"  # where adaptation starts: `fpp`, some words, or a prompt file
     anchor_prompt: str = "a photo of a"  # the prompt that FPP stays aligned with: words or a prompt file
     # a MaPLe checkpoint's prompts of deeper layers, frozen: none, those of the text, or those of text and image

@@ -45,10 +45,10 @@ def _text(values: Any) -> str:
 
 
 @lru_cache
-def of_config(config: TrialConfig) -> str:
+def config_key(config: TrialConfig) -> str:
     """Return the name of a config, the same everywhere.
 
-    >>> of_config(TrialConfig()) == of_config(TrialConfig()) != of_config(TrialConfig(prompt="a photo of a"))
+    >>> config_key(TrialConfig()) == config_key(TrialConfig()) != config_key(TrialConfig(prompt="a photo of a"))
     True
     """
     return digest(config.flat(), length=CONFIG_LENGTH)

@@ -264,7 +264,7 @@ def penalty(
         described = _described(function, name)
         row = MethodRow(
             **described,
-            build=catalogue.method(catalogue.DEFAULT).build,
+            build=catalogue.method(catalogue.TPT).build,
             penalty=function,
             weight=weight,
             weight_on_shifts=weight_on_shifts,

@@ -415,7 +415,7 @@ def difference_over_seeds(
     )
 
 
-def compare(
+def corrected_differences(
     samples: SplitSamples,
     pairs: Sequence[tuple[str, str]],
     metrics: Sequence[str],

@@ -92,7 +92,7 @@ def space_to_evaluate(
     defaults = TrialConfig().replace(settings)
     anchor = anchor_prompt or defaults.anchor_prompt
     if config is None:
-        methods = methods or [catalogue.PLAIN, catalogue.DEFAULT]
+        methods = methods or [catalogue.ZERO_SHOT, catalogue.TPT]
         prompts = prompts or [anchor, "fpp"]
     else:
         methods = methods or [defaults.method]

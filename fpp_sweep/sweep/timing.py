@@ -49,11 +49,11 @@ def measure(worker: Worker, start: TrialConfig, dataset: DatasetInfo) -> Speed:
     """Time a few steps and images of a dataset."""
     began, processor_began = perf_counter(), process_time()
     task = EvalTask(config=start, dataset=dataset.name, split=dataset.split, seed=0, start=0, stop=dataset.size)
-    method = start.method if catalogue.method(start.method).learns else catalogue.DEFAULT
+    method = start.method if catalogue.method(start.method).learns else catalogue.TPT
     tuned = replace(start, method=method, prompt=start.anchor_prompt)
     with worker.model.computing(adaptation_precision(start.precision)):
         adapted_image, method_start = _time_adaptation(worker, replace(task, config=tuned))
-        zero_shot_image, _ = _time_adaptation(worker, replace(task, config=replace(tuned, method=catalogue.PLAIN)))
+        zero_shot_image, _ = _time_adaptation(worker, replace(task, config=replace(tuned, method=catalogue.ZERO_SHOT)))
         drawn_image, encoded_view = _time_features(worker, replace(task, config=tuned))
     pretraining_step = _time_pretraining_step(worker, replace(start, prompt="fpp"), dataset.name)
     core_share = 1.0

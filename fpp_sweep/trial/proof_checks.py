@@ -56,7 +56,7 @@ def check_tower(bench: Bench, precision: StagePrecision) -> CheckResult:
 def check_methods(bench: Bench) -> CheckResult:
     """Compare the probabilities of every method with the CPU's, and the forms of the first gradient, in float32."""
     cases = {name: (name, bench.dataset) for name in catalogue.BUILT_IN}
-    cases[f"{catalogue.DEFAULT}, {MANY_CLASSES}"] = (catalogue.DEFAULT, bench.many_classes)
+    cases[f"{catalogue.TPT}, {MANY_CLASSES}"] = (catalogue.TPT, bench.many_classes)
     differences = {}
     for case, (name, dataset) in cases.items():
         expected = bench.probabilities(bench.reference, name, dataset)
@@ -141,7 +141,7 @@ def check_compiled_text(bench: Bench) -> CheckResult:
     try:
         compiled = bench.clip.compiled()
         for _ in range(EAGER_CALLS + 2):
-            probabilities = bench.probabilities(compiled, catalogue.DEFAULT)
+            probabilities = bench.probabilities(compiled, catalogue.TPT)
         context = bench.context(compiled)
     except Exception as error:
         if is_device_failure(error):
@@ -151,7 +151,7 @@ def check_compiled_text(bench: Bench) -> CheckResult:
     runner = compiled.text.run
     if isinstance(runner, Compiler) and runner.failures:
         return CheckResult(name=proof.COMPILED_TEXT, state="failed", text="; ".join(runner.failures.values()))
-    expected = bench.probabilities(bench.reference, catalogue.DEFAULT)
+    expected = bench.probabilities(bench.reference, catalogue.TPT)
     figures = {
         "probabilities": _largest_difference(probabilities, expected),
         "context": _largest_difference(context, bench.context(bench.reference)),

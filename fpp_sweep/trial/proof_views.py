@@ -111,7 +111,7 @@ def measure_speed(bench: Bench) -> CheckResult:
         "images/s, views by Pillow": (1, lambda: views.render_with_pillow(image, plan, preprocess.size)),
         "images/s, views on the device": (1, lambda: render([on_device], preprocess).sum().item()),
         "views/s, image tower": (len(bench.pixels), lambda: bench.tower_features("float32")),
-        "images/s, tpt": (len(features), lambda: bench.probabilities(bench.clip, catalogue.DEFAULT)),
+        "images/s, tpt": (len(features), lambda: bench.probabilities(bench.clip, catalogue.TPT)),
         "steps/s, pretraining": (PRETRAINING_STEPS, lambda: bench.context(bench.clip)),
     }
     figures = {name: _rate(count, work) for name, (count, work) in stages.items()}

@@ -185,8 +185,8 @@ class PosthocTasks:
 def zero_shot_of(config: TrialConfig) -> TrialConfig:
     """Return the zero-shot trial of the templates, words or file that a trial starts from."""
     if config.templates:
-        return config.replace({"method": catalogue.PLAIN_ENSEMBLE, "adapt.templates": config.templates})
-    return config.replace({"method": catalogue.PLAIN, "prompt": config.source})
+        return config.replace({"method": catalogue.ZERO_SHOT_ENSEMBLE, "adapt.templates": config.templates})
+    return config.replace({"method": catalogue.ZERO_SHOT, "prompt": config.source})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fpp_sweep.records.log import write_line
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import MachineError, first_line
-from fpp_sweep.spec.keys import TaskKeys, of_config
+from fpp_sweep.spec.keys import TaskKeys, config_key
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, TextSource, Validation, WorkerSpec
 from fpp_sweep.spec.tasks import Task
@@ -230,7 +230,7 @@ class RayWorker:
 
 def describe_task(task: Task) -> str:
     """Return a task's name in logs."""
-    return f"{task.title}, config {of_config(task.config)}"
+    return f"{task.title}, config {config_key(task.config)}"
 
 
 async def _answer(call: Any, where: str = "") -> Any:

@@ -19,7 +19,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.plugin_guard import PluginGuard
 from fpp_sweep.trial.contract import check_method
 from tests.kit.models import random_clip
-from tests.kit.names import ASAM, CTPT, ENT_ENT, ENT_REG, OTPT, OTPT_SQUARED, PLAIN, REG_ENT, SAM, TPT
+from tests.kit.names import ASAM, CTPT, ENT_ENT, ENT_REG, OTPT, OTPT_SQUARED, REG_ENT, SAM, TPT, ZERO_SHOT
 from tests.kit.rows import RUNNING_MEAN, RunningMean, registered
 from tests.kit.texts import twins
 from tests.kit.waiting import LONG
@@ -143,7 +143,7 @@ def test_a_stateful_method_continues_from_a_stored_state(name):
 @pytest.mark.parametrize("name", [name for name in STEPPING if name not in AVERAGED_OVER_VIEWS])
 def test_zero_steps_equal_zero_shot(name):
     views = PAIR.views(3, 8)
-    torch.testing.assert_close(predict(name, views, steps=0), predict(catalogue.PLAIN, views), atol=1e-4, rtol=0)
+    torch.testing.assert_close(predict(name, views, steps=0), predict(catalogue.ZERO_SHOT, views), atol=1e-4, rtol=0)
 
 
 @every_method
@@ -221,7 +221,7 @@ def test_probabilities_equal_the_naive_reference(name, group, steps):
 
 def test_zero_shot_equals_the_naive_reference():
     views = PAIR.views(6, 4)
-    actual = predict(PLAIN, views).softmax(-1)
+    actual = predict(ZERO_SHOT, views).softmax(-1)
     expected = [
         naive.zero_shot(PAIR.naive, PAIR.token_ids, PAIR.context, sample, logit_scale=PAIR.logit_scale)
         for sample in views

@@ -65,7 +65,7 @@ def write_experiment(path, experiment, datasets, results, *, model=f"{PAPERS_MOD
     for number, (name, result) in enumerate(results.items()):
         row = next(row for row in experiment.rows if row.name == name)
         config = space.resolve(experiment.settings(row, experiment.columns[0], {}))
-        fields = {"params": {}, "config": config.flat(), "key": keys.of_config(config), "values": None}
+        fields = {"params": {}, "config": config.flat(), "key": keys.config_key(config), "values": None}
         if isinstance(result, SplitResult):
             record = trial(number, **fields, results={"test": result})
         else:

@@ -34,7 +34,7 @@ from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore
 from tests.kit.layout import generalized
 from tests.kit.measured import FAR_APART, World, write_measured_sweep
-from tests.kit.names import PLAIN
+from tests.kit.names import ZERO_SHOT
 from tests.kit.records import running
 
 KINDS = ("link out", "link to nothing", "link to the sweep", "folder", "pipe", "unreadable", "huge")
@@ -56,7 +56,7 @@ IMAGES, CLASSES = 64, ("cat", "dog")
 def build_template(path: Path, text: str) -> SweepFolder:
     """Build a sweep with a file of every kind that a sweep writes; its records and artifacts contain the text."""
     space = {**load_space("perturb", [OBJECTIVES]).plain(), "question": text}
-    sides = {name: FAR_APART[name] for name in (PLAIN, TRIAL, "trial-0003")}
+    sides = {name: FAR_APART[name] for name in (ZERO_SHOT, TRIAL, "trial-0003")}
     folder = write_measured_sweep(path, World(IMAGES, datasets=[DATASET]), sides, space=space)
     folder.write_info(_info_with(folder.info(), text))
     resolved = space_of(space, "space")
@@ -101,7 +101,7 @@ def _record_with(record: TrialRecord, space: Space, text: str) -> TrialRecord:
         datasets = {name: _objectives_of(values) for name, values in result.datasets.items()}
         average = _objectives_of(result.average)
         results[split] = replace(result, average=average, datasets=datasets, notes=[text], devices=[text])
-    return replace(record, config=config.flat(), key=keys.of_config(config), results=results, reason=text)
+    return replace(record, config=config.flat(), key=keys.config_key(config), results=results, reason=text)
 
 
 def _objectives_of(values: Mapping[str, float]) -> dict[str, float]:

@@ -11,14 +11,14 @@ from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.records.reliability import write_reliability
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, BlockStats, metric_value, to_bytes
 from fpp_sweep.statistics.bootstrap import N_RESAMPLES, MetricSamples, RecordSamples, SplitSamples
-from tests.kit.names import PLAIN, TPT
+from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import baseline, sweep_info, trial
 
 DATASETS = ("digits", "scenes")
 # trials of a world by name: (accuracy, over-confidence), where over-confidence is confidence minus accuracy
-FAR_APART = {PLAIN: (0.6, 0.2), TPT: (0.62, 0.3), "trial-0002": (0.7, 0.1), "trial-0003": (0.5, 0.3)}
+FAR_APART = {ZERO_SHOT: (0.6, 0.2), TPT: (0.62, 0.3), "trial-0002": (0.7, 0.1), "trial-0003": (0.5, 0.3)}
 CLOSE_TOGETHER = {
-    PLAIN: (0.6, 0.1), "trial-0001": (0.602, 0.098), "trial-0002": (0.601, 0.097), "trial-0003": (0.599, 0.096)
+    ZERO_SHOT: (0.6, 0.1), "trial-0001": (0.602, 0.098), "trial-0002": (0.601, 0.097), "trial-0003": (0.599, 0.096)
 }  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def _measured_record(number, name, table):
     datasets = list(next(iter(by_seed.values())))
     by_dataset = {dataset: _mean([metrics[dataset] for metrics in by_seed.values()]) for dataset in datasets}
     average = _mean(list(by_dataset.values()))
-    if name in (PLAIN, TPT):
+    if name in (ZERO_SHOT, TPT):
         record = baseline(name, average["accuracy"], average["ece"])
     else:
         record = replace(trial(number, average["accuracy"], average["ece"]), name=name)

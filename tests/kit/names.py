@@ -2,7 +2,7 @@
 
 import re
 
-PLAIN, TPT, CTPT, OTPT = "zero_shot", "tpt", "ctpt", "otpt"
+ZERO_SHOT, TPT, CTPT, OTPT = "zero_shot", "tpt", "ctpt", "otpt"
 OTPT_SQUARED = "otpt_squared"
 # variants, by the method that they extend
 SAM = {TPT: "tpt_sam", CTPT: "ctpt_sam", OTPT: "otpt_sam"}
@@ -12,7 +12,7 @@ DYNAPROMPT = {TPT: "dynaprompt", CTPT: "dynaprompt_ctpt", OTPT: "dynaprompt_otpt
 ENT_ENT = "tpt_ent_ent"
 ENT_REG = {CTPT: "ctpt_ent_reg", OTPT: "otpt_ent_reg"}
 REG_ENT = {CTPT: "ctpt_reg_ent", OTPT: "otpt_reg_ent"}
-NAMES = {"zero_shot": PLAIN, "tpt": TPT, "ctpt": CTPT, "otpt": OTPT}  # by the word that texts of the tests use
+NAMES = {"zero_shot": ZERO_SHOT, "tpt": TPT, "ctpt": CTPT, "otpt": OTPT}  # by the word that texts of the tests use
 ROLES = {name: role for role, name in NAMES.items()}
 
 

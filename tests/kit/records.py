@@ -12,7 +12,7 @@ from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, trial
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig
-from tests.kit.names import CTPT, OTPT, PLAIN, TPT
+from tests.kit.names import CTPT, OTPT, TPT, ZERO_SHOT
 
 CREATED = 1_795_201_952.0  # seconds since 1970: 2026-11-20, the date in the default name of a sweep
 ACCURACY = Objective(metric="accuracy", goal="max")
@@ -23,7 +23,7 @@ REFERENCES = {"accuracy": 60.0, "ece": 20.0, "nll": 2.0}  # corner of the hyperv
 DATASETS = ("shapes", "textures", "digits")
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">&amp; $x^2$"
 BASELINES = {
-    PLAIN: (66.8, 3.4), TPT: (69.0, 9.8), CTPT: (68.6, 6.1), OTPT: (68.1, 4.9),
+    ZERO_SHOT: (66.8, 3.4), TPT: (69.0, 9.8), CTPT: (68.6, 6.1), OTPT: (68.1, 4.9),
     "fpp_paper": (70.0, 5.5), "fpp_code": (69.6, 6.0),
 }  # fmt: skip
 RANGES = {"fpp.gamma2": {"low": 0.1, "high": 15.0, "log": True}, "fpp.class_var": {"low": 0.001, "high": 0.02}}
@@ -93,7 +93,7 @@ def trial(
         "origin": "code" if number == 0 else "sampled",
         "params": params,
         "config": {**config.flat(), **params},
-        "key": keys.of_config(config),
+        "key": keys.config_key(config),
         "started": CREATED + 60 * number,
         "finished": CREATED + 60 * number + 50,
         "results": results,
@@ -126,7 +126,7 @@ def running(number, **changes):
 def baseline(name, accuracy, ece, *, objectives=(ACCURACY, ECE), datasets=DATASETS):
     """Return the record of a baseline with a test result."""
     record = trial(0, accuracy, ece, objectives=objectives, params={}, datasets=datasets, test=True)
-    config = TrialConfig(method=PLAIN if name == PLAIN else TPT)
+    config = TrialConfig(method=ZERO_SHOT if name == ZERO_SHOT else TPT)
     return replace(
         record,
         name=f"baseline-{name}",
@@ -134,7 +134,7 @@ def baseline(name, accuracy, ece, *, objectives=(ACCURACY, ECE), datasets=DATASE
         number=None,
         origin="baseline",
         config=config.flat(),
-        key=keys.of_config(config),
+        key=keys.config_key(config),
     )
 
 
@@ -227,7 +227,7 @@ def build_sweep(
     trials: int = 6,
     failed_trials: Sequence[int] = (3,),
     running_trials: Sequence[int] = (),
-    baselines: Sequence[str] = (PLAIN, TPT, "fpp_code"),
+    baselines: Sequence[str] = (ZERO_SHOT, TPT, "fpp_code"),
     datasets: Sequence[str] = DATASETS,
     state: str = "finished",
     report: bool = True,

@@ -11,11 +11,11 @@ from fpp_sweep.records.records import FINAL
 from fpp_sweep.statistics.front_support import FrontSupport
 from fpp_sweep.statistics.verdicts import Answer
 from tests.kit.measured import World, write_measured_sweep
-from tests.kit.names import PLAIN, TPT
+from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import ACCURACY, WORKER_SECONDS, sweep_info, trial
 
-BETTER = {PLAIN: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.55, 0.3)}
-EQUAL = {PLAIN: (0.60, 0.15), TPT: (0.601, 0.15), "trial-0002": (0.602, 0.15), "trial-0003": (0.599, 0.15)}
+BETTER = {ZERO_SHOT: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.55, 0.3)}
+EQUAL = {ZERO_SHOT: (0.60, 0.15), TPT: (0.601, 0.15), "trial-0002": (0.602, 0.15), "trial-0003": (0.599, 0.15)}
 
 
 def write_sweep_of(tmp_path, sides, splits=("val", FINAL, "test"), images=1000, seeds=(0, 1, 2)):
@@ -31,7 +31,7 @@ def test_a_trial_that_is_better_without_a_loss_is_recommended(tmp_path):
     statistics = read_statistics(folder)
     assert (statistics.answer.recommended, statistics.answer.recommended_kind) == ("trial-0002", "trial")
     assert statistics.answer.split == "test"
-    assert statistics.answer.difference("trial-0002", f"baseline-{PLAIN}", "accuracy").mark == "+"
+    assert statistics.answer.difference("trial-0002", f"baseline-{ZERO_SHOT}", "accuracy").mark == "+"
     sentence = sentence_of(statistics)
     assert sentence.startswith("Recommended: trial-0002 with ")
     assert sentence.endswith("(3 seeds, 2 x 1000 test images).")
@@ -82,7 +82,7 @@ def test_without_a_trial_that_keeps_the_constraints_the_best_baseline_is_named(t
         if record.kind == "trial":
             folder.write_trial(replace(record, constraints={"ece": 1.0}))
     answer = read_statistics(folder).answer
-    assert (answer.recommended, answer.recommended_kind) == (f"baseline-{PLAIN}", "baseline")
+    assert (answer.recommended, answer.recommended_kind) == (f"baseline-{ZERO_SHOT}", "baseline")
     sentence = sentence_of(read_statistics(folder))
     assert (
         sentence == "No trial is recommended, because no trial keeps all constraints; the best baseline is zero_shot."
@@ -244,7 +244,7 @@ def test_without_baselines_nothing_is_recommended(tmp_path):
 
 
 def test_without_zero_shot_the_first_baseline_is_the_reference(tmp_path):
-    sides = {name: side for name, side in BETTER.items() if name != PLAIN}
+    sides = {name: side for name, side in BETTER.items() if name != ZERO_SHOT}
     folder = write_sweep_of(tmp_path, sides)
     assert f"than {TPT}" in read_statistics(folder).answer.reason
 

@@ -21,7 +21,7 @@ from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig
-from tests.kit.names import CTPT, OTPT, PLAIN, TPT
+from tests.kit.names import CTPT, OTPT, TPT, ZERO_SHOT
 from tests.kit.records import (
     ACCURACY,
     CREATED,
@@ -119,7 +119,7 @@ def test_an_expected_violation_is_not_reported_as_a_measured_one():
 def test_baselines_follow_the_front_in_their_usual_order(tmp_path):
     _, folder = write_and_read_front(tmp_path, [*all_baselines(), trial(0)])
     names = [row["name"].removeprefix("baseline-") for row in rows(folder)]
-    assert names == ["trial-0000", PLAIN, TPT, CTPT, OTPT, "fpp_paper", "fpp_code"]
+    assert names == ["trial-0000", ZERO_SHOT, TPT, CTPT, OTPT, "fpp_paper", "fpp_code"]
     assert len(document(folder)["baselines"]) == 6
 
 
@@ -159,7 +159,7 @@ def test_configs_are_settings_that_can_be_run_again(tmp_path):
     assert names == singles | {f"{member.name}.yaml" for member in front.members}
     for member in front.members:
         config = yaml.safe_load((folder / f"best/{member.name}.yaml").read_text())["config"]
-        assert keys.of_config(TrialConfig().replace(config)) == keys.of_config(TrialConfig().replace(member.config))
+        assert keys.config_key(TrialConfig().replace(config)) == keys.config_key(TrialConfig().replace(member.config))
         assert config["fpp.context_var"] == member.params["fpp.context_var"]
     best = yaml.safe_load((folder / "best/best-accuracy.yaml").read_text())["config"]
     assert best == front.members[0].config

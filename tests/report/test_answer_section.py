@@ -10,9 +10,9 @@ from fpp_sweep.report.html import blocks_to_html
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.report.text_layout import text_width
 from tests.kit.measured import World, write_measured_sweep
-from tests.kit.names import PLAIN, TPT
+from tests.kit.names import TPT, ZERO_SHOT
 
-SIDES = {PLAIN: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.55, 0.01)}
+SIDES = {ZERO_SHOT: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.55, 0.01)}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def statistics(tmp_path_factory):
 
 def test_the_table_has_a_row_for_each_finalist_and_metric_and_a_column_for_each_baseline(statistics):
     table = difference_table(statistics.answer)
-    assert [column.title for column in table.columns] == ["finalist", "metric", PLAIN, "±", TPT]
+    assert [column.title for column in table.columns] == ["finalist", "metric", ZERO_SHOT, "±", TPT]
     assert [row.cells[1].text for row in table.rows] == ["accuracy (max)", "ece (min)"] * len(
         statistics.answer.finalists
     )

@@ -27,15 +27,14 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.statistics.attainment import Attainment
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, metric_value, to_bytes
 from fpp_sweep.statistics.bootstrap import sample_split
-from fpp_sweep.statistics.paired import compare as compare_pairs
-from fpp_sweep.statistics.paired import metric_interval
+from fpp_sweep.statistics.paired import corrected_differences, metric_interval
 from fpp_sweep.trial.artifacts import read_or_compute_block_stats
 from tests.kit.measured import DATASETS, FAR_APART, World, write_measured_sweep
-from tests.kit.names import PLAIN, TPT
+from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import HOSTILE, baseline, failed, split_result, sweep_info, trial
 
 SECONDS = Objective(metric="seconds", goal="min")
-BETTER = {PLAIN: (0.6, 0.2), "trial-0001": (0.69, 0.05), "trial-0002": (0.74, 0.2)}
+BETTER = {ZERO_SHOT: (0.6, 0.2), "trial-0001": (0.69, 0.05), "trial-0002": (0.74, 0.2)}
 
 
 @pytest.fixture
@@ -162,7 +161,7 @@ def test_the_best_of_two_sweeps_are_tested_on_images_that_did_not_choose_them(sw
     tables = {
         sweep: read_or_compute_block_stats(sweeps[sweep].artifacts("trial-0002"), "test") for sweep in ("far", "better")
     }
-    (expected,) = compare_pairs(sample_split("test", tables, ["accuracy"]), [("far", "better")], ["accuracy"])
+    (expected,) = corrected_differences(sample_split("test", tables, ["accuracy"]), [("far", "better")], ["accuracy"])
     assert (accuracy.value, accuracy.standard_error) == pytest.approx((expected.value, expected.standard_error))
     assert accuracy.high < 0
     assert accuracy.mark == "-"
@@ -175,9 +174,9 @@ def test_the_best_of_two_sweeps_are_tested_on_images_that_did_not_choose_them(sw
 @pytest.mark.parametrize(
     ("records", "reference", "corner"),
     [
-        ([baseline(PLAIN, 66.0, 3.0), baseline(TPT, 69.0, 9.0), trial(1, 50.0, 20.0)], (None, None), [66.0, 9.0]),
+        ([baseline(ZERO_SHOT, 66.0, 3.0), baseline(TPT, 69.0, 9.0), trial(1, 50.0, 20.0)], (None, None), [66.0, 9.0]),
         ([trial(1, 50.0, 20.0), trial(2, 70.0, 30.0)], (None, None), [50.0, 30.0]),
-        ([baseline(PLAIN, 66.0, 3.0), baseline(TPT, 69.0, 9.0)], (60.0, None), [60.0, 9.0]),
+        ([baseline(ZERO_SHOT, 66.0, 3.0), baseline(TPT, 69.0, 9.0)], (60.0, None), [60.0, 9.0]),
     ],
 )
 def test_hypervolume_is_measured_from_the_worst_baseline_in_each_objective(records, reference, corner):
@@ -238,16 +237,16 @@ def test_a_baseline_on_a_part_of_its_images_is_recognised_and_listed_once(tmp_pa
     world = World(1000)
     whole = write_measured_sweep(tmp_path / "whole", world, BETTER)
     part = write_measured_sweep(tmp_path / "part", world, BETTER, limit=200)
-    table = read_or_compute_block_stats(whole.artifacts(f"baseline-{PLAIN}"), "val")
+    table = read_or_compute_block_stats(whole.artifacts(f"baseline-{ZERO_SHOT}"), "val")
     first = {key: stats.with_block_size(8).take(slice(0, 25)) for key, stats in table.items()}
-    (part.artifacts(f"baseline-{PLAIN}") / "val" / BLOCK_STATS_FILE).write_bytes(to_bytes(first))
-    record = part.trial(f"baseline-{PLAIN}")
+    (part.artifacts(f"baseline-{ZERO_SHOT}") / "val" / BLOCK_STATS_FILE).write_bytes(to_bytes(first))
+    record = part.trial(f"baseline-{ZERO_SHOT}")
     datasets = {}
     for name in DATASETS:
         datasets[name] = {metric: metric_value(metric, first[name, 0]) + 1e-12 for metric in BLOCKWISE_METRICS}
     part.write_trial(replace(record, results={"val": replace(record.results["val"], datasets=datasets)}))
     comparison = compare_sweeps({"whole": whole, "part": part})
-    assert [record.label for record in comparison.statistics.front.baselines] == [PLAIN]
+    assert [record.label for record in comparison.statistics.front.baselines] == [ZERO_SHOT]
 
 
 def test_a_note_names_datasets_whose_files_or_labels_differ(sweeps, tmp_path):
@@ -276,7 +275,7 @@ def test_a_baseline_that_is_the_same_in_both_sweeps_is_listed_once(sweeps, tmp_p
     for part in ("trials/baseline-tpt.json", f"artifacts/baseline-tpt/val/{BLOCK_STATS_FILE}"):
         (second / part).write_bytes((first / part).read_bytes())
     comparison = compare_sweeps({"first": one, "second": other})
-    assert {record.label for record in comparison.statistics.front.baselines} == {TPT, PLAIN, f"second/{PLAIN}"}
+    assert {record.label for record in comparison.statistics.front.baselines} == {TPT, ZERO_SHOT, f"second/{ZERO_SHOT}"}
 
 
 def test_a_comparison_is_written_as_text_page_picture_markdown_and_latex(capsys, sweeps, tmp_path):
@@ -313,7 +312,7 @@ def test_a_trial_that_two_sweeps_have_is_listed_once(capsys, sweeps, tmp_path):
 
 def test_marks_of_a_sweep_take_shared_baselines_into_account(tmp_path):
     """A trial far below zero-shot is not marked as best in either sweep."""
-    reached = {PLAIN: (0.7, 0.2), "trial-0001": (0.75, 0.1), "trial-0002": (0.3, 0.02)}
+    reached = {ZERO_SHOT: (0.7, 0.2), "trial-0001": (0.75, 0.1), "trial-0002": (0.3, 0.02)}
     first = write_measured_sweep(tmp_path / "first", World(1000), reached)
     shutil.copytree(first.path, tmp_path / "second")
     comparison = compare_sweeps({"first": first, "second": type(first)(tmp_path / "second")})
@@ -400,10 +399,10 @@ def test_trials_that_were_only_evaluated_were_not_chosen_by_their_images(capsys,
 
 def test_seeds_change_no_record_whose_prompt_is_not_pretrained(sweeps):
     far = sweeps["far"]
-    plain = far.trial(f"baseline-{PLAIN}")
+    plain = far.trial(f"baseline-{ZERO_SHOT}")
     far.write_trial(replace(plain, config={**plain.config, "prompt": "a photo of a"}))
-    records = compare_trials(far, ["trial-0002", PLAIN]).samples.records
-    assert {label: record.deterministic for label, record in records.items()} == {"trial-0002": False, PLAIN: True}
+    records = compare_trials(far, ["trial-0002", ZERO_SHOT]).samples.records
+    assert {label: record.deterministic for label, record in records.items()} == {"trial-0002": False, ZERO_SHOT: True}
 
 
 @pytest.mark.parametrize(
@@ -524,7 +523,7 @@ def test_a_comparison_that_is_impossible_is_refused_in_one_line(sweeps, capsys, 
     root = sweeps["far"].path.parent
     sweeps["far"].write_trial(failed(7))
     (root.parent / "empty.py").touch()
-    write_measured_sweep(root / "none", World(1000), {PLAIN: (0.6, 0.2)})
+    write_measured_sweep(root / "none", World(1000), {ZERO_SHOT: (0.6, 0.2)})
     bare = write_measured_sweep(root / "bare", World(1000), BETTER)
     for file in bare.path.glob("artifacts/*/val/*"):
         file.unlink()

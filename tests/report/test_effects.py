@@ -13,7 +13,7 @@ from fpp_sweep.report.plots import importance_plot
 from fpp_sweep.report.settings_plots import axes_of, round_ticks, slice_plots
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.statistics.surface import Surface
-from tests.kit.names import PLAIN
+from tests.kit.names import ZERO_SHOT
 from tests.kit.records import baseline, searched_trials, sweep_info, sweep_with_effects, trial, write_sweep
 from tests.report.test_page import plots
 
@@ -36,7 +36,7 @@ def test_the_setting_that_changes_an_objective_most_is_the_most_important_one(ef
 def sweep_with_a_fall(count=40, seed=3):
     """Return a sweep in which `a` decides the accuracy; if `b` is high, the accuracy falls far below zero-shot."""
     generator = random.Random(seed)
-    records = [baseline(PLAIN, 68.0, 5.0)]
+    records = [baseline(ZERO_SHOT, 68.0, 5.0)]
     for number in range(count):
         params = {key: generator.random() for key in "abcd"}
         accuracy = 66 + 5 * params["a"] + generator.gauss(0, 0.6)

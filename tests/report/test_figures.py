@@ -9,7 +9,7 @@ from fpp_sweep.records.answer import statistics_of_samples
 from fpp_sweep.records.front import front_of
 from fpp_sweep.report.figures import StaticFigure, axis_titles, draw_front, front_figures
 from fpp_sweep.report.plots import front_plots
-from tests.kit.names import PLAIN, TPT
+from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import ACCURACY, ECE, all_baselines, sweep_info, trial
 
 
@@ -17,7 +17,7 @@ def test_the_figure_has_points_intervals_the_staircase_and_the_region_of_resampl
     information, statistics = far
     (figure,) = front_figures(information, statistics)
     by_label = {points.label: points for points in figure.points}
-    assert list(by_label) == ["trials", "front", PLAIN, TPT]
+    assert list(by_label) == ["trials", "front", ZERO_SHOT, TPT]
     interval = statistics.interval(statistics.front.members[0], "val", "accuracy")
     (error,) = by_label["front"].x_errors
     assert error == pytest.approx((interval.value - interval.low, interval.high - interval.value))

@@ -16,7 +16,7 @@ from fpp_sweep.sweep.notebook import as_html
 from fpp_sweep.sweep.summary import summary_lines
 from fpp_sweep.tracking.desired import FrontDocument
 from tests.kit.measured import CLOSE_TOGETHER, FAR_APART, World, write_measured_sweep
-from tests.kit.names import PLAIN, TPT
+from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import ACCURACY, WORKER_SECONDS, sweep_info, trial, write_sweep
 
 SIDES = {**FAR_APART, "trial-0004": (0.69, 0.11)}
@@ -72,7 +72,7 @@ def test_the_answer_is_written_as_markdown(far):
     write_report(far, pages=False)
     text = (far.report / "answer.md").read_text()
     assert text.startswith("# far\n\n## Answer\n\nRecommended: trial-0002")
-    assert f"| finalist | metric | {PLAIN} | ± | {TPT} |" in text
+    assert f"| finalist | metric | {ZERO_SHOT} | ± | {TPT} |" in text
     assert "## Front" in text
 
 
@@ -121,9 +121,14 @@ def test_a_config_names_the_baselines_that_it_does_not_beat(tmp_path):
     write_report(folder, pages=False)
     front = document(folder)
     name = front["members"][0]["name"]
-    assert f"# not shown to be better in accuracy than {PLAIN}" in (folder.report / "best" / f"{name}.yaml").read_text()
-    assert front["recommended"] == f"baseline-{PLAIN}"
-    assert f"baseline-{PLAIN} of sweep near, recommended" in (folder.report / "best" / "recommended.yaml").read_text()
+    assert (
+        f"# not shown to be better in accuracy than {ZERO_SHOT}"
+        in (folder.report / "best" / f"{name}.yaml").read_text()
+    )
+    assert front["recommended"] == f"baseline-{ZERO_SHOT}"
+    assert (
+        f"baseline-{ZERO_SHOT} of sweep near, recommended" in (folder.report / "best" / "recommended.yaml").read_text()
+    )
 
 
 def test_a_report_between_two_pages_uses_the_statistics_of_the_last_page(far):
@@ -175,7 +180,7 @@ def test_a_cost_has_its_value_in_tables_files_and_configs(tmp_path):
 
 def test_a_trial_that_equals_a_baseline_has_a_report(tmp_path):
     """Their difference is 0 without any variance, so its degrees of freedom are infinite, which JSON lacks."""
-    folder = write_measured_sweep(tmp_path / "sweep", World(200), {PLAIN: (0.6, 0.2), TPT: (0.62, 0.3)})
+    folder = write_measured_sweep(tmp_path / "sweep", World(200), {ZERO_SHOT: (0.6, 0.2), TPT: (0.62, 0.3)})
     baseline_of_trial = folder.trial(f"baseline-{TPT}")
     same = replace(trial(2), results=baseline_of_trial.results, values=baseline_of_trial.values)
     folder.write_trial(same)

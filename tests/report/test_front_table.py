@@ -12,7 +12,7 @@ from fpp_sweep.report.table import to_html, to_text
 from fpp_sweep.report.text_layout import text_width
 from fpp_sweep.report.trial_table import trial_table
 from tests.kit.measured import World, write_measured_sweep
-from tests.kit.names import PLAIN, TPT
+from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import all_baselines, baseline, searched_trials, sweep_info, trial
 
 
@@ -28,7 +28,7 @@ def test_members_come_first_then_baselines_with_intervals_support_and_remarks(fa
     assert member.cells[0].text == member.trial == "trial-0002"
     assert member.cells[4].interval == format_interval("ece", interval)
     assert [cell.text for cell in member.cells[5:]] == ["likely", "best accuracy, best ece, knee", "0.289", "0.003"]
-    assert [first.cells[0].text, second.cells[0].text] == [PLAIN, TPT]
+    assert [first.cells[0].text, second.cells[0].text] == [ZERO_SHOT, TPT]
     assert (first.starts_group, second.starts_group) == (True, False)
 
 

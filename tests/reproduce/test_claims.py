@@ -9,7 +9,7 @@ from fpp_sweep.records.measurements import measure
 from fpp_sweep.reproduce.claims import judge_claims, pairs_of
 from fpp_sweep.reproduce.experiment_files import find
 from fpp_sweep.reproduce.experiments import Claim
-from fpp_sweep.statistics.paired import compare
+from fpp_sweep.statistics.paired import corrected_differences
 from tests.kit.experiments import result_from_stats, two_seed_result, write_experiment
 from tests.kit.measured import World
 
@@ -71,7 +71,7 @@ def test_claims_are_judged_like_an_answer_by_one_family_of_tests(tmp_path):
     family = {}
     for metric, pairs in (("accuracy", [("tpt", "zero_shot"), ("ctpt", "zero_shot")]), ("ece", [("tpt", "ctpt")])):
         for first, second in pairs:
-            (family[first, second, metric],) = compare(samples, [(names[first], names[second])], [metric])
+            (family[first, second, metric],) = corrected_differences(samples, [(names[first], names[second])], [metric])
     smallest = min(difference.p_value for difference in family.values())
     for claim, judged in zip(claims, judge_claims(table), strict=True):
         (pair,) = pairs_of(table, claim)

@@ -14,12 +14,12 @@ from fpp_sweep.reproduce.experiment_files import find
 from fpp_sweep.reproduce.experiments import Claim
 from tests.kit.experiments import result_from_stats, write_experiment
 from tests.kit.measured import World, write_measured_sweep
-from tests.kit.names import PLAIN, TPT
+from tests.kit.names import TPT, ZERO_SHOT
 
 SETS = ("dtd", "pets")
 METRICS = ("accuracy", "ece")
-SIDES = {PLAIN: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.58, 0.15)}
-ROWS = {PLAIN: "zero_shot", TPT: "tpt", "trial-0002": "ctpt", "trial-0003": "otpt"}  # rows of the paper's table
+SIDES = {ZERO_SHOT: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.58, 0.15)}
+ROWS = {ZERO_SHOT: "zero_shot", TPT: "tpt", "trial-0002": "ctpt", "trial-0003": "otpt"}  # rows of the paper's table
 VERDICTS = {"+": "holds", "-": "does not hold", "": "undecided"}
 
 
@@ -79,5 +79,5 @@ def test_a_pair_has_the_same_verdict_as_a_claim_of_the_paper(folder, tmp_path):
 def test_the_recommendation_follows_from_the_same_verdicts(folder):
     marks = marks_of(folder)
     assert answer_of(folder).recommended == "trial-0002"
-    assert marks["trial-0002", f"baseline-{PLAIN}", "accuracy"] == "+"
+    assert marks["trial-0002", f"baseline-{ZERO_SHOT}", "accuracy"] == "+"
     assert "-" not in [mark for (finalist, _, _), mark in marks.items() if finalist == "trial-0002"]

@@ -14,10 +14,10 @@ from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.work import Finalists
 from fpp_sweep.spec.config import AdaptConfig, TrialConfig
-from fpp_sweep.statistics.paired import compare
+from fpp_sweep.statistics.paired import corrected_differences
 from fpp_sweep.trial.trial import Plan
 from tests.kit.measured import World, write_measured_sweep
-from tests.kit.names import PLAIN, TPT
+from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.tasks import dataset_info
 
 SPACE = """
@@ -116,7 +116,7 @@ def test_a_stateful_method_keeps_its_stream_from_the_beginning():
 # --- the choice of finalists ------------------------------------------------------------------------
 
 SIDES = {
-    PLAIN: (0.60, 0.10),
+    ZERO_SHOT: (0.60, 0.10),
     TPT: (0.61, 0.12),
     "trial-0002": (0.62, 0.08),  # on the front
     "trial-0003": (0.618, 0.081),  # cannot be distinguished from the front
@@ -178,7 +178,7 @@ def test_a_front_member_without_statistics_remains_a_finalist(searched_folder):
 
 def test_a_trial_with_the_predictions_of_zero_shot_has_no_comparison_with_it(searched_folder):
     """Its differences have no standard error, by which the t statistic divides."""
-    zero_shot = searched_folder.trial(f"baseline-{PLAIN}")
+    zero_shot = searched_folder.trial(f"baseline-{ZERO_SHOT}")
     shutil.copy(stats_of(searched_folder, zero_shot.name), stats_of(searched_folder, "trial-0002"))
     same = replace(searched_folder.trial("trial-0002"), results=zero_shot.results)
     trials = [same, searched_folder.trial("trial-0003")]
@@ -189,10 +189,10 @@ def test_a_trial_with_the_predictions_of_zero_shot_has_no_comparison_with_it(sea
 def test_the_comparison_with_zero_shot_has_the_clearest_gain_in_standard_errors(searched_folder):
     trials = [searched_folder.trial(name) for name in ("trial-0002", "trial-0003")]
     comparisons = compare_with_main_reference(searched_folder, front_in(searched_folder), trials, "val")
-    zero_shot = searched_folder.trial(f"baseline-{PLAIN}")
+    zero_shot = searched_folder.trial(f"baseline-{ZERO_SHOT}")
     samples = measure(searched_folder, [zero_shot, *trials], "val", ["accuracy", "ece"]).samples
     for name, comparison in comparisons.items():
-        of_accuracy, of_ece = compare(samples, [(name, zero_shot.name)], ["accuracy", "ece"])
+        of_accuracy, of_ece = corrected_differences(samples, [(name, zero_shot.name)], ["accuracy", "ece"])
         gains = [0.0, of_accuracy.value / of_accuracy.standard_error, -of_ece.value / of_ece.standard_error]
         assert comparison.largest_t == pytest.approx(max(gains))
     assert max(comparison.largest_t for comparison in comparisons.values()) > 1
@@ -201,22 +201,22 @@ def test_the_comparison_with_zero_shot_has_the_clearest_gain_in_standard_errors(
 def test_the_comparison_with_zero_shot_is_in_the_dataset_that_the_objective_names(tmp_path):
     objectives = (Objective(metric="accuracy/digits"), Objective(metric="ece"))
     folder = write_measured_sweep(tmp_path / "sweep", World(1000, seed=5), SIDES, objectives=objectives)
-    zero_shot, record = folder.trial(f"baseline-{PLAIN}"), folder.trial("trial-0003")
+    zero_shot, record = folder.trial(f"baseline-{ZERO_SHOT}"), folder.trial("trial-0003")
     (comparison,) = compare_with_main_reference(folder, front_in(folder), [record], "val").values()
     samples = measure(folder, [zero_shot, record], "val", ["accuracy", "ece"]).samples
-    differences = compare(samples, [(record.name, zero_shot.name)], ["accuracy/digits", "ece"])
+    differences = corrected_differences(samples, [(record.name, zero_shot.name)], ["accuracy/digits", "ece"])
     gains_in_errors = [difference.gain / difference.standard_error for difference in differences]
     assert comparison.largest_t == pytest.approx(max(gains_in_errors))
 
 
 def test_trials_below_the_floor_are_finalists_if_all_trials_are_below_it(tmp_path):
-    sides = {PLAIN: (0.60, 0.10), TPT: (0.61, 0.12), "trial-0002": (0.50, 0.0)}
+    sides = {ZERO_SHOT: (0.60, 0.10), TPT: (0.61, 0.12), "trial-0002": (0.50, 0.0)}
     folder = write_measured_sweep(tmp_path / "sweep", World(1000), sides)
     assert [record.name for record in choose_finalists(folder, front_in(folder), 6)] == ["trial-0002"]
 
 
 def test_a_finalist_that_is_clearly_beaten_by_another_is_not_tested(tmp_path):
-    sides = {PLAIN: (0.60, 0.1), "trial-0002": (0.62, 0.08), "trial-0003": (0.55, 0.2)}
+    sides = {ZERO_SHOT: (0.60, 0.1), "trial-0002": (0.62, 0.08), "trial-0003": (0.55, 0.2)}
     folder = write_measured_sweep(tmp_path / "sweep", World(1000), sides, ("val", FINAL), seeds=(0, 1, 2))
     finalists = [folder.trial(name) for name in ("trial-0002", "trial-0003")]
     assert [record.name for record in choose_for_test_split(folder, front_in(folder), finalists)] == ["trial-0002"]
@@ -224,7 +224,7 @@ def test_a_finalist_that_is_clearly_beaten_by_another_is_not_tested(tmp_path):
 
 def test_finalists_whose_seeds_disagree_are_tested_last(tmp_path):
     """The first finalist has the best mean, but its seeds differ so much that it may be worse than zero-shot."""
-    sides = {PLAIN: (0.60, 0.1), "trial-0002": (0.64, 0.05), "trial-0003": (0.61, 0.09), "trial-0004": (0.60, 0.08)}
+    sides = {ZERO_SHOT: (0.60, 0.1), "trial-0002": (0.64, 0.05), "trial-0003": (0.61, 0.09), "trial-0004": (0.60, 0.08)}
     shifts = {"trial-0002": (0.1, 0.05, -0.15)}
     world = World(1000)
     folder = write_measured_sweep(tmp_path / "sweep", world, sides, ("val", FINAL), seeds=(0, 1, 2), shifts=shifts)
@@ -266,8 +266,8 @@ class Jobs:
 
 
 def test_baselines_are_tested_then_finalists_run_then_finalists_are_tested(searched_folder):
-    baselines = [(f"baseline-{PLAIN}", "test"), (f"baseline-{TPT}", "test")]
-    finalists = [(f"baseline-{PLAIN}", FINAL), ("trial-0002", FINAL), ("trial-0003", FINAL)]
+    baselines = [(f"baseline-{ZERO_SHOT}", "test"), (f"baseline-{TPT}", "test")]
+    finalists = [(f"baseline-{ZERO_SHOT}", FINAL), ("trial-0002", FINAL), ("trial-0003", FINAL)]
     tests = [("trial-0002", "test"), ("trial-0003", "test")]
     assert Jobs(searched_folder).run_all() == baselines + finalists + tests
 
@@ -285,13 +285,13 @@ def test_a_record_has_one_running_job_at_a_time(searched_folder):
     while job := jobs.next(running):
         running.append(job)
     assert running == [
-        (f"baseline-{PLAIN}", "test"),
+        (f"baseline-{ZERO_SHOT}", "test"),
         (f"baseline-{TPT}", "test"),
         ("trial-0002", FINAL),
         ("trial-0003", FINAL),
     ]
     jobs.finish(*running.pop(0))
-    assert jobs.next(running) == (f"baseline-{PLAIN}", FINAL)
+    assert jobs.next(running) == (f"baseline-{ZERO_SHOT}", FINAL)
 
 
 def test_a_raised_budget_begins_no_running_job_again(searched_folder):
@@ -332,7 +332,7 @@ def test_a_resumed_driver_runs_only_the_remaining_jobs(searched_folder):
 def test_a_search_on_the_test_split_ends_with_the_final_stage(tmp_path):
     folder = write_measured_sweep(tmp_path / "sweep", World(1000, seed=5), SIDES)
     jobs = Jobs(folder, "search.split=test").run_all()
-    names = [f"baseline-{TPT}", f"baseline-{PLAIN}", "trial-0002", "trial-0003"]
+    names = [f"baseline-{TPT}", f"baseline-{ZERO_SHOT}", "trial-0002", "trial-0003"]
     assert sorted(jobs) == [(name, FINAL) for name in names]
     assert Jobs(folder, "search.split=test", has_final_stage=False).run_all() == []
 

@@ -43,7 +43,7 @@ from fpp_sweep.tracking.desired import trial_run
 from fpp_sweep.trial.trial import run_trial
 from fpp_sweep.tune import parse
 from tests.kit.measured import block_stats
-from tests.kit.names import PLAIN, named
+from tests.kit.names import ZERO_SHOT, named
 from tests.kit.records import split_result, sweep_info, trial
 from tests.kit.tasks import dataset_info
 from tests.kit.workers import executing
@@ -453,7 +453,7 @@ def stopped_records(sweep):
 def test_trials_that_are_not_beaten_finish_with_the_results_of_a_sweep_without_a_race(raced_sweep, worker, tmp_path):
     records = raced_sweep.records()
     finished = [record for record in records.values() if record.state == "complete"]
-    assert [record.name for record in finished] == [f"baseline-{PLAIN}", *(f"trial-{n:04d}" for n in range(3))]
+    assert [record.name for record in finished] == [f"baseline-{ZERO_SHOT}", *(f"trial-{n:04d}" for n in range(3))]
     plan = replace(raced_sweep.plan, rung_ends={})
     with executing("inline", worker, plan, tmp_path) as executor:
         for record in finished:
@@ -651,9 +651,9 @@ def test_a_race_works_with_an_objective_on_one_dataset(raced_sweep):
     ("constraint", "message"),
     [
         (Constraint(metric="accuracy", at_least=70), "breaks accuracy by"),
-        (Constraint(metric="accuracy", at_least=-3, baseline=PLAIN), f"breaks accuracy_vs_{PLAIN} by"),
+        (Constraint(metric="accuracy", at_least=-3, baseline=ZERO_SHOT), f"breaks accuracy_vs_{ZERO_SHOT} by"),
         (Constraint(metric="accuracy", at_least=40), None),
-        (Constraint(metric="accuracy", at_least=-40, baseline=PLAIN), None),
+        (Constraint(metric="accuracy", at_least=-40, baseline=ZERO_SHOT), None),
         (Constraint(metric="accuracy", at_least=50.9), None),  # broken, but within the noise
     ],
 )
@@ -767,7 +767,7 @@ def test_savings_are_a_share_of_the_device_time_of_all_trials():
     assert line.startswith("1 of 3 trials stopped early; that saved 17% of adaptation, 8% of all worker time")
 
 
-@pytest.mark.parametrize("name", ["trial-0001", "trial-0099", f"baseline-{PLAIN}"])
+@pytest.mark.parametrize("name", ["trial-0001", "trial-0099", f"baseline-{ZERO_SHOT}"])
 def test_only_trials_that_lost_a_race_can_be_continued(raced_sweep, name):
     message = (
         f"--continue-trials {name}: not a trial that was stopped early; those are trial-0003, trial-0004, trial-0005"

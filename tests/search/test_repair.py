@@ -25,7 +25,7 @@ from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import FileTooLargeError
 from fpp_sweep.sweep.resume import repair_folder
-from tests.kit.names import PLAIN, named
+from tests.kit.names import ZERO_SHOT, named
 from tests.kit.records import failed, sweep_info, trial
 
 SPACE = named("""
@@ -54,8 +54,8 @@ def start_sweep(path, sampler="random"):
     folder.write_info(
         replace(sweep_info(name=path.name, state="running"), space=space.plain(), objectives=space.objectives)
     )
-    baseline = space.baselines()[PLAIN]
-    folder.write_trial(waiting_record(f"baseline-{PLAIN}", "baseline", baseline, origin="baseline"))
+    baseline = space.baselines()[ZERO_SHOT]
+    folder.write_trial(waiting_record(f"baseline-{ZERO_SHOT}", "baseline", baseline, origin="baseline"))
     study = SweepStudy(folder.study_file, path.name, space)
     for end in ENDS:
         record = next_record(study, end)
@@ -78,7 +78,7 @@ def next_record(study, end):
         "origin": origin,
         "params": params,
         "config": config.flat(),
-        "key": keys.of_config(config),
+        "key": keys.config_key(config),
         "generation": study.generation(number),
     }
     if end != "complete":
@@ -291,18 +291,18 @@ BASELINE_DAMAGES = {
 
 @pytest.mark.parametrize("change", BASELINE_DAMAGES.values(), ids=BASELINE_DAMAGES)
 def test_a_baseline_with_another_config_is_set_aside(folder, change):
-    file = folder.trial_file(f"baseline-{PLAIN}")
+    file = folder.trial_file(f"baseline-{ZERO_SHOT}")
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     first, second = repair_notes(folder)
     assert f"kept as {file.name}.damaged-" in first
-    assert second == f"baseline-{PLAIN} has no usable record; it is run again"
+    assert second == f"baseline-{ZERO_SHOT} has no usable record; it is run again"
 
 
 def test_a_command_repairs_a_folder_by_the_space_that_is_recorded_there(folder, capsys):
-    file = folder.trial_file(f"baseline-{PLAIN}")
+    file = folder.trial_file(f"baseline-{ZERO_SHOT}")
     file.write_text("no record")
     repair_folder(folder)
-    assert f"baseline-{PLAIN} has no usable record; it is run again" in capsys.readouterr().err
+    assert f"baseline-{ZERO_SHOT} has no usable record; it is run again" in capsys.readouterr().err
 
 
 def test_an_import_with_a_setting_is_set_aside(folder):
@@ -324,7 +324,7 @@ def test_a_baseline_that_is_no_longer_requested_keeps_its_record_unless_its_conf
     (note,) = repair_records(folder, folder.info(), without)
     assert note == "baseline-tpt has no usable record; it is run again"
     unknown = folder.trial_file("baseline-mine")
-    document = json.loads(folder.trial_file(f"baseline-{PLAIN}").read_text())
+    document = json.loads(folder.trial_file(f"baseline-{ZERO_SHOT}").read_text())
     unknown.write_text(json.dumps(document | {"name": "baseline-mine"}))
     (note, _) = repair_records(folder, folder.info(), without)
     assert f"{unknown}: name: is not that of a baseline of this package (baseline-mine); kept as" in note
@@ -490,8 +490,8 @@ def test_a_trial_whose_driver_was_killed_before_its_first_record(folder, is_comp
 
 
 def test_a_baseline_without_a_record_is_reported(folder):
-    folder.trial_file(f"baseline-{PLAIN}").unlink()
-    assert repair_notes(folder) == [f"baseline-{PLAIN} has no usable record; it is run again"]
+    folder.trial_file(f"baseline-{ZERO_SHOT}").unlink()
+    assert repair_notes(folder) == [f"baseline-{ZERO_SHOT} has no usable record; it is run again"]
 
 
 def test_a_sweep_that_ended_before_its_first_trial_needs_no_repair(folder):

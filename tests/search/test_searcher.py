@@ -22,7 +22,7 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.trial import Plan
-from tests.kit.names import PLAIN, TPT, named
+from tests.kit.names import TPT, ZERO_SHOT, named
 from tests.kit.records import split_result, sweep_info, trial
 from tests.kit.tasks import dataset_info, predictions
 from tests.kit.waiting import LONG
@@ -101,8 +101,8 @@ class Sweep:
 def test_baselines_come_first_then_the_search_then_the_front_on_the_test_split(tmp_path):
     better = {"trial_0002": {"accuracy": 60.0, "ece": 5.0}}
     assert Sweep(tmp_path / "sweep").run(**better) == [
-        *(f"baseline-{PLAIN}", f"baseline-{TPT}", "trial-0000", "trial-0001", "trial-0002", "trial-0003"),
-        *(f"baseline-{PLAIN} on test", f"baseline-{TPT} on test", "trial-0002 on test"),
+        *(f"baseline-{ZERO_SHOT}", f"baseline-{TPT}", "trial-0000", "trial-0001", "trial-0002", "trial-0003"),
+        *(f"baseline-{ZERO_SHOT} on test", f"baseline-{TPT} on test", "trial-0002 on test"),
     ]
 
 
@@ -594,10 +594,10 @@ def test_a_stopped_trial_resets_the_count_of_consecutive_failures(tmp_path):
 def test_a_stopped_baseline_stays_stopped_when_the_sweep_is_resumed(tmp_path):
     sweep = Sweep(tmp_path / "sweep", "search.trials=1", "search.concurrency=1")
     job, trial = sweep.ask()
-    assert job["name"] == f"baseline-{PLAIN}"
+    assert job["name"] == f"baseline-{ZERO_SHOT}"
     stop_trial(sweep, trial, job)
     resumed = Sweep(tmp_path / "sweep", "search.trials=1", "search.concurrency=1")
-    assert resumed.folder.trial(f"baseline-{PLAIN}").state == "stopped"
+    assert resumed.folder.trial(f"baseline-{ZERO_SHOT}").state == "stopped"
     ran = resumed.run()
     assert ran[:2] == [f"baseline-{TPT}", "trial-0000"]
-    assert f"baseline-{PLAIN}" not in ran
+    assert f"baseline-{ZERO_SHOT}" not in ran

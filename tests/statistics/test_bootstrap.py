@@ -13,7 +13,7 @@ from fpp_sweep.statistics.bootstrap import (
     resample,
     sample_split,
 )
-from fpp_sweep.statistics.paired import compare, metric_interval, seed_variances
+from fpp_sweep.statistics.paired import corrected_differences, metric_interval, seed_variances
 from tests.kit.measured import block_stats, split_samples
 
 
@@ -72,7 +72,7 @@ def test_a_few_images_that_only_one_record_gets_right_prove_nothing(images, is_s
     """By chance, five images favour the same record in one case of 16, and eight images in one case of 128."""
     index = np.arange(400)
     tables = {"more": {("dtd", 0): block_stats(index < 200 + images)}, "fewer": {("dtd", 0): block_stats(index < 200)}}
-    (difference,) = compare(sample_split("val", tables, ["accuracy"]), [("more", "fewer")], ["accuracy"])
+    (difference,) = corrected_differences(sample_split("val", tables, ["accuracy"]), [("more", "fewer")], ["accuracy"])
     assert difference.value == images / 4
     assert difference.is_significant == is_shown
 

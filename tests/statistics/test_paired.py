@@ -15,7 +15,7 @@ from fpp_sweep.statistics.paired import (
     SeedVariances,
     Variance,
     adjust_p_values,
-    compare,
+    corrected_differences,
     difference,
     holm,
     metric_interval,
@@ -79,7 +79,7 @@ def test_one_unstable_record_does_not_hide_differences_of_others():
     calm = split_samples({**steady, **baseline}, deterministic=["zero_shot"])
     unstable = split_samples({**steady, **baseline, "x": {"accuracy": [40, 72, 60]}}, deterministic=["zero_shot"])
     for samples in (calm, unstable):
-        (result,) = compare(samples, [("trial-0", "zero_shot")], ["accuracy"])
+        (result,) = corrected_differences(samples, [("trial-0", "zero_shot")], ["accuracy"])
         assert result.mark == "+"
 
 
@@ -117,8 +117,8 @@ def test_a_lucky_seed_is_not_shown_as_a_gain():
     # accuracies of a real config by seed: the first seed alone would show a significant gain
     one_seed = split_samples({"a": {"accuracy": [70.1]}, "b": {"accuracy": [66.0]}}, image_sd=0.8)
     three = split_samples({"a": {"accuracy": [70.1, 58.6, 60.0]}, "b": {"accuracy": [66.0, 65.0, 66.5]}}, image_sd=0.8)
-    (alone,) = compare(one_seed, [("a", "b")], ["accuracy"])
-    (with_seeds,) = compare(three, [("a", "b")], ["accuracy"])
+    (alone,) = corrected_differences(one_seed, [("a", "b")], ["accuracy"])
+    (with_seeds,) = corrected_differences(three, [("a", "b")], ["accuracy"])
     assert alone.mark == "+"
     assert with_seeds.mark == ""
 
@@ -129,13 +129,13 @@ def test_a_lucky_seed_is_not_shown_as_a_gain():
 )
 def test_marks_follow_the_metrics_goal(metric, values, mark):
     records = {"a": {metric: [values[0]]}, "b": {metric: [values[1]]}}
-    (result,) = compare(split_samples(records, deterministic=["a", "b"]), [("a", "b")], [metric])
+    (result,) = corrected_differences(split_samples(records, deterministic=["a", "b"]), [("a", "b")], [metric])
     assert result.mark == mark
 
 
 def test_the_interval_of_a_difference_lies_around_its_value():
     records = {"a": {"ece": [4.0, 5.0, 6.0]}, "b": {"ece": [1.0, 5.0, 9.0]}}
-    (result,) = compare(split_samples(records), [("a", "b")], ["ece"])
+    (result,) = corrected_differences(split_samples(records), [("a", "b")], ["ece"])
     assert result.low < result.value < result.high
     assert (result.low + result.high) / 2 == pytest.approx(result.value)
 

@@ -24,7 +24,7 @@ def test_a_sweep_is_read_from_its_folder_as_a_table_and_a_front(tmp_path):
     assert "ece" not in rows["trial-0003"]
     members = sweep.front()
     assert members
-    assert keys.of_config(sweep.best("knee")) in {member.key for member in members}
+    assert keys.config_key(sweep.best("knee")) in {member.key for member in members}
     with pytest.raises(InputError, match="has no 'best f1'; it has best accuracy"):
         sweep.best("best f1")
 

@@ -18,7 +18,7 @@ from fpp_sweep.sweep.opening import OpenedSweep
 from fpp_sweep.sweep.recording import SweepRecorder, recording_end
 from fpp_sweep.sweep.resume import load_for_resume, undo_if_refused
 from fpp_sweep.workers.status import SchedulerStatus, StatusPoller, WorkCounts
-from tests.kit.names import PLAIN
+from tests.kit.names import ZERO_SHOT
 from tests.kit.records import baseline, running, split_result, sweep_info, trial
 from tests.kit.spaces import small_space
 
@@ -239,10 +239,10 @@ def test_bad_input_undoes_a_start_but_no_trial(tmp_path):
     [
         ("seeds: 3", None),
         ("count: 2", None),
-        ("seeds: 4", f"search.finalists.seeds: baseline-{PLAIN} has run with 3, and 4 is requested; resume with"),
+        ("seeds: 4", f"search.finalists.seeds: baseline-{ZERO_SHOT} has run with 3, and 4 is requested; resume with"),
         (
             "images: 50",
-            f"search.finalists.images: baseline-{PLAIN} has run with the default, and 50 is requested; resume with",
+            f"search.finalists.images: baseline-{ZERO_SHOT} has run with the default, and 50 is requested; resume with",
         ),
     ],
 )

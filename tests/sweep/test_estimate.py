@@ -43,7 +43,7 @@ from fpp_sweep.trial.proving import proof_folder
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.trial.worker import Worker
 from fpp_sweep.tune import worker_counts
-from tests.kit.names import CTPT, OTPT, PLAIN, TPT, named
+from tests.kit.names import CTPT, OTPT, TPT, ZERO_SHOT, named
 from tests.kit.records import baseline, sweep_info
 from tests.kit.spaces import DATASET_INFOS, MODEL_INFO, ONE_DATASET, SPEED, TWO_DATASETS
 from tests.kit.waiting import wait_for
@@ -63,7 +63,7 @@ def expected_sweep_and_costs(*overrides, plan=None):
 def test_the_expected_configs_are_the_configs_that_the_sweep_will_run(space):
     configs = expected_configs(space)
     queue = space.queue()
-    assert list(configs)[:2] == [f"baseline-{PLAIN}", f"baseline-{TPT}"]
+    assert list(configs)[:2] == [f"baseline-{ZERO_SHOT}", f"baseline-{TPT}"]
     assert len(configs) == 2 + 6
     for number, (_, values) in enumerate(queue):
         assert configs[f"trial-{number:04d}"] == space.resolve(values)
@@ -86,14 +86,14 @@ def test_sampled_points_are_in_the_space(space):
 def test_settings_that_no_method_reads_are_not_shown(space):
     configs = expected_configs(space)
     unread = ("fpp.", "adapt.", "views.")
-    assert not [key for key in relevant(configs[f"baseline-{PLAIN}"].flat()) if key.startswith(unread)]
+    assert not [key for key in relevant(configs[f"baseline-{ZERO_SHOT}"].flat()) if key.startswith(unread)]
     text = "\n".join(config_lines(space, configs))
     assert "fpp.steps=3" in text
     assert f"baseline-{TPT}: method={TPT}, prompt=a photo of a" in text
 
 
 def test_settings_of_one_config_alone_stand_in_its_line(space):
-    first, second = expected_configs(space)["trial-0000"], expected_configs(space)[f"baseline-{PLAIN}"]
+    first, second = expected_configs(space)["trial-0000"], expected_configs(space)[f"baseline-{ZERO_SHOT}"]
     _, shared, *lines = config_lines(space, {"trial-0000": first, "baseline-0": second})
     assert shared.startswith("the same in all configs that read them: ")
     assert "fpp.steps" not in shared
@@ -240,7 +240,7 @@ def sweep_with_final_stage(*overrides):
     return ExpectedSweep(space, plan, expected_configs(space), final)
 
 
-@pytest.mark.parametrize("baselines", [(TPT, PLAIN), (CTPT, TPT), (OTPT, CTPT), ("zero", "mta")])
+@pytest.mark.parametrize("baselines", [(TPT, ZERO_SHOT), (CTPT, TPT), (OTPT, CTPT), ("zero", "mta")])
 def test_the_final_stage_runs_the_baseline_that_the_sweep_chooses_as_reference(baselines):
     sweep = sweep_with_final_stage(f"work.baselines=[{', '.join(baselines)}]")
     records = [baseline(name, 60.0, 5.0) for name in baselines]

@@ -10,7 +10,7 @@ from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.sweep.final_table import final_table
 from tests.kit.measured import World, write_measured_sweep
-from tests.kit.names import CTPT, OTPT, PLAIN, TPT
+from tests.kit.names import CTPT, OTPT, TPT, ZERO_SHOT
 from tests.kit.records import (
     ACCURACY,
     ECE,
@@ -51,7 +51,7 @@ def test_the_table_has_the_front_and_the_baselines_on_every_split():
     assert lines[4].endswith(f"  {marks['trial-0000']}, code")
     assert marks["trial-0000"].startswith("best ece")
     assert lines[5] == ""
-    assert [line.split()[0] for line in lines[6:12]] == [PLAIN, TPT, CTPT, OTPT, "fpp_paper", "fpp_code"]
+    assert [line.split()[0] for line in lines[6:12]] == [ZERO_SHOT, TPT, CTPT, OTPT, "fpp_paper", "fpp_code"]
     assert lines[-3:] == ["trial       fpp.gamma2", "trial-0001        0.15", "trial-0000        0.15"]
     assert "trial-0002" not in "\n".join(lines)
 
@@ -75,7 +75,7 @@ def test_a_sweep_that_only_evaluates_says_that_no_trial_has_finished(tmp_path):
 
 
 def test_the_settings_of_finalists_are_shown_once_with_the_answer(tmp_path):
-    sides = {PLAIN: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05)}
+    sides = {ZERO_SHOT: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05)}
     folder = write_measured_sweep(tmp_path / "sweep", World(300), sides, ("val", FINAL))
     info, records = folder.info(), folder.trials()
     table = final_table(info, statistics_of(folder, info, records), 100)
@@ -108,4 +108,4 @@ def test_a_sweep_without_results_has_an_empty_front(records):
 
 
 def test_a_sweep_with_baselines_alone_has_a_table():
-    assert PLAIN in table_without_statistics(all_baselines())
+    assert ZERO_SHOT in table_without_statistics(all_baselines())

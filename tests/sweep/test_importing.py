@@ -21,7 +21,7 @@ from fpp_sweep.search.repair import repair_records
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetInfo
-from fpp_sweep.statistics.paired import compare
+from fpp_sweep.statistics.paired import corrected_differences
 from fpp_sweep.statistics.posthoc_maps import softmax
 from fpp_sweep.sweep.api import Trial
 from fpp_sweep.sweep.measured_samples import MeasuredSamples
@@ -29,7 +29,7 @@ from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.imported import read_rows
 from fpp_sweep.trial.posthoc import PosthocInputs
 from fpp_sweep.trial.trial import DatasetResult, summarize, with_maps
-from tests.kit.names import PLAIN, TPT
+from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.processes import ROOT
 from tests.kit.records import RANGES, sweep_info, write_sweep
 from tests.kit.spaces import small_space
@@ -91,7 +91,7 @@ def sweep(tmp_path, monkeypatch):
     )
     ece_after_map = replace(info.objectives[1], metric="ece@temperature_val")
     folder = write_sweep(tmp_path / "sweeps", replace(info, objectives=(info.objectives[0], ece_after_map)), [])
-    for name, method, seed in (("trial-0000", PLAIN, 1), ("trial-0001", TPT, 2)):
+    for name, method, seed in (("trial-0000", ZERO_SHOT, 1), ("trial-0001", TPT, 2)):
         folder.write_trial(write_trial_with_maps(folder, name, method, seed))
     return folder
 
@@ -156,9 +156,11 @@ def test_imported_predictions_of_a_trial_have_the_numbers_of_the_trial(sweep, tm
     for metric, value in own.results["test"].average.items():
         assert theirs.results["test"].average[metric] == pytest.approx(value, abs=FILE_TOLERANCE), metric
     samples = statistics_of(sweep, sweep.info(), sweep.trials()).splits["test"].samples
-    for difference in compare(samples, [("trial-0001", "baseline-theirs")], ["accuracy", "ece@temperature_val"]):
+    for difference in corrected_differences(
+        samples, [("trial-0001", "baseline-theirs")], ["accuracy", "ece@temperature_val"]
+    ):
         assert difference.value == pytest.approx(0, abs=FILE_TOLERANCE)
-    to_own, to_theirs = compare(
+    to_own, to_theirs = corrected_differences(
         samples, [("trial-0000", "trial-0001"), ("trial-0000", "baseline-theirs")], ["accuracy"]
     )
     assert to_theirs.value == to_own.value != 0

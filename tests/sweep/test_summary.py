@@ -17,7 +17,7 @@ from fpp_sweep.sweep import showing
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.summary import failure_lines, front_notes, state_line, summary_lines, work_texts
 from fpp_sweep.sweep.sweep_info import new_info
-from tests.kit.names import PLAIN, TPT
+from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import baseline, failed, running, sweep_info, trial, write_sweep
 
 WORK = {"model": "ViT-B-16/openai", "data_root": "my data", "limit": 10, "threads": None, "workers": 2, "seeds": [0, 1]}
@@ -31,8 +31,8 @@ def notes(*records, **changes):
 def test_a_front_that_is_empty_because_of_the_constraints_says_so():
     broken = trial(0, 71, 10, constraints={"accuracy": 0.5})
     sentence = "No trial that finished keeps all constraints: none is on the front."
-    assert notes(baseline(PLAIN, 60, 3), broken) == [sentence]
-    assert sentence not in notes(baseline(PLAIN, 60, 3), broken, trial(1, 65, 5))
+    assert notes(baseline(ZERO_SHOT, 60, 3), broken) == [sentence]
+    assert sentence not in notes(baseline(ZERO_SHOT, 60, 3), broken, trial(1, 65, 5))
 
 
 def test_a_hypervolume_of_zero_explains_itself():
@@ -123,7 +123,7 @@ def test_a_record_serves_as_a_config(tmp_path):
 
 
 def test_the_state_comes_first_then_the_table_then_what_to_open(tmp_path):
-    folder = write_sweep(tmp_path, sweep_info(**RAN), [baseline(PLAIN, 60, 5), trial(0, 66, 4)])
+    folder = write_sweep(tmp_path, sweep_info(**RAN), [baseline(ZERO_SHOT, 60, 5), trial(0, 66, 4)])
     (folder.report / "best").mkdir(parents=True)
     for name in ("sweep.html", "best/knee.yaml", "best/recommended.yaml"):
         (folder.report / name).touch()

@@ -13,7 +13,7 @@ from fpp_sweep.spec.tasks import EvalTask
 from fpp_sweep.sweep import timing
 from fpp_sweep.sweep.plan import make_plan
 from fpp_sweep.sweep.timing import Speed, measure
-from tests.kit.names import PLAIN, TPT
+from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.spaces import DATASET_INFOS
 
 
@@ -38,7 +38,7 @@ def test_the_time_of_a_step_is_the_time_that_one_more_step_adds(space, monkeypat
 
     def time_adaptation(worker, task):
         settings.append((task.config.method, task.config.prompt))
-        return (0.25, 9.0) if task.config.method == PLAIN else (2.0, 4.0)
+        return (0.25, 9.0) if task.config.method == ZERO_SHOT else (2.0, 4.0)
 
     monkeypatch.setattr(timing, "_time_adaptation", time_adaptation)
     monkeypatch.setattr(timing, "_time_features", lambda worker, task: (0.5, 0.125))
@@ -50,7 +50,7 @@ def test_the_time_of_a_step_is_the_time_that_one_more_step_adds(space, monkeypat
     assert measure(stub, space.start(), DATASET_INFOS["val"][0]) == Speed(
         3.0, 2.0, 0.25, 4.0, 0.5, 0.125, core_share=0.5
     )
-    assert settings == [(TPT, "a photo of a"), (PLAIN, "a photo of a")]
+    assert settings == [(TPT, "a photo of a"), (ZERO_SHOT, "a photo of a")]
 
 
 @pytest.mark.parametrize(("seconds", "counts"), [(0.01, [1, 8, 40]), (0.1, [1, 8]), (9.0, [1])])

@@ -35,7 +35,7 @@ from fpp_sweep.tracking.desired import (
     sweep_run,
     trial_run,
 )
-from tests.kit.names import PLAIN, SAM, TPT
+from tests.kit.names import SAM, TPT, ZERO_SHOT
 from tests.kit.records import CREATED, DATASETS, baseline, build_sweep, failed, running, split_result, sweep_info, trial
 
 INFO = sweep_info(name="perturb-20261120-185232")
@@ -106,7 +106,7 @@ def test_params_are_the_settings_that_the_method_reads():
     words = params_of(TrialConfig(method=TPT, prompt="a photo of a"))
     assert not [key for key in words if key.startswith("fpp.")]
     assert "adapt.lr" in words
-    plain = params_of(TrialConfig(method=PLAIN, prompt="a photo of a"))
+    plain = params_of(TrialConfig(method=ZERO_SHOT, prompt="a photo of a"))
     assert not [key for key in plain if key.startswith(("fpp.", "adapt.", "views.", "measure."))]
     assert plain["prompt"] == "a photo of a"
 

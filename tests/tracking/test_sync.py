@@ -23,7 +23,7 @@ from fpp_sweep.tracking import DEFAULT_URI, check_store, mlflow_links, sync_fold
 from fpp_sweep.tracking.folder_sync import LOCK_FILE, STATE_FILE, FolderSync, SweepRuns
 from fpp_sweep.tracking.sync import is_synced, last_uri
 from fpp_sweep.tracking.uri import connect, ui_command
-from tests.kit.names import PLAIN
+from tests.kit.names import ZERO_SHOT
 from tests.kit.records import build_sweep, failed, running, split_result, trial
 from tests.kit.stores import as_sets, contents, rows
 
@@ -63,7 +63,7 @@ def test_a_sweep_becomes_a_run_with_a_child_for_each_trial_and_baseline(tmp_path
     assert (result.updated, result.created) == (10, 10)
     assert statuses(database)["perturb-1"] == "FINISHED"
     assert statuses(database)["0003 gamma2=0.491 class_var=0.004"] == "FAILED"
-    assert statuses(database)[f"baseline {PLAIN} 53/11.5"] == "FINISHED"
+    assert statuses(database)[f"baseline {ZERO_SHOT} 53/11.5"] == "FINISHED"
     ((parent,),) = rows(database, "select run_uuid from runs where name = 'perturb-1'")
     children = rows(database, "select count(*) from tags where key = 'mlflow.parentRunId' and value = ?", parent)
     assert children == [(9,)]

@@ -17,11 +17,11 @@ from fpp_sweep.trial.artifacts import prediction_files, read_predictions, write_
 from fpp_sweep.trial.conformal import with_conformal_sets
 from fpp_sweep.trial.posthoc import folds_of
 from fpp_sweep.trial.trial import measured_value, run_trial
-from tests.kit.names import PLAIN
+from tests.kit.names import ZERO_SHOT
 from tests.kit.workers import inline, plan_of
 
 SETS = tuple(catalogue.CONFORMAL)
-QUICK = preset("tiny").replace({"views.count": 1, "prompt": "a photo of a", "method": PLAIN})
+QUICK = preset("tiny").replace({"views.count": 1, "prompt": "a photo of a", "method": ZERO_SHOT})
 RUN = ("dtd", 0)
 
 

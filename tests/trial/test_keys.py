@@ -15,7 +15,7 @@ from fpp_sweep.spec.config import TrialConfig, preset
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import FeatureKey, TaskKeys
 from fpp_sweep.spec.tasks import BATCH, SHARD, PretrainTask, cost
-from tests.kit.names import ASAM, CTPT, DYNAPROMPT, ENT_ENT, ENT_REG, OTPT, OTPT_SQUARED, PLAIN, REG_ENT, SAM, TPT
+from tests.kit.names import ASAM, CTPT, DYNAPROMPT, ENT_ENT, ENT_REG, OTPT, OTPT_SQUARED, REG_ENT, SAM, TPT, ZERO_SHOT
 from tests.kit.rows import RUNNING_MEAN, registered
 from tests.kit.tasks import KEYS, MODEL, dataset_info, evaluation, keys_of
 
@@ -31,7 +31,7 @@ VOTES = VIEWS | TEMPLATES | {"adapt.vote_fraction"}
 CACHES = VIEWS | TEMPLATES | {f"adapt.{name}" for name in ("cache_alpha", "cache_beta", "view_fraction", "order")}
 WEIGHED = {TPT: set(), CTPT: PENALTY, OTPT: PENALTY}
 READS = {
-    PLAIN: set(),
+    ZERO_SHOT: set(),
     **{name: STEP | weight for name, weight in WEIGHED.items()},
     **{SAM[name]: SHARP | weight | {"adapt.sam_rho"} for name, weight in WEIGHED.items()},
     **{ASAM[name]: SHARP | weight | {"adapt.asam_rho"} for name, weight in WEIGHED.items()},
@@ -160,7 +160,7 @@ def test_keys_change_only_on_purpose():
         task = evaluation(method=method, prompt="fpp")
         assert (KEYS.of(task), KEYS.of_adapter(task)) == stored
     assert KEYS.of(PROMPT) == "f52998eb95ac2557a4fef973"
-    assert [keys.of_config(settings) for settings in (TrialConfig(), preset("tiny"))] == [
+    assert [keys.config_key(settings) for settings in (TrialConfig(), preset("tiny"))] == [
         "0ca4bdc6c424",
         "ed677f3fd66a",
     ]
@@ -376,7 +376,7 @@ def test_a_title_names_dataset_samples_and_seed():
 def test_larger_work_costs_more():
     assert cost(evaluation(stop=128), 10) > cost(evaluation(), 10) > cost(evaluation(), 5)
     assert cost(evaluation(**{"adapt.steps": 2}), 10) > cost(evaluation(), 10)
-    assert cost(evaluation(), 10) > cost(evaluation(method=PLAIN), 10)
+    assert cost(evaluation(), 10) > cost(evaluation(method=ZERO_SHOT), 10)
     buffer = evaluation(method=DYNAPROMPT[TPT])
     assert cost(evaluation(method=DYNAPROMPT[TPT], **{"adapt.slots": 20}), 10) > cost(buffer, 10) > cost(WORDS, 10)
     longer = replace(PROMPT, config=PROMPT.config.replace({"fpp.steps": 2000}))

@@ -11,7 +11,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import TextSource
 from tests.kit.models import save_maple, small_vit
-from tests.kit.names import PLAIN, TPT
+from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.tasks import evaluation
 from tests.kit.waiting import LONG
 from tests.kit.workers import inline, plan_of
@@ -48,7 +48,7 @@ def differ(one, other):
     return np.abs(one.confidence - other.confidence).max() > 1e-4
 
 
-@pytest.mark.parametrize("method", [PLAIN, TPT])
+@pytest.mark.parametrize("method", [ZERO_SHOT, TPT])
 def test_each_use_of_a_checkpoint_gives_different_results(vit, maple, tmp_path, method):
     none, text, both = (compute(vit, tmp_path, method=method, prompt=maple, deep_prompts=deep)[0] for deep in FORMS)
     assert differ(none, text)
@@ -92,7 +92,7 @@ def test_fpp_starts_from_a_checkpoint_and_its_prompt_can_be_reused(vit, maple, t
 @pytest.mark.parametrize("source", ["gaussian", "imagenet"])
 def test_fpp_on_a_checkpoint_takes_other_class_names(vit, maple, tmp_path, source):
     changes = {"fpp.class_source": source, "fpp.steps": 1, "fpp.draws": 1, "deep_prompts": "text"}
-    _, data = compute(vit, tmp_path, method=PLAIN, prompt="fpp", anchor_prompt=maple, **changes)
+    _, data = compute(vit, tmp_path, method=ZERO_SHOT, prompt="fpp", anchor_prompt=maple, **changes)
     assert from_bytes(vit.clip, data).context.isfinite().all()
 
 

@@ -27,7 +27,7 @@ from fpp_sweep.statistics.posthoc_maps import (
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.posthoc import PosthocInputs, apply_maps, folds_of, needs_validation
 from fpp_sweep.trial.trial import measured_value, run_trial
-from tests.kit.names import PLAIN
+from tests.kit.names import ZERO_SHOT
 from tests.kit.workers import inline, plan_of
 
 IMAGES = 60  # images in each split
@@ -211,7 +211,7 @@ def test_the_fits_and_the_block_statistics_of_every_map_are_files(measured):
 
 def test_sals_leaves_the_ece_of_zero_shot_unchanged(measured, worker, tmp_path):
     _, _, datasets, plan = measured
-    zero_shot, parts = run_trial(plan, QUICK.replace({"method": PLAIN}), "test", inline(worker, plan, tmp_path))
+    zero_shot, parts = run_trial(plan, QUICK.replace({"method": ZERO_SHOT}), "test", inline(worker, plan, tmp_path))
     # SaLS scales logits to the range of zero-shot's, so zero-shot keeps its own
     assert zero_shot.average["ece@sals"] == pytest.approx(zero_shot.average["ece"], abs=1e-3)
     expected = parts[0].predictions.columns["logits"].astype(np.float64)
@@ -222,7 +222,7 @@ def test_sals_leaves_the_ece_of_zero_shot_unchanged(measured, worker, tmp_path):
 
 def test_isotonic_maps_on_validation_are_cross_fitted_by_a_trial(worker, tmp_path):
     plan = plan_of(worker, columns=("logits",), posthoc=("isotonic",))
-    _, (part,) = run_trial(plan, QUICK.replace({"method": PLAIN}), "val", inline(worker, plan, tmp_path))
+    _, (part,) = run_trial(plan, QUICK.replace({"method": ZERO_SHOT}), "val", inline(worker, plan, tmp_path))
     mapped = part.mapped["isotonic"]
     folds = folds_of("digits", part.predictions.ids)
     fit = fit_isotonic(labelled_logits(part.predictions, folds != 2))

@@ -24,7 +24,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.tasks import EvalTask
 from fpp_sweep.trial.results import TaskFailed
-from tests.kit.names import DYNAPROMPT, OTPT, PLAIN, REG_ENT, SAM, TPT
+from tests.kit.names import DYNAPROMPT, OTPT, REG_ENT, SAM, TPT, ZERO_SHOT
 from tests.kit.texts import twins
 
 CPU = torch.device("cpu")
@@ -82,7 +82,7 @@ def test_every_stage_computes_its_matrices_in_the_trials_precision(make_worker, 
         worker.run(task_of(precision=precision, **{"adapt.steps": 2}), ())
     all_stages = ("image tower", "selection", "adaptation", "later steps", "prediction", "first gradient")
     assert stages == {stage: {kind} for stage in all_stages}
-    for task in (task_of(prompt="fpp", precision=precision).pretrain, task_of(PLAIN, precision=precision)):
+    for task in (task_of(prompt="fpp", precision=precision).pretrain, task_of(ZERO_SHOT, precision=precision)):
         with ProductTypes() as products:
             worker.run(task, ())
         assert products.types == {kind}, task.title
@@ -158,7 +158,7 @@ def test_pretraining_in_half_precision_stays_near_float64():
     assert errors["float32"] < 1e-3 < errors["fp16"] < 0.3
 
 
-@pytest.mark.parametrize("method", [PLAIN, TPT, OTPT, SAM[TPT], REG_ENT[OTPT], DYNAPROMPT[TPT]])
+@pytest.mark.parametrize("method", [ZERO_SHOT, TPT, OTPT, SAM[TPT], REG_ENT[OTPT], DYNAPROMPT[TPT]])
 def test_predictions_are_near_those_in_float64(method):
     pair = twins()
     views = pair.views(16, 16)

@@ -196,7 +196,7 @@ def test_methods_are_checked_with_attention_in_one_group_and_in_several(bench, m
         return mask
 
     monkeypatch.setattr(packing, "_attention_mask", record)
-    monkeypatch.setattr(catalogue, "BUILT_IN", (catalogue.DEFAULT,))
+    monkeypatch.setattr(catalogue, "BUILT_IN", (catalogue.TPT,))
     proof_checks.check_methods(bench)
     assert min(groups) == 1
     assert max(groups) > 1

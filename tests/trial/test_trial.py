@@ -31,7 +31,7 @@ from fpp_sweep.trial.trial import (
     run_trial,
     summarize,
 )
-from tests.kit.names import CTPT, OTPT, PLAIN, TPT
+from tests.kit.names import CTPT, OTPT, TPT, ZERO_SHOT
 from tests.kit.rows import metric_row, registered
 from tests.kit.tasks import dataset_info, evaluation, predictions, same_predictions
 from tests.kit.workers import Gate, executing, inline, plan_of
@@ -42,7 +42,7 @@ WORDS = preset("tiny").replace({**QUICK, "prompt": "a photo of a", "method": TPT
 CONFIGS = {
     "pretrained": WORDS.replace({"prompt": "fpp", "method": CTPT}),
     "words": WORDS,
-    "zero-shot": WORDS.replace({"method": PLAIN}),
+    "zero-shot": WORDS.replace({"method": ZERO_SHOT}),
 }
 NAMES = ("digits", "scenes")
 

@@ -24,7 +24,7 @@ from fpp_sweep.trial.worker import Worker
 from tests.kit.compiling import break_torch_compile
 from tests.kit.datasets import jpeg, write_image
 from tests.kit.long_forms import short_and_long
-from tests.kit.names import DYNAPROMPT, PLAIN, TPT
+from tests.kit.names import DYNAPROMPT, TPT, ZERO_SHOT
 from tests.kit.rows import RUNNING_MEAN, registered
 from tests.kit.tasks import evaluation
 from tests.kit.workers import inline, plan_of
@@ -79,7 +79,9 @@ def test_zero_shot_computes_one_view_of_each_image(pets_worker, monkeypatch):
 
     monkeypatch.setattr(Clip, "image_features", counted)
     settings = {"views.count": 4, "adapt.view_fraction": 0.5}
-    for seed, method in enumerate([PLAIN, TPT]):  # different seeds, so that the second task finds no cached features
+    for seed, method in enumerate(
+        [ZERO_SHOT, TPT]
+    ):  # different seeds, so that the second task finds no cached features
         pets_worker.run(
             evaluation(dataset="pets_of_mine", split="test", seed=seed, stop=3, method=method, **settings), []
         )

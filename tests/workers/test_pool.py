@@ -14,7 +14,7 @@ from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.errors import InputError, MachineError
-from fpp_sweep.spec.keys import of_config
+from fpp_sweep.spec.keys import config_key
 from fpp_sweep.spec.specs import PluginFile, WorkerSpec
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.workers import actors
@@ -215,7 +215,7 @@ async def test_a_workers_answer_is_a_result_or_a_failure_and_its_death_a_loss(tm
     assert failure.reason == f"{task.title}, worker 1 on here: TypeError: cannot pickle"
     assert "TypeError: cannot\npickle" in failure.details
     lines = (tmp_path / f"{MODEL.node}-{MODEL.pid}.log").read_text().splitlines()
-    label = f"{task.title}, config {of_config(task.config)}"
+    label = f"{task.title}, config {config_key(task.config)}"
     assert [line[20:].removeprefix(label) for line in lines[:4]] == [": begins", ": 0.000 s", ": begins", ": no"]
     assert lines[5].endswith(f"{label}: the worker died (The actor died unexpectedly before finishing this task.)")
 
