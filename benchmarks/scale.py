@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pickle
 import re
 import resource
 import statistics
@@ -112,7 +113,8 @@ class LightActor:
     async def model_info(self) -> ModelInfo:
         return model_info()
 
-    async def run(self, task: Any, inputs: Any, adapter_key: str) -> TaskResult:
+    async def run(self, pickled: bytes) -> TaskResult:
+        task, _, _ = pickle.loads(pickled)
         await self._sleep(self._seconds)
         if not isinstance(task, EvalTask):
             return TaskResult(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import combinations
 from typing import Any, Literal, cast
@@ -23,24 +23,23 @@ from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task
 ENGINE = 2  # raise this when the same task gives other bits
 VIEWS = 2  # raise this when the same names give other pixels
 FEATURES = "fpp_sweep features 2"  # the format of cached features
-MAX_TEXTS = 512  # texts that are kept; not more, since each has the names of all classes
-MAX_COLUMN_TASKS = 64  # tasks for which the texts with more columns are kept, up to eight for each
+MAX_KEPT = 4096  # digests that are kept, and configs whose columns are kept as texts
 
-TextKind = Literal["pretrain", "evaluate", "adapter"]
+Kind = Literal["pretrain", "evaluate", "adapter"]
 
 CONFIG_LENGTH, FEATURES_LENGTH, TASK_LENGTH = 12, 16, 24  # hexadecimal digits of a key
 
 
 def digest(*values: Any, length: int = TASK_LENGTH) -> str:
     """Return a short name for plain values."""
-    return _digest_of_text(_text(values), length)
+    return _digest_of_text(_as_text(values), length)
 
 
 def _digest_of_text(text: str, length: int = TASK_LENGTH) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
-def _text(values: Any) -> str:
+def _as_text(values: Any) -> str:
     return json.dumps(values, sort_keys=True)
 
 
@@ -88,17 +87,33 @@ def _precision_of(task: Task) -> str:
     return adaptation_precision(precision)
 
 
-def _shared_parts(kind: TextKind, task: Task) -> tuple[Any, ...]:
-    """Return the parts of a task that are equal in all shards of its dataset."""
+def _shared_parts(kind: Kind, task: Task) -> tuple[Any, ...]:
+    """Return the parts of a task that are equal in all shards of its dataset, with any optional columns."""
     parts: tuple[Any, ...] = (kind, task.config, task.dataset, task.seed, task.prompt_seed)
     if isinstance(task, EvalTask):
-        parts += (task.split, task.columns)
+        parts += (task.split,)
     return parts
 
 
-def _key_of_shard(task: EvalTask, columns: Sequence[str], shared_text: str) -> str:
-    shard = [task.split, task.start, task.stop, sorted(columns)]
-    return _digest_of_text(shared_text + _text(shard))
+@lru_cache(MAX_KEPT)
+def _texts_of_columns(config: TrialConfig, columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a text for these optional columns, and one for each choice of more columns: with the settings they read.
+
+    >>> [text.count("logits") for text in _texts_of_columns(TrialConfig(), ("sharpness", "product"))]
+    [0, 1]
+    """
+    flat = config.flat()
+    absent = [name for name in catalogue.COLUMNS if name not in columns]
+    texts = []
+    for size in range(len(absent) + 1):
+        for more in combinations(absent, size):
+            names = sorted([*columns, *more])
+            settings: dict[str, Any] = {}
+            for name in names:
+                read = tuple(catalogue.SETTINGS_OF_COLUMN.get(name, ()))
+                settings |= {key: value for key, value in flat.items() if key.startswith(read)}
+            texts.append(_as_text([names, settings]))
+    return tuple(texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,61 +123,41 @@ class TaskKeys:
     model: ModelInfo
     datasets: Mapping[tuple[str, str], DatasetInfo]  # by name and split
     prompts: Mapping[str, str] = field(default_factory=dict)  # digests of files of prompts and templates
-    # two caches, by the parts of a task that are equal in all shards of its dataset (`_shared_parts`)
-    _texts: dict[Any, str] = field(default_factory=dict, init=False, compare=False, repr=False)
-    _column_texts: dict[Any, Mapping[tuple[str, ...], str]] = field(
-        default_factory=dict, init=False, compare=False, repr=False
-    )
+    # a cache: digests by the parts of a task that are equal in all shards of its dataset (`_shared_parts`)
+    _shared_digests: dict[Any, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def of(self, task: Task) -> str:
         """Return a key that is equal for tasks with equal results."""
-        if isinstance(task, PretrainTask):
-            return _digest_of_text(self._shared_text("pretrain", task))
-        return _key_of_shard(task, task.columns, self._shared_text("evaluate", task))
+        return next(self.compatible_keys(task))
 
     def of_adapter(self, task: EvalTask) -> str:
         """Return a key that is equal for tasks that start from one method, set up for one prompt and its classes."""
-        return _digest_of_text(self._shared_text("adapter", task))
+        return self._shared_digest("adapter", task)
 
     def compatible_keys(self, task: Task) -> Iterator[str]:
         """Yield the keys whose results hold the task's: its own, then those of the task with more optional columns."""
         if isinstance(task, PretrainTask):
-            yield self.of(task)
+            yield self._shared_digest("pretrain", task)
             return
-        for columns, shared_text in self._texts_by_columns(task).items():
-            yield _key_of_shard(task, columns, shared_text)
+        shard = f"{self._shared_digest('evaluate', task)} {task.start} {task.stop}"
+        for columns in _texts_of_columns(task.config, task.columns):
+            yield _digest_of_text(f"{shard} {columns}")
 
-    def _texts_by_columns(self, task: EvalTask) -> Mapping[tuple[str, ...], str]:
-        """Return the shared texts of a task and of the same task with more optional columns."""
-        shared = _shared_parts("evaluate", task)
-        texts = self._column_texts.get(shared)
-        if texts is None:
-            texts = {}
-            absent = [name for name in catalogue.COLUMNS if name not in task.columns]
-            for size in range(len(absent) + 1):
-                for more in combinations(absent, size):
-                    columns = (*task.columns, *more)
-                    texts[columns] = self._shared_text("evaluate", replace(task, columns=columns))
-            if len(self._column_texts) >= MAX_COLUMN_TASKS:
-                self._column_texts.clear()
-            self._column_texts[shared] = texts
-        return texts
-
-    def _shared_text(self, kind: TextKind, task: Task) -> str:
-        """Return what decides a result apart from the cut into shards: a trial's shards share this text."""
+    def _shared_digest(self, kind: Kind, task: Task) -> str:
+        """Return a digest of what decides a result apart from the cut into shards and optional columns."""
         shared = _shared_parts(kind, task)
-        text = self._texts.get(shared)
-        if text is None:
+        shared_digest = self._shared_digests.get(shared)
+        if shared_digest is None:
             if kind == "pretrain":
                 key_parts = [self._prompt(task), self._classes(task.dataset)]
             elif kind == "evaluate":
                 key_parts = self._evaluation(cast(EvalTask, task))
             else:
                 key_parts = self._adapter(cast(EvalTask, task))
-            if len(self._texts) >= MAX_TEXTS:
-                self._texts.clear()
-            text = self._texts[shared] = _text([kind, self._machine(task), key_parts])
-        return text
+            if len(self._shared_digests) >= MAX_KEPT:
+                self._shared_digests.clear()
+            shared_digest = self._shared_digests[shared] = digest(kind, self._machine(task), key_parts)
+        return shared_digest
 
     def _machine(self, task: Task) -> list[Any]:
         """Return what the bits of any result depend on: code, weights, device and arithmetic."""
@@ -195,16 +190,14 @@ class TaskKeys:
         data = [self._classes(task.dataset), dataset.size, dataset.digest, dataset.images]
         if row.ordered and settings["adapt.order"] == "file":
             data.append(dataset.file_order_digest)
-        return [self._prompt(task), row.name, row.digest, settings, task.dataset, data, VIEWS, task.seed]
+        method = [self._prompt(task), row.name, row.digest, settings]
+        return [*method, task.dataset, task.split, data, VIEWS, task.seed]
 
     def _method(self, task: EvalTask) -> tuple[catalogue.MethodRow, dict[str, Any]]:
-        """Return a task's method, and the settings that the method and the requested columns read."""
+        """Return a task's method, and the settings that the method reads."""
         row = catalogue.method(task.config.method)
-        read = list(row.reads)
-        for column in task.columns:
-            read += catalogue.SETTINGS_OF_COLUMN.get(column, ())
         flat = task.config.flat()
-        settings = {key: value for key, value in flat.items() if key.startswith(tuple(read))}
+        settings = {key: value for key, value in flat.items() if key.startswith(tuple(row.reads))}
         settings.pop("adapt.templates", None)  # `_prompt` has them
         return row, fill_released(row.released, task.dataset, settings)
 

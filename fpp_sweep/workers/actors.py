@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import platform
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -117,7 +118,9 @@ class WorkerActor:
         return self._worker.check(methods, prompts, datasets, seconds)
 
     @_returning_failures
-    def run(self, task: Task, inputs: Sequence[TaskResult], adapter_key: str) -> TaskResult:
+    def run(self, pickled: bytes) -> TaskResult:
+        """Run a task, which the scheduler has pickled with its inputs and the key of its adapter."""
+        task, inputs, adapter_key = pickle.loads(pickled)
         print(describe_task(task), flush=True)  # to Ray's log of this process
         return self._worker.run(task, inputs, adapter_key)
 
@@ -183,9 +186,10 @@ class RayWorker:
         label = describe_task(task)
         write_line(self._log, f"{label}: begins")
         self._task_began = time.monotonic()
+        pickled = pickle.dumps((task, inputs, adapter_key))  # Ray's own pickling takes three times as long
         result: TaskResult | TaskFailed
         try:
-            result = await _answer(self.actor.run.remote(task, inputs, adapter_key), f"{task.title}, {self.info.where}")
+            result = await _answer(self.actor.run.remote(pickled), f"{task.title}, {self.info.where}")
         except LostError as error:
             write_line(self._log, f"{label}: the worker died ({error})")
             raise

@@ -147,10 +147,10 @@ def test_released_settings_of_a_dataset_are_part_of_the_key():
 
 # Caches are stored under these digests: if one changes, users' results are computed anew.
 STORED_KEYS = {
-    "zero_shot": ("5177fb5bf84dd5a553ef96a9", "1b265e80a6da64c9f210f739"),
-    TPT: ("e037c0b49a2f0f82ec0d1f50", "c0dc9ed07ef66fb668fd1ecf"),
-    DYNAPROMPT[TPT]: ("162e1fac2d2f7e8ce7bb4ccd", "3fbb61195d9399c693f3d9f2"),
-    REG_ENT[OTPT]: ("7060c409056e64e17c4b2208", "b2171a9ba84e61ce95c38888"),
+    "zero_shot": ("ff85de1a4490246db2e7c61a", "1b265e80a6da64c9f210f739"),
+    TPT: ("81d253d4f6c4a1be8f4aad57", "c0dc9ed07ef66fb668fd1ecf"),
+    DYNAPROMPT[TPT]: ("51d6d2079b8616af5dccd5a5", "3fbb61195d9399c693f3d9f2"),
+    REG_ENT[OTPT]: ("632d27dc429f013bd799dbc7", "b2171a9ba84e61ce95c38888"),
 }
 FEATURES = {"dataset": "dtd", "split": "val", "count": 64, "min_area": 0.08, "max_area": 1.0, "augmix": True}
 
@@ -275,7 +275,7 @@ def test_an_edited_plugin_has_other_keys():
     assert not set(found[0]) & set(found[1])
 
 
-def test_keys_of_another_model_do_not_share_cached_texts():
+def test_keys_of_another_model_do_not_share_cached_digests():
     ours = replace(KEYS)
     assert ours.of(WORDS) == ours.of(WORDS)
     other = replace(ours, model=replace(MODEL, digest="other weights"))
@@ -286,22 +286,13 @@ def test_keys_of_another_model_do_not_share_cached_texts():
     }
 
 
-def test_the_cache_of_key_texts_is_bounded(monkeypatch):
-    monkeypatch.setattr(keys, "MAX_TEXTS", 3)
+def test_the_cache_of_digests_is_bounded(monkeypatch):
+    monkeypatch.setattr(keys, "MAX_KEPT", 3)
     ours = replace(KEYS)
-    first = [ours.of(evaluation(prompt=f"a {number}")) for number in range(10)]
-    assert len(ours._texts) <= 3
-    assert first == [KEYS.of(evaluation(prompt=f"a {number}")) for number in range(10)]
-
-
-def test_the_cache_of_texts_with_more_columns_is_bounded(monkeypatch):
-    monkeypatch.setattr(keys, "MAX_COLUMN_TASKS", 3)
-    ours = replace(KEYS)
-    for number in range(10):
-        task = evaluation(prompt=f"a {number}")
-        for _ in range(2):  # the second time the texts are cached
-            assert next(iter(ours.compatible_keys(task))) == KEYS.of(task)
-    assert len(ours._column_texts) <= 3
+    tasks_of_prompts = [evaluation(prompt=f"a {number}") for number in range(10)]
+    first = [ours.of(task) for task in tasks_of_prompts]
+    assert len(ours._shared_digests) <= 3
+    assert first == [ours.of(task) for task in tasks_of_prompts] == [KEYS.of(task) for task in tasks_of_prompts]
 
 
 def test_methods_views_and_splits_share_a_prompt():

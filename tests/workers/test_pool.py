@@ -1,6 +1,7 @@
 """The interface to Ray, tested without Ray: options and answers of actors, restarts, and requests of trials."""
 
 import asyncio
+import pickle
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -175,7 +176,7 @@ async def test_a_model_that_cannot_be_loaded_fails_the_start_and_ends_the_proces
 
 def test_a_worker_that_cannot_start_returns_the_reason_to_every_call(tmp_path):
     actor = WorkerActor(WorkerSpec(model="tiny", dataset_file=str(tmp_path / "none.yaml")))
-    for failure in (actor.model_info(), actor.describe([], "val"), actor.run(evaluation(), (), "")):
+    for failure in (actor.model_info(), actor.describe([], "val"), actor.run(pickle.dumps((evaluation(), (), "")))):
         assert "none.yaml" in failure.reason
 
 
@@ -273,7 +274,7 @@ def test_a_worker_reports_the_progress_of_long_steps_from_another_thread(tmp_pat
     task = evaluation(dataset="scenes", split="test", stop=640, **{"views.count": 2})
     reports = set()
     with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(actor.run, task, (), "")
+        running = threads.submit(actor.run, pickle.dumps((task, (), "")))
         while not running.done():
             reports.add(actor.doing())
             time.sleep(0.01)  # lets the other thread run
