@@ -37,7 +37,7 @@ from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, WorkerSpec
-from fpp_sweep.spec.tasks import BATCH, EvalTask
+from fpp_sweep.spec.tasks import BATCH, EvalTask, Task
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.opening import OpenedSweep
 from fpp_sweep.sweep.sweep_info import new_info
@@ -113,14 +113,16 @@ class LightActor:
     async def model_info(self) -> ModelInfo:
         return model_info()
 
-    async def run(self, pickled: bytes) -> TaskResult:
+    async def run(self, pickled: bytes) -> bytes:
         task, _, _ = pickle.loads(pickled)
         await self._sleep(self._seconds)
+        return pickle.dumps(self._result(task))
+
+    def _result(self, task: Task) -> TaskResult:
+        seconds = self._seconds
         if not isinstance(task, EvalTask):
-            return TaskResult(
-                prompt=bytes(PROMPT_BYTES), seconds={"pretrain": self._seconds}, worker_seconds=self._seconds
-            )
-        return TaskResult(predictions=predictions(task), seconds={"adapt": self._seconds}, worker_seconds=self._seconds)
+            return TaskResult(prompt=bytes(PROMPT_BYTES), seconds={"pretrain": seconds}, worker_seconds=seconds)
+        return TaskResult(predictions=predictions(task), seconds={"adapt": seconds}, worker_seconds=seconds)
 
 
 def predictions(task: EvalTask) -> Predictions:

@@ -1,4 +1,7 @@
-"""Workers and the scheduler as Ray actors, and the pool by which other processes reach them."""
+"""Workers and the scheduler as Ray actors, and the pool by which other processes reach them.
+
+Tasks and results travel as bytes: Ray pickles other values with cloudpickle, which takes three times as long as pickle.
+"""
 
 from __future__ import annotations
 
@@ -118,11 +121,11 @@ class WorkerActor:
         return self._worker.check(methods, prompts, datasets, seconds)
 
     @_returning_failures
-    def run(self, pickled: bytes) -> TaskResult:
-        """Run a task, which the scheduler has pickled with its inputs and the key of its adapter."""
+    def run(self, pickled: bytes) -> bytes:
+        """Run a task, which is pickled with its inputs and the key of its adapter; return the pickled result."""
         task, inputs, adapter_key = pickle.loads(pickled)
         print(describe_task(task), flush=True)  # to Ray's log of this process
-        return self._worker.run(task, inputs, adapter_key)
+        return pickle.dumps(self._worker.run(task, inputs, adapter_key))
 
     def location(self) -> WorkerLocation:
         gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
@@ -186,19 +189,19 @@ class RayWorker:
         label = describe_task(task)
         write_line(self._log, f"{label}: begins")
         self._task_began = time.monotonic()
-        pickled = pickle.dumps((task, inputs, adapter_key))  # Ray's own pickling takes three times as long
-        result: TaskResult | TaskFailed
+        pickled = pickle.dumps((task, inputs, adapter_key))
         try:
-            result = await _answer(self.actor.run.remote(pickled), f"{task.title}, {self.info.where}")
+            answer = await _answer(self.actor.run.remote(pickled), f"{task.title}, {self.info.where}")
         except LostError as error:
             write_line(self._log, f"{label}: the worker died ({error})")
             raise
         finally:
             self._task_began = None
-        if isinstance(result, TaskFailed):
-            write_line(self._log, f"{label}: {result.reason}", result.details)
-        else:
-            write_line(self._log, f"{label}: {result.worker_seconds:.3f} s")
+        if isinstance(answer, TaskFailed):
+            write_line(self._log, f"{label}: {answer.reason}", answer.details)
+            return answer
+        result: TaskResult = pickle.loads(answer)
+        write_line(self._log, f"{label}: {result.worker_seconds:.3f} s")
         return result
 
     async def wait_until_unavailable(self) -> Unavailable:
@@ -365,15 +368,15 @@ class SchedulerActor:
         except Exception as error:
             return TaskFailed.of(error, task.title)
 
-    async def collect_since(self, name: str, taken: int) -> list[tuple[int, Reply]] | None:
-        """Return what has ended after the first `taken` results of a request; wait for a while if nothing has.
+    async def collect_since(self, name: str, taken: int) -> bytes | None:
+        """Return, pickled, what has ended after the first `taken` results of a request; see PendingRequest.
 
         Return None if the request is unknown: the scheduler was restarted, or the request has expired.
         """
         request = self._requests.get(name)
         if request is None:
             return None
-        return await request.collect_since(taken)
+        return pickle.dumps(await request.collect_since(taken))
 
     async def cancel(self, name: str) -> None:
         """Cancel what is left of a request."""
@@ -419,12 +422,12 @@ class Pool:
         try:
             self._request(name, waiting, order)
             while waiting:
-                replies = self._ask(self.scheduler.collect_since.remote(name, taken))
-                if replies is None:  # request again what is missing; what was done is on disk
+                pickled = self._ask(self.scheduler.collect_since.remote(name, taken))
+                if pickled is None:  # request again what is missing; what was done is on disk
                     taken = 0
                     self._request(name, waiting, order)
                     continue
-                for index, reply in replies:
+                for index, reply in pickle.loads(pickled):
                     taken += 1
                     yield waiting.pop(index), _value_or_raise(reply)
         finally:

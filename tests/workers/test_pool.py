@@ -207,7 +207,7 @@ async def test_a_workers_answer_is_a_result_or_a_failure_and_its_death_a_loss(tm
     async def run(answer):
         return await RayWorker(SimpleNamespace(run=answering(answer)), MODEL, ONE_CPU, tmp_path).run(task, (), "")
 
-    assert await run(result) is result
+    assert (await run(pickle.dumps(result))).prompt == b"a prompt"
     assert (await run(TaskFailed("no"))).reason == "no"
     with pytest.raises(LostError):
         await run(ActorDiedError())
@@ -325,7 +325,7 @@ async def test_the_scheduler_returns_results_and_failures_as_values(start):
 
     async def reply(task, name):
         assert await actor.request(name, {5: task}, 1)
-        ((index, value),) = await actor.collect_since(name, 0)
+        ((index, value),) = pickle.loads(await actor.collect_since(name, 0))
         assert index == 5
         return value
 
@@ -348,7 +348,7 @@ async def test_a_restarted_scheduler_refuses_requests_until_it_has_the_keys_of_t
     assert not await actor.request("trial", {0: task}, 1)
     await actor.resume(KEYS)
     assert await actor.request("trial", {0: task}, 1)
-    assert [index for index, _ in await actor.collect_since("trial", 0)] == [0]
+    assert indices(pickle.loads(await actor.collect_since("trial", 0))) == [0]
     await actor.resume(KEYS)  # a second trial sends the keys too, which changes nothing
     assert harness.counts.done == 1
 
@@ -437,7 +437,8 @@ class FakeScheduler:
         def remote(*arguments):
             self.calls.append((method, *arguments))
             if method == "collect_since":
-                return self._replies.pop(0)
+                replies = self._replies.pop(0)
+                return None if replies is None else pickle.dumps(replies)
             if method == "request" and self._refusals:
                 self._refusals -= 1
                 return False
