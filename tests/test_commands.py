@@ -65,6 +65,8 @@ def test_both_forms_of_a_command_print_the_same_help_with_the_typed_name(capsys,
     main = module_of(command).main
     help_text = printed(capsys, main, ["--help"])
     assert help_text.startswith(f"usage: python -m fpp_sweep.{command} ")
+    first_words = module_of(command).__doc__.split()[:4]
+    assert " ".join(first_words) in " ".join(help_text.split())  # the module's text is that of the help
     assert printed(capsys, console.main, [command, "--help"]) == help_text
     monkeypatch.setattr("sys.argv", ["/env/bin/fpp-sweep", command])
     help_of_script = printed(capsys, console.main, [command, "--help"])

@@ -102,6 +102,7 @@ def test_a_damaged_record_of_the_sweep_is_restored_from_its_copy(folder):
         ("space", [], "space: must be a mapping"),
         ("objectives", {}, "objectives: must be a list"),
         ("objectives", [{"metric": "ece", "goal": "good"}], "objectives: needs a metric and its goal, max or min"),
+        ("objectives", [{"metric": 5, "goal": "max"}], "objectives: needs a metric and its goal, max or min"),
         ("objectives", [{"goal": "max"}], "missing 1 required keyword-only argument: 'metric'"),
         ("reference", [1.0, "2"], "reference.1: must be a number ('2')"),
         ("reference", [1.0], "reference: has 1 value for 2 objectives"),

@@ -1,11 +1,13 @@
 """Block statistics of records, resampled on the images that the records share."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fpp_sweep.records.measurements import block_stats_file, is_deterministic, measure, read_block_stats
+from fpp_sweep.report.results_file import write_results
 from fpp_sweep.statistics.block_stats import to_bytes
 from tests.kit.measured import World, write_measured_sweep
 from tests.kit.records import trial
@@ -82,3 +84,14 @@ def test_a_file_without_images_is_ignored_with_a_note(tmp_path):
         "trial-0002: block statistics of split val are ignored: not a file of block statistics: "
         "a block has no image, or more than its size"
     ]
+
+
+def test_the_results_have_the_intervals_of_metrics_that_only_some_records_have(tmp_path):
+    folder = write_measured_sweep(tmp_path / "sweep", World(400), {"trial-0002": (0.7, 0.2), "trial-0003": (0.6, 0.1)})
+    record = folder.trial("trial-0003")
+    result = record.results["val"]
+    accuracy_only = replace(result, average={"accuracy": result.average["accuracy"]})
+    folder.write_trial(replace(record, results={"val": accuracy_only}))
+    first, second = json.loads(write_results(folder).read_text())["trials"]
+    assert {"low", "high"} <= first["intervals"]["ece"].keys()
+    assert "ece" not in second["intervals"]

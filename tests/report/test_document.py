@@ -1,6 +1,6 @@
-"""Documents as Markdown."""
+"""Documents as Markdown and as text."""
 
-from fpp_sweep.report.document import Document, Section, Text, document_to_markdown
+from fpp_sweep.report.document import Code, Document, Section, Text, document_to_markdown, document_to_text
 
 
 def test_a_section_inside_a_section_has_a_heading_one_level_below():
@@ -8,3 +8,8 @@ def test_a_section_inside_a_section_has_a_heading_one_level_below():
     document = Document("Comparison", [Section("Costs", [inner])])
     headings = [line for line in document_to_markdown(document).splitlines() if line.startswith("#")]
     assert headings == ["# Comparison", "## Costs", "### One dataset"]
+
+
+def test_what_is_for_pages_only_and_an_empty_text_leave_no_line_in_a_text():
+    section = Section("Costs", [Text(""), Code("fpp-sweep show x"), Text("none")])
+    assert document_to_text(Document("Comparison", [section])).splitlines() == ["", "Costs", "none"]

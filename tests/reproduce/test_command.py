@@ -96,6 +96,13 @@ def test_a_row_by_name_is_run_in_every_precision(monkeypatch):
     assert points == [("tpt", "fp16"), ("tpt", "float32")]
 
 
+def test_rows_and_tables_may_be_given_in_several_flags():
+    from fpp_sweep.reproduce.__main__ import parse
+
+    args = parse(["--table", "main", "--methods", "tpt", "--table", "costs", "--methods", "fpp", "otpt"])
+    assert (args.table, args.methods) == (["main", "costs"], ["tpt", "fpp", "otpt"])
+
+
 def test_missing_datasets_are_left_out_with_a_note_in_every_table(tmp_path, capsys):
     from fpp_sweep.reproduce.__main__ import parse
     from fpp_sweep.reproduce.selection import Request, select
