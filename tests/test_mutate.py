@@ -3,6 +3,7 @@
 import ast
 import math
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -12,7 +13,7 @@ import pytest
 
 from tests.kit.processes import environment
 from tools.mutate import sitecustomize as recorder
-from tools.mutate.__main__ import TIME_LIMIT, add_calls_of_imports, reaching_tests, table, try_break
+from tools.mutate.__main__ import TIME_LIMIT, add_calls_of_imports, reaching_tests, record_reach, table, try_break
 from tools.mutate.breaks import Break, breaks_of
 from tools.mutate.sitecustomize import IMPORT, instrument, is_called_by_import
 
@@ -133,3 +134,35 @@ def test_the_recorder_is_installed_once_though_tests_import_it_by_another_name(t
     variables["PYTHONPATH"] = os.pathsep.join([str(Path(recorder.__file__).parent), variables["PYTHONPATH"]])
     done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
+
+
+def test_calls_of_a_shared_fixture_count_for_every_test_that_uses_it(tmp_path):
+    shutil.copytree(Path(recorder.__file__).parents[1], tmp_path / "copy" / "tools")
+    (tmp_path / "copy" / "test_shared.py").write_text(
+        """
+import pytest
+from fpp_sweep.spec.messages import masked, plural
+
+
+@pytest.fixture(scope="module")
+def words():
+    return plural(2, "trial")
+
+
+@pytest.fixture(scope="module")
+def sentence(words):
+    return masked(words)
+
+
+def test_first(sentence): ...
+def test_second(sentence): ...
+def test_third(words): ...
+def test_fourth(): ...
+"""
+    )
+    reach = record_reach(tmp_path / "copy", tmp_path / "hits", ["test_shared.py"])
+    functions = {name.rpartition("::")[2]: set(called) for name, (_, called) in reach.items()}
+    plural, masked = "fpp_sweep.spec.messages.plural", "fpp_sweep.spec.messages.masked"
+    assert functions["test_first"] == functions["test_second"] >= {plural, masked}
+    assert functions["test_third"] == {plural}
+    assert functions["test_fourth"] == set()

@@ -119,6 +119,8 @@ def record_reach(copy: Path, hits: Path, tests: Sequence[str]) -> dict[str, tupl
         for line in file.read_text().splitlines():
             name, _, function = line.partition("\t")
             functions[name].add(function)
+    for name, fixture in read_lines(hits / "uses.jsonl"):
+        functions[name] |= functions[fixture]
     add_calls_of_imports(functions)
     shutil.rmtree(hits)
     return {name: (seconds[name], sorted(functions[name])) for name in seconds if name not in failed}

@@ -30,7 +30,7 @@ def hit(function: str) -> None:
     if function in _seen:
         return
     _seen.add(function)
-    test = os.environ.get(TEST, "")
+    test = running_test()
     if is_called_by_import():
         test = IMPORT
     with suppress(OSError):  # a test may forbid this process to write
@@ -50,8 +50,13 @@ def is_called_by_import() -> bool:
     return bool(frame.f_globals["__name__"].partition(".")[0] == PACKAGE)
 
 
+def running_test() -> str:
+    """Return the test or fixture that calls are attributed to."""
+    return os.environ.get(TEST, "")
+
+
 def begin_test(name: str) -> None:
-    """Attribute all following calls to a test."""
+    """Attribute all following calls to a test, or to a fixture that several tests share."""
     os.environ[TEST] = name
     _seen.clear()
 
