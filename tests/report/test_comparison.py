@@ -18,12 +18,15 @@ from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE, is_deterministic
 from fpp_sweep.report.comparison import compare_sweeps, hypervolume_corner
-from fpp_sweep.report.comparison_view import _attainment_cell, _cost_notes
+from fpp_sweep.report.comparison_picture import _panel
+from fpp_sweep.report.comparison_view import _attainment_cell, _cost_notes, _reaches, sweep_comparison_document
+from fpp_sweep.report.document import document_to_text
 from fpp_sweep.report.formatting import format_interval
 from fpp_sweep.report.shared_images import MeasuredImages
 from fpp_sweep.report.trial_comparison import _shared_metrics, compare_trials
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.palette import CROSS
 from fpp_sweep.statistics.attainment import Attainment
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, metric_value, to_bytes
 from fpp_sweep.statistics.bootstrap import sample_split
@@ -121,6 +124,13 @@ def test_the_cost_of_a_search_includes_trials_that_were_stopped_early(sweeps):
     comparison = compare_by_name(sweeps, "far", "better")
     assert [list(sweep.seconds) for sweep in comparison.sweeps] == [[45.0, 95.0], [45.0, 90.0]]
     assert "far/trial-0001" not in [record.name for record in comparison.statistics.front.finished]
+
+
+def test_a_trial_at_the_target_reaches_it():
+    objectives = sweep_info().objectives
+    assert _reaches(objectives, [70.0, 5.0], [70.0, 5.0])
+    assert not _reaches(objectives, [69.9, 5.0], [70.0, 5.0])
+    assert not _reaches(objectives, [70.0, 5.1], [70.0, 5.0])
 
 
 def test_a_position_that_few_resamples_reach_has_a_dash():
@@ -264,6 +274,10 @@ def test_a_sweep_that_was_searched_on_the_test_split_is_compared_there(sweeps, t
     other = write_measured_sweep(tmp_path / "other", World(1000), BETTER, ("test",), search_split="test")
     comparison = compare_sweeps({"far": sweeps["far"], "other": other})
     assert comparison.info.search_split == "test"
+    text = document_to_text(sweep_comparison_document(comparison, []), 100)
+    assert "on test they were chosen by these images: optimistic" in text
+    picture = _panel(comparison, (0, 1))
+    assert [points.marker for points in picture.points if points.kind == "baseline"] == [CROSS]
     assert comparison.notes == ["far searched val: its records that were run on test, too, are compared"]
 
 

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from fpp_sweep.reproduce.experiment_files import SHIPPED, find, in_precisions, shipped
+from fpp_sweep.reproduce.experiments import ExperimentRow
 from fpp_sweep.reproduce.printed import AVERAGE, PrintedNumber, mean_of_printed
 from fpp_sweep.reproduce.tables import WITHOUT, printed_in
 from fpp_sweep.spec.config import preset
@@ -217,3 +218,9 @@ def test_rows_in_two_precisions_are_adjacent_and_separate_trials():
     points = both.space(overrides=["work.datasets=[tiny]"], checkpoints={}).grid_points()
     assert [point["precision"] for point in points] == ["fp16", "float32"] * (len(points) // 2)
     assert both.claims == find("dynaprompt").claims
+
+
+def test_a_row_that_is_only_printed_needs_no_checkpoint_and_cannot_run():
+    row = ExperimentRow(name="printed", printed={"accuracy": {"dtd": "44.3"}})
+    assert row.checkpoints == []
+    assert not row.can_run(CHECKPOINTS)

@@ -98,6 +98,8 @@ def test_the_remainder_equals_the_fourth_cumulants_term_and_falls_faster_than_st
 def test_the_noise_reduced_mean_equals_the_plain_mean_over_whole_vectors():
     rows, size = entropy.made_up_classifiers(6, generator())[:8], 32
     remainders, errors = entropy.remainders(rows, size, 4000, generator(1))
+    _, errors_of_more_draws = entropy.remainders(rows, size, 64_000, generator(1))
+    torch.testing.assert_close(errors_of_more_draws, errors / 4, rtol=0.2, atol=0)  # 16 times the draws
     views = F.normalize(torch.randn(200_000, size, generator=generator(2), dtype=torch.float64), dim=-1)
     rotation = torch.linalg.qr(torch.randn(size, size, generator=generator(3)).double()).Q
     rotated = F.pad(rows, (0, size - 6)) @ rotation

@@ -186,7 +186,9 @@ def test_metrics_of_eleven_datasets_fit_and_those_of_forty_are_left_out():
 
 
 def test_the_table_has_all_metrics():
-    table = metrics_table({"val": split_result(), "test": split_result(54.0, 10.8)}).splitlines()
+    text = metrics_table({"val": split_result(), "test": split_result(54.0, 10.8)})
+    assert "\r" not in text
+    table = text.splitlines()
     assert table[0] == "split,dataset,accuracy,brier,ece,nll,sce"
     assert len(table) == 1 + 2 * (len(DATASETS) + 2)
 
