@@ -260,9 +260,9 @@ def test_an_adapters_size_is_that_of_its_state_without_the_model(small, monkeypa
     task = evaluation(dataset="digits", stop=20)
     adapter = small.adapter(task, from_words(small.clip, task.config.prompt))
     state = adapter.state
-    plain = state.context.nbytes + state.first.features.nbytes
+    plain = state.context.nbytes + state.first_gradient.features.nbytes
     if jacobian:
-        assert adapter.state_bytes == plain + state.first._jacobian.nbytes
+        assert adapter.state_bytes == plain + state.first_gradient._jacobian.nbytes
     else:  # the pullback also refers to the text tower, whose weights are not counted
         weights = sum(tensor.nbytes for tensor in adapting.reachable_tensors(small.clip.text))
         assert plain < adapter.state_bytes < weights
