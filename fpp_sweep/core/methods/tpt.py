@@ -179,8 +179,13 @@ def confident_views(views: Tensor, logits: Tensor, fraction: float) -> Tensor:
 
 def confident_indices(logits: Tensor, fraction: float) -> Tensor:
     """Return the indices (B, S) of the views of lowest entropy, in order of entropy, from logits (B, V, K)."""
-    count = max(1, int(fraction * logits.shape[1]))
+    count = number_selected(logits.shape[1], fraction)
     return view_entropies(logits).argsort(dim=-1, stable=True)[:, :count]
+
+
+def number_selected(views: int, fraction: float) -> int:
+    """Return how many views a fraction of them is: rounded down, and at least one."""
+    return max(1, int(fraction * views))
 
 
 def view_entropies(logits: Tensor) -> Tensor:
