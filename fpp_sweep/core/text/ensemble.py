@@ -20,7 +20,7 @@ def ensemble_features(tower: TextTower, tokenizer: Tokenizer, texts_by_class: Se
     The first texts of all classes go through the tower together, then the second ones, and so on: texts of one template
     share their beginnings.
     """
-    sums = tower.projection[0].new_zeros(len(texts_by_class), len(tower.projection[0]))
+    sums = tower.projection[0].new_zeros(len(texts_by_class), tower.feature_size)
     for index in range(max(map(len, texts_by_class))):
         classes = [number for number, texts in enumerate(texts_by_class) if index < len(texts)]
         texts = [texts_by_class[number][index] for number in classes]

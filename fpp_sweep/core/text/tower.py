@@ -126,6 +126,11 @@ class TextTower:
         return self.positional_embedding.shape[0]
 
     @property
+    def feature_size(self) -> int:
+        """D, the dimension that images and texts share."""
+        return self.projection[0].shape[0]
+
+    @property
     def device(self) -> torch.device:
         return self.positional_embedding.device
 
