@@ -43,10 +43,6 @@ def text_features(tower: TextTower, tokenizer: Tokenizer, texts: Sequence[str]) 
         require_room(tower, ids, text)
         token_ids.append([*ids, tokenizer.eot])
     packing = Packing.of(token_ids)
-    packed: list[int] = []
-    for text_index in packing.order.tolist():
-        packed += token_ids[text_index]
-    at_nodes = packing.to_nodes(torch.tensor([packed]))[0]
-    nodes = tower.token_embedding[at_nodes.to(tower.device)]
+    nodes = tower.token_embedding[packing.values_at_nodes(token_ids).to(tower.device)]
     sos = tower.token_embedding[tokenizer.sos]
     return tower.features(sos[None, None], nodes[None], packing.to(tower.device))[0]

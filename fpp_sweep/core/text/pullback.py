@@ -156,7 +156,9 @@ class Pullback:
         """
         self.tower = tower
         self.packing = packing
-        self.mask = mask or packing.attention_mask(prefix.shape[1])
+        if mask is None:
+            mask = packing.attention_mask(prefix.shape[1])
+        self.mask = mask
         self._keep = keep
         self._blocks: list[SavedBlock] = []
         self._prefix_length = prefix.shape[1]
@@ -216,7 +218,7 @@ class Pullback:
         deep = self.tower.deep_prompt(next_block, self._prefix_length, self.packing)
         replaced = None
         if deep is not None:
-            replaced = deep[0]
+            replaced = deep.replaced
         saved = SavedBlock(
             block=block,
             before_attention=before_attention.first(self._keep),
@@ -228,7 +230,7 @@ class Pullback:
         self._blocks.append(saved)
         states = add_linear(states, self.tower.activate(hidden), block.proj)
         if deep is not None:
-            states = torch.where(*deep, states)
+            states = torch.where(deep.replaced, deep.values, states)
         return states
 
     def __call__(self, gradients: Tensor, rows: Tensor) -> Tensor:
