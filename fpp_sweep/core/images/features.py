@@ -91,8 +91,9 @@ class Features:
             in_chunk = np.flatnonzero(numbers == number)
             rows = indices[in_chunk] - number * CHUNK
             first, last = rows.min(), rows.max()
+            span = self._chunks[number].features[first : last + 1]  # one read of a mapped file
             positions.append(in_chunk)
-            blocks.append(self._chunks[number].features[first : last + 1][rows - first])
+            blocks.append(span[rows - first])
         if not blocks:  # no samples, but the right number of views and D
             any_chunk = next(iter(self._chunks.values()))
             return torch.from_numpy(any_chunk.features[:0].astype(np.float32))
@@ -333,8 +334,9 @@ class _Filling:
     ) -> Iterator[int]:
         """Lock one chunk after the other; yield the indices of their samples.
 
+        Append each locked chunk with its lock to `locked`, and each chunk that another process computes to `busy`.
         A chunk is locked when its first index is requested. Workers read ahead of the tower, so that the next chunk
-        may be locked while one is computed.
+        may be locked while one is computed. Leaving `locks` frees all.
         """
         all_indices = range(len(self.reader.dataset))
         for number in missing:
@@ -348,7 +350,11 @@ class _Filling:
                 yield from all_indices[_samples_of_chunk(number)]
 
     def _compute_locked(self, first: int, indices: Iterator[int], locked: deque[tuple[int, ExitStack]]) -> None:
-        """Compute and write the chunks of these indices, the first of which is `first`."""
+        """Compute and write the chunks of these indices, the first of which is `first`.
+
+        Requesting an index locks its chunk (`_lock_chunks`). So once the first result of a chunk has been read, that
+        chunk is the first in `locked`.
+        """
         reader = replace(self.reader, renderer=self._choose_renderer(first))
         reading_stage, computing_stage = "reading and rendering", "tower"
         if reader.renderer == "device":
@@ -360,9 +366,10 @@ class _Filling:
         with dead_process_as_machine_error(loader):
             for first_result in results:
                 number, lock = locked.popleft()
-                self._write(number, self._compute(number, chain([first_result], results)))
+                chunk = self._compute(number, chain([first_result], results))
+                self._write(number, chunk)
                 lock.close()
-        in_other_stages = sum(self.seconds.values()) - seconds_before
+        in_other_stages = sum(self.seconds.values()) - seconds_before  # reading and disk, which are timed themselves
         self.seconds[computing_stage] += perf_counter() - began - in_other_stages
 
     def _choose_renderer(self, index: int) -> Renderer:
@@ -379,7 +386,8 @@ class _Filling:
     def _compute(self, number: int, results: Iterator[ReadResult]) -> Chunk:
         """Compute a chunk; take what was read of its samples, and no more, from the iterator."""
         ids = self.reader.dataset.ids[_samples_of_chunk(number)]
-        images, count, size = self.tower.images, self.reader.config.count, self.reader.preprocess.size
+        images = self.tower.images  # in a batch
+        count, size = self.reader.config.count, self.reader.preprocess.size
         pixels = torch.zeros(images, count, 3, size, size, device=self.view_renderer.device)
         readable = np.zeros(len(ids), np.bool_)
         skipped: list[Skipped] = []
