@@ -103,10 +103,10 @@ def _autocontrast(pixels: Pixels, _level: float) -> Pixels:
 def _equalize(pixels: Pixels, _level: float) -> Pixels:
     histograms = np.array(Image.fromarray(pixels).histogram()).reshape(3, 256)
     _, high = _channel_extremes(pixels)
-    brightest = histograms[range(3), high]
-    step = ((pixels.shape[0] * pixels.shape[1] - brightest) // 255)[:, None]
-    darker = np.cumsum(histograms, axis=1) - histograms
-    levels = np.minimum((step // 2 + darker) // np.maximum(step, 1), 255)
+    brightest_pixels = histograms[range(3), high]  # numbers of pixels (3,)
+    step = ((pixels.shape[0] * pixels.shape[1] - brightest_pixels) // 255)[:, None]  # pixels for a step of one value
+    darker_pixels = np.cumsum(histograms, axis=1) - histograms  # (3, 256)
+    levels = np.minimum((step // 2 + darker_pixels) // np.maximum(step, 1), 255)
     return _apply_tables(pixels, np.where(step > 0, levels, _BYTE_VALUES))
 
 

@@ -55,6 +55,7 @@ from fpp_sweep.spec.progress import LOG_INTERVAL, Bar, time_shares
 from fpp_sweep.spec.specs import OnBadImage, StagePrecision
 
 BATCH = 256  # views that go through the image tower at once: 150 MB of pixels at 224
+OUTPUTS_HELD = 4.0  # estimated memory of a view in the image tower, in sizes of the largest output of a layer
 
 _log = logging.getLogger(__name__)
 
@@ -181,28 +182,31 @@ class FeatureCache:
 
 
 def images_per_batch(views: int, batch: int = BATCH) -> int:
-    """Return how many images of so many views go through the image tower together; fewer take as long."""
+    """Return how many images, with this number of views each, go through the image tower together.
+
+    A batch of fewer images is filled up, and so takes as long.
+    """
     return max(1, min(batch // views, CHUNK))
 
 
 @lru_cache(maxsize=8)
-def view_bytes(clip: Clip) -> float:
-    """Estimate the memory of a view in the image tower: a block's widest layer, and what is held beside it."""
-    widest = 0
-
-    def measure(module: nn.Module, inputs: object, output: object) -> None:
-        nonlocal widest
-        if isinstance(output, Tensor):
-            widest = max(widest, output.nbytes)
-
+def tower_bytes_per_view(clip: Clip) -> float:
+    """Estimate the memory that a view needs in the image tower, from its largest output of a layer; 0 if unlimited."""
     if math.isinf(clip.text.memory.device):
         return 0.0
+    largest = 0
+
+    def measure(module: nn.Module, inputs: object, output: object) -> None:
+        nonlocal largest
+        if isinstance(output, Tensor):
+            largest = max(largest, output.nbytes)
+
     size = clip.preprocess.size
     with torch.no_grad(), ExitStack() as hooks:
         for module in clip.visual.modules():
             hooks.callback(module.register_forward_hook(measure).remove)
         clip.visual(torch.zeros(1, 3, size, size, device=clip.device))
-    return 4.0 * widest
+    return OUTPUTS_HELD * largest
 
 
 def arithmetic_label(precision: StagePrecision, device: torch.device) -> str:
@@ -240,7 +244,7 @@ class _BatchedTower:
 
     @classmethod
     def of(cls, clip: Clip, precision: StagePrecision, images: int, views: int) -> _BatchedTower:
-        views_at_once = clip.text.memory.batch_size(images * views, view_bytes(clip))
+        views_at_once = clip.text.memory.batch_size(images * views, tower_bytes_per_view(clip))
         return cls(clip=clip, precision=precision, images=images, views_at_once=views_at_once)
 
     def features(self, pixels: Tensor) -> Tensor:
@@ -274,7 +278,7 @@ class _Filling:
     def run(self) -> dict[int, Chunk]:
         """Return all requested chunks, in order."""
         began = perf_counter()
-        missing = [number for number in self.digests if not self._find(number)]
+        missing = [number for number in self.digests if not self._take_cached(number)]
         if missing:
             self.entry.clean()
         while missing:
@@ -299,8 +303,8 @@ class _Filling:
             return ()
         return (f"views are rendered without compiled kernels: {self.view_renderer.failure}",)
 
-    def _find(self, number: int) -> bool:
-        """Take a chunk from disk, unless it lacks an image that can be read by now."""
+    def _take_cached(self, number: int) -> bool:
+        """Take a chunk from disk; return False if there is none, or if it lacks an image that can be read by now."""
         digests = self.digests[number]
         chunk = find_chunk(self.entry.folder, number, digests, self._note_once)
         if chunk is None or any(self._can_be_read(sample.sample_id) for sample in chunk.skipped):
@@ -311,6 +315,7 @@ class _Filling:
         return True
 
     def _can_be_read(self, sample_id: str) -> bool:
+        """Return True if an image that was skipped can be read by now; where bad images fail the run, raise if not."""
         try:
             self.reader.dataset.source.image(sample_id)
         except BadImageError as error:
@@ -343,7 +348,7 @@ class _Filling:
             lock = locks.enter_context(ExitStack())
             if not lock.enter_context(self.entry.lock(number, blocking=False)):
                 busy.append(number)
-            elif self._find(number):  # another process has finished it meanwhile
+            elif self._take_cached(number):  # another process has finished it meanwhile
                 lock.close()
             else:
                 locked.append((number, lock))
@@ -384,7 +389,7 @@ class _Filling:
         return self.renderer_choices[key]
 
     def _compute(self, number: int, results: Iterator[ReadResult]) -> Chunk:
-        """Compute a chunk; take what was read of its samples, and no more, from the iterator."""
+        """Compute a chunk; take the results of its samples from the iterator, which goes on with the next chunk."""
         ids = self.reader.dataset.ids[_samples_of_chunk(number)]
         images = self.tower.images  # in a batch
         count, size = self.reader.config.count, self.reader.preprocess.size
@@ -440,7 +445,7 @@ class _Filling:
             yield result
 
     def _write(self, number: int, chunk: Chunk) -> None:
-        """Put a chunk on disk, and go on with a map of its file."""
+        """Put a chunk on disk, and keep a map of its file instead of the chunk in memory."""
         path = chunk_path(self.entry.folder, number, chunk.digests)
         began = perf_counter()
         self.entry.write(path, chunk.to_bytes(), left=len(self.digests) - len(self.chunks) - 1)

@@ -53,8 +53,8 @@ def parse(spec: str) -> ModelSpec:
         raise InputError(f"model {spec!r}: {EMBEDDED!r} is embedded and takes nothing after its name")
     if not name:
         raise InputError(f"model {spec!r} names no architecture; write NAME:PATH, such as ViT-B-16:{rest}")
-    if name not in names():
-        valid_names = [EMBEDDED, *names()]
+    if name not in architectures():
+        valid_names = [EMBEDDED, *architectures()]
         if similar_names(spec, valid_names, {}):  # such as ViT-B/16, as papers write it
             raise unknown("model", spec, valid_names)
         raise unknown("model", name, valid_names)
@@ -82,11 +82,11 @@ def require_model(spec: str) -> None:
 def require_tag(name: str, tag: str) -> None:
     """Raise InputError if open_clip publishes no weights of an architecture under a tag."""
     stored_tag = tag.lower().replace("-", "_")  # as open_clip looks it up
-    known_tags = tags(name)
+    known_tags = tags_of(name)
     if stored_tag in known_tags:
         return
     base = name.removesuffix(QUICK_SUFFIX)
-    if stored_tag in tags(base):
+    if stored_tag in tags_of(base):
         raise InputError(f"model '{name}/{tag}': these weights were trained with gelu; write {base}/{tag}")
     if not known_tags:
         raise InputError(f"model {name!r} has no tags in open_clip; write {name}:PATH of a checkpoint")
@@ -102,13 +102,13 @@ def _split_at_first(text: str, separators: str) -> tuple[str, str, str]:
 
 
 def _tag_hint(name: str) -> str:
-    known_tags = tags(name)
+    known_tags = tags_of(name)
     if known_tags:
         return f"such as /{known_tags[0]}"
     return "open_clip knows none for it"
 
 
-def names() -> list[str]:
+def architectures() -> list[str]:
     """Return open_clip's architectures, from the names of its files unless it is imported already."""
     open_clip = sys.modules.get("open_clip")
     if open_clip is not None:
@@ -119,7 +119,7 @@ def names() -> list[str]:
     return sorted(path.stem for path in folder.glob("model_configs/*.json"))
 
 
-def tags(name: str) -> list[str]:
+def tags_of(name: str) -> list[str]:
     """Return the tags of an architecture's published weights, from open_clip's source unless it is imported already."""
     folder = _open_clip_folder()
     if "open_clip" not in sys.modules and folder is not None:

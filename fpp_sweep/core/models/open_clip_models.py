@@ -27,7 +27,15 @@ from torch import Tensor, nn
 from fpp_sweep.core.models.building import BpeTokenizer, make_clip
 from fpp_sweep.core.models.checkpoints import Checkpoint, read_checkpoint
 from fpp_sweep.core.models.clip import Clip, Preprocess
-from fpp_sweep.core.models.model_names import ACTIVATIONS, EMBEDDED, QUICK_SUFFIX, ModelSpec, names, require_tag, tags
+from fpp_sweep.core.models.model_names import (
+    ACTIVATIONS,
+    EMBEDDED,
+    QUICK_SUFFIX,
+    ModelSpec,
+    architectures,
+    require_tag,
+    tags_of,
+)
 from fpp_sweep.core.text.tower import Activation
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tiny import model as tiny
@@ -172,7 +180,7 @@ def _activation_of_file(
         return _check_activation(spec, requested, "quick_gelu", f"OpenAI's checkpoint {wanted.path}")
     if requested is not None:
         return requested
-    if checkpoint.origin == "unknown" and f"{wanted.name}{QUICK_SUFFIX}" in names():
+    if checkpoint.origin == "unknown" and f"{wanted.name}{QUICK_SUFFIX}" in architectures():
         raise InputError(
             f"{wanted.path} does not tell which activation it was trained with; write "
             f"{wanted.name}+gelu:{wanted.path} or {wanted.name}+quickgelu:{wanted.path}"
@@ -195,7 +203,7 @@ def _shared_recipe(name: str) -> dict[str, Any]:
     """Return the preprocessing that all tags of an architecture share; empty if they differ or there are none."""
     keys = ("mean", "std", "interpolation", "resize_mode")
     settings = []
-    for tag in tags(name):
+    for tag in tags_of(name):
         recipe = get_pretrained_cfg(name, tag)
         settings.append({key: recipe[key] for key in keys})
     if settings and all(recipe == settings[0] for recipe in settings):
