@@ -289,7 +289,7 @@ def test_evaluate_and_workers_compile_the_text_tower_with_work_compile(tmp_path)
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        assert ("_terms" in done.stderr) == bool(options)
+        assert ("_terms_and_gradient" in done.stderr) == bool(options)
         results = json.loads((tmp_path / name / "results.json").read_text())
         actual[name] = results["trials"][0]["datasets"]["digits"]
     assert actual["compiled"] == pytest.approx(actual["eager"], abs=1e-3)
