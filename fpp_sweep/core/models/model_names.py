@@ -33,50 +33,51 @@ ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu", "quickgelu": "quick_gelu"}
 class ModelSpec:
     """The parts of a model's name; weights are a tag or a path, except for the embedded model."""
 
-    name: str
+    architecture: str  # open_clip's name, or that of the embedded model
     activation: Activation | None = None
     tag: str | None = None
     path: Path | None = None
 
 
-def parse(spec: str) -> ModelSpec:
+def parse(model_name: str) -> ModelSpec:
     """Split a model's name; its architecture is checked, its tag or file is not.
 
     >>> parse("ViT-B-16+quickgelu:weights/b16.safetensors")
-    ModelSpec(name='ViT-B-16', activation='quick_gelu', tag=None, path=PosixPath('weights/b16.safetensors'))
+    ModelSpec(architecture='ViT-B-16', activation='quick_gelu', tag=None, path=PosixPath('weights/b16.safetensors'))
     """
-    architecture, separator, rest = _split_at_first(spec, "/:")
-    name, plus, activation = architecture.partition("+")
-    if spec == EMBEDDED:
-        return ModelSpec(name=EMBEDDED)
-    if name == EMBEDDED:
-        raise InputError(f"model {spec!r}: {EMBEDDED!r} is embedded and takes nothing after its name")
-    if not name:
-        raise InputError(f"model {spec!r} names no architecture; write NAME:PATH, such as ViT-B-16:{rest}")
-    if name not in architectures():
+    before, separator, weights = _split_at_first(model_name, "/:")
+    architecture, plus, activation = before.partition("+")
+    if model_name == EMBEDDED:
+        return ModelSpec(architecture=EMBEDDED)
+    if architecture == EMBEDDED:
+        raise InputError(f"model {model_name!r}: {EMBEDDED!r} is embedded and takes nothing after its name")
+    if not architecture:
+        raise InputError(f"model {model_name!r} names no architecture; write NAME:PATH, such as ViT-B-16:{weights}")
+    if architecture not in architectures():
         valid_names = [EMBEDDED, *architectures()]
-        if similar_names(spec, valid_names, {}):  # such as ViT-B/16, as papers write it
-            raise unknown("model", spec, valid_names)
-        raise unknown("model", name, valid_names)
+        if similar_names(model_name, valid_names, {}):  # such as ViT-B/16, as papers write it
+            raise unknown("model", model_name, valid_names)
+        raise unknown("model", architecture, valid_names)
     if plus and activation not in ACTIVATIONS:
-        raise InputError(f"model {spec!r}: {unknown('activation', activation, ACTIVATIONS)}")
-    if not rest:
-        raise InputError(f"model {spec!r} has no weights: add /TAG ({_tag_hint(name)}) or :PATH of a checkpoint")
+        raise InputError(f"model {model_name!r}: {unknown('activation', activation, ACTIVATIONS)}")
+    if not weights:
+        hint = _tag_hint(architecture)
+        raise InputError(f"model {model_name!r} has no weights: add /TAG ({hint}) or :PATH of a checkpoint")
     if separator == "/":
-        return ModelSpec(name=name, activation=ACTIVATIONS.get(activation), tag=rest)
-    return ModelSpec(name=name, activation=ACTIVATIONS.get(activation), path=Path(rest))
+        return ModelSpec(architecture=architecture, activation=ACTIVATIONS.get(activation), tag=weights)
+    return ModelSpec(architecture=architecture, activation=ACTIVATIONS.get(activation), path=Path(weights))
 
 
-def require_model(spec: str) -> None:
+def require_model(model_name: str) -> None:
     """Raise InputError if a model's name or tag is wrong or its file is missing; no weights and no library are loaded.
 
     The content of a file is checked when the model is loaded.
     """
-    wanted = parse(spec)
-    if wanted.path is not None and not wanted.path.expanduser().is_file():
-        raise InputError(f"model {spec!r}: {wanted.path} is not a file; give the path of a checkpoint")
-    if wanted.tag is not None:
-        require_tag(wanted.name, wanted.tag)
+    spec = parse(model_name)
+    if spec.path is not None and not spec.path.expanduser().is_file():
+        raise InputError(f"model {model_name!r}: {spec.path} is not a file; give the path of a checkpoint")
+    if spec.tag is not None:
+        require_tag(spec.architecture, spec.tag)
 
 
 def require_tag(name: str, tag: str) -> None:

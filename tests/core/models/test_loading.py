@@ -302,7 +302,7 @@ def test_an_activation_that_contradicts_the_tag_is_an_error(spec: str, expected:
 
 @pytest.mark.parametrize("name", ["ViT-B-16", "ViT-B-16-quickgelu", "RN50", "ViT-L-14-336"])
 def test_openais_tags_have_quick_gelu_in_open_clip(name: str) -> None:
-    assert open_clip_models._tag_recipe(ModelSpec(name=name, tag="openai"))["quick_gelu"] is True
+    assert open_clip_models._tag_recipe(ModelSpec(architecture=name, tag="openai"))["quick_gelu"] is True
 
 
 # --- names and tags
@@ -320,7 +320,7 @@ def test_a_model_name_is_split_into_its_parts(
 ) -> None:
     suffix, activation_name = activation
     tag, path = (rest, None) if separator == "/" else (None, Path(rest))
-    expected = ModelSpec(name=name, activation=activation_name, tag=tag, path=path)
+    expected = ModelSpec(architecture=name, activation=activation_name, tag=tag, path=path)
     assert parse(f"{name}{suffix}{separator}{rest}") == expected
 
 
