@@ -27,7 +27,7 @@ from fpp_sweep.cli.command import Parser, run
 from fpp_sweep.core.compute.compiling import EAGER_CALLS
 from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback, FirstGradient
 from fpp_sweep.core.methods.penalties import orthogonality
-from fpp_sweep.core.methods.tpt import Start, Tpt
+from fpp_sweep.core.methods.tpt import Tpt, TptState
 from fpp_sweep.spec.config import AdaptConfig
 from tests.reference.naive import adapt_one, householder
 
@@ -148,14 +148,14 @@ def build_jacobian(world: World, whole: bool, device: str) -> tuple[Spent, First
     return once * (len(weight) / SAMPLED_DIMENSIONS), StandInJacobian.of(world)
 
 
-def start_state(method: Tpt, world: World, first: FirstGradient) -> Start:
+def start_state(method: Tpt, world: World, first: FirstGradient) -> TptState:
     """Return the state of `method.start`, with our choice of the first gradient's form."""
     if method.penalty is None:
-        return Start(world.context, first, 0.0)
+        return TptState(world.context, first, 0.0)
     features = first.features.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(method.weight * method.penalty(features), features)
     with torch.no_grad():
-        return Start(world.context, first, first.backward(gradient[None])[0])
+        return TptState(world.context, first, first.backward(gradient[None])[0])
 
 
 def check(world: World, pulling: FirstGradient, jacobian: FirstGradient | None, naive_classes: int, args: Any) -> None:

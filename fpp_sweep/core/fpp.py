@@ -23,7 +23,7 @@ from fpp_sweep.core.optim import AdamState, adamw
 from fpp_sweep.core.text.classes import ClassTexts, Noise
 from fpp_sweep.core.text.packing import AttentionMask
 from fpp_sweep.core.text.pullback import Pullback
-from fpp_sweep.spec.config import Distance, FppConfig
+from fpp_sweep.spec.config import Distance, FppConfig, TermDistance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,24 +35,18 @@ class Pretrained:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Loss:
-    """The distances of both terms (None: the term is off), the branch without gradient, and lambda."""
+class LossSettings:
+    """The part of the config that the loss depends on, and lambda."""
 
-    align: Distance | None
-    flat: Distance | None
+    align: TermDistance
+    flat: TermDistance
     detach: str  # the branch of the flatness term that gets no gradient: noisy, clean or none
-    flatness_weight: Tensor  # lambda; scalar
+    flatness_weight: Tensor  # lambda; a scalar tensor, because every new number would be compiled again
 
     @classmethod
-    def of(cls, config: FppConfig, flatness_weight: float, device: torch.device) -> Loss:
-        align: Distance | None = None
-        flat: Distance | None = None
-        if config.align_distance != "none":
-            align = config.align_distance
-        if config.flat_distance != "none":
-            flat = config.flat_distance
+    def of(cls, config: FppConfig, flatness_weight: float, device: torch.device) -> LossSettings:
         weight = torch.tensor(flatness_weight, device=device)
-        return cls(align=align, flat=flat, detach=config.detach, flatness_weight=weight)
+        return cls(align=config.align_distance, flat=config.flat_distance, detach=config.detach, flatness_weight=weight)
 
 
 def pretrain(
@@ -75,14 +69,14 @@ def pretrain(
         target = texts.features(anchor)  # f0 (K, D)
     context = start.clone()
     state: AdamState | None = None
-    loss = Loss.of(config, flatness_weight, context.device)
+    settings = LossSettings.of(config, flatness_weight, context.device)
     mask = texts.packing.attention_mask(1 + len(context))
     run = texts.tower.run
     if not config.noise_shared:  # a step with noise per class is too large to gain from compilation
         run = eagerly
     losses = torch.zeros(config.steps, 2)
     for step in range(config.steps):
-        terms, gradient = run(_terms, texts, mask, context, target, next(noise), loss)
+        terms, gradient = run(_terms_and_gradient, texts, mask, context, target, next(noise), settings)
         losses[step] = terms
         if not torch.isfinite(losses[step].sum()):
             align, flat = losses[step].tolist()
@@ -104,25 +98,34 @@ def cosine_rate(step: int, steps: int, first: float, final: float) -> float:
     return final + (first - final) * (1 + math.cos(math.pi * step / steps)) / 2
 
 
-def _terms(
-    texts: ClassTexts, mask: AttentionMask, context: Tensor, target: Tensor, noise: Noise, loss: Loss
+def _terms_and_gradient(
+    texts: ClassTexts, mask: AttentionMask, context: Tensor, target: Tensor, noise: Noise, settings: LossSettings
 ) -> tuple[Tensor, Tensor]:
-    """Return the two terms of the loss at a context (n, W), and the gradient of their sum there."""
-    if loss.flat and loss.detach != "noisy":
+    """Return the two terms of the loss (2,) at a context (n, W), and the gradient (n, W) of their sum there.
+
+    Where a gradient flows through the noisy features, autograd takes all of it. Otherwise the noisy features are
+    constants. Autograd then goes as far as the clean features, and the hand-written pullback from there to the context.
+    """
+    if settings.flat != "none" and settings.detach != "noisy":
 
         def terms_at(context: Tensor) -> Tensor:
-            return _losses(texts.features(context, mask), texts.noisy_features(context, noise, mask), target, loss)
+            clean, noisy = texts.features(context, mask), texts.noisy_features(context, noise, mask)
+            return _loss_terms(clean, noisy, target, settings)
 
         return _with_gradient(terms_at, context)
     with torch.no_grad():
-        if loss.flat:
-            pullback, noisy = _clean_and_noisy(texts, mask, context, noise)
-        else:
+        if settings.flat == "none":
             pullback, noisy = _clean(texts, mask, context), None
-    terms, of_features = _with_gradient(lambda clean: _losses(clean, noisy, target, loss), pullback.features[0])
+        else:
+            pullback, noisy = _clean_and_noisy(texts, mask, context, noise)
+
+    def terms_of(clean: Tensor) -> Tensor:
+        return _loss_terms(clean, noisy, target, settings)
+
+    terms, by_features = _with_gradient(terms_of, pullback.features[0])  # (2,), (K, D)
     with torch.no_grad():
-        context_rows = torch.arange(1, 1 + len(context), device=context.device)
-        return terms, pullback(of_features[None], context_rows)[0]
+        context_rows = torch.arange(1, 1 + len(context), device=context.device)  # row 0 is SOS
+        return terms, pullback(by_features[None], context_rows)[0]
 
 
 def _with_gradient(terms_at: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,8 +137,8 @@ def _with_gradient(terms_at: Callable[[Tensor], Tensor], point: Tensor) -> tuple
             terms = terms_at(point)
             return scale * terms.sum(), terms
 
-        of_total, terms = torch.func.grad(total, has_aux=True)(point)
-        return terms, of_total / scale
+        gradient, terms = torch.func.grad(total, has_aux=True)(point)
+        return terms, gradient / scale
     point = point.detach().requires_grad_()
     terms = terms_at(point)
     (gradient,) = torch.autograd.grad(scale * terms.sum(), point)
@@ -162,25 +165,29 @@ def _clean_and_noisy(texts: ClassTexts, mask: AttentionMask, context: Tensor, no
     return pullback, pullback.features[1:]
 
 
-def _losses(clean: Tensor, noisy: Tensor | None, target: Tensor, loss: Loss) -> Tensor:
-    """Return the alignment and the flatness term (2,), as they enter the loss."""
-    align = clean.new_zeros(())
-    flat = clean.new_zeros(())
-    if loss.align:
-        align = distance(clean, target, loss.align)
-    if loss.flat and noisy is not None:
-        fixed = clean
-        if loss.detach == "clean":
-            fixed = clean.detach()
-        flat = distance(fixed.expand_as(noisy), noisy, loss.flat)
-        if loss.flat == "cosine":
-            flat = flat - 1  # the released code logs 1 - cos without its constant
-        flat = loss.flatness_weight * flat
-    return torch.stack([align, flat])
+def _loss_terms(clean: Tensor, noisy: Tensor | None, target: Tensor, settings: LossSettings) -> Tensor:
+    """Return the alignment and the flatness term (2,), as they enter the loss.
+
+    `clean` (K, D) are the features at the context, `noisy` (J, K, D) those under J perturbations, and `target` (K, D)
+    those of the anchor prompt. `noisy` has no gradient already where the config detaches it; it is None if not needed.
+    """
+    alignment = clean.new_zeros(())
+    flatness = clean.new_zeros(())
+    if settings.align != "none":
+        alignment = distance(clean, target, settings.align)
+    if settings.flat != "none" and noisy is not None:
+        unperturbed = clean
+        if settings.detach == "clean":
+            unperturbed = clean.detach()
+        flatness = distance(unperturbed.expand_as(noisy), noisy, settings.flat)
+        if settings.flat == "cosine":
+            flatness = flatness - 1  # the released code logs 1 - cos without its constant
+        flatness = settings.flatness_weight * flatness
+    return torch.stack([alignment, flatness])
 
 
 def distance(first: Tensor, second: Tensor, kind: Distance) -> Tensor:
-    """Return the mean distance of unit vectors.
+    """Return the mean distance of unit vectors (..., D).
 
     >>> a, b = torch.eye(2)
     >>> distance(a, b, "squared_l2").item(), distance(a, b, "cosine").item()
@@ -216,6 +223,7 @@ def draw_noise(
     if without_ends:
         std[0] = 0.0
     while True:
+        # (J, 1 or K, positions, W)
         draw = torch.randn(config.draws, classes, sum(sizes), texts.tower.width, generator=generator) * std
         sos, context, suffix = draw.to(texts.tower.device).split(sizes, dim=2)
         yield Noise(sos=sos, context=context, suffix=suffix, without_ends=without_ends)

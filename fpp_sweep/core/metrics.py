@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -85,16 +85,15 @@ class ClassBins:
 
     counts: NDArray[np.int64]  # (K, BINS)
     hits: NDArray[np.int64]  # (K, BINS)
-    confidence: NDArray[np.float64]  # (K, BINS)
+    confidence: NDArray[np.float64]  # (K, BINS) sum of the values
 
     @classmethod
     def of(cls, values: NDArray[np.float32], hits: NDArray[np.bool_]) -> ClassBins:
         """Count values (N, K) of classes; `hits` (N, K) says where the class is the label."""
         classes = values.shape[1]
-        bins = bin_indices(values)
+        bins = bin_indices(values)  # (N, K)
         inside = bins >= 0
-        cells = (np.arange(classes) * BINS + bins)[inside]
-
+        cells = (np.arange(classes) * BINS + bins)[inside]  # one number for a class and a bin
         size, shape = classes * BINS, (classes, BINS)
         return cls(
             counts=np.bincount(cells, minlength=size).reshape(shape),
@@ -201,14 +200,15 @@ class Predictions:
         classes = np.arange(probabilities.shape[1])
         is_label = classes == labels[:, None]  # (N, K)
         of_label = probabilities[is_label][:, None]  # (N, 1)
-        ranks_before = (probabilities > of_label) | ((probabilities == of_label) & (classes < labels[:, None]))
+        is_earlier_class = classes < labels[:, None]
+        ranks_before_label = (probabilities > of_label) | ((probabilities == of_label) & is_earlier_class)
         exact = probabilities.astype(np.float64)
         return cls(
             ids=ids,
             labels=labels,
             predicted=probabilities.argmax(axis=1),
             confidence=probabilities.max(axis=1),
-            in_top5=ranks_before.sum(axis=1) < TOP,
+            in_top5=ranks_before_label.sum(axis=1) < TOP,
             nll=-np.log(np.maximum(exact[is_label], _TINY)),
             brier=np.square(exact - is_label).sum(axis=1),
             class_bins=ClassBins.of(probabilities, is_label),
@@ -298,13 +298,15 @@ def plugin_metric(row: MetricRow, predictions: Predictions) -> float:
 
 def _read_only(predictions: Predictions) -> Predictions:
     """Return predictions whose arrays cannot be written to: other metrics are computed from them, too."""
+    bins = predictions.class_bins
+    locked_bins = ClassBins(counts=_locked(bins.counts), hits=_locked(bins.hits), confidence=_locked(bins.confidence))
     arrays: dict[str, Any] = {name: _locked(getattr(predictions, name)) for name in _DTYPES}
-    bins = {field.name: _locked(getattr(predictions.class_bins, field.name)) for field in fields(ClassBins)}
     columns = {name: _locked(values) for name, values in predictions.columns.items()}
-    return replace(predictions, class_bins=ClassBins(**bins), columns=MappingProxyType(columns), **arrays)
+    return replace(predictions, class_bins=locked_bins, columns=MappingProxyType(columns), **arrays)
 
 
 def _locked(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the same values as an array that cannot be written to."""
     view = values.view()
     view.flags.writeable = False
     return view
@@ -336,9 +338,10 @@ def maximum_calibration_error(predictions: Predictions) -> float:
 
 
 def adaptive_calibration_error(predictions: Predictions) -> float:
-    """AECE: ECE with edges at 21 ranks of the confidences; equal edges are merged, the first bin is closed.
+    """AECE: ECE with edges at 21 ranks of the confidences.
 
-    The ranks are products in float32, as in the released code; for about every twelfth N, float64 gives another rank.
+    Equal edges are merged. Bins are (low, high], and the first one is [low, high]. The ranks are products in float32,
+    as in the released code; for about every twelfth N, float64 gives another rank.
     """
     confidence = predictions.confidence
     ranks = np.rint(EDGES * np.float32(len(predictions) - 1)).astype(np.int64)

@@ -67,16 +67,16 @@ def from_file(clip: Clip, path: Path) -> Prompt:
     """Return the prompt of a trial's prompt file (`prompt_bytes`), or of a checkpoint of CoOp or MaPLe."""
     if not path.is_file():
         raise InputError(f"prompt file {path} does not exist")
-    prompt = _read(clip, path)
+    if path.suffix == ".safetensors":
+        prompt = _read_saved(clip, path)
+    else:
+        prompt = _read_checkpoint(path)
     _require_fit(clip, path, prompt)
-    deep_tensors = {}
-    if prompt.deep is not None:
-        deep_tensors = prompt.deep.tensors()
+    deep = prompt.deep
+    if deep is not None:
+        deep = deep.to(clip.device)
     return replace(
-        prompt,
-        context=prompt.context.float().to(clip.device),
-        origin={**prompt.origin, "file": str(path)},
-        deep=DeepPrompts.of_tensors(deep_tensors, clip.device),
+        prompt, context=prompt.context.float().to(clip.device), origin={**prompt.origin, "file": str(path)}, deep=deep
     )
 
 
@@ -103,13 +103,8 @@ def _require_fit(clip: Clip, path: Path, prompt: Prompt) -> None:
         raise InputError(f"{path}: its prompts of deeper layers have entries that are not finite")
 
 
-def _read(clip: Clip, path: Path) -> Prompt:
-    if path.suffix == ".safetensors":
-        return _read_saved(clip, path)
-    return _read_checkpoint(path)
-
-
 def _read_saved(clip: Clip, path: Path) -> Prompt:
+    """Return the prompt of a trial's prompt file; raise InputError if it was made for another model."""
     tensors = {}
     try:
         with safe_open(path, framework="pt") as file:
@@ -128,6 +123,7 @@ def _read_saved(clip: Clip, path: Path) -> Prompt:
 
 
 def _read_checkpoint(path: Path) -> Prompt:
+    """Return the prompt of a checkpoint of MaPLe, or the context that a checkpoint of CoOp has for all classes."""
     tensors = read_tensors(path)
     if is_maple(tensors):
         context, after, deep = read_maple(tensors, path)

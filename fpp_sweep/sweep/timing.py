@@ -15,7 +15,7 @@ from fpp_sweep.core.compute.memory import run_in_batches
 from fpp_sweep.core.images.choose_renderer import seconds_per_image
 from fpp_sweep.core.images.device_views import ViewRenderer
 from fpp_sweep.core.images.features import BATCH as VIEWS_PER_BATCH
-from fpp_sweep.core.images.features import view_bytes
+from fpp_sweep.core.images.features import tower_bytes_per_view
 from fpp_sweep.core.images.reading import Reader, Renderer
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import open_prompt
@@ -119,7 +119,7 @@ def _time_features(worker: Worker, task: EvalTask) -> tuple[float, float]:
 
     size = clip.preprocess.size
     pixels = torch.randn(max(1, VIEWS_PER_BATCH // config.count) * config.count, 3, size, size, device=clip.device)
-    at_once = clip.text.memory.batch_size(len(pixels), view_bytes(clip))
+    at_once = clip.text.memory.batch_size(len(pixels), tower_bytes_per_view(clip))
     clip.image_features(pixels[:1])
 
     def encode(count: int) -> object:

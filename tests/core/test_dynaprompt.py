@@ -150,7 +150,7 @@ def test_equal_slots_stay_equal_and_share_the_lowest_slots_values():
     offsets = buffer.offsets.clone()
     offsets[3] = offsets[1] + 5e-6
     buffer = with_all_features(PAIR.model, replace(buffer, offsets=offsets))
-    assert buffer.leaders().tolist() == [0, 1, 2, 1, 4, 5]
+    assert buffer.representatives().tolist() == [0, 1, 2, 1, 4, 5]
     selection = dynaprompt().select(PAIR.model, buffer, PAIR.views(1, 8)[0])
     assert selection.entropy[1] == selection.entropy[3]
     assert selection.difference[1] == selection.difference[3]
@@ -166,7 +166,7 @@ def test_a_slot_selected_twice_counts_twice():
     twice = method.gradients(PAIR.model, buffer, selection._replace(slots=[1, 2, 2]))
     torch.testing.assert_close(once[1] * 2 / 3, twice[1])
     torch.testing.assert_close(once[2] * 4 / 3, twice[2])
-    assert buffer.select([2, 2]).use[2] == buffer.use[2] + 2
+    assert buffer.after_selecting([2, 2]).use[2] == buffer.use[2] + 2
 
 
 def test_the_least_recently_selected_slot_is_emptied_if_none_is_fresh():

@@ -258,8 +258,8 @@ def test_adaptation_with_an_angular_penalty_is_reproduced(model, case):
     logits = method.predict(model, state, TOWER_VIEWS)[0]
     close(logits.softmax(-1), GOLDEN[f"{case}/probs"], PROBABILITIES)
     close(logits, GOLDEN[f"{case}/logits"], 2e-3)
-    confident = method.select_views(model, state.first.features, TOWER_VIEWS)
-    features = state.first.features.expand(len(TOWER_VIEWS), -1, -1)
+    confident = method.select_views(model, state.first_gradient.features, TOWER_VIEWS)
+    features = state.first_gradient.features.expand(len(TOWER_VIEWS), -1, -1)
     losses = method.loss(model, confident)(features, torch.arange(len(TOWER_VIEWS)))
     close(losses, GOLDEN[f"{case}/loss"], 1e-4 * weight)
     angles = mean_nearest_angle(model.features(contexts))

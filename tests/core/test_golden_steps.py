@@ -104,13 +104,13 @@ def test_sharpness_aware_steps_are_reproduced(model, case):
 
 def test_gradients_and_views_of_the_first_step_are_reproduced(model):
     method, state = build(model, TPT)
-    selected = method.select_views(model, state.first.features, VIEWS)
+    selected = method.select_views(model, state.first_gradient.features, VIEWS)
     assert torch.equal(view_numbers(selected, VIEWS), GOLDEN["selected0"].long().sort().values)
     assert_gradient(method.entropy_gradient(model, state, selected_views("selected0")), GOLDEN["ent/g1"])
     for case, name in FAMILY.items():
         assert_gradient(build(model, name)[0].penalty_gradient(model, CONTEXT), GOLDEN[f"{case}/g1"])
         _, state = build(model, REG_ENT[name])
-        assert_contexts(state.start.context, GOLDEN[f"{case}/ctx1"])
+        assert_contexts(state.stepped.context, GOLDEN[f"{case}/ctx1"])
 
 
 @pytest.mark.parametrize("case", ORDERS)

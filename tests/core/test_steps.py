@@ -116,7 +116,7 @@ def test_the_squared_penalty_equals_the_papers_formula():
 @pytest.mark.parametrize("name", [*SHARPNESS_AWARE, *TWO_STEPS])
 def test_the_jacobian_form_gives_the_same_predictions(name):
     state = build_method(name, AdaptConfig(), "fine_grained").start(PAIR.model, PAIR.context, 100_000)
-    assert isinstance((state.start if name in REG_ENT.values() else state).first, ByJacobian)
+    assert isinstance((state.stepped if name in REG_ENT.values() else state).first_gradient, ByJacobian)
     torch.testing.assert_close(adapt(name, samples=100_000)[1], adapt(name)[1], atol=1e-4, rtol=0)
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fpp_sweep.core.datasets import open_dataset
-from fpp_sweep.core.fpp import Loss, _terms, draw_noise
+from fpp_sweep.core.fpp import LossSettings, _terms_and_gradient, draw_noise
 from fpp_sweep.core.methods.gradients import ByJacobian
 from fpp_sweep.core.methods.penalties import dispersion, orthogonality
 from fpp_sweep.core.methods.tpt import Tpt
@@ -160,7 +160,8 @@ def test_fpps_released_loss_and_gradient_are_self_distillation(weight):
     noise = next(draw_noise(pair.texts, 4, config, generator(1)))
     target = pair.texts.features(pair.context)
     mask = pair.texts.packing.attention_mask(5)
-    terms, gradient = _terms(pair.texts, mask, context, target, noise, Loss.of(config, weight, context.device))
+    settings = LossSettings.of(config, weight, context.device)
+    terms, gradient = _terms_and_gradient(pair.texts, mask, context, target, noise, settings)
     value, expected = identities.with_gradient(identities.distillation(pair.texts, target, noise, weight), context)
     torch.testing.assert_close(terms.sum(), value)
     torch.testing.assert_close(gradient, expected, atol=1e-6, rtol=1e-4)

@@ -138,7 +138,7 @@ def test_on_a_gpu_drawing_takes_what_the_faster_renderer_adds_to_the_tower(
     task = EvalTask(config=space.start(), dataset="scenes", split="val", seed=0, start=0, stop=100)
     monkeypatch.setattr(timing, "seconds_per_image", seconds_per_image)
     monkeypatch.setattr(timing, "ViewRenderer", lambda preprocess, device: None)
-    monkeypatch.setattr(timing, "view_bytes", lambda clip: 0.0)
+    monkeypatch.setattr(timing, "tower_bytes_per_view", lambda clip: 0.0)
     monkeypatch.setattr(timing, "_seconds_of_one", lambda work, most: 4.0 / task.config.views.count)
     monkeypatch.setattr(timing.torch, "randn", lambda *shape, device: torch.zeros(shape))
     stand_in = SimpleNamespace(

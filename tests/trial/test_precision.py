@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fpp_sweep.core.compute.precision import _lacks_half, computing
 from fpp_sweep.core.compute.random_streams import torch_generator
 from fpp_sweep.core.fpp import draw_noise, pretrain
-from fpp_sweep.core.images.features import view_bytes
+from fpp_sweep.core.images.features import tower_bytes_per_view
 from fpp_sweep.core.methods import TextModel, build_method
 from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback
 from fpp_sweep.core.methods.tpt import Tpt
@@ -117,7 +117,7 @@ def test_results_that_a_precision_does_not_change_are_shared(make_worker, tmp_pa
 
 def test_penalties_alone_stay_in_float32_as_in_the_released_code(make_worker, tmp_path):
     worker = make_worker(limit=8, cache=str(tmp_path))
-    view_bytes(worker.clip)  # measures memory once per process, by products that the test must not count
+    tower_bytes_per_view(worker.clip)  # measures memory once per process, by products that the test must not count
     for method, kinds in ((OTPT, {torch.float16, torch.float32}), (TPT, {torch.float16})):
         with ProductTypes() as products:
             worker.run(task_of(method, precision="fp16"), ())

@@ -243,7 +243,7 @@ def test_a_compiled_text_tower_with_other_results_fails(bench, monkeypatch):
     assert proof_checks.check_compiled_text(bench).state == "failed"
 
 
-@pytest.mark.parametrize("function", ["features", "_terms"])
+@pytest.mark.parametrize("function", ["features", "_terms_and_gradient"])
 def test_a_function_that_torch_cannot_compile_fails_the_check_of_the_compiled_text_tower(bench, monkeypatch, function):
     """A stand-in for torch.compile fails on the text features, or on a step of pretraining."""
     break_torch_compile(monkeypatch, function, RuntimeError("no Triton"))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fpp_sweep.core.compute.memory import MemoryBudget
-from fpp_sweep.core.images.features import view_bytes
+from fpp_sweep.core.images.features import tower_bytes_per_view
 from fpp_sweep.core.methods import gradients
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import from_words
@@ -180,7 +180,7 @@ def test_batches_are_halved_when_memory_runs_out_until_one_view_does_not_fit(mak
 
 def test_memory_limits_the_number_of_views_in_one_call_of_the_tower(make_worker, tmp_path):
     worker = make_worker(limit=8, cache=str(tmp_path))
-    bytes_per_view = view_bytes(worker.clip)
+    bytes_per_view = tower_bytes_per_view(worker.clip)
     assert bytes_per_view > 0
     room = MemoryBudget(device=4 * 3 * bytes_per_view)  # a quarter of the memory holds three views
     clip = replace(worker.clip, visual=LimitedTower(worker.clip.visual, 3), text=replace(worker.clip.text, memory=room))
@@ -260,9 +260,9 @@ def test_an_adapters_size_is_that_of_its_state_without_the_model(small, monkeypa
     task = evaluation(dataset="digits", stop=20)
     adapter = small.adapter(task, from_words(small.clip, task.config.prompt))
     state = adapter.state
-    plain = state.context.nbytes + state.first.features.nbytes
+    plain = state.context.nbytes + state.first_gradient.features.nbytes
     if jacobian:
-        assert adapter.state_bytes == plain + state.first._jacobian.nbytes
+        assert adapter.state_bytes == plain + state.first_gradient._jacobian.nbytes
     else:  # the pullback also refers to the text tower, whose weights are not counted
         weights = sum(tensor.nbytes for tensor in adapting.reachable_tensors(small.clip.text))
         assert plain < adapter.state_bytes < weights

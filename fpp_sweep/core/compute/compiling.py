@@ -80,7 +80,7 @@ class Compiler:
             torch._dynamo.mark_static_address(tensor)
 
     def __call__(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        modes = (
+        modes = (  # torch compiles once for each of these, too
             torch.is_grad_enabled(),
             torch.backends.cuda.matmul.fp32_precision,
             torch.is_autocast_enabled("cpu"),
@@ -120,14 +120,15 @@ class Compiler:
             raise RuntimeError("CUDA graphs must be built and replayed in the thread that made their compiler")
 
     def _should_compile(self, function: Callable[..., Any], shapes: Hashable) -> bool:
+        """Count a call with these shapes; return True from the call on at which they are frequent enough."""
         if function in self.failures:
             return False
-        chosen = self._shapes[function]
-        if shapes not in chosen and len(chosen) < MAX_SHAPES:
+        compiled_shapes = self._shapes[function]
+        if shapes not in compiled_shapes and len(compiled_shapes) < MAX_SHAPES:
             self._calls[function, shapes] += 1
             if self._calls[function, shapes] > self._eager_calls:
-                chosen.add(shapes)
-        return shapes in chosen
+                compiled_shapes.add(shapes)
+        return shapes in compiled_shapes
 
     def _compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return torch.compile(function, dynamic=False, fullgraph=True, mode=self._mode)

@@ -95,7 +95,7 @@ def run_in_batches(function: Callable[[Rows], Tensor], rows: Rows, batch_size: i
     """
     results: list[Tensor] = []
     start = 0
-    while start < len(rows) or not results:
+    while start < len(rows) or not results:  # without rows, one call gives the shape of the result
         try:
             batch: Any = rows[start : start + batch_size]
             results.append(function(batch))

@@ -28,7 +28,9 @@ def computing(precision: StagePrecision, device: torch.device) -> Iterator[None]
     """Compute matrix products in a precision, whatever the caller has set; InputError if the device cannot."""
     require_precision_support(precision, device)
     before = [setting.fp32_precision for setting in _float32_settings()]
-    inside = "tf32" if precision == "tf32" else "ieee"
+    inside = "ieee"
+    if precision == "tf32":
+        inside = "tf32"
     _set_float32_precision([inside] * len(before))
     try:
         with torch.autocast(device.type, torch.float16, enabled=precision == "fp16"):
@@ -38,17 +40,19 @@ def computing(precision: StagePrecision, device: torch.device) -> Iterator[None]
 
 
 def _float32_settings() -> Sequence[Any]:
-    """Return torch's settings of float32 matrix products, those of CUDA first."""
+    """Return torch's settings for float32: products and convolutions on CUDA, then both on a CPU."""
     cuda, cpu = torch.backends.cuda.matmul, torch.backends.mkldnn
     return cuda, torch.backends.cudnn.conv, cpu.matmul, cpu.conv  # type: ignore[attr-defined]
 
 
-def _set_float32_precision(values: Sequence[str]) -> None:
-    # torch stores this setting twice, and code that reads the older copy fails where the two differ
-    torch.backends.cuda.matmul.allow_tf32 = values[0] == "tf32"
-    torch.backends.cudnn.allow_tf32 = values[1] == "tf32"
-    for setting, value in zip(_float32_settings(), values, strict=True):
-        setting.fp32_precision = value
+def _set_float32_precision(precisions: Sequence[str]) -> None:
+    """Set `_float32_settings`, in their order."""
+    cuda, cudnn, *_ = precisions
+    # torch stores these two settings twice, and code that reads the older copy fails where the two differ
+    torch.backends.cuda.matmul.allow_tf32 = cuda == "tf32"
+    torch.backends.cudnn.allow_tf32 = cudnn == "tf32"
+    for setting, precision in zip(_float32_settings(), precisions, strict=True):
+        setting.fp32_precision = precision
 
 
 def require_precision_support(precision: StagePrecision, device: torch.device | str) -> None:

@@ -148,6 +148,7 @@ def _expand_word(word: str, groups: Mapping[str, tuple[str, ...]], custom: tuple
 
 @cache
 def _names_by_plain_alias() -> dict[str, str]:
+    """Return the main name of a dataset for each plain form of its names."""
     names = {}
     for name, spec in DATASETS.items():
         for alias in (name, *spec.aliases):
@@ -156,4 +157,5 @@ def _names_by_plain_alias() -> dict[str, str]:
 
 
 def _plain(name: str) -> str:
+    """Return a name in the form in which names are compared: without capitals, hyphens and underscores."""
     return name.lower().replace("-", "").replace("_", "")

@@ -45,7 +45,7 @@ class Dataset:
     source: ImageSource
     augmix: bool  # the published protocol uses AugMix here
     flip: bool = True  # False where a mirror image shows another class
-    file_positions: NDArray[np.int64] | None = None  # positions in the split file or folder listing; None: as here
+    file_positions: NDArray[np.int64] | None = None  # positions in the split file or folder; None: 0, 1, ...
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -60,10 +60,12 @@ class Dataset:
         return replace(self, ids=self.ids[:count], labels=self.labels[:count], file_positions=file_positions)
 
     def limited(self, count: int | None) -> Dataset:
-        """Return the first `count` samples; without a count all, or the default number of an embedded dataset."""
-        if not count and self.group == "tiny":
+        """Return the first `count` samples; for None or 0 all, or the default number of an embedded dataset."""
+        if count:
+            return self.head(count)
+        if self.group == "tiny":
             return self.head(EMBEDDED_LIMIT)
-        return self.head(count or None)
+        return self
 
     def fingerprint(self, sample_id: str) -> str:
         """Return the image's fingerprint; for a file that cannot be read, the reason."""

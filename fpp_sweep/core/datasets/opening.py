@@ -73,15 +73,17 @@ def require_known(names: Iterable[str], data_root: str | None, dataset_file: str
     custom = custom_datasets(names, dataset_file)
     datasets = expand(names or list(custom), custom)
     needs_root = [name for name in datasets if resolve(name, custom)[1].below_root]
+    root = None
+    if data_root:
+        root = Path(data_root)
+    if not needs_root:
+        if root is not None:  # a wrong data root is an error even where no dataset needs it
+            require_root(root)
+        return datasets
     try:
-        if data_root:
-            require_root(Path(data_root))
-        elif needs_root:
-            require_root(None)
+        require_root(root)
     except InputError as error:
-        if needs_root:
-            raise InputError(f"{needs_root[0]}: {error}") from error
-        raise
+        raise InputError(f"{needs_root[0]}: {error}") from error
     return datasets
 
 

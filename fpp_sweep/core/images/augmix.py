@@ -24,7 +24,8 @@ MAX_DEPTH = 3  # operations in a chain
 SEVERITY = 0.1  # AugMix's severity 1 on its scale of 10; a level is this times a draw from U(0.1, 1)
 NO_OPERATION = -1  # where a chain has ended
 
-_CHAIN_DRAWS = 1 + 3 * MAX_DEPTH  # depth; operation, level and sign of each step
+_STEP_DRAWS = 3  # operation, level and sign of an operation in a chain
+_CHAIN_DRAWS = 1 + _STEP_DRAWS * MAX_DEPTH  # depth, then the operations
 N_DRAWS = 1 + CHAINS + CHAINS * _CHAIN_DRAWS  # uniform draws of a view: share, weights, chains
 
 _BYTE_VALUES = np.arange(256)
@@ -35,23 +36,30 @@ _CHANNEL_OFFSETS = np.array([0, 256, 512], np.uint16)
 class MixingPlan:
     """All random decisions of AugMix for V views."""
 
-    weights: NDArray[np.float32]  # (V, 4), of the view and of its chains
+    weights: NDArray[np.float32]  # (V, 4), of the view (m) and of its chains ((1 - m) w)
     operations: NDArray[np.int64]  # (V, 3, 3), indices into OPERATIONS, of each chain
     levels: NDArray[np.float64]  # (V, 3, 3), from 0.01 to 0.1, with a sign
 
 
 def plan_mixing(draws: NDArray[np.float64]) -> MixingPlan:
-    """Turn (V, N_DRAWS) draws into m ~ Beta(1, 1), w ~ Dirichlet(1, 1, 1), and chains of one to three operations."""
-    share = draws[:, :1]
+    """Turn (V, N_DRAWS) draws into m ~ Beta(1, 1), w ~ Dirichlet(1, 1, 1), and chains of one to three operations.
+
+    Beta(1, 1) is uniform. Exponential draws over their sum are Dirichlet(1, 1, 1).
+    """
+    share = draws[:, :1]  # m
     exponentials = -_log(1 - draws[:, 1 : 1 + CHAINS])
-    chain_weights = (1 - share) * exponentials / exponentials.sum(axis=1, keepdims=True)  # over the sum: Dirichlet
+    chain_weights = (1 - share) * exponentials / exponentials.sum(axis=1, keepdims=True)  # (1 - m) w
     weights = np.hstack([share, chain_weights])
+
     chains = draws[:, 1 + CHAINS :].reshape(-1, CHAINS, _CHAIN_DRAWS)
-    depth = 1 + (chains[..., :1] * MAX_DEPTH).astype(np.int64)
-    operations = (chains[..., 1::3] * len(OPERATIONS)).astype(np.int64)
+    depth_draws = chains[..., :1]  # (V, CHAINS, 1)
+    steps = chains[..., 1:].reshape(-1, CHAINS, MAX_DEPTH, _STEP_DRAWS)
+    operation_draws, level_draws, sign_draws = np.moveaxis(steps, -1, 0)  # (V, CHAINS, MAX_DEPTH) each
+    depth = 1 + (depth_draws * MAX_DEPTH).astype(np.int64)
+    operations = (operation_draws * len(OPERATIONS)).astype(np.int64)
     operations = np.where(np.arange(MAX_DEPTH) < depth, operations, NO_OPERATION)
-    levels = SEVERITY * (0.1 + 0.9 * chains[..., 2::3])
-    levels = np.where(chains[..., 3::3] < 0.5, -levels, levels)
+    levels = SEVERITY * (0.1 + 0.9 * level_draws)
+    levels = np.where(sign_draws < 0.5, -levels, levels)
     return MixingPlan(weights=weights.astype(np.float32), operations=operations, levels=levels)
 
 
@@ -95,10 +103,10 @@ def _autocontrast(pixels: Pixels, _level: float) -> Pixels:
 def _equalize(pixels: Pixels, _level: float) -> Pixels:
     histograms = np.array(Image.fromarray(pixels).histogram()).reshape(3, 256)
     _, high = _channel_extremes(pixels)
-    brightest = histograms[range(3), high]
-    step = ((pixels.shape[0] * pixels.shape[1] - brightest) // 255)[:, None]
-    darker = np.cumsum(histograms, axis=1) - histograms
-    levels = np.minimum((step // 2 + darker) // np.maximum(step, 1), 255)
+    brightest_pixels = histograms[range(3), high]  # numbers of pixels (3,)
+    step = ((pixels.shape[0] * pixels.shape[1] - brightest_pixels) // 255)[:, None]  # pixels for a step of one value
+    darker_pixels = np.cumsum(histograms, axis=1) - histograms  # (3, 256)
+    levels = np.minimum((step // 2 + darker_pixels) // np.maximum(step, 1), 255)
     return _apply_tables(pixels, np.where(step > 0, levels, _BYTE_VALUES))
 
 

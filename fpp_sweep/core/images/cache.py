@@ -99,18 +99,20 @@ def open_entry(root: Path, name: str) -> Iterator[Entry]:
     """Open the folder of an entry, create it if it is missing, and protect it from being pruned."""
     folder = root / "features" / name
     with ExitStack() as lock:
-        held = False
-        while not held:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                held = lock.enter_context(folder_lock(folder, shared=True))
-            except FileNotFoundError:
-                continue  # pruned between the two lines
-            except OSError as error:  # also a file system without locks
-                raise unwritable(folder, error) from error
-            if not held:
-                lock.close()  # pruned before it was locked
+        while not _hold(folder, lock):
+            lock.close()
         yield Entry(folder)
+
+
+def _hold(folder: Path, lock: ExitStack) -> bool:
+    """Create a folder and hold a shared lock on it until `lock` is closed; return False if it was pruned meanwhile."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return lock.enter_context(folder_lock(folder, shared=True))
+    except FileNotFoundError:  # pruned between the two lines
+        return False
+    except OSError as error:  # also a file system without locks
+        raise unwritable(folder, error) from error
 
 
 @contextmanager

@@ -132,7 +132,7 @@ def render(images: Sequence[PlannedImage], preprocess: Preprocess, run: Runner =
 
 
 def _mix(crops: Tensor, plans: Sequence[ViewPlan], run: Runner) -> Tensor:
-    """Return (V, 3, S, S) crops, mixed with distortions of themselves where the plans say so."""
+    """Return (V, 3, S, S) crops, mixed with distortions of themselves if the plans, all or none, have AugMix."""
     mixings = [plan.mixing for plan in plans if plan.mixing is not None]
     if not mixings:
         return _planes(crops)

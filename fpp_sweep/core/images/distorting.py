@@ -57,19 +57,20 @@ def _on_device(values: NDArray[np.generic], like: Tensor) -> Tensor:
 def transform(words: Tensor, rows: Tensor, matrices: Tensor) -> Tensor:
     """Return (N, S, S) words: images `rows` under (N, 6) matrices, bilinear, black outside."""
     size = words.shape[-1]
-    position = torch.arange(size, device=words.device, dtype=torch.float64) + 0.5
-    a, b, c, d, e, f = matrices[:, :, None, None].unbind(1)
-    x = a * position + b * position[:, None] + c
+    position = torch.arange(size, device=words.device, dtype=torch.float64) + 0.5  # centres of pixels
+    a, b, c, d, e, f = matrices[:, :, None, None].unbind(1)  # (N, 1, 1) each
+    x = a * position + b * position[:, None] + c  # (N, S, S): each pixel comes from (x, y)
     y = d * position + e * position[:, None] + f
     inside = (x >= 0) & (x < size) & (y >= 0) & (y < size)
     x, y = x - 0.5, y - 0.5
     left, top = x.floor(), y.floor()
     right_share, lower_share = x - left, y - top
-    first_column, second_column = left.long().clamp(0, size - 1), (left.long() + 1).clamp(0, size - 1)
-    first_line, second_line = top.long().clamp(0, size - 1), (top.long() + 1).clamp(0, size - 1)
+    # the four pixels around (x, y); beyond an edge, the pixel at the edge
+    left_column, right_column = left.long().clamp(0, size - 1), (left.long() + 1).clamp(0, size - 1)
+    upper_line, lower_line = top.long().clamp(0, size - 1), (top.long() + 1).clamp(0, size - 1)
     images = rows[:, None, None]
-    upper_left, upper_right = words[images, first_line, first_column], words[images, first_line, second_column]
-    lower_left, lower_right = words[images, second_line, first_column], words[images, second_line, second_column]
+    upper_left, upper_right = words[images, upper_line, left_column], words[images, upper_line, right_column]
+    lower_left, lower_right = words[images, lower_line, left_column], words[images, lower_line, right_column]
 
     def interpolate(left_words: Tensor, right_words: Tensor, number: int) -> Tensor:
         left_values, right_values = channel(left_words, number).double(), channel(right_words, number).double()
@@ -143,7 +144,11 @@ def apply_tables(words: Tensor, rows: Tensor, tables: Tensor) -> Tensor:
     """Return (N, S, S) words: the values of images `rows` replaced from (N, 3, 256) tables."""
     table = torch.arange(len(rows), device=words.device)[:, None, None]
     images = words[rows]
-    return join_channels([tables[:, number][table, channel(images, number)] for number in range(3)])
+    channels = []
+    for number in range(3):
+        table_of_channel = tables[:, number]  # (N, 256)
+        channels.append(table_of_channel[table, channel(images, number)])
+    return join_channels(channels)
 
 
 def mix(words: Tensor, chains: Tensor, weights: Tensor) -> Tensor:

@@ -55,6 +55,7 @@ from fpp_sweep.spec.progress import LOG_INTERVAL, Bar, time_shares
 from fpp_sweep.spec.specs import OnBadImage, StagePrecision
 
 BATCH = 256  # views that go through the image tower at once: 150 MB of pixels at 224
+OUTPUTS_HELD = 4.0  # estimated memory of a view in the image tower, in sizes of the largest output of a layer
 
 _log = logging.getLogger(__name__)
 
@@ -91,8 +92,9 @@ class Features:
             in_chunk = np.flatnonzero(numbers == number)
             rows = indices[in_chunk] - number * CHUNK
             first, last = rows.min(), rows.max()
+            span = self._chunks[number].features[first : last + 1]  # one read of a mapped file
             positions.append(in_chunk)
-            blocks.append(self._chunks[number].features[first : last + 1][rows - first])
+            blocks.append(span[rows - first])
         if not blocks:  # no samples, but the right number of views and D
             any_chunk = next(iter(self._chunks.values()))
             return torch.from_numpy(any_chunk.features[:0].astype(np.float32))
@@ -180,28 +182,31 @@ class FeatureCache:
 
 
 def images_per_batch(views: int, batch: int = BATCH) -> int:
-    """Return how many images of so many views go through the image tower together; fewer take as long."""
+    """Return how many images, with this number of views each, go through the image tower together.
+
+    A batch of fewer images is filled up, and so takes as long.
+    """
     return max(1, min(batch // views, CHUNK))
 
 
 @lru_cache(maxsize=8)
-def view_bytes(clip: Clip) -> float:
-    """Estimate the memory of a view in the image tower: a block's widest layer, and what is held beside it."""
-    widest = 0
-
-    def measure(module: nn.Module, inputs: object, output: object) -> None:
-        nonlocal widest
-        if isinstance(output, Tensor):
-            widest = max(widest, output.nbytes)
-
+def tower_bytes_per_view(clip: Clip) -> float:
+    """Estimate the memory that a view needs in the image tower, from its largest output of a layer; 0 if unlimited."""
     if math.isinf(clip.text.memory.device):
         return 0.0
+    largest = 0
+
+    def measure(module: nn.Module, inputs: object, output: object) -> None:
+        nonlocal largest
+        if isinstance(output, Tensor):
+            largest = max(largest, output.nbytes)
+
     size = clip.preprocess.size
     with torch.no_grad(), ExitStack() as hooks:
         for module in clip.visual.modules():
             hooks.callback(module.register_forward_hook(measure).remove)
         clip.visual(torch.zeros(1, 3, size, size, device=clip.device))
-    return 4.0 * widest
+    return OUTPUTS_HELD * largest
 
 
 def arithmetic_label(precision: StagePrecision, device: torch.device) -> str:
@@ -239,7 +244,7 @@ class _BatchedTower:
 
     @classmethod
     def of(cls, clip: Clip, precision: StagePrecision, images: int, views: int) -> _BatchedTower:
-        views_at_once = clip.text.memory.batch_size(images * views, view_bytes(clip))
+        views_at_once = clip.text.memory.batch_size(images * views, tower_bytes_per_view(clip))
         return cls(clip=clip, precision=precision, images=images, views_at_once=views_at_once)
 
     def features(self, pixels: Tensor) -> Tensor:
@@ -273,7 +278,7 @@ class _Filling:
     def run(self) -> dict[int, Chunk]:
         """Return all requested chunks, in order."""
         began = perf_counter()
-        missing = [number for number in self.digests if not self._find(number)]
+        missing = [number for number in self.digests if not self._take_cached(number)]
         if missing:
             self.entry.clean()
         while missing:
@@ -298,8 +303,8 @@ class _Filling:
             return ()
         return (f"views are rendered without compiled kernels: {self.view_renderer.failure}",)
 
-    def _find(self, number: int) -> bool:
-        """Take a chunk from disk, unless it lacks an image that can be read by now."""
+    def _take_cached(self, number: int) -> bool:
+        """Take a chunk from disk; return False if there is none, or if it lacks an image that can be read by now."""
         digests = self.digests[number]
         chunk = find_chunk(self.entry.folder, number, digests, self._note_once)
         if chunk is None or any(self._can_be_read(sample.sample_id) for sample in chunk.skipped):
@@ -310,6 +315,7 @@ class _Filling:
         return True
 
     def _can_be_read(self, sample_id: str) -> bool:
+        """Return True if an image that was skipped can be read by now; where bad images fail the run, raise if not."""
         try:
             self.reader.dataset.source.image(sample_id)
         except BadImageError as error:
@@ -333,22 +339,27 @@ class _Filling:
     ) -> Iterator[int]:
         """Lock one chunk after the other; yield the indices of their samples.
 
+        Append each locked chunk with its lock to `locked`, and each chunk that another process computes to `busy`.
         A chunk is locked when its first index is requested. Workers read ahead of the tower, so that the next chunk
-        may be locked while one is computed.
+        may be locked while one is computed. Leaving `locks` frees all.
         """
         all_indices = range(len(self.reader.dataset))
         for number in missing:
             lock = locks.enter_context(ExitStack())
             if not lock.enter_context(self.entry.lock(number, blocking=False)):
                 busy.append(number)
-            elif self._find(number):  # another process has finished it meanwhile
+            elif self._take_cached(number):  # another process has finished it meanwhile
                 lock.close()
             else:
                 locked.append((number, lock))
                 yield from all_indices[_samples_of_chunk(number)]
 
     def _compute_locked(self, first: int, indices: Iterator[int], locked: deque[tuple[int, ExitStack]]) -> None:
-        """Compute and write the chunks of these indices, the first of which is `first`."""
+        """Compute and write the chunks of these indices, the first of which is `first`.
+
+        Requesting an index locks its chunk (`_lock_chunks`). So once the first result of a chunk has been read, that
+        chunk is the first in `locked`.
+        """
         reader = replace(self.reader, renderer=self._choose_renderer(first))
         reading_stage, computing_stage = "reading and rendering", "tower"
         if reader.renderer == "device":
@@ -360,9 +371,10 @@ class _Filling:
         with dead_process_as_machine_error(loader):
             for first_result in results:
                 number, lock = locked.popleft()
-                self._write(number, self._compute(number, chain([first_result], results)))
+                chunk = self._compute(number, chain([first_result], results))
+                self._write(number, chunk)
                 lock.close()
-        in_other_stages = sum(self.seconds.values()) - seconds_before
+        in_other_stages = sum(self.seconds.values()) - seconds_before  # reading and disk, which are timed themselves
         self.seconds[computing_stage] += perf_counter() - began - in_other_stages
 
     def _choose_renderer(self, index: int) -> Renderer:
@@ -377,9 +389,10 @@ class _Filling:
         return self.renderer_choices[key]
 
     def _compute(self, number: int, results: Iterator[ReadResult]) -> Chunk:
-        """Compute a chunk; take what was read of its samples, and no more, from the iterator."""
+        """Compute a chunk; take the results of its samples from the iterator, which goes on with the next chunk."""
         ids = self.reader.dataset.ids[_samples_of_chunk(number)]
-        images, count, size = self.tower.images, self.reader.config.count, self.reader.preprocess.size
+        images = self.tower.images  # in a batch
+        count, size = self.reader.config.count, self.reader.preprocess.size
         pixels = torch.zeros(images, count, 3, size, size, device=self.view_renderer.device)
         readable = np.zeros(len(ids), np.bool_)
         skipped: list[Skipped] = []
@@ -432,7 +445,7 @@ class _Filling:
             yield result
 
     def _write(self, number: int, chunk: Chunk) -> None:
-        """Put a chunk on disk, and go on with a map of its file."""
+        """Put a chunk on disk, and keep a map of its file instead of the chunk in memory."""
         path = chunk_path(self.entry.folder, number, chunk.digests)
         began = perf_counter()
         self.entry.write(path, chunk.to_bytes(), left=len(self.digests) - len(self.chunks) - 1)

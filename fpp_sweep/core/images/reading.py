@@ -134,7 +134,7 @@ def _shut_down(views: Iterator[ReadResult]) -> None:
         views._shutdown_workers()  # type: ignore[attr-defined]
         return
     handler = signal.getsignal(signal.SIGCHLD)
-    with suppress(RuntimeError):
+    with suppress(RuntimeError):  # a signal that is pending already is handled within this call, which then fails
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     views._shutdown_workers()  # type: ignore[attr-defined]

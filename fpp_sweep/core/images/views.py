@@ -64,13 +64,16 @@ def plan_views(
 ) -> ViewPlan:
     """Plan the random views of an image of this width and height; view 0 consumes nothing from `rng`."""
     draws = rng.random((config.count - 1, _VIEW_DRAWS))
+    crop_draws, mirror_draws, augmix_draws = np.split(draws, [_CROP_DRAWS, _CROP_DRAWS + 1], axis=1)
     areas = config.min_area, config.max_area
-    boxes = [random_box(image_size, areas, row) for row in draws[:, :_CROP_DRAWS].tolist()]
+    boxes = [random_box(image_size, areas, row) for row in crop_draws.tolist()]
     mixing = None
     if augmix:
-        mixing = plan_mixing(draws[:, _CROP_DRAWS + 1 :])
+        mixing = plan_mixing(augmix_draws)
     return ViewPlan(
-        boxes=np.array(boxes, np.int64).reshape(-1, 4), mirrored=(draws[:, _CROP_DRAWS] < 0.5) & flip, mixing=mixing
+        boxes=np.array(boxes, np.int64).reshape(-1, 4),  # also where there are no random views
+        mirrored=(mirror_draws[:, 0] < 0.5) & flip,
+        mixing=mixing,
     )
 
 
@@ -111,8 +114,8 @@ def normalize(views: Tensor, preprocess: Preprocess) -> Tensor:
     Divisors are tensors on the views' device, because a GPU multiplies by the reciprocal of a plain number.
     """
     constants = torch.tensor([(255.0,) * 3, preprocess.mean, preprocess.std])[..., None, None]
-    full, mean, std = constants.to(views.device, non_blocking=True)
-    return views.float().div_(full).sub_(mean).div_(std)
+    white, mean, std = constants.to(views.device, non_blocking=True)  # one transfer of three (3, 1, 1)
+    return views.float().div_(white).sub_(mean).div_(std)
 
 
 def as_tower_input(views: Tensor, preprocess: Preprocess) -> Tensor:
@@ -125,8 +128,8 @@ def as_tower_input(views: Tensor, preprocess: Preprocess) -> Tensor:
 def centre_crop(image: Image.Image, size: int) -> Image.Image:
     """Resize the shorter side to `size`, bicubic, and cut out the square in the middle."""
     width, height = image.size
-    short = min(width, height)
-    new_width, new_height = int(size * width / short), int(size * height / short)
+    shorter = min(width, height)
+    new_width, new_height = int(size * width / shorter), int(size * height / shorter)
     left, top = round((new_width - size) / 2), round((new_height - size) / 2)
     if max(new_width, new_height) > MAX_RESIZED_SIDE * size:  # resizing all of a long, thin image would take gigabytes
         x, y = left * width / new_width, top * height / new_height
@@ -159,18 +162,21 @@ def resize(
 def random_box(image_size: tuple[int, int], areas: tuple[float, float], draws: Sequence[float]) -> Box:
     """Return torchvision's random crop: ten tries of a random area and ratio of sides, else a central crop.
 
-    `draws` are uniform: two for each try, then two for the position. The central crop is the largest with a permitted
-    ratio of its sides.
+    `areas` are the limits of the crop's share of the image. `draws` are uniform: two for each try, then two for the
+    position. The central crop is the largest with a permitted ratio of its sides.
     """
     width, height = image_size
+    min_area, max_area = areas
     min_log_ratio, max_log_ratio = math.log(ASPECT_RATIOS[0]), math.log(ASPECT_RATIOS[1])
+    top_draw, left_draw = draws[2 * CROP_TRIES :]
     for attempt in range(CROP_TRIES):
-        area = width * height * (areas[0] + (areas[1] - areas[0]) * draws[2 * attempt])
-        ratio = math.exp(min_log_ratio + (max_log_ratio - min_log_ratio) * draws[2 * attempt + 1])
+        area_draw, ratio_draw = draws[2 * attempt : 2 * attempt + 2]
+        area = width * height * (min_area + (max_area - min_area) * area_draw)
+        ratio = math.exp(min_log_ratio + (max_log_ratio - min_log_ratio) * ratio_draw)
         crop_width, crop_height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < crop_width <= width and 0 < crop_height <= height:
-            top = int(draws[2 * CROP_TRIES] * (height - crop_height + 1))
-            left = int(draws[2 * CROP_TRIES + 1] * (width - crop_width + 1))
+            top = int(top_draw * (height - crop_height + 1))
+            left = int(left_draw * (width - crop_width + 1))
             return left, top, left + crop_width, top + crop_height
     return _central_box(width, height)
 

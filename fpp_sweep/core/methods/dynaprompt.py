@@ -28,7 +28,7 @@ from fpp_sweep.core.compute.precision import without_autocast
 from fpp_sweep.core.methods.base import TextModel
 from fpp_sweep.core.methods.gradients import gradient_of, gradients_at
 from fpp_sweep.core.methods.penalties import Penalty
-from fpp_sweep.core.methods.tpt import marginal_entropy
+from fpp_sweep.core.methods.tpt import marginal_entropy, number_selected, view_entropies
 from fpp_sweep.core.optim import adamw
 from fpp_sweep.spec.config import AdaptConfig
 
@@ -85,16 +85,16 @@ class Buffer:
         use[slot] = 0
         return replace(self, offsets=offsets, features=features, computed=computed, use=tuple(use))
 
-    def leaders(self) -> Tensor:
-        """Return for each slot the first slot with the same offset (B,): its leader.
+    def representatives(self) -> Tensor:
+        """Return for each slot the first slot with the same offset (B,), which represents it.
 
-        Slots with one leader are the same prompt, so their features, entropy and gradient are computed once and shared.
+        Slots with one representative are the same prompt, so their features, entropy and gradient are computed once.
         """
         flat = self.offsets.flatten(1)
         return (torch.cdist(flat, flat, p=torch.inf) <= SAME_OFFSET).int().argmax(1)
 
-    def select(self, slots: Sequence[int]) -> Buffer:
-        """Return the buffer after these slots were selected, one after another."""
+    def after_selecting(self, slots: Sequence[int]) -> Buffer:
+        """Return the buffer after these slots were selected, one after another: only `order` and `use` change."""
         order, use = list(self.order), list(self.use)
         for slot in slots:
             order.remove(slot)
@@ -109,7 +109,7 @@ class Selection(NamedTuple):
     entropy: Tensor  # (B,) mean over the views
     difference: Tensor  # (B,) by how much a slot is more certain of view 0 than of the other views
     slots: list[int]  # in the order in which they are used; a slot may occur twice
-    leaders: list[int]  # leader of each slot: see Buffer.leaders
+    representatives: list[int]  # (B,) see Buffer.representatives
     confident: Tensor  # (S, D) the views of lowest entropy under the selected slots
 
 
@@ -134,7 +134,8 @@ class DynaPrompt:
         for sample in views:
             buffer = with_all_features(model, buffer.with_fresh_slot())
             selection = self.select(model, buffer, sample)
-            buffer = self.step(model, buffer, self.gradients(model, buffer, selection), selection.slots)
+            gradients = self.gradients(model, buffer, selection)
+            buffer = self.step(model, buffer, gradients, selection.slots)
             by_slot = model.logits(sample[:1], buffer.features[selection.slots])  # (selected slots, 1, K)
             logits.append(by_slot.mean(0)[0])
         return torch.stack(logits), buffer
@@ -149,15 +150,15 @@ class DynaPrompt:
     def select(self, model: TextModel, buffer: Buffer, views: Tensor) -> Selection:
         """Return the slots and views that a sample with views (V, D) selects."""
         logits = model.logits(views[None], buffer.features)  # (B, V, K)
-        entropies = -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1)  # (B, V)
-        leaders = buffer.leaders()
-        entropy = entropies.mean(1)[leaders]
-        difference = self._difference(logits)[leaders]
+        entropies = view_entropies(logits)  # (B, V)
+        representatives = buffer.representatives()
+        entropy = entropies.mean(1)[representatives]
+        difference = self._difference(logits)[representatives]
         fresh = buffer.order[0]
         slots = select_slots(self.adapt.slot_rule, entropy.tolist(), difference.tolist(), fresh)
-        count = max(1, int(self.adapt.view_fraction * len(views)))
+        count = number_selected(len(views), self.adapt.view_fraction)
         confident = entropies[slots].mean(0).argsort(stable=True)[:count]
-        return Selection(entropy, difference, slots, leaders.tolist(), views[confident])
+        return Selection(entropy, difference, slots, representatives.tolist(), views[confident])
 
     def _difference(self, logits: Tensor) -> Tensor:
         """Return how much each slot's certainty of view 0 exceeds its mean certainty of the other views.
@@ -174,18 +175,22 @@ class DynaPrompt:
         return (certainty[:, :1] - certainty[:, 1:]).sum(1) / max(1, logits.shape[1] - 1)
 
     def gradients(self, model: TextModel, buffer: Buffer, selection: Selection) -> Tensor:
-        """Return the gradients of the loss with respect to all offsets (B, n, W); zero for slots not selected."""
+        """Return the gradients of the loss with respect to all offsets (B, n, W); zero for slots not selected.
+
+        The loss is the mean over the selected slots. A slot that was selected twice counts twice.
+        """
         counts = Counter(selection.slots)
-        leaders = sorted({selection.leaders[slot] for slot in counts})  # equal slots have the same gradient
+        computed_slots = sorted({selection.representatives[slot] for slot in counts})
 
         def loss(features: Tensor) -> Tensor:
             return self.losses(model, features, selection.confident) / len(selection.slots)
 
-        contexts = buffer.context + buffer.offsets[leaders]
-        of_leaders, _ = gradients_at(model, contexts, lambda features, rows: gradient_of(loss, features))
+        contexts = buffer.context + buffer.offsets[computed_slots]
+        computed, _ = gradients_at(model, contexts, lambda features, rows: gradient_of(loss, features))
         gradients = torch.zeros_like(buffer.offsets)
         for slot, count in counts.items():
-            gradients[slot] = count * of_leaders[leaders.index(selection.leaders[slot])]
+            row = computed_slots.index(selection.representatives[slot])
+            gradients[slot] = count * computed[row]
         return gradients
 
     def losses(self, model: TextModel, features: Tensor, confident: Tensor) -> Tensor:
@@ -199,11 +204,12 @@ class DynaPrompt:
     def step(self, model: TextModel, buffer: Buffer, gradients: Tensor, slots: Sequence[int]) -> Buffer:
         """Return the buffer after a step of the selected slots; by weight decay, all other offsets shrink, too."""
         stepped, _ = adamw(buffer.offsets, gradients, None, lr=self.adapt.lr, weight_decay=self.adapt.weight_decay)
-        selected, features = sorted(set(slots)), buffer.features.clone()
+        selected = sorted(set(slots))
+        features = buffer.features.clone()
         features[selected] = features_of(model, buffer.context + stepped[selected])
         computed = buffer.computed & (stepped == buffer.offsets).flatten(1).all(1)  # fresh slots stay as they are
         computed[selected] = True
-        return replace(buffer.select(slots), offsets=stepped, features=features, computed=computed)
+        return replace(buffer.after_selecting(slots), offsets=stepped, features=features, computed=computed)
 
 
 def select_slots(rule: str, entropy: Sequence[float], difference: Sequence[float], fresh: int) -> list[int]:
@@ -247,13 +253,13 @@ def rank_descending(values: Sequence[float]) -> list[int]:
 
 def with_all_features(model: TextModel, buffer: Buffer) -> Buffer:
     """Return the buffer with the features of all slots computed; equal slots have the same features."""
-    leaders = buffer.leaders()
-    features, computed = buffer.features, buffer.computed[leaders]
+    representatives = buffer.representatives()
+    features, computed = buffer.features, buffer.computed[representatives]
     if not computed.all():
-        missing = leaders[~computed].unique()
+        missing = representatives[~computed].unique()
         features = features.clone()
         features[missing] = features_of(model, buffer.context + buffer.offsets[missing])
-    return replace(buffer, features=features[leaders], computed=torch.ones_like(computed))
+    return replace(buffer, features=features[representatives], computed=torch.ones_like(computed))
 
 
 def features_of(model: TextModel, contexts: Tensor) -> Tensor:

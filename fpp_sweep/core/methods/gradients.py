@@ -42,8 +42,9 @@ class ByPullback:
 
     def __init__(self, texts: ClassTexts, context: Tensor) -> None:
         self._pullback = Pullback(texts.tower, texts.prefix(context[None]), texts.nodes[None], texts.packing)
-        self._context_rows = torch.arange(1, 1 + len(context), device=context.device)
-        self._batch_size, self._run = texts.contexts_per_batch(), texts.tower.run
+        self._context_rows = torch.arange(1, 1 + len(context), device=context.device)  # row 0 is SOS
+        self._batch_size = texts.contexts_per_batch()
+        self._run = texts.tower.run
         self.features = self._pullback.features[0]
 
     def backward(self, gradients: Tensor) -> Tensor:
@@ -64,10 +65,9 @@ class ByJacobian:
         which precedes the context and so does not depend on it.
         """
         self._context_shape = context.shape
-        size = len(texts.tower.projection[0])  # D
-        self.features = context.new_empty(len(texts), size)
+        self.features = context.new_empty(len(texts), texts.tower.feature_size)
         self._jacobian = torch.empty(
-            (len(texts), size, context.numel()),
+            (len(texts), texts.tower.feature_size, context.numel()),
             dtype=product_dtype(context),
             device="cpu" if on_host else context.device,
             pin_memory=on_host and context.is_cuda,
@@ -76,40 +76,48 @@ class ByJacobian:
         if on_host:
             fitting = BATCH_FRACTION * texts.tower.memory.device // self._jacobian[0].nbytes
             self._block = int(min(max(1, fitting), len(texts)))
+        self._build(texts, context)
+
+    def _build(self, texts: ClassTexts, context: Tensor) -> None:
+        """Build J by groups of classes, as many classes as fit with what their backward pass saves."""
         copies = context.expand(1, len(texts), -1, -1)
-        rows, whole = texts.join_prefixes(copies, texts.packing.to_tokens(texts.nodes[None]))
-        group_size = max(1, texts.tower.saved_positions_per_batch() // whole.longest)  # classes
+        # all texts in a row, in packed order, each with its own context (1, sum of lengths, W)
+        rows, packing = texts.join_prefixes(copies, texts.packing.to_tokens(texts.nodes[None]))
+        group_size = max(1, texts.tower.saved_positions_per_batch() // packing.longest)  # classes
         first_row = 0
         for index, classes in enumerate(texts.packing.order.split(group_size)):
-            lengths = whole.lengths[index * group_size : (index + 1) * group_size]
+            lengths = packing.lengths[index * group_size : (index + 1) * group_size]
             end_row = first_row + sum(lengths)
-            self._build(texts, classes, rows[0, first_row:end_row], lengths)
+            self._build_group(texts, classes, rows[0, first_row:end_row], lengths)
             first_row = end_row
 
-    def _build(self, texts: ClassTexts, classes: Tensor, rows: Tensor, lengths: Sequence[int]) -> None:
-        """Build the part of J of some classes, whose texts are `rows` (sum of lengths, W)."""
+    def _build_group(self, texts: ClassTexts, classes: Tensor, rows: Tensor, lengths: Sequence[int]) -> None:
+        """Build the part of J of some classes, whose texts after SOS are `rows` (sum of lengths, W)."""
         packing = Packing.of_lengths(lengths).to(rows.device)  # the rows are in packed order already
         pullback = Pullback(texts.tower, texts.sos[None, None], rows[None], packing)
         self.features[classes] = pullback.features[0]
-        tokens, size = self._context_shape[0], pullback.features.shape[-1]
-        context_starts = 1 + packing.ends + 1 - torch.tensor(lengths, device=rows.device)  # after SOS
-        context_rows = context_starts[:, None] + torch.arange(tokens, device=rows.device)
+        tokens, size = self._context_shape[0], texts.tower.feature_size
+        text_starts = packing.ends + 1 - torch.tensor(lengths, device=rows.device)  # node of each text's first token
+        context_starts = 1 + text_starts  # row 0 is SOS
+        context_rows = context_starts[:, None] + torch.arange(tokens, device=rows.device)  # (classes, n)
 
         def rows_of_jacobian(dimensions: Tensor) -> Tensor:
+            """Return the rows (d, classes, n * W) of J for some dimensions (d,) of the features."""
             one_hot = rows.new_zeros(len(dimensions), len(classes), size)
             one_hot[torch.arange(len(dimensions)), :, dimensions] = 1
             return pullback(one_hot, context_rows.flatten()).view(len(dimensions), len(classes), -1)
 
-        batch_size = max(1, texts.tower.positions_per_batch() // len(packing))
+        batch_size = max(1, texts.tower.positions_per_batch() // len(packing))  # dimensions
         device = self._jacobian.device
         for dimensions in torch.arange(size, device=rows.device).split(BACKWARD_BATCHES * batch_size):
             part = run_in_batches(rows_of_jacobian, dimensions, batch_size).transpose(0, 1)
             self._jacobian[classes.to(device)[:, None], dimensions.to(device)] = part.to(self._jacobian)
 
     def backward(self, gradients: Tensor) -> Tensor:
+        """Return J' g for each sample: the sum over classes of (B, D) @ (D, n * W), some classes at a time."""
         scale = gradient_scale(gradients)
-        parts = (scale * gradients).split(self._block, 1)
-        blocks = self._jacobian.split(self._block)
+        parts = (scale * gradients).split(self._block, 1)  # (B, classes, D) each
+        blocks = self._jacobian.split(self._block)  # (classes, D, n * W) each
         total: Tensor | None = None
         for part, block in zip(parts, blocks, strict=True):
             on_device = block.to(part.device, non_blocking=True).flatten(0, 1)
@@ -121,7 +129,10 @@ class ByJacobian:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost in token positions that go through the tower; forward and backward passes cost about the same."""
+    """Cost of the first gradient, in token positions that go through the tower: once, and for each sample.
+
+    Forward and backward passes cost about the same for a position.
+    """
 
     fixed: float
     per_sample: float
@@ -137,13 +148,14 @@ def pullback_cost(texts: ClassTexts, tokens: int) -> Cost:
 def jacobian_cost(texts: ClassTexts, tokens: int) -> Cost:
     """Building J takes D backward passes through all whole texts; a sample costs a matrix product with J."""
     tower = texts.tower
-    size = len(tower.projection[0])
+    size = tower.feature_size
     positions = sum(texts.packing.lengths) + len(texts) * tokens
-    weights = 0  # products per token position
+    products_of_position = 0  # multiplications of a token position in the tower
     for block in tower.blocks:
         for matrix, _ in (block.qkv, block.out, block.fc, block.proj):
-            weights += matrix.numel()
-    return Cost(fixed=size * positions, per_sample=len(texts) * size * tokens * tower.width / weights)
+            products_of_position += matrix.numel()
+    products_of_sample = len(texts) * size * tokens * tower.width  # entries of J
+    return Cost(fixed=size * positions, per_sample=products_of_sample / products_of_position)
 
 
 def first_gradient(texts: ClassTexts, context: Tensor, samples: int) -> FirstGradient:
@@ -162,9 +174,10 @@ def jacobian_pays(texts: ClassTexts, context: Tensor, samples: int) -> bool:
 
 
 def jacobian_bytes(texts: ClassTexts, context: Tensor) -> int:
-    return len(texts) * len(texts.tower.projection[0]) * context.numel() * product_dtype(context).itemsize
+    return len(texts) * texts.tower.feature_size * context.numel() * product_dtype(context).itemsize
 
 
+# text features (b, K, D) of the samples `rows` (b,) -> gradients (b, K, D) of these samples' losses
 FeatureGradient = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -172,12 +185,11 @@ FeatureGradient = Callable[[Tensor, Tensor], Tensor]
 def gradients_at(model: TextModel, contexts: Tensor, feature_gradient: FeatureGradient) -> tuple[Tensor, Tensor]:
     """Return the gradients (B, n, W) at contexts that differ from sample to sample, and the text features (B, K, D).
 
-    `feature_gradient(features, rows)` returns the gradients (b, K, D) of samples' losses with respect to their text
-    features (b, K, D); `rows` (b,) are the indices of these samples. It is called for one batch of samples at a time,
-    and a second time for samples of a batch for which memory ran out.
+    `feature_gradient` is called for one batch of samples at a time, and a second time for samples of a batch for which
+    memory ran out.
     """
     texts = model.texts
-    features = contexts.new_empty(len(contexts), len(texts), len(texts.tower.projection[0]))
+    features = contexts.new_empty(len(contexts), len(texts), texts.tower.feature_size)
     mask = texts.packing.attention_mask(1 + contexts.shape[1])
     context_rows = torch.arange(1, 1 + contexts.shape[1], device=contexts.device)
 

@@ -39,7 +39,7 @@ def measure_sharpness(
     confident = confident_views(views, initial_logits, fraction)  # (B, S, D)
 
     def feature_gradient(features: Tensor, rows: Tensor) -> Tensor:
-        if config.views == "adapted":
+        if config.views == "adapted":  # L is on these views everywhere, so replace those selected at `initial`
             logits = model.logits(views[rows], features)
             confident[rows] = confident_views(views[rows], logits, fraction)
         return gradient_of(lambda text: marginal_entropy(model.logits(confident[rows], text)), features)

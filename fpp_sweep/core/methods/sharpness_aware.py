@@ -24,10 +24,8 @@ class Sam(Tpt):
         self, model: TextModel, contexts: Tensor, gradient: Tensor, confident: Tensor, views: Tensor
     ) -> Tensor:
         """Return the gradient (B, n, W) of the same loss at the perturbed contexts."""
-        loss = self.loss(model, confident)
-        if self.adapt.reselect == "on":
-            loss = self.reselecting_loss(model, views)
-        return self.gradient(model, contexts + self.perturbation(contexts, gradient), loss)
+        perturbed = contexts + self.perturbation(contexts, gradient)
+        return self.gradient(model, perturbed, self.later_loss(model, confident, views))
 
 
 class Asam(Sam):

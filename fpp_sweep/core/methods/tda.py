@@ -10,7 +10,7 @@ Shapes: B samples, V views, K classes, D feature dimension.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -100,8 +100,8 @@ class Tda:
             low, high = UNCERTAIN_BAND
             if low < relative_entropy(query) < high:
                 self.file_negative(caches, query, predicted)
-            added = self.positive_part(caches, query, sample, sample_logits)
-            logits.append(query.logits + added - negative_part(caches, query))
+            added = self.positive_logits(caches, query, sample, sample_logits)
+            logits.append(query.logits + added - negative_logits(caches, query))
         return torch.stack(logits), caches
 
     def pack(self, state: Caches) -> Mapping[str, Tensor]:
@@ -120,36 +120,37 @@ class Tda:
 
     def file_positive(self, caches: Caches, query: Query, predicted: int) -> None:
         """File a query in the positive cache of its class: the least confident item gives way."""
-        keys, entropies = caches.positive_keys[predicted], caches.positive_entropies[predicted]
-        if query.entropy < entropies[-1]:  # an empty item is infinite
-            keys[-1], entropies[-1] = query.feature, query.entropy
-            order = entropies.argsort(stable=True)
-            caches.positive_keys[predicted], caches.positive_entropies[predicted] = keys[order], entropies[order]
+        columns = [(caches.positive_keys[predicted], query.feature)]
+        replace_least_confident(caches.positive_entropies[predicted], query.entropy, columns)
 
     def file_negative(self, caches: Caches, query: Query, predicted: int) -> None:
         """File a query in the negative cache of its class: the least confident item gives way."""
-        keys, entropies = caches.negative_keys[predicted], caches.negative_entropies[predicted]
-        masks = caches.negative_masks[predicted]
-        if query.entropy < entropies[-1]:
-            keys[-1], entropies[-1], masks[-1] = query.feature, query.entropy, mask_of(query)
-            order = entropies.argsort(stable=True)
-            caches.negative_keys[predicted], caches.negative_entropies[predicted] = keys[order], entropies[order]
-            caches.negative_masks[predicted] = masks[order]
+        columns = [
+            (caches.negative_keys[predicted], query.feature),
+            (caches.negative_masks[predicted], negative_mask(query)),
+        ]
+        replace_least_confident(caches.negative_entropies[predicted], query.entropy, columns)
 
-    def positive_part(self, caches: Caches, query: Query, views: Tensor, logits: Tensor) -> Tensor:
-        """Return what the positive cache adds to the logits (K,)."""
-        affinities = self.affinities(caches.positive_keys, query)
-        return self.adapt_alpha * (affinities * caches.positive_entropies.isfinite()).sum(-1)
+    def positive_logits(self, caches: Caches, query: Query, views: Tensor, logits: Tensor) -> Tensor:
+        """Return what the positive cache adds to the logits (K,) of a sample with views (V, D) and logits (V, K)."""
+        affinities = self.affinities(caches.positive_keys, query)  # (K, 3)
+        return self.alpha * (affinities * caches.positive_entropies.isfinite()).sum(-1)
 
     def affinities(self, keys: Tensor, query: Query) -> Tensor:
         """Return exp(-beta (1 - f . key)) for keys (..., D)."""
-        assert self.adapt.cache_beta is not None, "build_method fills released values in"
-        return (-self.adapt.cache_beta * (1 - upcast(keys @ query.feature))).exp()
+        return (-self.beta * (1 - upcast(keys @ query.feature))).exp()
 
     @property
-    def adapt_alpha(self) -> float:
+    def alpha(self) -> float:
+        """Weight of the positive cache in the logits."""
         assert self.adapt.cache_alpha is not None, "build_method fills released values in"
         return self.adapt.cache_alpha
+
+    @property
+    def beta(self) -> float:
+        """Sharpness of the positive cache's affinities."""
+        assert self.adapt.cache_beta is not None, "build_method fills released values in"
+        return self.adapt.cache_beta
 
 
 class BoostAdapter(Tda):
@@ -159,7 +160,7 @@ class BoostAdapter(Tda):
         """Return a sample's query: the plain view, or as in TDA the mean over its confident views."""
         if self.adapt.boost_query == "plain":
             return query_of(views[:1], logits[:1])
-        return Tda.query(self, views, logits)
+        return super().query(views, logits)
 
     def file_negative(self, caches: Caches, query: Query, predicted: int) -> None:
         """File a query in the negative cache of its class: the oldest item gives way."""
@@ -171,25 +172,40 @@ class BoostAdapter(Tda):
                 tensor[predicted, :slot] = tensor[predicted, 1:].clone()
         caches.negative_keys[predicted, slot] = query.feature
         caches.negative_entropies[predicted, slot] = query.entropy
-        caches.negative_masks[predicted, slot] = mask_of(query)
+        caches.negative_masks[predicted, slot] = negative_mask(query)
 
-    def positive_part(self, caches: Caches, query: Query, views: Tensor, logits: Tensor) -> Tensor:
+    def positive_logits(self, caches: Caches, query: Query, views: Tensor, logits: Tensor) -> Tensor:
         """Return what the boosted copy of the positive cache adds to the logits (K,).
 
         Each confident view is filed under its own class with its own entropy. The copy keeps the 3 + delta most
         confident items of a class; of equal entropies, the older item. One view alone does not boost, as released.
         """
         if len(views) == 1:
-            return Tda.positive_part(self, caches, query, views, logits)
+            return super().positive_logits(caches, query, views, logits)
         assert self.adapt.boost_delta is not None, "build_method fills released values in"
         chosen = confident_indices(logits[None], self.adapt.view_fraction)[0]
         boosts = boost_entropies(logits[chosen])  # (K, S)
-        entropies = torch.cat([caches.positive_entropies, boosts], dim=1)
-        of_views = self.affinities(views[chosen], query).expand(len(boosts), -1)
-        affinities = torch.cat([self.affinities(caches.positive_keys, query), of_views], dim=1)
+        entropies = torch.cat([caches.positive_entropies, boosts], dim=1)  # (K, 3 + S): items, then confident views
+        affinities_of_views = self.affinities(views[chosen], query).expand(len(boosts), -1)
+        affinities = torch.cat([self.affinities(caches.positive_keys, query), affinities_of_views], dim=1)
         kept = entropies.argsort(dim=1, stable=True)[:, : POSITIVE_CAPACITY + self.adapt.boost_delta]
         is_item = entropies.gather(1, kept).isfinite()
-        return self.adapt_alpha * (affinities.gather(1, kept) * is_item).sum(-1)
+        return self.alpha * (affinities.gather(1, kept) * is_item).sum(-1)
+
+
+def replace_least_confident(entropies: Tensor, entropy: Tensor, columns: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Replace the least confident item of a class, which is the last one, by a more confident item; sort all again.
+
+    `entropies` (items,) of the class are changed in place. So are the rows (items, ...) in `columns`, each of which
+    stands beside the new item's value.
+    """
+    if entropy < entropies[-1]:  # an empty item has infinite entropy
+        entropies[-1] = entropy
+        order = entropies.argsort(stable=True)
+        entropies.copy_(entropies[order])
+        for rows, value in columns:
+            rows[-1] = value
+            rows.copy_(rows[order])
 
 
 def query_of(views: Tensor, logits: Tensor) -> Query:
@@ -205,17 +221,18 @@ def relative_entropy(query: Query) -> float:
     return float(query.entropy) / math.log2(max(2, len(query.logits)))
 
 
-def mask_of(query: Query) -> Tensor:
+def negative_mask(query: Query) -> Tensor:
     """Return the classes (K,) on which a negative item acts."""
     low, high = MASK_BAND
     return (query.probabilities > low) & (query.probabilities < high)
 
 
-def negative_part(caches: Caches, query: Query) -> Tensor:
+def negative_logits(caches: Caches, query: Query) -> Tensor:
     """Return what the negative cache takes from the logits (K,); an empty item acts on no class."""
-    cosines = upcast(caches.negative_keys @ query.feature)
+    cosines = upcast(caches.negative_keys @ query.feature)  # (K, 2)
     affinities = (-NEGATIVE_BETA * (1 - cosines)).exp().flatten()  # (2 K,)
-    return NEGATIVE_ALPHA * affinities @ caches.negative_masks.flatten(0, 1).to(affinities.dtype)
+    masks = caches.negative_masks.flatten(0, 1).to(affinities.dtype)  # (2 K, K)
+    return NEGATIVE_ALPHA * affinities @ masks
 
 
 def boost_entropies(logits: Tensor) -> Tensor:

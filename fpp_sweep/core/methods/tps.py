@@ -38,18 +38,21 @@ class Tps(FrozenPrompt):
 
     def gradient(self, state: Classifier, confident: Tensor) -> Tensor:
         """Return the gradient (B, K or 1, D) of TPT's loss with respect to the shift at zero, in closed form."""
-        of_logits = entropy_gradient(state.logits(confident))  # (B, S, K)
+        by_logits = marginal_entropy_gradient(state.logits(confident))  # (B, S, K)
         with without_autocast(confident):
-            of_features = state.logit_scale * of_logits.transpose(1, 2) @ confident  # (B, K, D)
-            along = (of_features * state.features).sum(-1, keepdim=True)
-            tangential = of_features - along * state.features  # normalisation removes the part along a text feature
+            by_features = state.logit_scale * by_logits.transpose(1, 2) @ confident  # (B, K, D)
+            along = (by_features * state.features).sum(-1, keepdim=True)
+            tangential = by_features - along * state.features  # normalisation removes the part along a text feature
         if self.adapt.shift_form == "shared":
             return tangential.sum(1, keepdim=True)
         return tangential
 
 
-def entropy_gradient(logits: Tensor) -> Tensor:
-    """Return the gradient (B, S, K) of the entropy of the mean prediction with respect to logits (B, S, K)."""
+def marginal_entropy_gradient(logits: Tensor) -> Tensor:
+    """Return the gradient (B, S, K) of `tpt.marginal_entropy` with respect to the logits (B, S, K).
+
+    With p the prediction of a view and m the mean prediction over S views: -p (ln m - sum_k p_k ln m_k) / S.
+    """
     probabilities = logits.softmax(-1)
     log_mean = probabilities.mean(1, keepdim=True).clamp(min=torch.finfo(logits.dtype).tiny).log()
     expected = (probabilities * log_mean).sum(-1, keepdim=True)

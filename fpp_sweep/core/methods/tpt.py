@@ -30,12 +30,12 @@ from fpp_sweep.spec.config import AdaptConfig
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-class Start(NamedTuple):
-    """The state of a method: everything that is the same for all samples of a prompt and dataset."""
+class TptState(NamedTuple):
+    """The state of a method of this family: everything that is the same for all samples of a prompt and dataset."""
 
     context: Tensor  # (n, W)
-    first: FirstGradient
-    penalty_gradient: Tensor | float  # gradient of the weighted penalty at the initial context (n, W)
+    first_gradient: FirstGradient
+    penalty_gradient: Tensor | float  # gradient (n, W) of the weighted penalty at the initial context, 0.0 without one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,17 +46,17 @@ class Tpt:
     penalty: Penalty | None = None
     weight: float = 0.0
 
-    def start(self, model: TextModel, context: Tensor, samples: int) -> Start:
-        first = self.first_gradient(model, context, samples)
-        return Start(context, first, self.penalty_gradient(model, context))
+    def start(self, model: TextModel, context: Tensor, samples: int) -> TptState:
+        first_gradient = self.first_gradient(model, context, samples)
+        return TptState(context, first_gradient, self.penalty_gradient(model, context))
 
-    def predict(self, model: TextModel, state: Start, views: Tensor) -> tuple[Tensor, Start]:
+    def predict(self, model: TextModel, state: TptState, views: Tensor) -> tuple[Tensor, TptState]:
         contexts = self.adapt_contexts(model, state, views)
         return self.classify(model, contexts, views), state
 
-    def adapt_contexts(self, model: TextModel, state: Start, views: Tensor) -> Tensor:
+    def adapt_contexts(self, model: TextModel, state: TptState, views: Tensor) -> Tensor:
         """Return the adapted contexts (B, n, W) of B samples; all steps use the views selected at the initial one."""
-        confident = self.select_views(model, state.first.features, views)
+        confident = self.select_views(model, state.first_gradient.features, views)
         contexts = state.context.expand(len(views), -1, -1)
         optimizer: AdamState | None = None
         for step in range(self.adapt.steps):
@@ -122,6 +122,12 @@ class Tpt:
 
         return loss
 
+    def later_loss(self, model: TextModel, confident: Tensor, views: Tensor) -> Loss:
+        """Return the loss away from the initial prompt: `adapt.reselect` says whether views are selected again."""
+        if self.adapt.reselect == "on":
+            return self.reselecting_loss(model, views)
+        return self.loss(model, confident)
+
     def reselecting_loss(self, model: TextModel, views: Tensor) -> Loss:
         """Return the loss with the views that are confident where the loss is evaluated."""
 
@@ -138,12 +144,14 @@ class Tpt:
         """Return the backward pass at a context that all samples share."""
         return first_gradient(model.texts, context, samples)
 
-    def entropy_gradient(self, model: TextModel, state: Start, confident: Tensor) -> Tensor:
+    def entropy_gradient(self, model: TextModel, state: TptState, confident: Tensor) -> Tensor:
         """Return the gradient (B, n, W) of the entropy alone, by the backward pass that all samples share."""
-        of_logits = gradient_of(self.entropy, model.logits(confident, state.first.features))  # (B, S, K)
+        logits = model.logits(confident, state.first_gradient.features)
+        by_logits = gradient_of(self.entropy, logits)  # (B, S, K)
         with torch.no_grad():
-            of_features = model.logit_scale * of_logits.transpose(1, 2) @ confident  # (B, K, D)
-            return state.first.backward(of_features)
+            # logits = logit_scale * confident @ features', so the chain rule is one product
+            by_features = model.logit_scale * by_logits.transpose(1, 2) @ confident  # (B, K, D)
+            return state.first_gradient.backward(by_features)
 
     def penalty_gradient(self, model: TextModel, context: Tensor) -> Tensor | float:
         """Return the gradient (n, W) of the weighted penalty alone, which is the same for all samples at a context."""
@@ -171,8 +179,13 @@ def confident_views(views: Tensor, logits: Tensor, fraction: float) -> Tensor:
 
 def confident_indices(logits: Tensor, fraction: float) -> Tensor:
     """Return the indices (B, S) of the views of lowest entropy, in order of entropy, from logits (B, V, K)."""
-    count = max(1, int(fraction * logits.shape[1]))
+    count = number_selected(logits.shape[1], fraction)
     return view_entropies(logits).argsort(dim=-1, stable=True)[:, :count]
+
+
+def number_selected(views: int, fraction: float) -> int:
+    """Return how many views a fraction of them is: rounded down, and at least one."""
+    return max(1, int(fraction * views))
 
 
 def view_entropies(logits: Tensor) -> Tensor:

@@ -11,15 +11,15 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fpp_sweep.core.methods.base import TextModel
-from fpp_sweep.core.methods.tpt import Start, Tpt
+from fpp_sweep.core.methods.tpt import Tpt, TptState
 from fpp_sweep.core.optim import AdamState
 
 
 class _EntFirst(Tpt):
     """A step on the entropy, then a second step."""
 
-    def adapt_contexts(self, model: TextModel, state: Start, views: Tensor) -> Tensor:
-        confident = self.select_views(model, state.first.features, views)
+    def adapt_contexts(self, model: TextModel, state: TptState, views: Tensor) -> Tensor:
+        confident = self.select_views(model, state.first_gradient.features, views)
         contexts = state.context.expand(len(views), -1, -1)
         contexts, optimizer = self.optimizer_step(contexts, self.entropy_gradient(model, state, confident), None)
         gradient = self.second_gradient(model, contexts, views, confident)
@@ -36,9 +36,7 @@ class EntEnt(_EntFirst):
     """Entropy, then entropy again."""
 
     def second_gradient(self, model: TextModel, contexts: Tensor, views: Tensor, confident: Tensor) -> Tensor:
-        if self.adapt.reselect == "on":
-            return self.gradient(model, contexts, self.reselecting_loss(model, views))
-        return self.gradient(model, contexts, self.loss(model, confident))
+        return self.gradient(model, contexts, self.later_loss(model, confident, views))
 
 
 class EntReg(_EntFirst):
@@ -48,10 +46,10 @@ class EntReg(_EntFirst):
         return self.gradient(model, contexts, lambda features, rows: self.weighted_penalty(features))
 
 
-class RegEntStart(NamedTuple):
+class RegEntState(NamedTuple):
     """The state after a first step on the penalty, which is the same for all samples."""
 
-    start: Start  # at the context after that step
+    stepped: TptState  # at the context after that step
     optimizer: AdamState | None
     initial_features: Tensor  # text features (K, D) before that step
 
@@ -59,20 +57,20 @@ class RegEntStart(NamedTuple):
 class RegEnt(Tpt):
     """The penalty alone, then entropy: the second step starts every sample from one context, too."""
 
-    def start(self, model: TextModel, context: Tensor, samples: int) -> RegEntStart:  # type: ignore[override]
+    def start(self, model: TextModel, context: Tensor, samples: int) -> RegEntState:  # type: ignore[override]
         gradient = self.penalty_gradient(model, context)
         assert isinstance(gradient, Tensor), "the method's row has a penalty"
         stepped, optimizer = self.optimizer_step(context, gradient, None)
         if not self.adapt.keep_optimizer:
             optimizer = None
-        first = self.first_gradient(model, stepped, samples)
-        return RegEntStart(Start(stepped, first, 0.0), optimizer, model.features(context))
+        state = TptState(stepped, self.first_gradient(model, stepped, samples), penalty_gradient=0.0)
+        return RegEntState(state, optimizer, model.features(context))
 
-    def adapt_contexts(self, model: TextModel, state: RegEntStart, views: Tensor) -> Tensor:  # type: ignore[override]
-        features = state.start.first.features
+    def adapt_contexts(self, model: TextModel, state: RegEntState, views: Tensor) -> Tensor:  # type: ignore[override]
+        features = state.stepped.first_gradient.features
         if self.adapt.reselect == "off":
             features = state.initial_features
         confident = self.select_views(model, features, views)
-        contexts = state.start.context.expand(len(views), -1, -1)
-        gradient = self.entropy_gradient(model, state.start, confident)
+        contexts = state.stepped.context.expand(len(views), -1, -1)
+        gradient = self.entropy_gradient(model, state.stepped, confident)
         return self.optimizer_step(contexts, gradient, state.optimizer)[0]

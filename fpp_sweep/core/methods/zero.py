@@ -12,8 +12,7 @@ from torch import Tensor
 
 from fpp_sweep.core.methods.base import Classifier, TextModel, cosine_logits
 from fpp_sweep.core.methods.frozen_prompt import FrozenPrompt
-from fpp_sweep.core.methods.tpt import view_entropies
-from fpp_sweep.spec.config import AdaptConfig
+from fpp_sweep.core.methods.tpt import confident_indices, number_selected, view_entropies
 
 VOTE_FLOOR = 1e-6  # votes that every class gets, because votes contain zeros and logits must be finite; our choice
 RELEASED_SCALE = 1024.0  # one over the machine epsilon of half precision, in which the released program runs
@@ -26,28 +25,21 @@ class Zero(FrozenPrompt):
     def predict(self, model: TextModel, state: Classifier, views: Tensor) -> tuple[Tensor, Classifier]:
         order = view_entropies(state.logits(views)).argsort(dim=-1, stable=True)
         cosines = cosine_logits(views, state.features, 1.0)
-        votes = count_votes(
-            cosines, order, voters(self.adapt, views.shape[1]), released=self.adapt.vote_form == "released"
-        )
+        voting = number_selected(views.shape[1], self.adapt.vote_fraction)
+        votes = count_votes(cosines, order, voting, released=self.adapt.vote_form == "released")
         return log_shares(votes), state
 
 
-class ZeroMean(Zero):
+class ZeroMean(FrozenPrompt):
     """The mean prediction of the views that vote in ZERO; the paper defines no probabilities for ZERO."""
 
     @torch.no_grad()
     def predict(self, model: TextModel, state: Classifier, views: Tensor) -> tuple[Tensor, Classifier]:
         logits = state.logits(views)
-        order = view_entropies(logits).argsort(dim=-1, stable=True)
-        chosen = order[:, : voters(self.adapt, views.shape[1])]
+        chosen = confident_indices(logits, self.adapt.vote_fraction)  # (B, Q)
         predictions = logits.log_softmax(-1)
-        confident = predictions.gather(1, chosen[..., None].expand(-1, -1, predictions.shape[-1]))
+        confident = predictions.gather(1, chosen[..., None].expand(-1, -1, predictions.shape[-1]))  # (B, Q, K)
         return confident.logsumexp(1).log_softmax(-1), state
-
-
-def voters(adapt: AdaptConfig, views: int) -> int:
-    """Return how many of the views vote: a fraction of them, rounded down, and at least one."""
-    return max(1, int(adapt.vote_fraction * views))
 
 
 def log_shares(votes: Tensor) -> Tensor:
@@ -62,7 +54,7 @@ def count_votes(cosines: Tensor, order: Tensor, voting: int, *, released: bool) 
     `cosines` (B, V, K), `order` (B, V). As described, a view votes for one class. As released, it shares its vote by
     a softmax of its cosines at scale 1024, which is nearly hard.
     """
-    ranked = cosines.gather(1, order[..., None].expand_as(cosines))
+    ranked = cosines.gather(1, order[..., None].expand_as(cosines))  # (B, V, K), the most confident view first
     classes = ranked.argmax(-1)  # (B, V)
     if released:
         ballots = (RELEASED_SCALE * ranked[:, :voting]).softmax(-1)
@@ -87,11 +79,11 @@ def _class_that_breaks_a_tie(tied: Tensor, remaining: Tensor, next_cosines: Tens
     """
     is_tied_class = tied.gather(1, remaining)  # (B, R)
     first = is_tied_class.int().argmax(-1, keepdim=True)
-    by_walk = remaining.gather(1, first)[:, 0]
+    by_first_view = remaining.gather(1, first)[:, 0]
     excluded = ~tied
     if released:
         # the program inverts the numbers of the tied classes (~i = -i-1) instead of a mask, and so excludes the classes
         # with these numbers counted from the end
         excluded = tied.flip(-1)
-    fall_back = next_cosines.masked_fill(excluded, -torch.inf).argmax(-1)
-    return torch.where(is_tied_class.any(-1), by_walk, fall_back)
+    by_cosines = next_cosines.masked_fill(excluded, -torch.inf).argmax(-1)
+    return torch.where(is_tied_class.any(-1), by_first_view, by_cosines)

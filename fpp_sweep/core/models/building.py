@@ -41,7 +41,7 @@ def make_clip(
     embedding_scale: float,
     device: str,
 ) -> Clip:
-    """Freeze a model and describe it; `vision` are the settings of its image tower, which name its features."""
+    """Freeze a model and describe it; `vision` are the settings of its image tower, which enter its digest."""
     model = model.float().eval().requires_grad_(False)
     text = getattr(model, "text", model)
     activation = _activation(text)

@@ -6,11 +6,11 @@ from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.models.model_names import EMBEDDED, parse
 
 
-def load(spec: str, device: str = "cpu") -> Clip:
+def load(model_name: str, device: str = "cpu") -> Clip:
     """Load the model that `--model` names: float32, frozen, in evaluation mode."""
-    wanted = parse(spec)
+    spec = parse(model_name)
     from fpp_sweep.core.models import open_clip_models  # start-up time: it imports open_clip
 
-    if wanted.name == EMBEDDED:
+    if spec.architecture == EMBEDDED:
         return open_clip_models.load_embedded(device)
-    return open_clip_models.load_open_clip(spec, wanted, device)
+    return open_clip_models.load_open_clip(model_name, spec, device)

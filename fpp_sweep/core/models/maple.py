@@ -41,6 +41,13 @@ class DeepPrompts:
             named[f"deep.visual.{index}"] = prompt
         return named
 
+    def to(self, device: torch.device) -> DeepPrompts:
+        """Return the same prompts in float32 on a device."""
+        return DeepPrompts(
+            text=tuple([prompt.float().to(device) for prompt in self.text]),
+            visual=tuple([prompt.float().to(device) for prompt in self.visual]),
+        )
+
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, Tensor], device: torch.device) -> DeepPrompts | None:
         """Return the prompts among a saved prompt's tensors; None if it has none."""
@@ -76,15 +83,19 @@ def read_maple(tensors: Mapping[str, Tensor], path: Path) -> tuple[Tensor, str, 
     context = parts.get("ctx", None, None)
     width = context.shape[1]
     visual_width = len(parts.get("proj.weight", None, width))
-    text = [parts.get(f"compound_prompts_text.{index}", *context.shape) for index in range(parts.compound_count())]
-    layers = ["proj"] + [f"compound_prompt_projections.{index}" for index in range(len(text))]
+    text = []  # the prompts of deeper layers
+    layers = ["proj"]  # the linear layer that makes a visual prompt of the context, then of each deeper prompt
+    for index in range(parts.compound_count()):
+        text.append(parts.get(f"compound_prompts_text.{index}", *context.shape))
+        layers.append(f"compound_prompt_projections.{index}")
     visual = []
     for layer, prompt in zip(layers, [context, *text], strict=True):
         weight = parts.get(f"{layer}.weight", visual_width, width)
         bias = parts.get(f"{layer}.bias", visual_width)
         visual.append(F.linear(prompt, weight, bias))
-    deep = DeepPrompts(text=tuple(prompt.float() for prompt in text), visual=tuple(prompt.float() for prompt in visual))
-    return context.float(), " ".join(WORDS[len(context) :]), deep
+    deep = DeepPrompts(text=tuple(text), visual=tuple(visual)).to(context.device)
+    words_after = " ".join(WORDS[len(context) :])
+    return context.float(), words_after, deep
 
 
 class _LearnerParts:

@@ -33,60 +33,61 @@ ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu", "quickgelu": "quick_gelu"}
 class ModelSpec:
     """The parts of a model's name; weights are a tag or a path, except for the embedded model."""
 
-    name: str
+    architecture: str  # open_clip's name, or that of the embedded model
     activation: Activation | None = None
     tag: str | None = None
     path: Path | None = None
 
 
-def parse(spec: str) -> ModelSpec:
+def parse(model_name: str) -> ModelSpec:
     """Split a model's name; its architecture is checked, its tag or file is not.
 
     >>> parse("ViT-B-16+quickgelu:weights/b16.safetensors")
-    ModelSpec(name='ViT-B-16', activation='quick_gelu', tag=None, path=PosixPath('weights/b16.safetensors'))
+    ModelSpec(architecture='ViT-B-16', activation='quick_gelu', tag=None, path=PosixPath('weights/b16.safetensors'))
     """
-    architecture, separator, rest = _split_at_first(spec, "/:")
-    name, plus, activation = architecture.partition("+")
-    if spec == EMBEDDED:
-        return ModelSpec(name=EMBEDDED)
-    if name == EMBEDDED:
-        raise InputError(f"model {spec!r}: {EMBEDDED!r} is embedded and takes nothing after its name")
-    if not name:
-        raise InputError(f"model {spec!r} names no architecture; write NAME:PATH, such as ViT-B-16:{rest}")
-    if name not in names():
-        valid_names = [EMBEDDED, *names()]
-        if similar_names(spec, valid_names, {}):  # such as ViT-B/16, as papers write it
-            raise unknown("model", spec, valid_names)
-        raise unknown("model", name, valid_names)
+    before, separator, weights = _split_at_first(model_name, "/:")
+    architecture, plus, activation = before.partition("+")
+    if model_name == EMBEDDED:
+        return ModelSpec(architecture=EMBEDDED)
+    if architecture == EMBEDDED:
+        raise InputError(f"model {model_name!r}: {EMBEDDED!r} is embedded and takes nothing after its name")
+    if not architecture:
+        raise InputError(f"model {model_name!r} names no architecture; write NAME:PATH, such as ViT-B-16:{weights}")
+    if architecture not in architectures():
+        valid_names = [EMBEDDED, *architectures()]
+        if similar_names(model_name, valid_names, {}):  # such as ViT-B/16, as papers write it
+            raise unknown("model", model_name, valid_names)
+        raise unknown("model", architecture, valid_names)
     if plus and activation not in ACTIVATIONS:
-        raise InputError(f"model {spec!r}: {unknown('activation', activation, ACTIVATIONS)}")
-    if not rest:
-        raise InputError(f"model {spec!r} has no weights: add /TAG ({_tag_hint(name)}) or :PATH of a checkpoint")
+        raise InputError(f"model {model_name!r}: {unknown('activation', activation, ACTIVATIONS)}")
+    if not weights:
+        hint = _tag_hint(architecture)
+        raise InputError(f"model {model_name!r} has no weights: add /TAG ({hint}) or :PATH of a checkpoint")
     if separator == "/":
-        return ModelSpec(name=name, activation=ACTIVATIONS.get(activation), tag=rest)
-    return ModelSpec(name=name, activation=ACTIVATIONS.get(activation), path=Path(rest))
+        return ModelSpec(architecture=architecture, activation=ACTIVATIONS.get(activation), tag=weights)
+    return ModelSpec(architecture=architecture, activation=ACTIVATIONS.get(activation), path=Path(weights))
 
 
-def require_model(spec: str) -> None:
+def require_model(model_name: str) -> None:
     """Raise InputError if a model's name or tag is wrong or its file is missing; no weights and no library are loaded.
 
     The content of a file is checked when the model is loaded.
     """
-    wanted = parse(spec)
-    if wanted.path is not None and not wanted.path.expanduser().is_file():
-        raise InputError(f"model {spec!r}: {wanted.path} is not a file; give the path of a checkpoint")
-    if wanted.tag is not None:
-        require_tag(wanted.name, wanted.tag)
+    spec = parse(model_name)
+    if spec.path is not None and not spec.path.expanduser().is_file():
+        raise InputError(f"model {model_name!r}: {spec.path} is not a file; give the path of a checkpoint")
+    if spec.tag is not None:
+        require_tag(spec.architecture, spec.tag)
 
 
 def require_tag(name: str, tag: str) -> None:
     """Raise InputError if open_clip publishes no weights of an architecture under a tag."""
     stored_tag = tag.lower().replace("-", "_")  # as open_clip looks it up
-    known_tags = tags(name)
+    known_tags = tags_of(name)
     if stored_tag in known_tags:
         return
     base = name.removesuffix(QUICK_SUFFIX)
-    if stored_tag in tags(base):
+    if stored_tag in tags_of(base):
         raise InputError(f"model '{name}/{tag}': these weights were trained with gelu; write {base}/{tag}")
     if not known_tags:
         raise InputError(f"model {name!r} has no tags in open_clip; write {name}:PATH of a checkpoint")
@@ -102,13 +103,13 @@ def _split_at_first(text: str, separators: str) -> tuple[str, str, str]:
 
 
 def _tag_hint(name: str) -> str:
-    known_tags = tags(name)
+    known_tags = tags_of(name)
     if known_tags:
         return f"such as /{known_tags[0]}"
     return "open_clip knows none for it"
 
 
-def names() -> list[str]:
+def architectures() -> list[str]:
     """Return open_clip's architectures, from the names of its files unless it is imported already."""
     open_clip = sys.modules.get("open_clip")
     if open_clip is not None:
@@ -119,7 +120,7 @@ def names() -> list[str]:
     return sorted(path.stem for path in folder.glob("model_configs/*.json"))
 
 
-def tags(name: str) -> list[str]:
+def tags_of(name: str) -> list[str]:
     """Return the tags of an architecture's published weights, from open_clip's source unless it is imported already."""
     folder = _open_clip_folder()
     if "open_clip" not in sys.modules and folder is not None:

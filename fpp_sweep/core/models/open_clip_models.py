@@ -27,7 +27,15 @@ from torch import Tensor, nn
 from fpp_sweep.core.models.building import BpeTokenizer, make_clip
 from fpp_sweep.core.models.checkpoints import Checkpoint, read_checkpoint
 from fpp_sweep.core.models.clip import Clip, Preprocess
-from fpp_sweep.core.models.model_names import ACTIVATIONS, EMBEDDED, QUICK_SUFFIX, ModelSpec, names, require_tag, tags
+from fpp_sweep.core.models.model_names import (
+    ACTIVATIONS,
+    EMBEDDED,
+    QUICK_SUFFIX,
+    ModelSpec,
+    architectures,
+    require_tag,
+    tags_of,
+)
 from fpp_sweep.core.text.tower import Activation
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tiny import model as tiny
@@ -62,25 +70,25 @@ def load_embedded(device: str) -> Clip:
     return replace(clip, trained_tokens=tiny.trained_ids())
 
 
-def load_open_clip(spec: str, wanted: ModelSpec, device: str) -> Clip:
+def load_open_clip(model_name: str, spec: ModelSpec, device: str) -> Clip:
     """Load an architecture of open_clip with its published weights or those of a file."""
-    config: dict[str, Any] = get_model_config(wanted.name)
+    config: dict[str, Any] = get_model_config(spec.architecture)
     tokenizer = BpeTokenizer()
-    _require_supported(wanted.name, config, tokenizer)
-    requested = _requested_activation(spec, wanted, config)
-    if wanted.path is not None:
-        preprocess = _preprocess(wanted.name, _shared_recipe(wanted.name), config)
-        checkpoint = read_checkpoint(wanted.path.expanduser())
-        activation = _activation_of_file(spec, wanted, requested, checkpoint, config)
+    _require_supported(spec.architecture, config, tokenizer)
+    requested = _requested_activation(model_name, spec, config)
+    if spec.path is not None:
+        preprocess = _preprocess(spec.architecture, _shared_recipe(spec.architecture), config)
+        checkpoint = read_checkpoint(spec.path.expanduser())
+        activation = _activation_of_file(model_name, spec, requested, checkpoint, config)
     else:
-        recipe = _tag_recipe(wanted)
-        preprocess = _preprocess(spec, recipe, config)
-        activation = _check_activation(spec, requested, _activation_setting(recipe), f"tag {wanted.tag!r}")
-        checkpoint = read_checkpoint(_download(wanted, recipe))
+        recipe = _tag_recipe(spec)
+        preprocess = _preprocess(model_name, recipe, config)
+        activation = _check_activation(model_name, requested, _activation_setting(recipe), f"tag {spec.tag!r}")
+        checkpoint = read_checkpoint(_download(spec, recipe))
     model = _build(config, activation)
-    _load_weights(model, checkpoint.state, f"{wanted.path or spec}: does not fit {wanted.name}")
+    _load_weights(model, checkpoint.state, f"{spec.path or model_name}: does not fit {spec.architecture}")
     return make_clip(
-        name=spec,
+        name=model_name,
         model=model,
         vision=config["vision_cfg"],
         tokenizer=tokenizer,
@@ -146,36 +154,36 @@ def _activation_setting(settings: Mapping[str, Any]) -> Activation:
     return "gelu"
 
 
-def _requested_activation(spec: str, wanted: ModelSpec, config: Mapping[str, Any]) -> Activation | None:
+def _requested_activation(model_name: str, spec: ModelSpec, config: Mapping[str, Any]) -> Activation | None:
     """Return the activation that the name asks for, by +gelu, +quickgelu or an architecture with QuickGELU."""
     if not config.get("quick_gelu"):
-        return wanted.activation
-    return _check_activation(spec, wanted.activation, "quick_gelu", wanted.name)
+        return spec.activation
+    return _check_activation(model_name, spec.activation, "quick_gelu", spec.architecture)
 
 
-def _check_activation(spec: str, requested: Activation | None, actual: Activation, source: str) -> Activation:
+def _check_activation(model_name: str, requested: Activation | None, actual: Activation, source: str) -> Activation:
     """Return the actual activation; raise InputError if another one was requested."""
     if requested not in (None, actual):
         words = {activation: word for word, activation in ACTIVATIONS.items()}
         raise InputError(
-            f"model {spec!r}: {source} computes with {words[actual]}, which the name contradicts; "
+            f"model {model_name!r}: {source} computes with {words[actual]}, which the name contradicts; "
             f"leave {words[requested or actual]} out of it"
         )
     return actual
 
 
 def _activation_of_file(
-    spec: str, wanted: ModelSpec, requested: Activation | None, checkpoint: Checkpoint, config: Mapping[str, Any]
+    model_name: str, spec: ModelSpec, requested: Activation | None, checkpoint: Checkpoint, config: Mapping[str, Any]
 ) -> Activation:
     """Return the activation of a file's weights, from the file or as requested."""
     if checkpoint.origin == "openai":
-        return _check_activation(spec, requested, "quick_gelu", f"OpenAI's checkpoint {wanted.path}")
+        return _check_activation(model_name, requested, "quick_gelu", f"OpenAI's checkpoint {spec.path}")
     if requested is not None:
         return requested
-    if checkpoint.origin == "unknown" and f"{wanted.name}{QUICK_SUFFIX}" in names():
+    if checkpoint.origin == "unknown" and f"{spec.architecture}{QUICK_SUFFIX}" in architectures():
         raise InputError(
-            f"{wanted.path} does not tell which activation it was trained with; write "
-            f"{wanted.name}+gelu:{wanted.path} or {wanted.name}+quickgelu:{wanted.path}"
+            f"{spec.path} does not tell which activation it was trained with; write "
+            f"{spec.architecture}+gelu:{spec.path} or {spec.architecture}+quickgelu:{spec.path}"
         )
     return _activation_setting(config)
 
@@ -183,11 +191,11 @@ def _activation_of_file(
 # --- published weights
 
 
-def _tag_recipe(wanted: ModelSpec) -> dict[str, Any]:
+def _tag_recipe(spec: ModelSpec) -> dict[str, Any]:
     """Return open_clip's settings of a tag: address, preprocessing, activation."""
-    tag = wanted.tag or ""
-    require_tag(wanted.name, tag)
-    recipe: dict[str, Any] = get_pretrained_cfg(wanted.name, tag)
+    tag = spec.tag or ""
+    require_tag(spec.architecture, tag)
+    recipe: dict[str, Any] = get_pretrained_cfg(spec.architecture, tag)
     return recipe
 
 
@@ -195,7 +203,7 @@ def _shared_recipe(name: str) -> dict[str, Any]:
     """Return the preprocessing that all tags of an architecture share; empty if they differ or there are none."""
     keys = ("mean", "std", "interpolation", "resize_mode")
     settings = []
-    for tag in tags(name):
+    for tag in tags_of(name):
         recipe = get_pretrained_cfg(name, tag)
         settings.append({key: recipe[key] for key in keys})
     if settings and all(recipe == settings[0] for recipe in settings):
@@ -203,15 +211,15 @@ def _shared_recipe(name: str) -> dict[str, Any]:
     return {}
 
 
-def _download(wanted: ModelSpec, recipe: dict[str, Any]) -> Path:
+def _download(spec: ModelSpec, recipe: dict[str, Any]) -> Path:
     """Return the file of a tag's weights; download it unless it is cached."""
     try:
         with _quiet():
             return Path(download_pretrained(recipe))
     except Exception as error:  # from the hub's client, the network or the disk
         raise InputError(
-            f"model '{wanted.name}/{wanted.tag}': could not fetch its weights; connect to the network, "
-            f"or download them elsewhere and write {wanted.name}:PATH"
+            f"model '{spec.architecture}/{spec.tag}': could not fetch its weights; connect to the network, "
+            f"or download them elsewhere and write {spec.architecture}:PATH"
         ) from error
 
 

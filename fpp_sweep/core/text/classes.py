@@ -37,27 +37,22 @@ class ClassTexts:
     def of_names(cls, tower: TextTower, tokenizer: Tokenizer, names: Sequence[str], *, after: str = "") -> ClassTexts:
         """Build the texts '<context> name.'; underscores become spaces, and `after` are words before the name."""
         words = tokenizer.encode(after) if after else []
-        suffixes = []
+        suffixes: list[list[int]] = []  # token ids of each text after the context
+        is_name: list[list[bool]] = []  # for each of them
         for name in names:
             ids = [*words, *tokenizer.encode(name.replace("_", " ") + "."), tokenizer.eot]
             if len(ids) + 1 > tower.positions:
                 where = f"class name {name[:60]!r} is {len(ids)} tokens long"
                 raise InputError(f"{where}; SOS and it do not fit the model's {tower.positions} tokens")
-            suffixes.append(ids)
-        packing = Packing.of(suffixes)
-        token_ids: list[int] = []  # in packed order
-        is_name: list[bool] = []
-        for text in packing.order.tolist():
-            ids = suffixes[text]
-            token_ids += ids
             name_tokens = len(ids) - len(words) - 2
-            is_name += [False] * len(words) + [True] * name_tokens + [False, False]  # the full stop and EOT
-        at_nodes = packing.to_nodes(torch.tensor([token_ids, is_name]))
+            suffixes.append(ids)
+            is_name.append([False] * len(words) + [True] * name_tokens + [False, False])  # the full stop and EOT
+        packing = Packing.of(suffixes)
         return cls(
             tower=tower,
             sos=tower.token_embedding[tokenizer.sos],
-            nodes=tower.token_embedding[at_nodes[0].to(tower.device)],
-            is_name=at_nodes[1].bool().to(tower.device),
+            nodes=tower.token_embedding[packing.values_at_nodes(suffixes).to(tower.device)],
+            is_name=packing.values_at_nodes(is_name).to(tower.device),
             packing=packing.to(tower.device),
         )
 
@@ -70,7 +65,8 @@ class ClassTexts:
         As in the released code, the second random token stands where the full stop would.
         """
         table = tower.token_embedding
-        draws = torch.randn(classes, 2, tower.width, generator=generator).to(tower.device) * table.std() + table.mean()
+        standard_normal = torch.randn(classes, 2, tower.width, generator=generator).to(tower.device)
+        draws = standard_normal * table.std() + table.mean()
         ends = table[tokenizer.eot].expand(classes, 1, -1)
         return cls(
             tower=tower,
@@ -110,16 +106,18 @@ class ClassTexts:
 
     def noisy_features(self, context: Tensor, noise: Noise, mask: AttentionMask | None = None) -> Tensor:
         """Return unit text features (J, K, D) of one context (n, W) under J perturbations of the input embeddings."""
-        if noise.sos.shape[1] == 1:
+        if noise.sos.shape[1] == 1:  # shared by all classes, which therefore still share their beginnings
             return self.tower.features(*self.perturb(context, noise), self.packing, mask)
         prefixes = torch.cat([self.sos + noise.sos, context + noise.context], dim=2)  # (J, K, 1 + n, W)
         tokens = self.packing.to_tokens(self.nodes[None])  # (1, M, W)
         unshared = self.packing.unshared(0)
-        shift = noise.suffix[:, self.packing.order[unshared.text_of], unshared.positions]  # (J, M, W)
+        class_of_token = self.packing.order[unshared.text_of]  # (M,)
+        shift = noise.suffix[:, class_of_token, unshared.positions]  # (J, M, W)
         if noise.without_ends:
             shift = shift * self.packing.to_tokens(self.is_name[None, :, None])
         rows, packing = self.join_prefixes(prefixes, tokens + shift)
-        return self.tower.features(rows[:, :0], rows, packing)
+        no_shared_prefix = rows[:, :0]
+        return self.tower.features(no_shared_prefix, rows, packing)
 
     def perturb(self, context: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
         """Return prefixes (J, 1 + n, W) and nodes (J, N, W) under noise that all classes share."""
@@ -132,14 +130,17 @@ class ClassTexts:
     def join_prefixes(self, prefixes: Tensor, tokens: Tensor) -> tuple[Tensor, Packing]:
         """Join prefixes (J, K, P, W), one for each class, with the tokens (J, M, W) after them.
 
-        Return all texts in a row (J, K * P + M, W), and its packing, in which no text shares a node.
+        Return all texts in a row (J, K * P + M, W), and its packing, in which no text shares a node. The texts are in
+        packed order: prefix of the first, its tokens, prefix of the second, its tokens, and so on.
         """
         classes, length = prefixes.shape[1:3]
         tokens_only, packing = self.packing.unshared(0), self.packing.unshared(length)
-        first_token = tokens_only.ends.roll(1) + 1  # (K,) of each packed text
+        first_token = tokens_only.ends.roll(1) + 1  # (K,) of each packed text: the one after the text before it ends
         first_token[0] = 0
-        in_prefix = packing.text_of * length + packing.positions
+        all_prefixes = prefixes[:, self.packing.order].flatten(1, 2)  # (J, K * P, W)
+        ungrouped = torch.cat([all_prefixes, tokens], dim=1)
+        # the row of `ungrouped` for each row of the result: in the prefixes, or in the tokens after all of them
+        in_prefixes = packing.text_of * length + packing.positions
         in_tokens = classes * length + first_token[packing.text_of] + packing.positions - length
-        source = torch.where(packing.positions < length, in_prefix, in_tokens)
-        rows = torch.cat([prefixes[:, self.packing.order].flatten(1, 2), tokens], dim=1)
-        return rows[:, source], packing
+        source = torch.where(packing.positions < length, in_prefixes, in_tokens)
+        return ungrouped[:, source], packing

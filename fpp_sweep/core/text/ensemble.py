@@ -20,7 +20,7 @@ def ensemble_features(tower: TextTower, tokenizer: Tokenizer, texts_by_class: Se
     The first texts of all classes go through the tower together, then the second ones, and so on: texts of one template
     share their beginnings.
     """
-    sums = tower.projection[0].new_zeros(len(texts_by_class), len(tower.projection[0]))
+    sums = tower.projection[0].new_zeros(len(texts_by_class), tower.feature_size)
     for index in range(max(map(len, texts_by_class))):
         classes = [number for number, texts in enumerate(texts_by_class) if index < len(texts)]
         texts = [texts_by_class[number][index] for number in classes]
@@ -43,10 +43,6 @@ def text_features(tower: TextTower, tokenizer: Tokenizer, texts: Sequence[str]) 
         require_room(tower, ids, text)
         token_ids.append([*ids, tokenizer.eot])
     packing = Packing.of(token_ids)
-    packed: list[int] = []
-    for text_index in packing.order.tolist():
-        packed += token_ids[text_index]
-    at_nodes = packing.to_nodes(torch.tensor([packed]))[0]
-    nodes = tower.token_embedding[at_nodes.to(tower.device)]
+    nodes = tower.token_embedding[packing.values_at_nodes(token_ids).to(tower.device)]
     sos = tower.token_embedding[tokenizer.sos]
     return tower.features(sos[None, None], nodes[None], packing.to(tower.device))[0]

@@ -25,6 +25,12 @@ class Packing:
 
     A node is a token together with all tokens before it in its text. Under a causal mask the states of a token depend
     on nothing else, so texts with the same beginning share nodes. `attention_mask` says which nodes attend to which.
+
+    >>> packing = Packing.of([[1, 2, 9], [1, 3, 9]])  # two texts of three tokens, of which they share the first
+    >>> packing.paths()  # the nodes of each text
+    [[0, 1, 2], [0, 3, 4]]
+    >>> packing.node_of.tolist(), packing.token_of.tolist()  # M = 6 tokens, N = 5 nodes
+    ([0, 1, 2, 0, 3, 4], [0, 1, 2, 4, 5])
     """
 
     lengths: tuple[int, ...]  # (K,) tokens of each packed text; their sum is M
@@ -97,14 +103,21 @@ class Packing:
 
     def paths(self) -> list[list[int]]:
         """Return the nodes of each packed text, from its first token to EOT."""
-        nodes = torch.arange(len(self))
+        node_of = torch.arange(len(self))
         if self.node_of is not None:
-            nodes = self.node_of.cpu()
-        return [path.tolist() for path in nodes.split(list(self.lengths))]
+            node_of = self.node_of.cpu()
+        return [path.tolist() for path in node_of.split(list(self.lengths))]
 
     def unshared(self, prefix: int) -> Packing:
         """Return the same texts in the same order, each with its own prefix of that length, without shared nodes."""
         return _unshared(self, prefix)
+
+    def values_at_nodes(self, values_by_text: Sequence[Sequence[int]]) -> Tensor:
+        """Return (N,) values of the nodes from the values of each text's tokens; the texts are in their own order."""
+        values_of_tokens: list[int] = []
+        for text in self.order.tolist():
+            values_of_tokens += values_by_text[text]
+        return self.to_nodes(torch.tensor([values_of_tokens]))[0]
 
     def to_tokens(self, nodes: Tensor) -> Tensor:
         """(B, N, ...) of nodes -> (B, M, ...) of tokens."""
@@ -209,12 +222,17 @@ class _Group:
         return self.prefix + len(self.slot_of_node)
 
     def size_with(self, path: list[int]) -> int:
-        """Return the number of slots if a text with these nodes were added."""
+        """Return the number of slots that the group would have with a text of these nodes."""
         new_nodes = [node for node in path if node not in self.slot_of_node]
         return len(self) + len(new_nodes)
 
     def add(self, text: int, path: list[int]) -> None:
-        self.slots_of_text[text] = [self.slot_of_node.setdefault(node, len(self)) for node in path]
+        slots = []
+        for node in path:
+            if node not in self.slot_of_node:
+                self.slot_of_node[node] = len(self)
+            slots.append(self.slot_of_node[node])
+        self.slots_of_text[text] = slots
 
     def masked(self, size: int) -> Tensor:
         """Return the mask (S, S) of the group, padded to `size` slots.
@@ -223,14 +241,15 @@ class _Group:
         """
         attends = torch.eye(size, dtype=torch.bool)
         for slots in self.slots_of_text.values():
-            row = torch.tensor([*range(self.prefix), *slots])
-            attends[row[:, None], row] |= torch.ones(len(row), len(row), dtype=torch.bool).tril()
+            text = torch.tensor([*range(self.prefix), *slots])  # the slots of a text, in order
+            causal = torch.ones(len(text), len(text), dtype=torch.bool).tril()
+            attends[text[:, None], text] |= causal
         return ~attends
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Layout:
-    """The slots of all groups, on the CPU."""
+    """The slots of all groups, on the CPU: an `AttentionMask` before it is flattened and moved to a device."""
 
     row_of: Tensor  # (groups, S) row in each slot
     slot_of: Tensor  # (R,) one of the slots of each row, counted over all groups
@@ -256,11 +275,18 @@ def _layout(groups: list[_Group], packing: Packing, prefix: int) -> _Layout:
         slot_of[prefix + nodes] = index * size + slots
         texts = torch.tensor(list(group.slots_of_text))
         end_texts[index, : len(texts)] = texts
-        end_slots[index, : len(texts)] = torch.tensor([path[-1] for path in group.slots_of_text.values()])
+        end_slots[index, : len(texts)] = torch.tensor([slots[-1] for slots in group.slots_of_text.values()])
         end_query_of[texts] = index * queries + torch.arange(len(texts))
     masked = torch.stack([group.masked(size) for group in groups])
-    end_masked = masked[torch.arange(len(groups))[:, None], end_slots]
-    return _Layout(row_of, slot_of, masked, end_texts, end_query_of, end_masked)
+    end_masked = masked[torch.arange(len(groups))[:, None], end_slots]  # the rows of the EOTs' slots
+    return _Layout(
+        row_of=row_of,
+        slot_of=slot_of,
+        masked=masked,
+        end_texts=end_texts,
+        end_query_of=end_query_of,
+        end_masked=end_masked,
+    )
 
 
 def _mask_of_groups(layout: _Layout, packing: Packing, prefix: int) -> AttentionMask:

@@ -6,8 +6,9 @@ would repeat the forward pass, or copy what it saved, for every sample. Later st
 differ from sample to sample: the same code then saves these tensors for each sample.
 
 Shapes: J prompts go forward together, of which some are kept for the way back; B gradients go back, B / J for each kept
-prompt; d is the width of an attention head. `packing` explains the other letters. In the last block, only the rows at
-the EOTs are computed after the attention, since the features depend on no other row.
+prompt; d is the width of an attention head, and groups and slots are those of `AttentionMask`. `packing` explains the
+other letters. In the last block, only the rows at the EOTs are computed after the attention, since the features depend
+on no other row.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class SavedNorm:
 
         gradient of the input = factor * (gradient - mean(gradient) - out * mean(gradient * out))
         """
-        out, factor, gradient = _select(self.out, rows), _select(self.factor, rows), upcast(gradient)
+        out, factor = _select(self.out, rows), _select(self.factor, rows)
+        gradient = upcast(gradient)
         centred = gradient - gradient.mean(-1, keepdim=True)
         along_out = (gradient * out).mean(-1, keepdim=True)
         return torch.addcmul(centred, out, along_out, value=-1).mul_(factor)
@@ -62,7 +64,7 @@ class SavedAttention:
     query: Tensor
     key: Tensor
     value: Tensor
-    weights: Tensor  # (J, groups, heads, query slots, slots)
+    weights: Tensor  # (J, groups, heads, queries, slots)
 
     @classmethod
     def at(cls, heads: tuple[Tensor, ...], masked: Tensor) -> SavedAttention:
@@ -76,27 +78,36 @@ class SavedAttention:
         return (self.weights @ self.value).flatten(0, 1)
 
     def backward(self, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return gradients of queries, keys and values from those of the output (B, groups, heads, slots, d)."""
-        samples = len(gradient) // len(self.query)  # gradients of each prompt: B / J
-        length = gradient.shape[-2]
-        by_prompt = gradient.unflatten(0, (-1, samples))
-        # a prompt's samples become rows, so that the saved factor is one matrix and not a copy for each sample
-        output_rows = by_prompt.permute(0, 2, 3, 1, 4, 5).flatten(3, 4)
-        weights_gradient = (output_rows @ self.value.transpose(-1, -2)).unflatten(3, (samples, length))
-        weights = self.weights[:, :, :, None]
+        """Return gradients of queries, keys and values from those of the output (B, groups, heads, queries, d).
+
+        With A the weights and dO the gradient of the output, for one sample and head:
+
+            dA = dO V'    dS = A * (dA - sum(dA * A))    dQ = dS K    dK = dS' Q    dV = A' dO
+
+        A, Q, K and V belong to a prompt, and dO to one of its n = B / J samples. To multiply with one matrix, and not
+        with a copy of it for each sample, a prompt's samples are put into the rows of a matrix, or into its columns.
+        """
+        samples = len(gradient) // len(self.query)  # n
+        queries = gradient.shape[-2]
+        by_prompt = gradient.unflatten(0, (-1, samples))  # (J, n, groups, heads, queries, d)
+
+        rows = by_prompt.permute(0, 2, 3, 1, 4, 5).flatten(3, 4)  # (J, groups, heads, n * queries, d)
+        weights_gradient = (rows @ self.value.transpose(-1, -2)).unflatten(3, (samples, queries))
+        weights = self.weights[:, :, :, None]  # (J, groups, heads, 1, queries, slots)
         mean_gradient = (weights_gradient * weights).sum(-1, keepdim=True)
-        scores_gradient = weights * (weights_gradient - mean_gradient)  # the softmax's backward pass
-        query_gradient = (scores_gradient.flatten(3, 4) @ self.key).unflatten(3, (samples, length))
-        transposed = scores_gradient.transpose(-1, -2).flatten(3, 4)
+        scores_gradient = weights * (weights_gradient - mean_gradient)  # (J, groups, heads, n, queries, slots)
+        query_gradient = (scores_gradient.flatten(3, 4) @ self.key).unflatten(3, (samples, queries))
+        transposed = scores_gradient.transpose(-1, -2).flatten(3, 4)  # (J, groups, heads, n * slots, queries)
         key_gradient = (transposed @ self.query).unflatten(3, (samples, -1))
-        output_columns = by_prompt.permute(0, 2, 3, 4, 1, 5).flatten(4, 5)
-        value_columns = self.weights.transpose(-1, -2) @ output_columns
+
+        columns = by_prompt.permute(0, 2, 3, 4, 1, 5).flatten(4, 5)  # (J, groups, heads, queries, n * d)
+        value_columns = self.weights.transpose(-1, -2) @ columns  # (J, groups, heads, slots, n * d)
         value_gradient = value_columns.unflatten(4, (samples, -1)).transpose(3, 4)
         return _samples_first(query_gradient), _samples_first(key_gradient), _samples_first(value_gradient)
 
 
 def _samples_first(gradient: Tensor) -> Tensor:
-    """Return a gradient (J, groups, heads, B / J, slots, d) as (B, groups, heads, slots, d)."""
+    """Return a gradient (J, groups, heads, n, rows, d) as (B, groups, heads, rows, d), where B is J * n."""
     return gradient.permute(0, 3, 1, 2, 4, 5).flatten(0, 1)
 
 
@@ -112,7 +123,10 @@ class SavedBlock:
     replaced: Tensor | None  # (R, 1) rows of the output that a deep prompt replaces at the next block
 
     def backward_to_attention(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Return gradients of the residual stream and of the attention's output from those of the block's output."""
+        """Return gradients of the residual stream and of the attention's output from those of the block's output.
+
+        The residual stream is meant after the attention's output was added to it.
+        """
         if self.replaced is not None:
             gradient = gradient.masked_fill(self.replaced, 0)
         hidden_gradient = (gradient @ self.block.proj[0]).mul_(self.slope)
@@ -140,20 +154,25 @@ class Pullback:
 
         All prompts go through the same matrix products, because one prompt is too small to use the device well.
         """
-        self.tower, self.packing, self.mask = tower, packing, mask or packing.attention_mask(prefix.shape[1])
+        self.tower = tower
+        self.packing = packing
+        if mask is None:
+            mask = packing.attention_mask(prefix.shape[1])
+        self.mask = mask
         self._keep = keep
         self._blocks: list[SavedBlock] = []
         self._prefix_length = prefix.shape[1]
-        states = tower.embed(prefix, nodes, packing)
+        states = tower.embed(prefix, nodes, packing)  # (J, P + N, W)
         self._row_count = states.shape[1]
         for block in tower.blocks[:-1]:
             states = self._forward(block, states)
-        pooled = self._last_forward(tower.blocks[-1], states)
+        pooled = self._last_forward(tower.blocks[-1], states)  # (J, K, W)
         self._norm = SavedNorm.at(pooled[:keep])
-        raw = upcast(F.linear(norm(pooled), *tower.projection))
+        raw = upcast(F.linear(norm(pooled), *tower.projection))  # (J, K, D)
         lengths = raw.norm(dim=-1, keepdim=True)
         packed_features = raw / lengths  # (J, K, D) in packed order
-        self._lengths, self._packed_features = lengths[:keep], packed_features[:keep]
+        self._lengths = lengths[:keep]
+        self._packed_features = packed_features[:keep]
         self.features = packed_features[:, packing.inverse]  # (J, K, D)
 
     def _forward(self, block: Block, states: Tensor) -> Tensor:
@@ -166,21 +185,26 @@ class Pullback:
 
     def _last_forward(self, block: Block, states: Tensor) -> Tensor:
         """Return the last block's output at the EOTs."""
-        normed, mask = SavedNorm.at(states), self.mask
+        mask = self.mask
+        normed = SavedNorm.at(states)
         heads = self.tower.last_qkv(block, normed.out, mask)
         attention, attended = self._attend(heads, mask.end_masked, len(states))
         states = add_linear(states[:, mask.ends], attended[:, mask.end_query_of], block.out)
         return self._finish_block(block, states, normed, attention)
 
     def _attend(self, heads: tuple[Tensor, ...], masked: Tensor, prompts: int) -> tuple[SavedAttention, Tensor]:
-        """Return the attention of the first prompts, saved, and the output of attention for all prompts."""
-        count = self._keep * self.mask.groups
-        saved = [part[:count].contiguous().unflatten(0, (self._keep, self.mask.groups)) for part in heads]
-        attention = SavedAttention.at(tuple(saved), masked)
+        """Return the attention of the kept prompts, and the output of attention for all prompts.
+
+        `heads` are queries, keys and values (J * groups, heads, slots, d). Only the kept prompts need attention that
+        saves its weights; the others use torch's fused attention.
+        """
+        count = self._keep * self.mask.groups  # rows of the kept prompts
+        kept = [part[:count].contiguous().unflatten(0, (self._keep, self.mask.groups)) for part in heads]
+        attention = SavedAttention.at(tuple(kept), masked)
         attended = attention.out
         if prompts > self._keep:
-            rest = [part[count:] for part in heads]
-            attended = torch.cat([attended, self.tower.attend(tuple(rest), masked)])
+            others = [part[count:] for part in heads]
+            attended = torch.cat([attended, self.tower.attend(tuple(others), masked)])
         return attention, self.tower.merge_heads(attended, prompts)
 
     def _finish_block(
@@ -190,15 +214,23 @@ class Pullback:
         normed = SavedNorm.at(states)
         hidden = F.linear(normed.out, *block.fc)
         slope = _slope(upcast(hidden[: self._keep]), quick=self.tower.activation == "quick_gelu")
-        deep = self.tower.deep_prompt(len(self._blocks) + 1, self._prefix_length, self.packing)  # the next block's
+        next_block = len(self._blocks) + 1
+        deep = self.tower.deep_prompt(next_block, self._prefix_length, self.packing)
         replaced = None
         if deep is not None:
-            replaced = deep[0]
-        before_attention, before_mlp = before_attention.first(self._keep), normed.first(self._keep)
-        self._blocks.append(SavedBlock(block, before_attention, attention, before_mlp, slope, replaced))
+            replaced = deep.replaced
+        saved = SavedBlock(
+            block=block,
+            before_attention=before_attention.first(self._keep),
+            attention=attention,
+            before_mlp=normed.first(self._keep),
+            slope=slope,
+            replaced=replaced,
+        )
+        self._blocks.append(saved)
         states = add_linear(states, self.tower.activate(hidden), block.proj)
         if deep is not None:
-            states = torch.where(*deep, states)
+            states = torch.where(deep.replaced, deep.values, states)
         return states
 
     def __call__(self, gradients: Tensor, rows: Tensor) -> Tensor:
@@ -207,19 +239,19 @@ class Pullback:
         B is any number if one prompt was kept, else the number of prompts that were kept.
         """
         scale = gradient_scale(gradients)
-        packed = scale * gradients[:, self.packing.order]
+        packed = scale * gradients[:, self.packing.order]  # (B, K, D) in packed order
         # a feature has length 1, so that only the part of its gradient across the feature goes back
         along = (packed * self._packed_features).sum(-1, keepdim=True)
         across = packed - self._packed_features * along
-        pooled = self._norm.backward((across / self._lengths) @ self.tower.projection[0])
+        gradient = self._norm.backward((across / self._lengths) @ self.tower.projection[0])  # (B, K, W)
         *earlier_blocks, last = self._blocks
         if not earlier_blocks:
-            return self._last_backward(last, pooled, rows) / scale
-        states = self._last_backward(last, pooled)
+            return self._last_backward(last, gradient, rows) / scale
+        gradient = self._last_backward(last, gradient)  # (B, P + N, W)
         for saved in reversed(earlier_blocks[1:]):
-            states = self._backward(saved, states)
+            gradient = self._backward(saved, gradient)
         # only the requested rows of the first block's input are needed
-        return self._backward(earlier_blocks[0], states, rows) / scale
+        return self._backward(earlier_blocks[0], gradient, rows) / scale
 
     def _backward(self, saved: SavedBlock, gradient: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return gradients of a block's input from those of its output, of all rows or of some."""
@@ -232,12 +264,14 @@ class Pullback:
 
     def _last_backward(self, saved: SavedBlock, gradient: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return gradients of the last block's input from those of its output at the EOTs, of all rows or of some."""
-        weight, width, mask = saved.block.qkv[0], self.tower.width, self.mask
+        mask = self.mask
+        weight, width = saved.block.qkv[0], self.tower.width
         query_weight, key_value_weight = weight[:width], weight[width:]
-        stream, attended = saved.backward_to_attention(gradient)
+        stream, attended = saved.backward_to_attention(gradient)  # (B, K, W) each: rows at the EOTs
         query, key, value = saved.attention.backward(self._split_heads(mask.ends_backward(attended)))
+        # keys and values are of all rows, queries and the residual stream of the EOTs alone
         key_value_slots = torch.cat([self._merge_heads(key), self._merge_heads(value)], dim=-1)
-        normed = mask.to_slots_backward(key_value_slots, self._row_count) @ key_value_weight
+        normed = mask.to_slots_backward(key_value_slots, self._row_count) @ key_value_weight  # (B, P + N, W)
         end_queries = self._merge_heads(query)[:, mask.end_query_of]
         normed.index_add_(1, mask.ends, end_queries @ query_weight)
         states = saved.before_attention.backward(normed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -87,6 +87,13 @@ def _single(weight: Tensor, bias: Tensor) -> Affine:
     return weight.float().contiguous(), bias.float()
 
 
+class ReplacedRows(NamedTuple):
+    """Rows of a block's input that a deep prompt replaces; R is the number of all rows."""
+
+    replaced: Tensor  # (R, 1) bool
+    values: Tensor  # (R, W), used where `replaced`
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TextTower:
     """Frozen weights; W is the width, D the dimension that images and texts share."""
@@ -126,6 +133,11 @@ class TextTower:
         return self.positional_embedding.shape[0]
 
     @property
+    def feature_size(self) -> int:
+        """D, the dimension that images and texts share."""
+        return self.projection[0].shape[0]
+
+    @property
     def device(self) -> torch.device:
         return self.positional_embedding.device
 
@@ -155,18 +167,15 @@ class TextTower:
             raise InputError(f"has prompts for blocks 1 to {len(prompts)}, but the text tower's last block is {last}")
         return replace(self, deep=prompts)
 
-    def deep_prompt(self, block: int, prefix: int, packing: Packing) -> tuple[Tensor, Tensor] | None:
-        """Return the deep prompt of a block, if it has one.
-
-        The first tensor (R, 1) says which rows of the block's input it replaces, the second (R, W) by what.
-        """
+    def deep_prompt(self, block: int, prefix: int, packing: Packing) -> ReplacedRows | None:
+        """Return the rows of a block's input that a deep prompt replaces; None if the block has no deep prompt."""
         if not 0 < block <= len(self.deep):
             return None
         prompt = self.deep[block - 1]
         prefix_positions = torch.arange(prefix, device=self.device)
         token = torch.cat([prefix_positions, prefix + packing.positions]) - 1  # SOS stands before the context
         inside = (token >= 0) & (token < len(prompt))
-        return inside[:, None], prompt[token.clamp(0, len(prompt) - 1)]
+        return ReplacedRows(inside[:, None], prompt[token.clamp(0, len(prompt) - 1)])
 
     def features(self, prefix: Tensor, nodes: Tensor, packing: Packing, mask: AttentionMask | None = None) -> Tensor:
         """Return unit features (B, K, D) of K texts that all begin with the same prefix.
@@ -175,19 +184,22 @@ class TextTower:
         `nodes` (B or 1, N, W) holds the embeddings of the nodes of `packing`, which follow the prefix. The prefix is
         computed once for all K texts, and the last block computes the output at EOT only.
         """
-        mask = mask or packing.attention_mask(prefix.shape[1])
-        states = self.embed(prefix, nodes, packing)
+        if mask is None:
+            mask = packing.attention_mask(prefix.shape[1])
+        states = self.embed(prefix, nodes, packing)  # (B, P + N, W)
         for index, block in enumerate(self.blocks[:-1]):
             slots = mask.to_slots(F.linear(norm(states), *block.qkv))
             attended = self.attend(self.split_heads(slots, mask), mask.masked)
             states = self._after_attention(block, states, mask.to_rows(self.merge_heads(attended, len(states))))
             deep = self.deep_prompt(index + 1, prefix.shape[1], packing)
             if deep is not None:
-                states = torch.where(*deep, states)
-        attended = self.attend(self.last_qkv(self.blocks[-1], norm(states), mask), mask.end_masked)
-        attended = self.merge_heads(attended, len(states))[:, mask.end_query_of]
-        pooled = self._after_attention(self.blocks[-1], states[:, mask.ends], attended)
-        return F.normalize(upcast(F.linear(norm(pooled), *self.projection)), dim=-1)[:, packing.inverse]
+                states = torch.where(deep.replaced, deep.values, states)
+        last = self.blocks[-1]
+        attended = self.attend(self.last_qkv(last, norm(states), mask), mask.end_masked)
+        attended = self.merge_heads(attended, len(states))[:, mask.end_query_of]  # (B, K, W)
+        pooled = self._after_attention(last, states[:, mask.ends], attended)
+        features = F.normalize(upcast(F.linear(norm(pooled), *self.projection)), dim=-1)  # (B, K, D) in packed order
+        return features[:, packing.inverse]
 
     def embed(self, prefix: Tensor, nodes: Tensor, packing: Packing) -> Tensor:
         """Return prefix and nodes as rows (B, P + N, W), with the positional embeddings added."""
@@ -199,8 +211,8 @@ class TextTower:
 
     def split_heads(self, slots: Tensor, mask: AttentionMask) -> tuple[Tensor, ...]:
         """(B, groups * S, c * W) -> c tensors (B * groups, heads, S, W / heads)."""
-        columns = slots.shape[-1]
-        shape = len(slots) * mask.groups, -1, columns // self.width, self.heads, self.width // self.heads
+        parts = slots.shape[-1] // self.width  # c
+        shape = len(slots) * mask.groups, -1, parts, self.heads, self.width // self.heads
         return slots.view(shape).permute(2, 0, 3, 1, 4).unbind()
 
     def merge_heads(self, heads: Tensor, batch: int) -> Tensor:
@@ -209,10 +221,13 @@ class TextTower:
 
     def last_qkv(self, block: Block, normed: Tensor, mask: AttentionMask) -> tuple[Tensor, ...]:
         """Return the queries of the EOTs, and the keys and values of all slots."""
-        (weight, bias), width = block.qkv, self.width
-        keys_values = self.split_heads(mask.to_slots(F.linear(normed, weight[width:], bias[width:])), mask)
-        ends = F.linear(normed[:, mask.ends], weight[:width], bias[:width])
-        return *self.split_heads(ends[:, mask.end_texts], mask), *keys_values
+        weight, bias = block.qkv
+        width = self.width
+        keys_values = F.linear(normed, weight[width:], bias[width:])  # (B, R, 2 W)
+        queries = F.linear(normed[:, mask.ends], weight[:width], bias[:width])  # (B, K, W)
+        key, value = self.split_heads(mask.to_slots(keys_values), mask)
+        (query,) = self.split_heads(queries[:, mask.end_texts], mask)
+        return query, key, value
 
     def attend(self, heads: tuple[Tensor, ...], masked: Tensor) -> Tensor:
         """Return the attention of queries, which are scaled already, under a mask of (groups, 1, S, S)."""

@@ -21,7 +21,7 @@ from fpp_sweep.core.models import open_clip_models
 from fpp_sweep.core.models.building import BpeTokenizer
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.models.loading import load
-from fpp_sweep.core.models.model_names import ModelSpec, names, parse, tags_in_source
+from fpp_sweep.core.models.model_names import ModelSpec, architectures, parse, tags_in_source
 from fpp_sweep.core.text.packing import Packing
 from fpp_sweep.spec.errors import InputError
 from tests.kit.models import OPENAI_SETTINGS, SMALL_SETTINGS, half_precision_clip, save_openai_archive, small_clip
@@ -70,7 +70,7 @@ PREPROCESSING = {"mean": (0.5, 0.4, 0.3), "std": (0.3, 0.2, 0.1), "interpolation
 
 
 @pytest.fixture(scope="module", autouse=True)
-def architectures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def small_architectures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Add the small architectures to open_clip's."""
     import open_clip
     from open_clip import factory
@@ -302,7 +302,7 @@ def test_an_activation_that_contradicts_the_tag_is_an_error(spec: str, expected:
 
 @pytest.mark.parametrize("name", ["ViT-B-16", "ViT-B-16-quickgelu", "RN50", "ViT-L-14-336"])
 def test_openais_tags_have_quick_gelu_in_open_clip(name: str) -> None:
-    assert open_clip_models._tag_recipe(ModelSpec(name=name, tag="openai"))["quick_gelu"] is True
+    assert open_clip_models._tag_recipe(ModelSpec(architecture=name, tag="openai"))["quick_gelu"] is True
 
 
 # --- names and tags
@@ -320,7 +320,7 @@ def test_a_model_name_is_split_into_its_parts(
 ) -> None:
     suffix, activation_name = activation
     tag, path = (rest, None) if separator == "/" else (None, Path(rest))
-    expected = ModelSpec(name=name, activation=activation_name, tag=tag, path=path)
+    expected = ModelSpec(architecture=name, activation=activation_name, tag=tag, path=path)
     assert parse(f"{name}{suffix}{separator}{rest}") == expected
 
 
@@ -362,7 +362,7 @@ def test_a_misspelt_name_is_refused_without_importing_open_clip(monkeypatch: pyt
 
     monkeypatch.delitem(sys.modules, "open_clip")
     assert "did you mean 'ViT-B-16'?" in message("ViT-B-61/openai")
-    assert set(names()) == set(list_models()) - set(ARCHITECTURES)
+    assert set(architectures()) == set(list_models()) - set(ARCHITECTURES)
     assert "open_clip" not in sys.modules
 
 

@@ -19,7 +19,7 @@ from fpp_sweep.core.images.features import FeatureCache
 from fpp_sweep.core.methods import TextModel
 from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback
 from fpp_sweep.core.methods.penalties import dispersion
-from fpp_sweep.core.methods.tpt import Start, Tpt
+from fpp_sweep.core.methods.tpt import Tpt, TptState
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.spec.config import AdaptConfig, FppConfig, ViewConfig
 from fpp_sweep.spec.messages import warn_once
@@ -100,7 +100,7 @@ def test_compiled_adaptation_equals_eager_adaptation_and_other_batch_sizes_are_n
         model = TextModel(texts=texts, logit_scale=100.0)
         with torch.no_grad():
             first = form(texts, context)
-        start = Start(context, first, 0.0)
+        start = TptState(context, first, 0.0)
         return torch.cat([method.predict(model, start, batch)[0].softmax(-1) for batch in batches])
 
     expected = probabilities(texts)
@@ -289,7 +289,7 @@ def test_evaluate_and_workers_compile_the_text_tower_with_work_compile(tmp_path)
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        assert ("_terms" in done.stderr) == bool(options)
+        assert ("_terms_and_gradient" in done.stderr) == bool(options)
         results = json.loads((tmp_path / name / "results.json").read_text())
         actual[name] = results["trials"][0]["datasets"]["digits"]
     assert actual["compiled"] == pytest.approx(actual["eager"], abs=1e-3)
