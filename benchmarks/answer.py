@@ -435,7 +435,8 @@ def run_thresholds(sweeps: int, images: int) -> None:
                     effect = (0.0, gap)
                     table = {(dataset, 0): world.stats(dataset, "test", effect) for dataset in world.names}
                     samples = sample_split("test", {"trial": table}, [metric], ["trial"])
-                    ratio = samples.records["trial"].metrics[metric].value / samples.mean_calibrated_bias(metric)
+                    measured = samples.records["trial"].metrics[metric]
+                    ratio = measured.value / measured.calibrated_bias
                     interval = metric_interval(samples, "trial", metric, min_ratio=0.0)
                     assert isinstance(interval, Interval)
                     true = TRUE.of(Truth(gap=gap))["ece"]

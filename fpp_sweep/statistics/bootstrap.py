@@ -97,17 +97,6 @@ class SplitSamples:
             return None
         return self.records[name].metrics.get(metric)
 
-    def mean_calibrated_bias(self, metric: str) -> float:
-        """Return the calibration error that a calibrated model shows on these images: the mean over records, or 0."""
-        biases = []
-        for name in self.records:
-            samples = self.metric(name, metric)
-            if samples is not None and samples.calibrated_bias:
-                biases.append(samples.calibrated_bias)
-        if not biases:
-            return 0.0
-        return float(np.mean(biases))
-
 
 @lru_cache(maxsize=32)  # all records ask for the weights of the same few datasets
 def block_weights(dataset: str, split: str, blocks: int, resamples: int = N_RESAMPLES) -> Numbers:

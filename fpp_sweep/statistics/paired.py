@@ -58,9 +58,9 @@ class Interval:
 class Difference:
     """First minus second on the same images, in one metric.
 
-    Few images make the calibration error of a calibrated model larger, and that of a slightly worse model by less. The
-    difference of the two is then too small, and losses hide in it. If the second is far from calibrated, a first that
-    is worse is, too, and the difference is right.
+    Few images make the calibration error of a calibrated model larger: by how much depends on its confidences, and
+    that of a slightly worse model by less. So a difference may be due to this bias alone if the worse of the two is
+    near to calibration; it is never significant then. And losses hide in it if the second is near to calibration.
     """
 
     first: str
@@ -71,13 +71,14 @@ class Difference:
     degrees_of_freedom: float
     p_value: float
     hides_losses: bool = False  # True if the second is too near to calibration to show that the first is worse
+    may_be_bias: bool = False  # True if the worse of the two is too near to calibration to show that it is worse
     adjusted_p: float = math.nan  # by Holm's correction within its family
     family_size: int = 1
 
     @property
     def is_significant(self) -> bool:
         """True if the difference is shown after Holm's correction."""
-        return self.adjusted_p < LEVEL
+        return self.adjusted_p < LEVEL and not self.may_be_bias
 
     @property
     def half_width(self) -> float:
@@ -254,7 +255,7 @@ def metric_interval(
 ) -> Interval | str:
     """Return the interval of a record's metric, or the reason for which it has none.
 
-    A calibration error needs `min_ratio` times the value that a calibrated model shows on as many images.
+    A calibration error needs `min_ratio` times the value that a calibrated model with the same confidences shows.
     """
     reason = _why_never_an_interval(metric)
     if reason:
@@ -310,19 +311,16 @@ def _why_no_interval_here(samples: SplitSamples, measured: MetricSamples, metric
     shortage = _shortage(samples, measured, stem)
     if shortage:
         return f"fewer than {shortage}"
-    if _is_near_calibration(samples, measured, metric, min_ratio):
-        of_calibrated_model = samples.mean_calibrated_bias(metric)
-        return f"too near to {of_calibrated_model:.1f}, which a calibrated model shows on as many images"
+    if _is_near_calibration(measured, metric, min_ratio):
+        return f"too near to {measured.calibrated_bias:.1f}, which a calibrated model shows on as many images"
     return ""
 
 
-def _is_near_calibration(
-    samples: SplitSamples, measured: MetricSamples, metric: str, min_ratio: float = MIN_CALIBRATION_RATIO
-) -> bool:
+def _is_near_calibration(measured: MetricSamples, metric: str, min_ratio: float = MIN_CALIBRATION_RATIO) -> bool:
     """Return True for a calibration error that is not far above that of a calibrated model on as many images."""
     if not BLOCKWISE_METRICS[catalogue.parts_of(metric).stem].biased:
         return False
-    return measured.value < min_ratio * samples.mean_calibrated_bias(metric)
+    return measured.value < min_ratio * measured.calibrated_bias
 
 
 def _shortage(samples: SplitSamples, measured: MetricSamples, stem: str) -> str:
@@ -376,6 +374,9 @@ def difference(
     standard_error = 0.0
     if not is_identical:
         standard_error = math.sqrt(variance.value)
+    worse = minuend
+    if value * catalogue.sign(goal_of(metric)) > 0:
+        worse = subtrahend
     return Difference(
         first=first,
         second=second,
@@ -384,7 +385,8 @@ def difference(
         standard_error=standard_error,
         degrees_of_freedom=variance.degrees_of_freedom,
         p_value=two_sided_p(value, standard_error, variance.degrees_of_freedom),
-        hides_losses=not is_identical and _is_near_calibration(samples, subtrahend, metric),
+        hides_losses=not is_identical and _is_near_calibration(subtrahend, metric),
+        may_be_bias=not is_identical and _is_near_calibration(worse, metric),
     )
 
 
@@ -441,6 +443,14 @@ def paired_over(samples: SplitSamples) -> str:
     if max(len(record.seeds) for record in varied) == 1:
         return "paired over images, of one seed each"
     return "paired over images and seeds"
+
+
+def bias_notes(differences: Iterable[Difference]) -> list[str]:
+    """Return a sentence on differences that have a small p and may be bias, if there are any."""
+    for difference in differences:
+        if difference.may_be_bias and difference.adjusted_p < LEVEL:
+            return ["no mark where the worse calibration error may be that of few images alone"]
+    return []
 
 
 def adjust_p_values(family: Sequence[Difference]) -> list[Difference]:

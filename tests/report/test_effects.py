@@ -93,7 +93,7 @@ def test_values_are_moved_only_if_enough_other_trials_give_a_range():
 def test_every_bar_lies_within_its_whisker(effects):
     accuracy = effects[0]
     (low_of_most, _), (_, high_of_least) = accuracy.spread["b"], accuracy.spread["d"]
-    assert low_of_most > 0.5 > 0.1 > high_of_least  # each whisker has the draws of its own setting
+    assert low_of_most > 0.5 > 0.1 > high_of_least  # a whisker has the draws of one setting
     for row in effects:
         for key, share in row.shares.items():
             low, high = row.spread[key]

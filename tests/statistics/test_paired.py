@@ -15,6 +15,7 @@ from fpp_sweep.statistics.paired import (
     SeedVariances,
     Variance,
     adjust_p_values,
+    bias_notes,
     corrected_differences,
     difference,
     holm,
@@ -199,15 +200,17 @@ def test_few_images_have_no_interval():
     assert metric_interval(samples, "a", "accuracy") == f"no interval: fewer than {MIN_IMAGES} images"
 
 
-def test_a_calibration_error_has_an_interval_above_one_threshold_for_all_records():
-    def record(name, value):
-        return RecordSamples(name, (0,), True, {"ece": metric_samples([value], NO_NOISE, calibrated_bias=2.0)})
+def test_a_calibration_error_has_an_interval_if_a_calibrated_model_shows_much_less():
+    def record(name, value, bias=2.0):
+        return RecordSamples(name, (0,), True, {"ece": metric_samples([value], NO_NOISE, calibrated_bias=bias)})
 
     records = {name: record(name, value) for name, value in (("far", 9.0), ("near", 2.5), ("at", 3.1))}
+    records["spread"] = record("spread", 9.0, bias=8.0)  # confidences near a half make the bias larger
     samples = SplitSamples("test", {"dtd": 1000}, records)
     assert metric_interval(samples, "far", "ece").value == 9.0
     assert metric_interval(samples, "at", "ece").value == 3.1
     assert metric_interval(samples, "near", "ece").startswith("no interval: too near to 2.0")
+    assert metric_interval(samples, "spread", "ece").startswith("no interval: too near to 8.0")
 
 
 @pytest.mark.parametrize(
@@ -229,6 +232,25 @@ def test_a_reference_near_to_calibration_hides_losses(value, of_reference, metri
     result = difference(SplitSamples("test", {"dtd": 1000}, records), "a", "b", metric)
     assert result.hides_losses == hides
     assert result.excludes_loss_beyond(10.0) == (not hides)
+
+
+@pytest.mark.parametrize(("metric", "is_shown"), [("ece", False), ("accuracy", True)])
+def test_a_model_near_to_calibration_is_not_shown_to_be_worse(metric, is_shown):
+    """Few images alone give a calibrated model with spread confidences a larger ECE than one with narrow ones."""
+    records = {}
+    for name, value, bias in (("narrow", 6.0, 5.8), ("spread", 11.3, 9.8), ("overconfident", 20.0, 5.8)):
+        samples = {metric: metric_samples([value], NO_NOISE, calibrated_bias=bias)}
+        records[name] = RecordSamples(name, (0,), True, samples)
+    split = SplitSamples("test", {"dtd": 1000}, records)
+    for pair in (("narrow", "spread"), ("spread", "narrow")):
+        (between_calibrated,) = corrected_differences(split, [pair], [metric])
+        assert between_calibrated.adjusted_p < 0.001
+        assert between_calibrated.is_significant == is_shown
+        assert bool(between_calibrated.mark) == is_shown
+        assert bool(bias_notes([between_calibrated])) == (not is_shown)
+    (gain,) = corrected_differences(split, [("narrow", "overconfident")], [metric])
+    assert gain.is_significant
+    assert bias_notes([gain]) == []
 
 
 def test_the_bias_of_few_images_is_subtracted_once():
