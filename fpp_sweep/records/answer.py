@@ -176,7 +176,10 @@ def sentence_of(statistics: SweepStatistics) -> str:
     for trial in statistics.front.trials:
         if trial.name == answer.recommended:
             settings = settings_of(trial)
-    return f"Recommended: {answer.recommended} with {settings}: {answer.reason}{design}."
+    untested = ""
+    if answer.untested:
+        untested = f"; not tested: {' and '.join(answer.untested)}"
+    return f"Recommended: {answer.recommended} with {settings}: {answer.reason}{untested}{design}."
 
 
 def settings_of(record: TrialRecord) -> str:

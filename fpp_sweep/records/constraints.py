@@ -18,20 +18,22 @@ def keeps_constraints(info: SweepInfo, record: TrialRecord, split: str, baseline
     """Return True unless a record's results on a split break a constraint."""
     for fields in as_list(info.space.get("constraints", [])):
         constraint = Constraint.recorded(as_mapping(fields))
-        if _is_broken(constraint, record, split, baselines):
+        if _is_broken(info, constraint, record, split, baselines):
             return False
     return True
 
 
-def _is_broken(constraint: Constraint, record: TrialRecord, split: str, baselines: Sequence[TrialRecord]) -> bool:
+def _is_broken(
+    info: SweepInfo, constraint: Constraint, record: TrialRecord, split: str, baselines: Sequence[TrialRecord]
+) -> bool:
     """Return True if a constraint is broken; one whose numbers are missing on the split is not.
 
-    Costs are judged by the search alone: later stages have other numbers of seeds and images.
+    Costs are those of the search: later stages have other numbers of seeds and images.
     """
-    result = record.results.get(split)
-    if result is None or result.cost(constraint.metric) is not None:
-        return False
-    value = metric_of(result, constraint.metric)
+    searched = record.results.get(info.search_split)
+    if searched is not None and searched.cost(constraint.metric) is not None:
+        split = info.search_split
+    value = metric_of(record.results.get(split), constraint.metric)
     if value is None:
         return False
     baseline_value = None

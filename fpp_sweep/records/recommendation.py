@@ -15,9 +15,9 @@ from fpp_sweep.records.measurements import resampled_metrics
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.messages import plural
+from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.bootstrap import SplitSamples
-from fpp_sweep.statistics.paired import Difference, SplitStatistics, corrected_differences
+from fpp_sweep.statistics.paired import BAD_COVERAGE, Difference, SplitStatistics, corrected_differences, why_not_paired
 from fpp_sweep.statistics.verdicts import Answer, BaselineComparison, Recommendation, best_baseline, recommend
 
 
@@ -33,13 +33,9 @@ def answer_of(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistic
     finalists = _finalists_on(info, front, statistics.samples)
     baselines = [baseline for baseline in front.baselines if baseline.name in statistics.samples.records]
     comparison = _compare_with_baselines(info, statistics, finalists, baselines, tested_metrics)
-    with_known_seeds = _with_known_seed_variance(statistics, finalists, tested_metrics)
-    candidates = _Candidates(
-        finalists=finalists,
-        with_known_seeds=with_known_seeds,
-        eligible=_keeping_constraints(info, front, with_known_seeds, split),
-    )
+    candidates = _candidates(info, front, splits, split, finalists, tested_metrics)
     obstacle = _obstacle(info, splits, split, comparison, candidates)
+    obstacle = obstacle or _missing_reference(front, baselines, split)
     if obstacle:
         recommendation = Recommendation(reason=obstacle)
     else:
@@ -54,7 +50,7 @@ def answer_of(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistic
         split=split,
         images=statistics.samples.images,
         seeds=_max_seeds(statistics.samples, finalists),
-        seeds_unknown=bool(finalists) and not with_known_seeds,
+        seeds_unknown=bool(finalists) and not candidates.with_known_seeds,
         differences=comparison.differences,
         recommended=recommendation.name,
         recommended_kind=recommendation.kind,
@@ -68,7 +64,26 @@ class _Candidates:
 
     finalists: Sequence[str]
     with_known_seeds: Sequence[str]  # it is known how much seeds change them
-    eligible: Sequence[str]  # finalists with known seeds that keep all constraints
+    with_other_seeds: Sequence[str]  # those of them whose seeds had no part in their choice
+    eligible: Sequence[str]  # those of them that keep all constraints
+
+
+def _candidates(
+    info: SweepInfo,
+    front: Front,
+    splits: Mapping[str, SplitStatistics],
+    split: str,
+    finalists: Sequence[str],
+    metrics: Sequence[str],
+) -> _Candidates:
+    with_known_seeds = _with_known_seed_variance(splits[split], finalists, metrics)
+    with_other_seeds = _with_other_seeds(info, splits, split, with_known_seeds, metrics)
+    return _Candidates(
+        finalists=finalists,
+        with_known_seeds=with_known_seeds,
+        with_other_seeds=with_other_seeds,
+        eligible=_keeping_constraints(info, front, with_other_seeds, split),
+    )
 
 
 def _verdict_split(info: SweepInfo, splits: Mapping[str, SplitStatistics], front: Front) -> str | None:
@@ -116,10 +131,13 @@ def _obstacle(
     if _has_images_of_search(info, splits, split):
         return "the finalists were chosen on these images, so a gain may be luck with them"
     if comparison.metrics and not comparison.differences:
-        smallest = min(splits[split].samples.images.values())
-        return f"a dataset of {plural(smallest, 'image')} is too small for any test"
+        samples = splits[split].samples
+        problem = why_not_paired(samples, candidates.finalists[0], comparison.baselines[0], comparison.metrics[0])
+        return f"no difference can be tested ({problem})"
     if not candidates.with_known_seeds:
         return "the finalists have too few seeds: one may be a lucky one"
+    if not candidates.with_other_seeds:
+        return "the finalists were chosen with these seeds, so a gain may be luck with them"
     if not candidates.eligible:
         return f"no finalist keeps all constraints on the {split} images"
     return ""
@@ -128,11 +146,12 @@ def _obstacle(
 def _has_images_of_search(info: SweepInfo, splits: Mapping[str, SplitStatistics], split: str) -> bool:
     """Return True if a split has the images by which the search chose its finalists.
 
-    The final stage has them if there are no fresh images. The best of many trials is lucky with these images.
+    The final stage has them if there are no fresh images, and the test split may be the same images under another name.
+    The best of many trials is lucky with these images.
     """
     if split == info.search_split:
         return True
-    if split != FINAL or info.search_split not in splits:
+    if info.search_split not in splits:
         return False
     return splits[split].samples.digests == splits[info.search_split].samples.digests
 
@@ -173,13 +192,53 @@ def _later_stages(info: SweepInfo) -> list[str]:
 def _with_known_seed_variance(
     statistics: SplitStatistics, finalists: Sequence[str], metrics: Sequence[str]
 ) -> list[str]:
-    """Return the finalists whose variance over pretraining seeds is known in every metric."""
+    """Return the finalists whose variance over pretraining seeds is known in every metric.
+
+    A finalist of one seed needs seeds that change nothing: other records do not tell how lucky that seed is.
+    """
     known = []
     for name in finalists:
         record = statistics.samples.records[name]
-        if all(statistics.seeds[metric].is_known_of(record) for metric in metrics):
+        has_seeds = record.deterministic or len(record.seeds) > 1
+        if has_seeds and all(statistics.seeds[metric].is_known_of(record) for metric in metrics):
             known.append(name)
     return known
+
+
+def _with_other_seeds(
+    info: SweepInfo, splits: Mapping[str, SplitStatistics], split: str, finalists: Sequence[str], metrics: Sequence[str]
+) -> list[str]:
+    """Return the finalists whose seeds had no part in their choice, or change nothing.
+
+    Without a final stage, the front runs on the test split with the seeds of the search. The best of many trials is
+    lucky with these seeds.
+    """
+    statistics = splits[split]
+    others = []
+    for name in finalists:
+        record = statistics.samples.records[name]
+        seeds_change_nothing = all(statistics.seeds[metric].is_unvaried(record) for metric in metrics)
+        if seeds_change_nothing or not set(record.seeds) & _seeds_of_search(info, splits, name):
+            others.append(name)
+    return others
+
+
+def _seeds_of_search(info: SweepInfo, splits: Mapping[str, SplitStatistics], name: str) -> set[int]:
+    """Return the seeds that a trial had in the search."""
+    if info.search_split in splits:
+        samples = splits[info.search_split].samples
+        if name in samples.records:
+            return set(samples.records[name].seeds)
+    return set(info.seeds)
+
+
+def _missing_reference(front: Front, baselines: Sequence[TrialRecord], split: str) -> str:
+    """Return the obstacle that a reference has no results on a split; empty if none is missing."""
+    measured = names_of(baselines)
+    for reference in references_of(front.baselines):
+        if reference.name not in measured:
+            return f"{label_of(reference.name)} has no usable results on the {split} images"
+    return ""
 
 
 def split_by_testable(objectives: Sequence[Objective]) -> tuple[list[str], list[str]]:
@@ -187,7 +246,8 @@ def split_by_testable(objectives: Sequence[Objective]) -> tuple[list[str], list[
     tested = []
     untested = []
     for metric in metrics_of(objectives):
-        if resampled_metrics([metric]):
+        has_tests = catalogue.parts_of(metric).stem not in BAD_COVERAGE
+        if has_tests and resampled_metrics([metric]):
             tested.append(metric)
         else:
             untested.append(metric)

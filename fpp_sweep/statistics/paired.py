@@ -196,9 +196,13 @@ class SeedVariances:
 
     def is_known_of(self, record: RecordSamples) -> bool:
         """Return True if it is known how much seeds change a record: not at all, or as much as all records show."""
+        return self.is_unvaried(record) or self.is_known
+
+    def is_unvaried(self, record: RecordSamples) -> bool:
+        """Return True if seeds change a record not at all."""
         variance = self.by_record.get(record.name)
-        is_unvaried = variance is not None and variance.value == 0 and variance.degrees_of_freedom == 0
-        return record.deterministic or is_unvaried or self.is_known
+        was_measured_as_zero = variance is not None and variance.value == 0 and variance.degrees_of_freedom == 0
+        return record.deterministic or was_measured_as_zero
 
     def variance_of_mean(self, record: RecordSamples) -> Variance:
         """Return the variance of a record's mean over its seeds; zero where seeds change nothing or are unknown."""
@@ -340,6 +344,8 @@ def _shortage(samples: SplitSamples, measured: MetricSamples, stem: str) -> str:
 def why_not_paired(samples: SplitSamples, first: str, second: str, metric: str) -> str:
     """Return why the difference of two records has no test; an empty text if it has one."""
     stem = catalogue.parts_of(metric).stem
+    if stem in BAD_COVERAGE:
+        return f"bootstrap intervals of {stem} contain the truth too rarely"
     for name in (first, second):
         measured = samples.metric(name, metric)
         if measured is None:

@@ -108,22 +108,26 @@ class BaselineComparison:
     metrics: Sequence[str]
     margins: Mapping[str, float]  # largest loss by metric, where it is not the default
 
-    def rules_out_loss(self, finalist: str) -> bool:
-        """Return True if a loss to the first reference beyond the margin is ruled out in every metric."""
+    def metrics_with_loss(self, finalist: str) -> list[str]:
+        """Return the metrics in which a loss to the first reference beyond the margin is not ruled out."""
+        metrics = []
         for metric in self.metrics:
             difference = self.differences.get((finalist, self.references[0], metric))
             if difference is None or not difference.excludes_loss_beyond(margin_of(metric, self.margins)):
-                return False
-        return True
+                metrics.append(metric)
+        return metrics
 
     def metrics_that_hide_losses(self, finalists: Sequence[str]) -> str:
-        """Return the metrics in which the first reference is too near to calibration to show a loss; empty if none."""
-        hiding = []
-        for metric in self.metrics:
-            differences = [self.differences.get((finalist, self.references[0], metric)) for finalist in finalists]
-            if any(difference is not None and difference.hides_losses for difference in differences):
-                hiding.append(metric)
-        return " and ".join(hiding)
+        """Return the metrics whose hidden losses alone stand against a finalist; empty if more stands against all.
+
+        Losses hide where the first reference is too near to calibration to show that a finalist is worse.
+        """
+        for finalist in finalists:
+            metrics = self.metrics_with_loss(finalist)
+            differences = [self.differences.get((finalist, self.references[0], metric)) for metric in metrics]
+            if all(difference is not None and difference.hides_losses for difference in differences):
+                return " and ".join(metrics)
+        return ""
 
     def is_beaten(self, finalist: str) -> bool:
         """Return True if any baseline is shown to be better in any metric."""
@@ -176,7 +180,7 @@ def recommend(finalists: Sequence[str], comparison: BaselineComparison) -> Recom
     if not comparison.metrics:
         return Recommendation(reason="no objective can be resampled, so that no difference can be tested")
     worse = f"worse than {label_of(comparison.references[0])} by more than {comparison.margins_text()}"
-    safe = [name for name in finalists if comparison.rules_out_loss(name)]
+    safe = [name for name in finalists if not comparison.metrics_with_loss(name)]
     if not safe:
         hidden = comparison.metrics_that_hide_losses(finalists)
         if hidden:

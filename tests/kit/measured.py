@@ -15,6 +15,7 @@ from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import baseline, sweep_info, trial
 
 DATASETS = ("digits", "scenes")
+SEARCH_SEED = 100  # the seeds of the search are those of later stages plus this number
 # trials of a world by name: (accuracy, over-confidence), where over-confidence is confidence minus accuracy
 FAR_APART = {ZERO_SHOT: (0.6, 0.2), TPT: (0.62, 0.3), "trial-0002": (0.7, 0.1), "trial-0003": (0.5, 0.3)}
 CLOSE_TOGETHER = {
@@ -72,23 +73,39 @@ class World:
         return block_stats(correct[first], confidence[first], dataset=dataset, ids=[ids[index] for index in first])
 
 
-def write_measured_sweep(path, world, sides, splits=("val",), *, limit=None, seeds=(0,), shifts=None, **changes):
+def write_measured_sweep(
+    path, world, sides, splits=("val",), *, limit=None, seeds=(0,), shifts=None, is_search_apart=False, **changes
+):
     """Write a sweep of trials and baselines; `sides` has each one's (accuracy, over-confidence) by name.
 
     `shifts` has each trial's shifts of accuracy by seed, for trials whose seeds differ; `changes` replace fields of
-    the sweep's record.
+    the sweep's record. The search split has other images and seeds than later stages, if `is_search_apart`.
     """
     folder = SweepFolder(path)
     if "objectives" in changes:
         changes.setdefault("reference", None)  # the default corner belongs to the default objectives
-    folder.write_info(replace(sweep_info(), name=path.name, **changes))
+    info = replace(sweep_info(), name=path.name, **changes)
+    folder.write_info(info)
     for number, (name, side) in enumerate(sides.items()):
         table = world.block_stats(*side, limit, seeds, (shifts or {}).get(name, ()))
-        record = _measured_record(number, name, table)
-        folder.write_trial(replace(record, key=name, results=dict.fromkeys(splits, record.results["val"])))
-        for split in splits:
-            write_block_stats(folder, record.name, split, table)
+        tables = dict.fromkeys(splits, table)
+        if is_search_apart and len(splits) > 1 and info.search_split in splits:
+            tables[info.search_split] = of_search(table)
+        results = {}
+        for split, table_of_split in tables.items():
+            record = _measured_record(number, name, table_of_split)
+            results[split] = record.results["val"]
+            write_block_stats(folder, record.name, split, table_of_split)
+        folder.write_trial(replace(record, key=name, results=results))
     return folder
+
+
+def of_search(table):
+    """Return block statistics with the same numbers, of other images and seeds."""
+    searched = {}
+    for (dataset, seed), stats in table.items():
+        searched[dataset, SEARCH_SEED + seed] = replace(stats, digests=stats.digests ^ 1)
+    return searched
 
 
 def _measured_record(number, name, table):

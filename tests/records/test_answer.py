@@ -7,10 +7,11 @@ import pytest
 
 from fpp_sweep.records.answer import SweepStatistics, sentence_of, statistics_of
 from fpp_sweep.records.front import front_of
+from fpp_sweep.records.measurements import read_block_stats
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.statistics.front_support import FrontSupport
 from fpp_sweep.statistics.verdicts import Answer
-from tests.kit.measured import World, write_measured_sweep
+from tests.kit.measured import SEARCH_SEED, World, write_block_stats, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import ACCURACY, WORKER_SECONDS, sweep_info, trial
 
@@ -18,8 +19,9 @@ BETTER = {ZERO_SHOT: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05)
 EQUAL = {ZERO_SHOT: (0.60, 0.15), TPT: (0.601, 0.15), "trial-0002": (0.602, 0.15), "trial-0003": (0.599, 0.15)}
 
 
-def write_sweep_of(tmp_path, sides, splits=("val", FINAL, "test"), images=1000, seeds=(0, 1, 2)):
-    return write_measured_sweep(tmp_path / "sweep", World(images, seed=3), sides, splits, seeds=seeds)
+def write_sweep_of(tmp_path, sides, splits=("val", FINAL, "test"), images=1000, seeds=(0, 1, 2), **changes):
+    changes = {"is_search_apart": True, **changes}
+    return write_measured_sweep(tmp_path / "sweep", World(images, seed=3), sides, splits, seeds=seeds, **changes)
 
 
 def read_statistics(folder):
@@ -128,7 +130,9 @@ class WorldWithoutSeeds(World):
 
 def test_seeds_that_were_measured_and_change_nothing_are_known(tmp_path):
     splits = ("val", FINAL, "test")
-    folder = write_measured_sweep(tmp_path / "sweep", WorldWithoutSeeds(1000, seed=3), BETTER, splits, seeds=(0, 1, 2))
+    folder = write_measured_sweep(
+        tmp_path / "sweep", WorldWithoutSeeds(1000, seed=3), BETTER, splits, seeds=(0, 1, 2), is_search_apart=True
+    )
     answer = read_statistics(folder).answer
     assert (answer.recommended, answer.seeds_unknown) == ("trial-0002", False)
 
@@ -151,16 +155,17 @@ def test_finalists_are_judged_on_the_latest_stage(tmp_path, splits, judged_on):
     assert read_statistics(write_sweep_of(tmp_path, BETTER, splits)).answer.split == judged_on
 
 
-@pytest.mark.parametrize("search_split", ["val", "test"])
-def test_a_trial_is_recommended_only_on_images_that_did_not_choose_it(tmp_path, search_split):
-    """The best of many trials is lucky with the images of the search."""
-    folder = write_sweep_of(tmp_path, BETTER, (search_split, FINAL))
-    folder.write_info(replace(folder.info(), search_split=search_split))
+@pytest.mark.parametrize(("search_split", "later"), [("val", FINAL), ("test", FINAL), ("val", "test")])
+def test_a_trial_is_recommended_only_on_images_that_did_not_choose_it(tmp_path, search_split, later):
+    """The best of many trials is lucky with the images of the search, which the test split may have, too."""
+    folder = write_sweep_of(tmp_path, BETTER, (search_split, later), search_split=search_split, is_search_apart=False)
     answer = read_statistics(folder).answer
-    assert (answer.split, answer.recommended_kind) == (FINAL, "baseline")
+    assert (answer.split, answer.recommended_kind) == (later, "baseline")
     assert answer.reason == "the finalists were chosen on these images, so a gain may be luck with them"
+    if later == "test":
+        return
     fresh = World(1000, seed=4, prefix="fresh")
-    final = write_measured_sweep(tmp_path / "final", fresh, BETTER, (FINAL,), seeds=(1, 2, 3))
+    final = write_measured_sweep(tmp_path / "final", fresh, BETTER, (FINAL,), seeds=(3, 4, 5))
     add_results_on_final(folder, final)
     assert read_statistics(folder).answer.recommended == "trial-0002"
     shutil.rmtree(folder.artifacts("trial-0002") / FINAL)
@@ -213,7 +218,7 @@ def test_finalists_and_baselines_must_keep_the_constraints_on_the_images_they_ar
     "constraint",
     [
         {"name": "c", "metric": "ece", "at_most": 50.0},
-        {"name": "c", "metric": "worker_seconds", "at_most": 0.0},  # later stages have more seeds and images
+        {"name": "c", "metric": "worker_seconds", "at_most": 45.0},
         {"name": "c", "metric": "nll@other", "at_most": 0.0},  # not measured
         {"name": "c", "metric": "ece", "at_most": 0.0, "baseline": "otpt"},  # a baseline that did not run
     ],
@@ -222,6 +227,71 @@ def test_constraints_that_hold_or_cannot_be_judged_prevent_no_recommendation(tmp
     folder = write_sweep_of(tmp_path, BETTER)
     folder.write_info(replace(folder.info(), space={"constraints": [constraint]}))
     assert read_statistics(folder).answer.recommended == "trial-0002"
+
+
+def test_costs_are_constrained_as_the_search_has_measured_them(tmp_path):
+    """Later stages have more seeds and images; the search judges trials, and nothing else judges baselines."""
+    folder = write_sweep_of(tmp_path, EQUAL)
+    constraint = {"name": "c", "metric": "worker_seconds", "at_most": 45.0}
+    folder.write_info(replace(folder.info(), space={"constraints": [constraint]}))
+    for record in folder.trials():
+        slow = replace(record.results["test"], worker_seconds=1e9)
+        folder.write_trial(replace(record, results={**record.results, "test": slow}))
+    assert read_statistics(folder).answer.recommended == "baseline-tpt"
+    tpt = folder.trial("baseline-tpt")
+    slow = replace(tpt.results["val"], worker_seconds=46.0)
+    folder.write_trial(replace(tpt, results={**tpt.results, "val": slow}))
+    assert read_statistics(folder).answer.recommended == "baseline-zero_shot"
+
+
+def test_a_finalist_of_one_seed_is_not_recommended_on_the_seeds_of_an_imported_record(tmp_path):
+    """It is unknown how much seeds change the finalist; another program's seeds do not tell."""
+    world = World(1000, seed=3)
+    folder = write_measured_sweep(tmp_path / "sweep", world, BETTER, ("val", "test"), seeds=(0,), is_search_apart=True)
+    imported = write_measured_sweep(
+        tmp_path / "other", world, {"trial-0009": (0.58, 0.2)}, ("val", "test"), seeds=(0, 1, 2), is_search_apart=True
+    )
+    record = imported.trial("trial-0009")
+    folder.write_trial(replace(record, name="baseline-theirs", kind="baseline", number=None, origin="imported"))
+    shutil.copytree(imported.artifacts("trial-0009"), folder.artifacts("baseline-theirs"))
+    answer = read_statistics(folder).answer
+    assert "baseline-theirs" in answer.baselines
+    assert (answer.recommended_kind, answer.seeds_unknown) == ("baseline", True)
+    assert answer.reason == "the finalists have too few seeds: one may be a lucky one"
+
+
+def test_no_trial_is_recommended_on_the_seeds_that_chose_it(tmp_path):
+    """With `search.finalists.seeds: 1` the front runs on the test split with the seeds of the search."""
+    folder = write_sweep_of(tmp_path, BETTER, ("val", "test"))
+    assert read_statistics(folder).answer.recommended == "trial-0002"
+    for record in folder.trials():
+        table = read_block_stats(folder.artifacts(record.name), "val")
+        with_same_seeds = {(dataset, seed - SEARCH_SEED): stats for (dataset, seed), stats in table.items()}
+        write_block_stats(folder, record.name, "val", with_same_seeds)
+        same_seeds = replace(record.results["val"], by_seed=record.results["test"].by_seed)
+        folder.write_trial(replace(record, results={**record.results, "val": same_seeds}))
+    answer = read_statistics(folder).answer
+    assert answer.recommended_kind == "baseline"
+    assert answer.reason == "the finalists were chosen with these seeds, so a gain may be luck with them"
+
+
+def test_no_trial_is_recommended_while_zero_shot_has_no_results_to_compare_with(tmp_path):
+    folder = write_sweep_of(tmp_path, BETTER)
+    zero_shot = folder.trial("baseline-zero_shot")
+    folder.write_trial(replace(zero_shot, results={"val": zero_shot.results["val"]}))
+    answer = read_statistics(folder).answer
+    assert answer.recommended_kind == "baseline"
+    assert answer.reason == "zero_shot has no usable results on the test images"
+
+
+@pytest.mark.parametrize(("accuracy", "reason"), [
+    (0.60, "these images are too few to show a loss of ece to zero_shot"),
+    (0.45, "every finalist may be worse than zero_shot by more than 1 point"),
+])  # fmt: skip
+def test_hidden_losses_are_the_reason_only_where_nothing_else_is(tmp_path, accuracy, reason):
+    sides = {ZERO_SHOT: (0.60, 0.0), TPT: (0.60, 0.1), "trial-0002": (accuracy, 0.0), "trial-0003": (0.40, 0.3)}
+    answer = read_statistics(write_sweep_of(tmp_path, sides)).answer
+    assert (answer.recommended_kind, answer.reason) == ("baseline", reason)
 
 
 @pytest.mark.parametrize("state", ["running", "finished"])
@@ -263,7 +333,7 @@ def test_few_images_are_not_tested_and_the_answer_keeps_finalists_images_and_the
     statistics = read_statistics(write_sweep_of(tmp_path, BETTER, images=20))
     answer = statistics.answer
     assert sentence_of(statistics) == (
-        "No trial is recommended, because a dataset of 20 images is too small for any test; "
+        "No trial is recommended, because no difference can be tested (fewer than 30 images); "
         f"the best baseline is {answer.recommended.removeprefix('baseline-')} (3 seeds, 2 x 20 test images)."
     )
     assert (answer.split, answer.images) == ("test", {"digits": 20, "scenes": 20})

@@ -24,7 +24,9 @@ SIDES = {**FAR_APART, "trial-0004": (0.69, 0.11)}
 
 @pytest.fixture
 def far(tmp_path):
-    return write_measured_sweep(tmp_path / "far", World(1000), FAR_APART, ("val", "test"), seeds=(0, 1, 2))
+    return write_measured_sweep(
+        tmp_path / "far", World(1000), FAR_APART, ("val", "test"), seeds=(0, 1, 2), is_search_apart=True
+    )
 
 
 def document(folder):
