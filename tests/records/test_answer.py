@@ -396,6 +396,9 @@ def test_an_objective_that_cannot_be_resampled_is_named(tmp_path):
     folder.write_info(replace(folder.info(), objectives=(first, replace(second, metric="mce"))))
     answer = read_statistics(folder).answer
     assert (answer.metrics, answer.untested) == (("accuracy",), ("mce",))
+    assert "not worse than zero_shot by more than 1 point; not tested: mce (" in sentence_of(read_statistics(folder))
+    folder.write_info(replace(folder.info(), objectives=(first, replace(second, metric="brier_calibration"))))
+    assert read_statistics(folder).answer.untested == ("brier_calibration",)
 
 
 def test_support_uses_the_final_stage_for_finalists(tmp_path):

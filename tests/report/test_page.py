@@ -198,6 +198,12 @@ def test_the_page_of_a_running_sweep_shows_its_progress_and_its_time(tmp_path, f
     assert ", as of" not in (folder / "sweep.html").read_text()
 
 
+def test_the_growth_of_the_hypervolume_has_titles_on_its_axes(folder):
+    layout = plots(folder)["hypervolume"]["layout"]
+    titles = [layout[axis]["title"]["text"] for axis in ("xaxis", "yaxis")]
+    assert titles == ["trials, in the order they finished", "hypervolume"]
+
+
 def test_an_outlier_does_not_stretch_the_axes(tmp_path):
     records = [trial(number, 70 + number / 10, 5 - number / 20) for number in range(20)]
     far = write_sweep(tmp_path, sweep_info(), [*records, trial(20, 3.0, 60.0)])
@@ -344,6 +350,7 @@ def test_each_trial_has_a_section_with_its_settings_numbers_diagrams_log_and_fil
     assert re.search(r"evaluate --config \S*trials/trial-0000.json ", section["repeat"])
     assert yaml.safe_load(section["yaml"])["config"] == dict(written.trial("trial-0000").config)
     assert trials["trial-0002"]["reason"] == "FloatingPointError: non-finite objectives ['ece']"
+    assert trials["trial-0000"]["reason"] == ""
 
 
 def test_sections_contain_no_text_of_files_outside_the_sweep(tmp_path):

@@ -272,6 +272,15 @@ def test_baselines_are_tested_then_finalists_run_then_finalists_are_tested(searc
     assert Jobs(searched_folder).run_all() == baselines + finalists + tests
 
 
+def test_an_imported_baseline_does_not_run_after_the_search(searched_folder):
+    """Its predictions come from a file; before, a resumed sweep ran it in the final stage, and it failed."""
+    for record in searched_folder.trials():
+        if record.kind == "baseline":
+            searched_folder.write_trial(replace(record, origin="imported"))
+    names = [name for name, _ in Jobs(searched_folder, "work.baselines=[]").run_all()]
+    assert set(names) == {"trial-0002", "trial-0003"}
+
+
 def test_finalists_are_chosen_only_after_the_last_trial_of_the_search(searched_folder):
     jobs = Jobs(searched_folder)
     assert jobs.next(running=[Job("trial-0009", "val")]) is None

@@ -24,6 +24,7 @@ from fpp_sweep.statistics.paired import (
     paired_over,
     satterthwaite,
     two_sided_p,
+    why_not_paired,
 )
 from tests.kit.measured import metric_samples, split_samples
 
@@ -251,6 +252,15 @@ def test_a_model_near_to_calibration_is_not_shown_to_be_worse(metric, is_shown):
     (gain,) = corrected_differences(split, [("narrow", "overconfident")], [metric])
     assert gain.is_significant
     assert bias_notes([gain]) == []
+
+
+def test_metrics_without_intervals_have_no_tests():
+    metrics = {"brier_calibration": metric_samples([9.0], NO_NOISE)}
+    records = {name: RecordSamples(name, (0,), True, metrics) for name in "ab"}
+    samples = SplitSamples("test", {"dtd": 1000}, records)
+    assert difference(samples, "a", "b", "brier_calibration") is None
+    reason = "bootstrap intervals of brier_calibration contain the truth too rarely"
+    assert why_not_paired(samples, "a", "b", "brier_calibration") == reason
 
 
 def test_the_bias_of_few_images_is_subtracted_once():
