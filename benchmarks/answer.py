@@ -7,8 +7,8 @@ real trials of the embedded model (RESULTS.md, Answer).
 
 Parts: `null` (nothing differs), `search` (trials as measured), `gain` (one trial is better by two points), `power`
 (one comparison of many), `coverage` (intervals over images and seeds), `thresholds` (below which ECE an interval is
-refused), `margin` (losses that are ruled out), `metrics` and `blocks` (bootstrap intervals of metrics that are no means
-over images).
+refused), `margin` (losses that are ruled out), `spread` (calibrated models whose confidences are spread differently),
+`metrics` and `blocks` (bootstrap intervals of metrics that are no means over images).
 """
 
 from __future__ import annotations
@@ -475,6 +475,47 @@ def gap_with_ece(ece: float) -> float:
     return gap
 
 
+NARROW_RANGES = ((0.5, 1.0), (0.52, 0.72))  # confidences of one model; those of the other lie between 0.1 and 1
+WIDE_RANGE = (0.1, 1.0)
+OVERCONFIDENCES = (0.0, 0.1)  # of the model with the wide range, as shares
+
+
+def run_spread(sweeps: int, images: int) -> None:
+    """Print how often a difference in ECE is significant between a calibrated model of narrow confidences and another.
+
+    If the other is calibrated, too, this should not happen; if it is overconfident, it should.
+    """
+    for narrow in NARROW_RANGES:
+        for overconfidence in OVERCONFIDENCES:
+            significant = Count()
+            for seed in range(sweeps):
+                generator = np.random.default_rng([seed, 9])
+                tables = {
+                    "narrow": uniform_confidences(generator, images, narrow, 0.0),
+                    "wide": uniform_confidences(generator, images, WIDE_RANGE, overconfidence),
+                }
+                samples = sample_split("test", tables, ["ece"], list(tables))
+                (difference,) = corrected_differences(samples, [("narrow", "wide")], ["ece"])
+                significant.add(difference.is_significant)
+            kind = f"{narrow[0]:g} to {narrow[1]:g}, the other overconfident by {100 * overconfidence:g} points"
+            print(f"| confidences {kind} | {significant} |", flush=True)
+
+
+def uniform_confidences(
+    generator: np.random.Generator, images: int, bounds: tuple[float, float], overconfidence: float
+) -> StatsBySeed:
+    """Return the block statistics of a model with uniform confidences on five datasets."""
+    table = {}
+    for number in range(5):
+        confidence = generator.uniform(*bounds, images)
+        correct = generator.random(images) < confidence - overconfidence
+        ids = [str(index) for index in range(images)]
+        losses = np.zeros(images)
+        confidences = Confidences(confidence.astype(np.float32), correct)
+        table[f"set{number}", 0] = BlockStats.of(f"set{number}", ids, confidences, losses, losses)
+    return table
+
+
 CLASSES = 10
 POPULATION = 400_000  # images whose metrics count as the truth
 RESAMPLES = 60
@@ -577,6 +618,7 @@ PARTS: dict[str, Callable[[int, int], None]] = {
     "coverage": run_coverage,
     "thresholds": run_thresholds,
     "margin": run_margin,
+    "spread": run_spread,
     "metrics": run_metrics,
 }
 

@@ -12,7 +12,7 @@ from fpp_sweep.report.formatting import decimals_of, format_difference
 from fpp_sweep.report.table import Cell, CellStyle, Column, Row, Table, columns_of
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.names import label_of
-from fpp_sweep.statistics.paired import Difference, bias_notes, goal_of
+from fpp_sweep.statistics.paired import Difference, goal_of
 from fpp_sweep.statistics.verdicts import Answer
 
 SIGNIFICANT = "*"
@@ -57,7 +57,7 @@ def difference_table(answer: Answer) -> Table:
 
 
 def _difference_notes(answer: Answer) -> list[str]:
-    notes = [_significance_note(answer), *bias_notes(answer.differences.values())]
+    notes = [_significance_note(answer)]
     if answer.baselines:
         reference = label_of(answer.baselines[0])
         notes.append(f"±: half width of the 95 % interval of the difference to {reference}, for a single comparison")

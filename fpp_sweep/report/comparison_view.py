@@ -20,7 +20,7 @@ from fpp_sweep.spec.config import dotted
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import duration
 from fpp_sweep.statistics.attainment import Attainment
-from fpp_sweep.statistics.paired import bias_notes, paired_over
+from fpp_sweep.statistics.paired import paired_over
 
 HYPERVOLUME_SHARES = (0.5, 0.9, 0.99)  # shares of the union's hypervolume
 N_ATTAINMENT_ROWS = 5
@@ -101,7 +101,6 @@ def _test_table(comparison: SweepComparison) -> Table:
             f"first minus second, {pairing}; p two-sided, after Holm's correction over these "
             f"{len(rows)} tests; {SIGNIFICANT} below 0.05"
         ]
-        notes += bias_notes(test.difference for test in comparison.tests)
         if comparison.info.search_split in splits:
             notes.append(f"on {comparison.info.search_split} they were chosen by these images: optimistic")
     return Table(columns=columns, rows=rows, notes=notes)

@@ -14,7 +14,7 @@ from fpp_sweep.report.formatting import counts_text, format_bounds, format_inter
 from fpp_sweep.report.table import Cell, Column, Row, Table, columns_of
 from fpp_sweep.report.trial_comparison import TrialComparison
 from fpp_sweep.spec import catalogue
-from fpp_sweep.statistics.paired import bias_notes, metric_interval, paired_over, why_not_paired
+from fpp_sweep.statistics.paired import metric_interval, paired_over, why_not_paired
 
 AVERAGE = "average"
 
@@ -98,7 +98,6 @@ def _cell(comparison: TrialComparison, first: str, second: str, metric: str) -> 
 def _family_notes(comparison: TrialComparison, metric: str) -> Iterator[str]:
     """Yield which tests were corrected together; the pairs of the sweep's answer keep their p-values from there."""
     yield f"{paired_over(comparison.samples)}; p two-sided, after Holm's correction; {SIGNIFICANT} below 0.05"
-    yield from bias_notes(comparison.differences.values())
     families: dict[str, None] = {}
     for key, difference in comparison.differences.items():
         family = "of averages in this comparison"

@@ -59,8 +59,9 @@ class Difference:
     """First minus second on the same images, in one metric.
 
     Few images make the calibration error of a calibrated model larger: by how much depends on its confidences, and
-    that of a slightly worse model by less. So a difference may be due to this bias alone if the worse of the two is
-    near to calibration; it is never significant then. And losses hide in it if the second is near to calibration.
+    that of a slightly worse model by less. If the worse of the two is near to calibration, a part of the difference may
+    be this bias: the test leaves out as much as two calibrated models would differ by. And if the second is near to
+    calibration, losses hide in the difference.
     """
 
     first: str
@@ -71,14 +72,13 @@ class Difference:
     degrees_of_freedom: float
     p_value: float
     hides_losses: bool = False  # True if the second is too near to calibration to show that the first is worse
-    may_be_bias: bool = False  # True if the worse of the two is too near to calibration to show that it is worse
     adjusted_p: float = math.nan  # by Holm's correction within its family
     family_size: int = 1
 
     @property
     def is_significant(self) -> bool:
         """True if the difference is shown after Holm's correction."""
-        return self.adjusted_p < LEVEL and not self.may_be_bias
+        return self.adjusted_p < LEVEL
 
     @property
     def half_width(self) -> float:
@@ -380,9 +380,7 @@ def difference(
     standard_error = 0.0
     if not is_identical:
         standard_error = math.sqrt(variance.value)
-    worse = minuend
-    if value * catalogue.sign(goal_of(metric)) > 0:
-        worse = subtrahend
+    distance = max(0.0, abs(value) - _possible_bias(minuend, subtrahend, metric))
     return Difference(
         first=first,
         second=second,
@@ -390,10 +388,19 @@ def difference(
         value=value,
         standard_error=standard_error,
         degrees_of_freedom=variance.degrees_of_freedom,
-        p_value=two_sided_p(value, standard_error, variance.degrees_of_freedom),
+        p_value=two_sided_p(distance, standard_error, variance.degrees_of_freedom),
         hides_losses=not is_identical and _is_near_calibration(subtrahend, metric),
-        may_be_bias=not is_identical and _is_near_calibration(worse, metric),
     )
+
+
+def _possible_bias(first: MetricSamples, second: MetricSamples, metric: str) -> float:
+    """Return how much of a difference the bias of few images may explain: something if the worse one is calibrated."""
+    worse, better = first, second
+    if first.value < second.value:
+        worse, better = second, first
+    if not _is_near_calibration(worse, metric):
+        return 0.0
+    return max(0.0, worse.calibrated_bias - better.calibrated_bias)
 
 
 def difference_over_seeds(
@@ -449,14 +456,6 @@ def paired_over(samples: SplitSamples) -> str:
     if max(len(record.seeds) for record in varied) == 1:
         return "paired over images, of one seed each"
     return "paired over images and seeds"
-
-
-def bias_notes(differences: Iterable[Difference]) -> list[str]:
-    """Return a sentence on differences that have a small p and may be bias, if there are any."""
-    for difference in differences:
-        if difference.may_be_bias and difference.adjusted_p < LEVEL:
-            return ["no mark where the worse calibration error may be that of few images alone"]
-    return []
 
 
 def adjust_p_values(family: Sequence[Difference]) -> list[Difference]:
