@@ -216,11 +216,22 @@ class Front:
             remarks.append("finalist")
         if self.is_below_floor(record):
             remarks.append(f"more than {self.floor:g} points below {catalogue.ZERO_SHOT}")
-        remarks += orders_remark(record, self.search_split)
+        remarks += _orders_remarks(record)
         if not record.feasible:
             verb = "breaks" if record.state == "complete" else "expected to break"
             remarks.append(f"{verb} a constraint")
         return remarks
+
+
+def _orders_remarks(record: TrialRecord) -> list[str]:
+    """Return the remarks on orders of all splits; they name their splits if those differ, as later stages may."""
+    splits_by_remark: dict[str, list[str]] = {}
+    for split in record.results:
+        for remark in orders_remark(record, split):
+            splits_by_remark.setdefault(remark, []).append(split)
+    if len(splits_by_remark) <= 1:
+        return list(splits_by_remark)
+    return [f"{remark} ({', '.join(splits)})" for remark, splits in splits_by_remark.items()]
 
 
 def orders_remark(record: TrialRecord, split: str) -> list[str]:

@@ -16,7 +16,7 @@ from fpp_sweep.records.front import (
     staircase,
     values_by_setting,
 )
-from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.records.records import FINAL, TrialRecord
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import keys
@@ -235,6 +235,18 @@ def test_a_remark_counts_the_orders_of_the_stream(method, order, seeds, remark):
     result = replace(split_result(), by_seed=by_seed)
     record = TrialRecord(name="trial-0000", kind="trial", state="complete", config=config, results={"val": result})
     assert orders_remark(record, "val") == remark
+    front = front_of(sweep_info(), [record])
+    assert front.remarks(record) == remark
+
+
+def test_a_remark_names_the_splits_if_later_stages_have_more_orders():
+    config = TrialConfig().replace({"method": "tda", "adapt.order": "by_class"}).flat()
+    one_order = split_result()
+    three_orders = replace(one_order, by_seed={"1": {}, "2": {}, "3": {}})
+    results = {"val": one_order, FINAL: three_orders, "test": three_orders}
+    record = TrialRecord(name="trial-0000", kind="trial", state="complete", config=config, results=results)
+    remarks = ["finalist", "one order of the stream (val)", "3 orders of the stream (final, test)"]
+    assert front_of(sweep_info(), [record]).remarks(record) == remarks
 
 
 def test_trials_stand_in_the_order_in_which_they_finished():
