@@ -159,6 +159,8 @@ def test_sections_begin_with_the_answer_and_can_be_linked(folder):
     assert all(f'id="{link}"' in page for link in links)
     datasets = page[page.index('id="datasets"') : page.index('id="progress"')]
     assert "<tbody>\n<tr" in datasets  # the table below the heat map
+    front = page[page.index('id="front"') : page.index('id="trials"')]
+    assert "<tbody>\n<tr" in front
 
 
 def test_only_the_page_of_a_running_sweep_reloads_itself(tmp_path, folder):
@@ -267,6 +269,9 @@ def test_parallel_coordinates_slices_and_heat_map_can_show_every_metric(folder):
     assert list(figures["parallel"]["choices"]) == metrics
     assert list(figures["slice-0"]["choices"]) == metrics
     assert list(figures["heat"]["choices"]) == ["accuracy", "ece", "nll", "brier"]
+    page = (folder / "sweep.html").read_text()
+    width = re.search(r'id="heat"[^>]*min-width:(\d+)px', page)[1]
+    assert int(width) > 110  # in a narrower window the plot scrolls
     assert [
         figures["parallel"]["choices"][name]["traces"][0]["line"]["reversescale"] for name in ("accuracy", "ece")
     ] == [False, True]

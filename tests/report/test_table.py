@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from fpp_sweep.report.plots import plot_text
 from fpp_sweep.report.table import Cell, Column, Row, Table, tex, to_html, to_latex, to_markdown, to_text
 from fpp_sweep.report.text_layout import text_width
 
@@ -175,3 +176,19 @@ def test_latex_has_minus_signs_instead_of_hyphens():
 def test_a_note_that_begins_with_a_star_is_no_nested_list_in_markdown():
     table = Table.of_strings(["dataset"], [["dtd"]], notes=["* p < 0.05"])
     assert to_markdown(table).rstrip().endswith("\n- \\* p < 0.05")
+
+
+def test_a_row_of_a_trial_keeps_the_classes_of_its_first_cell():
+    table = Table(columns=[Column("trial", is_text=True)], rows=[Row([Cell("t", style="good")], trial="t")])
+    assert '<th class="text short good" data-trial="t" scope="row">' in to_html(table)
+
+
+def test_an_interval_of_a_column_of_text_stands_beside_it_in_wide_tables_only():
+    rows = [Row([Cell("better", interval="[1, 2]", mark="*")])]
+    table = Table(columns=[Column("verdict", is_text=True)], rows=rows)
+    assert "better* [1, 2]" in to_text(table, 80)
+    assert "better* [1, 2]" not in to_text(table, 10)
+
+
+def test_quotes_in_names_are_drawn_as_they_are():
+    assert plot_text("it's <b>") == "it's &lt;b&gt;"

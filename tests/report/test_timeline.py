@@ -59,6 +59,15 @@ def test_tasks_of_a_config_with_a_short_pause_are_one_period():
     ]
 
 
+def test_a_bar_has_the_name_of_its_trial():
+    record = trial(0)
+    plot = timeline_plot({"w": [WorkPeriod(0, 1, record.key, False), WorkPeriod(2, 3, "other", False)]}, [record])
+    names = {}
+    for trace in plot.traces:
+        names |= dict(zip(trace["text"], trace["customdata"], strict=True))
+    assert names == {"trial-0000": "trial-0000", "other": ""}
+
+
 def test_names_of_logs_and_configs_are_drawn_as_they_are():
     link = "<a href='https://example.org'>w</a>"
     plot = timeline_plot({link: [WorkPeriod(0, 1, link, False)]}, [])
