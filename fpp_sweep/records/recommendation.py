@@ -233,9 +233,9 @@ def _seeds_of_search(info: SweepInfo, splits: Mapping[str, SplitStatistics], nam
 
 
 def _missing_reference(front: Front, baselines: Sequence[TrialRecord], split: str) -> str:
-    """Return the obstacle that a reference has no results on a split; empty if none is missing."""
+    """Return the obstacle that the first reference, which limits losses, has no results on a split; else empty."""
     measured = names_of(baselines)
-    for reference in references_of(front.baselines):
+    for reference in references_of(front.baselines)[:1]:
         if reference.name not in measured:
             return f"{label_of(reference.name)} has no usable results on the {split} images"
     return ""
