@@ -64,7 +64,7 @@ class _Candidates:
 
     finalists: Sequence[str]
     with_known_seeds: Sequence[str]  # it is known how much seeds change them
-    with_other_seeds: Sequence[str]  # those of them whose seeds had no part in their choice
+    with_other_seeds: Sequence[str]  # those of them whose pretraining seeds had no part in their choice
     eligible: Sequence[str]  # those of them that keep all constraints
 
 
@@ -77,7 +77,7 @@ def _candidates(
     metrics: Sequence[str],
 ) -> _Candidates:
     with_known_seeds = _with_known_seed_variance(splits[split], finalists, metrics)
-    with_other_seeds = _with_other_seeds(info, splits, split, with_known_seeds, metrics)
+    with_other_seeds = _with_other_seeds(info, front, splits, split, with_known_seeds)
     return _Candidates(
         finalists=finalists,
         with_known_seeds=with_known_seeds,
@@ -206,19 +206,19 @@ def _with_known_seed_variance(
 
 
 def _with_other_seeds(
-    info: SweepInfo, splits: Mapping[str, SplitStatistics], split: str, finalists: Sequence[str], metrics: Sequence[str]
+    info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics], split: str, finalists: Sequence[str]
 ) -> list[str]:
-    """Return the finalists whose seeds had no part in their choice, or change nothing.
+    """Return the finalists whose prompts were pretrained with other seeds than those that chose them, or not at all.
 
     Without a final stage, the front runs on the test split with the seeds of the search. The best of many trials is
-    lucky with these seeds.
+    lucky with its prompts. A seed that draws views only is another one for other images.
     """
-    statistics = splits[split]
+    trials = {trial.name: trial for trial in front.trials}
     others = []
     for name in finalists:
-        record = statistics.samples.records[name]
-        seeds_change_nothing = all(statistics.seeds[metric].is_unvaried(record) for metric in metrics)
-        if seeds_change_nothing or not set(record.seeds) & _seeds_of_search(info, splits, name):
+        is_pretrained = trials[name].config.get("prompt") == "fpp"
+        seeds = set(splits[split].samples.records[name].seeds)
+        if not is_pretrained or not seeds & _seeds_of_search(info, splits, name):
             others.append(name)
     return others
 

@@ -273,6 +273,9 @@ def test_no_trial_is_recommended_on_the_seeds_that_chose_it(tmp_path):
     answer = read_statistics(folder).answer
     assert answer.recommended_kind == "baseline"
     assert answer.reason == "the finalists were chosen with these seeds, so a gain may be luck with them"
+    for record in folder.trials():  # seeds that draw views only are others on other images
+        folder.write_trial(replace(record, config={**record.config, "prompt": "a photo of a"}))
+    assert read_statistics(folder).answer.recommended == "trial-0002"
 
 
 def test_no_trial_is_recommended_while_zero_shot_has_no_results_to_compare_with(tmp_path):
