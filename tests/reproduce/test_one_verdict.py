@@ -26,7 +26,8 @@ VERDICTS = {"+": "holds", "-": "does not hold", "": "undecided"}
 @pytest.fixture
 def folder(tmp_path):
     splits = ("val", FINAL, "test")
-    return write_measured_sweep(tmp_path / "sweep", World(1000, datasets=SETS), SIDES, splits, seeds=(0, 1))
+    world = World(1000, datasets=SETS)
+    return write_measured_sweep(tmp_path / "sweep", world, SIDES, splits, seeds=(0, 1), is_search_apart=True)
 
 
 def answer_of(folder):
