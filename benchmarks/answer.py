@@ -477,7 +477,7 @@ def gap_with_ece(ece: float) -> float:
 
 NARROW_RANGES = ((0.5, 1.0), (0.52, 0.72))  # confidences of one model; those of the other lie between 0.1 and 1
 WIDE_RANGE = (0.1, 1.0)
-OVERCONFIDENCES = (0.0, 0.1)  # of the model with the wide range, as shares
+OVERCONFIDENCES = (0.0, 0.1)  # shares by which the model with the wide range is overconfident
 
 
 def run_spread(sweeps: int, images: int) -> None:

@@ -63,9 +63,9 @@ class _Candidates:
     """The finalists that are judged on a split, by name, and those of them that a condition leaves."""
 
     finalists: Sequence[str]
-    with_known_seeds: Sequence[str]  # it is known how much seeds change them
-    with_other_seeds: Sequence[str]  # those of them whose pretraining seeds had no part in their choice
-    eligible: Sequence[str]  # those of them that keep all constraints
+    with_known_seeds: Sequence[str]  # finalists of which it is known how much seeds change them
+    with_other_seeds: Sequence[str]  # the same, without those that were chosen with these pretraining seeds
+    eligible: Sequence[str]  # the same, without those that break a constraint
 
 
 def _candidates(
