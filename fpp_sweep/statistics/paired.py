@@ -196,13 +196,9 @@ class SeedVariances:
 
     def is_known_of(self, record: RecordSamples) -> bool:
         """Return True if it is known how much seeds change a record: not at all, or as much as all records show."""
-        return self.is_unvaried(record) or self.is_known
-
-    def is_unvaried(self, record: RecordSamples) -> bool:
-        """Return True if seeds change a record not at all."""
         variance = self.by_record.get(record.name)
-        was_measured_as_zero = variance is not None and variance.value == 0 and variance.degrees_of_freedom == 0
-        return record.deterministic or was_measured_as_zero
+        is_unvaried = variance is not None and variance.value == 0 and variance.degrees_of_freedom == 0
+        return record.deterministic or is_unvaried or self.is_known
 
     def variance_of_mean(self, record: RecordSamples) -> Variance:
         """Return the variance of a record's mean over its seeds; zero where seeds change nothing or are unknown."""
