@@ -66,7 +66,7 @@ def read_block_stats(folder: Path, split: str, posthoc: str = "") -> StatsBySeed
 def is_deterministic(record: TrialRecord, seeds: Collection[int]) -> bool:
     """Return True if other seeds would not change a record of one seed."""
     config = record.config
-    depends_on_seed = config.get("prompt") == "fpp" or draws_order(config.get("method"), config.get("adapt.order"))
+    depends_on_seed = record.has_fpp_prompt or draws_order(config.get("method"), config.get("adapt.order"))
     return len(seeds) == 1 and not depends_on_seed
 
 

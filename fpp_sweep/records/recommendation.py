@@ -17,7 +17,13 @@ from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.bootstrap import SplitSamples
-from fpp_sweep.statistics.paired import BAD_COVERAGE, Difference, SplitStatistics, corrected_differences, why_not_paired
+from fpp_sweep.statistics.paired import (
+    Difference,
+    SplitStatistics,
+    corrected_differences,
+    why_bad_coverage,
+    why_not_paired,
+)
 from fpp_sweep.statistics.verdicts import Answer, BaselineComparison, Recommendation, best_baseline, recommend
 
 
@@ -216,9 +222,9 @@ def _with_other_seeds(
     trials = {trial.name: trial for trial in front.trials}
     others = []
     for name in finalists:
-        is_pretrained = trials[name].config.get("prompt") == "fpp"
         seeds = set(splits[split].samples.records[name].seeds)
-        if not is_pretrained or not seeds & _seeds_of_search(info, splits, name):
+        shares_seeds = bool(seeds & _seeds_of_search(info, splits, name))
+        if not (trials[name].has_fpp_prompt and shares_seeds):
             others.append(name)
     return others
 
@@ -233,12 +239,11 @@ def _seeds_of_search(info: SweepInfo, splits: Mapping[str, SplitStatistics], nam
 
 
 def _missing_reference(front: Front, baselines: Sequence[TrialRecord], split: str) -> str:
-    """Return the obstacle that the first reference, which limits losses, has no results on a split; else empty."""
-    measured = names_of(baselines)
-    for reference in references_of(front.baselines)[:1]:
-        if reference.name not in measured:
-            return f"{label_of(reference.name)} has no usable results on the {split} images"
-    return ""
+    """Return the obstacle that the main reference has no results on a split; empty if it has, or if there is none."""
+    reference = main_reference(front.baselines)
+    if reference is None or reference.name in names_of(baselines):
+        return ""
+    return f"{label_of(reference.name)} has no usable results on the {split} images"
 
 
 def split_by_testable(objectives: Sequence[Objective]) -> tuple[list[str], list[str]]:
@@ -246,8 +251,7 @@ def split_by_testable(objectives: Sequence[Objective]) -> tuple[list[str], list[
     tested = []
     untested = []
     for metric in metrics_of(objectives):
-        has_tests = catalogue.parts_of(metric).stem not in BAD_COVERAGE
-        if has_tests and resampled_metrics([metric]):
+        if resampled_metrics([metric]) and not why_bad_coverage(metric):
             tested.append(metric)
         else:
             untested.append(metric)
@@ -295,6 +299,14 @@ def references_of(baselines: Sequence[TrialRecord]) -> list[TrialRecord]:
     """Return the baselines of which a recommended trial must beat one, in the usual order."""
     by_label = {baseline.label: baseline for baseline in baselines}
     return [by_label[label] for label in reference_labels(by_label)]
+
+
+def main_reference(baselines: Sequence[TrialRecord]) -> TrialRecord | None:
+    """Return the baseline whose loss to a finalist is limited by the margin: the first reference, usually zero-shot."""
+    references = references_of(baselines)
+    if not references:
+        return None
+    return references[0]
 
 
 def reference_labels(labels: Iterable[str]) -> list[str]:

@@ -152,6 +152,11 @@ class TrialRecord:
         return self.origin == IMPORTED
 
     @property
+    def has_fpp_prompt(self) -> bool:
+        """True if the prompt is pretrained, so that seeds draw other prompts."""
+        return self.config.get("prompt") == "fpp"
+
+    @property
     def duration(self) -> float | None:
         """Seconds from the start to the end; None before the end, and of an import, which has no start."""
         if self.finished is None or not self.started:

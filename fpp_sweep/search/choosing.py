@@ -9,7 +9,7 @@ from fpp_sweep.records.answer import MAX_COMPARED
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, values_of
 from fpp_sweep.records.measurements import measure, resampled_metrics
-from fpp_sweep.records.recommendation import references_of, split_by_testable
+from fpp_sweep.records.recommendation import main_reference, split_by_testable
 from fpp_sweep.records.records import FINAL, TrialRecord
 from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.spec import catalogue
@@ -102,14 +102,6 @@ class ReferenceComparison:
 
     excess_loss: float = 0.0  # in margins: the loss that cannot be ruled out, less one margin; 0 if within the margin
     largest_t: float = 0.0  # gain / standard error in the metric with the clearest gain; 0 if there is no gain
-
-
-def main_reference(baselines: Sequence[TrialRecord]) -> TrialRecord | None:
-    """Return the baseline whose loss to a finalist is limited by the margin: the first reference, usually zero-shot."""
-    references = references_of(baselines)
-    if not references:
-        return None
-    return references[0]
 
 
 def compare_with_main_reference(

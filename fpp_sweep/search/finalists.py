@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of
+from fpp_sweep.records.recommendation import main_reference
 from fpp_sweep.records.records import FINAL, TrialRecord, baseline_name
-from fpp_sweep.search.choosing import choose_finalists, choose_for_test_split, first_by_settings, main_reference
+from fpp_sweep.search.choosing import choose_finalists, choose_for_test_split, first_by_settings
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Finalists
 from fpp_sweep.spec import catalogue

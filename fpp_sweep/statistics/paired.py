@@ -293,11 +293,20 @@ class SplitStatistics:
         return metric_interval(self.samples, name, metric, self.seeds.get(metric))
 
 
-def _why_never_an_interval(metric: str) -> str:
-    """Return why a metric has no interval on any images; empty if it can have one."""
+def why_bad_coverage(metric: str) -> str:
+    """Return why a metric has neither intervals nor tests; empty if the bootstrap covers its truth."""
     stem = catalogue.parts_of(metric).stem
     if stem in BAD_COVERAGE:
         return f"bootstrap intervals of {stem} contain the truth too rarely"
+    return ""
+
+
+def _why_never_an_interval(metric: str) -> str:
+    """Return why a metric has no interval on any images; empty if it can have one."""
+    stem = catalogue.parts_of(metric).stem
+    bad_coverage = why_bad_coverage(metric)
+    if bad_coverage:
+        return bad_coverage
     if not catalogue.CONFORMAL.keys().isdisjoint(catalogue.metric(metric).columns):
         return f"the threshold of {stem} is fitted on other images, which no resample of these varies"
     if stem not in BLOCKWISE_METRICS:
@@ -339,9 +348,10 @@ def _shortage(samples: SplitSamples, measured: MetricSamples, stem: str) -> str:
 
 def why_not_paired(samples: SplitSamples, first: str, second: str, metric: str) -> str:
     """Return why the difference of two records has no test; an empty text if it has one."""
+    bad_coverage = why_bad_coverage(metric)
+    if bad_coverage:
+        return bad_coverage
     stem = catalogue.parts_of(metric).stem
-    if stem in BAD_COVERAGE:
-        return f"bootstrap intervals of {stem} contain the truth too rarely"
     for name in (first, second):
         measured = samples.metric(name, metric)
         if measured is None:

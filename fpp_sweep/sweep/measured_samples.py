@@ -48,7 +48,7 @@ class MeasuredSamples:
 
     def _zero_shot(self, dataset: str, split: str) -> Predictions | None:
         for record in self._records:
-            if record.config.get("method") != catalogue.ZERO_SHOT or record.config.get("prompt") == "fpp":
+            if record.config.get("method") != catalogue.ZERO_SHOT or record.has_fpp_prompt:
                 continue
             for file in prediction_files(self._folder.artifacts(record.name), split, dataset):
                 return read_logits(file, read_samples(file, dataset, split))

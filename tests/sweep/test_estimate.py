@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from fpp_sweep.records.front import front_of
+from fpp_sweep.records.recommendation import main_reference
 from fpp_sweep.records.records import FINAL
-from fpp_sweep.search.choosing import main_reference
 from fpp_sweep.search.finalists import final_plan
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.config import preset, relevant
