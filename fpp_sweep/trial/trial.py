@@ -409,14 +409,12 @@ def summarize(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> 
     if len(scores_by_seed) > 1:
         deviation = _deviations(averages)
         by_seed = {str(seed): by_dataset for seed, by_dataset in scores_by_seed.items()}
-    first_seed = datasets[0].seed  # all seeds have the same images
-    images = sum(len(result.predictions) for result in datasets if result.seed == first_seed)
     devices = {result.device for result in done if result.device}
     return SplitResult(
         average=mean(averages),
         datasets=_mean_over_seeds(scores_by_seed),
         deviation=deviation,
-        samples=images,
+        samples=_images_of_one_seed(datasets),
         seconds=sum_by_stage([result.seconds for result in done]),
         worker_seconds=math.fsum(result.worker_seconds for result in done),
         features=sum_by_stage([result.features for result in done]),
@@ -425,6 +423,15 @@ def summarize(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> 
         costs=_costs_by_dataset(datasets),
         devices=sorted(devices),
     )
+
+
+def _images_of_one_seed(datasets: Sequence[DatasetResult]) -> int:
+    """Return the number of images of all datasets; every seed has the same images."""
+    images = 0
+    for result in datasets:
+        if result.seed == datasets[0].seed:
+            images += len(result.predictions)
+    return images
 
 
 def _mean_over_seeds(scores_by_seed: ScoresBySeed) -> dict[str, ValuesByName]:

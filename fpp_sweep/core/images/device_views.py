@@ -136,13 +136,18 @@ def _mix(crops: Tensor, plans: Sequence[ViewPlan], run: Runner) -> Tensor:
     mixings = [plan.mixing for plan in plans if plan.mixing is not None]
     if not mixings:
         return _planes(crops)
-    mixing = MixingPlan(
+    mixing = _joined(mixings)
+    weights = torch.from_numpy(mixing.weights).to(crops.device, non_blocking=True)
+    return run(mix, crops, apply_chains(crops, mixing, run), weights)
+
+
+def _joined(mixings: Sequence[MixingPlan]) -> MixingPlan:
+    """Return the mixing of the views of several images, one image after another."""
+    return MixingPlan(
         weights=np.concatenate([mixing.weights for mixing in mixings]),
         operations=np.concatenate([mixing.operations for mixing in mixings]),
         levels=np.concatenate([mixing.levels for mixing in mixings]),
     )
-    weights = torch.from_numpy(mixing.weights).to(crops.device, non_blocking=True)
-    return run(mix, crops, apply_chains(crops, mixing, run), weights)
 
 
 def _planes(words: Tensor) -> Tensor:
