@@ -330,6 +330,8 @@ class FolderSync:
         try:
             self._write(runs, info, change)
         except Exception as error:  # MLflow, its database and a disk raise many
+            if runs.forget(change.run):  # the user may have deleted the run since it was read
+                return self._try_to_write(runs, info, change)
             return Failure(change.run.key, one_line(error), is_permanent(error))
         return None
 
@@ -345,8 +347,8 @@ class FolderSync:
             self._state.runs[run.key] = _WrittenRun(runs.by_id[run.id].run_id, change.digest)
             return
         written = self._state.runs.get(run.key)
-        if written is None or written.run_id != current.info.run_id:
-            written = _WrittenRun(current.info.run_id)
+        if written is None or written.run_id != current.run_id:
+            written = _WrittenRun(current.run_id)
             self._state.runs[run.key] = written
         runs.write(current, run, parent)
         self.writes += 1
@@ -356,7 +358,9 @@ class FolderSync:
         if time.monotonic() - self._saved > SAVE_EVERY:
             self._save(runs)
 
-    def _upload_artifacts(self, runs: SweepRuns, current: Run, change: _Change, uploaded: dict[str, Any]) -> None:
+    def _upload_artifacts(
+        self, runs: SweepRuns, current: CurrentRun, change: _Change, uploaded: dict[str, Any]
+    ) -> None:
         """Upload artifacts that differ from `uploaded`, and add each one to it."""
         for name, text in change.run.texts.items():
             digest = hashlib.sha256(text.encode()).hexdigest()
@@ -379,13 +383,13 @@ class FolderSync:
             return mlflow_run.run_id
         created = runs.open(sweep_run(info, []), self._group_run_id(runs, info), restore=self._restore)
         assert created is not None  # `open` returns None for a run that stays deleted, which returned above
-        return str(created.info.run_id)
+        return created.run_id
 
     def _group_run_id(self, runs: SweepRuns, info: SweepInfo) -> str | None:
         """Return the id of the run above the sweep's, for a sweep that is part of a reproduction."""
         if not info.group:
             return None
-        return str(runs.group_run(info.group, milliseconds(info.created)).info.run_id)
+        return runs.group_run(info.group, milliseconds(info.created)).run_id
 
     def _save(self, runs: SweepRuns) -> None:
         self._saved = time.monotonic()
@@ -400,17 +404,46 @@ class FolderSync:
 
 
 @dataclass(slots=True)
+class CurrentRun:
+    """A run as MLflow shows it."""
+
+    run_id: str
+    name: str
+    status: str
+    finished: int | None  # milliseconds since 1970
+    artifact_uri: str
+    params: dict[str, str]
+    metrics: dict[str, float]  # the latest values
+    tags: dict[str, str]
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        info, data = run.info, run.data
+        return cls(
+            run_id=info.run_id,
+            name=info.run_name,
+            status=info.status,
+            finished=info.end_time,
+            artifact_uri=info.artifact_uri,
+            params=dict(data.params),
+            metrics=dict(data.metrics),
+            tags=dict(data.tags),
+        )
+
+
+@dataclass(slots=True)
 class _MlflowRun:
     """A run that MLflow has, perhaps marked as deleted."""
 
     run_id: str
     deleted: bool
+    in_progress: CurrentRun | None = None  # kept until the run ends, so that it is not read before each write
 
 
 class SweepRuns:
     """The runs of one sweep in MLflow.
 
-    A `DesiredRun` is a run as it should be, `current` the same run as MLflow returned it.
+    A `DesiredRun` is a run as it should be, a `CurrentRun` the same run as MLflow shows it.
     """
 
     def __init__(self, uri: str, sweep: str, known_run_ids: Container[str], result: SyncResult) -> None:
@@ -431,75 +464,92 @@ class SweepRuns:
             return False
         return True
 
-    def open(self, run: DesiredRun, parent: str | None, *, restore: bool) -> Run | None:
+    def open(self, run: DesiredRun, parent: str | None, *, restore: bool) -> CurrentRun | None:
         """Return MLflow's run, created if it is missing; None for a run that was deleted and is not restored."""
         mlflow_run = self.by_id.get(run.id)
         if mlflow_run is None:
             return self._create(run, parent)
+        if mlflow_run.in_progress is not None:
+            return mlflow_run.in_progress
         current = self.client.get_run(mlflow_run.run_id)
         mlflow_run.deleted = current.info.lifecycle_stage != "active"  # the user may have deleted it meanwhile
         if not mlflow_run.deleted:
-            return current
+            return CurrentRun.of(current)
         if not restore:
             return None
         self.client.restore_run(mlflow_run.run_id)
         mlflow_run.deleted = False
         self._result.restored.append(run.name)
-        return self.client.get_run(mlflow_run.run_id)
+        return CurrentRun.of(self.client.get_run(mlflow_run.run_id))
 
-    def group_run(self, name: str, started: int) -> Run:
+    def forget(self, run: DesiredRun) -> bool:
+        """Let `open` read the run again; return False if it would do so anyway."""
+        mlflow_run = self.by_id.get(run.id)
+        if mlflow_run is None or mlflow_run.in_progress is None:
+            return False
+        mlflow_run.in_progress = None
+        return True
+
+    def group_run(self, name: str, started: int) -> CurrentRun:
         """Return the run of a group of sweeps, created if it is missing; `started` is in milliseconds since 1970."""
         existing = self._search(f"tags.`{ID_TAG}` = '{name}'")
         active = [run for run in existing if run.info.lifecycle_stage == "active"]
         if active:
-            return active[0]
+            return CurrentRun.of(active[0])
         tags = {ID_TAG: name, "kind": PARENT_GROUP}
-        return self.client.create_run(self.experiment_id, started, tags, name.partition("@")[0])
+        created = self.client.create_run(self.experiment_id, started, tags, name.partition("@")[0])
+        return CurrentRun.of(created)
 
-    def write(self, current: Run, run: DesiredRun, parent: str | None) -> None:
+    def write(self, current: CurrentRun, run: DesiredRun, parent: str | None) -> None:
         """Write the params, metrics, tags and name that differ."""
-        run_id, data = current.info.run_id, current.data
         tags = _with_parent(run.tags, parent)
         new_params = []
         changes = []
         for key, value in sorted(run.params.items()):
-            if key not in data.params:
+            if key not in current.params:
                 new_params.append(self._entities.Param(key, value))
-            elif data.params[key] != value:  # MLflow never changes a param
-                changes.append(f"{key}: {data.params[key]} -> {value}")
+            elif current.params[key] != value:  # MLflow never changes a param
+                changes.append(f"{key}: {current.params[key]} -> {value}")
         if changes:
             tags["changed_params"] = shortened("; ".join(changes), CHANGES_LIMIT)
         new_tags = []
         for key, value in tags.items():
-            if data.tags.get(key) != value:
+            if current.tags.get(key) != value:
                 new_tags.append(self._entities.RunTag(key, value))
-        self.client.log_batch(run_id, self._new_metrics(run, data.metrics), new_params, new_tags)
+        self.client.log_batch(current.run_id, self._new_metrics(run, current.metrics), new_params, new_tags)
         self._logged.update(run.curves)
+        current.params = {**run.params, **current.params}
+        current.metrics |= run.metrics
+        current.tags |= tags
         for key in OPTIONAL_TAGS:
-            if key in data.tags and key not in tags:
-                self.client.delete_tag(run_id, key)
-        if current.info.run_name != run.name:
-            self.client.update_run(run_id, name=run.name)
+            if key in current.tags and key not in tags:
+                self.client.delete_tag(current.run_id, key)
+                del current.tags[key]
+        if current.name != run.name:
+            self.client.update_run(current.run_id, name=run.name)
+            current.name = run.name
 
-    def set_status(self, current: Run, run: DesiredRun) -> None:
+    def set_status(self, current: CurrentRun, run: DesiredRun) -> None:
         """Set the run's state; called last, after everything else has arrived."""
-        info = current.info
-        if run.status in ("RUNNING", "SCHEDULED"):  # `set_terminated` would give the run an end time
-            if info.status != run.status:
-                self.client.update_run(info.run_id, status=run.status)
-        elif (info.status, info.end_time) != (run.status, run.finished):
-            self.client.set_terminated(info.run_id, run.status, run.finished)
+        is_in_progress = run.status in ("RUNNING", "SCHEDULED")
+        if is_in_progress:  # `set_terminated` would give the run an end time
+            if current.status != run.status:
+                self.client.update_run(current.run_id, status=run.status)
+                current.status = run.status
+        elif (current.status, current.finished) != (run.status, run.finished):
+            self.client.set_terminated(current.run_id, run.status, run.finished)
+        self.by_id[run.id].in_progress = current if is_in_progress else None
 
-    def write_text(self, current: Run, name: str, text: str) -> None:
+    def write_text(self, current: CurrentRun, name: str, text: str) -> None:
         """Store a text as the artifact `name`; without MLflow's client if the artifacts are on this machine.
 
         The client would read the run again, and keep an object with queues for each run.
         """
         file = self._artifact_file(current, name)
         if file is None or not _write(text, file):
-            self.client.log_text(current.info.run_id, text, name)
+            self.client.log_text(current.run_id, text, name)
 
-    def upload(self, current: Run, name: str, path: Path) -> None:
+    def upload(self, current: CurrentRun, name: str, path: Path) -> None:
         """Store a file as the artifact `name`: as a hard link if the artifacts are on the same disk, else as a copy."""
         artifact = safe_name(name)
         file = self._artifact_file(current, artifact)
@@ -510,19 +560,19 @@ class SweepRuns:
             if posixpath.basename(artifact) != path.name:  # MLflow takes the artifact's name from the file
                 source = Path(scratch) / posixpath.basename(artifact)
                 shutil.copyfile(path, source)
-            self.client.log_artifact(current.info.run_id, str(source), posixpath.dirname(artifact) or None)
+            self.client.log_artifact(current.run_id, str(source), posixpath.dirname(artifact) or None)
 
-    def _artifact_file(self, current: Run, artifact: str) -> Path | None:
+    def _artifact_file(self, current: CurrentRun, artifact: str) -> Path | None:
         """Return the file of an artifact; None if artifacts are not on this machine.
 
         Raise InputError if a link leads out of the run's folder.
         """
-        folder = artifact_folder(self._uri, current.info.artifact_uri)
+        folder = artifact_folder(self._uri, current.artifact_uri)
         if folder is None:
             return None
         return require_inside(folder, folder / artifact)
 
-    def _create(self, run: DesiredRun, parent: str | None) -> Run:
+    def _create(self, run: DesiredRun, parent: str | None) -> CurrentRun:
         """Create a run, unless an earlier request that got no answer has created it."""
         created = None
         if run.id in self._unanswered:
@@ -534,7 +584,7 @@ class SweepRuns:
         self._unanswered.discard(run.id)
         self._result.created += 1
         self.by_id[run.id] = _MlflowRun(created.info.run_id, deleted=False)
-        return created
+        return CurrentRun.of(created)
 
     def _new_metrics(self, run: DesiredRun, latest: Mapping[str, float]) -> list[Metric]:
         """Return the values that MLflow may lack.

@@ -209,7 +209,7 @@ def upload_group_files(folder: SweepFolder, uri: str, files: Sequence[Path]) -> 
     run = runs.group_run(info.group, milliseconds(info.created))
     for path in files:
         runs.upload(run, path.name, path)
-    runs.client.set_terminated(run.info.run_id)
+    runs.client.set_terminated(run.run_id)
 
 
 def mlflow_links(folder: SweepFolder, uri: str) -> list[str]:

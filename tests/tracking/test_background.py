@@ -97,6 +97,33 @@ def test_a_run_that_a_user_deletes_during_the_sweep_stays_deleted(tmp_path, data
     assert len(statuses(database)) == 5
 
 
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["kept", "deleted"])
+def test_a_run_in_progress_is_read_again_only_if_a_user_deleted_it(tmp_path, database, uri, is_deleted, monkeypatch):
+    from mlflow import MlflowClient
+
+    read_runs = []
+    get_run = MlflowClient.get_run
+    monkeypatch.setattr(MlflowClient, "get_run", lambda self, run: read_runs.append(run) or get_run(self, run))
+    folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=1, report=False)
+    folder.write_trial(replace(trial(0), state="running", finished=None))
+    sync = FolderSync(folder, uri, restore=False)
+
+    def make_pass():
+        return sync.make_pass(thorough=False, stop=lambda: False, on_update=lambda _: None)
+
+    assert make_pass() == []
+    ((run,),) = rows(database, "select run_uuid from runs where name like '0000%'")
+    if is_deleted:
+        connect(uri).delete_run(run)
+    read_runs.clear()
+    folder.write_trial(trial(0))
+    assert make_pass() == []
+    sync.disconnect()
+    ((status, stage),) = rows(database, "select status, lifecycle_stage from runs where run_uuid = ?", run)
+    assert (run in read_runs, stage) == (is_deleted, "deleted" if is_deleted else "active")
+    assert (status == "FINISHED") == (not is_deleted)
+
+
 def test_a_refused_run_is_tried_again_after_the_next_change(tmp_path, database, uri, monkeypatch):
     from mlflow.exceptions import MlflowException
 
