@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,7 +35,7 @@ from fpp_sweep.space.validation import (
 )
 from fpp_sweep.space.work import Sampler, Search, Work
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.config import PRESETS, TrialConfig, dotted, preset
+from fpp_sweep.spec.config import PRESETS, READ_BY, TrialConfig, dotted, preset, relevant
 
 MIN_MAPPED_IMAGES = 50  # images that the fit of a post-hoc map, or of conformal sets, needs
 DEFAULT_TRIALS = 16  # if no budget is given
@@ -151,8 +152,22 @@ class Space:
             set_field(self, "grid", check_grid(self.grid, start))
         require(self.params or self.grid, "has neither params nor a grid, so there is nothing to search; add one")
         set_field(self, "search", replace(self.search, sampler=self._check_sampler(start)))
+        self._check_read(start)
         with at_key("points"):
             set_field(self, "points", check_points(self.points, self.searched(), start))
+
+    def _check_read(self, start: TrialConfig) -> None:
+        """Raise InputError for a searched setting that no trial reads: all its values would give the same result."""
+        if self.search.evaluate_only:
+            return
+        read = _read_settings(self.searched(), start)
+        for param in self.searched():
+            key = param.key
+            is_measurement = key.startswith("measure.")  # how a prompt's flatness is measured, whatever the method
+            remedy = "leave it out, or search them as well"
+            problem = f"no trial reads {key}, which belongs to other methods or prompts; {remedy}"
+            where = "grid" if self.grid else f"params.{key}"
+            require(key in read or is_measurement, problem, where)
 
     def _check_sampler(self, start: TrialConfig) -> Sampler:
         """Return the sampler, which must suit the parameters; `auto` becomes the one that it stands for."""
@@ -471,6 +486,20 @@ class Space:
 
 # fields that the space checks itself
 SPACE_PARTS = tuple(name for name in keys(Space) if name not in ("name", "question", "preset"))
+
+
+def _read_settings(searched: Iterable[Param], start: TrialConfig) -> set[str]:
+    """Return the settings that a trial reads with at least one of the searched methods, prompts and templates."""
+    settings = start.flat()
+    choices = {key: (settings[key],) for key in READ_BY}
+    for param in searched:
+        if param.key in choices:
+            choices[param.key] = param.choices
+    read: set[str] = set()
+    for values in itertools.product(*choices.values()):
+        alternative = dict(zip(choices, values, strict=True))
+        read.update(relevant({**settings, **alternative}))
+    return read
 
 
 def _is_changeable(key: str) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -77,8 +78,37 @@ def test_bounds_and_choices_may_be_relative_to_the_default():
 
 
 def test_none_is_a_choice_of_an_optional_setting():
-    assert read_space("params: {adapt.penalty_weight: [none, 3]}").params[0].choices == (None, 3.0)
-    assert read_space("params: {adapt.penalty_weight: [null, 3]}").params[0].choices == (None, 3.0)
+    base = "base: {method: ctpt}\n"
+    assert read_space(base + "params: {adapt.penalty_weight: [none, 3]}").params[0].choices == (None, 3.0)
+    assert read_space(base + "params: {adapt.penalty_weight: [null, 3]}").params[0].choices == (None, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "key"),
+    [
+        ("params: {adapt.penalty_weight: [1, 3]}", "params.adapt.penalty_weight", "adapt.penalty_weight"),
+        ("base: {prompt: a photo of a}\nparams: {fpp.gamma2: [1, 3]}", "params.fpp.gamma2", "fpp.gamma2"),
+        ("grid: [{adapt.lr: [1, 3], adapt.slots: [1, 3]}]", "grid", "adapt.slots"),
+    ],
+    ids=["by the method", "by the prompt", "of a grid"],
+)
+def test_a_searched_setting_that_no_trial_reads_is_refused(text, where, key):
+    with pytest.raises(InputError, match=re.escape(f"{where}: no trial reads {key}, which belongs to other methods")):
+        read_space(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "params: {method: [tpt, ctpt], adapt.penalty_weight: {low: 1, high: 3, when: {method: ctpt}}}",
+        "params: {prompt: [fpp, a photo of a], fpp.gamma2: [1, 3]}",
+        "grid: [{method: [tpt]}, {method: [dynaprompt], adapt.slots: [1, 3]}]",
+        "params: {measure.rho: [0.1, 0.2]}",
+    ],
+    ids=["of one method", "of one prompt", "of another block", "of the measurement"],
+)
+def test_a_searched_setting_that_some_trials_read_is_taken(text):
+    assert read_space(text).searched()
 
 
 def test_a_trial_takes_the_preset_then_the_base_then_its_values():
@@ -295,6 +325,8 @@ def spaces(draw):
             },
         )
     )
+    if "ctpt" not in params["method"]:
+        params["method"].append("ctpt")  # a method that reads all of these settings
     if "adapt.penalty_weight" in params and draw(st.booleans()):
         params["adapt.penalty_weight"]["when"] = {"method": params["method"][0]}
     document = {"params": params, "search": {"seed": draw(st.integers(0, 9))}}
@@ -303,7 +335,9 @@ def spaces(draw):
     if draw(st.booleans()):
         document["search"]["max_failures"] = None
     if draw(st.booleans()):
-        document["base"] = {"fpp.steps": draw(st.integers(0, 9)), "fpp.start_std": "x2", "prompt": "1e-3 on"}
+        document["base"] = {"fpp.steps": draw(st.integers(0, 9)), "fpp.start_std": "x2"}
+    if draw(st.booleans()) and params.keys() <= {"method", "adapt.penalty_weight"}:  # the others are FPP's
+        document.setdefault("base", {})["prompt"] = "1e-3 on"
     if draw(st.booleans()):
         document["constraints"] = [{"metric": "accuracy", "at_least": -0.5, "baseline": "tpt"}]
     if draw(st.booleans()):
