@@ -475,30 +475,40 @@ def gap_with_ece(ece: float) -> float:
     return gap
 
 
-NARROW_RANGES = ((0.5, 1.0), (0.52, 0.72))  # confidences of one model; those of the other lie between 0.1 and 1
-WIDE_RANGE = (0.1, 1.0)
-OVERCONFIDENCES = (0.0, 0.1)  # shares by which the model with the wide range is overconfident
+WIDE_RANGE = (0.1, 1.0)  # confidences of one model; those of the other lie in a narrow range
+# the narrow range, and the shares by which the narrow and the wide model are overconfident: their true ECE
+SPREAD_CASES = (
+    ((0.5, 1.0), 0.0, 0.0),
+    ((0.52, 0.72), 0.0, 0.0),
+    ((0.52, 0.72), 0.07, 0.07),
+    ((0.52, 0.72), 0.082, 0.07),
+    ((0.75, 0.95), 0.082, 0.07),
+    ((0.5, 1.0), 0.0, 0.1),
+    ((0.52, 0.72), 0.0, 0.1),
+)
 
 
 def run_spread(sweeps: int, images: int) -> None:
-    """Print how often a difference in ECE is significant between a calibrated model of narrow confidences and another.
+    """Print how often two models whose confidences are spread differently have a significant difference in ECE.
 
-    If the other is calibrated, too, this should not happen; if it is overconfident, it should.
+    It should be rare where the true errors are equal, and frequent where they are not. A loss of the narrow model
+    beyond the margin should be ruled out in 5 % of cases at most where it is true.
     """
-    for narrow in NARROW_RANGES:
-        for overconfidence in OVERCONFIDENCES:
-            significant = Count()
-            for seed in range(sweeps):
-                generator = np.random.default_rng([seed, 9])
-                tables = {
-                    "narrow": uniform_confidences(generator, images, narrow, 0.0),
-                    "wide": uniform_confidences(generator, images, WIDE_RANGE, overconfidence),
-                }
-                samples = sample_split("test", tables, ["ece"], list(tables))
-                (difference,) = corrected_differences(samples, [("narrow", "wide")], ["ece"])
-                significant.add(difference.is_significant)
-            kind = f"{narrow[0]:g} to {narrow[1]:g}, the other overconfident by {100 * overconfidence:g} points"
-            print(f"| confidences {kind} | {significant} |", flush=True)
+    for narrow, narrow_error, wide_error in SPREAD_CASES:
+        significant = Count()
+        ruled_out = Count()
+        for seed in range(sweeps):
+            generator = np.random.default_rng([seed, 9])
+            tables = {
+                "narrow": uniform_confidences(generator, images, narrow, narrow_error),
+                "wide": uniform_confidences(generator, images, WIDE_RANGE, wide_error),
+            }
+            samples = sample_split("test", tables, ["ece"], list(tables))
+            (difference,) = corrected_differences(samples, [("narrow", "wide")], ["ece"])
+            significant.add(difference.is_significant)
+            ruled_out.add(difference.excludes_loss_beyond(margin_of("ece", {})))
+        kind = f"{narrow[0]:g} to {narrow[1]:g}, true ECE {100 * narrow_error:.1f} and {100 * wide_error:.1f}"
+        print(f"| confidences {kind} | significant {significant} | a loss beyond 1 ruled out {ruled_out} |", flush=True)
 
 
 def uniform_confidences(

@@ -84,11 +84,20 @@ def hypervolume_over_time(points: Sequence[Values], goals: Sequence[Goal], refer
 
 def _is_dominated(point: Values, members: Sequence[Values], goals: Sequence[Goal]) -> bool:
     """Return True if a member is at least as good in every objective."""
-    candidate = _minimize(point, goals)
-    for member in members:
-        if all(a <= b for a, b in zip(_minimize(member, goals), candidate, strict=True)):
-            return True
-    return False
+    return any(_is_no_worse(member, point, goals) for member in members)
+
+
+def dominates(first: Values, second: Values, goals: Sequence[Goal]) -> bool:
+    """Return True if the first point is at least as good in every objective and better in one.
+
+    >>> dominates((71.0, 4.0), (70.0, 4.0), ["max", "min"]), dominates((71.0, 5.0), (70.0, 4.0), ["max", "min"])
+    (True, False)
+    """
+    return _is_no_worse(first, second, goals) and not _is_no_worse(second, first, goals)
+
+
+def _is_no_worse(first: Values, second: Values, goals: Sequence[Goal]) -> bool:
+    return all(a <= b for a, b in zip(_minimize(first, goals), _minimize(second, goals), strict=True))
 
 
 def knee_order(points: Sequence[Values], goals: Sequence[Goal], corner: Values) -> list[int]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from fpp_sweep.records import pareto
 from fpp_sweep.records.constraints import keeps_constraints
 from fpp_sweep.records.front import Front, usual_order, values_on
 from fpp_sweep.records.measurements import resampled_metrics
@@ -26,6 +26,11 @@ from fpp_sweep.statistics.paired import (
 )
 from fpp_sweep.statistics.verdicts import Answer, BaselineComparison, Recommendation, best_baseline, recommend
 
+# reasons for which a finalist is not recommended, whatever its differences to baselines are
+TOO_FEW_SEEDS = "too few seeds"
+SAME_SEEDS = "chosen with these seeds"
+BROKEN_CONSTRAINT = "breaks a constraint"
+
 
 def answer_of(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]) -> Answer:
     """Return the recommendation with all differences between finalists and baselines, in the objectives."""
@@ -39,13 +44,14 @@ def answer_of(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistic
     finalists = _finalists_on(info, front, statistics.samples)
     baselines = [baseline for baseline in front.baselines if baseline.name in statistics.samples.records]
     comparison = _compare_with_baselines(info, statistics, finalists, baselines, tested_metrics)
-    candidates = _candidates(info, front, splits, split, finalists, tested_metrics)
-    obstacle = _obstacle(info, splits, split, comparison, candidates)
-    obstacle = obstacle or _missing_reference(front, baselines, split)
+    left_out = _left_out(info, front, splits, split, finalists, tested_metrics)
+    obstacle = _obstacle(info, front, splits, split, comparison, finalists)
+    if not obstacle and comparison.baselines and set(finalists) == left_out.keys():
+        obstacle = _why_all_left_out(left_out, split)
     if obstacle:
         recommendation = Recommendation(reason=obstacle)
     else:
-        recommendation = recommend(candidates.eligible, comparison)
+        recommendation = _recommended_finalist(info, front, split, comparison, finalists, left_out)
     if recommendation.name is None:
         recommendation = _recommended_baseline(info, baselines, split, recommendation.reason)
     return Answer(
@@ -56,7 +62,7 @@ def answer_of(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistic
         split=split,
         images=statistics.samples.images,
         seeds=_max_seeds(statistics.samples, finalists),
-        seeds_unknown=bool(finalists) and not candidates.with_known_seeds,
+        seeds_unknown=bool(finalists) and all(left_out.get(name) == TOO_FEW_SEEDS for name in finalists),
         differences=comparison.differences,
         recommended=recommendation.name,
         recommended_kind=recommendation.kind,
@@ -64,32 +70,78 @@ def answer_of(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistic
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidates:
-    """The finalists that are judged on a split, by name, and those of them that a condition leaves."""
-
-    finalists: Sequence[str]
-    with_known_seeds: Sequence[str]  # finalists of which it is known how much seeds change them
-    with_other_seeds: Sequence[str]  # the same, without those that were chosen with these pretraining seeds
-    eligible: Sequence[str]  # the same, without those that break a constraint
-
-
-def _candidates(
+def _left_out(
     info: SweepInfo,
     front: Front,
     splits: Mapping[str, SplitStatistics],
     split: str,
     finalists: Sequence[str],
     metrics: Sequence[str],
-) -> _Candidates:
-    with_known_seeds = _with_known_seed_variance(splits[split], finalists, metrics)
-    with_other_seeds = _with_other_seeds(info, front, splits, split, with_known_seeds)
-    return _Candidates(
-        finalists=finalists,
-        with_known_seeds=with_known_seeds,
-        with_other_seeds=with_other_seeds,
-        eligible=_keeping_constraints(info, front, with_other_seeds, split),
-    )
+) -> dict[str, str]:
+    """Return the finalists that cannot be recommended, each with the reason."""
+    trials = {trial.name: trial for trial in front.trials}
+    reasons = {}
+    for name in finalists:
+        if not _has_known_seed_variance(splits[split], name, metrics):
+            reasons[name] = TOO_FEW_SEEDS
+        elif _has_seeds_of_search(info, splits, split, trials[name]):
+            reasons[name] = SAME_SEEDS
+        elif not keeps_constraints(info, trials[name], split, front.baselines):
+            reasons[name] = BROKEN_CONSTRAINT
+    return reasons
+
+
+def _why_all_left_out(left_out: Mapping[str, str], split: str) -> str:
+    """Return the sentence on finalists all of which are left out."""
+    sentences = {
+        TOO_FEW_SEEDS: "the finalists have too few seeds: one may be a lucky one",
+        SAME_SEEDS: "the finalists were chosen with these seeds, so a gain may be luck with them",
+        BROKEN_CONSTRAINT: f"no finalist keeps all constraints on the {split} images",
+    }
+    reasons = set(left_out.values())
+    if len(reasons) == 1:
+        return sentences[reasons.pop()]
+    return f"no finalist may be recommended: {_in_words(left_out)}"
+
+
+def _in_words(left_out: Mapping[str, str]) -> str:
+    return " and ".join(f"{name} ({reason})" for name, reason in left_out.items())
+
+
+def _recommended_finalist(
+    info: SweepInfo,
+    front: Front,
+    split: str,
+    comparison: BaselineComparison,
+    finalists: Sequence[str],
+    left_out: Mapping[str, str],
+) -> Recommendation:
+    """Return the recommendation among the finalists that are not left out."""
+    eligible = [name for name in finalists if name not in left_out]
+    recommendation = recommend(_best_first(info, front, split, eligible), comparison)
+    if recommendation.name is None and eligible and left_out:
+        return Recommendation(reason=f"{recommendation.reason}, apart from {_in_words(left_out)}")
+    return recommendation
+
+
+def _best_first(info: SweepInfo, front: Front, split: str, finalists: Sequence[str]) -> list[str]:
+    """Return finalists in the given order of trade-off, but each one after those that are better in every objective.
+
+    The order of trade-off rests on the images of the search, and the finalists are judged on others.
+    """
+    goals = goals_of(info.objectives)
+    points = {}
+    for trial in front.trials:
+        values = values_on(trial, split, metrics_of(info.objectives))
+        if trial.name in finalists and not any(math.isnan(value) for value in values):
+            points[trial.name] = values
+
+    def count_of_better(name: str) -> int:
+        if name not in points:
+            return 0
+        return sum(pareto.dominates(other, points[name], goals) for other in points.values())
+
+    return sorted(finalists, key=count_of_better)
 
 
 def _verdict_split(info: SweepInfo, splits: Mapping[str, SplitStatistics], front: Front) -> str | None:
@@ -98,14 +150,12 @@ def _verdict_split(info: SweepInfo, splits: Mapping[str, SplitStatistics], front
     A split counts once a trial has results on it. A search on the test split is judged on the final stage. The search
     split comes last, and counts only after the sweep: before, the final stage and the test split may follow.
     """
-    trials = set(names_of(front.trials))
     for split in [*_later_stages(info), info.search_split]:
         if split not in splits:
             continue
         if split == info.search_split and info.state != "finished":
             continue
-        names = set(splits[split].samples.records)
-        if names & trials:
+        if _finalists_on(info, front, splits[split].samples):
             return split
     return None
 
@@ -124,48 +174,50 @@ def _finalists_on(info: SweepInfo, front: Front, samples: SplitSamples) -> list[
 
 def _obstacle(
     info: SweepInfo,
+    front: Front,
     splits: Mapping[str, SplitStatistics],
     split: str,
     comparison: BaselineComparison,
-    candidates: _Candidates,
+    finalists: Sequence[str],
 ) -> str:
     """Return why no finalist can be recommended whatever the differences are; empty if nothing prevents it."""
     if info.state != "finished":
         return "the sweep has not finished"
-    if not candidates.finalists or not comparison.baselines:
-        return ""  # `recommend` has a reason
-    if _has_images_of_search(info, splits, split):
-        return "the finalists were chosen on these images, so a gain may be luck with them"
-    if comparison.metrics and not comparison.differences:
-        samples = splits[split].samples
-        problem = why_not_paired(samples, candidates.finalists[0], comparison.baselines[0], comparison.metrics[0])
-        return f"no difference can be tested ({problem})"
-    if not candidates.with_known_seeds:
-        return "the finalists have too few seeds: one may be a lucky one"
-    if not candidates.with_other_seeds:
-        return "the finalists were chosen with these seeds, so a gain may be luck with them"
-    if not candidates.eligible:
-        return f"no finalist keeps all constraints on the {split} images"
+    missing_reference = _missing_reference(info, front, comparison, split)
+    if missing_reference or not comparison.baselines:
+        return missing_reference  # without any baseline, `recommend` has the reason
+    shared_images = _why_images_of_search(info, splits, split)
+    if shared_images:
+        return shared_images
+    return _untested_metric(splits[split].samples, comparison, finalists)
+
+
+def _why_images_of_search(info: SweepInfo, splits: Mapping[str, SplitStatistics], split: str) -> str:
+    """Return the obstacle that a split may have images by which the search chose its finalists; empty if it has none.
+
+    The final stage has them if there are no fresh images, and the test split may have the same images under another
+    name. The best of many trials is lucky with these images.
+    """
+    same_images = "the finalists were chosen on these images, so a gain may be luck with them"
+    if split == info.search_split:
+        return same_images
+    if info.search_split not in splits:
+        return f"it is unknown on which images of {info.search_split} the finalists were chosen: no block statistics"
+    searched_images = set(splits[info.search_split].samples.digests.values())
+    if searched_images & set(splits[split].samples.digests.values()):
+        return same_images
     return ""
 
 
-def _has_images_of_search(info: SweepInfo, splits: Mapping[str, SplitStatistics], split: str) -> bool:
-    """Return True if a split has the images by which the search chose its finalists.
-
-    The final stage has them if there are no fresh images, and the test split may be the same images under another name.
-    The best of many trials is lucky with these images.
-    """
-    if split == info.search_split:
-        return True
-    if info.search_split not in splits:
-        return False
-    return splits[split].samples.digests == splits[info.search_split].samples.digests
-
-
-def _keeping_constraints(info: SweepInfo, front: Front, finalists: Sequence[str], split: str) -> list[str]:
-    """Return the finalists whose results on a split keep all constraints."""
-    records = {trial.name: trial for trial in front.trials}
-    return [name for name in finalists if keeps_constraints(info, records[name], split, front.baselines)]
+def _untested_metric(samples: SplitSamples, comparison: BaselineComparison, finalists: Sequence[str]) -> str:
+    """Return the obstacle that no finalist has a test of a metric against the main reference; empty if all have one."""
+    reference = comparison.references[0]
+    for metric in comparison.metrics:
+        if all((name, reference, metric) not in comparison.differences for name in finalists):
+            where = f" in {metric}" if comparison.differences else ""
+            problem = why_not_paired(samples, finalists[0], reference, metric)
+            return f"no difference{where} can be tested ({problem})"
+    return ""
 
 
 def _answer_without_finalists(info: SweepInfo, front: Front) -> Answer:
@@ -195,38 +247,32 @@ def _later_stages(info: SweepInfo) -> list[str]:
     return [split for split in ("test", FINAL) if split != info.search_split]
 
 
-def _with_known_seed_variance(
-    statistics: SplitStatistics, finalists: Sequence[str], metrics: Sequence[str]
-) -> list[str]:
-    """Return the finalists whose variance over pretraining seeds is known in every metric.
+def _has_known_seed_variance(statistics: SplitStatistics, name: str, metrics: Sequence[str]) -> bool:
+    """Return True if a finalist's variance over pretraining seeds is known in every metric.
 
     A finalist of one seed needs seeds that change nothing: other records do not tell how lucky that seed is.
     """
-    known = []
-    for name in finalists:
-        record = statistics.samples.records[name]
-        has_seeds = record.deterministic or len(record.seeds) > 1
-        if has_seeds and all(statistics.seeds[metric].is_known_of(record) for metric in metrics):
-            known.append(name)
-    return known
+    record = statistics.samples.records[name]
+    if not record.deterministic and len(record.seeds) < 2:
+        return False
+    for metric in metrics:
+        if metric not in statistics.seeds or not statistics.seeds[metric].is_known_of(record):
+            return False
+    return True
 
 
-def _with_other_seeds(
-    info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics], split: str, finalists: Sequence[str]
-) -> list[str]:
-    """Return the finalists whose prompts were pretrained with other seeds than those that chose them, or not at all.
+def _has_seeds_of_search(
+    info: SweepInfo, splits: Mapping[str, SplitStatistics], split: str, trial: TrialRecord
+) -> bool:
+    """Return True if a finalist's prompts were pretrained with seeds that chose it.
 
     Without a final stage, the front runs on the test split with the seeds of the search. The best of many trials is
     lucky with its prompts. A seed that draws views only is another one for other images.
     """
-    trials = {trial.name: trial for trial in front.trials}
-    others = []
-    for name in finalists:
-        seeds = set(splits[split].samples.records[name].seeds)
-        shares_seeds = bool(seeds & _seeds_of_search(info, splits, name))
-        if not (trials[name].has_fpp_prompt and shares_seeds):
-            others.append(name)
-    return others
+    if not trial.has_fpp_prompt:
+        return False
+    seeds = set(splits[split].samples.records[trial.name].seeds)
+    return bool(seeds & _seeds_of_search(info, splits, trial.name))
 
 
 def _seeds_of_search(info: SweepInfo, splits: Mapping[str, SplitStatistics], name: str) -> set[int]:
@@ -238,12 +284,14 @@ def _seeds_of_search(info: SweepInfo, splits: Mapping[str, SplitStatistics], nam
     return set(info.seeds)
 
 
-def _missing_reference(front: Front, baselines: Sequence[TrialRecord], split: str) -> str:
-    """Return the obstacle that the main reference has no results on a split; empty if it has, or if there is none."""
-    reference = main_reference(front.baselines)
-    if reference is None or reference.name in names_of(baselines):
+def _missing_reference(info: SweepInfo, front: Front, comparison: BaselineComparison, split: str) -> str:
+    """Return the obstacle that the main reference has no results on a split, or failed; empty if it has results."""
+    labels = [baseline.label for baseline in front.baselines]
+    references = reference_labels([*info.requested_baselines, *labels])
+    compared = [label_of(name) for name in comparison.baselines]
+    if not references or references[0] in compared:
         return ""
-    return f"{label_of(reference.name)} has no usable results on the {split} images"
+    return f"{references[0]} has no usable results on the {split} images"
 
 
 def split_by_testable(objectives: Sequence[Objective]) -> tuple[list[str], list[str]]:
@@ -278,14 +326,13 @@ def _differences(
     statistics: SplitStatistics, trials: Sequence[str], baselines: Sequence[str], metrics: Sequence[str]
 ) -> dict[tuple[str, str, str], Difference]:
     """Return the differences of all trials from all baselines, by trial, baseline and metric."""
-    if not metrics:
-        return {}
     pairs = []
     for trial in trials:
         for baseline in baselines:
             pairs.append((trial, baseline))
+    measured = [metric for metric in metrics if metric in statistics.seeds]  # these images may lack a dataset
     differences = {}
-    for difference in corrected_differences(statistics.samples, pairs, metrics, statistics.seeds):
+    for difference in corrected_differences(statistics.samples, pairs, measured, statistics.seeds):
         differences[difference.first, difference.second, difference.metric] = difference
     return differences
 

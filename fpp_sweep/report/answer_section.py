@@ -62,9 +62,9 @@ def _difference_notes(answer: Answer) -> list[str]:
         reference = label_of(answer.baselines[0])
         notes.append(f"±: half width of the 95 % interval of the difference to {reference}, for a single comparison")
     if answer.seeds_unknown:
-        notes.append("of one seed: a difference that is significant on these images may be luck of that seed")
+        notes.append("of too few seeds: a difference that is significant on these images may be luck of a seed")
     if answer.untested:
-        notes.append(f"not tested, as they cannot be resampled: {', '.join(answer.untested)}")
+        notes.append(f"without a valid test: {', '.join(answer.untested)}")
     return notes
 
 

@@ -19,6 +19,7 @@ from fpp_sweep.statistics.paired import Difference, difference, seed_variances
 from fpp_sweep.statistics.verdicts import margin_of
 
 MAX_ON_TEST_SPLIT = 3  # finalists: with more of them, Holm's correction would hide more differences
+SMALLEST_MARGIN = 1e-6  # losses are measured in margins, and a margin may be 0
 UNKNOWN_SUPPORT = Support("uncertain", share=0.0)
 
 
@@ -119,7 +120,8 @@ def compare_with_main_reference(
         excess_losses = [0.0]
         t_statistics = [0.0]
         for paired in differences:
-            loss_in_margins = -paired.least_gain / margin_of(paired.metric, margins)
+            margin = max(margin_of(paired.metric, margins), SMALLEST_MARGIN)
+            loss_in_margins = -paired.least_gain / margin
             excess_losses.append(loss_in_margins - 1)
             t_statistics.append(paired.gain / paired.standard_error)
         comparisons[name] = ReferenceComparison(max(excess_losses), max(t_statistics))

@@ -159,7 +159,7 @@ def _sample_dataset(metric: str, dataset: str, split: str, stats: Sequence[Block
         points_per_image = 100 / stats[0].total
     bias = 0.0
     if BLOCKWISE_METRICS[metric].biased:
-        bias = calibrated_bias(metric, stats[0])
+        bias = float(np.mean([calibrated_bias(metric, seed_stats) for seed_stats in stats]))
     rarer_answers = 0
     if BLOCKWISE_METRICS[metric].linearised:
         rarer_answers = min([_rarer_answers(seed_stats) for seed_stats in stats])

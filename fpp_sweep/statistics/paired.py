@@ -58,10 +58,10 @@ class Interval:
 class Difference:
     """First minus second on the same images, in one metric.
 
-    Few images make the calibration error of a calibrated model larger: by how much depends on its confidences, and
-    that of a slightly worse model by less. If the worse of the two is near to calibration, a part of the difference may
-    be this bias: the test leaves out as much as two calibrated models would differ by. And if the second is near to
-    calibration, losses hide in the difference.
+    Few images make a calibration error larger: that of a calibrated model most, by how much depends on its confidences.
+    The bootstrap estimates this bias, and the tests and the interval leave it out. Near calibration the bootstrap finds
+    less than half of it. If the worse of the two is near to calibration, the test of a difference leaves out as much as
+    two calibrated models would differ by. If the second is, it may be calibrated in truth, so that a loss hides.
     """
 
     first: str
@@ -71,7 +71,8 @@ class Difference:
     standard_error: float
     degrees_of_freedom: float
     p_value: float
-    hides_losses: bool = False  # True if the second is too near to calibration to show that the first is worse
+    bias: float = 0.0  # the part of the value that few images cause, by the bootstrap
+    hidden_loss: float = 0.0  # the loss that may hide because the second may be better calibrated than it seems
     adjusted_p: float = math.nan  # by Holm's correction within its family
     family_size: int = 1
 
@@ -86,17 +87,22 @@ class Difference:
         return t_quantile(1 - LEVEL / 2, self.degrees_of_freedom) * self.standard_error
 
     @property
+    def debiased(self) -> float:
+        """The value without its bias: the centre of the interval."""
+        return self.value - self.bias
+
+    @property
     def low(self) -> float:
-        return self.value - self.half_width
+        return self.debiased - self.half_width
 
     @property
     def high(self) -> float:
-        return self.value + self.half_width
+        return self.debiased + self.half_width
 
     @property
     def gain(self) -> float:
-        """The value, negated where less is better."""
-        return self.value * catalogue.sign(goal_of(self.metric))
+        """The debiased value, negated where less is better."""
+        return self.debiased * catalogue.sign(goal_of(self.metric))
 
     @property
     def mark(self) -> str:
@@ -110,11 +116,16 @@ class Difference:
     @property
     def least_gain(self) -> float:
         """The one-sided 95 % bound: the true gain is smaller in 5 % of cases at most."""
-        return self.gain - t_quantile(1 - LEVEL, self.degrees_of_freedom) * self.standard_error
+        uncertainty = t_quantile(1 - LEVEL, self.degrees_of_freedom) * self.standard_error
+        return self.gain - uncertainty - self.hidden_loss
 
     def excludes_loss_beyond(self, margin: float) -> bool:
         """Return True if a loss of more than `margin` is ruled out at one-sided 5 %."""
-        return self.least_gain > -margin and not self.hides_losses
+        return self.least_gain >= -margin
+
+    def hides_loss_beyond(self, margin: float) -> bool:
+        """Return True if such a loss is not ruled out only because it may hide."""
+        return not self.excludes_loss_beyond(margin) and self.least_gain + self.hidden_loss >= -margin
 
 
 def goal_of(metric: str) -> catalogue.Goal:
@@ -269,16 +280,26 @@ def metric_interval(
     if seeds is None:
         seeds = SeedVariances.of(samples.records.values(), metric)
     row = BLOCKWISE_METRICS[catalogue.parts_of(metric).stem]
-    bias = 0.0
-    if row.biased and not row.corrected:
-        bias = measured.bias
-    # half of the bias is the error that the correction may have: it is itself estimated
-    image_variance = float(measured.draws.var()) + measured.extra_variance + (bias / 2) ** 2
+    bias = _bias(measured, metric)
+    image_variance = float(measured.draws.var()) + measured.extra_variance + _variance_of_bias(bias)
     images = Variance(image_variance, measured.blocks - 1.0)
     variance = satterthwaite([images, seeds.variance_of_mean(samples.records[name])])
     half_width = t_quantile(1 - LEVEL / 2, variance.degrees_of_freedom) * math.sqrt(variance.value)
     centre = measured.value - bias
     return Interval(measured.value, max(0.0, centre - half_width), min(row.largest, centre + half_width))
+
+
+def _bias(measured: MetricSamples, metric: str) -> float:
+    """Return the bootstrap's estimate of what few images add to a calibration error; 0 for other metrics."""
+    row = BLOCKWISE_METRICS[catalogue.parts_of(metric).stem]
+    if row.biased and not row.corrected:
+        return measured.bias
+    return 0.0
+
+
+def _variance_of_bias(bias: float) -> float:
+    """Return the variance of a bias that is subtracted: it is estimated, and may be wrong by half of itself."""
+    return (bias / 2) ** 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -321,7 +342,7 @@ def _why_no_interval_here(samples: SplitSamples, measured: MetricSamples, metric
     if shortage:
         return f"fewer than {shortage}"
     if _is_near_calibration(measured, metric, min_ratio):
-        return f"too near to {measured.calibrated_bias:.1f}, which a calibrated model shows on as many images"
+        return f"too near to {measured.calibrated_bias:.1f}, the error of a calibrated model on as many images"
     return ""
 
 
@@ -373,8 +394,9 @@ def difference(
     if seeds is None:
         seeds = SeedVariances.of(samples.records.values(), metric)
     value = minuend.value - subtrahend.value
+    bias = _bias(minuend, metric) - _bias(subtrahend, metric)
     # the extra variance belongs to the images, which both records share, so it counts once
-    image_variance = float((minuend.draws - subtrahend.draws).var()) + minuend.extra_variance
+    image_variance = float((minuend.draws - subtrahend.draws).var()) + minuend.extra_variance + _variance_of_bias(bias)
     is_identical = value == 0 and bool(np.array_equal(minuend.by_seed, subtrahend.by_seed))
     variance = satterthwaite(
         [
@@ -386,7 +408,7 @@ def difference(
     standard_error = 0.0
     if not is_identical:
         standard_error = math.sqrt(variance.value)
-    distance = max(0.0, abs(value) - _possible_bias(minuend, subtrahend, metric))
+    distance = max(0.0, abs(value - bias) - _unseen_bias(minuend, subtrahend, metric))
     return Difference(
         first=first,
         second=second,
@@ -395,18 +417,30 @@ def difference(
         standard_error=standard_error,
         degrees_of_freedom=variance.degrees_of_freedom,
         p_value=two_sided_p(distance, standard_error, variance.degrees_of_freedom),
-        hides_losses=not is_identical and _is_near_calibration(subtrahend, metric),
+        bias=bias,
+        hidden_loss=0.0 if is_identical else _hidden_loss(subtrahend, metric),
     )
 
 
-def _possible_bias(first: MetricSamples, second: MetricSamples, metric: str) -> float:
-    """Return how much of a difference the bias of few images may explain: something if the worse one is calibrated."""
+def _unseen_bias(first: MetricSamples, second: MetricSamples, metric: str) -> float:
+    """Return how much of a debiased difference may still be bias: some if the worse of the two is near to calibration.
+
+    At most, the two differ as two calibrated models with their confidences do. The bootstrap's part of that is gone.
+    """
     worse, better = first, second
     if first.value < second.value:
         worse, better = second, first
     if not _is_near_calibration(worse, metric):
         return 0.0
-    return max(0.0, worse.calibrated_bias - better.calibrated_bias)
+    largest_bias = worse.calibrated_bias - better.calibrated_bias
+    return max(0.0, largest_bias - (_bias(worse, metric) - _bias(better, metric)))
+
+
+def _hidden_loss(second: MetricSamples, metric: str) -> float:
+    """Return how much better calibrated the second may be than its debiased value says: its largest unseen bias."""
+    if not _is_near_calibration(second, metric):
+        return 0.0
+    return max(0.0, second.calibrated_bias - _bias(second, metric))
 
 
 def difference_over_seeds(

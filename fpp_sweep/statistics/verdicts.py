@@ -37,8 +37,8 @@ class Recommendation:
 class Answer:
     """The recommendation of a sweep, and the family of differences that it rests on."""
 
-    metrics: tuple[str, ...] = ()  # objectives that can be resampled, in their order
-    untested: tuple[str, ...] = ()  # objectives that cannot be
+    metrics: tuple[str, ...] = ()  # objectives that have a valid test, in their order
+    untested: tuple[str, ...] = ()  # objectives that have none
     finalists: tuple[str, ...] = ()
     baselines: tuple[str, ...] = ()
     split: str = ""
@@ -124,10 +124,13 @@ class BaselineComparison:
         """
         for finalist in finalists:
             metrics = self.metrics_with_loss(finalist)
-            differences = [self.differences.get((finalist, self.references[0], metric)) for metric in metrics]
-            if all(difference is not None and difference.hides_losses for difference in differences):
+            if all(self._hides_loss(finalist, metric) for metric in metrics):
                 return " and ".join(metrics)
         return ""
+
+    def _hides_loss(self, finalist: str, metric: str) -> bool:
+        difference = self.differences.get((finalist, self.references[0], metric))
+        return difference is not None and difference.hides_loss_beyond(margin_of(metric, self.margins))
 
     def is_beaten(self, finalist: str) -> bool:
         """Return True if any baseline is shown to be better in any metric."""
@@ -178,7 +181,7 @@ def recommend(finalists: Sequence[str], comparison: BaselineComparison) -> Recom
     if not comparison.baselines:
         return Recommendation(reason="there are no baselines to compare with")
     if not comparison.metrics:
-        return Recommendation(reason="no objective can be resampled, so that no difference can be tested")
+        return Recommendation(reason="no objective has a valid test")
     worse = f"worse than {label_of(comparison.references[0])} by more than {comparison.margins_text()}"
     safe = [name for name in finalists if not comparison.metrics_with_loss(name)]
     if not safe:
@@ -195,6 +198,9 @@ def recommend(finalists: Sequence[str], comparison: BaselineComparison) -> Recom
         if gains:
             return Recommendation(name=name, kind="trial", reason=f"better in {gains}, not {worse}")
     references = " or ".join(label_of(reference) for reference in comparison.references)
+    if any(comparison.gains_text(name) for name in finalists):
+        those = f"each finalist that is shown to be better than {references}"
+        return Recommendation(reason=f"{those} may be {worse}, or is beaten by a baseline")
     return Recommendation(reason=f"no finalist is shown to be better than {references}")
 
 

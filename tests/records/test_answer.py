@@ -9,6 +9,7 @@ from fpp_sweep.records.answer import SweepStatistics, sentence_of, statistics_of
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.measurements import read_block_stats
 from fpp_sweep.records.records import FINAL
+from fpp_sweep.space.objectives import Objective
 from fpp_sweep.statistics.front_support import FrontSupport
 from fpp_sweep.statistics.verdicts import Answer
 from tests.kit.measured import SEARCH_SEED, World, write_block_stats, write_measured_sweep
@@ -183,6 +184,32 @@ def add_results_on_final(folder, source):
         shutil.copytree(source.artifacts(record.name) / FINAL, folder.artifacts(record.name) / FINAL)
 
 
+def test_one_dataset_with_the_images_of_the_search_is_enough(tmp_path):
+    folder = write_sweep_of(tmp_path, BETTER, ("val", "test"))
+    assert read_statistics(folder).answer.recommended == "trial-0002"
+    for record in folder.trials():
+        searched, judged = (read_block_stats(folder.artifacts(record.name), split) for split in ("val", "test"))
+        mixed = {}
+        for (dataset, seed), stats in judged.items():
+            digests = stats.digests
+            if dataset == "digits":
+                digests = searched[dataset, SEARCH_SEED + seed].digests
+            mixed[dataset, seed] = replace(stats, digests=digests)
+        write_block_stats(folder, record.name, "test", mixed)
+    answer = read_statistics(folder).answer
+    assert answer.recommended_kind == "baseline"
+    assert answer.reason == "the finalists were chosen on these images, so a gain may be luck with them"
+
+
+def test_nothing_is_recommended_if_the_images_of_the_search_are_unknown(tmp_path):
+    folder = write_sweep_of(tmp_path, BETTER, ("val", "test"))
+    for record in folder.trials():
+        shutil.rmtree(folder.artifacts(record.name) / "val")
+    answer = read_statistics(folder).answer
+    assert answer.recommended_kind == "baseline"
+    assert answer.reason.startswith("it is unknown on which images of val the finalists were chosen")
+
+
 @pytest.mark.parametrize("state", ["running", "interrupted", "failed"])
 @pytest.mark.parametrize("splits", [("val", FINAL), ("val", FINAL, "test")])
 def test_no_trial_is_recommended_before_the_sweep_has_finished(tmp_path, state, splits):
@@ -290,13 +317,84 @@ def test_no_trial_is_recommended_while_zero_shot_has_no_results_to_compare_with(
     assert answer.reason == "zero_shot has no usable results on the test images"
 
 
+def test_no_trial_is_recommended_if_zero_shot_failed(tmp_path):
+    """A trial that is better than TPT may be much worse than zero-shot."""
+    sides = {ZERO_SHOT: (0.66, 0.02), TPT: (0.60, 0.25), "trial-0002": (0.62, 0.12), "trial-0003": (0.55, 0.3)}
+    folder = write_sweep_of(tmp_path, sides)
+    space = folder.info().space
+    work = {**space["work"], "baselines": ["zero_shot", "tpt"]}
+    folder.write_info(replace(folder.info(), space={**space, "work": work}))
+    zero_shot = folder.trial("baseline-zero_shot")
+    folder.write_trial(replace(zero_shot, state="failed", values=None, results={}, reason="the disk"))
+    answer = read_statistics(folder).answer
+    assert answer.recommended_kind == "baseline"
+    assert answer.reason == "zero_shot has no usable results on the test images"
+
+
+def test_a_finalist_that_another_beats_in_every_objective_comes_after_it(tmp_path):
+    """The order of trade-off rests on the images of the search, and may be wrong on others."""
+    sides = {ZERO_SHOT: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.62, 0.1), "trial-0003": (0.68, 0.03)}
+    folder = write_sweep_of(tmp_path, sides)
+    folder.write_trial(replace(folder.trial("trial-0002"), values=[70.0, 2.0]))
+    answer = read_statistics(folder).answer
+    assert answer.finalists == ("trial-0002", "trial-0003")
+    assert answer.recommended == "trial-0003"
+
+
+def test_the_reason_names_the_finalists_that_are_left_out(tmp_path):
+    sides = {ZERO_SHOT: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.55, 0.3)}
+    folder = write_sweep_of(tmp_path, sides)
+    constraint = {"name": "c", "metric": "ece", "at_least": 10.0}
+    folder.write_info(replace(folder.info(), space={"constraints": [constraint]}))
+    answer = read_statistics(folder).answer
+    loss = "every finalist may be worse than zero_shot by more than 1 point"
+    assert answer.reason == f"{loss}, apart from trial-0002 (breaks a constraint)"
+
+
+def test_finalists_that_are_all_left_out_for_several_reasons_are_named(tmp_path):
+    folder = write_sweep_of(tmp_path, {**BETTER, "trial-0003": (0.68, 0.3)}, ("val", "test"))
+    constraint = {"name": "c", "metric": "ece", "at_most": 8.0}
+    folder.write_info(replace(folder.info(), space={"constraints": [constraint]}))
+    judged = read_block_stats(folder.artifacts("trial-0002"), "test")
+    one_seed = {key: stats for key, stats in judged.items() if key[1] == 0}
+    write_block_stats(folder, "trial-0002", "test", one_seed)
+    answer = read_statistics(folder).answer
+    left_out = "trial-0002 (too few seeds) and trial-0003 (breaks a constraint)"
+    assert answer.reason == f"no finalist may be recommended: {left_out}"
+
+
+def test_a_metric_without_a_test_is_the_reason(tmp_path):
+    """AUROC of few wrong answers has no test, though accuracy has."""
+    sides = {ZERO_SHOT: (0.97, 0.01), TPT: (0.97, 0.02), "trial-0002": (0.995, 0.0), "trial-0003": (0.99, 0.01)}
+    objectives = (ACCURACY, Objective(metric="auroc"))
+    answer = read_statistics(write_sweep_of(tmp_path, sides, objectives=objectives)).answer
+    assert answer.reason == "no difference in auroc can be tested (fewer than 20 right or wrong answers)"
+
+
+def test_an_objective_of_a_dataset_without_images_has_no_test(tmp_path):
+    objectives = (ACCURACY, Objective(metric="ece/pets"))
+    answer = read_statistics(write_sweep_of(tmp_path, BETTER, objectives=objectives)).answer
+    assert answer.reason == "no difference in ece/pets can be tested (no block statistics of these images)"
+
+
+def test_the_search_split_is_judged_only_if_a_member_of_the_front_has_statistics(tmp_path):
+    folder = write_sweep_of(tmp_path, BETTER, ("val",))
+    shutil.rmtree(folder.artifacts("trial-0002"))
+    answer = read_statistics(folder).answer
+    assert (answer.split, answer.reason) == ("", "the trials have no usable block statistics")
+
+
 @pytest.mark.parametrize(("accuracy", "reason"), [
     (0.60, "these images are too few to show a loss of ece to zero_shot"),
-    (0.45, "every finalist may be worse than zero_shot by more than 1 point"),
+    (0.45, "every finalist may be worse than zero_shot by more than 1 of accuracy or 4 of ece"),
 ])  # fmt: skip
 def test_hidden_losses_are_the_reason_only_where_nothing_else_is(tmp_path, accuracy, reason):
     sides = {ZERO_SHOT: (0.60, 0.0), TPT: (0.60, 0.1), "trial-0002": (accuracy, 0.0), "trial-0003": (0.40, 0.3)}
-    answer = read_statistics(write_sweep_of(tmp_path, sides)).answer
+    folder = write_sweep_of(tmp_path, sides)
+    space = folder.info().space
+    search = {**space["search"], "margin": {"ece": 4}}
+    folder.write_info(replace(folder.info(), space={**space, "search": search}))
+    answer = read_statistics(folder).answer
     assert (answer.recommended_kind, answer.reason) == ("baseline", reason)
 
 

@@ -139,6 +139,14 @@ def test_the_front_and_its_rivals_are_finalists_and_no_trial_below_the_floor(sea
     assert [record.name for record in finalists] == ["trial-0002", "trial-0003"]
 
 
+def test_a_margin_of_zero_is_allowed(searched_folder):
+    info = searched_folder.info()
+    search = {**info.space["search"], "margin": {"ece": 0}}
+    searched_folder.write_info(replace(info, space={**info.space, "search": search}))
+    finalists = choose_finalists(searched_folder, front_in(searched_folder), 6)
+    assert [record.name for record in finalists] == ["trial-0002", "trial-0003"]
+
+
 def test_there_are_at_most_as_many_finalists_as_asked_for(searched_folder):
     assert [record.name for record in choose_finalists(searched_folder, front_in(searched_folder), 1)] == ["trial-0002"]
 

@@ -32,6 +32,23 @@ def test_a_resample_equals_a_loop_over_its_blocks():
             assert value == pytest.approx(metric_value(metric, taken), rel=1e-9)
 
 
+def test_the_bias_of_a_calibrated_model_is_the_mean_over_seeds():
+    generator = np.random.default_rng(0)
+    narrow, wide = (
+        block_stats(generator.random(400) < 0.7, generator.uniform(low, 1.0, 400), dataset="dtd") for low in (0.9, 0.1)
+    )
+    tables = {
+        "a": {("dtd", 0): narrow, ("dtd", 1): wide},
+        "b": {("dtd", 0): wide, ("dtd", 1): narrow},
+        "narrow": {("dtd", 0): narrow},
+        "wide": {("dtd", 0): wide},
+    }
+    samples = sample_split("test", tables, ["ece"])
+    bias = {name: samples.metric(name, "ece").calibrated_bias for name in tables}
+    assert bias["narrow"] < bias["wide"]
+    assert bias["a"] == bias["b"] == pytest.approx((bias["narrow"] + bias["wide"]) / 2)
+
+
 def test_block_weights_depend_on_dataset_split_and_number_of_blocks_only():
     ten = block_weights("dtd", "val", 50, 10)
     assert np.array_equal(block_weights("dtd", "val", 50, 30)[:10], ten)

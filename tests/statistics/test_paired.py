@@ -214,30 +214,58 @@ def test_a_calibration_error_has_an_interval_if_a_calibrated_model_shows_much_le
 
 
 @pytest.mark.parametrize(
-    ("value", "of_reference", "metric", "hides"),
+    ("value", "of_reference", "metric", "hidden_loss"),
     [
-        (4.3, 4.2, "ece", True),  # both are near to a calibrated model, which may be much better than the first
-        (4.3, 9.0, "ece", False),  # a first that is worse than 9 would show it
-        (9.0, 4.2, "ece", True),
-        (4.2, 4.2, "ece", False),  # identical results
-        (4.3, 4.2, "accuracy", False),
+        (4.3, 4.2, "ece", 4.0),  # both are near to a calibrated model, which may be much better than the first
+        (4.3, 9.0, "ece", 0.0),  # a first that is worse than 9 would show it
+        (9.0, 4.2, "ece", 4.0),
+        (4.2, 4.2, "ece", 0.0),  # identical results
+        (4.3, 4.2, "accuracy", 0.0),
     ],
 )
-def test_a_reference_near_to_calibration_hides_losses(value, of_reference, metric, hides):
+def test_a_reference_near_to_calibration_hides_losses(value, of_reference, metric, hidden_loss):
     """A true loss of 1.5 points to a calibrated zero-shot was ruled out in 40 % of simulated cases."""
     records = {}
     for name, measured in (("a", value), ("b", of_reference)):
         samples = {metric: metric_samples([measured], NO_NOISE, calibrated_bias=4.0)}
         records[name] = RecordSamples(name, (0,), True, samples)
     result = difference(SplitSamples("test", {"dtd": 1000}, records), "a", "b", metric)
-    assert result.hides_losses == hides
-    assert result.excludes_loss_beyond(10.0) == (not hides)
+    assert result.hidden_loss == pytest.approx(hidden_loss, abs=0.01)
+    loss = hidden_loss - result.gain  # without noise, the largest loss that may be
+    assert result.excludes_loss_beyond(loss + 0.1)
+    assert not result.excludes_loss_beyond(loss - 0.1)
+    assert result.hides_loss_beyond(loss - 0.1) == (hidden_loss > 0)
+
+
+def test_a_trial_identical_to_the_reference_loses_nothing():
+    metrics = {"accuracy": metric_samples([70.0], 0.4 * np.random.default_rng(0).standard_normal(500))}
+    records = {name: RecordSamples(name, (0,), True, metrics) for name in "ab"}
+    samples = SplitSamples("test", {"dtd": 1000}, records)
+    assert difference(samples, "a", "b", "accuracy").excludes_loss_beyond(0.0)
+
+
+@pytest.mark.parametrize(("metric", "is_removed"), [("ece", True), ("debiased_ece", False), ("accuracy", False)])
+def test_the_test_and_the_interval_leave_out_the_bias_of_few_images(metric, is_removed):
+    noise = 0.3 * np.random.default_rng(0).standard_normal(500)
+    records = {}
+    for name, value, bias in (("a", 12.0, 2.0), ("b", 9.0, 0.5)):  # the resamples are too high by the bias
+        samples = {metric: metric_samples([value], noise + bias, calibrated_bias=1.0)}
+        records[name] = RecordSamples(name, (0,), True, samples)
+    result = difference(SplitSamples("test", {"dtd": 1000}, records), "a", "b", metric)
+    bias = 1.5 if is_removed else 0.0
+    assert result.value == 3.0
+    assert (result.low + result.high) / 2 == pytest.approx(3.0 - bias)
+    assert abs(result.gain) == pytest.approx(3.0 - bias)
+    if is_removed:  # the noise cancels, and the bias may be wrong by half of itself
+        assert result.standard_error == pytest.approx(bias / 2)
+        assert result.p_value == pytest.approx(two_sided_p(1.5, bias / 2, result.degrees_of_freedom))
 
 
 @pytest.mark.parametrize(("metric", "is_shown"), [("ece", False), ("accuracy", True)])
 def test_a_model_near_to_calibration_is_not_shown_to_be_worse_by_its_bias(metric, is_shown):
     """Few images alone give a calibrated model with spread confidences a larger ECE than one with narrow ones."""
     noise = 0.3 * np.random.default_rng(0).standard_normal(500)
+    noise -= noise.mean()  # the bootstrap finds no bias
     records = {}
     for name, value, bias in (("narrow", 6.0, 5.8), ("spread", 10.1, 9.8), ("worse", 13.0, 9.8), ("far", 20.0, 9.8)):
         samples = {metric: metric_samples([value], noise * value, calibrated_bias=bias)}
@@ -254,7 +282,7 @@ def test_a_model_near_to_calibration_is_not_shown_to_be_worse_by_its_bias(metric
     tested = 7.0 if metric == "accuracy" else 7.0 - (9.8 - 5.8)  # less the bias by which calibrated models differ
     assert worse.p_value == pytest.approx(two_sided_p(tested, worse.standard_error, worse.degrees_of_freedom))
     far = differ("narrow", "far")  # its bias is small
-    assert far.p_value == two_sided_p(14.0, far.standard_error, far.degrees_of_freedom)
+    assert far.p_value == pytest.approx(two_sided_p(14.0, far.standard_error, far.degrees_of_freedom))
 
 
 def test_metrics_without_intervals_have_no_tests():

@@ -71,7 +71,7 @@ def test_the_first_qualifying_finalist_in_the_order_of_preference_is_recommended
 
 @pytest.mark.parametrize(
     ("baselines", "metrics", "reason"),
-    [((), METRICS, "there are no baselines to compare with"), (BASELINES, (), "no objective can be resampled")],
+    [((), METRICS, "there are no baselines to compare with"), (BASELINES, (), "no objective has a valid test")],
 )
 def test_without_a_test_nothing_is_recommended(baselines, metrics, reason):
     evidence = comparison({}, baselines=baselines, references=baselines[:1], metrics=metrics)
@@ -88,11 +88,22 @@ def test_the_reason_names_the_gains():
 def test_the_reason_names_the_metric_in_which_zero_shot_is_too_well_calibrated_to_show_a_loss():
     evidence = comparison(dict([GAIN]))
     key = ("trial-0001", "baseline-zero_shot", "ece")
-    hiding = replace(evidence.differences[key], hides_losses=True)
+    hiding = replace(evidence.differences[key], hidden_loss=9.0)
     evidence = replace(evidence, differences={**evidence.differences, key: hiding})
     recommendation = recommend(["trial-0001"], evidence)
     assert recommendation.name is None
     assert recommendation.reason == "these images are too few to show a loss of ece to zero_shot"
+
+
+def test_a_gain_with_a_loss_is_not_denied():
+    """Another finalist is safe and gains nothing: the reason must not say that no finalist gains."""
+    rows = dict([GAIN, LOSS])
+    rows |= {("trial-0002", "baseline-zero_shot", metric): (0.0, 0.1, 0.9) for metric in METRICS}
+    reason = recommended(rows, ("trial-0001", "trial-0002")).reason
+    assert reason == (
+        "each finalist that is shown to be better than zero_shot or tpt may be worse than zero_shot by more than "
+        "1 point, or is beaten by a baseline"
+    )
 
 
 def test_the_reason_names_the_missing_evidence():
