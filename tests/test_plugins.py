@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -319,10 +320,18 @@ search: {{sampler: {name}}}
 )
 def test_a_sampler_that_breaks_its_contract_is_refused_before_the_first_trial(tmp_path, broken, complaint):
     load(tmp_path, mine=SAMPLER.replace("BROKEN", broken))
+    random.seed(1)  # a state that the check sets, too
     with pytest.raises(InputError) as refused:
         check_sampler(space_with_sampler())
     assert str(refused.value).startswith(complaint)
     assert "\n" not in str(refused.value)
+
+
+def test_points_that_are_tried_first_hide_no_broken_sampler(tmp_path):
+    load(tmp_path, mine=SAMPLER.replace("BROKEN", "99.0 if name == 'fpp.gamma1' else value"))
+    points = tuple({"fpp.gamma1": 1.0 + number / 10} for number in range(50))
+    with pytest.raises(InputError, match=r"draws fpp.gamma1: 99 is outside"):
+        check_sampler(replace(space_with_sampler(), points=points))
 
 
 @pytest.mark.parametrize(

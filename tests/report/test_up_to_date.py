@@ -75,6 +75,13 @@ def test_a_changed_sweep_or_report_is_written_again(folder, change):
     assert is_up_to_date(folder)
 
 
+def test_a_file_whose_name_is_no_text_is_noticed(folder):
+    (folder.artifacts("trial-0001") / b"\xff.txt".decode(errors="surrogateescape")).write_text("a line")
+    assert not is_up_to_date(folder)
+    write_sweep_page(folder.path)
+    assert is_up_to_date(folder)
+
+
 def test_a_plugin_that_is_loaded_makes_the_report_out_of_date(folder, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(PLUGIN)

@@ -318,6 +318,22 @@ def test_a_line_about_another_split_has_the_objectives_or_the_reason():
     assert split_line(failed(2, "on test: no memory"), "test", GOALS) == "trial-0002  on test: no memory"
 
 
+def test_a_trial_that_ends_has_a_line_that_says_whether_it_joins_the_front():
+    stream = io.StringIO()
+    display = Display(stream, objectives=GOALS)
+    member = trial(1)
+    for record in (member, trial(2)):
+        change = TrialChange(
+            record=record, split="val", on_search_split=True, has_ended=True, records=[], front=[member]
+        )
+        display.on_change(change)
+    first, second = stream.getvalue().splitlines()
+    assert first.startswith("trial-0001")
+    assert first.endswith("joins the front")
+    assert second.startswith("trial-0002")
+    assert "front" not in second
+
+
 def test_a_trial_that_steer_added_is_named_when_it_begins_and_other_trials_are_not():
     stream = io.StringIO()
     display = Display(stream, objectives=GOALS)

@@ -14,12 +14,14 @@ import pytest
 from fpp_sweep.workers import session_folders
 from fpp_sweep.workers.session_folders import (
     CLOSED,
+    MAX_TEMP_PATH,
     OWNER_FILE,
     RAY_FOLDER,
     SESSION_PREFIX,
     _uses,
     cleaner,
     fatal_message,
+    is_too_long,
     new_folder,
     remove_abandoned_folders,
     session_processes,
@@ -28,6 +30,11 @@ from tests.kit.waiting import LONG, wait_for
 
 SCRIPT = Path(session_folders.__file__)
 RAYLET_PROGRAM = "import subprocess, sys; subprocess.Popen(['sleep', '1000']).wait()"
+
+
+def test_a_folder_is_too_long_from_the_limit_on():
+    assert is_too_long(Path("/" + (MAX_TEMP_PATH - 1) * "a"))
+    assert not is_too_long(Path("/" + (MAX_TEMP_PATH - 2) * "a"))
 
 
 def start_raylet(folder, package="/site-packages/ray/core"):
