@@ -6,11 +6,16 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.report.plots import plot_text
-from fpp_sweep.report.table import Cell, Column, Row, Table, tex, to_html, to_latex, to_markdown, to_text
+from fpp_sweep.report.table import Cell, Column, Row, Table, columns_of, tex, to_html, to_latex, to_markdown, to_text
 from fpp_sweep.report.text_layout import text_width
 
 HOSTILE = "<b>|&%\x1b[2J"
 NAMES = ("trial-0002", "trial-0010", "zero_shot")
+
+
+def test_columns_are_not_dropped_unless_they_have_a_rank():
+    (column,) = columns_of(["accuracy"])
+    assert column == Column("accuracy")
 
 
 def front_like_table(datasets=("val", "test")):

@@ -390,6 +390,16 @@ def test_a_new_driver_continues_the_recorded_trials(tmp_path, ended):
     assert [study_trial.state.name for study_trial in after.searcher._study._study.get_trials()] == ["COMPLETE"] * 4
 
 
+def test_a_begun_trial_is_continued_by_a_new_driver_though_the_budget_is_used_up(tmp_path):
+    overrides = ("search.concurrency=1", "search.wall_clock=100", "search.trials=null", "work.baselines=[]")
+    before = Sweep(tmp_path / "sweep", *overrides)
+    job, _ = before.ask()
+    after = Sweep(tmp_path / "sweep", *overrides, spent=101.0)
+    assert after.run()[0] == job["name"]
+    assert after.searcher.why_stopped == "wall clock of 100 s used up"
+    assert [name for name, split in after.ran if split == "val"] == [job["name"]]
+
+
 def test_a_tested_trial_is_not_tested_again(tmp_path):
     before = Sweep(tmp_path / "sweep", "search.trials=1")
     assert before.run()[-1] == "trial-0000 on test"
