@@ -33,6 +33,9 @@ SPEED = Speed(
 )
 
 
+SEARCH_VIEWS = "params={views.min_area: [0.2, 0.3]}"  # an override: a setting that trials without FPP read, too
+
+
 def small_space(*overrides):
     """Return a space of one setting, five images and two datasets, with overrides."""
     return parse_space(SMALL_SPACE, "space.yaml", overrides)

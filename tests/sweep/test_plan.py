@@ -14,7 +14,7 @@ from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.trial.worker import Worker
 from tests.kit.datasets import build_folders
 from tests.kit.records import sweep_info
-from tests.kit.spaces import small_space
+from tests.kit.spaces import SEARCH_VIEWS, small_space
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_an_unknown_or_missing_dataset_is_refused_by_name(worker, override, comp
     ("overrides", "complaint"),
     [
         (["base.anchor_prompt=nowhere.pt"], "nowhere.pt"),
-        (["base.prompt=nowhere.safetensors"], "nowhere.safetensors"),
+        (["base.prompt=nowhere.safetensors", SEARCH_VIEWS], "nowhere.safetensors"),
         (["params.prompt=[fpp, gone.pt]"], "gone.pt"),
         (["base.anchor_prompt=fpp"], "must be words or a prompt file"),
         (["base.method=tpd"], "did you mean"),
@@ -189,7 +189,7 @@ def test_words_unknown_to_the_embedded_model_cause_a_note(worker):
 
 def test_a_resumed_sweep_needs_the_model_the_data_and_the_prompts_of_its_start(worker, tmp_path):
     file = tmp_path / "prompt.safetensors"
-    requested = small_space(f"base.prompt={file}")
+    requested = small_space(f"base.prompt={file}", SEARCH_VIEWS)
     model, plan = worker.model_info(), make_plan(requested, worker)
 
     def inputs_on_record(words, info, model=model):

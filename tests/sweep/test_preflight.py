@@ -19,7 +19,7 @@ from fpp_sweep.tracking import check_address
 from fpp_sweep.workers.addresses import require_reachable
 from tests.kit.datasets import build_folders
 from tests.kit.disks import mounted
-from tests.kit.spaces import small_space
+from tests.kit.spaces import SEARCH_VIEWS, small_space
 from tests.kit.stores import free_port
 
 
@@ -88,7 +88,8 @@ def test_checking_models_and_templates_imports_neither_torch_nor_open_clip(check
 
 def test_a_template_file_that_lacks_a_class_is_refused_except_on_a_cluster(tmp_path, on_cluster):
     templates = tmp_path / "texts.json"
-    space = small_space("base.method=zero", f"base.adapt.templates={templates}", "work.datasets=[digits,letters]")
+    overrides = ["base.method=zero", f"base.adapt.templates={templates}", "work.datasets=[digits,letters]"]
+    space = small_space(*overrides, SEARCH_VIEWS)
     complaints = {
         "{": f"{templates}: not a readable JSON file",
         json.dumps(
