@@ -84,7 +84,8 @@ def hypervolume_over_time(points: Sequence[Values], goals: Sequence[Goal], refer
 
 def _is_dominated(point: Values, members: Sequence[Values], goals: Sequence[Goal]) -> bool:
     """Return True if a member is at least as good in every objective."""
-    return any(_is_no_worse(member, point, goals) for member in members)
+    candidate = _minimize(point, goals)
+    return any(_is_no_worse(_minimize(member, goals), candidate) for member in members)
 
 
 def dominates(first: Values, second: Values, goals: Sequence[Goal]) -> bool:
@@ -93,11 +94,13 @@ def dominates(first: Values, second: Values, goals: Sequence[Goal]) -> bool:
     >>> dominates((71.0, 4.0), (70.0, 4.0), ["max", "min"]), dominates((71.0, 5.0), (70.0, 4.0), ["max", "min"])
     (True, False)
     """
-    return _is_no_worse(first, second, goals) and not _is_no_worse(second, first, goals)
+    minimized_first = _minimize(first, goals)
+    minimized_second = _minimize(second, goals)
+    return _is_no_worse(minimized_first, minimized_second) and not _is_no_worse(minimized_second, minimized_first)
 
 
-def _is_no_worse(first: Values, second: Values, goals: Sequence[Goal]) -> bool:
-    return all(a <= b for a, b in zip(_minimize(first, goals), _minimize(second, goals), strict=True))
+def _is_no_worse(first: Minimized, second: Minimized) -> bool:
+    return all(a <= b for a, b in zip(first, second, strict=True))
 
 
 def knee_order(points: Sequence[Values], goals: Sequence[Goal], corner: Values) -> list[int]:

@@ -130,11 +130,8 @@ def _best_first(info: SweepInfo, front: Front, split: str, finalists: Sequence[s
     The order of trade-off rests on the images of the search, and the finalists are judged on others.
     """
     goals = goals_of(info.objectives)
-    points = {}
-    for trial in front.trials:
-        values = values_on(trial, split, metrics_of(info.objectives))
-        if trial.name in finalists and not any(math.isnan(value) for value in values):
-            points[trial.name] = values
+    trials = [trial for trial in front.trials if trial.name in finalists]
+    points = _complete_points(info, trials, split)
 
     def count_of_better(name: str) -> int:
         if name not in points:
@@ -155,7 +152,8 @@ def _verdict_split(info: SweepInfo, splits: Mapping[str, SplitStatistics], front
             continue
         if split == info.search_split and info.state != "finished":
             continue
-        if _finalists_on(info, front, splits[split].samples):
+        judged = set(names_of(_judged_trials(info, front, split)))
+        if judged & splits[split].samples.records.keys():
             return split
     return None
 
@@ -166,10 +164,15 @@ def names_of(records: Sequence[TrialRecord]) -> list[str]:
 
 def _finalists_on(info: SweepInfo, front: Front, samples: SplitSamples) -> list[str]:
     """Return the names of the trials that are judged on a split, in the order of trade-off."""
-    candidates = front.trials  # only finalists have results on the other splits
-    if samples.split == info.search_split:
-        candidates = front.members
+    candidates = _judged_trials(info, front, samples.split)
     return [name for name in names_of(front.by_trade_off(candidates)) if name in samples.records]
+
+
+def _judged_trials(info: SweepInfo, front: Front, split: str) -> Sequence[TrialRecord]:
+    """Return the trials that are finalists if they have results on a split."""
+    if split == info.search_split:
+        return front.members
+    return front.trials  # only finalists have results on the other splits
 
 
 def _obstacle(
@@ -369,14 +372,18 @@ def reference_labels(labels: Iterable[str]) -> list[str]:
 
 def _recommended_baseline(info: SweepInfo, baselines: Sequence[TrialRecord], split: str, reason: str) -> Recommendation:
     """Recommend the best of the baselines that keep all constraints and have all objectives on a split, if any does."""
-    points = {}
-    for baseline in baselines:
-        if not keeps_constraints(info, baseline, split, baselines):
-            continue
-        values = values_on(baseline, split, metrics_of(info.objectives))
-        if not any(math.isnan(value) for value in values):
-            points[baseline.name] = values
-    name = best_baseline(points, goals_of(info.objectives))
+    feasible = [baseline for baseline in baselines if keeps_constraints(info, baseline, split, baselines)]
+    name = best_baseline(_complete_points(info, feasible, split), goals_of(info.objectives))
     if name is None:
         return Recommendation(reason=reason)
     return Recommendation(name=name, kind="baseline", reason=reason)
+
+
+def _complete_points(info: SweepInfo, records: Sequence[TrialRecord], split: str) -> dict[str, list[float]]:
+    """Return the objectives' values on a split, by name, of the records that have all of them."""
+    points = {}
+    for record in records:
+        values = values_on(record, split, metrics_of(info.objectives))
+        if not any(math.isnan(value) for value in values):
+            points[record.name] = values
+    return points

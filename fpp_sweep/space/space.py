@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, NamedTuple
 
@@ -152,18 +152,19 @@ class Space:
             set_field(self, "grid", check_grid(self.grid, start))
         require(self.params or self.grid, "has neither params nor a grid, so there is nothing to search; add one")
         set_field(self, "search", replace(self.search, sampler=self._check_sampler(start)))
-        self._check_read(start)
+        searched = self.searched()  # once: all points of a grid are listed for it
+        self._check_read(searched, start)
         with at_key("points"):
-            set_field(self, "points", check_points(self.points, self.searched(), start))
+            set_field(self, "points", check_points(self.points, searched, start))
 
-    def _check_read(self, start: TrialConfig) -> None:
+    def _check_read(self, searched: Sequence[Param], start: TrialConfig) -> None:
         """Raise InputError for a searched setting that no trial reads: all its values would give the same result."""
         if self.search.evaluate_only:
             return
-        read = _read_settings(self.searched(), start)
-        for param in self.searched():
+        read = _read_settings(searched, start)
+        for param in searched:
             key = param.key
-            is_measurement = key.startswith("measure.")  # how a prompt's flatness is measured, whatever the method
+            is_measurement = key.startswith("measure.")  # settings of the measure of flatness belong to no method
             remedy = "leave it out, or search them as well"
             problem = f"no trial reads {key}, which belongs to other methods or prompts; {remedy}"
             where = "grid" if self.grid else f"params.{key}"

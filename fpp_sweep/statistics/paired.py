@@ -432,15 +432,19 @@ def _unseen_bias(first: MetricSamples, second: MetricSamples, metric: str) -> fl
         worse, better = second, first
     if not _is_near_calibration(worse, metric):
         return 0.0
-    largest_bias = worse.calibrated_bias - better.calibrated_bias
-    return max(0.0, largest_bias - (_bias(worse, metric) - _bias(better, metric)))
+    return max(0.0, _largest_unseen_bias(worse, metric) - _largest_unseen_bias(better, metric))
 
 
 def _hidden_loss(second: MetricSamples, metric: str) -> float:
     """Return how much better calibrated the second may be than its debiased value says: its largest unseen bias."""
     if not _is_near_calibration(second, metric):
         return 0.0
-    return max(0.0, second.calibrated_bias - _bias(second, metric))
+    return max(0.0, _largest_unseen_bias(second, metric))
+
+
+def _largest_unseen_bias(measured: MetricSamples, metric: str) -> float:
+    """Return how much bias is left after the bootstrap's estimate, if the model is calibrated."""
+    return measured.calibrated_bias - _bias(measured, metric)
 
 
 def difference_over_seeds(

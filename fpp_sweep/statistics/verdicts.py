@@ -155,6 +155,10 @@ class BaselineComparison:
                 gains.append(f"{metric} than {' and '.join(beaten)}")
         return ", and in ".join(gains)
 
+    def any_gains(self, finalists: Sequence[str]) -> bool:
+        """Return True if a finalist is shown to beat a reference in a metric."""
+        return any(self.gains_text(finalist) for finalist in finalists)
+
     def margins_text(self) -> str:
         """Return the margins in words: `1 point`, or `1 of accuracy or 0.02 of nll`."""
         margins = [margin_of(metric, self.margins) for metric in self.metrics]
@@ -198,7 +202,7 @@ def recommend(finalists: Sequence[str], comparison: BaselineComparison) -> Recom
         if gains:
             return Recommendation(name=name, kind="trial", reason=f"better in {gains}, not {worse}")
     references = " or ".join(label_of(reference) for reference in comparison.references)
-    if any(comparison.gains_text(name) for name in finalists):
+    if comparison.any_gains(finalists):
         those = f"each finalist that is shown to be better than {references}"
         return Recommendation(reason=f"{those} may be {worse}, or is beaten by a baseline")
     return Recommendation(reason=f"no finalist is shown to be better than {references}")
