@@ -119,7 +119,8 @@ def _recommended_finalist(
     """Return the recommendation among the finalists that are not left out."""
     eligible = [name for name in finalists if name not in left_out]
     recommendation = recommend(_best_first(info, front, split, eligible), comparison)
-    if recommendation.name is None and eligible and left_out:
+    is_about_finalists = bool(comparison.baselines and comparison.metrics)  # else nothing could be compared
+    if recommendation.name is None and is_about_finalists and eligible and left_out:
         return Recommendation(reason=f"{recommendation.reason}, apart from {_in_words(left_out)}")
     return recommendation
 

@@ -417,6 +417,14 @@ def test_without_baselines_nothing_is_recommended(tmp_path):
     )
 
 
+def test_without_baselines_the_reason_makes_no_exception_of_finalists(tmp_path):
+    folder = write_sweep_of(tmp_path, {"trial-0002": (0.64, 0.05), "trial-0003": (0.68, 0.3)}, ("val", "test"))
+    judged = read_block_stats(folder.artifacts("trial-0002"), "test")
+    one_seed = {key: stats for key, stats in judged.items() if key[1] == 0}
+    write_block_stats(folder, "trial-0002", "test", one_seed)
+    assert read_statistics(folder).answer.reason == "there are no baselines to compare with"
+
+
 def test_without_zero_shot_the_first_baseline_is_the_reference(tmp_path):
     sides = {name: side for name, side in BETTER.items() if name != ZERO_SHOT}
     folder = write_sweep_of(tmp_path, sides)
