@@ -121,7 +121,7 @@ def compare_with_main_reference(
         t_statistics = [0.0]
         for paired in differences:
             margin = max(margin_of(paired.metric, margins), SMALLEST_MARGIN)
-            loss_in_margins = -paired.least_gain / margin
+            loss_in_margins = -paired.gain_lower_bound / margin
             excess_losses.append(loss_in_margins - 1)
             t_statistics.append(paired.gain / paired.standard_error)
         comparisons[name] = ReferenceComparison(max(excess_losses), max(t_statistics))

@@ -45,6 +45,9 @@ class Variance:
     degrees_of_freedom: float
 
 
+NO_VARIANCE = Variance(0.0, 0.0)  # of seeds that change nothing, and where no record has several seeds
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A value with its 95 % interval, in the metric's own unit."""
@@ -58,10 +61,12 @@ class Interval:
 class Difference:
     """First minus second on the same images, in one metric.
 
-    Few images make a calibration error larger: that of a calibrated model most, by how much depends on its confidences.
-    The bootstrap estimates this bias, and the tests and the interval leave it out. Near calibration the bootstrap finds
-    less than half of it. If the worse of the two is near to calibration, the test of a difference leaves out as much as
-    two calibrated models would differ by. If the second is, it may be calibrated in truth, so that a loss hides.
+    A calibration error that is measured on few images is too large. This bias depends on the confidences, and is
+    largest for a calibrated model. The bootstrap estimates the bias; the interval and both tests subtract the estimate.
+
+    Near calibration the bootstrap finds less than half of the bias. Both tests therefore also subtract the residual
+    bias, the most that may be left: `p_value` that of the difference, and `gain_lower_bound` that of the second. The
+    second may be calibrated in truth, so that a loss to it does not show.
     """
 
     first: str
@@ -71,8 +76,8 @@ class Difference:
     standard_error: float
     degrees_of_freedom: float
     p_value: float
-    bias: float = 0.0  # the part of the value that few images cause, by the bootstrap
-    hidden_loss: float = 0.0  # the loss that may hide because the second may be better calibrated than it seems
+    bias: float = 0.0  # estimated by the bootstrap
+    hidden_loss: float = 0.0  # residual bias of the second: the first may be worse by as much more than `debiased`
     adjusted_p: float = math.nan  # by Holm's correction within its family
     family_size: int = 1
 
@@ -88,7 +93,7 @@ class Difference:
 
     @property
     def debiased(self) -> float:
-        """The value without its bias: the centre of the interval."""
+        """The value without its estimated bias: the centre of the interval."""
         return self.value - self.bias
 
     @property
@@ -114,18 +119,20 @@ class Difference:
         return "-"
 
     @property
-    def least_gain(self) -> float:
+    def gain_lower_bound(self) -> float:
         """The one-sided 95 % bound: the true gain is smaller in 5 % of cases at most."""
         uncertainty = t_quantile(1 - LEVEL, self.degrees_of_freedom) * self.standard_error
         return self.gain - uncertainty - self.hidden_loss
 
     def excludes_loss_beyond(self, margin: float) -> bool:
         """Return True if a loss of more than `margin` is ruled out at one-sided 5 %."""
-        return self.least_gain >= -margin
+        return self.gain_lower_bound >= -margin
 
     def hides_loss_beyond(self, margin: float) -> bool:
-        """Return True if such a loss is not ruled out only because it may hide."""
-        return not self.excludes_loss_beyond(margin) and self.least_gain + self.hidden_loss >= -margin
+        """Return True if a loss of more than `margin` is not ruled out, but would be without the hidden loss."""
+        if self.excludes_loss_beyond(margin):
+            return False
+        return self.gain_lower_bound + self.hidden_loss >= -margin
 
 
 def goal_of(metric: str) -> catalogue.Goal:
@@ -141,7 +148,7 @@ def t_quantile(probability: float, degrees_of_freedom: float) -> float:
 
 
 def two_sided_p(value: float, standard_error: float, degrees_of_freedom: float) -> float:
-    """Return how often chance alone makes a difference as large, to either side."""
+    """Return the p-value of a two-sided t test of a value against 0."""
     if value == 0:
         return 1.0
     if standard_error == 0:
@@ -183,22 +190,17 @@ class SeedVariances:
                 continue
             samples = record.metrics[metric]
             if (samples.by_seed == samples.by_seed[0]).all():  # its seeds change nothing, such as those of zero-shot
-                unvaried[record.name] = Variance(0.0, 0.0)
+                unvaried[record.name] = NO_VARIANCE
                 continue
             own_variances[record.name] = own_seed_variance(samples)
             log_spreads.append(_log_spread(samples))
         if not own_variances:
-            return cls(Variance(0.0, 0.0), unvaried)
+            return cls(NO_VARIANCE, unvaried)
         typical = math.exp(sum(log_spreads) / len(log_spreads))
-        degrees = 0.0
-        weighted = 0.0
         moderated = {}
-        for name, variance in own_variances.items():
-            degrees += variance.degrees_of_freedom
-            weighted += variance.value * variance.degrees_of_freedom
-            value = variance.value + TYPICAL_SHARE * typical
-            moderated[name] = Variance(value, variance.degrees_of_freedom + 1)
-        return cls(Variance(weighted / degrees, degrees), {**unvaried, **moderated})
+        for name, own in own_variances.items():
+            moderated[name] = Variance(own.value + TYPICAL_SHARE * typical, own.degrees_of_freedom + 1)
+        return cls(_pooled(own_variances.values()), {**unvaried, **moderated})
 
     @property
     def is_known(self) -> bool:
@@ -207,16 +209,25 @@ class SeedVariances:
 
     def is_known_of(self, record: RecordSamples) -> bool:
         """Return True if it is known how much seeds change a record: not at all, or as much as all records show."""
-        variance = self.by_record.get(record.name)
-        is_unvaried = variance is not None and variance.value == 0 and variance.degrees_of_freedom == 0
+        is_unvaried = self.by_record.get(record.name) == NO_VARIANCE
         return record.deterministic or is_unvaried or self.is_known
 
     def variance_of_mean(self, record: RecordSamples) -> Variance:
         """Return the variance of a record's mean over its seeds; zero where seeds change nothing or are unknown."""
         if record.deterministic:
-            return Variance(0.0, 0.0)
+            return NO_VARIANCE
         variance = self.by_record.get(record.name, self.pooled)
         return Variance(variance.value / len(record.seeds), variance.degrees_of_freedom)
+
+
+def _pooled(variances: Iterable[Variance]) -> Variance:
+    """Return the mean of variances, weighted by their degrees of freedom."""
+    degrees_of_freedom = 0.0
+    weighted_sum = 0.0
+    for variance in variances:
+        degrees_of_freedom += variance.degrees_of_freedom
+        weighted_sum += variance.value * variance.degrees_of_freedom
+    return Variance(weighted_sum / degrees_of_freedom, degrees_of_freedom)
 
 
 def _log_spread(samples: MetricSamples) -> float:
@@ -266,7 +277,8 @@ def metric_interval(
 ) -> Interval | str:
     """Return the interval of a record's metric, or the reason for which it has none.
 
-    A calibration error needs `min_ratio` times the value that a calibrated model with the same confidences shows.
+    A calibration error has none below `min_ratio` times the value that a calibrated model with the same confidences
+    shows.
     """
     reason = _why_never_an_interval(metric)
     if reason:
@@ -279,26 +291,26 @@ def metric_interval(
         return f"no interval: {reason}"
     if seeds is None:
         seeds = SeedVariances.of(samples.records.values(), metric)
-    row = BLOCKWISE_METRICS[catalogue.parts_of(metric).stem]
-    bias = _bias(measured, metric)
+    bias = _estimated_bias(measured, metric)
     image_variance = float(measured.draws.var()) + measured.extra_variance + _variance_of_bias(bias)
     images = Variance(image_variance, measured.blocks - 1.0)
     variance = satterthwaite([images, seeds.variance_of_mean(samples.records[name])])
     half_width = t_quantile(1 - LEVEL / 2, variance.degrees_of_freedom) * math.sqrt(variance.value)
     centre = measured.value - bias
-    return Interval(measured.value, max(0.0, centre - half_width), min(row.largest, centre + half_width))
+    largest = BLOCKWISE_METRICS[catalogue.parts_of(metric).stem].largest
+    return Interval(measured.value, max(0.0, centre - half_width), min(largest, centre + half_width))
 
 
-def _bias(measured: MetricSamples, metric: str) -> float:
-    """Return the bootstrap's estimate of what few images add to a calibration error; 0 for other metrics."""
-    row = BLOCKWISE_METRICS[catalogue.parts_of(metric).stem]
-    if row.biased and not row.corrected:
+def _estimated_bias(measured: MetricSamples, metric: str) -> float:
+    """Return the bootstrap's estimate of the bias of a calibration error on few images; 0 for other metrics."""
+    definition = BLOCKWISE_METRICS[catalogue.parts_of(metric).stem]
+    if definition.biased and not definition.corrected:
         return measured.bias
     return 0.0
 
 
 def _variance_of_bias(bias: float) -> float:
-    """Return the variance of a bias that is subtracted: it is estimated, and may be wrong by half of itself."""
+    """Return the variance of an estimated bias, whose standard error is taken as half of it."""
     return (bias / 2) ** 2
 
 
@@ -394,21 +406,20 @@ def difference(
     if seeds is None:
         seeds = SeedVariances.of(samples.records.values(), metric)
     value = minuend.value - subtrahend.value
-    bias = _bias(minuend, metric) - _bias(subtrahend, metric)
+    bias = _estimated_bias(minuend, metric) - _estimated_bias(subtrahend, metric)
     # the extra variance belongs to the images, which both records share, so it counts once
     image_variance = float((minuend.draws - subtrahend.draws).var()) + minuend.extra_variance + _variance_of_bias(bias)
-    is_identical = value == 0 and bool(np.array_equal(minuend.by_seed, subtrahend.by_seed))
-    variance = satterthwaite(
-        [
-            Variance(image_variance, minuend.blocks - 1.0),
-            seeds.variance_of_mean(samples.records[first]),
-            seeds.variance_of_mean(samples.records[second]),
-        ]
-    )
-    standard_error = 0.0
-    if not is_identical:
+    images = Variance(image_variance, minuend.blocks - 1.0)
+    first_seeds = seeds.variance_of_mean(samples.records[first])
+    second_seeds = seeds.variance_of_mean(samples.records[second])
+    variance = satterthwaite([images, first_seeds, second_seeds])
+    if np.array_equal(minuend.by_seed, subtrahend.by_seed):  # identical results, such as of settings without effect
+        standard_error = 0.0
+        hidden_loss = 0.0
+    else:
         standard_error = math.sqrt(variance.value)
-    distance = max(0.0, abs(value - bias) - _unseen_bias(minuend, subtrahend, metric))
+        hidden_loss = _residual_bias(subtrahend, metric)
+    tested_value = max(0.0, abs(value - bias) - _residual_bias_of_difference(minuend, subtrahend, metric))
     return Difference(
         first=first,
         second=second,
@@ -416,35 +427,33 @@ def difference(
         value=value,
         standard_error=standard_error,
         degrees_of_freedom=variance.degrees_of_freedom,
-        p_value=two_sided_p(distance, standard_error, variance.degrees_of_freedom),
+        p_value=two_sided_p(tested_value, standard_error, variance.degrees_of_freedom),
         bias=bias,
-        hidden_loss=0.0 if is_identical else _hidden_loss(subtrahend, metric),
+        hidden_loss=hidden_loss,
     )
 
 
-def _unseen_bias(first: MetricSamples, second: MetricSamples, metric: str) -> float:
-    """Return how much of a debiased difference may still be bias: some if the worse of the two is near to calibration.
+def _residual_bias(measured: MetricSamples, metric: str) -> float:
+    """Return the largest bias that a debiased value may still have; 0 unless it is near calibration."""
+    if not _is_near_calibration(measured, metric):
+        return 0.0
+    return max(0.0, measured.calibrated_bias - _estimated_bias(measured, metric))
 
-    At most, the two differ as two calibrated models with their confidences do. The bootstrap's part of that is gone.
+
+def _residual_bias_of_difference(first: MetricSamples, second: MetricSamples, metric: str) -> float:
+    """Return the largest bias that a debiased difference may still have.
+
+    Two calibrated models with these confidences differ by `largest_bias`, of which the bootstrap has found a part.
+    Return 0 if the worse of the two is far from calibration, because its bias is then small.
     """
     worse, better = first, second
     if first.value < second.value:
         worse, better = second, first
     if not _is_near_calibration(worse, metric):
         return 0.0
-    return max(0.0, _largest_unseen_bias(worse, metric) - _largest_unseen_bias(better, metric))
-
-
-def _hidden_loss(second: MetricSamples, metric: str) -> float:
-    """Return how much better calibrated the second may be than its debiased value says: its largest unseen bias."""
-    if not _is_near_calibration(second, metric):
-        return 0.0
-    return max(0.0, _largest_unseen_bias(second, metric))
-
-
-def _largest_unseen_bias(measured: MetricSamples, metric: str) -> float:
-    """Return how much bias is left after the bootstrap's estimate, if the model is calibrated."""
-    return measured.calibrated_bias - _bias(measured, metric)
+    largest_bias = worse.calibrated_bias - better.calibrated_bias
+    estimated_bias = _estimated_bias(worse, metric) - _estimated_bias(better, metric)
+    return max(0.0, largest_bias - estimated_bias)
 
 
 def difference_over_seeds(
@@ -493,7 +502,7 @@ def corrected_differences(
 
 
 def paired_over(samples: SplitSamples) -> str:
-    """Return in words which variance the differences of records contain: that of seeds needs several of them."""
+    """Return in words what differences are paired over: images, and seeds where records have several."""
     varied = [record for record in samples.records.values() if not record.deterministic]
     if not varied:
         return "paired over images"
