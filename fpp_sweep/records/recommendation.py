@@ -1,4 +1,4 @@
-"""The recommendation of a sweep: the split and the finalists that are judged, and what stands against each of them.
+"""The recommendation of a sweep: the finalists, the split that they are judged on, and the reasons against each.
 
 The rule by which differences to the baselines decide is `statistics.verdicts.recommend`.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from fpp_sweep.records import pareto
 from fpp_sweep.records.constraints import keeps_constraints
@@ -32,6 +33,23 @@ SAME_SEEDS = "chosen with these seeds"
 BROKEN_CONSTRAINT = "breaks a constraint"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _JudgedFinalists:
+    """The finalists of a sweep on the split that they are judged on, and the baselines that they are compared with."""
+
+    info: SweepInfo
+    front: Front
+    splits: Mapping[str, SplitStatistics]
+    split: str
+    finalists: Sequence[str]  # names, in the order of trade-off
+    baselines: Sequence[TrialRecord]  # those with statistics on the split
+    comparison: BaselineComparison
+
+    @property
+    def samples(self) -> SplitSamples:
+        return self.splits[self.split].samples
+
+
 def answer_of(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]) -> Answer:
     """Return the recommendation with all differences between finalists and baselines, in the objectives."""
     if front.evaluate_only:
@@ -39,54 +57,74 @@ def answer_of(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistic
     split = _verdict_split(info, splits, front)
     if split is None:
         return _answer_without_finalists(info, front)
-    statistics = splits[split]
     tested_metrics, untested_metrics = split_by_testable(info.objectives)
-    finalists = _finalists_on(info, front, statistics.samples)
-    baselines = [baseline for baseline in front.baselines if baseline.name in statistics.samples.records]
-    comparison = _compare_with_baselines(info, statistics, finalists, baselines, tested_metrics)
-    left_out = _left_out(info, front, splits, split, finalists, tested_metrics)
-    obstacle = _obstacle(info, front, splits, split, comparison, finalists)
-    if not obstacle and comparison.baselines and set(finalists) == left_out.keys():
-        obstacle = _why_all_left_out(left_out, split)
-    if obstacle:
-        recommendation = Recommendation(reason=obstacle)
-    else:
-        recommendation = _recommended_finalist(info, front, split, comparison, finalists, left_out)
-    if recommendation.name is None:
-        recommendation = _recommended_baseline(info, baselines, split, recommendation.reason)
+    judged = _judged_finalists(info, front, splits, split, tested_metrics)
+    left_out = _left_out(judged)
+    recommendation = _recommendation(judged, left_out)
+    finalists = judged.finalists
     return Answer(
         metrics=tuple(tested_metrics),
         untested=tuple(untested_metrics),
         finalists=tuple(finalists),
-        baselines=tuple(comparison.baselines),
+        baselines=tuple(judged.comparison.baselines),
         split=split,
-        images=statistics.samples.images,
-        seeds=_max_seeds(statistics.samples, finalists),
-        seeds_unknown=bool(finalists) and all(left_out.get(name) == TOO_FEW_SEEDS for name in finalists),
-        differences=comparison.differences,
+        images=judged.samples.images,
+        seeds=_max_seeds(judged.samples, finalists),
+        seeds_unknown=all(left_out.get(name) == TOO_FEW_SEEDS for name in finalists),
+        differences=judged.comparison.differences,
         recommended=recommendation.name,
         recommended_kind=recommendation.kind,
         reason=recommendation.reason,
     )
 
 
-def _left_out(
-    info: SweepInfo,
-    front: Front,
-    splits: Mapping[str, SplitStatistics],
-    split: str,
-    finalists: Sequence[str],
-    metrics: Sequence[str],
-) -> dict[str, str]:
-    """Return the finalists that cannot be recommended, each with the reason."""
-    trials = {trial.name: trial for trial in front.trials}
+def _judged_finalists(
+    info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics], split: str, metrics: Sequence[str]
+) -> _JudgedFinalists:
+    statistics = splits[split]
+    finalists = _finalists_on(info, front, statistics.samples)
+    baselines = [baseline for baseline in front.baselines if baseline.name in statistics.samples.records]
+    comparison = BaselineComparison(
+        differences=_differences(statistics, finalists, names_of(baselines), metrics),
+        baselines=names_of(baselines),
+        references=names_of(references_of(baselines)),
+        metrics=metrics,
+        margins=info.margins,
+    )
+    return _JudgedFinalists(
+        info=info,
+        front=front,
+        splits=splits,
+        split=split,
+        finalists=finalists,
+        baselines=baselines,
+        comparison=comparison,
+    )
+
+
+def _recommendation(judged: _JudgedFinalists, left_out: Mapping[str, str]) -> Recommendation:
+    """Recommend a finalist; without a finalist that qualifies, recommend the best baseline and give the reason."""
+    reason = _obstacle(judged)
+    if not reason and set(judged.finalists) == left_out.keys():
+        reason = _why_all_left_out(left_out, judged.split)
+    if not reason:
+        recommendation = _recommended_finalist(judged, left_out)
+        if recommendation.name is not None:
+            return recommendation
+        reason = recommendation.reason
+    return _recommended_baseline(judged.info, judged.baselines, judged.split, reason)
+
+
+def _left_out(judged: _JudgedFinalists) -> dict[str, str]:
+    """Return the finalists that cannot be recommended whatever their differences to baselines are, with the reasons."""
+    trials = {trial.name: trial for trial in judged.front.trials}
     reasons = {}
-    for name in finalists:
-        if not _has_known_seed_variance(splits[split], name, metrics):
+    for name in judged.finalists:
+        if not _has_known_seed_variance(judged.splits[judged.split], name, judged.comparison.metrics):
             reasons[name] = TOO_FEW_SEEDS
-        elif _has_seeds_of_search(info, splits, split, trials[name]):
+        elif _has_seeds_of_search(judged, trials[name]):
             reasons[name] = SAME_SEEDS
-        elif not keeps_constraints(info, trials[name], split, front.baselines):
+        elif not keeps_constraints(judged.info, trials[name], judged.split, judged.front.baselines):
             reasons[name] = BROKEN_CONSTRAINT
     return reasons
 
@@ -101,45 +139,49 @@ def _why_all_left_out(left_out: Mapping[str, str], split: str) -> str:
     reasons = set(left_out.values())
     if len(reasons) == 1:
         return sentences[reasons.pop()]
-    return f"no finalist may be recommended: {_in_words(left_out)}"
+    return f"no finalist may be recommended: {_left_out_text(left_out)}"
 
 
-def _in_words(left_out: Mapping[str, str]) -> str:
+def _left_out_text(left_out: Mapping[str, str]) -> str:
     return " and ".join(f"{name} ({reason})" for name, reason in left_out.items())
 
 
-def _recommended_finalist(
-    info: SweepInfo,
-    front: Front,
-    split: str,
-    comparison: BaselineComparison,
-    finalists: Sequence[str],
-    left_out: Mapping[str, str],
-) -> Recommendation:
-    """Return the recommendation among the finalists that are not left out."""
-    eligible = [name for name in finalists if name not in left_out]
-    recommendation = recommend(_best_first(info, front, split, eligible), comparison)
-    is_about_finalists = bool(comparison.baselines and comparison.metrics)  # else nothing could be compared
-    if recommendation.name is None and is_about_finalists and eligible and left_out:
-        return Recommendation(reason=f"{recommendation.reason}, apart from {_in_words(left_out)}")
+def _recommended_finalist(judged: _JudgedFinalists, left_out: Mapping[str, str]) -> Recommendation:
+    """Return the recommendation among the finalists that are not left out, of which there is at least one."""
+    eligible = [name for name in judged.finalists if name not in left_out]
+    recommendation = recommend(_best_first(judged, eligible), judged.comparison)
+    if recommendation.name is None and left_out:
+        return Recommendation(reason=f"{recommendation.reason}, apart from {_left_out_text(left_out)}")
     return recommendation
 
 
-def _best_first(info: SweepInfo, front: Front, split: str, finalists: Sequence[str]) -> list[str]:
-    """Return finalists in the given order of trade-off, but each one after those that are better in every objective.
+def _best_first(judged: _JudgedFinalists, finalists: Sequence[str]) -> list[str]:
+    """Return finalists in the given order of trade-off, but each one after those that dominate it.
 
     The order of trade-off rests on the images of the search, and the finalists are judged on others.
     """
-    goals = goals_of(info.objectives)
-    trials = [trial for trial in front.trials if trial.name in finalists]
-    points = _complete_points(info, trials, split)
+    objectives = judged.info.objectives
+    trials = [trial for trial in judged.front.trials if trial.name in finalists]
+    points = _complete_points(trials, judged.split, objectives)
 
     def count_of_better(name: str) -> int:
         if name not in points:
             return 0
-        return sum(pareto.dominates(other, points[name], goals) for other in points.values())
+        return sum(pareto.dominates(other, points[name], goals_of(objectives)) for other in points.values())
 
     return sorted(finalists, key=count_of_better)
+
+
+def _complete_points(
+    records: Sequence[TrialRecord], split: str, objectives: Sequence[Objective]
+) -> dict[str, list[float]]:
+    """Return the values of all objectives on a split, by name, of the records that have all of them."""
+    points = {}
+    for record in records:
+        values = values_on(record, split, metrics_of(objectives))
+        if not any(math.isnan(value) for value in values):
+            points[record.name] = values
+    return points
 
 
 def _verdict_split(info: SweepInfo, splits: Mapping[str, SplitStatistics], front: Front) -> str | None:
@@ -148,13 +190,13 @@ def _verdict_split(info: SweepInfo, splits: Mapping[str, SplitStatistics], front
     A split counts once a trial has results on it. A search on the test split is judged on the final stage. The search
     split comes last, and counts only after the sweep: before, the final stage and the test split may follow.
     """
-    for split in [*_later_stages(info), info.search_split]:
+    for split in [*_later_splits(info), info.search_split]:
         if split not in splits:
             continue
         if split == info.search_split and info.state != "finished":
             continue
-        judged = set(names_of(_judged_trials(info, front, split)))
-        if judged & splits[split].samples.records.keys():
+        candidates = set(names_of(_judged_trials(info, front, split)))
+        if candidates & splits[split].samples.records.keys():
             return split
     return None
 
@@ -176,50 +218,57 @@ def _judged_trials(info: SweepInfo, front: Front, split: str) -> Sequence[TrialR
     return front.trials  # only finalists have results on the other splits
 
 
-def _obstacle(
-    info: SweepInfo,
-    front: Front,
-    splits: Mapping[str, SplitStatistics],
-    split: str,
-    comparison: BaselineComparison,
-    finalists: Sequence[str],
-) -> str:
+def _obstacle(judged: _JudgedFinalists) -> str:
     """Return why no finalist can be recommended whatever the differences are; empty if nothing prevents it."""
-    if info.state != "finished":
+    if judged.info.state != "finished":
         return "the sweep has not finished"
-    missing_reference = _missing_reference(info, front, comparison, split)
-    if missing_reference or not comparison.baselines:
-        return missing_reference  # without any baseline, `recommend` has the reason
-    shared_images = _why_images_of_search(info, splits, split)
-    if shared_images:
-        return shared_images
-    return _untested_metric(splits[split].samples, comparison, finalists)
+    missing_reference = _why_no_main_reference(judged)
+    if missing_reference:
+        return missing_reference
+    if judged.comparison.why_impossible:
+        return judged.comparison.why_impossible
+    same_images = _why_not_fresh_images(judged)
+    if same_images:
+        return same_images
+    return _why_untested(judged)
 
 
-def _why_images_of_search(info: SweepInfo, splits: Mapping[str, SplitStatistics], split: str) -> str:
-    """Return the obstacle that a split may have images by which the search chose its finalists; empty if it has none.
+def _why_no_main_reference(judged: _JudgedFinalists) -> str:
+    """Return a reason if the main reference has no results on the split, as when it failed; else an empty text."""
+    labels = [baseline.label for baseline in judged.front.baselines]
+    references = reference_labels([*judged.info.requested_baselines, *labels])
+    compared = [label_of(name) for name in judged.comparison.baselines]
+    if not references or references[0] in compared:
+        return ""
+    return f"{references[0]} has no usable results on the {judged.split} images"
+
+
+def _why_not_fresh_images(judged: _JudgedFinalists) -> str:
+    """Return a reason if the split may have images by which the search chose its finalists; else an empty text.
 
     The final stage has them if there are no fresh images, and the test split may have the same images under another
     name. The best of many trials is lucky with these images.
     """
+    search_split = judged.info.search_split
     same_images = "the finalists were chosen on these images, so a gain may be luck with them"
-    if split == info.search_split:
+    if judged.split == search_split:
         return same_images
-    if info.search_split not in splits:
-        return f"it is unknown on which images of {info.search_split} the finalists were chosen: no block statistics"
-    searched_images = set(splits[info.search_split].samples.digests.values())
-    if searched_images & set(splits[split].samples.digests.values()):
+    if search_split not in judged.splits:
+        return f"it is unknown on which images of {search_split} the finalists were chosen: no block statistics"
+    searched_images = set(judged.splits[search_split].samples.digests.values())
+    if searched_images & set(judged.samples.digests.values()):
         return same_images
     return ""
 
 
-def _untested_metric(samples: SplitSamples, comparison: BaselineComparison, finalists: Sequence[str]) -> str:
-    """Return the obstacle that no finalist has a test of a metric against the main reference; empty if all have one."""
-    reference = comparison.references[0]
+def _why_untested(judged: _JudgedFinalists) -> str:
+    """Return a reason if no finalist can be tested against the main reference in some metric; else an empty text."""
+    comparison = judged.comparison
+    reference = comparison.main_reference
     for metric in comparison.metrics:
-        if all((name, reference, metric) not in comparison.differences for name in finalists):
+        if all((name, reference, metric) not in comparison.differences for name in judged.finalists):
             where = f" in {metric}" if comparison.differences else ""
-            problem = why_not_paired(samples, finalists[0], reference, metric)
+            problem = why_not_paired(judged.samples, judged.finalists[0], reference, metric)
             return f"no difference{where} can be tested ({problem})"
     return ""
 
@@ -243,10 +292,10 @@ def _answer_without_finalists(info: SweepInfo, front: Front) -> Answer:
 
 
 def _has_later_results(info: SweepInfo, trial: TrialRecord) -> bool:
-    return any(split in trial.results for split in _later_stages(info))
+    return any(split in trial.results for split in _later_splits(info))
 
 
-def _later_stages(info: SweepInfo) -> list[str]:
+def _later_splits(info: SweepInfo) -> list[str]:
     """Return the splits on which finalists run after the search, the last one first."""
     return [split for split in ("test", FINAL) if split != info.search_split]
 
@@ -265,37 +314,26 @@ def _has_known_seed_variance(statistics: SplitStatistics, name: str, metrics: Se
     return True
 
 
-def _has_seeds_of_search(
-    info: SweepInfo, splits: Mapping[str, SplitStatistics], split: str, trial: TrialRecord
-) -> bool:
+def _has_seeds_of_search(judged: _JudgedFinalists, trial: TrialRecord) -> bool:
     """Return True if a finalist's prompts were pretrained with seeds that chose it.
 
     Without a final stage, the front runs on the test split with the seeds of the search. The best of many trials is
-    lucky with its prompts. A seed that draws views only is another one for other images.
+    lucky with its prompts. A seed that only draws views cannot have chosen the trial: other images get other views.
     """
     if not trial.has_fpp_prompt:
         return False
-    seeds = set(splits[split].samples.records[trial.name].seeds)
-    return bool(seeds & _seeds_of_search(info, splits, trial.name))
+    seeds = set(judged.samples.records[trial.name].seeds)
+    return bool(seeds & _seeds_of_search(judged, trial.name))
 
 
-def _seeds_of_search(info: SweepInfo, splits: Mapping[str, SplitStatistics], name: str) -> set[int]:
+def _seeds_of_search(judged: _JudgedFinalists, name: str) -> set[int]:
     """Return the seeds that a trial had in the search."""
-    if info.search_split in splits:
-        samples = splits[info.search_split].samples
-        if name in samples.records:
-            return set(samples.records[name].seeds)
-    return set(info.seeds)
-
-
-def _missing_reference(info: SweepInfo, front: Front, comparison: BaselineComparison, split: str) -> str:
-    """Return the obstacle that the main reference has no results on a split, or failed; empty if it has results."""
-    labels = [baseline.label for baseline in front.baselines]
-    references = reference_labels([*info.requested_baselines, *labels])
-    compared = [label_of(name) for name in comparison.baselines]
-    if not references or references[0] in compared:
-        return ""
-    return f"{references[0]} has no usable results on the {split} images"
+    search_split = judged.info.search_split
+    if search_split in judged.splits:
+        searched = judged.splits[search_split].samples.records
+        if name in searched:
+            return set(searched[name].seeds)
+    return set(judged.info.seeds)
 
 
 def split_by_testable(objectives: Sequence[Objective]) -> tuple[list[str], list[str]]:
@@ -308,22 +346,6 @@ def split_by_testable(objectives: Sequence[Objective]) -> tuple[list[str], list[
         else:
             untested.append(metric)
     return tested, untested
-
-
-def _compare_with_baselines(
-    info: SweepInfo,
-    statistics: SplitStatistics,
-    finalists: Sequence[str],
-    baselines: Sequence[TrialRecord],
-    metrics: Sequence[str],
-) -> BaselineComparison:
-    return BaselineComparison(
-        differences=_differences(statistics, finalists, names_of(baselines), metrics),
-        baselines=names_of(baselines),
-        references=names_of(references_of(baselines)),
-        metrics=metrics,
-        margins=info.space.get("search", {}).get("margin", {}),
-    )
 
 
 def _differences(
@@ -373,18 +395,9 @@ def reference_labels(labels: Iterable[str]) -> list[str]:
 
 def _recommended_baseline(info: SweepInfo, baselines: Sequence[TrialRecord], split: str, reason: str) -> Recommendation:
     """Recommend the best of the baselines that keep all constraints and have all objectives on a split, if any does."""
-    feasible = [baseline for baseline in baselines if keeps_constraints(info, baseline, split, baselines)]
-    name = best_baseline(_complete_points(info, feasible, split), goals_of(info.objectives))
+    eligible = [baseline for baseline in baselines if keeps_constraints(info, baseline, split, baselines)]
+    points = _complete_points(eligible, split, info.objectives)
+    name = best_baseline(points, goals_of(info.objectives))
     if name is None:
         return Recommendation(reason=reason)
     return Recommendation(name=name, kind="baseline", reason=reason)
-
-
-def _complete_points(info: SweepInfo, records: Sequence[TrialRecord], split: str) -> dict[str, list[float]]:
-    """Return the objectives' values on a split, by name, of the records that have all of them."""
-    points = {}
-    for record in records:
-        values = values_on(record, split, metrics_of(info.objectives))
-        if not any(math.isnan(value) for value in values):
-            points[record.name] = values
-    return points

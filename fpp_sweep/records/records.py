@@ -312,6 +312,11 @@ class SweepInfo:
         return bool(as_mapping(self.space.get("search", {})).get("evaluate_only", False))
 
     @property
+    def margins(self) -> Mapping[str, float]:
+        """The largest losses to the main reference that the space sets, by metric; other metrics have the defaults."""
+        return as_mapping(as_mapping(self.space.get("search", {})).get("margin", {}))
+
+    @property
     def requested_baselines(self) -> Sequence[str]:
         """The names of the baselines that the space lists, plugins' methods included."""
         return as_list(as_mapping(self.space.get("work", {})).get("baselines", []))

@@ -113,7 +113,7 @@ def compare_with_main_reference(
     if reference is None:
         return {}
     metrics, _ = split_by_testable(front.objectives)
-    margins = folder.info().space.get("search", {}).get("margin", {})
+    margins = folder.info().margins
     samples = measure(folder, [reference, *trials], split, metrics).samples
     comparisons = {}
     for name, differences in _differences_by_trial(samples, trials, reference, metrics).items():

@@ -44,7 +44,7 @@ class Answer:
     split: str = ""
     images: Mapping[str, int] = field(default_factory=dict)  # by dataset
     seeds: int = 0  # number of each finalist's seeds
-    seeds_unknown: bool = False  # True if seeds change all finalists by an amount that too few seeds show
+    seeds_unknown: bool = False  # True if too few seeds show by how much seeds change the finalists, for all of them
     differences: DifferenceTable = field(default_factory=dict)
     recommended: str | None = None
     recommended_kind: RecommendedKind | None = None
@@ -104,33 +104,40 @@ class BaselineComparison:
 
     differences: DifferenceTable
     baselines: Sequence[str]
-    references: Sequence[str]  # the baselines of which a finalist must beat one; the margins limit a loss to the first
+    references: Sequence[str]  # the baselines of which a finalist must beat one
     metrics: Sequence[str]
-    margins: Mapping[str, float]  # largest loss by metric, where it is not the default
+    margins: Mapping[str, float]  # largest loss to the main reference by metric, where it is not the default
 
-    def metrics_with_loss(self, finalist: str) -> list[str]:
-        """Return the metrics in which a loss to the first reference beyond the margin is not ruled out."""
+    @property
+    def main_reference(self) -> str:
+        """The baseline whose loss to a finalist the margins limit, usually zero-shot."""
+        return self.references[0]
+
+    @property
+    def why_impossible(self) -> str:
+        """The reason for which nothing can be compared; empty if there are baselines and metrics."""
+        if not self.baselines:
+            return "there are no baselines to compare with"
+        if not self.metrics:
+            return "no objective has a valid test"
+        return ""
+
+    def metrics_with_possible_loss(self, finalist: str) -> list[str]:
+        """Return the metrics in which a loss to the main reference beyond the margin is not ruled out."""
         metrics = []
         for metric in self.metrics:
-            difference = self.differences.get((finalist, self.references[0], metric))
-            if difference is None or not difference.excludes_loss_beyond(margin_of(metric, self.margins)):
+            difference = self._difference_to_main_reference(finalist, metric)
+            if difference is None or not difference.excludes_loss_beyond(self._margin(metric)):
                 metrics.append(metric)
         return metrics
 
-    def metrics_that_hide_losses(self, finalists: Sequence[str]) -> str:
-        """Return the metrics whose hidden losses alone stand against a finalist; empty if more stands against all.
-
-        Losses hide where the first reference is too near to calibration to show that a finalist is worse.
-        """
-        for finalist in finalists:
-            metrics = self.metrics_with_loss(finalist)
-            if all(self._hides_loss(finalist, metric) for metric in metrics):
-                return " and ".join(metrics)
-        return ""
-
-    def _hides_loss(self, finalist: str, metric: str) -> bool:
-        difference = self.differences.get((finalist, self.references[0], metric))
-        return difference is not None and difference.hides_loss_beyond(margin_of(metric, self.margins))
+    def only_hides_losses(self, finalist: str, metrics: Sequence[str]) -> bool:
+        """Return True if in each of these metrics only a hidden loss (see `Difference`) stands against a finalist."""
+        for metric in metrics:
+            difference = self._difference_to_main_reference(finalist, metric)
+            if difference is None or not difference.hides_loss_beyond(self._margin(metric)):
+                return False
+        return True
 
     def is_beaten(self, finalist: str) -> bool:
         """Return True if any baseline is shown to be better in any metric."""
@@ -141,9 +148,9 @@ class BaselineComparison:
         return False
 
     def gains_text(self, finalist: str) -> str:
-        """Return the metrics in which a finalist is shown to beat references; empty if there are none.
+        """Return the metrics in which a finalist is shown to beat references, in words; empty if there are none.
 
-        Such as `ece than zero_shot and tpt, and in accuracy than tpt`, which follows `better in`.
+        The text continues `better in`: `ece than zero_shot and tpt, and in accuracy than tpt`.
         """
         gains = []
         for metric in self.metrics:
@@ -161,10 +168,16 @@ class BaselineComparison:
 
     def margins_text(self) -> str:
         """Return the margins in words: `1 point`, or `1 of accuracy or 0.02 of nll`."""
-        margins = [margin_of(metric, self.margins) for metric in self.metrics]
-        if set(margins) == {PERCENT_MARGIN}:
+        margins = {metric: self._margin(metric) for metric in self.metrics}
+        if set(margins.values()) == {PERCENT_MARGIN}:
             return f"{PERCENT_MARGIN:g} point"
-        return " or ".join(f"{margin:g} of {metric}" for metric, margin in zip(self.metrics, margins, strict=True))
+        return " or ".join(f"{margin:g} of {metric}" for metric, margin in margins.items())
+
+    def _margin(self, metric: str) -> float:
+        return margin_of(metric, self.margins)
+
+    def _difference_to_main_reference(self, finalist: str, metric: str) -> Difference | None:
+        return self.differences.get((finalist, self.main_reference, metric))
 
     def _mark(self, finalist: str, baseline: str, metric: str) -> str:
         """Return the mark of a difference; empty where the two cannot be compared."""
@@ -175,25 +188,21 @@ class BaselineComparison:
 
 
 def recommend(finalists: Sequence[str], comparison: BaselineComparison) -> Recommendation:
-    """Return the first finalist that qualifies, or the reason why none does.
+    """Return the first finalist that qualifies, or the reason why none does; `finalists` are in order of preference.
 
-    `finalists` stand in the order of preference, the knee of the front first. A finalist qualifies under three
-    conditions. In every metric a loss to zero-shot beyond the margin is ruled out, each at one-sided 5 %: so a setting
-    that is too bad in any metric passes in 5 % of cases at most. No baseline is shown to beat it. It is shown to beat a
-    reference.
+    A finalist qualifies under three conditions:
+
+    - In every metric, a loss to the main reference beyond the margin is ruled out at one-sided 5 %. A setting that is
+      too bad in any metric then passes in 5 % of cases at most.
+    - No baseline is shown to beat the finalist.
+    - The finalist is shown to beat a reference.
     """
-    if not comparison.baselines:
-        return Recommendation(reason="there are no baselines to compare with")
-    if not comparison.metrics:
-        return Recommendation(reason="no objective has a valid test")
-    worse = f"worse than {label_of(comparison.references[0])} by more than {comparison.margins_text()}"
-    safe = [name for name in finalists if not comparison.metrics_with_loss(name)]
+    if comparison.why_impossible:
+        return Recommendation(reason=comparison.why_impossible)
+    worse = f"worse than {label_of(comparison.main_reference)} by more than {comparison.margins_text()}"
+    safe = [name for name in finalists if not comparison.metrics_with_possible_loss(name)]
     if not safe:
-        hidden = comparison.metrics_that_hide_losses(finalists)
-        if hidden:
-            reference = label_of(comparison.references[0])
-            return Recommendation(reason=f"these images are too few to show a loss of {hidden} to {reference}")
-        return Recommendation(reason=f"every finalist may be {worse}")
+        return Recommendation(reason=_why_none_is_safe(finalists, comparison, worse))
     unbeaten = [name for name in safe if not comparison.is_beaten(name)]
     if not unbeaten:
         return Recommendation(reason=f"each finalist that is not {worse} is beaten by a baseline")
@@ -203,9 +212,22 @@ def recommend(finalists: Sequence[str], comparison: BaselineComparison) -> Recom
             return Recommendation(name=name, kind="trial", reason=f"better in {gains}, not {worse}")
     references = " or ".join(label_of(reference) for reference in comparison.references)
     if comparison.any_gains(finalists):
-        those = f"each finalist that is shown to be better than {references}"
-        return Recommendation(reason=f"{those} may be {worse}, or is beaten by a baseline")
+        better_finalists = f"each finalist that is shown to be better than {references}"
+        return Recommendation(reason=f"{better_finalists} may be {worse}, or is beaten by a baseline")
     return Recommendation(reason=f"no finalist is shown to be better than {references}")
+
+
+def _why_none_is_safe(finalists: Sequence[str], comparison: BaselineComparison, worse: str) -> str:
+    """Return the reason for which a loss beyond the margin is not ruled out for any finalist.
+
+    The reason is the number of images if for some finalist only hidden losses stand against a recommendation.
+    """
+    for name in finalists:
+        metrics = comparison.metrics_with_possible_loss(name)
+        if comparison.only_hides_losses(name, metrics):
+            reference = label_of(comparison.main_reference)
+            return f"these images are too few to show a loss of {' and '.join(metrics)} to {reference}"
+    return f"every finalist may be {worse}"
 
 
 def best_baseline(values: Mapping[str, Sequence[float]], goals: Sequence[Goal]) -> str | None:
