@@ -12,7 +12,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import draws_order
 from fpp_sweep.spec.files import read_inside
 from fpp_sweep.spec.specs import DatasetSeed
-from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, StatsBySeed, from_bytes
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, StatsBySeed, from_bytes, seeds_of
 from fpp_sweep.statistics.bootstrap import RecordSamples, SplitSamples, image_digests, sample_record
 
 BLOCK_STATS_FILE = "block_stats.npz"
@@ -76,81 +76,77 @@ def measure(folder: SweepFolder, records: Sequence[TrialRecord], split: str, met
     Of groups of equal size the one with more images counts.
     """
     notes = []
-    groups: dict[ImagesKey, list[RecordSamples]] = {}
-    images: dict[ImagesKey, dict[str, int]] = {}
-    stems = tuple(resampled_metrics(metrics))
+    groups: dict[ImagesKey, list[_MeasuredRecord]] = {}
+    averages = resampled_metrics(metrics)
     for record in records:
         if split not in record.results:
             continue
         try:
-            measured = _read(folder, record, split, stems)
+            measured = _measure_record(folder, record, split, averages)
         except ValueError as error:
             notes.append(f"{record.name}: block statistics of split {split} are ignored: {error}")
             continue
         if measured is not None:
-            key = tuple(sorted(measured.digests.items()))
-            images[key] = measured.images
-            groups.setdefault(key, []).append(measured.samples)
+            groups.setdefault(tuple(sorted(measured.digests.items())), []).append(measured)
     if not groups:
         return Measurements(SplitSamples(split), notes)
-
-    def size(key: ImagesKey) -> tuple[int, int]:
-        return len(groups[key]), sum(images[key].values())
-
-    largest = max(groups, key=size)
+    largest = max(groups.values(), key=_size_of_group)
     others = []
-    for key, group in groups.items():
-        if key != largest:
-            others += [samples.name for samples in group]
+    for group in groups.values():
+        if group is not largest:
+            others += [measured.samples.name for measured in group]
     if others:
         notes.append(f"split {split}: no intervals of {', '.join(others)}, measured on other images than most records")
-    samples_by_name = {samples.name: samples for samples in groups[largest]}
-    return Measurements(SplitSamples(split, images[largest], samples_by_name, dict(largest)), notes)
+    samples_by_name = {measured.samples.name: measured.samples for measured in largest}
+    return Measurements(SplitSamples(split, largest[0].images, samples_by_name, largest[0].digests), notes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Measured:
-    """Everything that is computed from the files of a record's block statistics."""
+class _MeasuredRecord:
+    """The resampled metrics of one record, and the images that they were measured on."""
 
-    images: dict[str, int]  # by dataset
-    digests: dict[str, bytes]  # digest of the images, by dataset
-    accuracies: Mapping[DatasetSeed, float]
     samples: RecordSamples
+    images: Mapping[str, int]  # number of images, by dataset
+    digests: Mapping[str, bytes]  # digest of the images, by dataset
 
 
-def _read(folder: SweepFolder, record: TrialRecord, split: str, metrics: tuple[str, ...]) -> _Measured | None:
-    """Return what a record's files hold, None without usable files; ValueError for a file of another record."""
+def _size_of_group(group: Sequence[_MeasuredRecord]) -> tuple[int, int]:
+    """Return the number of records with the same images, then the number of these images."""
+    return len(group), sum(group[0].images.values())
+
+
+def _measure_record(
+    folder: SweepFolder, record: TrialRecord, split: str, metrics: Sequence[str]
+) -> _MeasuredRecord | None:
+    """Resample the metrics of a record, with those after post-hoc maps, from its files of block statistics.
+
+    Return None without a file, or if the seeds have different images. Raise ValueError for a file that is damaged or of
+    another record.
+    """
     path = folder.inside(folder.artifacts(record.name) / split)
     if not path.is_dir():
         return None
-    measured = _measure_files(path, record.name, metrics)
-    if measured is None:
-        return None
-    require_same_accuracy(measured.accuracies, record.results[split])
-    is_certain = is_deterministic(record, measured.samples.seeds)
-    return replace(measured, samples=replace(measured.samples, deterministic=is_certain))
-
-
-def _measure_files(path: Path, name: str, metrics: tuple[str, ...]) -> _Measured | None:
-    """Resample the block statistics in the folder of a record and split; None unless all seeds have the same images."""
-    split = path.name
     table = read_block_stats(path.parent, split)
-    digests = image_digests(table or {})
-    if table is None or digests is None:
+    if table is None:
         return None
+    digests = image_digests(table)
+    if digests is None:
+        return None
+    require_same_accuracy(accuracies_of(table), record.results[split])
+    deterministic = is_deterministic(record, seeds_of(table))
+    samples = sample_record(record.name, table, split, metrics, deterministic=deterministic)
+    samples_by_metric = dict(samples.metrics)
+    for posthoc in sorted({catalogue.parts_of(metric).posthoc for metric in metrics} - {""}):
+        mapped_table = read_block_stats(path.parent, split, posthoc)
+        if not mapped_table:
+            continue
+        if image_digests(mapped_table) != digests:
+            raise ValueError(f"{block_stats_file(posthoc)} is of other images than {BLOCK_STATS_FILE}")
+        samples_by_metric |= sample_record(record.name, mapped_table, split, metrics, posthoc=posthoc).metrics
     images = {}
     for (dataset, _), stats in sorted(table.items()):
         images[dataset] = stats.total
-    accuracies = accuracies_of(table)
-    samples = sample_record(name, table, split, metrics)
-    metric_samples = dict(samples.metrics)
-    for posthoc in sorted({catalogue.parts_of(metric).posthoc for metric in metrics} - {""}):
-        table = read_block_stats(path.parent, split, posthoc)
-        if table:
-            if image_digests(table) != digests:
-                raise ValueError(f"{block_stats_file(posthoc)} is of other images than {BLOCK_STATS_FILE}")
-            metric_samples |= sample_record(name, table, split, metrics, posthoc=posthoc).metrics
-    return _Measured(images, digests, accuracies, replace(samples, metrics=metric_samples))
+    return _MeasuredRecord(replace(samples, metrics=samples_by_metric), images, digests)
 
 
 def accuracies_of(table: StatsBySeed) -> dict[DatasetSeed, float]:

@@ -167,7 +167,11 @@ def _best_first(judged: _JudgedFinalists, finalists: Sequence[str]) -> list[str]
     def count_of_better(name: str) -> int:
         if name not in points:
             return 0
-        return sum(pareto.dominates(other, points[name], goals_of(objectives)) for other in points.values())
+        count = 0
+        for other in points.values():
+            if pareto.dominates(other, points[name], goals_of(objectives)):
+                count += 1
+        return count
 
     return sorted(finalists, key=count_of_better)
 

@@ -212,7 +212,8 @@ def average_over(samples: SplitSamples, datasets: Collection[str]) -> SplitSampl
             metrics |= by_dataset
             metrics[metric] = _average(list(by_dataset.values()))
         records[name] = replace(record, metrics=metrics)
-    return SplitSamples(samples.split, images, records)
+    digests = {dataset: digest for dataset, digest in samples.digests.items() if dataset in images}
+    return SplitSamples(samples.split, images, records, digests)
 
 
 def sample_split(
@@ -230,13 +231,13 @@ def sample_split(
         own_digests = image_digests(table)
         if own_digests is None:
             continue
-        if digests is not None and own_digests != digests:
-            continue
         if digests is None:
             digests = own_digests
             images = {dataset: stats.total for (dataset, _), stats in sorted(table.items())}
+        elif own_digests != digests:
+            continue
         records[name] = sample_record(name, table, split, metrics, deterministic=name in deterministic)
-    return SplitSamples(split, images, records)
+    return SplitSamples(split, images, records, digests or {})
 
 
 def image_digests(table: StatsBySeed) -> dict[str, bytes] | None:
