@@ -126,7 +126,7 @@ class FinalJobs:
         self._has_final_stage = has_final_stage
         self._begun: set[Job] = set()
         self._finalists: list[TrialRecord] | None = None  # None until they are chosen
-        self._tested: list[TrialRecord] | None = None  # finalists for the test split; None until they are chosen
+        self._on_test_split: list[TrialRecord] | None = None  # None until they are chosen
 
     def next(self, records: Mapping[str, TrialRecord], running: Sequence[Job]) -> Job | None:
         """Return the next job; None if no job can begin now. The end of a running job may make the next one possible.
@@ -141,9 +141,9 @@ class FinalJobs:
                 return None
             self._finalists = self._choose(records)
         jobs = self._jobs_of_baselines(split) + self._jobs_of_finalists(records)
-        if self._tested is None and FINAL not in running_splits and not self._final_stage_waits(jobs, records):
-            self._tested = self._choose_for_test_split(records)
-        for record in self._tested or ():
+        if self._on_test_split is None and FINAL not in running_splits and not self._final_stage_waits(jobs, records):
+            self._on_test_split = self._choose_for_test_split(records)
+        for record in self._on_test_split or ():
             jobs.append(Job(record.name, "test"))
         busy = {job.name for job in running}
         for job in jobs:
@@ -163,7 +163,7 @@ class FinalJobs:
         """Forget all choices: the budget has changed, and the search may go on."""
         self._begun.clear()
         self._finalists = None
-        self._tested = None
+        self._on_test_split = None
 
     def _front(self, records: Mapping[str, TrialRecord]) -> Front:
         return front_of(self._folder.info(), list(records.values()))

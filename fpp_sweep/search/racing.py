@@ -85,7 +85,7 @@ def rung_ends(race: Race, datasets: Sequence[DatasetInfo]) -> dict[tuple[str, st
 
 def require_blockwise(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> None:
     """Raise InputError unless a part of the images says something about each metric."""
-    for metric in _metrics(objectives, constraints):
+    for metric in _raced_metrics(objectives, constraints):
         if catalogue.parts_of(metric).of_average not in BLOCKWISE_METRICS:
             raise InputError(
                 f"{metric} cannot be predicted from a part of the images; race with {', '.join(BLOCKWISE_METRICS)}, "
@@ -94,7 +94,8 @@ def require_blockwise(objectives: Sequence[Objective], constraints: Sequence[Con
             )
 
 
-def _metrics(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> list[str]:
+def _raced_metrics(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> list[str]:
+    """Return the metrics of objectives and constraints, each once."""
     names = metrics_of(objectives)
     for constraint in constraints:
         if constraint.metric not in names:
@@ -163,11 +164,13 @@ def extrapolate_final(
 
 
 def _weighted_sum(leads: Sequence[Contributions], weights: Numbers) -> Contributions:
-    """Return the sum of leads over one trial, each times its weight; their extra variance is that of the images."""
-    by_dataset = [weights[0] * part for part in leads[0].by_dataset]
-    for lead, weight in zip(leads[1:], weights[1:], strict=True):
-        for index, part in enumerate(lead.by_dataset):
-            by_dataset[index] = by_dataset[index] + weight * part
+    """Return the sum of leads over one trial, each times its weight; all have the extra variance of the same images."""
+    by_dataset = []
+    for dataset in range(len(leads[0].by_dataset)):
+        total = weights[0] * leads[0].by_dataset[dataset]
+        for lead, weight in zip(leads[1:], weights[1:], strict=True):
+            total = total + weight * lead.by_dataset[dataset]
+        by_dataset.append(total)
     return Contributions(by_dataset, leads[0].extra_variance)
 
 
@@ -259,7 +262,7 @@ class RaceRules:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return tuple(_metrics(self.objectives, self.constraints))
+        return tuple(_raced_metrics(self.objectives, self.constraints))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +299,7 @@ class RacePolicy(StoppingPolicy):
         self._stages: list[list[EvalTask]] = []  # tasks by rung; the last stage ends with the trial
         self._sizes: dict[str, int] = {}  # images by dataset
         self._rung = 0  # number of rungs that have ended
-        self._total = 0  # images over all tasks
+        self._total_images = 0  # over all tasks
         self._last_decision: RungDecision | None = None
 
     def stages(self, plan: Plan, tasks: Sequence[EvalTask]) -> Sequence[Sequence[EvalTask]]:
@@ -306,7 +309,7 @@ class RacePolicy(StoppingPolicy):
             ends = plan.rung_ends[task.dataset, task.split]
             rung = bisect_left(ends, task.stop)
             by_rung.setdefault(rung, []).append(task)
-        self._total = _image_count(tasks)
+        self._total_images = _image_count(tasks)
         self._sizes = {info.name: info.size for info in plan.datasets[self._rules.split]}
         self._stages = [by_rung[rung] for rung in sorted(by_rung)]
         return self._stages
@@ -333,25 +336,31 @@ class RacePolicy(StoppingPolicy):
         return replace(record, estimate=decision.estimate, fidelity=decision.share, constraints=decision.constraints)
 
     def _decide_once(self) -> RungDecision:
-        """Return the decision that an earlier process wrote, else decide and write."""
+        """Write the rung's block statistics; return the decision of an earlier process, else decide and write."""
         table = self._table()
         if table is not None:  # other trials are compared with this one
             with written_whole(self._rung_file(self._record.name)) as partial:
                 partial.write_bytes(to_bytes(table))
-        go_on = RungDecision(share=_image_count(self._results) / self._total)
+        share = _image_count(self._results) / self._total_images
         if self._record.estimate is not None:  # stopped before, and continued at the user's request
-            return go_on
+            return RungDecision(share=share)
         if self._rung <= len(self._decisions):
             return self._decisions[self._rung - 1]
-        is_exempt_from_stopping = self._record.kind != "trial" or self._record.origin in REQUESTED_ORIGINS
-        decision = None
-        if table is not None and not is_exempt_from_stopping:
-            decision = self._decision_to_stop(go_on.share)
-        if decision is None:
-            decision = go_on
+        decision = self._decide(table, share)
         self._decisions.append(decision)
         rows = [asdict(row) for row in self._decisions]
         write_json(self._decisions_file, {"config": self._record.key, "decisions": rows})
+        return decision
+
+    def _decide(self, table: StatsBySeed | None, share: float) -> RungDecision:
+        """Return the decision after a share of the images; baselines and requested settings are never stopped."""
+        may_be_stopped = self._record.kind == "trial" and self._record.origin not in REQUESTED_ORIGINS
+        decision = None
+        if table is not None and may_be_stopped:
+            own_rung = RungMetrics.of(table, self._rules.metrics)
+            decision = self._decision_to_stop(own_rung, share)
+        if decision is None:
+            return RungDecision(share=share)
         return decision
 
     def _read_decisions(self) -> list[RungDecision]:
@@ -385,24 +394,20 @@ class RacePolicy(StoppingPolicy):
 
     # --- the decision
 
-    def _decision_to_stop(self, share: float) -> RungDecision | None:
+    def _decision_to_stop(self, own_rung: RungMetrics, share: float) -> RungDecision | None:
         """Return why the trial stops, with its estimate; None if it goes on."""
-        own_rung = self._rung_of(self._record.name)
-        if own_rung is None:
-            return None
         finished = self._finished_at(own_rung)
         trials = [rival.record for rival in finished if rival.record.kind == "trial"]
         if len(trials) < self._rules.race.reserve:
             return None
         predictions = self._predictions(own_rung, finished)
         violations = {}
-        expected_violations = {}
         for constraint in self._rules.constraints:
-            violation = self._violation(constraint, predictions[constraint.metric])
-            violations[constraint.name] = violation
-            expected_violations[constraint.name] = violation.value
+            violations[constraint.name] = self._violation(constraint, predictions[constraint.metric])
         feasible = [record for record in trials if record.feasible]
-        decision = self._stop_if_dominated(predictions, feasible) or self._stop_if_infeasible(violations)
+        decision = self._stop_if_dominated(predictions, feasible)
+        if decision is None:
+            decision = self._stop_if_infeasible(violations)
         if decision is None:
             return None
         return replace(
@@ -410,10 +415,11 @@ class RacePolicy(StoppingPolicy):
             share=share,
             reason=f"{decision.reason}, after {share:.0%} of the images",
             estimate=[predictions[metric].value for metric in metrics_of(self._rules.objectives)],
-            constraints=expected_violations,
+            constraints={name: violation.value for name, violation in violations.items()},
         )
 
     def _predictions(self, own_rung: RungMetrics, finished: Sequence[FinishedTrial]) -> dict[str, Prediction]:
+        """Return the trial's predicted final value of each metric."""
         shares = [images / self._sizes[name] for name, images in own_rung.images.items()]
         predictions = {}
         for metric in self._rules.metrics:
@@ -461,7 +467,10 @@ class RacePolicy(StoppingPolicy):
         return RungDecision(reason=" and ".join(parts))
 
     def _violation(self, constraint: Constraint, prediction: Prediction) -> Prediction:
-        """Return by how much the trial will break a constraint; unknown while its baseline has not finished."""
+        """Return by how much the trial will break a constraint.
+
+        Until the constraint's baseline has finished the prediction is infinitely uncertain, so that it stops no trial.
+        """
         baseline_value = None
         if constraint.baseline is not None:
             record = self._folder.trial(baseline_name(constraint.baseline))

@@ -85,6 +85,14 @@ class ChangeListener(Protocol):
     def on_change(self, change: TrialChange) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A job that a process of Tune runs."""
+
+    job: Job
+    began: float  # time.monotonic() at its start
+
+
 class AbortTune(BaseException):
     """The end of Tune's loop, with its cause; Tune would wrap an Exception in pages of text."""
 
@@ -101,7 +109,11 @@ def aborting_tune() -> Iterator[None]:
 
 
 class SweepSearcher(Searcher):
-    """The searcher of a sweep, as Ray Tune calls it."""
+    """The searcher of a sweep, as Ray Tune calls it.
+
+    The searcher calls the listeners, in their order, when a trial begins on a split and when it has ended there. The
+    trials of `continue_trials` were stopped early and are now run to their end.
+    """
 
     def __init__(
         self,
@@ -116,27 +128,25 @@ class SweepSearcher(Searcher):
         listeners: Sequence[ChangeListener] = (),
         continue_trials: Sequence[str] = (),
     ) -> None:
-        """Call the listeners, in their order, when a trial begins on a split and when it has ended there.
-
-        The trials of `continue_trials` were stopped early and are now run to their end.
-        """
         super().__init__()
         self.progress = Progress()
         self.why_stopped: str | None = None
-        self._space, self._folder, self._study = space, folder, study
-        self._plan, self._poller = plan, poller
+        self._space = space
+        self._folder = folder
+        self._study = study
+        self._plan = plan
+        self._poller = poller
         self._began = time.monotonic() - folder.info().spent  # earlier drivers' time counts, too
         self._last_recorded = time.monotonic()  # when the time spent was last recorded
         self._gpus = gpus_per_worker
         self._listeners = listeners
-        self._running: dict[str, Job] = {}  # by the id of Tune's trial
-        self._started: dict[str, float] = {}  # id of Tune's trial -> time of its start
+        self._running: dict[str, RunningJob] = {}  # by the id of Tune's trial
         self._process_ids: set[int] = set()  # processes of Tune that have run a job
         self._jobs_begun = 0
         self._lost_processes: Counter[Job] = Counter()
         self._retries: list[Job] = []
         self._unfinished: list[int] = []  # trials that an earlier driver began
-        self._baselines: list[str] = []
+        self._baselines_to_run: list[str] = []
         self._trials_to_continue = list(dict.fromkeys(continue_trials))
         self._final_jobs = FinalJobs(space, folder, has_final_stage=final_plan is not None)
         self._failures_in_a_row = 0
@@ -157,7 +167,7 @@ class SweepSearcher(Searcher):
             record = self._records.get(name)
             if record is None or record.state not in ("complete", "stopped"):
                 self._write(waiting_record(name, "baseline", config, origin="baseline"))
-                self._baselines.append(name)
+                self._baselines_to_run.append(name)
         for record in self._trials():
             if record.name in self._trials_to_continue:
                 self._write(replace(record, state="waiting", finished=None))
@@ -185,7 +195,7 @@ class SweepSearcher(Searcher):
         if not self._running:
             return False
         has_idle_process = len(self._running) < len(self._process_ids)
-        oldest_start = min(self._started.values())
+        oldest_start = min(running.began for running in self._running.values())
         return not has_idle_process and time.monotonic() - oldest_start < START_SECONDS
 
     # ------------------------------------------------------------ commands of `steer`
@@ -238,27 +248,24 @@ class SweepSearcher(Searcher):
         added = self._study.queue.added
         if number in added:  # a driver was killed between the two
             return
-        for command in self._folder.commands():
-            if command.kind == "add" and command.applied is None:
-                self._record_applied(command, trial_name(number), number)
-                added[number] = dict(command.values)
-                self._final_jobs.reset()  # the trial may become a finalist
-                return
+        waiting = _waiting_points(self._folder.commands())
+        if waiting:
+            oldest = waiting[0]
+            self._record_applied(oldest, trial_name(number), number)
+            added[number] = dict(oldest.values)
+            self._final_jobs.reset()  # the trial may become a finalist
 
     def _has_added_point(self) -> bool:
         """Return True if `steer` has added a point that no trial has tried."""
-        for command in self._folder.commands():
-            if command.kind == "add" and command.applied is None:
-                return True
+        if _waiting_points(self._folder.commands()):
+            return True
         return self._study.count() in self._study.queue.added  # a driver was killed after it recorded the command
 
     def _update_total(self, commands: Sequence[Command]) -> None:
+        """Take over the number of trials from the budget; a grid has no more trials than points."""
         self.progress.total = self.search.trials
         if self.search.sampler == "grid":
-            points = len(self._study.queue)
-            for command in commands:
-                if command.kind == "add" and command.applied is None:
-                    points += 1
+            points = len(self._study.queue) + len(_waiting_points(commands))
             self.progress.total = min(self.search.trials or points, points)
 
     def _record_spent(self) -> None:
@@ -284,26 +291,28 @@ class SweepSearcher(Searcher):
             if self._running:
                 return None
             return str(Searcher.FINISHED)
+        self._begin(job, trial_id)
+        return {"name": job.name, "split": job.split, "order": self._jobs_begun}
+
+    def _begin(self, job: Job, trial_id: str) -> None:
+        """Note that Tune's trial begins a job; on the searched split the record says so, too."""
         name, split = job
-        record = self._records[name]
         if split == self.search.split:
+            record = self._records[name]
             attempt = record.attempt
             if record.started:
                 attempt += 1
-            begun = replace(record, state="running", started=time.time(), attempt=attempt)
-            self._write(replace(begun, reason=None, details=None))
-        self._running[trial_id] = job
-        self._started[trial_id] = time.monotonic()
+            begun = replace(record, state="running", started=time.time(), attempt=attempt, reason=None, details=None)
+            self._write(begun)
+        self._running[trial_id] = RunningJob(job, time.monotonic())
         self.progress.running.add(name)
         self._jobs_begun += 1
         self._announce(self._records[name], split, has_ended=False)
-        return {"name": name, "split": split, "order": self._jobs_begun}
 
     @aborting_tune()
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        job = self._running.pop(trial_id)
+        job = self._running.pop(trial_id).job
         name, split = job
-        del self._started[trial_id]
         self.progress.running.discard(name)
         if result:
             self._process_ids.add(result["pid"])
@@ -357,9 +366,9 @@ class SweepSearcher(Searcher):
         if self._retries:
             return self._retries.pop(0)
         split = self.search.split
-        if self._baselines:
+        if self._baselines_to_run:
             self.progress.phase = "baselines"
-            return Job(self._baselines.pop(0), split)
+            return Job(self._baselines_to_run.pop(0), split)
         if self._waits_for_baselines():
             return None
         problem = self._problem_of_baselines()
@@ -368,7 +377,7 @@ class SweepSearcher(Searcher):
             return self._next_final_job()
         if self._trials_to_continue:
             return Job(self._trials_to_continue.pop(0), split)
-        while self._begins_another_trial():
+        while self._may_begin_trial():
             self.progress.phase = "search"
             record = self._next_trial()
             if record.state != "failed":
@@ -379,8 +388,8 @@ class SweepSearcher(Searcher):
         """Return True if a constraint is relative to a baseline, and any baseline is running."""
         if not any(constraint.baseline for constraint in self._space.constraints):
             return False
-        for job in self._running.values():
-            if self._records[job.name].kind == "baseline":
+        for running in self._running.values():
+            if self._records[running.job.name].kind == "baseline":
                 return True
         return False
 
@@ -395,22 +404,23 @@ class SweepSearcher(Searcher):
                 return f"constraint {constraint.name} needs baseline {constraint.baseline}, {reason}"
         return None
 
-    def _begins_another_trial(self) -> bool:
-        """Return True until the search stops, and note why it stops.
+    def _may_begin_trial(self) -> bool:
+        """Return True until the search stops; record why it stops.
 
         Trials that an earlier driver began, and points that `steer` has added, run after the search has stopped, too.
         """
-        fatal = self._poller.status.fatal
         if self.why_stopped is None:
-            self.why_stopped = fatal or self._reason_to_stop()
+            self.why_stopped = self._reason_to_stop()
         if self.why_stopped is None:
             return True
-        if fatal is not None:
+        if self._poller.status.fatal is not None:
             return False
         return bool(self._unfinished) or self._has_added_point()
 
     def _reason_to_stop(self) -> str | None:
-        """Return why no further trial begins: a used-up budget, patience, or failures in a row."""
+        """Return why no further trial begins: no worker can work, a used-up budget, patience, or failures in a row."""
+        if self._poller.status.fatal:
+            return self._poller.status.fatal
         search = self.search
         begun = self._study.count() - len(self._unfinished)
         if self.progress.total is not None and begun >= self.progress.total:
@@ -482,7 +492,8 @@ class SweepSearcher(Searcher):
         """Return the next job of the final stage or the test split; None if there is none now."""
         if self._poller.status.fatal or self.search.evaluate_only:
             return None
-        job = self._final_jobs.next(self._records, list(self._running.values()))
+        running_jobs = [running.job for running in self._running.values()]
+        job = self._final_jobs.next(self._records, running_jobs)
         if job is not None:
             self.progress.phase = job.split
             if job.split == FINAL:
@@ -516,6 +527,11 @@ class SweepSearcher(Searcher):
     def _write(self, record: TrialRecord) -> None:
         self._folder.write_trial(record)
         self._records[record.name] = record
+
+
+def _waiting_points(commands: Sequence[Command]) -> list[Command]:
+    """Return the commands that add a point and have not been applied, the oldest first."""
+    return [command for command in commands if command.kind == "add" and command.applied is None]
 
 
 class MetricsDropper(tune.Callback):
