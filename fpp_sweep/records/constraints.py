@@ -26,21 +26,22 @@ def keeps_constraints(info: SweepInfo, record: TrialRecord, split: str, baseline
 def _is_broken(
     info: SweepInfo, constraint: Constraint, record: TrialRecord, split: str, baselines: Sequence[TrialRecord]
 ) -> bool:
-    """Return True if a constraint is broken; one whose numbers are missing on the split is not.
+    """Return True if a constraint is broken. A constraint whose numbers are missing on the split is not broken.
 
     Costs are those of the search: later stages have other numbers of seeds and images.
     """
+    measured_split = split
     searched = record.results.get(info.search_split)
     if searched is not None and searched.cost(constraint.metric) is not None:
-        split = info.search_split
-    value = metric_of(record.results.get(split), constraint.metric)
+        measured_split = info.search_split
+    value = metric_of(record.results.get(measured_split), constraint.metric)
     if value is None:
         return False
     baseline_value = None
     if constraint.baseline is not None:
         for baseline in baselines:
             if baseline.label == constraint.baseline:
-                baseline_value = metric_of(baseline.results.get(split), constraint.metric)
+                baseline_value = metric_of(baseline.results.get(measured_split), constraint.metric)
         if baseline_value is None:
             return False
     return constraint.violation(value, baseline_value) > 0

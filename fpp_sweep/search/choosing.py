@@ -101,7 +101,7 @@ def choose_for_test_split(folder: SweepFolder, front: Front, finalists: Sequence
 class ReferenceComparison:
     """A trial's paired differences to the main reference on a split, each reduced to its extreme over metrics."""
 
-    excess_loss: float = 0.0  # in margins: the loss that cannot be ruled out, less one margin; 0 if within the margin
+    excess_loss: float = 0.0  # largest loss beyond the margin that is not ruled out, in units of the margin; 0: none
     largest_t: float = 0.0  # gain / standard error in the metric with the clearest gain; 0 if there is no gain
 
 

@@ -61,7 +61,7 @@ def rung_ends(race: Race, datasets: Sequence[DatasetInfo]) -> dict[tuple[str, st
     All datasets have the same number of rungs.
     """
     sizes = tuple(info.size for info in datasets)
-    rungs: list[tuple[int, ...]] = []
+    rungs: list[tuple[int, ...]] = []  # the end of each rung in each dataset
     for share in race.rungs:
         ends = []
         for size in sizes:
@@ -79,8 +79,10 @@ def rung_ends(race: Race, datasets: Sequence[DatasetInfo]) -> dict[tuple[str, st
         )
     if len(race.rungs) >= largest.size:
         raise InputError(f"{len(race.rungs) + 1} rungs of {largest.size} images; give fewer", "search.race.rungs")
-    by_dataset = zip(*rungs, strict=True)
-    return {(info.name, info.split): tuple(ends) for info, ends in zip(datasets, by_dataset, strict=True)}
+    ends_by_dataset = {}
+    for index, info in enumerate(datasets):
+        ends_by_dataset[info.name, info.split] = tuple(rung[index] for rung in rungs)
+    return ends_by_dataset
 
 
 def require_blockwise(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> None:

@@ -19,15 +19,16 @@ N_POSITIONS = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attainment:
-    """Values of the second objective that the fronts of some share of the resamples reach, by position in the first.
+    """The attainment surface of two objectives: how good the second one is at given values of the first.
 
-    Values are infinite at positions that fewer resamples reach.
+    Each curve has the value that the fronts of a share of the resamples reach. The value is infinite where fewer
+    resamples have a trial that is as good in the first objective.
     """
 
-    positions: Numbers  # (positions,) of the first objective
-    best: Numbers  # (positions,) reached in 10 % of the resamples
-    median: Numbers  # in half of them
-    worst: Numbers  # in 90 %
+    positions: Numbers  # (positions,) values of the first objective
+    best: Numbers  # (positions,) value of the second that 10 % of the resamples reach
+    median: Numbers  # that half of them reach
+    worst: Numbers  # that 90 % reach
 
 
 def attainment(

@@ -410,9 +410,9 @@ BLOCKWISE_METRICS: Mapping[str, BlockwiseMetric] = {
 
 def metric_value(metric: str, stats: BlockStats) -> float:
     """Return a metric over all blocks."""
-    row = BLOCKWISE_METRICS[metric]
-    totals = row.columns(stats.summed())[0]
-    return float(row.scale * row.value(totals) / stats.total)
+    definition = BLOCKWISE_METRICS[metric]
+    totals = definition.columns(stats.summed())[0]
+    return float(definition.scale * definition.value(totals) / stats.total)
 
 
 def _of_predictions(metric: str, predictions: Predictions) -> float:
@@ -421,7 +421,7 @@ def _of_predictions(metric: str, predictions: Predictions) -> float:
 
 @lru_cache(maxsize=1)
 def _stats_of(predictions: Predictions) -> BlockStats:
-    """Return the statistics of a dataset's predictions, kept for the next of its metrics."""
+    """Return the statistics of a dataset's predictions; cached, because several metrics are computed in turn."""
     return BlockStats.of_predictions("", predictions)
 
 
@@ -459,7 +459,7 @@ def block_contributions(metric: str, stats: BlockStats) -> Numbers:
     because it is linear once the signs of the total residuals are fixed. The spread of the differences between two
     trials' contributions gives the standard error of the trials' difference without resampling.
     """
-    row = BLOCKWISE_METRICS[metric]
+    definition = BLOCKWISE_METRICS[metric]
     if metric in _CONTRIBUTIONS_TO_PARTS:
         sums = _CONTRIBUTIONS_TO_PARTS[metric](stats)
     elif metric == "smooth_ece":
@@ -467,8 +467,8 @@ def block_contributions(metric: str, stats: BlockStats) -> Numbers:
     elif metric in ("ece", "debiased_ece"):
         sums = _with_signs_of_totals(_bin_residuals(stats))
     else:
-        sums = row.columns(stats)[:, 0]
-    return np.asarray(row.scale * sums / stats.total)
+        sums = definition.columns(stats)[:, 0]
+    return np.asarray(definition.scale * sums / stats.total)
 
 
 def _with_signs_of_totals(residuals: Numbers) -> Numbers:

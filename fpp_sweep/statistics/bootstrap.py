@@ -120,10 +120,10 @@ def _weights_after_ones(dataset: str, split: str, blocks: int) -> Numbers:
 
 def resample(metric: str, stats: BlockStats, weights: Numbers) -> Numbers:
     """Return a metric for each row of weights (resamples, blocks)."""
-    row = BLOCKWISE_METRICS[metric]
-    totals = weights @ row.columns(stats)
+    definition = BLOCKWISE_METRICS[metric]
+    totals = weights @ definition.columns(stats)
     images = weights @ stats.images.astype(np.float64)
-    return np.asarray(row.scale * row.value(totals) / images)
+    return np.asarray(definition.scale * definition.value(totals) / images)
 
 
 def sample_record(

@@ -44,16 +44,15 @@ def class_scores(form: ConformalForm, probabilities: Numbers) -> Numbers:
 
 
 def fit_threshold(label_scores: Numbers, percent: int) -> float:
-    """Return the smallest threshold that at least `percent` of the labels keep, a further label included.
+    """Return the threshold that the score of another image's label does not exceed in at least `percent` of cases.
 
-    The further label counts as one above the threshold. Where there are too few labels for that, the threshold is
-    infinite, so that sets hold all classes.
+    The threshold is the score of rank ceil((N + 1) * percent / 100) among the N scores, as in split-conformal
+    prediction. Too few scores have no such rank: the threshold is then infinite, so that sets hold all classes.
 
     >>> fit_threshold(np.arange(1.0, 100.0), 90), fit_threshold(np.arange(8.0), 90)
     (90.0, inf)
     """
-    labels = len(label_scores) + 1  # with the one to come
-    rank = math.ceil(labels * percent / 100)
+    rank = math.ceil((len(label_scores) + 1) * percent / 100)
     if rank > len(label_scores):
         return math.inf
     return float(np.sort(label_scores)[rank - 1])

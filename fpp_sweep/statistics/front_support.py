@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.statistics.block_stats import Numbers
-from fpp_sweep.statistics.bootstrap import RecordSamples, SplitSamples
+from fpp_sweep.statistics.bootstrap import SplitSamples
 from fpp_sweep.statistics.paired import SeedVariances, goal_of, pairwise_differences
 
 LIKELY = 0.8  # share of resamples in which a trial is on the front
@@ -83,9 +83,10 @@ def front_support(
 
 def _metrics_of_all(samples: SplitSamples, names: Sequence[str], metrics: Sequence[str]) -> list[str]:
     """Return the metrics that are resampled for every record."""
-    shared = list(metrics)
-    for name in names:
-        shared = [metric for metric in shared if metric in samples.records[name].metrics]
+    shared = []
+    for metric in metrics:
+        if all(metric in samples.records[name].metrics for name in names):
+            shared.append(metric)
     return shared
 
 
@@ -98,7 +99,7 @@ def resampled_points(
     for metric in metrics:
         draws = []
         for name in names:
-            record: RecordSamples = samples.records[name]
+            record = samples.records[name]
             recentred = record.metrics[metric].recentred_draws
             seed_deviation = np.sqrt(seeds[metric].variance_of_mean(record).value)
             draws.append(recentred + seed_deviation * generator.standard_normal(len(recentred)))
@@ -106,18 +107,21 @@ def resampled_points(
     return np.stack(rows)
 
 
-def share_on_front(better: Numbers) -> Numbers:
-    """Return the share of resamples in which each trial is on the front, from (metrics, trials, resamples)."""
-    resamples = better.shape[2]
-    beaten = np.zeros(better.shape[1])
+def share_on_front(points: Numbers) -> Numbers:
+    """Return (trials,): the share of resamples in which each trial is on the front.
+
+    `points` is (metrics, trials, resamples); more is better.
+    """
+    _, trials, resamples = points.shape
+    times_dominated = np.zeros(trials)
     for index in range(resamples):
-        beaten += is_dominated(better[:, :, index])
-    return np.asarray(1 - beaten / resamples)
+        times_dominated += is_dominated(points[:, :, index])
+    return np.asarray(1 - times_dominated / resamples)
 
 
 def is_dominated(points: Numbers) -> NDArray[np.bool_]:
     """Return (trials,) from (metrics, trials): True if another trial is as good in every metric and better in one."""
-    trials = points.shape[1]
+    _, trials = points.shape
     no_worse = np.ones((trials, trials), np.bool_)
     better = np.zeros((trials, trials), np.bool_)
     for values in points:

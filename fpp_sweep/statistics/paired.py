@@ -77,7 +77,7 @@ class Difference:
     degrees_of_freedom: float
     p_value: float
     bias: float = 0.0  # estimated by the bootstrap
-    hidden_loss: float = 0.0  # residual bias of the second: the first may be worse by as much more than `debiased`
+    hidden_loss: float = 0.0  # residual bias of the second: the true loss to it may be larger by as much
     adjusted_p: float = math.nan  # by Holm's correction within its family
     family_size: int = 1
 
@@ -280,14 +280,9 @@ def metric_interval(
     A calibration error has none below `min_ratio` times the value that a calibrated model with the same confidences
     shows.
     """
-    reason = _why_never_an_interval(metric)
-    if reason:
-        return f"no interval: {reason}"
     measured = samples.metric(name, metric)
-    if measured is None:
-        return "no interval: no block statistics of these images"
-    reason = _why_no_interval_here(samples, measured, metric, min_ratio)
-    if reason:
+    reason = _why_no_interval(samples, measured, metric, min_ratio)
+    if measured is None or reason:
         return f"no interval: {reason}"
     if seeds is None:
         seeds = SeedVariances.of(samples.records.values(), metric)
@@ -347,10 +342,14 @@ def _why_never_an_interval(metric: str) -> str:
     return ""
 
 
-def _why_no_interval_here(samples: SplitSamples, measured: MetricSamples, metric: str, min_ratio: float) -> str:
+def _why_no_interval(samples: SplitSamples, measured: MetricSamples | None, metric: str, min_ratio: float) -> str:
     """Return why a metric has no interval on these images; empty if it has one."""
-    stem = catalogue.parts_of(metric).stem
-    shortage = _shortage(samples, measured, stem)
+    reason_on_any_images = _why_never_an_interval(metric)
+    if reason_on_any_images:
+        return reason_on_any_images
+    if measured is None:
+        return "no block statistics of these images"
+    shortage = _shortage(samples, measured, catalogue.parts_of(metric).stem)
     if shortage:
         return f"fewer than {shortage}"
     if _is_near_calibration(measured, metric, min_ratio):

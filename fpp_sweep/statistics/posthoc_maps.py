@@ -30,7 +30,7 @@ NO_SIGNAL = "labels have no larger logits than other classes on average, so that
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedUse:
-    """A use of images to fit something, as a message names it, and what else a user can do."""
+    """Something that is fitted on images: its name in messages, and the user's remedy if there are too few images."""
 
     name: str
     remedy: str
@@ -70,7 +70,7 @@ def require_fittable(where: str, labels: Integers) -> None:
 
 
 def require_images(where: str, images: int, use: FittedUse = POSTHOC_MAP) -> None:
-    """Raise InputError if there are too few images to fit a map, or what else is fitted."""
+    """Raise InputError if there are too few images for the fit."""
     if images < MIN_MAPPED_IMAGES:
         problem = f"{images} images are too few for {use.name}, which needs {MIN_MAPPED_IMAGES}"
         raise InputError(f"{where}: {problem}; raise work.limit, or {use.remedy}")

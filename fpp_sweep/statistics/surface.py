@@ -3,7 +3,7 @@
 The kernel is a product over the settings, so that the mean of the surface over all values of a setting follows exactly.
 A point that has `nan` for a setting stands for that mean: with all others `nan` it is the effect of one setting. The
 scales of the kernel are not known either; they are drawn from their posterior by elliptical slice sampling (Murray,
-Adams and MacKay, 2010), and what the surface is rests on all draws.
+Adams and MacKay, 2010), and every result is computed over all draws.
 """
 
 from __future__ import annotations
@@ -252,9 +252,10 @@ class Surface:
         return locations
 
     def variance_shares(self) -> Numbers:
-        """Return draws (draws, settings) of the share of the surface's variance that a mean over each setting removes.
+        """Return draws (draws, settings) of the total-effect Sobol index of each setting.
 
-        With interactions the shares of a draw add up to more than 1.
+        The index is the share of the surface's variance that a mean over the setting removes. With interactions the
+        indices of a draw add up to more than 1.
         """
         locations = self._random_locations()
         blocks = [locations]  # then the same locations with the mean over one setting, for each setting
