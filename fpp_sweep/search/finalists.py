@@ -134,14 +134,13 @@ class FinalJobs:
         The finalists are chosen once no job of the search is running. Finalists for the test split are chosen once the
         final stage has ended. A record has one running job at a time, because each job writes the whole record.
         """
-        split = self._space.search.split
-        running_splits = {job.split for job in running}
+        search_split = self._space.search.split
         if self._finalists is None:
-            if split in running_splits:
+            if search_split in {job.split for job in running}:
                 return None
             self._finalists = self._choose(records)
-        jobs = self._jobs_of_baselines(split) + self._jobs_of_finalists(records)
-        if self._on_test_split is None and FINAL not in running_splits and not self._final_stage_waits(jobs, records):
+        jobs = self._jobs_of_baselines(search_split) + self._jobs_of_finalists(records)
+        if self._on_test_split is None and self._has_final_stage_ended(jobs, records, running):
             self._on_test_split = self._choose_for_test_split(records)
         for record in self._on_test_split or ():
             jobs.append(Job(record.name, "test"))
@@ -152,12 +151,17 @@ class FinalJobs:
                 return job
         return None
 
-    def _final_stage_waits(self, jobs: Sequence[Job], records: Mapping[str, TrialRecord]) -> bool:
-        """Return True if a job of the final stage has not begun."""
+    def _has_final_stage_ended(
+        self, jobs: Sequence[Job], records: Mapping[str, TrialRecord], running: Sequence[Job]
+    ) -> bool:
+        """Return True if no job of the final stage runs, and none of `jobs` has still to begin."""
+        for job in running:
+            if job.split == FINAL:
+                return False
         for job in jobs:
             if job.split == FINAL and self._must_begin(job, records):
-                return True
-        return False
+                return False
+        return True
 
     def reset(self) -> None:
         """Forget all choices: the budget has changed, and the search may go on."""
