@@ -410,15 +410,6 @@ def test_an_answer_from_one_seed_states_that(tmp_path):
     assert "(one seed, 2 x 1000 test images)" in sentence_of(read_statistics(folder))
 
 
-def test_without_baselines_the_reason_names_no_finalist(tmp_path):
-    """A finalist with too few seeds is not the exception to `there are no baselines to compare with`."""
-    folder = write_sweep_of(
-        tmp_path, {"trial-0002": (0.66, 0.05), "trial-0003": (0.64, 0.02)}, ("val", "test"), seeds=(0,)
-    )
-    folder.write_trial(replace(folder.trial("trial-0003"), config={"prompt": "a photo of a"}))
-    assert read_statistics(folder).answer.reason == "there are no baselines to compare with"
-
-
 def test_without_baselines_nothing_is_recommended(tmp_path):
     folder = write_sweep_of(tmp_path, {"trial-0002": (0.64, 0.05), "trial-0003": (0.6, 0.04)})
     assert sentence_of(read_statistics(folder)).startswith(
