@@ -8,7 +8,6 @@ a file of terabytes. `python -m tests.test_hostile_folder` prints the whole tabl
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import io
 import json
@@ -55,6 +54,7 @@ from tests.kit import hostile
 from tests.kit.hostile import KINDS, OWN, SECRET, TRIAL, kind_of, paths_by_kind, plant, state_of
 from tests.kit.layout import LAYOUT_FILE
 from tests.kit.processes import environment, run_command, tune_command
+from tests.kit.rights import without_root_rights
 from tests.reproduce.test_page import reproduction
 
 SECONDS = 60  # a command that runs longer counts as one that waits for ever
@@ -164,30 +164,6 @@ def test_the_table_has_every_command_that_takes_a_folder():
 
 
 # ------------------------------------------------------------ outcomes
-
-
-class Header(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
-
-
-class Capabilities(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint32) for name in ("effective", "permitted", "inheritable")]
-
-
-@contextlib.contextmanager
-def without_root_rights():
-    """Remove root's right to read and write everything within the block."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    header, both = Header(0x20080522, 0), (Capabilities * 2)()
-    libc.capget(ctypes.byref(header), both)
-    before = both[0].effective
-    both[0].effective &= ~0b110  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
-    libc.capset(ctypes.byref(header), both)
-    try:
-        yield
-    finally:
-        both[0].effective = before
-        libc.capset(ctypes.byref(header), both)
 
 
 def raise_timeout(*_):

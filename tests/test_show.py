@@ -12,6 +12,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from tests.kit.names import ZERO_SHOT
 from tests.kit.records import build_sweep
+from tests.kit.rights import without_root_rights
 
 
 @pytest.fixture
@@ -153,6 +154,19 @@ def test_sweeps_are_listed_with_state_progress_and_front(capsys, tmp_path):
     assert rows[2][:4] == ["empty", "interrupted", "0/6", "0 trials"]
     assert rows[3][:2] == ["old", "damaged"]
     assert all(row[-1].endswith(" ago") for row in rows)
+
+
+def test_a_sweep_that_cannot_be_read_does_not_hide_the_others(capsys, tmp_path):
+    closed = build_sweep(tmp_path / "closed", trials=1)
+    build_sweep(tmp_path / "open", trials=1)
+    (closed.path / "trials").chmod(0)
+    with without_root_rights():
+        text = run_show(capsys, tmp_path)
+    (closed.path / "trials").chmod(0o755)
+    _, first, second = text.splitlines()
+    assert first.split()[:2] == ["closed", "unreadable"]
+    assert "trials: Permission denied; allow this user to read and write it" in " ".join(first.split())
+    assert second.split()[:2] == ["open", "finished"]
 
 
 def test_without_arguments_the_sweeps_of_this_folder_are_listed(capsys, monkeypatch, tmp_path):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, problem_of_system
 from fpp_sweep.spec.messages import SCRIPT, keep_output_printable, printable
 from fpp_sweep.spec.process import set_thread_defaults
 from fpp_sweep.spec.version import VERSION
@@ -126,7 +126,10 @@ def run(main: Callable[[], None]) -> NoReturn:
     except BrokenPipeError:  # the reader of the output has ended, as in `... | head`
         sys.stderr.close()
         sys.exit(141)
-    except (FloatingPointError, MemoryError, OSError) as error:  # a number that is not finite, or a machine that fails
+    except OSError as error:
+        print(f"error: {printable(problem_of_system(error))}", file=sys.stderr)
+        sys.exit(1)
+    except (FloatingPointError, MemoryError) as error:  # a number that is not finite, or a machine that fails
         message = printable(error) or "out of memory"  # a MemoryError has no text
         print(f"error: {message}", file=sys.stderr)
         sys.exit(1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fpp_sweep.cli.command import Parser
+from fpp_sweep.cli.names import SWEEPS
 from fpp_sweep.spec.config import EMBEDDED_LIMIT
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.names import listed_names
@@ -98,7 +99,7 @@ FLAGS: dict[str, Flag] = {
     "--out": Flag(
         group=RESULTS,
         type=Path,
-        default=Path("sweeps"),
+        default=SWEEPS,
         metavar="DIR",
         help="where the folder of results is made; default: %(default)s",
     ),

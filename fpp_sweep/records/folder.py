@@ -44,10 +44,11 @@ from fpp_sweep.records.records import (
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.validation import as_list, as_mapping, at_key, check_fields, require
 from fpp_sweep.space.work import STEERED, Search
-from fpp_sweep.spec.errors import InputError, message_in_one_line, unknown
+from fpp_sweep.spec.errors import InputError, message_in_one_line, problem_of_system, unknown
 from fpp_sweep.spec.files import (
     FileTooLargeError,
     LockHeldError,
+    NotAFileError,
     exclusive_lock,
     files_inside,
     no_link,
@@ -92,6 +93,8 @@ class SweepFolder:
     def open(cls, path: Path) -> Self:
         """Return the folder of an existing sweep."""
         folder = cls(path)
+        if not path.exists():
+            raise InputError(f"{path}: there is no such sweep; `show` lists the sweeps")
         if not folder.has_sweep:
             raise InputError(f"{path} is not a sweep's folder (it has no sweep.json)")
         return folder
@@ -168,6 +171,8 @@ class SweepFolder:
         try:
             return self.info(), None
         except InputError as error:
+            if isinstance(error.__cause__, OSError):
+                raise
             problem = str(error).removesuffix(REMEDY)
         try:
             info = self._info(self.info_copy)
@@ -204,6 +209,8 @@ class SweepFolder:
         try:
             self.trial(name)
         except InputError as error:
+            if isinstance(error.__cause__, OSError):
+                raise
             problem = str(error).removesuffix(REMEDY)
             note(f"{problem}; kept as {set_aside(file)}, and the trial runs again")
             return False
@@ -369,10 +376,10 @@ def _read_document(folder: Path, file: Path) -> dict[str, Any]:
     """Return the document of a record without its format; raise InputError if it cannot be read."""
     try:
         content = read_inside(folder, file, MAX_RECORD_BYTES)
-    except FileTooLargeError as error:
-        raise _unreadable(file, error) from None  # the file is damaged; other errors may come from the disk
-    except OSError as error:
-        raise _unreadable(file, error) from error
+    except (FileNotFoundError, FileTooLargeError, NotAFileError) as error:
+        raise _unreadable(file, error) from None
+    except OSError as error:  # the file may be sound: the cause says that it must not be set aside
+        raise InputError(problem_of_system(error)) from error
     with _naming_unreadable(file):
         document = dict(as_mapping(_DECODER.decode(content.decode("utf-8"))))
         require("format" in document, "it has no format")
@@ -392,7 +399,10 @@ def _naming_unreadable(file: Path) -> Iterator[None]:
 
 
 def _unreadable(file: Path, error: Exception) -> InputError:
-    return InputError(f"{file}: not readable as a record of a sweep ({message_in_one_line(error)}){REMEDY}")
+    reason = message_in_one_line(error)
+    if isinstance(error, OSError) and error.strerror:
+        reason = error.strerror  # without the path, which the message has already
+    return InputError(f"{file}: not readable as a record of a sweep ({reason}){REMEDY}")
 
 
 def _not_json(constant: str) -> NoReturn:

@@ -1,8 +1,7 @@
-"""The state of a sweep by its record and its lock, the time of its last change, and the command that resumes it."""
+"""The state of a sweep by its record and its lock, and the time of its last change."""
 
 from __future__ import annotations
 
-import shlex
 import time
 from contextlib import suppress
 
@@ -32,23 +31,6 @@ def is_abandoned(folder: SweepFolder, info: SweepInfo) -> bool:
     if info.state != "running" or folder.is_locked():
         return False
     return folder.info().state == "running"  # else a driver has ended it since the record was read
-
-
-def resume_command(folder: SweepFolder, info: SweepInfo) -> str:
-    """Return the command that resumes the sweep; empty if it runs, has come to its end, or no command is known."""
-    if info.state != "interrupted" and not is_abandoned(folder, info):
-        return ""
-    try:
-        words = shlex.split(info.command)
-    except ValueError:  # a quotation that does not end: no command of this package's
-        return ""
-    if info.group or not words:  # the command of a reproduction continues it; of a library call no command is known
-        return shlex.join(words)  # quoted anew: the record of a received folder may hold anything
-    if "--name" not in words:
-        words += ["--name", folder.path.name]
-    if "--resume" not in words:
-        words.append("--resume")
-    return shlex.join(words)
 
 
 def last_change(folder: SweepFolder) -> float:

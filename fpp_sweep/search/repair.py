@@ -6,6 +6,7 @@ the last driver left, and the trial is run again with them.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -44,6 +45,7 @@ def repair_records(folder: SweepFolder, info: SweepInfo, space: Space) -> Iterat
             _check_command(folder.command(file), space)
         except InputError as error:
             yield f"{_set_aside(file, error)}, and not applied"
+    yield from _set_aside_study(folder.study_file)
     yield from _restore_lost_records(folder, info, space)
 
 
@@ -127,6 +129,12 @@ def _set_aside(file: Path, error: InputError) -> str:
 
 
 # ------------------------------------------------------------ lost records
+
+
+def _set_aside_study(file: Path) -> Iterator[str]:
+    """Set aside what is in the place of the study's file; the driver builds the study anew. Yield a note of that."""
+    if os.path.lexists(file) and not file.is_file():
+        yield f"{file}: not a regular file; kept as {set_aside(file)}"
 
 
 def _restore_lost_records(folder: SweepFolder, info: SweepInfo, space: Space) -> Iterator[str]:

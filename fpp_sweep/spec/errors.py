@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterable, Mapping
 
 MAX_MESSAGE = 2_000  # characters; keys and names in a file may have any length
@@ -48,16 +47,41 @@ class MachineError(OSError):
         """Return an error that names the file, the failed operation, the remedy, and what to do then."""
         if isinstance(error, cls):
             return error
-        reason = str(error)
-        if error.errno:
-            reason = os.strerror(error.errno)
-        remedy = "see to it"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            remedy = "make room"
-        where = ""
-        if error.filename:
-            where = f"{error.filename}: "
-        return cls(f"{where}{reason}; {remedy}, then {then}")
+        remedy = _remedy(error) or "see to it"
+        return cls(f"{_file_and_reason(error)}; {remedy}, then {then}")
+
+
+def problem_of_system(error: OSError) -> str:
+    """Return an error of the operating system as `FILE: what is wrong; what to do`.
+
+    >>> problem_of_system(PermissionError(13, "Permission denied", "notes.json"))
+    'notes.json: Permission denied; allow this user to read and write it'
+    """
+    if isinstance(error, MachineError):
+        return str(error)
+    problem = _file_and_reason(error)
+    remedy = _remedy(error)
+    if remedy:
+        return f"{problem}; {remedy}"
+    return problem
+
+
+def _file_and_reason(error: OSError) -> str:
+    reason = error.strerror or message_in_one_line(error)
+    if error.filename:
+        return f"{error.filename}: {reason}"
+    return reason
+
+
+def _remedy(error: OSError) -> str:
+    """Return what to do about an error; empty if the error may have many causes."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "make room"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "allow this user to read and write it"
+    if error.errno == errno.EROFS:
+        return "make its file system writable, or name another folder"
+    return ""
 
 
 def escaped(text: str) -> str:

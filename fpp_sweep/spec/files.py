@@ -70,14 +70,21 @@ class FileTooLargeError(OSError):
         super().__init__(errno.EFBIG, f"larger than {max_bytes / 2**20:g} MiB", str(path))
 
 
+class NotAFileError(OSError):
+    """A folder, a named pipe or a device where a file is expected."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(errno.EINVAL, "not a regular file", str(path))
+
+
 def read_at_most(path: Path, max_bytes: int = MAX_HANDWRITTEN_BYTES) -> bytes:
     """Return a file's content; raise FileTooLargeError if it is longer, whatever size the file system reports.
 
-    Raise OSError for a named pipe, too: without a writer, reading it would wait for ever. A shell's own pipes, such as
-    `/dev/fd/63` for `<(command)`, have a writer.
+    Raise NotAFileError for a named pipe, too: without a writer, reading it would wait for ever. A shell's own pipes,
+    such as `/dev/fd/63` for `<(command)`, have a writer.
     """
     if path.is_fifo() and not path.is_relative_to("/dev"):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
+        raise NotAFileError(path)
     with path.open("rb") as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
@@ -135,12 +142,13 @@ def _has_no_link_below(folder: Path, path: Path) -> bool:
 def open_inside(folder: Path, path: Path) -> BinaryIO:
     """Open a folder's own file for reading.
 
-    Raise InputError for a link out of the folder, and OSError for a pipe, which could block for ever, or a device.
+    Raise InputError for a link out of the folder, and NotAFileError for a folder, a device, or a pipe, which could
+    block for ever.
     """
     descriptor = os.open(require_inside(folder, path), os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
+        raise NotAFileError(path)
     return os.fdopen(descriptor, "rb")
 
 

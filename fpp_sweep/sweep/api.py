@@ -30,7 +30,7 @@ class InterruptedSweep(KeyboardInterrupt):
 class Options:
     """Options of a run: the sweep's folder, the cluster, MLflow, and how much is printed."""
 
-    root: Path | str = "sweeps"
+    root: Path | str = SWEEPS
     name: str | None = None  # none: the space's name and the time
     resume: bool = False
     address: str | None = None  # address of a Ray cluster; none: a Ray session on this machine

@@ -18,6 +18,7 @@ from fpp_sweep.space.work import Search
 from fpp_sweep.space.yamlfile import parse as parse_yaml
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import command_line, runnable_record
+from fpp_sweep.sweep.resume_command import resume_command
 
 SECONDS_PER_HOUR = 3600.0
 
@@ -135,7 +136,6 @@ def _what_happens_next(folder: SweepFolder, command: Command) -> str:
     text = command.text.removesuffix(": waits for a driver")
     if info.state == "running":
         return f"{text}: the running sweep applies it within seconds; if it was killed, it is applied on --resume"
-    resume = info.command or command_line("tune", [])
-    if f"--name {info.name}" not in resume:
-        resume += f" --name {info.name}"
-    return f"{text}: {info.name} is {info.state}; to have it applied: {runnable_record(resume)} --resume"
+    recorded = resume_command(folder, info) or command_line("tune", ["--name", folder.path.name, "--resume"])
+    how_to_apply = f"to have it applied: {runnable_record(recorded)}"
+    return f"{text}: {folder.path.name} is {info.state}; {how_to_apply}"

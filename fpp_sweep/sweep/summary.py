@@ -11,7 +11,7 @@ from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, format_values, values_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, WorkTotals
-from fpp_sweep.records.state import resume_command, state_text
+from fpp_sweep.records.state import state_text
 from fpp_sweep.report.repeat import repeat_command, use_command
 from fpp_sweep.report.results_file import FILE as RESULTS_FILE
 from fpp_sweep.report.results_file import write_results
@@ -20,6 +20,7 @@ from fpp_sweep.spec.messages import command_line, plural, printable, runnable
 from fpp_sweep.spec.progress import time_shares
 from fpp_sweep.statistics.verdicts import Answer
 from fpp_sweep.sweep.final_table import final_table
+from fpp_sweep.sweep.resume_command import command_that_continues
 from fpp_sweep.tracking import last_uri, mlflow_links
 from fpp_sweep.trial.trial import sum_by_stage
 
@@ -54,7 +55,7 @@ def summary_lines(folder: SweepFolder, width: int | None = None, *, resume: bool
         yield from labelled_lines(label, printable(text), width, indent=LABEL_COLUMNS)
     for line in next_lines(folder, info, statistics.answer):
         yield printable(line)
-    continuation = resume_command(folder, info)
+    continuation = command_that_continues(folder, info)
     if continuation and resume:
         yield printable(f"continue    {continuation}")
 

@@ -14,7 +14,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.records.state import last_change, state_text
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.space.validation import as_mapping
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, problem_of_system
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import duration
 
@@ -22,7 +22,7 @@ HEADINGS = ("sweep", "state", "trials", "front", "changed")
 
 
 def sweep_table(folders: Sequence[Path]) -> str:
-    """Return a row for each sweep; one whose records cannot be read says so in its row."""
+    """Return a row for each sweep; the row of one whose records cannot be read says why."""
     rows = []
     for path in folders:
         folder = SweepFolder(path)
@@ -31,6 +31,8 @@ def sweep_table(folders: Sequence[Path]) -> str:
             cells = _sweep_cells(folder)
         except InputError as error:
             cells = ["damaged", "", str(error)]
+        except OSError as error:
+            cells = ["unreadable", "", problem_of_system(error)]
         rows.append([path.name, *cells, changed])
     return to_text(Table.of_strings(HEADINGS, rows, text_columns=range(len(HEADINGS))), terminal_width())
 

@@ -14,7 +14,6 @@ from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import format_setting
 from fpp_sweep.records.records import MAX_TIME
-from fpp_sweep.records.state import resume_command
 from fpp_sweep.report.settings_plots import metric_columns
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.reading import load_space
@@ -23,6 +22,7 @@ from fpp_sweep.space.yamlfile import parse, read
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import stamps_below
 from fpp_sweep.spec.specs import DatasetInfo
+from fpp_sweep.sweep.resume_command import command_that_continues
 from fpp_sweep.sweep.summary import features_text
 from fpp_sweep.tracking.desired import find_artifacts
 from fpp_sweep.trial import trial as trial_module
@@ -228,7 +228,7 @@ def test_no_record_is_written_that_could_not_be_read(sent):
 def test_an_interrupted_sweep_whose_command_cannot_be_split_is_shown(sent, capsys, command, continuation):
     for path, value in (("state", "interrupted"), ("finished", None), ("command", command)):
         edit(sent.info_file, path, value)
-    assert resume_command(sent, sent.info()) == continuation
+    assert command_that_continues(sent, sent.info()) == continuation
     show.main(["sent"])
     assert ("continue " in capsys.readouterr().out) == bool(continuation)
 

@@ -7,6 +7,7 @@ import random
 import shutil
 from dataclasses import replace
 from operator import attrgetter
+from pathlib import Path
 
 import optuna
 import pytest
@@ -27,6 +28,7 @@ from fpp_sweep.spec.files import FileTooLargeError
 from fpp_sweep.sweep.resume import repair_folder
 from tests.kit.names import ZERO_SHOT, named
 from tests.kit.records import failed, sweep_info, trial
+from tests.kit.rights import without_root_rights
 
 SPACE = named("""
 params:
@@ -348,6 +350,44 @@ NO_POINTS = {
     "an unknown setting": {"more": 1},
     "empty": {},
 }
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_what_lies_in_the_place_of_the_study_is_set_aside(folder, make):
+    file = folder.study_file
+    file.unlink()
+    make(file)
+    (text,) = [text for text in repair_notes(folder) if "study.journal" in text]
+    assert text.startswith(f"{file}: not a regular file; kept as study.journal.damaged-")
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_what_lies_in_the_place_of_a_record_is_set_aside(folder, make):
+    file = folder.trial_file("trial-0002")
+    file.unlink()
+    make(file)
+    text = repair_notes(folder)[0]
+    assert text.startswith(f"{file}: not readable as a record of a sweep (not a regular file); kept as ")
+    assert file.is_file()  # restored from the study
+
+
+def test_a_record_that_may_not_be_read_stays_and_ends_the_repair(folder):
+    """The record may be sound, so --resume is no remedy: it is what the user called."""
+    file = folder.trial_file("trial-0002")
+    file.chmod(0)
+    with without_root_rights(), pytest.raises(InputError) as refused:
+        repair_notes(folder)
+    assert str(refused.value) == f"{file}: Permission denied; allow this user to read and write it"
+    assert file.is_file()
+
+
+def test_a_sweeps_record_that_may_not_be_read_is_not_replaced_by_its_copy(folder):
+    folder.info_file.chmod(0)
+    content = folder.info_file.read_text()
+    with without_root_rights(), pytest.raises(InputError, match=r"sweep\.json: Permission denied; allow"):
+        repair_folder(folder)
+    assert folder.info_file.read_text() == content
 
 
 @pytest.mark.parametrize("values", NO_POINTS.values(), ids=NO_POINTS)
