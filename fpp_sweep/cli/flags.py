@@ -144,8 +144,23 @@ def _argparse_options(flag: Flag) -> dict[str, Any]:
 
 
 def overrides(args: argparse.Namespace) -> list[str]:
-    """Return `key=value` for each flag that is short for a key, followed by the assignments of --set, which win."""
+    """Return `key=value` for each flag that is short for a key, followed by the assignments of --set.
+
+    Raise InputError for a key that has two values.
+    """
+    typed_by_key = {}  # key -> where it got its value, as typed
+    for assignment, typed in _flag_assignments(args).items():
+        typed_by_key[_key_of(assignment)] = typed
+    for assignment in args.set:
+        key = _key_of(assignment)
+        if key in typed_by_key:
+            raise InputError(f"--set {assignment}: {key} has a value already ({typed_by_key[key]}); take one out")
+        typed_by_key[key] = f"--set {assignment}"
     return [*_flag_assignments(args), *args.set]
+
+
+def _key_of(assignment: str) -> str:
+    return assignment.partition("=")[0].strip()
 
 
 def _flag_assignments(args: argparse.Namespace) -> dict[str, str]:

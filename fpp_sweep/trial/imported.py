@@ -96,6 +96,8 @@ def read_rows(path: Path) -> ImportedRows:
         raise
     except FileNotFoundError as error:
         raise InputError(f"{path}: does not exist; give a file that does") from error
+    except (PermissionError, IsADirectoryError) as error:
+        raise InputError(f"{path}: {error.strerror}; give a file that can be read") from error
     except Exception as error:  # NumPy, zipfile and pyarrow raise nearly anything on a damaged file
         problem = message_in_one_line(error)
         raise InputError(f"{path}: not readable as {path.suffix[1:]} ({problem}); write it again") from error
