@@ -51,9 +51,9 @@ from fpp_sweep.workers.session_folders import OWNER_FILE, SESSION_PREFIX, sessio
 from tests.kit.datasets import build_coop
 from tests.kit.disks import mounted
 from tests.kit.processes import ROOT, environment
+from tests.kit.rights import without_root_rights
 from tests.kit.waiting import LONG, wait_for
 from tests.test_doctor import write_weights, write_zoo
-from tests.test_hostile_folder import without_root_rights
 from tests.test_misbehaving_plugins import Case, plugin_file
 from tests.workers.test_session_folders import ended_process_id, start_raylet
 

@@ -36,15 +36,7 @@ from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.files import read_inside, write_json, written_whole
 from fpp_sweep.spec.specs import DatasetInfo, DatasetSeed
 from fpp_sweep.spec.tasks import BATCH, EvalTask, Task
-from fpp_sweep.statistics.block_stats import (
-    BLOCKWISE_METRICS,
-    BlockStats,
-    Numbers,
-    StatsBySeed,
-    block_contributions,
-    from_bytes,
-    to_bytes,
-)
+from fpp_sweep.statistics.block_stats import BlockStats, Numbers, StatsBySeed, block_contributions, from_bytes, to_bytes
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.trial import Plan, StoppingPolicy, measured_value
 
@@ -73,8 +65,8 @@ def rung_ends(race: Race, datasets: Sequence[DatasetInfo]) -> dict[tuple[str, st
     largest = max(datasets, key=lambda info: info.size)
     if not rungs:
         raise InputError(
-            f"{largest.name} has {largest.size} images in split {largest.split}, and a race needs two rungs of {BATCH}"
-            " images: raise work.limit, or remove search.race",
+            f"{largest.name} has {largest.size} images in split {largest.split}, and a race needs more than {BATCH}; "
+            f"raise work.limit above {BATCH}, or remove search.race",
             "search.race",
         )
     if len(race.rungs) >= largest.size:
@@ -83,17 +75,6 @@ def rung_ends(race: Race, datasets: Sequence[DatasetInfo]) -> dict[tuple[str, st
     for index, info in enumerate(datasets):
         ends_by_dataset[info.name, info.split] = tuple(rung[index] for rung in rungs)
     return ends_by_dataset
-
-
-def require_blockwise(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> None:
-    """Raise InputError unless a part of the images says something about each metric."""
-    for metric in _raced_metrics(objectives, constraints):
-        if catalogue.parts_of(metric).of_average not in BLOCKWISE_METRICS:
-            raise InputError(
-                f"{metric} cannot be predicted from a part of the images; race with {', '.join(BLOCKWISE_METRICS)}, "
-                "or remove search.race",
-                "search.race",
-            )
 
 
 def _raced_metrics(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> list[str]:

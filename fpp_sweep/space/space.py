@@ -242,9 +242,12 @@ class Space:
         """Raise InputError for early stopping where a part of the images says little about the result."""
         if self.search.race is None:
             return
-        for objective in self.objectives:
-            problem = f"{objective.metric} needs all images, which its map is fitted on; leave race or the map out"
-            require(not catalogue.parts_of(objective.metric).posthoc, problem, "search.race")
+        criteria: list[Objective | Constraint] = [*self.objectives, *self.constraints]
+        for metric in [criterion.metric for criterion in criteria]:
+            problem = f"{metric} needs all images, which its map is fitted on; leave race or the map out"
+            require(not catalogue.parts_of(metric).posthoc, problem, "search.race")
+            problem = f"{metric} cannot be predicted from a part of the images; leave race or the metric out"
+            require(catalogue.metric(metric).by_block, problem, "search.race")
         for name in self.methods():
             problem = f"{name} learns from sample to sample, and a part of its stream says little of the rest"
             require(not catalogue.method(name).stateful, f"{problem}; leave race or the method out", "search.race")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from fpp_sweep.search.finalists import final_plan
-from fpp_sweep.search.racing import require_blockwise, rung_ends
+from fpp_sweep.search.racing import rung_ends
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import catalogue
@@ -49,7 +49,6 @@ def make_plan(space: Space, inspector: Inspector) -> Plan:
     require_measured(space, [dataset.name for dataset in searched])
     ends: Mapping[tuple[str, str], tuple[int, ...]] = {}
     if space.search.race:
-        require_blockwise(space.objectives, space.constraints)
         ends = rung_ends(space.search.race, searched)
     plan = Plan(
         datasets=datasets,

@@ -23,7 +23,6 @@ from fpp_sweep.search.racing import (
     RungMetrics,
     extrapolate_final,
     find_dominating,
-    require_blockwise,
     rung_ends,
     savings_text,
 )
@@ -274,7 +273,7 @@ def test_all_datasets_have_the_same_number_of_rungs():
 @pytest.mark.parametrize(
     ("race", "sizes", "message"),
     [
-        (Race(), {"one": 64}, "search.race: one has 64 images in split val, and a race needs two rungs of 64 images"),
+        (Race(), {"one": 64}, "search.race: one has 64 images in split val, and a race needs more than 64; raise"),
         (
             Race(rungs=tuple(n / 301 for n in range(1, 301))),
             {"one": 200},
@@ -285,14 +284,6 @@ def test_all_datasets_have_the_same_number_of_rungs():
 def test_datasets_without_enough_images_for_the_rungs_are_refused(race, sizes, message):
     with pytest.raises(InputError, match=message):
         rung_ends(race, datasets_of_sizes(**sizes))
-
-
-def test_a_metric_that_a_part_of_the_images_cannot_predict_is_refused():
-    space = parse_space(SPACE, "space.yaml", ["objectives=[accuracy, seconds]"])
-    with pytest.raises(
-        InputError, match=r"search.race: seconds cannot be predicted from a part of the images; race with accuracy"
-    ):
-        require_blockwise(space.objectives, ())
 
 
 @pytest.mark.parametrize(
@@ -307,6 +298,8 @@ def test_a_metric_that_a_part_of_the_images_cannot_predict_is_refused():
         (["search.race.rung=[1/2]"], "search.race: unknown key 'rung', did you mean 'rungs'?"),
         (["search.race.reserve=0"], "search.race.reserve: must be >= 1 (0)"),
         (["search.race=7"], "search.race: must be a mapping"),
+        (["objectives=[accuracy, seconds]"], "search.race: seconds cannot be predicted from a part of the images"),
+        (["constraints=[{metric: mce, at_most: 30}]"], "search.race: mce cannot be predicted from a part of"),
         (["base.method=dynaprompt"], "search.race: dynaprompt learns from sample to sample, and a part of its stream"),
         (["work.baselines=[dynaprompt]"], "search.race: dynaprompt learns from sample to sample"),
         (["search.patience=0"], "search.patience: must be >= 1 (0)"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.core.metrics import EDGES, Confidences, Predictions, accuracy, expected_calibration_error, score
+from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.statistics.block_stats import (
     BLOCKWISE_METRICS,
@@ -65,6 +66,11 @@ def are_identical(first, second):
     if first.size != second.size:
         return False
     return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in ARRAYS)
+
+
+def test_the_catalogue_says_which_metrics_are_computed_from_blocks():
+    by_block = {row.name for row in catalogue.METRICS.values() if row.by_block}
+    assert by_block == BLOCKWISE_METRICS.keys()
 
 
 @given(st.integers(1, 300), st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 8, 64]))
