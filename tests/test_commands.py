@@ -11,6 +11,7 @@ from importlib import import_module
 import pytest
 
 from fpp_sweep import __main__ as console
+from fpp_sweep import tune
 from fpp_sweep.cli import completion
 from fpp_sweep.cli.command import COMPLETION_FLAG, typed_words
 from fpp_sweep.cli.flags import FLAGS, RUN_FLAGS
@@ -311,3 +312,22 @@ def test_no_warning_log_message_or_traceback_controls_the_terminal_or_shows_a_se
         assert f"m{colour}, ***" in done.stderr
     assert "\x1b" not in done.stderr
     assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--trials", "3", "--set", "search.trials=4"],
+            "--set search.trials=4: search.trials has a value already (--trials 3); take one out",
+        ),
+        (
+            ["--set", "fpp.gamma2=1", "--set", "fpp.gamma2=2"],
+            "--set fpp.gamma2=2: fpp.gamma2 has a value already (--set fpp.gamma2=1); take one out",
+        ),
+    ],
+)
+def test_a_key_with_two_values_is_refused(words, message):
+    with pytest.raises(InputError) as refused:
+        tune.main(["--space", "perturb", "--dry-run", *words])
+    assert str(refused.value) == message

@@ -303,8 +303,8 @@ def test_an_interrupted_evaluation_continues_where_it_stopped(options):
     assert folder.info().state == "interrupted"
     first, second = folder.trials()
     assert (first.state, second.state) == ("complete", "waiting")
-    with pytest.raises(InputError, match=r"small cannot be resumed, .*: base\.views\.count: 8 -> 4"):
-        run_locally(small_space("views.count=4"), replace(options, resume=True))
+    with pytest.raises(InputError, match=r"small cannot be resumed, .*: base\.adapt\.steps: .* -> 2"):
+        run_locally(small_space("adapt.steps=2"), replace(options, resume=True))
     run_locally(small_space(), replace(options, resume=True))
     assert folder.trial(first.name) == first
     assert [record.state for record in folder.trials()] == ["complete", "complete"]

@@ -37,13 +37,13 @@ def folder(tmp_path):
         (["stop", "trial-0009"], "unknown trial of made 'trial-0009'; choose from"),
         (["stop", "trial-0003"], "trial-0003 is failed; only a trial that has not ended can be stopped"),
         (["budget"], "budget: nothing to change; give --trials, --hours or --concurrency"),
-        (["budget", "--trials", "5"], "search.trials: 6 have begun already (5); give no fewer"),
-        (["budget", "--trials", "many"], "search.trials: must be a whole number ('many')"),
-        (["budget", "--hours", "0.9"], "search.wall_clock: 1 hours are spent already (0.9); give more"),
-        (["budget", "--hours", "-1"], "search.wall_clock: must be > 0"),
-        (["budget", "--hours", "true"], "search.wall_clock"),
+        (["budget", "--trials", "5"], "--trials: 6 have begun already (5); give no fewer"),
+        (["budget", "--trials", "many"], "--trials: must be a whole number ('many')"),
+        (["budget", "--hours", "0.9"], "--hours: 1 hours are spent already (0.9); give more"),
+        (["budget", "--hours", "-1"], "--hours: must be > 0 (-1)"),
+        (["budget", "--hours", "true"], "--hours: "),
         (["budget", "--trials", "none"], "without trials, hours and GPU-hours the search has no end"),
-        (["budget", "--concurrency", "0"], "search.concurrency: must be >= 1 (0)"),
+        (["budget", "--concurrency", "0"], "--concurrency: must be >= 1 (0)"),
         (["add", "fpp.gamma2=1", "fpp.gamma2=2"], "fpp.gamma2: comes twice; take one out"),
         (["add", "fpp.gamma2"], "'fpp.gamma2': expected key=value, such as fpp.gamma2=..."),
         (["add", "fpp.gamma2=20"], "fpp.gamma2: 20 is outside 0.1..15"),
@@ -96,7 +96,7 @@ def test_a_sweep_is_found_by_its_name(tmp_path, monkeypatch):
 
 def test_a_limit_below_the_time_that_is_spent_is_refused(folder):
     folder.write_info(replace(folder.info(), state="running", spent=7200.0))
-    with pytest.raises(InputError, match=r"search.wall_clock: 2 hours are spent already \(1.5\)"):
+    with pytest.raises(InputError, match=r"--hours: 2 hours are spent already \(1.5\)"):
         main([str(folder.path), "budget", "--hours", "1.5"])
 
 
@@ -107,7 +107,7 @@ def test_a_command_is_stored_and_the_reply_says_when_it_applies(folder, capsys):
     folder.write_info(replace(folder.info(), state="running"))
     main([str(folder.path), "budget", "--trials", "none", "--hours", "2"])
     first, second, third = capsys.readouterr().out.splitlines()
-    resume = runnable("fpp-sweep tune --space mine.yaml --name made --resume")
+    resume = runnable(f"fpp-sweep tune --space mine.yaml --name made --out {folder.path.parent} --resume")
     how_to_apply = f"made is interrupted; to have it applied: {resume}"
     assert first == f"add fpp.gamma2=2 fpp.class_var=0.01: {how_to_apply}"
     assert second == f"stop trial=trial-0005: {how_to_apply}"

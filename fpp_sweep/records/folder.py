@@ -20,6 +20,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -225,7 +226,8 @@ class SweepFolder:
         for full_name in (name, baseline_name(name)):
             if full_name in names:
                 return self.trial(full_name)
-        raise unknown(f"trial of {self.path.name}", name, names)
+        without_zeros = {re.sub(r"-0+(?=\d)", "-", full_name): full_name for full_name in names}
+        raise unknown(f"trial of {self.path.name}", name, names, aliases=without_zeros)
 
     def _cached(self, file: Path, read: Callable[[Path, Path], Record]) -> Record:
         """Return a record, which `read` parses once for each version of its file."""

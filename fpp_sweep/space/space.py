@@ -137,7 +137,7 @@ class Space:
         self._check_images_of_fits()
         self._check_race()
         self._check_patience()
-        catalogue.require_measurable(self.methods(), self.columns())
+        self._check_columns()
         self._set_budget()
 
     # -------------------------------------------------------- checks
@@ -252,6 +252,13 @@ class Space:
             problem = f"{name} learns from sample to sample, and a part of its stream says little of the rest"
             require(not catalogue.method(name).stateful, f"{problem}; leave race or the method out", "search.race")
 
+    def _check_columns(self) -> None:
+        """Raise InputError for a column that is measured at adapted prompts beside a method that has none."""
+        columns = self.columns()
+        with at_key("work.baselines"):
+            catalogue.require_measurable(self._baseline_methods(), columns)
+        catalogue.require_measurable(self._trial_methods(), columns)
+
     def _check_split(self) -> None:
         """Raise InputError for a search on the training images, where few-shot prompts that overfit would win."""
         if self.search.split == "train":
@@ -314,13 +321,16 @@ class Space:
 
     def methods(self) -> list[str]:
         """Return the methods of trials and baselines."""
-        methods = [self.start().method]
+        return [*self._trial_methods(), *self._baseline_methods()]
+
+    def _trial_methods(self) -> list[str]:
         for param in self.searched():
             if param.key == "method":
-                methods = list(param.choices)
-        for config in self.baselines().values():
-            methods.append(config.method)
-        return methods
+                return list(param.choices)
+        return [self.start().method]
+
+    def _baseline_methods(self) -> list[str]:
+        return [config.method for config in self.baselines().values()]
 
     def columns(self) -> tuple[str, ...]:
         """Return the optional columns of the predictions that are requested or that metrics need."""

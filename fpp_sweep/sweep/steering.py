@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from fpp_sweep.records.steering import budget_in_force
 from fpp_sweep.space.params import check_point
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.validation import as_list, as_mapping
+from fpp_sweep.space.validation import as_list, as_mapping, require
 from fpp_sweep.space.work import Search
 from fpp_sweep.space.yamlfile import parse as parse_yaml
 from fpp_sweep.spec.errors import InputError
@@ -21,6 +22,7 @@ from fpp_sweep.spec.messages import command_line, runnable_record
 from fpp_sweep.sweep.resume_command import resume_command
 
 SECONDS_PER_HOUR = 3600.0
+FLAGS = {"search.trials": "--trials", "search.wall_clock": "--hours", "search.concurrency": "--concurrency"}
 
 
 def add_point(sweep: Path, assignments: Sequence[str]) -> str:
@@ -82,12 +84,24 @@ def checked_budget(
         values["concurrency"] = _parse_limit(concurrency, "--concurrency")
     if not values:
         raise InputError("budget: nothing to change; give --trials, --hours or --concurrency")
-    checked = Search(**values)
-    limits = {key: getattr(checked, key) for key in values}
     space = _require_search(folder)
-    require_above_spent(folder, limits, folder.info().spent)
+    with _flags_in_errors():
+        checked = Search(**values)
+        limits = {key: getattr(checked, key) for key in values}
+        require_above_spent(folder, limits, folder.info().spent)
     _require_an_end(folder, space, limits)
     return limits
+
+
+@contextmanager
+def _flags_in_errors() -> Iterator[None]:
+    """Name the flag of `steer` in errors about the key that it sets."""
+    try:
+        yield
+    except InputError as error:
+        if error.key not in FLAGS:
+            raise
+        raise InputError(error.problem, FLAGS[error.key]) from error
 
 
 def _parse_limit(text: str, flag: str) -> Any:
@@ -97,6 +111,7 @@ def _parse_limit(text: str, flag: str) -> Any:
         return None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if flag == "--hours" and is_number:
+        require(value > 0, f"must be > 0 ({value})", flag)  # in hours, as it was typed
         return SECONDS_PER_HOUR * value
     return value
 

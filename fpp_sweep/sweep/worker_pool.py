@@ -49,6 +49,7 @@ def ray_session(space: Space, options: Options) -> Iterator[None]:
         stage(f"joining the Ray cluster at {options.address}")
     else:
         _require_cores(space.work.cpus_per_worker)
+        _note_shared_cores(space.work)
         stage("starting Ray")
     with (
         session(options.address, cpus=session_cpus(space.work), verbose=options.verbose),
@@ -85,6 +86,13 @@ def _require_cores(cpus_per_worker: float) -> None:
     if cpus_per_worker > cores():
         problem = f"work.cpus_per_worker={cpus_per_worker:g}: this machine has {cores()} CPUs"
         raise InputError(f"{problem}; ask for no more than that")
+
+
+def _note_shared_cores(work: Work) -> None:
+    """Note more workers than this machine has cores for; they run nonetheless."""
+    workers = work.workers or 1
+    if workers * work.cpus_per_worker > cores():
+        note(f"{plural(workers, 'worker')} share {plural(cores(), 'core')} of this machine and wait for each other")
 
 
 def gpus_of_a_worker(work: Work, gpus_of_session: float) -> float:

@@ -59,5 +59,7 @@ def _untrained_note(clip: Clip, texts: Sequence[str]) -> tuple[str, ...]:
     untrained = [text for text in texts if clip.has_untrained_words(text)]
     if not untrained:
         return ()
-    subject = f"{len(untrained)} prompts or class names, such as {untrained[0]!r}"
-    return (f"{subject}, have words that model {clip.name} never saw",)
+    never_seen = f"words that model {clip.name} never saw"
+    if len(untrained) == 1:
+        return (f"{untrained[0]!r} has {never_seen}",)
+    return (f"{len(untrained)} prompts or class names, such as {untrained[0]!r}, have {never_seen}",)

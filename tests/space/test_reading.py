@@ -140,6 +140,18 @@ def test_an_error_in_an_override_quotes_the_override(override, line):
     assert error_of(RANGE + "objectives: [ece]\nname: n", override).startswith(line)
 
 
+@pytest.mark.parametrize(
+    ("columns", "where"),
+    [
+        ("params: {fpp.gamma1: [1, 2]}\nbase: {method: tpt}\nwork:\n  columns: [product]\n  baselines: [zero_shot]", 5),
+        ("params: {fpp.gamma1: [1, 2]}\nbase: {method: tpt}\nwork:\n  baselines: [zero_shot]\n  columns: [product]", 4),
+    ],
+)
+def test_a_baseline_without_adapted_prompts_is_named_with_its_line(columns, where):
+    problem = "work.baselines: product cannot be measured of method zero_shot"
+    assert error_of(columns).startswith(f"x.yaml:{where}: {problem}")
+
+
 # ------------------------------------------------------------ files
 
 

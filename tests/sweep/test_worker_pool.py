@@ -1,6 +1,7 @@
 """The needs of a worker: at most all cores of the machine, and a GPU if the machine has one."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -29,6 +30,18 @@ def test_a_worker_may_have_all_cores_and_no_more(monkeypatch):
 def test_a_session_has_the_cores_of_the_machine_or_as_many_as_its_workers_take(monkeypatch, work, cpus):
     monkeypatch.setattr(worker_pool, "cores", lambda: 4)
     assert session_cpus(work) == cpus
+
+
+@pytest.mark.parametrize(
+    ("work", "is_noted"),
+    [(Work(), False), (Work(workers=4), False), (Work(workers=5), True), (Work(workers=3, cpus_per_worker=2), True)],
+)
+def test_more_workers_than_cores_are_noted(monkeypatch, capsys, work, is_noted):
+    monkeypatch.setattr(worker_pool, "cores", lambda: 4)
+    monkeypatch.setattr(worker_pool, "session", lambda *_, **__: nullcontext())
+    with ray_session(replace(small_space(), work=work), Options()):
+        expected = f"{work.workers} workers share 4 cores of this machine and wait for each other"
+        assert (expected in capsys.readouterr().err) == is_noted
 
 
 @pytest.mark.parametrize("verbose", [False, True])
