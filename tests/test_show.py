@@ -157,6 +157,17 @@ def test_sweeps_are_listed_with_state_progress_and_front(capsys, tmp_path):
     assert all(row[-1].endswith(" ago") for row in rows)
 
 
+def test_an_interrupted_sweep_is_shown_with_the_command_that_continues_it(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    folder = build_sweep(tmp_path / "sweeps" / "made", trials=1, state="interrupted")
+    folder.write_info(replace(folder.info(), command="fpp-sweep tune --space small.yaml"))
+    assert run_show(capsys, "made").splitlines()[-1] == (
+        "continue    fpp-sweep tune --space small.yaml --name made --resume"
+    )
+    folder.write_info(replace(folder.info(), state="finished"))
+    assert "continue    " not in run_show(capsys, "made")
+
+
 def test_a_sweep_that_cannot_be_read_does_not_hide_the_others(capsys, tmp_path):
     closed = build_sweep(tmp_path / "closed", trials=1)
     build_sweep(tmp_path / "open", trials=1)

@@ -132,7 +132,7 @@ def _set_aside(file: Path, error: InputError) -> str:
 
 
 def _set_aside_study(file: Path) -> Iterator[str]:
-    """Set aside what is in the place of the study's file; the driver builds the study anew. Yield a note of that."""
+    """Set aside a folder or pipe with the name of the study's file, with a note; the driver builds the study anew."""
     if os.path.lexists(file) and not file.is_file():
         yield f"{file}: not a regular file; kept as {set_aside(file)}"
 

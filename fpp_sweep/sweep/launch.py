@@ -120,7 +120,7 @@ def run_in_process(space: Space, options: Options) -> None:
 def print_summary(folder: SweepFolder, *, export: bool = False) -> None:
     from fpp_sweep.sweep import summary  # loads numpy, which the sweep is announced without
 
-    print("\n".join(summary.summary_lines(folder, resume=False)))
+    print("\n".join(summary.summary_lines(folder)))
     if export:
         print(summary.export_results(folder))
 

@@ -13,8 +13,10 @@ from fpp_sweep.report.text_layout import output_width
 from fpp_sweep.report.up_to_date import is_up_to_date
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import printable
 from fpp_sweep.spec.progress import duration
 from fpp_sweep.sweep.heading import heading
+from fpp_sweep.sweep.resume_command import command_that_continues
 from fpp_sweep.sweep.summary import summary_lines
 from fpp_sweep.sweep.sweep_list import sweep_table
 from fpp_sweep.sweep.trial_view import trial_lines
@@ -52,3 +54,6 @@ def _sweep_lines(folder: SweepFolder) -> Iterator[str]:
     yield from heading(folder, info.space, info.objectives, info.search_split, width=output_width())
     yield f"changed   {duration(time.time() - last_change(folder))} ago\n"
     yield from summary_lines(folder)
+    continuation = command_that_continues(folder, info)
+    if continuation:
+        yield printable(f"continue    {continuation}")

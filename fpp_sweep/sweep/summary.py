@@ -20,7 +20,6 @@ from fpp_sweep.spec.messages import command_line, plural, printable, runnable
 from fpp_sweep.spec.progress import time_shares
 from fpp_sweep.statistics.verdicts import Answer
 from fpp_sweep.sweep.final_table import final_table
-from fpp_sweep.sweep.resume_command import command_that_continues
 from fpp_sweep.tracking import last_uri, mlflow_links
 from fpp_sweep.trial.trial import sum_by_stage
 
@@ -29,11 +28,8 @@ LABEL_COLUMNS = 12  # width of a line's label, such as `work`
 INDENT = 2  # spaces before the second line of a sentence
 
 
-def summary_lines(folder: SweepFolder, width: int | None = None, *, resume: bool = True) -> Iterator[str]:
-    """Yield the lines that are printed at the end of a sweep, and by `show` at any time.
-
-    `resume` says whether the command that continues an interrupted sweep is among them.
-    """
+def summary_lines(folder: SweepFolder, width: int | None = None) -> Iterator[str]:
+    """Yield the lines that are printed at the end of a sweep, and by `show` at any time."""
     if width is None:
         width = output_width()
     info, records = folder.info(), folder.trials()
@@ -55,9 +51,6 @@ def summary_lines(folder: SweepFolder, width: int | None = None, *, resume: bool
         yield from labelled_lines(label, printable(text), width, indent=LABEL_COLUMNS)
     for line in next_lines(folder, info, statistics.answer):
         yield printable(line)
-    continuation = command_that_continues(folder, info)
-    if continuation and resume:
-        yield printable(f"continue    {continuation}")
 
 
 def has_results_file(folder: SweepFolder) -> bool:

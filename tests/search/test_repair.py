@@ -353,7 +353,7 @@ NO_POINTS = {
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
-def test_what_lies_in_the_place_of_the_study_is_set_aside(folder, make):
+def test_a_folder_or_pipe_instead_of_the_study_is_set_aside(folder, make):
     file = folder.study_file
     file.unlink()
     make(file)
@@ -363,7 +363,7 @@ def test_what_lies_in_the_place_of_the_study_is_set_aside(folder, make):
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
-def test_what_lies_in_the_place_of_a_record_is_set_aside(folder, make):
+def test_a_folder_or_pipe_instead_of_a_record_is_set_aside(folder, make):
     file = folder.trial_file("trial-0002")
     file.unlink()
     make(file)

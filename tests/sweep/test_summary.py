@@ -166,14 +166,6 @@ def test_a_line_on_work_that_is_too_long_goes_on_below_its_text(tmp_path):
     assert lines[first + 1] == "            loads, 0 workers lost"
 
 
-def test_the_summary_of_an_interrupted_sweep_has_the_command_that_continues_it(tmp_path):
-    command = "python -m fpp_sweep.tune --space small.yaml"
-    folder = write_sweep(tmp_path, sweep_info(state="interrupted", finished=None, command=command), [trial(0)])
-    assert f"continue    {command} --name {folder.path.name} --resume" in list(summary_lines(folder, 100))
-    folder.write_info(sweep_info(command=command))
-    assert "continue    " not in "\n".join(summary_lines(folder, 100))
-
-
 def test_trials_that_run_are_named_and_marked_if_steer_added_them(tmp_path):
     records = [trial(0), running(1), replace(running(2), origin="added")]
     folder = write_sweep(tmp_path, sweep_info(state="running"), records)
