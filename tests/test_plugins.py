@@ -173,8 +173,12 @@ def test_a_missing_file_and_two_plugins_of_one_name_are_refused(tmp_path):
     with pytest.raises(InputError, match="No such file"):
         plugins.read([tmp_path / "gone.py"])
     (path,) = write_plugins(tmp_path, mine="x = 1")
+    (tmp_path / "other").mkdir()
+    (other,) = write_plugins(tmp_path / "other", mine="x = 1")
     with pytest.raises(InputError, match="another plugin is named mine"):
-        plugins.read([path, path])
+        plugins.read([path, other])
+    (plugin,) = plugins.read([path, path])  # the same file twice is one plugin
+    assert plugin.name == "mine"
     path.write_bytes(b"\xff\xfe\xff")
     with pytest.raises(InputError, match="not UTF-8"):
         plugins.read([path])

@@ -47,7 +47,7 @@ class ContractError(InputError):
 
 
 def read(paths: Iterable[Path]) -> tuple[PluginFile, ...]:
-    """Return the text of plugin files."""
+    """Return the text of plugin files, each once."""
     files: dict[str, PluginFile] = {}
     for path in paths:
         try:
@@ -57,6 +57,8 @@ def read(paths: Iterable[Path]) -> tuple[PluginFile, ...]:
         except UnicodeDecodeError as error:
             raise InputError(f"--plugin {path}: not UTF-8 text") from error
         name = path.stem
+        if name in files and files[name].path == str(path.resolve()):
+            continue
         if name in files:
             raise InputError(f"--plugin {path}: another plugin is named {name}, too; rename one of them")
         digest = hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
