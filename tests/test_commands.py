@@ -319,11 +319,11 @@ def test_no_warning_log_message_or_traceback_controls_the_terminal_or_shows_a_se
     [
         (
             ["--trials", "3", "--set", "search.trials=4"],
-            "--set search.trials=4: search.trials has a value already (--trials 3); take one out",
+            "--set search.trials=4: search.trials has another value already (--trials 3); take one out",
         ),
         (
             ["--set", "fpp.gamma2=1", "--set", "fpp.gamma2=2"],
-            "--set fpp.gamma2=2: fpp.gamma2 has a value already (--set fpp.gamma2=1); take one out",
+            "--set fpp.gamma2=2: fpp.gamma2 has another value already (--set fpp.gamma2=1); take one out",
         ),
     ],
 )

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,7 +20,7 @@ from fpp_sweep.steer import main
 from fpp_sweep.sweep.request import space_to_tune
 from fpp_sweep.sweep.warm_start import with_warm_start
 from tests.kit.names import OTPT, TPT
-from tests.kit.processes import SMALL_SPACE, environment, kill_tree, killed_at_end, only_sweep, start_tune
+from tests.kit.processes import SMALL_SPACE, environment, kill_tree, killed_at_end, only_sweep, signal_tree, start_tune
 from tests.kit.records import build_sweep
 from tests.kit.waiting import LONG, wait_for
 from tests.test_tune import tune as run_tune
@@ -259,6 +260,19 @@ def steer(sweep, *words):
     return done.stdout
 
 
+def running_trials(sweep):
+    return [record.name for record in sweep.trials() if record.state == "running"]
+
+
+def freeze_while_a_trial_runs(driver, sweep):
+    """Suspend all processes of a driver; let them go on, and return False, if no trial runs then."""
+    signal_tree(driver.pid, signal.SIGSTOP)
+    if running_trials(sweep):
+        return True
+    signal_tree(driver.pid, signal.SIGCONT)
+    return False
+
+
 @pytest.mark.slow  # runs two drivers
 def test_a_real_sweep_is_steered_while_it_runs_and_before_it_is_resumed(tmp_path):
     """The test adds a point and a budget, kills the driver, stops a trial, adds more, and resumes to the end."""
@@ -270,16 +284,15 @@ def test_a_real_sweep_is_steered_while_it_runs_and_before_it_is_resumed(tmp_path
         sweep = only_sweep(tmp_path)
         assert "the running sweep applies it" in steer(sweep, "add", "fpp.gamma1=3")
         wait_for(lambda: added_points(sweep))
-        running = wait_for(lambda: [record.name for record in sweep.trials() if record.state == "running"])
         steer(sweep, "budget", "--concurrency", "2")
         wait_for(lambda: sweep.info().space["search"]["concurrency"] == 2)
         wait_for(lambda: not pending_commands(sweep))
+        wait_for(lambda: freeze_while_a_trial_runs(driver, sweep))
         kill_tree(driver.pid)
         driver.wait(LONG)
-    assert running
     count = len(list((sweep.path / "trials").glob("trial-*.json")))
-    left = [record.name for record in sweep.trials() if record.state == "running"]
-    steer(sweep, "stop", left[0])
+    stopped = running_trials(sweep)[0]
+    steer(sweep, "stop", stopped)
     steer(sweep, "add", "fpp.gamma1=5")
     steer(sweep, "budget", "--trials", str(count + 2))
     wider = space.replace("high: 10", "high: 20") + "points: [{fpp.gamma1: 15}]\n"
@@ -290,7 +303,7 @@ def test_a_real_sweep_is_steered_while_it_runs_and_before_it_is_resumed(tmp_path
     assert (
         len(list((sweep.path / "trials").glob("trial-*.json"))) == count + 2 + 1
     )  # the point of the file came after the budget
-    assert sweep.trial(left[0]).state == "stopped"
+    assert sweep.trial(stopped).state == "stopped"
     assert re.search(r"^steered     add fpp.gamma1=3: trial-\d+$", done.stdout, re.M)
     assert "add fpp.gamma1=5" in "; ".join(sweep.info().steered)
     page = (sweep.report / "sweep.html").read_text()

@@ -144,23 +144,19 @@ def _argparse_options(flag: Flag) -> dict[str, Any]:
 
 
 def overrides(args: argparse.Namespace) -> list[str]:
-    """Return `key=value` for each flag that is short for a key, followed by the assignments of --set.
+    """Return `key=value` for each flag that is short for a key, followed by the assignments of --set, each once.
 
     Raise InputError for a key that has two values.
     """
-    typed_by_key = {}  # key -> where it got its value, as typed
-    for assignment, typed in _flag_assignments(args).items():
-        typed_by_key[_key_of(assignment)] = typed
-    for assignment in args.set:
-        key = _key_of(assignment)
-        if key in typed_by_key:
-            raise InputError(f"--set {assignment}: {key} has a value already ({typed_by_key[key]}); take one out")
-        typed_by_key[key] = f"--set {assignment}"
-    return [*_flag_assignments(args), *args.set]
-
-
-def _key_of(assignment: str) -> str:
-    return assignment.partition("=")[0].strip()
+    of_flags = _flag_assignments(args)
+    assigned: dict[str, str] = {}  # key -> its assignment
+    for assignment in [*of_flags, *args.set]:
+        key = assignment.partition("=")[0].strip()
+        earlier = assigned.setdefault(key, assignment)
+        if earlier != assignment:
+            typed = of_flags.get(earlier, f"--set {earlier}")
+            raise InputError(f"--set {assignment}: {key} has another value already ({typed}); take one out")
+    return list(assigned.values())
 
 
 def _flag_assignments(args: argparse.Namespace) -> dict[str, str]:

@@ -128,6 +128,11 @@ def killed_at_end(process):
 
 def kill_tree(pid):
     """Kill a process and its descendants with SIGKILL, as a power cut does."""
+    signal_tree(pid, signal.SIGKILL)
+
+
+def signal_tree(pid, number):
+    """Send a signal to a process and its descendants."""
     for process_id in (pid, *descendants(pid)):
         with suppress(ProcessLookupError):
-            os.kill(process_id, signal.SIGKILL)
+            os.kill(process_id, number)
