@@ -384,22 +384,26 @@ class BlockwiseMetric:
     value: Callable[[Numbers], Numbers]  # sums over all blocks (..., columns) -> (...)
     scale: float = 100.0  # percent
     largest: float = 100.0  # largest value of the metric, in its own unit; the smallest is 0
-    biased: bool = False  # True: a small number of images biases it upwards, as it does each sum of absolute values
-    corrected: bool = False  # True: `value` has removed most of that bias
+    calibration_error: bool = False  # True: few images make it positive for a calibrated model, too
+    biased: bool = False  # True: few images bias it, and the bootstrap's estimate of that bias is subtracted
     linearised: bool = False  # True: the sums hold contributions that depend on all images of the dataset
 
 
 BLOCKWISE_METRICS: Mapping[str, BlockwiseMetric] = {
     "accuracy": BlockwiseMetric(_column("correct"), _only_column),
-    "ece": BlockwiseMetric(_bin_residuals, _sum_of_absolute, biased=True),
-    "debiased_ece": BlockwiseMetric(_residuals_counts_and_hits, _sum_of_debiased_absolute, biased=True, corrected=True),
-    "smooth_ece": BlockwiseMetric(_smoothed_residuals, _sum_of_absolute, biased=True),
+    "ece": BlockwiseMetric(_bin_residuals, _sum_of_absolute, calibration_error=True, biased=True),
+    "debiased_ece": BlockwiseMetric(_residuals_counts_and_hits, _sum_of_debiased_absolute, calibration_error=True),
+    "smooth_ece": BlockwiseMetric(_smoothed_residuals, _sum_of_absolute, calibration_error=True, biased=True),
     "nll": BlockwiseMetric(_column("nll"), _only_column, scale=1.0, largest=math.inf),
     "brier": BlockwiseMetric(_column("brier"), _only_column, scale=1.0, largest=2.0),
     "nll_calibration": BlockwiseMetric(_losses_counts_and_hits, _nll_calibration, scale=1.0, largest=math.inf),
-    "nll_refinement": BlockwiseMetric(_losses_counts_and_hits, _nll_refinement, scale=1.0, largest=math.inf),
+    "nll_refinement": BlockwiseMetric(
+        _losses_counts_and_hits, _nll_refinement, scale=1.0, largest=math.inf, biased=True
+    ),
     "brier_calibration": BlockwiseMetric(_brier_residuals_and_counts, _brier_calibration, scale=1.0, largest=1.0),
-    "brier_refinement": BlockwiseMetric(_brier_residuals_and_counts, _brier_refinement, scale=1.0, largest=2.0),
+    "brier_refinement": BlockwiseMetric(
+        _brier_residuals_and_counts, _brier_refinement, scale=1.0, largest=2.0, biased=True
+    ),
     "aurc": BlockwiseMetric(_column("aurc"), _only_column, scale=1.0, largest=1.0, linearised=True),
     "auroc": BlockwiseMetric(_column("auroc"), _only_column, scale=1.0, largest=1.0, linearised=True),
     "fpr95": BlockwiseMetric(_column("fpr95"), _only_column, linearised=True),

@@ -158,7 +158,7 @@ def _sample_dataset(metric: str, dataset: str, split: str, stats: Sequence[Block
     if metric == ACCURACY:
         points_per_image = 100 / stats[0].total
     bias = 0.0
-    if BLOCKWISE_METRICS[metric].biased:
+    if BLOCKWISE_METRICS[metric].calibration_error:
         bias = float(np.mean([calibrated_bias(metric, seed_stats) for seed_stats in stats]))
     rarer_answers = 0
     if BLOCKWISE_METRICS[metric].linearised:

@@ -297,9 +297,8 @@ def metric_interval(
 
 
 def _estimated_bias(measured: MetricSamples, metric: str) -> float:
-    """Return the bootstrap's estimate of the bias of a calibration error on few images; 0 for other metrics."""
-    definition = BLOCKWISE_METRICS[catalogue.parts_of(metric).stem]
-    if definition.biased and not definition.corrected:
+    """Return the bootstrap's estimate of the bias of a metric on few images; 0 for metrics without such a bias."""
+    if BLOCKWISE_METRICS[catalogue.parts_of(metric).stem].biased:
         return measured.bias
     return 0.0
 
@@ -359,7 +358,7 @@ def _why_no_interval(samples: SplitSamples, measured: MetricSamples | None, metr
 
 def _is_near_calibration(measured: MetricSamples, metric: str, min_ratio: float = MIN_CALIBRATION_RATIO) -> bool:
     """Return True for a calibration error that is not far above that of a calibrated model on as many images."""
-    if not BLOCKWISE_METRICS[catalogue.parts_of(metric).stem].biased:
+    if not BLOCKWISE_METRICS[catalogue.parts_of(metric).stem].calibration_error:
         return False
     return measured.value < min_ratio * measured.calibrated_bias
 
