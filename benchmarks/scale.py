@@ -277,7 +277,7 @@ def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
         process_log = ProcessLog(os.getpid())
         process_log.sample(0)
         before, began = process_log.cpu(), time.monotonic()
-        sweep = SweepDriver(space, folder, OpenedSweep(pool, plan, None, 0.0), Options(), uri)
+        sweep = SweepDriver(space, folder, OpenedSweep(pool, plan, {}, 0.0), Options(), uri)
         counters = (
             lambda: sweep.searcher.progress.finished,
             lambda: len(sweep.searcher.records()),

@@ -2,8 +2,8 @@
 
 The search picks trials by one seed, so that a lucky seed can win. Finalists therefore run with other seeds, which had
 no part in the choice: first on images of the search split that the search did not use (if there are any), then the
-best of them on the test split. A seed draws the pretraining only: views stay as drawn, so that image features and
-baselines that start from words are computed once. The test split uses the seeds of the final stage, too.
+best of them on the test split, with other seeds again. A seed draws the pretraining only: views stay as drawn, so that
+image features and baselines that start from words are computed once.
 
 The choice of finalists depends on the records alone, so that a resumed driver chooses the same ones.
 """
@@ -41,16 +41,16 @@ class Job(NamedTuple):
 # --- what the final stage runs on ------------------------------------------------------------------
 
 
-def final_seeds(search_seeds: Sequence[int], count: int) -> tuple[int, ...]:
-    """Return the seeds of the final stage: the first ones that are not the search's.
+def fresh_seeds(used: Sequence[int], count: int) -> tuple[int, ...]:
+    """Return the first seeds that are not used yet.
 
-    >>> final_seeds([0], 3), final_seeds([1, 5], 2)
+    >>> fresh_seeds([0], 3), fresh_seeds([1, 5], 2)
     ((1, 2, 3), (0, 2))
     """
     seeds: list[int] = []
     candidate = 0
     while len(seeds) < count:
-        if candidate not in search_seeds:
+        if candidate not in used:
             seeds.append(candidate)
         candidate += 1
     return tuple(seeds)
@@ -72,26 +72,33 @@ def fresh_images(finalists: Finalists, used: Mapping[str, int], available: Mappi
     return ImageRange(start, start + count)
 
 
-def final_plan(plan: Plan, space: Space, describe: Describe) -> Plan | None:
-    """Return the plan of the final stage and the test split, with other seeds, and fresh images if there are enough.
+def later_plans(plan: Plan, space: Space, describe: Describe) -> dict[str, Plan]:
+    """Return the plans of the final stage and of the test split, by split.
 
-    Return None if there is no final stage (`search.finalists.seeds: 1`, or `search.evaluate_only`). The test split then
-    uses the plan of the search.
+    Each has seeds that no earlier stage had: finalists for the test split are chosen by their luck with the seeds of
+    the final stage. Without a final stage (`search.finalists.seeds: 1`, or `search.evaluate_only`) there is no plan,
+    and the test split uses the plan of the search.
     """
+    count = space.search.finalists.seeds
+    if count == 1 or space.search.evaluate_only:
+        return {}
+    final = _final_plan(_with_seeds(plan, fresh_seeds(plan.seeds, count)), space, describe)
+    if space.search.split == "test":
+        return {FINAL: final}
+    return {FINAL: final, "test": _with_seeds(plan, fresh_seeds([*plan.seeds, *final.seeds], count))}
+
+
+def _with_seeds(plan: Plan, seeds: tuple[int, ...]) -> Plan:
+    """Return the plan with other seeds and the same views, and without early stopping."""
+    return replace(plan, seeds=seeds, view_seeds=dict.fromkeys(seeds, plan.seeds[0]), rung_ends={})
+
+
+def _final_plan(plan: Plan, space: Space, describe: Describe) -> Plan:
+    """Return the plan of the final stage, with fresh images if there are enough."""
     finalists = space.search.finalists
-    if finalists.seeds == 1 or space.search.evaluate_only:
-        return None
     split = space.search.split
     searched = plan.datasets[split]
-    seeds = final_seeds(plan.seeds, finalists.seeds)
-    view_seeds = dict.fromkeys(seeds, plan.seeds[0])
-    on_searched_images = replace(
-        plan,
-        seeds=seeds,
-        view_seeds=view_seeds,
-        rung_ends={},  # finalists are never stopped early
-        datasets={**plan.datasets, FINAL: searched},
-    )
+    on_searched_images = replace(plan, datasets={**plan.datasets, FINAL: searched})
     if any(catalogue.method(name).stateful for name in space.methods()):
         return on_searched_images  # a stateful method adapts to the stream of images from its first image on
     # without a limit only embedded datasets have images that the search did not use
@@ -104,7 +111,7 @@ def final_plan(plan: Plan, space: Space, describe: Describe) -> Plan | None:
     ranges = {}
     for info in larger:
         ranges[info.name, info.split] = images
-    return replace(on_searched_images, datasets={**plan.datasets, FINAL: larger}, ranges=ranges)
+    return replace(plan, datasets={**plan.datasets, FINAL: larger}, ranges=ranges)
 
 
 def _sizes(datasets: Sequence[DatasetInfo]) -> dict[str, int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,7 +34,7 @@ class TrialContext:
     folder: SweepFolder
     executor: Executor
     plan: Plan
-    final_plan: Plan | None = None  # plan of the final stage and the test split; none: the plan of the search
+    later_plans: Mapping[str, Plan] = field(default_factory=dict)  # by split; of other splits the plan of the search
     objectives: tuple[Objective, ...]
     constraints: tuple[Constraint, ...]
     search_split: str
@@ -110,8 +110,8 @@ def _run(
     """Run a trial on a split, write its files, and return its record with the results."""
     config = TrialConfig().replace(record.config)
     plan = context.plan
-    if split != context.search_split and context.final_plan is not None:
-        plan = context.final_plan.for_config(config, context.plan.seeds)
+    if split in context.later_plans:
+        plan = context.later_plans[split].for_config(config, context.plan.seeds)
     result, datasets = run_trial(plan, config, split, executor, order=order, policy=policy)
     record = replace(record, results={**record.results, split: result})
     if record.reason is not None and record.reason.startswith(_on_split(split)):  # an earlier attempt failed

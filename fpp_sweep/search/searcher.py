@@ -122,7 +122,7 @@ class SweepSearcher(Searcher):
         study: SweepStudy,
         *,
         plan: Plan,
-        final_plan: Plan | None = None,
+        has_final_stage: bool = False,
         poller: StatusPoller,
         gpus_per_worker: float,
         listeners: Sequence[ChangeListener] = (),
@@ -148,7 +148,7 @@ class SweepSearcher(Searcher):
         self._unfinished: list[int] = []  # trials that an earlier driver began
         self._baselines_to_run: list[str] = []
         self._trials_to_continue = list(dict.fromkeys(continue_trials))
-        self._final_jobs = FinalJobs(space, folder, has_final_stage=final_plan is not None)
+        self._final_jobs = FinalJobs(space, folder, has_final_stage=has_final_stage)
         self._failures_in_a_row = 0
         self._impossible_in_a_row = 0  # trials whose settings exclude each other
         self._records = {record.name: record for record in folder.trials()}

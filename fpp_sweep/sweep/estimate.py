@@ -142,8 +142,8 @@ def _datasets_of(sweeps: Sequence[ExpectedSweep]) -> dict[tuple[str, str], Datas
     datasets = {}
     for sweep in sweeps:
         datasets.update(sweep.plan.datasets_by_key())
-        if sweep.final_plan is not None:
-            datasets.update(sweep.final_plan.datasets_by_key())
+        for later_plan in sweep.later_plans.values():
+            datasets.update(later_plan.datasets_by_key())
     return datasets
 
 

@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fpp_sweep.records.recommendation import reference_labels
@@ -44,7 +44,7 @@ class ExpectedSweep:
     space: Space
     plan: Plan
     configs: Mapping[str, TrialConfig]
-    final_plan: Plan | None = None  # plan of the final stage and the test split
+    later_plans: Mapping[str, Plan] = field(default_factory=dict)  # plans of the final stage and the test split
 
     def phases(self) -> list[Phase]:
         """Return the search, the final stage if there is one, and the test split if the search is on another one."""
@@ -52,7 +52,7 @@ class ExpectedSweep:
         baselines = list(self.space.baselines().values())
         finalists = self.trial_configs()[: self.finalist_count()]
         phases = [self._phase(list(self.configs.values()), split)]
-        if self.final_plan is not None:
+        if self.later_plans:
             references = baselines
             if split != "test":
                 references = self._reference_configs()
@@ -68,7 +68,7 @@ class ExpectedSweep:
 
     def finalist_count(self) -> int:
         """Return how many trials run again after the search."""
-        if self.final_plan is None:
+        if not self.later_plans:
             return FRONT_SIZE
         return self.space.search.finalists.count
 
@@ -76,8 +76,8 @@ class ExpectedSweep:
         trials = []
         for config in configs:
             plan = self.plan
-            if split != self.space.search.split and self.final_plan is not None:
-                plan = self.final_plan.for_config(config, self.plan.seeds)
+            if split in self.later_plans:
+                plan = self.later_plans[split].for_config(config, self.plan.seeds)
             evaluations: list[EvalTask] = []
             for shards in plan.tasks(config, split).values():
                 evaluations += shards

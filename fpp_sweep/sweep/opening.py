@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ class OpenedSweep:
 
     pool: Pool
     plan: Plan
-    final_plan: Plan | None  # plan of the final stage and the test split; none: there is no final stage
+    later_plans: Mapping[str, Plan]  # plans of the final stage and the test split; none: there is no final stage
     gpus_per_worker: float
 
 
@@ -35,16 +36,16 @@ def open_sweep(space: Space, folder: SweepFolder, workers: Workers) -> OpenedSwe
     pool, model = workers.pool, workers.model
     stage("looking at datasets and prompts")
     try:
-        plan, final, validation = check_plan(space, pool)
+        plan, later_plans, validation = check_plan(space, pool)
     except TaskFailed as error:
         raise InputError(error.reason) from error
     datasets = plan.datasets_by_key()
-    if final is not None:
-        datasets.update(final.datasets_by_key())
+    for later_plan in later_plans.values():
+        datasets.update(later_plan.datasets_by_key())
     before = folder.info()
     info = with_inputs(before, space, model, datasets.values(), validation)
     for line in (*validation.notes, *space.left_out(), *image_changes(before, info)):
         note(line)
     pool.begin(TaskKeys(model, datasets, validation.prompts))
     folder.write_info(info)
-    return OpenedSweep(pool, plan, final, workers.gpus_per_worker)
+    return OpenedSweep(pool, plan, later_plans, workers.gpus_per_worker)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from fpp_sweep.search.finalists import final_plan
+from fpp_sweep.search.finalists import later_plans
 from fpp_sweep.search.racing import rung_ends
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
@@ -36,7 +36,7 @@ class CheckedPlan(NamedTuple):
     """The plans of a sweep, checked against model and data."""
 
     plan: Plan
-    final_plan: Plan | None  # plan of the final stage and the test split; none: there is no final stage
+    later_plans: Mapping[str, Plan]  # plans of the final stage and the test split; none: there is no final stage
     validation: Validation
 
 
@@ -114,8 +114,7 @@ def require_measured(space: Space, datasets: Sequence[str]) -> None:
 def check_plan(space: Space, inspector: Inspector) -> CheckedPlan:
     """Return the plans of a sweep and the validation of its texts; raise InputError for all that cannot be used."""
     plan = make_plan(space, inspector)
-    final = final_plan(plan, space, inspector.describe)
-    return CheckedPlan(plan, final, validate(space, inspector, plan))
+    return CheckedPlan(plan, later_plans(plan, space, inspector.describe), validate(space, inspector, plan))
 
 
 def validate(space: Space, inspector: Inspector, plan: Plan) -> Validation:

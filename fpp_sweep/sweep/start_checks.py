@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.checks.probes import Readings, run_probes
+from fpp_sweep.records.records import FINAL
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.plan import CheckedPlan, check_plan, methods_of, sources_of
@@ -61,9 +62,9 @@ def _final_split(checked: CheckedPlan, split: str) -> str:
 
     Return an empty string if the final stage has no images but those of the search.
     """
-    if checked.final_plan is None:
+    if not checked.later_plans:
         return ""
-    ends = [images.stop for images in checked.final_plan.ranges.values()]
+    ends = [images.stop for images in checked.later_plans[FINAL].ranges.values()]
     if not ends:
         return ""
     return f"{split}:{max(ends)}"

@@ -9,7 +9,7 @@ from fpp_sweep.records.front import front_of
 from fpp_sweep.records.measurements import measure
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.search.choosing import choose_finalists, choose_for_test_split, compare_with_main_reference
-from fpp_sweep.search.finalists import FinalJobs, Job, final_plan, final_seeds, fresh_images
+from fpp_sweep.search.finalists import FinalJobs, Job, fresh_images, fresh_seeds, later_plans
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.work import Finalists
@@ -62,19 +62,21 @@ def test_datasets_of_unequal_sizes_have_no_fresh_images():
 
 def test_further_seeds_draw_the_pretraining_and_keep_the_views():
     space = parse_space(SPACE, "space.yaml")
-    final = final_plan(plan_with(), space, describe_datasets_of_size(400))
+    plans = later_plans(plan_with(), space, describe_datasets_of_size(400))
+    final = plans[FINAL]
     config = TrialConfig(prompt="fpp", method="tpt")
     tasks = [task for tasks in final.tasks(config, FINAL).values() for task in tasks]
     assert {(task.seed, task.prompt_seed) for task in tasks} == {(0, 1), (0, 2), (0, 3)}
     assert {(task.start, task.stop, task.split) for task in tasks} == {(200, 400, "val:400")}
-    tested = [task for tasks in final.tasks(config, "test").values() for task in tasks]
+    tested = [task for tasks in plans["test"].tasks(config, "test").values() for task in tasks]
+    assert {(task.seed, task.prompt_seed) for task in tested} == {(0, 4), (0, 5), (0, 6)}
     assert {(task.start, task.stop) for task in tested} == {(0, 200)}
 
 
 def test_a_prompt_of_words_runs_with_the_seeds_of_the_search_only():
     space = parse_space(SPACE, "space.yaml")
     plan = plan_with()
-    final = final_plan(plan, space, describe_datasets_of_size(400))
+    final = later_plans(plan, space, describe_datasets_of_size(400))[FINAL]
     assert final.for_config(TrialConfig(prompt="a photo of a"), plan.seeds).seeds == (0,)
     assert final.for_config(TrialConfig(prompt="fpp"), plan.seeds).seeds == (1, 2, 3)
 
@@ -92,25 +94,34 @@ def test_further_seeds_draw_the_order_of_a_stream(order, prompt, seeds):
     """One order may be a lucky one. The first of the two seeds draws the order, the second the pretraining."""
     space = parse_space(SPACE, "space.yaml")
     plan = plan_with()
-    final = final_plan(plan, space, describe_datasets_of_size(400))
+    final = later_plans(plan, space, describe_datasets_of_size(400))[FINAL]
     config = TrialConfig(prompt=prompt, method="tda", adapt=AdaptConfig(order=order))
     tasks = final.for_config(config, plan.seeds).tasks(config, FINAL)
     assert {(task.seed, task.prompt_seed) for shards in tasks.values() for task in shards} == seeds
 
 
 def test_no_seed_of_the_search_is_used_again():
-    assert final_seeds([0], 3) == (1, 2, 3)
-    assert final_seeds([0, 1, 2], 2) == (3, 4)
+    assert fresh_seeds([0], 3) == (1, 2, 3)
+    assert fresh_seeds([0, 1, 2], 2) == (3, 4)
+
+
+def test_the_test_split_has_seeds_that_no_earlier_stage_had():
+    """The final stage chooses three finalists by their luck with its seeds."""
+    space = parse_space(SPACE, "space.yaml", ["search.finalists={seeds: 2}"])
+    plans = later_plans(plan_with(seeds=(0, 2)), space, describe_datasets_of_size(400))
+    assert {split: plan.seeds for split, plan in plans.items()} == {FINAL: (1, 3), "test": (4, 5)}
+    on_test = parse_space(SPACE, "space.yaml", ["search.split=test"])
+    assert later_plans(plan_with(), on_test, describe_datasets_of_size(400)).keys() == {FINAL}
 
 
 def test_one_seed_turns_the_final_stage_off():
     space = parse_space(SPACE, "space.yaml", ["search.finalists={seeds: 1}"])
-    assert final_plan(plan_with(), space, describe_datasets_of_size(400)) is None
+    assert later_plans(plan_with(), space, describe_datasets_of_size(400)) == {}
 
 
 def test_a_stateful_method_keeps_its_stream_from_the_beginning():
     space = parse_space(SPACE, "space.yaml", ["base.method=dynaprompt"])
-    assert final_plan(plan_with(), space, describe_datasets_of_size(400)).ranges == {}
+    assert later_plans(plan_with(), space, describe_datasets_of_size(400))[FINAL].ranges == {}
 
 
 # --- the choice of finalists ------------------------------------------------------------------------

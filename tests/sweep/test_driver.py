@@ -38,7 +38,7 @@ def make_driver(monkeypatch):
     monkeypatch.setattr("fpp_sweep.sweep.searching.SweepStudy", lambda *_: None)
 
     def make(folder, requested):
-        opened = OpenedSweep(pool=None, plan=None, final_plan=None, gpus_per_worker=0.0)
+        opened = OpenedSweep(pool=None, plan=None, later_plans={}, gpus_per_worker=0.0)
         driver = SweepDriver(requested, folder, opened, Options(), "sqlite:///none.db")
         driver.poller.poll = lambda: None
         driver.poller.status = STATUS

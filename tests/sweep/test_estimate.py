@@ -17,7 +17,7 @@ import torch
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.recommendation import main_reference
 from fpp_sweep.records.records import FINAL
-from fpp_sweep.search.finalists import final_plan
+from fpp_sweep.search.finalists import later_plans
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.config import preset, relevant
 from fpp_sweep.spec.keys import TaskKeys
@@ -236,8 +236,8 @@ def sweep_with_final_stage(*overrides):
     """Return an expected sweep whose two finalists run again with three seeds."""
     space = parse_space(ONE_DATASET, "space.yaml", ["search.finalists={count: 2, seeds: 3}", *overrides])
     plan = Plan(datasets=DATASET_INFOS, seeds=(0,))
-    final = final_plan(plan, space, lambda names, split: DATASET_INFOS["val"])  # no fresh images are left
-    return ExpectedSweep(space, plan, expected_configs(space), final)
+    later = later_plans(plan, space, lambda names, split: DATASET_INFOS["val"])  # no fresh images are left
+    return ExpectedSweep(space, plan, expected_configs(space), later)
 
 
 @pytest.mark.parametrize("baselines", [(TPT, ZERO_SHOT), (CTPT, TPT), (OTPT, CTPT), ("zero", "mta")])
