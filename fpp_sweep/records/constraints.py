@@ -26,14 +26,8 @@ def keeps_constraints(info: SweepInfo, record: TrialRecord, split: str, baseline
 def _is_broken(
     info: SweepInfo, constraint: Constraint, record: TrialRecord, split: str, baselines: Sequence[TrialRecord]
 ) -> bool:
-    """Return True if a constraint is broken. A constraint whose numbers are missing on the split is not broken.
-
-    Costs are those of the search: later stages have other numbers of seeds and images.
-    """
-    measured_split = split
-    searched = record.results.get(info.search_split)
-    if searched is not None and searched.cost(constraint.metric) is not None:
-        measured_split = info.search_split
+    """Return True if a constraint is broken. A constraint whose numbers are missing on the split is not broken."""
+    measured_split = split_of_metric(info, record, constraint.metric, split)
     value = metric_of(record.results.get(measured_split), constraint.metric)
     if value is None:
         return False
@@ -45,3 +39,14 @@ def _is_broken(
         if baseline_value is None:
             return False
     return constraint.violation(value, baseline_value) > 0
+
+
+def split_of_metric(info: SweepInfo, record: TrialRecord, metric: str, split: str) -> str:
+    """Return the split on which a record's value of a metric counts: the given one, but of costs that of the search.
+
+    Later stages have other numbers of seeds and images, which change the costs.
+    """
+    searched = record.results.get(info.search_split)
+    if searched is not None and searched.cost(metric) is not None:
+        return info.search_split
+    return split

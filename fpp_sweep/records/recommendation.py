@@ -1,6 +1,6 @@
 """The recommendation of a sweep: the finalists, the split that they are judged on, and the reasons against each.
 
-The rule by which differences to the baselines decide is `statistics.verdicts.recommend`.
+The rule by which differences to the baselines decide is `statistics.verdicts.BaselineComparison.qualifies`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fpp_sweep.records import pareto
-from fpp_sweep.records.constraints import keeps_constraints
+from fpp_sweep.records.constraints import keeps_constraints, split_of_metric
 from fpp_sweep.records.front import Front, usual_order, values_on
 from fpp_sweep.records.measurements import resampled_metrics
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
@@ -25,12 +25,13 @@ from fpp_sweep.statistics.paired import (
     why_bad_coverage,
     why_not_paired,
 )
-from fpp_sweep.statistics.verdicts import Answer, BaselineComparison, Recommendation, best_baseline, recommend
+from fpp_sweep.statistics.verdicts import Answer, BaselineComparison, Recommendation, best_baseline, why_none_qualifies
 
 # reasons for which a finalist is not recommended, whatever its differences to baselines are
 TOO_FEW_SEEDS = "too few seeds"
 SAME_SEEDS = "chosen with these seeds"
 BROKEN_CONSTRAINT = "breaks a constraint"
+BELOW_FLOOR = "below the floor of accuracy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,6 +63,9 @@ def answer_of(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistic
     left_out = _left_out(judged)
     recommendation = _recommendation(judged, left_out)
     finalists = judged.finalists
+    judged_names = finalists
+    if recommendation.kind == "trial" and recommendation.name is not None:
+        judged_names = [recommendation.name]
     return Answer(
         metrics=tuple(tested_metrics),
         untested=tuple(untested_metrics),
@@ -69,7 +73,7 @@ def answer_of(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistic
         baselines=tuple(judged.comparison.baselines),
         split=split,
         images=judged.samples.images,
-        seeds=_max_seeds(judged.samples, finalists),
+        seeds=_max_seeds(judged.samples, judged_names),
         seeds_unknown=all(left_out.get(name) == TOO_FEW_SEEDS for name in finalists),
         differences=judged.comparison.differences,
         recommended=recommendation.name,
@@ -112,6 +116,8 @@ def _recommendation(judged: _JudgedFinalists, left_out: Mapping[str, str]) -> Re
         if recommendation.name is not None:
             return recommendation
         reason = recommendation.reason
+    if _missing_baselines(judged):
+        return Recommendation(reason=reason)  # another baseline may be the best one
     return _recommended_baseline(judged.info, judged.baselines, judged.split, reason)
 
 
@@ -126,6 +132,8 @@ def _left_out(judged: _JudgedFinalists) -> dict[str, str]:
             reasons[name] = SAME_SEEDS
         elif not keeps_constraints(judged.info, trials[name], judged.split, judged.front.baselines):
             reasons[name] = BROKEN_CONSTRAINT
+        elif catalogue.ACCURACY not in judged.comparison.metrics and judged.front.is_below_floor(trials[name]):
+            reasons[name] = BELOW_FLOOR  # else the margin limits the loss of accuracy
     return reasons
 
 
@@ -135,6 +143,7 @@ def _why_all_left_out(left_out: Mapping[str, str], split: str) -> str:
         TOO_FEW_SEEDS: "the finalists have too few seeds: one may be a lucky one",
         SAME_SEEDS: "the finalists were chosen with these seeds, so a gain may be luck with them",
         BROKEN_CONSTRAINT: f"no finalist keeps all constraints on the {split} images",
+        BELOW_FLOOR: f"every finalist is {BELOW_FLOOR}",
     }
     reasons = set(left_out.values())
     if len(reasons) == 1:
@@ -149,40 +158,39 @@ def _left_out_text(left_out: Mapping[str, str]) -> str:
 def _recommended_finalist(judged: _JudgedFinalists, left_out: Mapping[str, str]) -> Recommendation:
     """Return the recommendation among the finalists that are not left out, of which there is at least one."""
     eligible = [name for name in judged.finalists if name not in left_out]
-    recommendation = recommend(_best_first(judged, eligible), judged.comparison)
-    if recommendation.name is None and left_out:
-        return Recommendation(reason=f"{recommendation.reason}, apart from {_left_out_text(left_out)}")
-    return recommendation
+    qualifying = [name for name in eligible if judged.comparison.qualifies(name)]
+    if qualifying:
+        name = _best_of(judged, qualifying)
+        return Recommendation(name=name, kind="trial", reason=judged.comparison.why_recommended(name))
+    reason = why_none_qualifies(eligible, judged.comparison)
+    if left_out:
+        reason = f"{reason}, apart from {_left_out_text(left_out)}"
+    return Recommendation(reason=reason)
 
 
-def _best_first(judged: _JudgedFinalists, finalists: Sequence[str]) -> list[str]:
-    """Return finalists in the given order of trade-off, but each one after those that dominate it.
+def _best_of(judged: _JudgedFinalists, finalists: Sequence[str]) -> str:
+    """Return the first finalist, in the given order of trade-off, that no other one dominates on the judged images.
 
-    The order of trade-off rests on the images of the search, and the finalists are judged on others.
+    The order of trade-off rests on the images of the search.
     """
-    objectives = judged.info.objectives
     trials = [trial for trial in judged.front.trials if trial.name in finalists]
-    points = _complete_points(trials, judged.split, objectives)
-
-    def count_of_better(name: str) -> int:
+    points = _complete_points(judged.info, trials, judged.split)
+    goals = goals_of(judged.info.objectives)
+    for name in finalists:
         if name not in points:
-            return 0
-        count = 0
-        for other in points.values():
-            if pareto.dominates(other, points[name], goals_of(objectives)):
-                count += 1
-        return count
-
-    return sorted(finalists, key=count_of_better)
+            return name
+        if not any(pareto.dominates(other, points[name], goals) for other in points.values()):
+            return name
+    raise AssertionError("each point is dominated by another one")
 
 
-def _complete_points(
-    records: Sequence[TrialRecord], split: str, objectives: Sequence[Objective]
-) -> dict[str, list[float]]:
+def _complete_points(info: SweepInfo, records: Sequence[TrialRecord], split: str) -> dict[str, list[float]]:
     """Return the values of all objectives on a split, by name, of the records that have all of them."""
     points = {}
     for record in records:
-        values = values_on(record, split, metrics_of(objectives))
+        values = []
+        for metric in metrics_of(info.objectives):
+            values += values_on(record, split_of_metric(info, record, metric, split), [metric])
         if not any(math.isnan(value) for value in values):
             points[record.name] = values
     return points
@@ -226,9 +234,9 @@ def _obstacle(judged: _JudgedFinalists) -> str:
     """Return why no finalist can be recommended whatever the differences are; empty if nothing prevents it."""
     if judged.info.state != "finished":
         return "the sweep has not finished"
-    missing_reference = _why_no_main_reference(judged)
-    if missing_reference:
-        return missing_reference
+    missing_baselines = _why_not_all_baselines(judged)
+    if missing_baselines:
+        return missing_baselines
     if judged.comparison.why_impossible:
         return judged.comparison.why_impossible
     same_images = _why_not_fresh_images(judged)
@@ -237,14 +245,39 @@ def _obstacle(judged: _JudgedFinalists) -> str:
     return _why_untested(judged)
 
 
-def _why_no_main_reference(judged: _JudgedFinalists) -> str:
-    """Return a reason if the main reference has no results on the split, as when it failed; else an empty text."""
+def _why_not_all_baselines(judged: _JudgedFinalists) -> str:
+    """Return a reason if a baseline that may be better has no results on the split; else an empty text.
+
+    The main reference counts even if it failed. Imported baselines have results on the splits of their files only.
+    """
+    missing = _missing_reference(judged)
+    for baseline in _missing_baselines(judged):
+        if baseline.label not in missing:
+            missing.append(baseline.label)
+    if not missing:
+        return ""
+    have = "has" if len(missing) == 1 else "have"
+    return f"{' and '.join(missing)} {have} no usable results on the {judged.split} images"
+
+
+def _missing_baselines(judged: _JudgedFinalists) -> list[TrialRecord]:
+    """Return the baselines with results of the search that have none on the split, as when their job there failed."""
+    compared = judged.comparison.baselines
+    missing = []
+    for baseline in judged.front.baselines:
+        if baseline.name not in compared and not baseline.is_imported:
+            missing.append(baseline)
+    return missing
+
+
+def _missing_reference(judged: _JudgedFinalists) -> list[str]:
+    """Return the label of the main reference if it has no results on the split; else an empty list."""
     labels = [baseline.label for baseline in judged.front.baselines]
     references = reference_labels([*judged.info.requested_baselines, *labels])
     compared = [label_of(name) for name in judged.comparison.baselines]
     if not references or references[0] in compared:
-        return ""
-    return f"{references[0]} has no usable results on the {judged.split} images"
+        return []
+    return references[:1]
 
 
 def _why_not_fresh_images(judged: _JudgedFinalists) -> str:
@@ -400,7 +433,7 @@ def reference_labels(labels: Iterable[str]) -> list[str]:
 def _recommended_baseline(info: SweepInfo, baselines: Sequence[TrialRecord], split: str, reason: str) -> Recommendation:
     """Recommend the best of the baselines that keep all constraints and have all objectives on a split, if any does."""
     eligible = [baseline for baseline in baselines if keeps_constraints(info, baseline, split, baselines)]
-    points = _complete_points(eligible, split, info.objectives)
+    points = _complete_points(info, eligible, split)
     name = best_baseline(points, goals_of(info.objectives))
     if name is None:
         return Recommendation(reason=reason)

@@ -162,14 +162,32 @@ class BaselineComparison:
                 gains.append(f"{metric} than {' and '.join(beaten)}")
         return ", and in ".join(gains)
 
-    def any_gains(self, finalists: Sequence[str]) -> bool:
-        """Return True if a finalist is shown to beat a reference in a metric."""
-        return any(self.gains_text(finalist) for finalist in finalists)
+    def qualifies(self, finalist: str) -> bool:
+        """Return True if a finalist may be recommended.
+
+        There are three conditions:
+
+        - In every metric, a loss to the main reference beyond the margin is ruled out at one-sided 5 %. A setting that
+          is too bad in any metric then passes in 5 % of cases at most.
+        - No baseline is shown to beat the finalist.
+        - The finalist is shown to beat a reference.
+        """
+        if self.why_impossible or self.metrics_with_possible_loss(finalist):
+            return False
+        return not self.is_beaten(finalist) and self.gains_text(finalist) != ""
+
+    def why_recommended(self, finalist: str) -> str:
+        """Return the reason for a finalist that qualifies."""
+        return f"better in {self.gains_text(finalist)}, not {self.worse_text()}"
+
+    def worse_text(self) -> str:
+        """Return the loss that must be ruled out, in words: `worse than zero_shot by more than 1 point`."""
+        return f"worse than {label_of(self.main_reference)} by more than {self.margins_text()}"
 
     def margins_text(self) -> str:
         """Return the margins in words: `1 point`, or `1 of accuracy or 0.02 of nll`."""
         margins = {metric: self._margin(metric) for metric in self.metrics}
-        if set(margins.values()) == {PERCENT_MARGIN}:
+        if catalogue.ACCURACY in margins and set(margins.values()) == {PERCENT_MARGIN}:
             return f"{PERCENT_MARGIN:g} point"
         return " or ".join(f"{margin:g} of {metric}" for metric, margin in margins.items())
 
@@ -187,37 +205,23 @@ class BaselineComparison:
         return difference.mark
 
 
-def recommend(finalists: Sequence[str], comparison: BaselineComparison) -> Recommendation:
-    """Return the first finalist that qualifies, or the reason why none does; `finalists` are in order of preference.
-
-    A finalist qualifies under three conditions:
-
-    - In every metric, a loss to the main reference beyond the margin is ruled out at one-sided 5 %. A setting that is
-      too bad in any metric then passes in 5 % of cases at most.
-    - No baseline is shown to beat the finalist.
-    - The finalist is shown to beat a reference.
-    """
+def why_none_qualifies(finalists: Sequence[str], comparison: BaselineComparison) -> str:
+    """Return the reason for which none of these finalists qualifies."""
     if comparison.why_impossible:
-        return Recommendation(reason=comparison.why_impossible)
-    worse = f"worse than {label_of(comparison.main_reference)} by more than {comparison.margins_text()}"
+        return comparison.why_impossible
+    worse = comparison.worse_text()
     safe = [name for name in finalists if not comparison.metrics_with_possible_loss(name)]
     if not safe:
-        return Recommendation(reason=_why_none_is_safe(finalists, comparison, worse))
-    unbeaten = [name for name in safe if not comparison.is_beaten(name)]
-    if not unbeaten:
-        return Recommendation(reason=f"each finalist that is not {worse} is beaten by a baseline")
-    for name in unbeaten:
-        gains = comparison.gains_text(name)
-        if gains:
-            return Recommendation(name=name, kind="trial", reason=f"better in {gains}, not {worse}")
+        return _why_none_is_safe(finalists, comparison)
+    if all(comparison.is_beaten(name) for name in safe):
+        return f"each finalist that is not {worse} is beaten by a baseline"
     references = " or ".join(label_of(reference) for reference in comparison.references)
-    if comparison.any_gains(finalists):
-        better_finalists = f"each finalist that is shown to be better than {references}"
-        return Recommendation(reason=f"{better_finalists} may be {worse}, or is beaten by a baseline")
-    return Recommendation(reason=f"no finalist is shown to be better than {references}")
+    if any(comparison.gains_text(name) for name in finalists):
+        return f"each finalist that is shown to be better than {references} may be {worse}, or is beaten by a baseline"
+    return f"no finalist is shown to be better than {references}"
 
 
-def _why_none_is_safe(finalists: Sequence[str], comparison: BaselineComparison, worse: str) -> str:
+def _why_none_is_safe(finalists: Sequence[str], comparison: BaselineComparison) -> str:
     """Return the reason for which a loss beyond the margin is not ruled out for any finalist.
 
     The reason is the number of images if for some finalist only hidden losses stand against a recommendation.
@@ -227,7 +231,7 @@ def _why_none_is_safe(finalists: Sequence[str], comparison: BaselineComparison, 
         if comparison.only_hides_losses(name, metrics):
             reference = label_of(comparison.main_reference)
             return f"these images are too few to show a loss of {' and '.join(metrics)} to {reference}"
-    return f"every finalist may be {worse}"
+    return f"every finalist may be {comparison.worse_text()}"
 
 
 def best_baseline(values: Mapping[str, Sequence[float]], goals: Sequence[Goal]) -> str | None:

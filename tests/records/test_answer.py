@@ -14,7 +14,7 @@ from fpp_sweep.statistics.front_support import FrontSupport
 from fpp_sweep.statistics.verdicts import Answer
 from tests.kit.measured import SEARCH_SEED, World, write_block_stats, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
-from tests.kit.records import ACCURACY, WORKER_SECONDS, sweep_info, trial
+from tests.kit.records import ACCURACY, ECE, WORKER_SECONDS, sweep_info, trial
 
 BETTER = {ZERO_SHOT: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.55, 0.3)}
 EQUAL = {ZERO_SHOT: (0.60, 0.15), TPT: (0.601, 0.15), "trial-0002": (0.602, 0.15), "trial-0003": (0.599, 0.15)}
@@ -307,14 +307,89 @@ def test_no_trial_is_recommended_on_the_seeds_that_chose_it(tmp_path):
 
 def test_no_trial_is_recommended_while_zero_shot_has_no_results_to_compare_with(tmp_path):
     folder = write_sweep_of(tmp_path, BETTER)
-    tpt = folder.trial("baseline-tpt")  # the final stage runs zero-shot only
-    folder.write_trial(replace(tpt, results={"val": tpt.results["val"]}))
     assert read_statistics(folder).answer.recommended == "trial-0002"
     zero_shot = folder.trial("baseline-zero_shot")
     folder.write_trial(replace(zero_shot, results={"val": zero_shot.results["val"]}))
     answer = read_statistics(folder).answer
     assert answer.recommended_kind is None
     assert answer.reason == "zero_shot has no usable results on the test images"
+
+
+@pytest.mark.parametrize("judged_split", ["test", FINAL])
+def test_no_trial_is_recommended_while_a_baseline_that_may_be_better_has_no_results_there(tmp_path, judged_split):
+    """The final stage runs zero-shot only; finalists are judged there if their jobs on the test split failed."""
+    sides = {ZERO_SHOT: (0.60, 0.10), TPT: (0.75, 0.02), "trial-0002": (0.66, 0.05)}
+    folder = write_sweep_of(tmp_path, sides)
+    for record in folder.trials():
+        results = dict(record.results)
+        if judged_split == FINAL and record.kind == "trial":
+            del results["test"]
+        if record.label == TPT:
+            del results[judged_split]
+        folder.write_trial(replace(record, results=results))
+    answer = read_statistics(folder).answer
+    assert answer.split == judged_split
+    assert (answer.recommended, answer.recommended_kind) == (None, None)  # nor is zero-shot called the best baseline
+    assert answer.reason == f"tpt has no usable results on the {judged_split} images"
+
+
+def test_of_several_the_best_trade_off_is_recommended_whatever_a_finalist_that_does_not_qualify_is(tmp_path):
+    """A finalist that is better in everything, but differs from seed to seed, pushes no other one back."""
+    sides = {ZERO_SHOT: (0.60, 0.20), TPT: (0.60, 0.19), "trial-0002": (0.66, 0.05), "trial-0003": (0.72, 0.15)}
+    folder = write_sweep_of(tmp_path, sides)
+    assert read_statistics(folder).answer.recommended == "trial-0002"
+    better = {**sides, "trial-0004": (0.70, 0.04)}
+    folder = write_sweep_of(tmp_path / "better", better, shifts={"trial-0004": (-0.30, 0.0, 0.30)})
+    answer = read_statistics(folder).answer
+    assert "trial-0004" in answer.finalists
+    assert answer.recommended == "trial-0002"
+
+
+def answer_by_ece(folder):
+    """Return the answer of a sweep whose only objective is the ECE."""
+    for record in folder.trials():
+        folder.write_trial(replace(record, values=[record.results["val"].average["ece"]]))
+    return read_statistics(folder).answer
+
+
+def test_without_an_objective_on_accuracy_a_trial_below_its_floor_is_not_recommended(tmp_path):
+    sides = {ZERO_SHOT: (0.60, 0.20), TPT: (0.60, 0.19), "trial-0002": (0.31, 0.05)}
+    answer = answer_by_ece(write_sweep_of(tmp_path, sides, objectives=(ECE,)))
+    assert (answer.recommended_kind, answer.reason) == ("baseline", "every finalist is below the floor of accuracy")
+    sides["trial-0002"] = (0.57, 0.05)
+    answer = answer_by_ece(write_sweep_of(tmp_path / "above", sides, objectives=(ECE,)))
+    assert answer.recommended == "trial-0002"
+    assert answer.reason.endswith("not worse than zero_shot by more than 1 of ece")
+
+
+def test_the_cheaper_of_two_trials_is_the_one_that_cost_less_in_the_search(tmp_path):
+    """On the test split a prompt of words runs with one seed, and others with three."""
+    sides = {ZERO_SHOT: (0.60, 0.20), TPT: (0.60, 0.19), "trial-0002": (0.66, 0.05), "trial-0003": (0.66, 0.05)}
+    folder = write_sweep_of(tmp_path, sides, objectives=(ECE, WORKER_SECONDS))
+    shutil.rmtree(folder.artifacts("trial-0003"))  # equal in all but the cost
+    shutil.copytree(folder.artifacts("trial-0002"), folder.artifacts("trial-0003"))
+    equal = folder.trial("trial-0002")
+    for name, of_search, of_test in (("trial-0002", 90.0, 90.0), ("trial-0003", 45.0, 135.0)):
+        record = replace(folder.trial(name), results=equal.results)
+        results = {}
+        for split, seconds in (("val", of_search), (FINAL, of_test), ("test", of_test)):
+            results[split] = replace(record.results[split], worker_seconds=seconds)
+        folder.write_trial(replace(record, results=results, values=[record.values[0], of_search]))
+    assert read_statistics(folder).answer.recommended == "trial-0003"
+
+
+def test_the_sentence_has_the_seeds_of_the_recommended_trial(tmp_path):
+    folder = write_sweep_of(tmp_path, BETTER)
+    for name in ("trial-0002", f"baseline-{ZERO_SHOT}"):
+        folder.write_trial(replace(folder.trial(name), config={"prompt": "a photo of a", "method": "tpt"}))
+        for split in ("val", FINAL, "test"):
+            table = read_block_stats(folder.artifacts(name), split)
+            seeds = sorted({seed for _, seed in table})
+            one_seed = {key: stats for key, stats in table.items() if key[1] == seeds[0]}
+            write_block_stats(folder, name, split, one_seed)
+    statistics = read_statistics(folder)
+    assert statistics.answer.recommended == "trial-0002"
+    assert sentence_of(statistics).endswith("(one seed, 2 x 1000 test images).")
 
 
 def test_no_trial_is_recommended_if_zero_shot_failed(tmp_path):

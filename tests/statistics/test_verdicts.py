@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.statistics.paired import Difference
-from fpp_sweep.statistics.verdicts import Answer, BaselineComparison, best_baseline, margin_of, recommend
+from fpp_sweep.statistics.verdicts import Answer, BaselineComparison, best_baseline, margin_of, why_none_qualifies
 
 METRICS = ("accuracy", "ece")
 BASELINES = ("baseline-zero_shot", "baseline-tpt", "baseline-fpp_code")
@@ -32,41 +32,31 @@ def comparison(rows, *, baselines=BASELINES, references=REFERENCES, metrics=METR
     )
 
 
-def recommended(rows, finalists=("trial-0001",), margins=None):
-    return recommend(finalists, comparison(rows, margins=margins))
-
-
 LOSS = ("trial-0001", "baseline-zero_shot", "accuracy"), (-0.2, 0.6, 0.9)
 GAIN = ("trial-0001", "baseline-zero_shot", "ece"), (-3.0, 0.5, 0.001)
 
 
 @pytest.mark.parametrize(
-    ("rows", "margins", "chosen"),
+    ("rows", "margins", "qualifies"),
     [
-        (dict([GAIN]), {}, "trial-0001"),
+        (dict([GAIN]), {}, True),
         # better than TPT only
-        ({("trial-0001", "baseline-tpt", "accuracy"): (2.0, 0.5, 0.01)}, {}, "trial-0001"),
+        ({("trial-0001", "baseline-tpt", "accuracy"): (2.0, 0.5, 0.01)}, {}, True),
         # better than a baseline that is no reference
-        ({("trial-0001", "baseline-fpp_code", "accuracy"): (4.0, 0.5, 0.01)}, {}, None),
+        ({("trial-0001", "baseline-fpp_code", "accuracy"): (4.0, 0.5, 0.01)}, {}, False),
         # a loss beyond the margin is not excluded
-        (dict([GAIN, LOSS]), {}, None),
-        (dict([GAIN, LOSS]), {"accuracy": 2.0}, "trial-0001"),
+        (dict([GAIN, LOSS]), {}, False),
+        (dict([GAIN, LOSS]), {"accuracy": 2.0}, True),
         # the loss is excluded at one-sided 5 %, though the two-sided interval contains it
-        (dict([GAIN, (LOSS[0], (-0.2, 0.45, 0.9))]), {}, "trial-0001"),
+        (dict([GAIN, (LOSS[0], (-0.2, 0.45, 0.9))]), {}, True),
         # a baseline beats it
-        (dict([GAIN, (("trial-0001", "baseline-fpp_code", "accuracy"), (-1.0, 0.1, 0.001))]), {}, None),
+        (dict([GAIN, (("trial-0001", "baseline-fpp_code", "accuracy"), (-1.0, 0.1, 0.001))]), {}, False),
         # no gain is significant
-        ({("trial-0001", "baseline-zero_shot", "ece"): (-0.3, 0.2, 0.4)}, {}, None),
+        ({("trial-0001", "baseline-zero_shot", "ece"): (-0.3, 0.2, 0.4)}, {}, False),
     ],
 )  # fmt: skip
-def test_a_finalist_is_recommended_if_it_gains_without_a_loss(rows, margins, chosen):
-    assert recommended(rows, margins=margins).name == chosen
-
-
-def test_the_first_qualifying_finalist_in_the_order_of_preference_is_recommended():
-    rows = dict([GAIN, (("trial-0002", "baseline-zero_shot", "ece"), (-4.0, 0.5, 0.001))])
-    assert recommended(rows, ("trial-0002", "trial-0001")).name == "trial-0002"
-    assert recommended(rows, ("trial-0001", "trial-0002")).name == "trial-0001"
+def test_a_finalist_qualifies_if_it_gains_without_a_loss(rows, margins, qualifies):
+    assert comparison(rows, margins=margins).qualifies("trial-0001") == qualifies
 
 
 @pytest.mark.parametrize(
@@ -75,13 +65,12 @@ def test_the_first_qualifying_finalist_in_the_order_of_preference_is_recommended
 )
 def test_without_a_test_nothing_is_recommended(baselines, metrics, reason):
     evidence = comparison({}, baselines=baselines, references=baselines[:1], metrics=metrics)
-    recommendation = recommend(("trial-0001",), evidence)
-    assert recommendation.name is None
-    assert reason in recommendation.reason
+    assert not evidence.qualifies("trial-0001")
+    assert why_none_qualifies(("trial-0001",), evidence) == reason
 
 
 def test_the_reason_names_the_gains():
-    reason = recommended(dict([GAIN])).reason
+    reason = comparison(dict([GAIN])).why_recommended("trial-0001")
     assert reason == "better in ece than zero_shot, not worse than zero_shot by more than 1 point"
 
 
@@ -90,16 +79,16 @@ def test_the_reason_names_the_metric_in_which_zero_shot_is_too_well_calibrated_t
     key = ("trial-0001", "baseline-zero_shot", "ece")
     hiding = replace(evidence.differences[key], hidden_loss=9.0)
     evidence = replace(evidence, differences={**evidence.differences, key: hiding})
-    recommendation = recommend(["trial-0001"], evidence)
-    assert recommendation.name is None
-    assert recommendation.reason == "these images are too few to show a loss of ece to zero_shot"
+    assert not evidence.qualifies("trial-0001")
+    reason = why_none_qualifies(["trial-0001"], evidence)
+    assert reason == "these images are too few to show a loss of ece to zero_shot"
 
 
 def test_a_gain_with_a_loss_is_not_denied():
     """Another finalist is safe and gains nothing: the reason must not say that no finalist gains."""
     rows = dict([GAIN, LOSS])
     rows |= {("trial-0002", "baseline-zero_shot", metric): (0.0, 0.1, 0.9) for metric in METRICS}
-    reason = recommended(rows, ("trial-0001", "trial-0002")).reason
+    reason = why_none_qualifies(("trial-0001", "trial-0002"), comparison(rows))
     assert reason == (
         "each finalist that is shown to be better than zero_shot or tpt may be worse than zero_shot by more than "
         "1 point, or is beaten by a baseline"
@@ -107,11 +96,14 @@ def test_a_gain_with_a_loss_is_not_denied():
 
 
 def test_the_reason_names_the_missing_evidence():
-    assert recommended(dict([GAIN, LOSS])).reason == "every finalist may be worse than zero_shot by more than 1 point"
-    several_margins = recommended(dict([GAIN, LOSS]), margins={"ece": 0.5})
-    assert several_margins.reason.endswith("by more than 1 of accuracy or 0.5 of ece")
+    assert (
+        why_none_qualifies(["trial-0001"], comparison(dict([GAIN, LOSS])))
+        == "every finalist may be worse than zero_shot by more than 1 point"
+    )
+    several_margins = comparison(dict([GAIN, LOSS]), margins={"ece": 0.5})
+    assert why_none_qualifies(["trial-0001"], several_margins).endswith("by more than 1 of accuracy or 0.5 of ece")
     beaten = dict([GAIN, (("trial-0001", "baseline-fpp_code", "accuracy"), (-1.0, 0.1, 0.001))])
-    assert recommended(beaten).reason.endswith("is beaten by a baseline")
+    assert why_none_qualifies(["trial-0001"], comparison(beaten)).endswith("is beaten by a baseline")
 
 
 @pytest.mark.parametrize(
