@@ -12,7 +12,7 @@ from fpp_sweep.report.formatting import decimals_of, format_difference
 from fpp_sweep.report.table import Cell, CellStyle, Column, Row, Table, columns_of
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.names import label_of
-from fpp_sweep.statistics.paired import Difference, goal_of
+from fpp_sweep.statistics.paired import Difference, goal_of, is_biased
 from fpp_sweep.statistics.verdicts import Answer
 
 SIGNIFICANT = "*"
@@ -61,6 +61,9 @@ def _difference_notes(answer: Answer) -> list[str]:
     if answer.baselines:
         reference = label_of(answer.baselines[0])
         notes.append(f"±: half width of the 95 % interval of the difference to {reference}, for a single comparison")
+    biased = [metric for metric in answer.metrics if is_biased(metric)]
+    if biased:
+        notes.append(f"differences in {' and '.join(biased)} leave out the estimated bias of few images")
     if answer.seeds_unknown:
         notes.append("of too few seeds: a difference that is significant on these images may be luck of a seed")
     if answer.untested:

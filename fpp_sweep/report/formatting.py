@@ -23,14 +23,14 @@ def format_interval(metric: str, interval: Interval) -> str:
 
 
 def format_difference(metric: str, difference: Difference) -> str:
-    """Return a difference with its sign, and with as many decimals as an interval.
+    """Return a difference without its estimated bias: the centre of its interval, with its sign and decimals.
 
     >>> from fpp_sweep.statistics.paired import Difference
     >>> numbers = {"value": -1.91, "standard_error": 0.4, "degrees_of_freedom": 60, "p_value": 0.001}
     >>> format_difference("ece", Difference(first="a", second="b", metric="ece", **numbers))
     '-1.9'
     """
-    return f"{difference.value:+z.{decimals_of(metric)}f}"  # z: no minus before zero
+    return f"{difference.debiased:+z.{decimals_of(metric)}f}"  # z: no minus before zero
 
 
 def format_bounds(metric: str, difference: Difference) -> str:

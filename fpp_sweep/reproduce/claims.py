@@ -111,7 +111,7 @@ def _judge(claim: Claim, column: ExperimentColumn, differences: Sequence[Differe
     held = 0
     against = 0
     for difference in differences:
-        gain = difference.value * sign(column.goal)
+        gain = difference.debiased * sign(column.goal)
         texts.append(_gain_text(gain, difference))
         if difference.is_significant and gain > 0:
             held += 1

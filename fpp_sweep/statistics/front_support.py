@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fpp_sweep.spec import catalogue
 from fpp_sweep.statistics.block_stats import Numbers
 from fpp_sweep.statistics.bootstrap import SplitSamples
-from fpp_sweep.statistics.paired import SeedVariances, goal_of, pairwise_differences
+from fpp_sweep.statistics.paired import SeedVariances, estimated_bias, goal_of, pairwise_differences
 
 LIKELY = 0.8  # share of resamples in which a trial is on the front
 CLEARLY_AHEAD = 2.33  # standard deviations, in every objective: 99 % one-sided
@@ -93,16 +93,17 @@ def _metrics_of_all(samples: SplitSamples, names: Sequence[str], metrics: Sequen
 def resampled_points(
     samples: SplitSamples, names: Sequence[str], metrics: Sequence[str], seeds: Mapping[str, SeedVariances]
 ) -> Numbers:
-    """Return (metrics, trials, resamples): recentred draws with the noise of seeds added; more is better."""
+    """Return (metrics, trials, resamples): debiased draws with the noise of seeds added; more is better."""
     generator = np.random.default_rng(_NOISE_SEED)
     rows = []
     for metric in metrics:
         draws = []
         for name in names:
             record = samples.records[name]
-            recentred = record.metrics[metric].recentred_draws
+            measured = record.metrics[metric]
+            debiased = measured.recentred_draws - estimated_bias(measured, metric)
             seed_deviation = np.sqrt(seeds[metric].variance_of_mean(record).value)
-            draws.append(recentred + seed_deviation * generator.standard_normal(len(recentred)))
+            draws.append(debiased + seed_deviation * generator.standard_normal(len(debiased)))
         rows.append(np.stack(draws) * catalogue.sign(goal_of(metric)))
     return np.stack(rows)
 

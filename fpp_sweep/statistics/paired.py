@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 from scipy import special
@@ -35,6 +36,8 @@ MIN_RARER_ANSWERS = 20  # right and wrong answers that a metric of the ranking n
 MIN_CALIBRATION_RATIO = 1.5
 # metrics whose bootstrap intervals contain the truth in less than 90 % of samples (benchmarks/answer.py, `metrics`)
 BAD_COVERAGE = ("sce", "aece", "mce", "nll_calibration", "brier_calibration")
+
+Value = TypeVar("Value", float, Numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +289,7 @@ def metric_interval(
         return f"no interval: {reason}"
     if seeds is None:
         seeds = SeedVariances.of(samples.records.values(), metric)
-    bias = _estimated_bias(measured, metric)
+    bias = estimated_bias(measured, metric)
     image_variance = float(measured.draws.var()) + measured.extra_variance + _variance_of_bias(bias)
     images = Variance(image_variance, measured.blocks - 1.0)
     variance = satterthwaite([images, seeds.variance_of_mean(samples.records[name])])
@@ -296,14 +299,19 @@ def metric_interval(
     return Interval(measured.value, max(0.0, centre - half_width), min(largest, centre + half_width))
 
 
-def _estimated_bias(measured: MetricSamples, metric: str) -> float:
+def estimated_bias(measured: MetricSamples, metric: str) -> float:
     """Return the bootstrap's estimate of the bias of a metric on few images; 0 for metrics without such a bias."""
-    if BLOCKWISE_METRICS[catalogue.parts_of(metric).stem].biased:
+    if is_biased(metric):
         return measured.bias
     return 0.0
 
 
-def _variance_of_bias(bias: float) -> float:
+def is_biased(metric: str) -> bool:
+    """Return True for a metric that few images bias: its differences leave out the bootstrap's estimate of that."""
+    return BLOCKWISE_METRICS[catalogue.parts_of(metric).stem].biased
+
+
+def _variance_of_bias(bias: Value) -> Value:
     """Return the variance of an estimated bias, whose standard error is taken as half of it."""
     return (bias / 2) ** 2
 
@@ -348,7 +356,7 @@ def _why_no_interval(samples: SplitSamples, measured: MetricSamples | None, metr
         return reason_on_any_images
     if measured is None:
         return "no block statistics of these images"
-    shortage = _shortage(samples, measured, catalogue.parts_of(metric).stem)
+    shortage = _shortage(samples, measured, metric)
     if shortage:
         return f"fewer than {shortage}"
     if _is_near_calibration(measured, metric, min_ratio):
@@ -363,13 +371,17 @@ def _is_near_calibration(measured: MetricSamples, metric: str, min_ratio: float 
     return measured.value < min_ratio * measured.calibrated_bias
 
 
-def _shortage(samples: SplitSamples, measured: MetricSamples, stem: str) -> str:
+def _shortage(samples: SplitSamples, measured: MetricSamples, metric: str) -> str:
     """Return what an interval or a test of a metric needs, if there is less; an empty text if there is enough."""
-    if min(samples.images.values()) < MIN_IMAGES:
+    parts = catalogue.parts_of(metric)
+    images = min(samples.images.values())
+    if parts.dataset:
+        images = samples.images[parts.dataset]
+    if images < MIN_IMAGES:
         return f"{MIN_IMAGES} images"
     if measured.blocks < MIN_BLOCKS:
         return f"{MIN_BLOCKS} blocks of images"
-    if BLOCKWISE_METRICS[stem].linearised and measured.rarer_answers < MIN_RARER_ANSWERS:
+    if BLOCKWISE_METRICS[parts.stem].linearised and measured.rarer_answers < MIN_RARER_ANSWERS:
         return f"{MIN_RARER_ANSWERS} right or wrong answers"
     return ""
 
@@ -382,12 +394,11 @@ def why_not_paired(samples: SplitSamples, first: str, second: str, metric: str) 
     bad_coverage = why_bad_coverage(metric)
     if bad_coverage:
         return bad_coverage
-    stem = catalogue.parts_of(metric).stem
     for name in (first, second):
         measured = samples.metric(name, metric)
         if measured is None:
             return "no block statistics of these images"
-        shortage = _shortage(samples, measured, stem)
+        shortage = _shortage(samples, measured, metric)
         if shortage:
             return f"fewer than {shortage}"
     return ""
@@ -404,7 +415,7 @@ def difference(
     if seeds is None:
         seeds = SeedVariances.of(samples.records.values(), metric)
     value = minuend.value - subtrahend.value
-    bias = _estimated_bias(minuend, metric) - _estimated_bias(subtrahend, metric)
+    bias = estimated_bias(minuend, metric) - estimated_bias(subtrahend, metric)
     # the extra variance belongs to the images, which both records share, so it counts once
     image_variance = float((minuend.draws - subtrahend.draws).var()) + minuend.extra_variance + _variance_of_bias(bias)
     images = Variance(image_variance, minuend.blocks - 1.0)
@@ -435,7 +446,7 @@ def _residual_bias(measured: MetricSamples, metric: str) -> float:
     """Return the largest bias that a debiased value may still have; 0 unless it is near calibration."""
     if not _is_near_calibration(measured, metric):
         return 0.0
-    return max(0.0, measured.calibrated_bias - _estimated_bias(measured, metric))
+    return max(0.0, measured.calibrated_bias - estimated_bias(measured, metric))
 
 
 def _residual_bias_of_difference(first: MetricSamples, second: MetricSamples, metric: str) -> float:
@@ -450,8 +461,8 @@ def _residual_bias_of_difference(first: MetricSamples, second: MetricSamples, me
     if not _is_near_calibration(worse, metric):
         return 0.0
     largest_bias = worse.calibrated_bias - better.calibrated_bias
-    estimated_bias = _estimated_bias(worse, metric) - _estimated_bias(better, metric)
-    return max(0.0, largest_bias - estimated_bias)
+    found_bias = estimated_bias(worse, metric) - estimated_bias(better, metric)
+    return max(0.0, largest_bias - found_bias)
 
 
 def difference_over_seeds(
@@ -539,19 +550,23 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def pairwise_differences(
     samples: SplitSamples, names: Sequence[str], metric: str, seeds: SeedVariances
 ) -> tuple[Numbers, Numbers]:
-    """Return paired differences between all records: (records, records) values and standard errors."""
+    """Return paired, debiased differences between all records: (records, records) values and standard errors."""
     draws = []
-    means = []
+    values = []
+    biases = []
     seed_variances_of_means = []
     for name in names:
         record = samples.records[name]
-        draws.append(record.metrics[metric].draws)
-        means.append(record.metrics[metric].value)
+        measured = record.metrics[metric]
+        bias = estimated_bias(measured, metric)
+        draws.append(measured.draws)
+        biases.append(bias)
+        values.append(measured.value - bias)
         seed_variances_of_means.append(seeds.variance_of_mean(record).value)
-    values = np.array(means)
     seed_variance = np.array(seed_variances_of_means)
     covariance = np.cov(np.stack(draws), bias=True).reshape(len(names), len(names))
     image_variance = covariance.diagonal()[:, None] + covariance.diagonal() - 2 * covariance
     extra = samples.records[names[0]].metrics[metric].extra_variance
-    variance = np.maximum(image_variance, 0) + extra + seed_variance[:, None] + seed_variance
-    return values[:, None] - values, np.sqrt(variance)
+    bias_variance = _variance_of_bias(np.subtract.outer(biases, biases))
+    variance = np.maximum(image_variance, 0) + extra + bias_variance + seed_variance[:, None] + seed_variance
+    return np.subtract.outer(values, values), np.sqrt(variance)

@@ -380,7 +380,7 @@ def test_trials_are_compared_on_average_and_by_dataset_in_two_families(capsys, s
     difference = comparison.differences["trial-0002", "trial-0003", "ece"]
     text = run_compare(capsys, "far", "trial-0002", "trial-0003", TPT)
     bounds = f"[{difference.low:+.1f}, {difference.high:+.1f}]"
-    assert f"{difference.value:+.1f}* {bounds}" in text
+    assert f"{difference.debiased:+.1f}* {bounds}" in text
     joined = " ".join(text.split())
     assert "the 6 tests of averages in this comparison" in joined
     assert "the 12 tests of single datasets in this comparison" in joined
@@ -389,7 +389,7 @@ def test_trials_are_compared_on_average_and_by_dataset_in_two_families(capsys, s
     latex = (folder / "comparison.tex").read_text()
     assert latex.count(r"\begin{tabular}{lrrr}") == latex.count(r"\bottomrule") - 1 == 4  # one for the settings
     assert re.search(r"\nSettings\n+trial +fpp\.\S+.*\ntrial-0002 +\S+", text)
-    assert f"{difference.value:+.1f}* {bounds}".replace("-", "$-$") in latex
+    assert f"{difference.debiased:+.1f}* {bounds}".replace("-", "$-$") in latex
     assert "$<$0.001" in latex
     on_val = run_compare(capsys, "far", "trial-0002", "trial-0003", "--split", "val")
     assert "trials were chosen by these images: optimistic" in " ".join(on_val.split())

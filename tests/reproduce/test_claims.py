@@ -76,7 +76,7 @@ def test_claims_are_judged_like_an_answer_by_one_family_of_tests(tmp_path):
     for claim, judged in zip(claims, judge_claims(table), strict=True):
         (pair,) = pairs_of(table, claim)
         difference = family[pair.first, pair.second, claim.column]
-        gain = difference.value * (1 if claim.column == "accuracy" else -1)
+        gain = difference.debiased * (1 if claim.column == "accuracy" else -1)
         assert judged.numbers.startswith(f"{gain:+.2f} ± {difference.half_width:.2f}")
         if difference.p_value == smallest:  # Holm's correction multiplies the smallest of three p-values by three
             assert (judged.verdict in ("holds", "does not hold")) == (3 * smallest < 0.05)
