@@ -156,7 +156,8 @@ def _cost_table(comparison: SweepComparison, targets: Sequence[float]) -> Table:
     rows = []
     for sweep in comparison.sweeps:
         worker_time = duration(sweep.loaded.seconds_until(math.inf))
-        texts = [sweep.label, str(len(sweep.front.finished)), worker_time, f"{max(sweep.volumes, default=0.0):.4g}"]
+        n_trials = str(_n_trials_until(sweep, math.inf))
+        texts = [sweep.label, n_trials, worker_time, f"{max(sweep.volumes, default=0.0):.4g}"]
         if targets:
             reached = [_reaches(objectives, values_of(trial), targets) for trial in sweep.front.trials]
             texts.append(_cost_until(sweep, reached))
@@ -200,7 +201,17 @@ def _cost_until(sweep: ComparedSweep, reached: Sequence[bool]) -> str:
     if True not in reached:
         return "never"
     index = reached.index(True)
-    return f"{duration(sweep.seconds[index])}, {plural(index + 1, 'trial')}"
+    n_trials = _n_trials_until(sweep, sweep.front.trials[index].finished or 0.0)
+    return f"{duration(sweep.seconds[index])}, {plural(n_trials, 'trial')}"
+
+
+def _n_trials_until(sweep: ComparedSweep, time: float) -> int:
+    """Return the number of trials whose time `LoadedSweep.seconds_until` counts, also of those not on the front."""
+    n_trials = 0
+    for record in sweep.loaded.records:
+        if record.kind == "trial" and (record.finished or math.inf) <= time:
+            n_trials += 1
+    return n_trials
 
 
 # --- settings -----------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def test_the_union_of_two_sweeps_has_their_own_numbers(sweeps):
     assert [list(sweep.seconds) for sweep in comparison.sweeps] == [[45.0, 90.0], [45.0, 90.0]]
 
 
-def test_the_cost_of_a_search_includes_trials_that_were_stopped_early(sweeps):
+def test_the_cost_of_a_search_includes_trials_that_were_stopped_early(capsys, sweeps):
     far = sweeps["far"]
     lost = replace(
         failed(1), name="trial-0001", state="stopped", estimate=(60.0, 9.0), seconds_without_result=5.0, reason="beaten"
@@ -126,6 +126,14 @@ def test_the_cost_of_a_search_includes_trials_that_were_stopped_early(sweeps):
     comparison = compare_by_name(sweeps, "far", "better")
     assert [list(sweep.seconds) for sweep in comparison.sweeps] == [[45.0, 95.0], [45.0, 90.0]]
     assert "far/trial-0001" not in [record.name for record in comparison.statistics.front.finished]
+    assert re.search(r"\nfar +3 +1:35 ", run_compare(capsys, "far", "better"))
+
+
+def test_the_cost_counts_the_trials_that_broke_a_constraint_as_their_time(capsys, sweeps):
+    first = sweeps["better"].trial("trial-0001")
+    sweeps["better"].write_trial(replace(first, constraints={"accuracy": 1.0}))
+    text = run_compare(capsys, "far", "better", "--target", "70", "25")
+    assert re.search(r"\nbetter +2 +1:30 +[\d.]+ +1:30, 2 trials\n", text)
 
 
 def test_a_trial_at_the_target_reaches_it():
