@@ -191,6 +191,38 @@ def test_the_best_of_two_sweeps_are_tested_on_images_that_did_not_choose_them(sw
     assert {test.split for test in compare_by_name(sweeps, "few", "better").tests} == {"val"}
 
 
+ONE_OF_FAR = {ZERO_SHOT: (0.6, 0.2), "trial-0002": (0.7, 0.1)}
+ONE_OF_BETTER = {ZERO_SHOT: (0.6, 0.2), "trial-0002": (0.74, 0.3)}
+MAY_BE_LUCK = "No verdict on 1 significant difference, which may be luck: the trials"
+
+
+@pytest.mark.parametrize(
+    ("sides", "splits", "seeds", "verdict"),
+    [
+        (FAR_APART, ("val",), (0,), f"{MAY_BE_LUCK} were chosen by these val images and have too few seeds."),
+        (FAR_APART, ("val",), (0, 1, 2), f"{MAY_BE_LUCK} were chosen by these val images."),
+        (FAR_APART, ("val", "test"), (0,), f"{MAY_BE_LUCK} have too few seeds."),
+        (FAR_APART, ("val", "test"), (0, 1, 2), "better/trial-0002 is better than far/trial-0002 in accuracy."),
+        (ONE_OF_FAR, ("val",), (0, 1, 2), "better/trial-0002 is better than far/trial-0002 in accuracy."),
+        (ONE_OF_FAR, ("val",), (0,), f"{MAY_BE_LUCK} have too few seeds."),
+    ],
+    ids=["val, one seed", "val", "test, one seed", "test", "single trials", "single trials, one seed"],
+)
+def test_a_difference_that_may_be_luck_is_no_verdict(tmp_path, sides, splits, seeds, verdict):
+    world, one_objective = World(1000), (Objective(metric="accuracy", goal="max"),)
+    comparison = compare_sweeps(
+        {
+            "far": write_measured_sweep(tmp_path / "far", world, sides, splits, seeds=seeds, objectives=one_objective),
+            "better": write_measured_sweep(
+                tmp_path / "better", world, ONE_OF_BETTER, splits, seeds=seeds, objectives=one_objective
+            ),
+        }
+    )
+    text = document_to_text(sweep_comparison_document(comparison, []), 200)
+    assert verdict in text
+    assert ("optimistic" in text) == ("chosen by these" in verdict)
+
+
 @pytest.mark.parametrize(
     ("records", "reference", "corner"),
     [
