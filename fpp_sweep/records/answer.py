@@ -20,7 +20,7 @@ from fpp_sweep.statistics.attainment import Attainment, attainment
 from fpp_sweep.statistics.block_stats import Numbers
 from fpp_sweep.statistics.bootstrap import SplitSamples
 from fpp_sweep.statistics.front_support import FrontSupport, front_support
-from fpp_sweep.statistics.paired import Interval, SeedVariances, SplitStatistics, seed_variances
+from fpp_sweep.statistics.paired import NO_VARIANCE, Interval, SeedVariances, SplitStatistics, seed_variances
 from fpp_sweep.statistics.verdicts import Answer
 
 MAX_COMPARED = 200  # trials nearest to the front that get intervals and support: takes seconds and some 30 MB
@@ -136,12 +136,18 @@ def _support(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics
 def _seed_variances_for_search(
     searched: Mapping[str, SeedVariances], final: Mapping[str, SeedVariances]
 ) -> dict[str, SeedVariances]:
-    """Return the seed variances of the search split; where it has one seed, the pooled ones of the final stage."""
-    by_metric = {}
+    """Return the seed variances of the search split; where too few seeds tell them, those of a larger final stage.
+
+    Records that no seed of the search changes keep a variance of zero.
+    """
+    by_metric = dict(searched)
     for metric, variances in searched.items():
-        by_metric[metric] = variances
-        if not variances.is_known and metric in final:
-            by_metric[metric] = SeedVariances(final[metric].pooled, {})
+        if variances.is_known or metric not in final:
+            continue
+        if final[metric].pooled.degrees_of_freedom <= variances.pooled.degrees_of_freedom:
+            continue
+        unvaried = {name: variance for name, variance in variances.by_record.items() if variance == NO_VARIANCE}
+        by_metric[metric] = SeedVariances(final[metric].pooled, unvaried)
     return by_metric
 
 

@@ -120,8 +120,8 @@ def _measure_record(
 ) -> _MeasuredRecord | None:
     """Resample the metrics of a record, with those after post-hoc maps, from its files of block statistics.
 
-    Return None without a file, or if the seeds have different images. Raise ValueError for a file that is damaged or of
-    another record.
+    Return None without a file. Raise ValueError for a file that is damaged, of another record, or of seeds with
+    different images.
     """
     path = folder.inside(folder.artifacts(record.name) / split)
     if not path.is_dir():
@@ -131,7 +131,7 @@ def _measure_record(
         return None
     digests = image_digests(table)
     if digests is None:
-        return None
+        raise ValueError("its seeds have different images")
     require_same_accuracy(accuracies_of(table), record.results[split])
     deterministic = is_deterministic(record, seeds_of(table))
     samples = sample_record(record.name, table, split, metrics, deterministic=deterministic)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fpp_sweep.records.front import format_metric, format_setting, format_values, values_of
 from fpp_sweep.report.answer_section import SIGNIFICANT, difference_cell
-from fpp_sweep.report.comparison import ComparedSweep, SweepComparison, identity_of
+from fpp_sweep.report.comparison import BestTrialsTest, ComparedSweep, SweepComparison, identity_of
 from fpp_sweep.report.document import Document, Section, Text, paragraphs
 from fpp_sweep.report.formatting import counts_text, format_bounds, format_p_value
 from fpp_sweep.report.front_table import front_table
@@ -20,7 +20,7 @@ from fpp_sweep.spec.config import dotted
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import duration
 from fpp_sweep.statistics.attainment import Attainment
-from fpp_sweep.statistics.paired import paired_over
+from fpp_sweep.statistics.paired import Difference, paired_over
 
 HYPERVOLUME_SHARES = (0.5, 0.9, 0.99)  # shares of the union's hypervolume
 N_ATTAINMENT_ROWS = 5
@@ -43,20 +43,54 @@ def sweep_comparison_document(comparison: SweepComparison, targets: Sequence[flo
 
 
 def _verdict(comparison: SweepComparison) -> str:
-    """Return which of the sweeps' best trials are better than another sweep's, in a sentence."""
-    verdicts = []
-    for test in comparison.tests:
-        difference = test.difference
-        if difference.mark:
-            better, worse = difference.first, difference.second
-            if difference.mark == "-":
-                better, worse = worse, better
-            verdicts.append(f"{better} is better than {worse} in {difference.metric}")
+    """Return which of the sweeps' best trials are better than another sweep's, and which tests may show luck only."""
     if not comparison.tests:
         return "No difference between the sweeps' best trials was tested."
-    if not verdicts:
-        return "No difference between the sweeps' best trials is significant."
-    return f"{'; '.join(verdicts)}."
+    verdicts = []
+    n_without_verdict = 0
+    causes: dict[str, None] = {}
+    for test in comparison.tests:
+        if not test.difference.mark:
+            continue
+        causes_of_test = _causes_of_luck(comparison, test)
+        if causes_of_test:
+            n_without_verdict += 1
+            causes.update(dict.fromkeys(causes_of_test))
+        else:
+            verdicts.append(_verdict_of(test.difference))
+    sentences = []
+    if verdicts:
+        sentences.append(f"{'; '.join(verdicts)}.")
+    if n_without_verdict:
+        differences = plural(n_without_verdict, "significant difference")
+        sentences.append(f"No verdict on {differences}, which may be luck: the trials {' and '.join(causes)}.")
+    return " ".join(sentences) or "No difference between the sweeps' best trials is significant."
+
+
+def _verdict_of(difference: Difference) -> str:
+    better, worse = difference.first, difference.second
+    if difference.mark == "-":
+        better, worse = worse, better
+    return f"{better} is better than {worse} in {difference.metric}"
+
+
+def _causes_of_luck(comparison: SweepComparison, test: BestTrialsTest) -> list[str]:
+    """Return why a significant difference may come from lucky images or seeds; an empty list if not."""
+    causes = []
+    if _has_chosen_trials(comparison, test.split):
+        causes.append(f"were chosen by these {test.split} images")
+    statistics = comparison.statistics.splits[test.split]
+    seeds = statistics.seeds[test.difference.metric]
+    for name in (test.difference.first, test.difference.second):
+        if not seeds.is_known_of(statistics.samples.records[name]):
+            return [*causes, "have too few seeds"]
+    return causes
+
+
+def _has_chosen_trials(comparison: SweepComparison, split: str) -> bool:
+    """Return True if the best of several trials were chosen by their values on a split."""
+    n_trials = [_n_trials_until(sweep, math.inf) for sweep in comparison.sweeps]
+    return split == comparison.info.search_split and max(n_trials) > 1
 
 
 # --- the union and its best trials --------------------------------------------------------------------
@@ -101,8 +135,9 @@ def _test_table(comparison: SweepComparison) -> Table:
             f"first minus second, {pairing}; p two-sided, after Holm's correction over these "
             f"{len(rows)} tests; {SIGNIFICANT} below 0.05"
         ]
-        if comparison.info.search_split in splits:
-            notes.append(f"on {comparison.info.search_split} they were chosen by these images: optimistic")
+        search_split = comparison.info.search_split
+        if search_split in splits and _has_chosen_trials(comparison, search_split):
+            notes.append(f"on {search_split} they were chosen by these images: optimistic")
     return Table(columns=columns, rows=rows, notes=notes)
 
 
@@ -156,7 +191,8 @@ def _cost_table(comparison: SweepComparison, targets: Sequence[float]) -> Table:
     rows = []
     for sweep in comparison.sweeps:
         worker_time = duration(sweep.loaded.seconds_until(math.inf))
-        texts = [sweep.label, str(len(sweep.front.finished)), worker_time, f"{max(sweep.volumes, default=0.0):.4g}"]
+        n_trials = str(_n_trials_until(sweep, math.inf))
+        texts = [sweep.label, n_trials, worker_time, f"{max(sweep.volumes, default=0.0):.4g}"]
         if targets:
             reached = [_reaches(objectives, values_of(trial), targets) for trial in sweep.front.trials]
             texts.append(_cost_until(sweep, reached))
@@ -200,7 +236,17 @@ def _cost_until(sweep: ComparedSweep, reached: Sequence[bool]) -> str:
     if True not in reached:
         return "never"
     index = reached.index(True)
-    return f"{duration(sweep.seconds[index])}, {plural(index + 1, 'trial')}"
+    n_trials = _n_trials_until(sweep, sweep.front.trials[index].finished or 0.0)
+    return f"{duration(sweep.seconds[index])}, {plural(n_trials, 'trial')}"
+
+
+def _n_trials_until(sweep: ComparedSweep, time: float) -> int:
+    """Return the number of trials whose time `LoadedSweep.seconds_until` counts, also of those not on the front."""
+    n_trials = 0
+    for record in sweep.loaded.records:
+        if record.kind == "trial" and (record.finished or math.inf) <= time:
+            n_trials += 1
+    return n_trials
 
 
 # --- settings -----------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import combinations
 
@@ -17,7 +17,13 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.statistics.block_stats import seeds_of
 from fpp_sweep.statistics.bootstrap import SplitSamples, sample_split
-from fpp_sweep.statistics.paired import Difference, corrected_differences
+from fpp_sweep.statistics.paired import (
+    Difference,
+    SeedVariances,
+    SplitStatistics,
+    corrected_differences,
+    seed_variances,
+)
 from fpp_sweep.statistics.verdicts import Answer
 from fpp_sweep.trial.artifacts import read_or_compute_block_stats
 
@@ -33,7 +39,7 @@ class TrialComparison:
     trials: Sequence[TrialRecord]  # without the baselines
     results: Mapping[str, SplitResult]  # by label, on the images that all of them have seen
     metrics: Sequence[str]
-    samples: SplitSamples
+    statistics: SplitStatistics  # on these images, by label; with the sweep's variances of seeds
     differences: Mapping[Key, Difference]
     from_answer: frozenset[Key]  # differences that the sweep's answer has: corrected within its family
 
@@ -53,16 +59,18 @@ def compare_trials(folder: SweepFolder, names: Sequence[str], split: str | None 
         results[record.label] = result
     metrics = _shared_metrics(info, results)
     samples = _sample_records(folder, records, split, images, metrics)
-    answer = statistics_of(folder, info, folder.trials()).answer
-    answer_differences = _answer_differences(answer, records, samples)
+    of_sweep = statistics_of(folder, info, folder.trials())
+    answer_differences = _answer_differences(of_sweep.answer, records, samples)
+    seeds_of_sweep = of_sweep.splits[split].seeds if split in of_sweep.splits else {}
+    statistics = SplitStatistics(samples, _seed_variances(samples, metrics, records, seeds_of_sweep))
     return TrialComparison(
         split=split,
         is_choice=split == info.search_split and not info.evaluate_only,
         trials=[record for record in records if record.kind == "trial"],
         results=results,
         metrics=metrics,
-        samples=samples,
-        differences=_differences(samples, metrics) | answer_differences,
+        statistics=statistics,
+        differences=_differences(statistics, metrics) | answer_differences,
         from_answer=frozenset(answer_differences),
     )
 
@@ -135,16 +143,38 @@ def _sample_records(
     return sample_split(split, tables, resampled_metrics(metrics), deterministic)
 
 
-def _differences(samples: SplitSamples, metrics: Sequence[str]) -> dict[Key, Difference]:
-    """Return the differences of all pairs; those of averages are one family of tests, those by dataset another."""
-    pairs = list(combinations(samples.records, 2))
+def _seed_variances(
+    samples: SplitSamples, metrics: Sequence[str], records: Sequence[TrialRecord], of_sweep: Mapping[str, SeedVariances]
+) -> dict[str, SeedVariances]:
+    """Return the sweep's variances of seeds by label, so that a number has the same interval here as in `show`.
+
+    The compared records tell the variances of metrics that the sweep's statistics of this split lack.
+    """
+    averages, by_dataset = _families(samples, metrics)
+    variances = seed_variances(samples, [*averages, *by_dataset])
+    for metric in variances.keys() & of_sweep.keys():
+        by_name = of_sweep[metric].by_record
+        by_label = {record.label: by_name[record.name] for record in records if record.name in by_name}
+        variances[metric] = replace(of_sweep[metric], by_record=by_label)
+    return variances
+
+
+def _families(samples: SplitSamples, metrics: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the two families of tests: metrics as averages, and by dataset."""
     averages = resampled_metrics(metrics)
     by_dataset = []
     for metric in averages:
         by_dataset += [f"{metric}/{dataset}" for dataset in samples.images]
+    return averages, by_dataset
+
+
+def _differences(statistics: SplitStatistics, metrics: Sequence[str]) -> dict[Key, Difference]:
+    """Return the differences of all pairs; those of averages are one family of tests, those by dataset another."""
+    samples = statistics.samples
+    pairs = list(combinations(samples.records, 2))
     differences = {}
-    for family in (averages, by_dataset):
-        for difference in corrected_differences(samples, pairs, family):
+    for family in _families(samples, metrics):
+        for difference in corrected_differences(samples, pairs, family, statistics.seeds):
             differences[difference.first, difference.second, difference.metric] = difference
     return differences
 

@@ -14,7 +14,7 @@ from fpp_sweep.report.formatting import counts_text, format_bounds, format_inter
 from fpp_sweep.report.table import Cell, Column, Row, Table, columns_of
 from fpp_sweep.report.trial_comparison import TrialComparison
 from fpp_sweep.spec import catalogue
-from fpp_sweep.statistics.paired import metric_interval, paired_over, why_not_paired
+from fpp_sweep.statistics.paired import paired_over, why_not_paired
 
 AVERAGE = "average"
 
@@ -45,18 +45,18 @@ def _why_no_test(comparison: TrialComparison, metric: str) -> str:
         for key in _metric_keys(comparison, metric).values():
             if (first, second, key) in comparison.differences:
                 return ""
-            reason = why_not_paired(comparison.samples, first, second, key)
+            reason = why_not_paired(comparison.statistics.samples, first, second, key)
     return reason
 
 
 def _metric_keys(comparison: TrialComparison, metric: str) -> dict[str, str]:
     """Return heading -> metric of the columns: each dataset, then the average."""
-    keys = {dataset: f"{metric}/{dataset}" for dataset in comparison.samples.images}
+    keys = {dataset: f"{metric}/{dataset}" for dataset in comparison.statistics.samples.images}
     return {**keys, AVERAGE: metric}
 
 
 def _columns(comparison: TrialComparison, title: str) -> list[Column]:
-    return [Column(title, is_text=True), *columns_of([*comparison.samples.images, AVERAGE])]
+    return [Column(title, is_text=True), *columns_of([*comparison.statistics.samples.images, AVERAGE])]
 
 
 def _value_table(comparison: TrialComparison, metric: str) -> Table:
@@ -64,11 +64,11 @@ def _value_table(comparison: TrialComparison, metric: str) -> Table:
     for label, result in comparison.results.items():
         cells = [Cell(label)]
         for key in _metric_keys(comparison, metric).values():
-            interval = metric_interval(comparison.samples, label, key)
+            interval = comparison.statistics.interval(label, key)
             interval_text = "" if isinstance(interval, str) else format_interval(key, interval)
             cells.append(Cell(format_metric(key, metric_of(result, key)), interval=interval_text))
         rows.append(Row(cells))
-    notes = [f"images that all have seen: {counts_text(comparison.samples.images)}"]
+    notes = [f"images that all have seen: {counts_text(comparison.statistics.samples.images)}"]
     if comparison.is_choice:
         notes.append("trials were chosen by these images: optimistic")
     return Table(columns=_columns(comparison, "trial"), rows=rows, notes=notes)
@@ -97,7 +97,8 @@ def _cell(comparison: TrialComparison, first: str, second: str, metric: str) -> 
 
 def _family_notes(comparison: TrialComparison, metric: str) -> Iterator[str]:
     """Yield which tests were corrected together; the pairs of the sweep's answer keep their p-values from there."""
-    yield f"{paired_over(comparison.samples)}; p two-sided, after Holm's correction; {SIGNIFICANT} below 0.05"
+    pairing = paired_over(comparison.statistics.samples)
+    yield f"{pairing}; p two-sided, after Holm's correction; {SIGNIFICANT} below 0.05"
     families: dict[str, None] = {}
     for key, difference in comparison.differences.items():
         family = "of averages in this comparison"

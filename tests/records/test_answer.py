@@ -122,9 +122,11 @@ def test_a_finalist_whose_seeds_are_unknown_is_passed_over(tmp_path, passed_over
 
 
 class WorldWithoutSeeds(World):
-    """Several seeds, of which each gives the same predictions."""
+    """Several seeds, of which each gives the same predictions, unless they have shifts."""
 
     def block_stats(self, accuracy, overconfidence, limit=None, seeds=(0,), shifts=()):
+        if shifts:
+            return super().block_stats(accuracy, overconfidence, limit, seeds, shifts)
         of_one_seed = super().block_stats(accuracy, overconfidence, limit)
         return {(dataset, seed): stats for seed in seeds for (dataset, _), stats in of_one_seed.items()}
 
@@ -147,6 +149,23 @@ def test_intervals_of_the_search_have_the_variance_of_seeds_from_the_final_stage
     add_results_on_final(folder, final)
     wide = read_statistics(folder).interval(folder.trial("trial-0002"), "val", "accuracy")
     assert wide.high - wide.low > narrow.high - narrow.low
+
+
+@pytest.mark.parametrize("shifts_on_final", [{}, {"trial-0002": (-0.1, 0.0, 0.1)}], ids=["unknown", "known"])
+def test_a_final_stage_does_not_change_what_the_seeds_of_the_search_tell(tmp_path, shifts_on_final):
+    world = WorldWithoutSeeds(1000, seed=3)
+    shifts = {TPT: (-0.04, 0.04)}
+    folder = write_measured_sweep(tmp_path / "sweep", world, BETTER, seeds=(0, 1), shifts=shifts)
+    unchanged = [f"baseline-{ZERO_SHOT}"]  # its seeds change nothing
+    if not shifts_on_final:
+        unchanged.append(f"baseline-{TPT}")  # only the search has seeds that change it
+    before = read_statistics(folder)
+    final = write_measured_sweep(tmp_path / "final", world, BETTER, (FINAL,), seeds=(1, 2, 3), shifts=shifts_on_final)
+    add_results_on_final(folder, final)
+    after = read_statistics(folder)
+    for name in unchanged:
+        record = folder.trial(name)
+        assert after.interval(record, "val", "accuracy") == before.interval(record, "val", "accuracy")
 
 
 @pytest.mark.parametrize(

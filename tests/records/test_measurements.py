@@ -9,7 +9,7 @@ import pytest
 from fpp_sweep.records.measurements import block_stats_file, is_deterministic, measure, read_block_stats
 from fpp_sweep.report.results_file import write_results
 from fpp_sweep.statistics.block_stats import to_bytes
-from tests.kit.measured import World, write_measured_sweep
+from tests.kit.measured import World, write_block_stats, write_measured_sweep
 from tests.kit.records import trial
 
 
@@ -84,6 +84,22 @@ def test_a_file_without_images_is_ignored_with_a_note(tmp_path):
         "trial-0002: block statistics of split val are ignored: not a file of block statistics: "
         "a block has no image, or more than its size"
     ]
+
+
+@pytest.mark.parametrize("damage", ["another image", "no dataset"])
+def test_a_record_whose_seeds_have_different_images_is_ignored_with_a_note(tmp_path, damage):
+    """One seed could not read an image that the other has seen, or has no result of a dataset."""
+    folder = write_measured_sweep(
+        tmp_path / "sweep", World(80), {"trial-0002": (0.7, 0.1), "trial-0003": (0.6, 0.1)}, seeds=(0, 1)
+    )
+    table = dict(read_block_stats(folder.artifacts("trial-0002"), "val"))
+    stats = table.pop(("digits", 1))
+    if damage == "another image":
+        table["digits", 1] = replace(stats, digests=np.append(stats.digests[:-1], stats.digests[-1] ^ 1))
+    write_block_stats(folder, "trial-0002", "val", table)
+    measured = measure(folder, folder.trials(), "val", ["accuracy"])
+    assert set(measured.samples.records) == {"trial-0003"}
+    assert measured.notes == ["trial-0002: block statistics of split val are ignored: its seeds have different images"]
 
 
 def test_the_results_have_the_intervals_of_metrics_that_only_some_records_have(tmp_path):

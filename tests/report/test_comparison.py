@@ -17,6 +17,7 @@ from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE, is_deterministic
+from fpp_sweep.records.records import FINAL
 from fpp_sweep.report.comparison import compare_sweeps, hypervolume_corner
 from fpp_sweep.report.comparison_picture import _panel
 from fpp_sweep.report.comparison_view import _attainment_cell, _cost_notes, _reaches, sweep_comparison_document
@@ -30,7 +31,8 @@ from fpp_sweep.spec.palette import CROSS
 from fpp_sweep.statistics.attainment import Attainment
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, metric_value, to_bytes
 from fpp_sweep.statistics.bootstrap import sample_split
-from fpp_sweep.statistics.paired import corrected_differences, metric_interval
+from fpp_sweep.statistics.paired import corrected_differences
+from fpp_sweep.statistics.paired import difference as paired_difference
 from fpp_sweep.trial.artifacts import read_or_compute_block_stats
 from tests.kit.measured import DATASETS, FAR_APART, World, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
@@ -115,7 +117,7 @@ def test_the_union_of_two_sweeps_has_their_own_numbers(sweeps):
     assert [list(sweep.seconds) for sweep in comparison.sweeps] == [[45.0, 90.0], [45.0, 90.0]]
 
 
-def test_the_cost_of_a_search_includes_trials_that_were_stopped_early(sweeps):
+def test_the_cost_of_a_search_includes_trials_that_were_stopped_early(capsys, sweeps):
     far = sweeps["far"]
     lost = replace(
         failed(1), name="trial-0001", state="stopped", estimate=(60.0, 9.0), seconds_without_result=5.0, reason="beaten"
@@ -124,6 +126,14 @@ def test_the_cost_of_a_search_includes_trials_that_were_stopped_early(sweeps):
     comparison = compare_by_name(sweeps, "far", "better")
     assert [list(sweep.seconds) for sweep in comparison.sweeps] == [[45.0, 95.0], [45.0, 90.0]]
     assert "far/trial-0001" not in [record.name for record in comparison.statistics.front.finished]
+    assert re.search(r"\nfar +3 +1:35 ", run_compare(capsys, "far", "better"))
+
+
+def test_the_cost_counts_the_trials_that_broke_a_constraint_as_their_time(capsys, sweeps):
+    first = sweeps["better"].trial("trial-0001")
+    sweeps["better"].write_trial(replace(first, constraints={"accuracy": 1.0}))
+    text = run_compare(capsys, "far", "better", "--target", "70", "25")
+    assert re.search(r"\nbetter +2 +1:30 +[\d.]+ +1:30, 2 trials\n", text)
 
 
 def test_a_trial_at_the_target_reaches_it():
@@ -179,6 +189,38 @@ def test_the_best_of_two_sweeps_are_tested_on_images_that_did_not_choose_them(sw
     adjusted = min(test.difference.adjusted_p for test in comparison.tests)
     assert adjusted == pytest.approx(min(1, len(comparison.tests) * smallest))
     assert {test.split for test in compare_by_name(sweeps, "few", "better").tests} == {"val"}
+
+
+ONE_OF_FAR = {ZERO_SHOT: (0.6, 0.2), "trial-0002": (0.7, 0.1)}
+ONE_OF_BETTER = {ZERO_SHOT: (0.6, 0.2), "trial-0002": (0.74, 0.3)}
+MAY_BE_LUCK = "No verdict on 1 significant difference, which may be luck: the trials"
+
+
+@pytest.mark.parametrize(
+    ("sides", "splits", "seeds", "verdict"),
+    [
+        (FAR_APART, ("val",), (0,), f"{MAY_BE_LUCK} were chosen by these val images and have too few seeds."),
+        (FAR_APART, ("val",), (0, 1, 2), f"{MAY_BE_LUCK} were chosen by these val images."),
+        (FAR_APART, ("val", "test"), (0,), f"{MAY_BE_LUCK} have too few seeds."),
+        (FAR_APART, ("val", "test"), (0, 1, 2), "better/trial-0002 is better than far/trial-0002 in accuracy."),
+        (ONE_OF_FAR, ("val",), (0, 1, 2), "better/trial-0002 is better than far/trial-0002 in accuracy."),
+        (ONE_OF_FAR, ("val",), (0,), f"{MAY_BE_LUCK} have too few seeds."),
+    ],
+    ids=["val, one seed", "val", "test, one seed", "test", "single trials", "single trials, one seed"],
+)
+def test_a_difference_that_may_be_luck_is_no_verdict(tmp_path, sides, splits, seeds, verdict):
+    world, one_objective = World(1000), (Objective(metric="accuracy", goal="max"),)
+    comparison = compare_sweeps(
+        {
+            "far": write_measured_sweep(tmp_path / "far", world, sides, splits, seeds=seeds, objectives=one_objective),
+            "better": write_measured_sweep(
+                tmp_path / "better", world, ONE_OF_BETTER, splits, seeds=seeds, objectives=one_objective
+            ),
+        }
+    )
+    text = document_to_text(sweep_comparison_document(comparison, []), 200)
+    assert verdict in text
+    assert ("optimistic" in text) == ("chosen by these" in verdict)
 
 
 @pytest.mark.parametrize(
@@ -393,8 +435,33 @@ def test_trials_are_compared_on_average_and_by_dataset_in_two_families(capsys, s
     assert "$<$0.001" in latex
     on_val = run_compare(capsys, "far", "trial-0002", "trial-0003", "--split", "val")
     assert "trials were chosen by these images: optimistic" in " ".join(on_val.split())
-    interval = metric_interval(comparison.samples, "trial-0002", "ece")
-    assert format_interval("ece", interval) in text
+    assert format_interval("ece", comparison.statistics.interval("trial-0002", "ece")) in text
+
+
+def test_trials_have_the_intervals_of_the_sweep_with_its_variance_of_seeds(capsys, tmp_path, monkeypatch):
+    """The final stage tells how much seeds change the trials; the search has one seed of each."""
+    monkeypatch.chdir(tmp_path)
+    far = write_measured_sweep(tmp_path / "sweeps" / "far", World(1000), FAR_APART)
+    shifts = {"trial-0002": (-0.05, 0.0, 0.05), "trial-0003": (-0.02, 0.0, 0.03)}
+    final = write_measured_sweep(tmp_path / "final", World(1000), FAR_APART, (FINAL,), seeds=(1, 2, 3), shifts=shifts)
+    for record in final.trials():
+        searched = far.trial(record.name)
+        far.write_trial(replace(searched, results={**searched.results, **record.results}))
+        shutil.copytree(final.artifacts(record.name) / FINAL, far.artifacts(record.name) / FINAL)
+    statistics = statistics_of(far, far.info(), far.trials())
+    names = ["trial-0002", "trial-0003", f"baseline-{ZERO_SHOT}"]
+    for split in ("val", FINAL):
+        comparison = compare_trials(far, names, split)
+        for record in map(far.trial, names):
+            for metric in ("accuracy", "accuracy/digits", "ece"):
+                interval = statistics.interval(record, split, metric)
+                assert comparison.statistics.interval(record.label, metric) == interval
+    interval = statistics.interval(far.trial("trial-0002"), "val", "accuracy")
+    assert format_interval("accuracy", interval) in run_compare(capsys, "far", *names, "--split", "val")
+    seeds = statistics.splits["val"].seeds["accuracy"]
+    expected = paired_difference(statistics.splits["val"].samples, "trial-0002", "trial-0003", "accuracy", seeds)
+    shown = compare_trials(far, names, "val").differences["trial-0002", "trial-0003", "accuracy"]
+    assert (shown.low, shown.high) == pytest.approx((expected.low, expected.high))
 
 
 def test_trials_of_few_images_have_no_test_and_the_reason_for_it(capsys, sweeps, tmp_path):
@@ -415,7 +482,7 @@ def test_seeds_change_no_record_whose_prompt_is_not_pretrained(sweeps):
     far = sweeps["far"]
     plain = far.trial(f"baseline-{ZERO_SHOT}")
     far.write_trial(replace(plain, config={**plain.config, "prompt": "a photo of a"}))
-    records = compare_trials(far, ["trial-0002", ZERO_SHOT]).samples.records
+    records = compare_trials(far, ["trial-0002", ZERO_SHOT]).statistics.samples.records
     assert {label: record.deterministic for label, record in records.items()} == {"trial-0002": False, ZERO_SHOT: True}
 
 
@@ -461,7 +528,7 @@ def test_trials_that_skipped_images_are_compared_on_whole_blocks(sweeps, capsys)
     result = replace(result, datasets={**result.datasets, "digits": on_digits})
     far.write_trial(replace(record, results={**record.results, "test": result}))
     comparison = compare_trials(far, ["trial-0002", "trial-0003"])
-    assert comparison.samples.images == {"digits": 5 * 8, "scenes": 1000}
+    assert comparison.statistics.samples.images == {"digits": 5 * 8, "scenes": 1000}
     assert "images that all have seen: 40 of digits, 1000 of scenes" in run_compare(
         capsys, "far", "trial-0002", "trial-0003"
     )
