@@ -3,9 +3,10 @@
 import numpy as np
 
 from fpp_sweep.statistics import front_support as front_support_module
+from fpp_sweep.statistics.bootstrap import RecordSamples, SplitSamples
 from fpp_sweep.statistics.front_support import clearly_ahead, front_support, is_dominated, share_on_front
 from fpp_sweep.statistics.paired import seed_variances
-from tests.kit.measured import split_samples
+from tests.kit.measured import metric_samples, split_samples
 
 METRICS = ["accuracy", "ece"]
 
@@ -37,6 +38,20 @@ def test_the_share_on_the_front_is_the_mean_over_resamples():
 def test_a_trial_that_is_clearly_beaten_in_every_objective_is_unlikely_and_its_rival_is_named():
     support = support_of({"a": {"accuracy": [70.0], "ece": [4.0]}, "b": {"accuracy": [65.0], "ece": [9.0]}})
     assert (support["a"].word, support["b"].word, support["b"].beaten_by) == ("likely", "unlikely", "a")
+
+
+def test_a_trial_is_not_beaten_by_the_bias_of_few_images():
+    """The trial with the larger bias of ECE has the smaller ECE in truth."""
+    noise = np.random.default_rng(0).standard_normal(500) * 0.1
+    records = {}
+    for name, value, bias in (("a", 8.8, 4.0), ("b", 6.5, 0.5)):
+        ece = metric_samples([value], noise - noise.mean() + bias)
+        records[name] = RecordSamples(name, (0,), True, {"ece": ece})
+    samples = SplitSamples("test", {"dtd": 1000}, records)
+    seeds = seed_variances(samples, ["ece"])
+    support = front_support(samples, {"a": [8.8], "b": [6.5]}, ["ece"], seeds)
+    assert (support.word("a"), support.word("b")) == ("likely", "uncertain")
+    assert not clearly_ahead(samples, ["a", "b"], ["ece"], seeds).any()
 
 
 def test_rivals_that_are_ahead_in_one_objective_each_make_no_trial_unlikely():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fpp_sweep.statistics.bootstrap import MetricSamples, RecordSamples, SplitSamples
+from fpp_sweep.statistics.bootstrap import MetricSamples, RecordSamples, SplitSamples, sample_split
 from fpp_sweep.statistics.paired import (
     MIN_BLOCKS,
     MIN_IMAGES,
@@ -25,7 +25,7 @@ from fpp_sweep.statistics.paired import (
     two_sided_p,
     why_not_paired,
 )
-from tests.kit.measured import metric_samples, split_samples
+from tests.kit.measured import block_stats, metric_samples, split_samples
 
 NO_NOISE = np.zeros(500)
 
@@ -244,7 +244,9 @@ def test_a_trial_identical_to_the_reference_loses_nothing():
     assert difference(samples, "a", "b", "accuracy").excludes_loss_beyond(0.0)
 
 
-@pytest.mark.parametrize(("metric", "is_removed"), [("ece", True), ("debiased_ece", False), ("accuracy", False)])
+@pytest.mark.parametrize(
+    ("metric", "is_removed"), [("ece", True), ("nll_refinement", True), ("debiased_ece", False), ("accuracy", False)]
+)
 def test_the_test_and_the_interval_leave_out_the_bias_of_few_images(metric, is_removed):
     noise = 0.3 * np.random.default_rng(0).standard_normal(500)
     records = {}
@@ -345,6 +347,33 @@ def test_accuracies_that_tie_by_chance_count_as_rounded():
     seeds = SeedVariances.of(records, "accuracy")
     mean_log = (np.log(0.5**2 / 12) + np.log(8.0)) / 2 + np.euler_gamma + np.log(2)  # of log chi-square, one degree
     assert seeds.by_record["spread"].value == pytest.approx(8.0 + np.exp(mean_log) / 2)
+
+
+def test_spread_confidences_show_no_better_refinement_than_others_of_equal_refinement():
+    """Both models know whether an image is easy (80 % right) or hard (45 %); one spreads its confidences within."""
+    generator = np.random.default_rng(0)
+    count = 2000
+    is_easy = generator.random(count) < 0.5
+    position = generator.random(count)
+    narrow = np.where(is_easy, 0.61 + 0.03 * position, 0.56 + 0.03 * position)
+    spread = np.where(is_easy, 0.60 + 0.38 * position, 0.10 + 0.45 * position)
+    tables = {}
+    for name, confidence in (("narrow", narrow), ("spread", spread)):
+        correct = generator.random(count) < np.where(is_easy, 0.8, 0.45)
+        nll = np.where(correct, -np.log(confidence), -np.log(1 - confidence))
+        tables[name] = {("dtd", 0): block_stats(correct, confidence, nll=nll, brier=(correct - confidence) ** 2)}
+    for metric in ("nll_refinement", "brier_refinement"):
+        samples = sample_split("test", tables, [metric])
+        result = difference(samples, "spread", "narrow", metric)
+        assert result.low < 0 < result.high
+        assert abs(result.debiased) < abs(result.value)
+
+
+def test_a_metric_of_one_dataset_needs_enough_images_of_that_one():
+    samples = replace(split_samples({"a": {"ece/dtd": [9.0]}}), images={"dtd": 1000, "digits": 16})
+    assert isinstance(metric_interval(samples, "a", "ece/dtd"), Interval)
+    few = replace(samples, images={"dtd": 16, "digits": 1000})
+    assert metric_interval(few, "a", "ece/dtd") == "no interval: fewer than 30 images"
 
 
 def test_few_blocks_have_neither_interval_nor_test():
