@@ -12,6 +12,7 @@ from fpp_sweep.statistics.paired import (
     MIN_BLOCKS,
     MIN_IMAGES,
     Difference,
+    Interval,
     SeedVariances,
     Variance,
     adjust_p_values,
