@@ -215,6 +215,14 @@ def test_a_setting_that_is_missing_or_a_truth_value_is_shown_in_lower_case():
     assert [format_setting(value) for value in (None, True, "A b", 0.25)] == ["none", "true", "A b", "0.25"]
 
 
+def test_an_imported_baseline_does_not_move_the_knee():
+    records = [baseline(ZERO_SHOT, 60.0, 15.0), trial(1, 66.0, 5.0), trial(2, 70.0, 12.5)]
+    imported = replace(baseline("theirs", 60.0, 39.0), origin="imported")
+    assert imported.is_imported
+    for compared in (records, [*records, imported]):
+        assert "knee" in front_of(sweep_info(), compared).marks["trial-0001"]
+
+
 def test_one_trial_can_be_best_in_all_objectives_and_the_knee():
     front = front_of(sweep_info(), [trial(0, 70, 5), trial(1, 71, 4)])
     assert front.marks == {"trial-0001": ["best accuracy", "best ece", "knee"]}
