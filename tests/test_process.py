@@ -1,11 +1,12 @@
 """Settings of the driver's process that only another process can show."""
 
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from fpp_sweep.spec.process import MAX_ARENAS
+from fpp_sweep.spec.process import MAX_ARENAS, interrupts_wait, terminable
 from tests.kit.processes import environment
 
 THREADS = 8
@@ -52,3 +53,29 @@ def test_the_threads_of_a_driver_share_two_arenas_unless_the_user_sets_their_num
     command = [sys.executable, "-c", PROGRAM, str(file), str(is_limited), str(THREADS)]
     subprocess.run(command, env=variables, check=True)
     assert fewest <= file.read_text().count("<heap nr=") <= most
+
+
+def send_signals(numbers, steps):
+    """Send signals to this process while interrupts wait."""
+    with terminable(), interrupts_wait("waits for Ray"):
+        for number in numbers:
+            signal.raise_signal(number)
+            steps.append(number)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "delayed"),
+    [
+        ([signal.SIGINT], 1),
+        ([signal.SIGINT, signal.SIGINT], 1),  # the second one does not wait
+        ([signal.SIGTERM, signal.SIGTERM], 2),  # batch systems send it twice
+    ],
+)
+def test_the_first_interrupt_waits_for_the_end_of_the_block(capfd, numbers, delayed):
+    """An exception amid an import could leave a lock held."""
+    steps = []
+    with pytest.raises(KeyboardInterrupt):
+        send_signals(numbers, steps)
+    assert steps == numbers[:delayed]
+    assert capfd.readouterr().err == "waits for Ray\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

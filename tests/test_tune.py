@@ -183,16 +183,17 @@ def interrupt(folder, kind):
     return processes, err
 
 
-@pytest.mark.nightly
 @pytest.mark.slow  # starts Ray
-def test_an_interrupt_while_ray_starts_prints_the_command_that_resumes(tmp_path):
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_ray_starts_prints_the_command_that_resumes(tmp_path, kind):
     with killed_at_end(start_tune(tmp_path)) as driver:
         while (line := driver.stderr.readline()) != "starting Ray ...\n":
             assert line
-        driver.send_signal(signal.SIGINT)
+        driver.send_signal(kind)
         out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 130, out + err
     assert "Traceback" not in err
+    assert "interrupted; Ray is ended once it has started" in err
     sweep = only_sweep(tmp_path)
     assert sweep.info().state == "interrupted"
     assert out.startswith(f"{sweep.path.name} is interrupted; no trial has begun.\n")

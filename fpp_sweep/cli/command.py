@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from fpp_sweep.spec.errors import InputError, problem_of_system
 from fpp_sweep.spec.messages import SCRIPT, keep_output_printable, printable
-from fpp_sweep.spec.process import set_thread_defaults
+from fpp_sweep.spec.process import set_thread_defaults, terminable
 from fpp_sweep.spec.version import VERSION
 
 PACKAGE = "fpp_sweep"
@@ -115,7 +115,8 @@ def run(main: Callable[[], None]) -> NoReturn:
     open_streams()
     keep_output_printable()
     try:
-        main()
+        with terminable():
+            main()
     except InputError as error:
         print(f"error: {printable(error)}", file=sys.stderr)
         sys.exit(2)

@@ -109,3 +109,31 @@ def terminable() -> Iterator[None]:
         sys.unraisablehook = hook_before
         signal.signal(signal.SIGTERM, handler_before)
         pool_log.setLevel(level_before)
+
+
+@contextmanager
+def interrupts_wait(message: str) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait for the end of the block, and print the message; a second Ctrl-C does not wait.
+
+    An exception in the midst of an import may leave a lock held, and other threads then wait for it for ever.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+
+    def remember(number: int, _: object) -> None:
+        if received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if not received:
+            os.write(2, f"{message}\n".encode())  # `print` may not be called while it runs
+        received.append(number)
+
+    handlers_before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers_before.items():
+            signal.signal(number, handler)
+        if received:
+            signal.raise_signal(received[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Work
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note, plural, stage
-from fpp_sweep.spec.process import cores, terminable
+from fpp_sweep.spec.process import cores, interrupts_wait, terminable
 from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.node_checks import check_nodes, shared_environment
@@ -45,16 +45,13 @@ def open_workers(space: Space, options: Options, tasks: Path) -> Iterator[Worker
 @contextmanager
 def ray_session(space: Space, options: Options) -> Iterator[None]:
     """Start Ray on this machine, or join the cluster at `options.address`."""
-    if options.on_cluster:
-        stage(f"joining the Ray cluster at {options.address}")
-    else:
+    if not options.on_cluster:
         _require_cores(space.work.cpus_per_worker)
         _note_shared_cores(space.work)
-        stage("starting Ray")
-    with (
-        session(options.address, cpus=session_cpus(space.work), verbose=options.verbose),
-        terminable(),  # again: ray.init has replaced the handler
-    ):
+    with terminable(), ExitStack() as stack:
+        with interrupts_wait("interrupted; Ray is ended once it has started ..."):
+            stage(f"joining the Ray cluster at {options.address}" if options.on_cluster else "starting Ray")
+            stack.enter_context(session(options.address, cpus=session_cpus(space.work), verbose=options.verbose))
         yield
 
 

@@ -6,7 +6,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import ray
@@ -43,7 +44,8 @@ def start(folder: str, **options: Any) -> None:
     ray_constants.ENABLE_RAY_CLUSTER = False
     options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE, "job_config": _job()}
     try:
-        ray.init(address="local", _temp_dir=f"{folder}/{RAY_FOLDER}", **options)
+        with _own_signal_handlers():
+            ray.init(address="local", _temp_dir=f"{folder}/{RAY_FOLDER}", **options)
     except Exception as error:  # Ray reports a lack of memory or time by various exceptions
         reason = fatal_message(folder) or first_line(error)
         advice = "free processors, memory or disk, then go on with --resume"
@@ -57,12 +59,24 @@ def join(address: str, **options: Any) -> None:
     try:
         ensure_token_if_auth_enabled(create_token_if_missing=False)  # GcsClient ends the process without a token
         GcsClient(address)  # a refusal comes at once; ray.init would retry for minutes
-        ray.init(address=address, job_config=_job(), **options)
+        with _own_signal_handlers():
+            ray.init(address=address, job_config=_job(), **options)
     except Exception as error:
         problem = f"{first_line(error)}; is it up?"
         if "AuthenticationError" in f"{type(error)} {error.__cause__ or error}":
             problem = _remedy_for_refused_token()
         raise InputError(f"--address {address}: {problem}") from error
+
+
+@contextmanager
+def _own_signal_handlers() -> Iterator[None]:
+    """Keep this process's handler of SIGTERM, which Ray would replace by one that ends the process at once."""
+    set_handler = ray._private.utils.set_sigterm_handler
+    ray._private.utils.set_sigterm_handler = lambda handler: None
+    try:
+        yield
+    finally:
+        ray._private.utils.set_sigterm_handler = set_handler
 
 
 def _job() -> JobConfig:
