@@ -157,8 +157,14 @@ def _left_out_text(left_out: Mapping[str, str]) -> str:
 
 def _recommended_finalist(judged: _JudgedFinalists, left_out: Mapping[str, str]) -> Recommendation:
     """Return the recommendation among the finalists that are not left out, of which there is at least one."""
-    eligible = [name for name in judged.finalists if name not in left_out]
-    qualifying = [name for name in eligible if judged.comparison.qualifies(name)]
+    eligible = []
+    qualifying = []
+    for name in judged.finalists:
+        if name in left_out:
+            continue
+        eligible.append(name)
+        if judged.comparison.qualifies(name):
+            qualifying.append(name)
     if qualifying:
         name = _best_of(judged, qualifying)
         return Recommendation(name=name, kind="trial", reason=judged.comparison.why_recommended(name))
