@@ -79,6 +79,8 @@ class SweepFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()  # trials read it from processes with other working folders
+        if ".." in path.parts:
+            self.path = path.resolve()  # so that the last part of the path is the sweep's name
         self.info_file = self.path / "sweep.json"
         self.info_copy = self.path / "sweep.json.copy"
         self._parsed: dict[Path, tuple[object, Any]] = {}  # file -> its stamp when it was parsed, and its record

@@ -12,13 +12,13 @@ from functools import partial
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import MachineError
-from fpp_sweep.spec.messages import command_line, runnable
 from fpp_sweep.spec.progress import Screen
 from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.heading import heading
 from fpp_sweep.sweep.resume import announced_space
+from fpp_sweep.sweep.resume_command import print_next_command, recorded_command
 from fpp_sweep.sweep.trial_view import print_trial
 
 INTERRUPTED = 130  # exit status, as a shell has it for Ctrl-C
@@ -51,7 +51,7 @@ def launch(
     `command` and `words` are what the user typed; `export` writes results.json at the end. After an interrupt or
     a failure of the machine, the command that resumes the sweep is printed, and this process exits.
     """
-    options = replace(options, command=command_line(command, _words_without_resume(words)))
+    options = replace(options, command=recorded_command(command, words))
     folder = announced_folder(space, options)
     options = replace(options, name=folder.path.name)
     try:
@@ -70,23 +70,6 @@ def launch(
         sys.exit(INTERRUPTED)
     print_summary(folder, export=export)
     return folder
-
-
-def _words_without_resume(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line without those that concern one resume.
-
-    >>> _words_without_resume(["--space", "x.yaml", "--resume", "--continue-trials", "trial-0001", "trial-0002", "-v"])
-    ['--space', 'x.yaml', '-v']
-    """
-    kept = []
-    is_trial = False  # True for the values of --continue-trials
-    for word in words:
-        flag = word.partition("=")[0]
-        if word.startswith("-"):
-            is_trial = flag == "--continue-trials"
-        if not is_trial and flag != "--resume":
-            kept.append(word)
-    return kept
 
 
 def announced_folder(space: Space, options: Options) -> SweepFolder:
@@ -123,16 +106,3 @@ def print_summary(folder: SweepFolder, *, export: bool = False) -> None:
     print("\n".join(summary.summary_lines(folder)))
     if export:
         print(summary.export_results(folder))
-
-
-def print_next_command(folder: SweepFolder, command: str, words: Sequence[str], event: str) -> None:
-    """Print what ended the run, and the command that resumes the sweep, or begins one that had no first step."""
-    next_words = list(words)
-    title = f"{event} before the sweep began; to begin:"
-    if folder.info_file.is_file():
-        title = f"{event}; to continue:"
-        if "--name" not in words:
-            next_words += ["--name", folder.path.name]
-        if "--resume" not in words:
-            next_words.append("--resume")
-    print(f"{title}\n    {runnable(command_line(command, next_words))}", file=sys.stderr)

@@ -1,15 +1,41 @@
-"""The command that resumes a sweep."""
+"""The command of a sweep: as it is recorded, and as it resumes the sweep."""
 
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fpp_sweep.cli.names import SWEEPS
+from fpp_sweep.cli.names import REPRODUCTIONS, SWEEPS, is_reproduction
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.records.state import is_abandoned
+from fpp_sweep.spec.messages import command_line, runnable
+
+MASKED = "=***"  # end of an assignment with a secret, such as a command to notify with
+
+
+def recorded_command(command: str, words: Sequence[str]) -> str:
+    """Return a command line as the sweep's record has it: without secrets, and without what concerns one resume."""
+    return command_line(command, _words_without_resume(words))
+
+
+def _words_without_resume(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line without those that concern one resume.
+
+    >>> _words_without_resume(["--space", "x.yaml", "--resume", "--continue-trials", "trial-0001", "trial-0002", "-v"])
+    ['--space', 'x.yaml', '-v']
+    """
+    kept = []
+    is_trial = False  # True for the values of --continue-trials
+    for word in words:
+        flag = word.partition("=")[0]
+        if word.startswith("-"):
+            is_trial = flag == "--continue-trials"
+        if not is_trial and flag != "--resume":
+            kept.append(word)
+    return kept
 
 
 def command_that_continues(folder: SweepFolder, info: SweepInfo) -> str:
@@ -28,36 +54,76 @@ def resume_command(folder: SweepFolder, info: SweepInfo) -> str:
         words = shlex.split(info.command)
     except ValueError:  # a quotation that does not end: no command of this package's
         return ""
-    if info.group or not words:  # the command of a reproduction continues it; of a library call no command is known
-        return shlex.join(words)
-    # the folder may have been copied, moved or renamed since the command was recorded
-    words = _with_value(words, "--name", folder.path.name)
-    recorded_root = _value_of(words, "--out") or str(SWEEPS)
-    if Path(recorded_root).resolve() != folder.path.parent.resolve():
-        words = _with_value(words, "--out", str(folder.path.parent))
+    if not words:  # of a library call no command is known
+        return ""
+    words = without_secrets(words)
+    if info.group and is_reproduction(folder.path.parent):
+        return shlex.join(_for_folder(words, folder.path.parent, REPRODUCTIONS))  # the same command continues it
+    words = _for_folder(words, folder.path, SWEEPS)
     if "--resume" not in words:
         words.append("--resume")
     return shlex.join(words)
 
 
+def print_next_command(folder: SweepFolder, command: str, words: Sequence[str], event: str) -> None:
+    """Print what ended the run, and the command that resumes the sweep, or begins one that had no first step."""
+    next_words = list(words)
+    title = f"{event} before the sweep began; to begin:"
+    if folder.info_file.is_file():
+        title = f"{event}; to continue:"
+        if "--name" not in words:
+            next_words += ["--name", folder.path.name]
+        if "--resume" not in words:
+            next_words.append("--resume")
+    recorded = shlex.join(without_secrets(shlex.split(command_line(command, next_words))))
+    print(f"{title}\n    {runnable(recorded)}", file=sys.stderr)
+
+
+def without_secrets(words: Sequence[str]) -> list[str]:
+    """Return the words of a recorded command without the assignments whose secret is masked.
+
+    A sweep may be resumed without them.
+
+    >>> without_secrets(["tune", "--set", "search.notify=***", "--trials", "3"])
+    ['tune', '--trials', '3']
+    """
+    readable = [word for word in words if not word.endswith(MASKED)]
+    kept = []
+    for word, next_word in zip(readable, [*readable[1:], "--"], strict=True):
+        has_no_assignment = word == "--set" and next_word.startswith("--")
+        if not has_no_assignment:
+            kept.append(word)
+    return kept
+
+
+def _for_folder(words: Sequence[str], path: Path, default_root: Path) -> list[str]:
+    """Return a command for the folder, which may have been copied, moved or renamed since the command was recorded."""
+    changed = _with_value(words, "--name", path.name)
+    recorded_root = _value_of(words, "--out") or str(default_root)
+    if Path(recorded_root).resolve() != path.parent.resolve():
+        changed = _with_value(changed, "--out", str(path.parent))
+    return changed
+
+
 def _value_of(words: Sequence[str], flag: str) -> str:
-    """Return the value of a flag; empty if the flag is missing."""
-    for index, word in enumerate(words):
-        if word.startswith(f"{flag}="):
-            return word.removeprefix(f"{flag}=")
-        if word == flag and index + 1 < len(words):
-            return words[index + 1]
-    return ""
+    """Return the last value of a flag; empty if the flag is missing."""
+    value = ""
+    for word, next_word in zip(words, [*words[1:], ""], strict=True):
+        if word == flag:
+            value = next_word
+        elif word.startswith(f"{flag}="):
+            value = word.removeprefix(f"{flag}=")
+    return value
 
 
 def _with_value(words: Sequence[str], flag: str, value: str) -> list[str]:
-    """Return the words of a command with a flag's value replaced, or with the flag added."""
-    changed = list(words)
-    for index, word in enumerate(words):
-        if word.startswith(f"{flag}="):
-            changed[index] = f"{flag}={value}"
-            return changed
-        if word == flag:
-            changed[index + 1 : index + 2] = [value]
-            return changed
-    return [*changed, flag, value]
+    """Return the words of a command with this value of a flag and no other one."""
+    kept = []
+    is_value = False
+    for word in words:
+        if not is_value and word != flag and not word.startswith(f"{flag}="):
+            kept.append(word)
+        is_value = word == flag
+    if value.startswith("-"):
+        return [*kept, f"{flag}={value}"]
+    return [*kept, flag, value]

@@ -13,7 +13,7 @@ from fpp_sweep.report.text_layout import output_width
 from fpp_sweep.report.up_to_date import is_up_to_date
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.messages import printable
+from fpp_sweep.spec.messages import printable, runnable_record
 from fpp_sweep.spec.progress import duration
 from fpp_sweep.sweep.heading import heading
 from fpp_sweep.sweep.resume_command import command_that_continues
@@ -56,4 +56,4 @@ def _sweep_lines(folder: SweepFolder) -> Iterator[str]:
     yield from summary_lines(folder)
     continuation = command_that_continues(folder, info)
     if continuation:
-        yield printable(f"continue    {continuation}")
+        yield printable(f"continue    {runnable_record(continuation)}")

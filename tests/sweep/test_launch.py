@@ -5,7 +5,8 @@ import pytest
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.launch import announced_folder, print_next_command
+from fpp_sweep.sweep.launch import announced_folder
+from fpp_sweep.sweep.resume_command import print_next_command
 from tests.kit.records import sweep_info
 from tests.kit.spaces import small_space
 

@@ -26,8 +26,12 @@ def folder(tmp_path, monkeypatch):
     [
         ({"state": "interrupted"}, f"{COMMAND} --name small-1 --resume"),
         ({"state": "interrupted", "command": f"{COMMAND} --name small-1"}, f"{COMMAND} --name small-1 --resume"),
+        ({"state": "interrupted", "command": f"{COMMAND} --name a --name=b"}, f"{COMMAND} --name small-1 --resume"),
+        (
+            {"state": "interrupted", "command": f"{COMMAND} --set search.notify=*** --trials 3"},
+            f"{COMMAND} --trials 3 --name small-1 --resume",
+        ),
         ({"state": "interrupted", "command": f"{COMMAND} --resume"}, f"{COMMAND} --resume --name small-1"),
-        ({"state": "interrupted", "group": "tiny@1.0"}, COMMAND),  # the same command continues a reproduction
         ({"state": "interrupted", "command": ""}, ""),  # a sweep that was started from Python has no command
         ({"state": "finished"}, ""),
         ({"state": "failed"}, ""),
@@ -47,20 +51,36 @@ def test_a_sweep_whose_driver_was_killed_is_continued_and_one_that_runs_is_not(f
 @pytest.mark.parametrize("out", ["", " --out sweeps", " --out=sweeps"])
 def test_a_copied_sweep_is_continued_and_not_the_original(folder, name, out):
     folder.write_info(replace(folder.info(), state="interrupted", command=f"{COMMAND} {name}{out} --resume"))
-    renamed = SweepFolder(folder.path.parent / "copy")
-    shutil.copytree(folder.path, renamed.path)
-    command = f"{COMMAND} {name}{out} --resume".replace("small-1", "copy")
-    assert command_that_continues(renamed, renamed.info()) == command
+    for copy_name, flag in (("copy", "--name copy"), ("a copy", "--name 'a copy'"), ("-copy", "--name=-copy")):
+        copy = SweepFolder(folder.path.parent / copy_name)
+        shutil.copytree(folder.path, copy.path)
+        assert command_that_continues(copy, copy.info()) == f"{COMMAND}{out} --resume {flag}"
 
 
 def test_a_sweep_in_another_folder_of_sweeps_is_continued_there(folder):
     moved = SweepFolder(folder.path.parents[1] / "archive" / "small-1")
     shutil.copytree(folder.path, moved.path)
-    root = moved.path.parent
-    for out in ("", " --out sweeps", " --out=sweeps"):
-        moved.write_info(replace(moved.info(), state="interrupted", command=f"{COMMAND}{out} --name small-1"))
-        words = command_that_continues(moved, moved.info()).replace(f"--out={root}", f"--out {root}").split()
-        assert words[words.index("--out") + 1] == str(root)
-        assert "--resume" in words
-    relative = replace(moved.info(), command=f"{COMMAND} --out archive --name small-1")
-    assert command_that_continues(moved, relative) == f"{COMMAND} --out archive --name small-1 --resume"
+    expected = f"{COMMAND} --name small-1 --out {moved.path.parent} --resume"
+    for out in ("", " --out sweeps", " --out=sweeps", " --out archive --out=sweeps"):
+        info = replace(moved.info(), state="interrupted", command=f"{COMMAND}{out} --name small-1")
+        assert command_that_continues(moved, info) == expected
+    info = replace(info, command=f"{COMMAND} --out sweeps --out archive --name small-1")  # the last value counts
+    assert command_that_continues(moved, info) == f"{info.command} --resume"
+
+
+def test_a_copied_reproduction_is_continued_by_its_own_command(folder):
+    """A table of a reproduction is a sweep in the folder of the reproduction."""
+    command = "fpp-sweep reproduce --table tiny --name r1"
+    for name in ("r1", "copy"):
+        table = SweepFolder(Path("reproductions") / name / "tiny")
+        shutil.copytree(folder.path, table.path)
+        (table.path.parent / "reproduction.json").touch()
+        info = replace(table.info(), state="interrupted", group="tiny@1.0", command=command)
+        assert command_that_continues(table, info) == command.replace("r1", name)
+
+
+def test_the_name_of_a_sweep_is_that_of_its_folder_also_from_inside(folder, monkeypatch):
+    monkeypatch.chdir(folder.path / "trials")
+    inside = SweepFolder(Path(".."))
+    command = f"{COMMAND} --name small-1 --out {folder.path.parent} --resume"
+    assert command_that_continues(inside, inside.info()) == command
