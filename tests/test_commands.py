@@ -14,7 +14,7 @@ from fpp_sweep import __main__ as console
 from fpp_sweep import tune
 from fpp_sweep.cli import completion
 from fpp_sweep.cli.command import COMPLETION_FLAG, typed_words
-from fpp_sweep.cli.flags import FLAGS, RUN_FLAGS
+from fpp_sweep.cli.flags import FLAGS, RUN_FLAGS, overrides
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import command_line, runnable
 from fpp_sweep.spec.version import VERSION
@@ -325,9 +325,26 @@ def test_no_warning_log_message_or_traceback_controls_the_terminal_or_shows_a_se
             ["--set", "fpp.gamma2=1", "--set", "fpp.gamma2=2"],
             "--set fpp.gamma2=2: fpp.gamma2 has another value already (--set fpp.gamma2=1); take one out",
         ),
+        (
+            ["--set", "base.fpp.steps=3", "fpp.steps=4"],
+            "--set fpp.steps=4: fpp.steps has another value already (--set base.fpp.steps=3); take one out",
+        ),
+        (
+            ["--limit", "8", "--set", "work={limit: 9}"],
+            "--set work={limit: 9}: work.limit has another value already (--limit 8); take one out",
+        ),
+        (["--limit", "8", "--limit", "9"], "--limit: has another value already (8); take one out"),
+        (["--name", "a", "--name=b"], "--name: has another value already (a); take one out"),
+        (["--out", "sweeps", "--out", "b"], "--out: has another value already (sweeps); take one out"),
     ],
 )
 def test_a_key_with_two_values_is_refused(words, message):
     with pytest.raises(InputError) as refused:
         tune.main(["--space", "perturb", "--dry-run", *words])
     assert str(refused.value) == message
+
+
+def test_a_value_that_is_typed_twice_and_a_part_of_a_mapping_are_accepted(capsys):
+    words = ["--limit", "8", "--limit", "8", "--set", "search.race={reserve: 3}", "search.race.confidence=0.99"]
+    args = tune.parse(["--space", "perturb", *words])
+    assert overrides(args) == ["work.limit=8", "search.race={reserve: 3}", "search.race.confidence=0.99"]

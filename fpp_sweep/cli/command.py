@@ -20,8 +20,24 @@ PACKAGE = "fpp_sweep"
 COMPLETION_FLAG = "--completion-words"  # every command has it; it prints the words that shells complete
 
 
+class StoreOnce(argparse._StoreAction):
+    """The action of an option with one value: another value, which would replace it, is refused."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        earlier = getattr(namespace, self.dest, self.default)
+        is_option = option_string is not None
+        if is_option and earlier is not self.default and earlier != values:
+            raise InputError(f"{option_string}: has another value already ({earlier}); take one out")
+        super().__call__(parser, namespace, values, option_string)
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that reports wrong arguments like all other bad input: in one line, with exit status 2."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for name in (None, "store"):  # the default action has both names
+            self.register("action", name, StoreOnce)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse words, none of which may be empty: a shell makes such a word from a variable without a value."""

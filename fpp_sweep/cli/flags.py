@@ -151,11 +151,15 @@ def overrides(args: argparse.Namespace) -> list[str]:
     of_flags = _flag_assignments(args)
     assigned: dict[str, str] = {}  # key -> its assignment
     for assignment in [*of_flags, *args.set]:
-        key = assignment.partition("=")[0].strip()
-        earlier = assigned.setdefault(key, assignment)
-        if earlier != assignment:
-            typed = of_flags.get(earlier, f"--set {earlier}")
-            raise InputError(f"--set {assignment}: {key} has another value already ({typed}); take one out")
+        key = assignment.partition("=")[0].strip().removeprefix("base.")  # a setting has both forms
+        for earlier_key, earlier in assigned.items():
+            is_same = earlier_key == key and earlier != assignment
+            is_replaced = earlier_key.startswith(f"{key}.")  # a part of the mapping that this assignment replaces
+            if is_same or is_replaced:
+                typed = of_flags.get(earlier, f"--set {earlier}")
+                problem = f"{earlier_key} has another value already ({typed})"
+                raise InputError(f"--set {assignment}: {problem}; take one out")
+        assigned[key] = assignment
     return list(assigned.values())
 
 

@@ -179,6 +179,8 @@ def _checked_rows(path: Path, columns: dict[str, NDArray[Any]]) -> ImportedRows:
             raise InputError(f"{path}: `{name}` must have one value for each of {len(values)} rows ({column.shape})")
         if name in ("seed", "label") and column.dtype.kind not in "iu":
             raise InputError(f"{path}: `{name}` must hold whole numbers ({column.dtype})")
+        if name == "seed" and column.min() < 0:
+            raise InputError(f"{path}: `seed` must be >= 0 ({column.min()})")
     ids = tuple(str(name) for name in columns["id"])
     return ImportedRows(file=str(path), ids=ids, kind=kind, values=values, columns=optional)
 

@@ -281,6 +281,15 @@ def test_a_damaged_npz_file_is_refused_in_one_line(tmp_path):
         read_rows(path)
 
 
+def test_a_negative_seed_is_refused(tmp_path):
+    """A file of predictions has its seed in its name, without a sign."""
+    file = tmp_path / "theirs.npz"
+    np.savez(file, id=np.array(["a", "b"]), seed=np.array([0, -1]), logits=np.ones((2, 3)))
+    with pytest.raises(InputError) as refused:
+        read_rows(file)
+    assert str(refused.value) == f"{file}: `seed` must be >= 0 (-1)"
+
+
 @pytest.mark.parametrize("values", [np.array([["a", "b"]]), np.array([[1j, 2j]]), np.array([["2020-01-01"]], "M8")])
 def test_values_that_are_no_numbers_are_refused(tmp_path, values):
     np.savez(tmp_path / "theirs.npz", id=np.array(["a"]), logits=values)
