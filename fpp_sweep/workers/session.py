@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import gettempdir
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -23,6 +23,7 @@ from fpp_sweep.workers.addresses import ray_temp_folder, require_reachable
 from fpp_sweep.workers.session_folders import (
     SESSION_PREFIX,
     SHORT_FOLDER,
+    DriverFolder,
     cleaner,
     is_too_long,
     new_folder,
@@ -44,7 +45,7 @@ ENVIRONMENT = {
     "TUNE_WARN_SLOW_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "3600",
 }
 ReadingsOfNodes = dict[str, dict[str, Any]]  # returned values of a function, by the node's address
-_own_folders: list[TemporaryDirectory[str]] = []  # folders of the sessions that this process started
+_own_folders: list[DriverFolder] = []  # folders of the sessions that this process started
 
 
 @contextmanager
@@ -75,7 +76,7 @@ def _join_cluster(ray_session: ModuleType, address: str, options: Mapping[str, A
         ray_session.join(address, **options)
 
 
-def _session_folder() -> TemporaryDirectory[str]:
+def _session_folder() -> DriverFolder:
     """Create a folder for a session's sockets, logs and spilled objects; remove those of dead drivers."""
     requested = ray_temp_folder()
     parent = str(requested)

@@ -40,9 +40,25 @@ def is_too_long(folder: Path) -> bool:
     return len(str(folder)) >= MAX_TEMP_PATH
 
 
-def new_folder(prefix: str, parent: str) -> TemporaryDirectory[str]:
+class DriverFolder(TemporaryDirectory[str]):
+    """A temporary folder of this driver. If something in it cannot be removed, a later driver removes the folder."""
+
+    def cleanup(self) -> None:
+        """Remove the folder, the file of its owner last: without that file no later driver would touch the rest."""
+        is_left = False
+        for path in Path(self.name).glob("*"):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+                is_left = is_left or path.exists()
+        if is_left:
+            self._finalizer.detach()  # type: ignore[attr-defined]  # it would remove the file of the owner
+        else:
+            super().cleanup()
+
+
+def new_folder(prefix: str, parent: str) -> DriverFolder:
     """Create a temporary folder of this driver."""
-    folder = TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True)
+    folder = DriverFolder(prefix=prefix, dir=parent, ignore_cleanup_errors=True)
     (Path(folder.name) / OWNER_FILE).write_text(_owner(os.getpid()))
     return folder
 

@@ -26,6 +26,7 @@ from fpp_sweep.workers.session_folders import (
     remove_abandoned_folders,
     session_processes,
 )
+from tests.kit.rights import without_root_rights
 from tests.kit.waiting import LONG, wait_for
 
 SCRIPT = Path(session_folders.__file__)
@@ -200,6 +201,22 @@ def test_a_folder_names_its_driver_and_is_removed_at_its_end(tmp_path):
 
 @pytest.mark.slow  # starts Ray
 @pytest.mark.skipif(sys.platform != "linux", reason="Ray's processes are found by their command lines")
+def test_a_folder_that_cannot_be_removed_is_left_to_a_later_driver(tmp_path):
+    """It keeps the file that names its owner: no driver touches a folder without that file."""
+    folder = new_folder(SESSION_PREFIX, str(tmp_path))
+    closed = Path(folder.name) / RAY_FOLDER / "closed"
+    closed.mkdir(parents=True)
+    (closed / "log").touch()
+    closed.chmod(0)
+    with without_root_rights():
+        folder.cleanup()
+    assert (Path(folder.name) / OWNER_FILE).exists()
+    closed.chmod(0o755)
+    (Path(folder.name) / OWNER_FILE).write_text(f"{platform.node()} {ended_process_id()}")
+    remove_abandoned_folders(str(tmp_path))
+    assert not Path(folder.name).exists()
+
+
 def test_the_last_fatal_message_of_a_service_is_found_in_its_log(tmp_path):
     logs = tmp_path / RAY_FOLDER / "session_latest/logs"
     logs.mkdir(parents=True)

@@ -111,6 +111,7 @@ def folders_in(folder: Path) -> list[str]:
 
 def images_in(images: Path, folder: str) -> list[str]:
     """Return the images that lie directly in a class folder, sorted by name, as paths below `images`."""
+    _require_no_broken_link(images / folder)
     is_link_by_name = _files_in(images / folder)
     names = sorted(name for name in is_link_by_name if _is_image(name))
     _require_inside(images, folder, [name for name in names if is_link_by_name[name]])
@@ -118,6 +119,13 @@ def images_in(images: Path, folder: str) -> list[str]:
     if subfolders:
         raise InputError(f"{images / folder} is a class and may hold images only, not the folder {subfolders[0]!r}")
     return [require_printable(f"{folder}/{name}", str(images)) for name in names]
+
+
+def _require_no_broken_link(folder: Path) -> None:
+    """Raise InputError for an image that is a link to nothing: left out, it would be missed by nobody."""
+    for entry in _entries(folder):
+        if _is_image(entry.name) and entry.is_symlink() and not os.path.exists(entry.path):
+            raise InputError(f"{entry.path} is a link to nothing; remove it, or restore its file")
 
 
 def require_images(images: Path, ids: Sequence[str]) -> None:
