@@ -171,14 +171,16 @@ def test_an_interrupted_sweep_is_shown_with_the_command_that_continues_it(capsys
 def test_a_sweep_that_cannot_be_read_does_not_hide_the_others(capsys, tmp_path):
     closed = build_sweep(tmp_path / "closed", trials=1)
     build_sweep(tmp_path / "open", trials=1)
-    (closed.path / "trials").chmod(0)
-    with without_root_rights():
-        text = run_show(capsys, tmp_path)
-    (closed.path / "trials").chmod(0o755)
-    _, first, second = text.splitlines()
-    assert first.split()[:2] == ["closed", "unreadable"]
-    assert "trials: Permission denied; allow this user to read and write it" in " ".join(first.split())
-    assert second.split()[:2] == ["open", "finished"]
+    for part in (closed.path / "trials", closed.trial_file("trial-0000"), closed.info_file):
+        mode = part.stat().st_mode
+        part.chmod(0)
+        with without_root_rights():
+            text = run_show(capsys, tmp_path)
+        part.chmod(mode)
+        _, first, second = text.splitlines()
+        assert first.split()[:2] == ["closed", "unreadable"]
+        assert f"{part.name}: Permission denied; allow this user to read and write it" in " ".join(first.split())
+        assert second.split()[:2] == ["open", "finished"]
 
 
 def test_without_arguments_the_sweeps_of_this_folder_are_listed(capsys, monkeypatch, tmp_path):

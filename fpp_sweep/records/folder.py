@@ -301,7 +301,7 @@ class SweepFolder:
                 raise InputError(f"sweep {self.path.name} is being run by {owner}; wait, or stop it") from None
             except OSError as error:
                 problem = f"{self.lock_file} cannot be written and locked ({error.strerror})"
-                raise InputError(f"{problem}; make that possible, or name another folder with --out") from error
+                raise InputError(f"{problem}; allow this user to write there") from error
             yield
 
     def is_locked(self) -> bool:

@@ -79,6 +79,10 @@ def _remedy(error: OSError) -> str:
         return "make room"
     if error.errno in (errno.EACCES, errno.EPERM):
         return "allow this user to read and write it"
+    if error.errno == errno.ELOOP:
+        return "remove the link"
+    if error.errno == errno.ENOTDIR:
+        return "move away what is there instead of a folder"
     if error.errno == errno.EROFS:
         return "make its file system writable, or name another folder"
     return ""

@@ -30,7 +30,8 @@ def sweep_table(folders: Sequence[Path]) -> str:
         try:
             cells = _sweep_cells(folder)
         except InputError as error:
-            cells = ["damaged", "", str(error)]
+            state = "unreadable" if isinstance(error.__cause__, OSError) else "damaged"
+            cells = [state, "", str(error)]
         except OSError as error:
             cells = ["unreadable", "", problem_of_system(error)]
         rows.append([path.name, *cells, changed])

@@ -50,7 +50,7 @@ def refusal(path):
 
 
 def test_a_folder_that_cannot_be_written_or_locked_is_refused_with_a_remedy(tmp_path, monkeypatch):
-    advice = "; make that possible, or name another folder with --out"
+    advice = "; allow this user to write there"
     with mounted(tmp_path / "forbidden", "size=64k,ro") as disk:
         assert refusal(disk / "one") == f"{disk}/one/lock cannot be written and locked (Read-only file system){advice}"
     with mounted(tmp_path / "full", "size=64k") as disk:
