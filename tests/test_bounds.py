@@ -16,6 +16,14 @@ from tests.kit.processes import ROOT, environment, error_lines
 HOSTILE = "\x1b[2Jgone\n\u202e\x9b31m"
 COMMANDS = {"evaluate": evaluate, "tune": tune, "reproduce": reproduce, "cache": cache, "doctor": doctor}
 NEEDED = {"tune": ["--space", str(ROOT / "search_spaces/smoke.yaml")], "reproduce": ["--table", "main"]}
+
+
+def needed(command, words):
+    """Return the words that a command cannot do without, unless they are given."""
+    required = NEEDED.get(command, [])
+    return [] if required[:1] == words[:1] else required
+
+
 FLAGS = {
     "evaluate": ["--limit", "--seed", "--workers"],
     "tune": ["--limit", "--seed", "--trials", "--workers"],
@@ -38,7 +46,7 @@ UNLIMITED = {
 def error_line(capsys, command, *words):
     """Return the one line with which a command refuses its input."""
     with pytest.raises(SystemExit) as ended:
-        run(lambda: COMMANDS[command].main([*NEEDED.get(command, []), *words]))
+        run(lambda: COMMANDS[command].main([*needed(command, words), *words]))
     assert ended.value.code == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -310,7 +310,7 @@ def test_tasks_that_take_too_long_end_the_sweep_with_their_reason(tmp_path):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--space", "nowhere.yaml"], "nowhere.yaml"),
+        (["--space", "nowhere.yaml"], "--space: has another value already (small.yaml); take one out"),
         (["--resume"], "nothing to resume"),
         (["--resume", "--name", "gone"], "gone"),
         (["--name", "../out"], "--name '../out'"),
