@@ -21,7 +21,9 @@ NEEDED = {"tune": ["--space", str(ROOT / "search_spaces/smoke.yaml")], "reproduc
 def needed(command, words):
     """Return the words that a command cannot do without, unless they are given."""
     required = NEEDED.get(command, [])
-    return [] if required[:1] == words[:1] else required
+    if required and required[0] in words:
+        return []
+    return required
 
 
 FLAGS = {

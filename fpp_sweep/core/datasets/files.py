@@ -122,7 +122,7 @@ def images_in(images: Path, folder: str) -> list[str]:
 
 
 def _require_no_broken_link(folder: Path) -> None:
-    """Raise InputError for an image that is a link to nothing: left out, it would be missed by nobody."""
+    """Raise InputError for an image that is a link to nothing; it would be left out without a word."""
     for entry in _entries(folder):
         if _is_image(entry.name) and entry.is_symlink() and not os.path.exists(entry.path):
             raise InputError(f"{entry.path} is a link to nothing; remove it, or restore its file")
