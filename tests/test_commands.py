@@ -333,6 +333,18 @@ def test_no_warning_log_message_or_traceback_controls_the_terminal_or_shows_a_se
             ["--limit", "8", "--set", "work={limit: 9}"],
             "--set work={limit: 9}: work.limit has another value already (--limit 8); take one out",
         ),
+        (
+            ["--trials", "8", "--set", "search={sampler: tpe}"],
+            "--set search={sampler: tpe}: it would remove search.trials (--trials 8); add that to it, or take one out",
+        ),
+        (
+            ["--set", "search={trials: 3}", "search.trials=4"],
+            "--set search.trials=4: search.trials has another value already (--set search={trials: 3}); take one out",
+        ),
+        (
+            ["--set", "fpp.gamma2=0.3", "base={fpp.gamma2: 1}"],
+            "--set base={fpp.gamma2: 1}: fpp.gamma2 has another value already (--set fpp.gamma2=0.3); take one out",
+        ),
         (["--limit", "8", "--limit", "9"], "--limit: has another value already (8); take one out"),
         (["--name", "a", "--name=b"], "--name: has another value already (a); take one out"),
         (["--out", "sweeps", "--out", "b"], "--out: has another value already (sweeps); take one out"),
@@ -345,6 +357,7 @@ def test_a_key_with_two_values_is_refused(words, message):
 
 
 def test_a_value_that_is_typed_twice_and_a_part_of_a_mapping_are_accepted(capsys):
-    words = ["--limit", "8", "--limit", "8", "--set", "search.race={reserve: 3}", "search.race.confidence=0.99"]
-    args = tune.parse(["--space", "perturb", *words])
-    assert overrides(args) == ["work.limit=8", "search.race={reserve: 3}", "search.race.confidence=0.99"]
+    words = ["--limit", "8", "--limit", "8", "--model", "tiny", "--seed", "0", "1"]
+    assignments = ["work.model=tiny", "work.seeds=[0,1]", "search.race={reserve: 3}", "search.race.confidence=0.99"]
+    args = tune.parse(["--space", "perturb", *words, "--set", *assignments])
+    assert overrides(args) == ['work.model="tiny"', "work.limit=8", "work.seeds=[0, 1]", *assignments]

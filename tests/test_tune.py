@@ -193,7 +193,7 @@ def test_an_interrupt_while_ray_starts_prints_the_command_that_resumes(tmp_path,
         out, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 130, out + err
     assert "Traceback" not in err
-    assert "interrupted; Ray is ended once it has started" in err
+    assert "interrupted; Ray is left once it has started" in err
     sweep = only_sweep(tmp_path)
     assert sweep.info().state == "interrupted"
     assert out.startswith(f"{sweep.path.name} is interrupted; no trial has begun.\n")

@@ -35,6 +35,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that reports wrong arguments like all other bad input: in one line, with exit status 2."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
+        options.setdefault("allow_abbrev", False)  # a recorded command has each flag in one form
         super().__init__(*args, **options)
         for name in (None, "store"):  # the default action has both names
             self.register("action", name, StoreOnce)

@@ -19,7 +19,7 @@ def find_sweep(word: str) -> Path:
         if is_sweep(path):
             return path
     names = [path.name for path in sweeps_below(SWEEPS)]
-    if not Path(word).exists() and (_is_path(word) or not names):
+    if not os.path.exists(word) and (_is_path(word) or not names):
         raise InputError(f"{word}: there is no such sweep; `show` lists the sweeps")
     if _is_path(word) or not names:
         raise InputError(f"{word} is not a sweep's folder (it has no {SWEEP_FILES[0]}); `show` lists the sweeps")

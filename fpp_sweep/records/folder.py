@@ -62,7 +62,7 @@ from fpp_sweep.spec.files import (
 )
 from fpp_sweep.spec.messages import masked, note, plural
 
-FORMAT = 4
+FORMAT = 5
 RECORDS = "[!.]*.json"  # names of records; a file that is being written begins with a dot
 MAX_LOG_BYTES = 2**14  # read from the end of a log
 MAX_RECORD_BYTES = 2**25  # the record of a trial on ten datasets has 2^15 bytes
@@ -96,7 +96,7 @@ class SweepFolder:
     def open(cls, path: Path) -> Self:
         """Return the folder of an existing sweep."""
         folder = cls(path)
-        if not path.exists():
+        if not os.path.exists(path):
             raise InputError(f"{path}: there is no such sweep; `show` lists the sweeps")
         if not folder.has_sweep:
             raise InputError(f"{path} is not a sweep's folder (it has no sweep.json)")

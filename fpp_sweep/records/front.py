@@ -156,14 +156,18 @@ class Front:
         return None
 
     @cached_property
+    def own_baselines(self) -> list[TrialRecord]:
+        """The baselines that the sweep itself ran."""
+        return [baseline for baseline in self.baselines if not baseline.is_imported]
+
+    @cached_property
     def corner(self) -> list[float]:
         """The point that the knee is measured from: the worst baseline of each objective, else the median trial.
 
         Imported baselines do not count: an import leaves the order of the sweep's own trials as it is.
         """
-        own_baselines = [baseline for baseline in self.baselines if not baseline.is_imported]
-        if own_baselines:
-            return pareto.worst(_points(own_baselines), self.goals)
+        if self.own_baselines:
+            return pareto.worst(_points(self.own_baselines), self.goals)
         columns = zip(*_points(self.trials), strict=True)
         return [statistics.median(column) for column in columns]
 

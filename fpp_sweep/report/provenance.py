@@ -56,7 +56,7 @@ def _computation(info: SweepInfo, front: Front) -> Iterator[str]:
     if front.reference is not None:
         corner = format_values(info.objectives, front.reference)
         yield f"The hypervolume is the volume that the front dominates, up to the reference point {corner}."
-    corner_name = "worst baseline" if front.baselines else "median trial"
+    corner_name = "worst baseline" if front.own_baselines else "median trial"
     yield (
         "The knee is the member with the best trade-off: the largest volume between its values and those of the "
         f"{corner_name}, each objective measured in shares of the front's gain."

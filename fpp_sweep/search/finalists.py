@@ -215,8 +215,7 @@ class FinalJobs:
         if not self._has_final_stage or not self._finalists:
             return []
         jobs = [Job(record.name, FINAL) for record in self._finalists]
-        own_baselines = [baseline for baseline in self._front(records).baselines if not baseline.is_imported]
-        reference = main_reference(own_baselines)
+        reference = main_reference(self._front(records).own_baselines)
         if reference is not None:
             jobs.insert(0, Job(reference.name, FINAL))
         return jobs

@@ -77,30 +77,28 @@ def release_memory() -> None:
 def terminable() -> Iterator[None]:
     """Let SIGTERM, which a shutdown or a batch system sends, interrupt the block as Ctrl-C does.
 
-    SQLAlchemy logs a traceback if the interrupt comes while it returns a connection to its pool, and raises it again;
-    the log is switched off.
+    The block may be inside another one, and SIGTERM stays ignored where it is ignored already. SQLAlchemy logs a
+    traceback if the interrupt comes while it returns a connection to its pool, and raises it again; the log is
+    switched off.
     """
-
-    def interrupt(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # batch systems send the signal twice
-        raise KeyboardInterrupt
 
     def interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
         """Send SIGTERM once more if an interrupt came in a finalizer, where Python drops exceptions."""
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
             hook_before(unraisable)
             return
-        signal.signal(signal.SIGTERM, interrupt)
+        signal.signal(signal.SIGTERM, _interrupt)
         main_thread = threading.main_thread().ident or 0
         # from another thread, once the finalizer has ended: exceptions of this function are dropped as well
         threading.Timer(FINALIZER_SECONDS, signal.pthread_kill, (main_thread, signal.SIGTERM)).start()
 
-    if threading.current_thread() is not threading.main_thread():
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if not is_main_thread or signal.getsignal(signal.SIGTERM) in (_interrupt, signal.SIG_IGN):
         yield
         return
     pool_log = logging.getLogger("sqlalchemy.pool")
     hook_before, level_before = sys.unraisablehook, pool_log.level
-    handler_before = signal.signal(signal.SIGTERM, interrupt)
+    handler_before = signal.signal(signal.SIGTERM, _interrupt)
     sys.unraisablehook = interrupt_again
     pool_log.setLevel(logging.CRITICAL)
     try:
@@ -109,6 +107,11 @@ def terminable() -> Iterator[None]:
         sys.unraisablehook = hook_before
         signal.signal(signal.SIGTERM, handler_before)
         pool_log.setLevel(level_before)
+
+
+def _interrupt(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # batch systems send the signal twice
+    raise KeyboardInterrupt
 
 
 @contextmanager
@@ -129,7 +132,10 @@ def interrupts_wait(message: str) -> Iterator[None]:
             os.write(2, f"{message}\n".encode())  # `print` may not be called while it runs
         received.append(number)
 
-    handlers_before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers_before = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # a shell lets jobs in the background ignore Ctrl-C
+            handlers_before[number] = signal.signal(number, remember)
     try:
         yield
     finally:

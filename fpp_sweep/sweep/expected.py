@@ -11,6 +11,7 @@ from typing import Any
 
 from fpp_sweep.records.recommendation import reference_labels
 from fpp_sweep.records.records import FINAL, baseline_name, trial_name
+from fpp_sweep.search.choosing import MAX_ON_TEST_SPLIT
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.config import TrialConfig
@@ -58,6 +59,8 @@ class ExpectedSweep:
                 references = self._reference_configs()
             phases.append(self._phase([*references, *finalists], FINAL))
         if split != "test" and not self.space.search.evaluate_only:
+            if self.later_plans:
+                finalists = finalists[:MAX_ON_TEST_SPLIT]
             phases.append(self._phase([*baselines, *finalists], "test"))
         return phases
 

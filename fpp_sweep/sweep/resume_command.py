@@ -13,7 +13,7 @@ from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.records.state import is_abandoned
 from fpp_sweep.spec.messages import command_line, runnable
 
-MASKED = "=***"  # end of an assignment with a secret, such as a command to notify with
+MASKED_NOTIFY = "search.notify=***"  # the recorded form of the command to notify with, which is a secret
 
 
 def recorded_command(command: str, words: Sequence[str]) -> str:
@@ -56,8 +56,10 @@ def resume_command(folder: SweepFolder, info: SweepInfo) -> str:
         return ""
     if not words:  # of a library call no command is known
         return ""
-    words = without_secrets(words)
-    if info.group and is_reproduction(folder.path.parent):
+    words = without_notify(words)
+    if info.group and not is_reproduction(folder.path.parent):  # a table that was taken out of its reproduction
+        return ""
+    if info.group:
         return shlex.join(_for_folder(words, folder.path.parent, REPRODUCTIONS))  # the same command continues it
     words = _for_folder(words, folder.path, SWEEPS)
     if "--resume" not in words:
@@ -75,22 +77,21 @@ def print_next_command(folder: SweepFolder, command: str, words: Sequence[str], 
             next_words += ["--name", folder.path.name]
         if "--resume" not in words:
             next_words.append("--resume")
-    recorded = shlex.join(without_secrets(shlex.split(command_line(command, next_words))))
+    recorded = shlex.join(without_notify(shlex.split(command_line(command, next_words))))
     print(f"{title}\n    {runnable(recorded)}", file=sys.stderr)
 
 
-def without_secrets(words: Sequence[str]) -> list[str]:
-    """Return the words of a recorded command without the assignments whose secret is masked.
+def without_notify(words: Sequence[str]) -> list[str]:
+    """Return the words of a recorded command without its masked `search.notify`, which a resumed sweep may lack.
 
-    A sweep may be resumed without them.
-
-    >>> without_secrets(["tune", "--set", "search.notify=***", "--trials", "3"])
+    >>> without_notify(["tune", "--set", "search.notify=***", "--trials", "3"])
     ['tune', '--trials', '3']
     """
-    readable = [word for word in words if not word.endswith(MASKED)]
+    readable = [word for word in words if word not in (MASKED_NOTIFY, f"--set={MASKED_NOTIFY}")]
     kept = []
-    for word, next_word in zip(readable, [*readable[1:], "--"], strict=True):
-        has_no_assignment = word == "--set" and next_word.startswith("--")
+    for index, word in enumerate(readable):
+        following = readable[index + 1 : index + 2]
+        has_no_assignment = word == "--set" and (not following or following[0].startswith("--"))
         if not has_no_assignment:
             kept.append(word)
     return kept

@@ -49,7 +49,7 @@ def ray_session(space: Space, options: Options) -> Iterator[None]:
         _require_cores(space.work.cpus_per_worker)
         _note_shared_cores(space.work)
     with terminable(), ExitStack() as stack:
-        with interrupts_wait("interrupted; Ray is ended once it has started ..."):
+        with interrupts_wait("interrupted; Ray is left once it has started ..."):
             stage(f"joining the Ray cluster at {options.address}" if options.on_cluster else "starting Ray")
             stack.enter_context(session(options.address, cpus=session_cpus(space.work), verbose=options.verbose))
         yield

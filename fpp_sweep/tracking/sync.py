@@ -6,7 +6,6 @@ folder's `mlflow_sync.json`, without MLflow.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -256,8 +255,7 @@ def _why_not_trusted(folder: SweepFolder, uri: str, state: SyncState) -> str | N
     if uri != absolute(DEFAULT_URI) and not was_used_before(uri):
         return f"you have not used its MLflow, {masked(uri)}, before"
     owner = state.folders.get(store_identity(uri))
-    is_moved = owner is not None and not os.path.exists(owner)
-    if owner not in (None, real_path(folder)) and not is_moved:
+    if owner not in (None, real_path(folder)):
         return f"its runs in MLflow at {masked(uri)} belong to the folder {owner}"
     return None
 

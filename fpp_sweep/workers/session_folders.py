@@ -47,7 +47,7 @@ class DriverFolder(TemporaryDirectory[str]):
         """Remove the folder, the file of its owner last: without that file no later driver would touch the rest."""
         is_left = False
         for path in Path(self.name).glob("*"):
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
                 is_left = is_left or path.exists()
         if is_left:

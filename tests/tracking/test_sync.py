@@ -659,15 +659,6 @@ def test_a_copy_of_a_folder_does_not_write_to_the_runs_of_the_original(tmp_path,
     assert trusted_uri(copy, "") == uri
 
 
-def test_a_folder_that_was_moved_keeps_its_runs(tmp_path, uri, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    folder = build_sweep(tmp_path / "perturb-1", trials=1)
-    check_store(DEFAULT_URI)
-    sync_folder(folder, uri)
-    folder.path.rename(tmp_path / "moved")
-    assert trusted_uri(SweepFolder(tmp_path / "moved"), "") == uri
-
-
 # Databases from elsewhere, which may name any folder for artifacts.
 
 
