@@ -136,9 +136,10 @@ def _support(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics
 def _seed_variances_for_search(
     searched: Mapping[str, SeedVariances], final: Mapping[str, SeedVariances]
 ) -> dict[str, SeedVariances]:
-    """Return the seed variances of the search split; where too few seeds tell them, those of a larger final stage.
+    """Return the seed variances of the search split, by metric.
 
-    Records that no seed of the search changes keep a variance of zero.
+    A metric whose variance is not known from the search gets the pooled variance of the final stage, if that has more
+    degrees of freedom. Records that no seed of the search changes keep a variance of zero.
     """
     by_metric = dict(searched)
     for metric, variances in searched.items():

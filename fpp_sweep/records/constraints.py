@@ -42,7 +42,7 @@ def _is_broken(
 
 
 def split_of_metric(info: SweepInfo, record: TrialRecord, metric: str, split: str) -> str:
-    """Return the split on which a record's value of a metric counts: the given one, but of costs that of the search.
+    """Return the search split for a cost, and the given split for any other metric.
 
     Later stages have other numbers of seeds and images, which change the costs.
     """

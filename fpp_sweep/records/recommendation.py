@@ -126,14 +126,15 @@ def _left_out(judged: _JudgedFinalists) -> dict[str, str]:
     trials = {trial.name: trial for trial in judged.front.trials}
     reasons = {}
     for name in judged.finalists:
-        if not _has_known_seed_variance(judged.splits[judged.split], name, judged.comparison.metrics):
+        if not judged.splits[judged.split].has_known_seed_variance(name, judged.comparison.metrics):
             reasons[name] = TOO_FEW_SEEDS
         elif _has_seeds_of_search(judged, trials[name]):
             reasons[name] = SAME_SEEDS
         elif not keeps_constraints(judged.info, trials[name], judged.split, judged.front.baselines):
             reasons[name] = BROKEN_CONSTRAINT
+        # with accuracy among the metrics the margin limits its loss
         elif catalogue.ACCURACY not in judged.comparison.metrics and judged.front.is_below_floor(trials[name]):
-            reasons[name] = BELOW_FLOOR  # else the margin limits the loss of accuracy
+            reasons[name] = BELOW_FLOOR
     return reasons
 
 
@@ -240,7 +241,7 @@ def _obstacle(judged: _JudgedFinalists) -> str:
     """Return why no finalist can be recommended whatever the differences are; empty if nothing prevents it."""
     if judged.info.state != "finished":
         return "the sweep has not finished"
-    missing_baselines = _why_not_all_baselines(judged)
+    missing_baselines = _why_baselines_are_missing(judged)
     if missing_baselines:
         return missing_baselines
     if judged.comparison.why_impossible:
@@ -251,39 +252,30 @@ def _obstacle(judged: _JudgedFinalists) -> str:
     return _why_untested(judged)
 
 
-def _why_not_all_baselines(judged: _JudgedFinalists) -> str:
+def _why_baselines_are_missing(judged: _JudgedFinalists) -> str:
     """Return a reason if a baseline that may be better has no results on the split; else an empty text.
 
-    The main reference counts even if it failed. Imported baselines have results on the splits of their files only.
+    The main reference counts even if it failed, others only if they have results of the search.
     """
-    missing = _missing_reference(judged)
-    for baseline in _missing_baselines(judged):
-        if baseline.label not in missing:
-            missing.append(baseline.label)
+    missing = _missing_baselines(judged)
+    labels = [baseline.label for baseline in judged.front.baselines]
+    compared = [label_of(name) for name in judged.comparison.baselines]
+    for reference in reference_labels([*judged.info.requested_baselines, *labels])[:1]:
+        if reference not in [*compared, *missing]:
+            missing.insert(0, reference)
     if not missing:
         return ""
     have = "has" if len(missing) == 1 else "have"
     return f"{' and '.join(missing)} {have} no usable results on the {judged.split} images"
 
 
-def _missing_baselines(judged: _JudgedFinalists) -> list[TrialRecord]:
-    """Return the baselines with results of the search that have none on the split, as when their job there failed."""
-    compared = judged.comparison.baselines
+def _missing_baselines(judged: _JudgedFinalists) -> list[str]:
+    """Return the labels of the sweep's own baselines that have results of the search, and none on the split."""
     missing = []
-    for baseline in judged.front.baselines:
-        if baseline.name not in compared and not baseline.is_imported:
-            missing.append(baseline)
+    for baseline in judged.front.own_baselines:
+        if baseline.name not in judged.comparison.baselines:
+            missing.append(baseline.label)
     return missing
-
-
-def _missing_reference(judged: _JudgedFinalists) -> list[str]:
-    """Return the label of the main reference if it has no results on the split; else an empty list."""
-    labels = [baseline.label for baseline in judged.front.baselines]
-    references = reference_labels([*judged.info.requested_baselines, *labels])
-    compared = [label_of(name) for name in judged.comparison.baselines]
-    if not references or references[0] in compared:
-        return []
-    return references[:1]
 
 
 def _why_not_fresh_images(judged: _JudgedFinalists) -> str:
@@ -341,20 +333,6 @@ def _has_later_results(info: SweepInfo, trial: TrialRecord) -> bool:
 def _later_splits(info: SweepInfo) -> list[str]:
     """Return the splits on which finalists run after the search, the last one first."""
     return [split for split in ("test", FINAL) if split != info.search_split]
-
-
-def _has_known_seed_variance(statistics: SplitStatistics, name: str, metrics: Sequence[str]) -> bool:
-    """Return True if a finalist's variance over pretraining seeds is known in every metric.
-
-    A finalist of one seed needs seeds that change nothing: other records do not tell how lucky that seed is.
-    """
-    record = statistics.samples.records[name]
-    if not record.deterministic and len(record.seeds) < 2:
-        return False
-    for metric in metrics:
-        if metric not in statistics.seeds or not statistics.seeds[metric].is_known_of(record):
-            return False
-    return True
 
 
 def _has_seeds_of_search(judged: _JudgedFinalists, trial: TrialRecord) -> bool:

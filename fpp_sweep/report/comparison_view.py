@@ -80,16 +80,15 @@ def _causes_of_luck(comparison: SweepComparison, test: BestTrialsTest) -> list[s
     if _has_chosen_trials(comparison, test.split):
         causes.append(f"were chosen by these {test.split} images")
     statistics = comparison.statistics.splits[test.split]
-    seeds = statistics.seeds[test.difference.metric]
     for name in (test.difference.first, test.difference.second):
-        if not seeds.is_known_of(statistics.samples.records[name]):
+        if not statistics.has_known_seed_variance(name, [test.difference.metric]):
             return [*causes, "have too few seeds"]
     return causes
 
 
 def _has_chosen_trials(comparison: SweepComparison, split: str) -> bool:
     """Return True if the best of several trials were chosen by their values on a split."""
-    n_trials = [_n_trials_until(sweep, math.inf) for sweep in comparison.sweeps]
+    n_trials = [len(sweep.front.finished) for sweep in comparison.sweeps]
     return split == comparison.info.search_split and max(n_trials) > 1
 
 
@@ -244,7 +243,7 @@ def _n_trials_until(sweep: ComparedSweep, time: float) -> int:
     """Return the number of trials whose time `LoadedSweep.seconds_until` counts, also of those not on the front."""
     n_trials = 0
     for record in sweep.loaded.records:
-        if record.kind == "trial" and (record.finished or math.inf) <= time:
+        if record.kind == "trial" and record.finished is not None and record.finished <= time:
             n_trials += 1
     return n_trials
 

@@ -161,7 +161,7 @@ class FinalJobs:
     def _has_final_stage_ended(
         self, jobs: Sequence[Job], records: Mapping[str, TrialRecord], running: Sequence[Job]
     ) -> bool:
-        """Return True if no job of the final stage runs, and none of `jobs` has still to begin."""
+        """Return True if no job of the final stage runs, and each of them has begun."""
         for job in running:
             if job.split == FINAL:
                 return False

@@ -27,7 +27,8 @@ BROKEN = (1, 2)  # trials that break a constraint
 def bits_of_sampler(space: Space, after_others: bool) -> str:
     """Return the points that a sampler draws in made-up studies, as text.
 
-    With `after_others` it has drawn points with another seed before: a sampler that keeps a state then draws others.
+    With `after_others` the sampler first draws points with another seed. A sampler that keeps a state between studies
+    then returns other points.
     """
     if after_others:
         other = replace(space, search=replace(space.search, seed=space.search.seed + 1))

@@ -39,7 +39,7 @@ class MetricSamples:
     # the smaller of the numbers of right and of wrong answers, for the dataset and seed where it is smallest; 0 for
     # metrics that are not linearised
     rarer_answers: int = 0
-    calibrated_bias: float = 0.0  # value of a perfectly calibrated model; 0 for metrics that are not biased
+    calibrated_bias: float = 0.0  # value of a perfectly calibrated model; 0 for other metrics than calibration errors
 
     @property
     def value(self) -> float:

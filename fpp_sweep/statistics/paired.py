@@ -65,7 +65,8 @@ class Difference:
     """First minus second on the same images, in one metric.
 
     A calibration error that is measured on few images is too large. This bias depends on the confidences, and is
-    largest for a calibrated model. The bootstrap estimates the bias; the interval and both tests subtract the estimate.
+    largest for a calibrated model. Refinement that is measured on few images is too small. The bootstrap estimates the
+    bias; the interval and both tests subtract the estimate.
 
     Near calibration the bootstrap finds less than half of the bias. Both tests therefore also subtract the residual
     bias, the most that may be left: `p_value` that of the difference, and `gain_lower_bound` that of the second. The
@@ -322,6 +323,19 @@ class SplitStatistics:
 
     samples: SplitSamples
     seeds: Mapping[str, SeedVariances] = field(default_factory=dict)  # variances of seeds, by metric
+
+    def has_known_seed_variance(self, name: str, metrics: Iterable[str]) -> bool:
+        """Return True if a record's variance over pretraining seeds is known in every metric.
+
+        A record of one seed needs seeds that change nothing: other records do not tell how lucky that seed is.
+        """
+        record = self.samples.records[name]
+        if not record.deterministic and len(record.seeds) < 2:
+            return False
+        for metric in metrics:
+            if metric not in self.seeds or not self.seeds[metric].is_known_of(record):
+                return False
+        return True
 
     def interval(self, name: str, metric: str) -> Interval | str:
         """Return a record's interval, or the reason for which it has none."""

@@ -27,7 +27,7 @@ class OpenedSweep:
 
     pool: Pool
     plan: Plan
-    later_plans: Mapping[str, Plan]  # plans of the final stage and the test split; none: there is no final stage
+    later_plans: Mapping[str, Plan]  # plans of the final stage and the test split; empty: there is no final stage
     gpus_per_worker: float
 
 

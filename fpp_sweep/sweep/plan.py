@@ -36,7 +36,7 @@ class CheckedPlan(NamedTuple):
     """The plans of a sweep, checked against model and data."""
 
     plan: Plan
-    later_plans: Mapping[str, Plan]  # plans of the final stage and the test split; none: there is no final stage
+    later_plans: Mapping[str, Plan]  # plans of the final stage and the test split; empty: there is no final stage
     validation: Validation
 
 

@@ -73,7 +73,7 @@ def _require_same_final_stage(info: SweepInfo, space: Space, folder: SweepFolder
     former = space_of(info.space, str(folder.info_file)).search.finalists
     requested = space.search.finalists
     if former.seeds != requested.seeds:
-        splits = {FINAL, "test"} - {info.search_split}  # the test split has the seeds of the finalists
+        splits = {FINAL, "test"} - {info.search_split}  # the seeds of both splits follow from this number
         _require_no_results(folder, splits, "search.finalists.seeds", former.seeds, requested.seeds)
     if former.images != requested.images:
         _require_no_results(folder, {FINAL}, "search.finalists.images", former.images, requested.images)

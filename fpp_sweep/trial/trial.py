@@ -86,7 +86,7 @@ class Plan:
     # images after which each rung of a race ends; shards end there, too
     rung_ends: Mapping[DatasetKey, tuple[int, ...]] = field(default_factory=dict)
     ranges: Mapping[DatasetKey, ImageRange] = field(default_factory=dict)  # for datasets that use some of their images
-    # seed -> the seed that draws the views instead; in the final stage, seeds draw the pretraining only
+    # seed -> the seed that draws the views instead; after the search, seeds draw the pretraining only
     view_seeds: Mapping[int, int] = field(default_factory=dict)
     posthoc: tuple[str, ...] = ()  # post-hoc maps
     released_temperature: float = 1.0  # temperature of the map `temperature_released`
@@ -109,7 +109,7 @@ class Plan:
         return self.ranges.get((dataset.name, dataset.split), ImageRange(0, dataset.size))
 
     def for_config(self, config: TrialConfig, search_seeds: tuple[int, ...]) -> Plan:
-        """Return the final stage's plan for one trial: the seeds of the search if other seeds would change nothing.
+        """Return a later stage's plan for one trial: the seeds of the search if other seeds would change nothing.
 
         The seed that draws the views draws the order of the images, too: where it does, each seed draws its own views.
         """
