@@ -55,6 +55,33 @@ def test_the_threads_of_a_driver_share_two_arenas_unless_the_user_sets_their_num
     assert fewest <= file.read_text().count("<heap nr=") <= most
 
 
+def test_a_second_sigterm_does_not_interrupt_the_end_of_an_interrupted_block():
+    """Batch systems send it twice; a command and the sweep in it are both terminable."""
+    steps = []
+
+    def end_of_command():
+        signal.raise_signal(signal.SIGTERM)
+        steps.append("ended in order")
+
+    with terminable():
+        with pytest.raises(KeyboardInterrupt), terminable():
+            signal.raise_signal(signal.SIGTERM)
+        end_of_command()
+    assert steps == ["ended in order"]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_an_interrupt_that_is_ignored_stays_ignored(capfd):
+    """A shell lets jobs in the background ignore Ctrl-C."""
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interrupts_wait("waits for Ray"):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert capfd.readouterr().err == ""
+
+
 def send_signals(numbers, steps):
     """Send signals to this process while interrupts wait."""
     with terminable(), interrupts_wait("waits for Ray"):

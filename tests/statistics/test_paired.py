@@ -14,6 +14,7 @@ from fpp_sweep.statistics.paired import (
     Difference,
     Interval,
     SeedVariances,
+    SplitStatistics,
     Variance,
     adjust_p_values,
     corrected_differences,
@@ -23,6 +24,7 @@ from fpp_sweep.statistics.paired import (
     own_seed_variance,
     paired_over,
     satterthwaite,
+    seed_variances,
     two_sided_p,
     why_not_paired,
 )
@@ -106,6 +108,16 @@ def test_two_seeds_of_a_single_record_are_too_few(records, is_known):
     samples = split_samples({name: {"accuracy": values} for name, values in records.items()})
     variances = SeedVariances.of(samples.records.values(), "accuracy")
     assert variances.is_known_of(samples.records["a"]) == is_known
+
+
+def test_a_record_of_one_seed_has_no_known_variance_whatever_is_known_of_others():
+    samples = split_samples(
+        {"one": {"ece": [5.0]}, "three": {"ece": [5.0, 6.0, 7.0]}, "more": {"ece": [5.0, 6.0, 6.5]}}
+    )
+    statistics = SplitStatistics(samples, seed_variances(samples, ["ece"]))
+    assert not statistics.has_known_seed_variance("one", ["ece"])
+    assert statistics.has_known_seed_variance("three", ["ece"])
+    assert not statistics.has_known_seed_variance("three", ["ece", "accuracy"])
 
 
 def test_a_deterministic_record_has_no_seed_variance():

@@ -249,6 +249,13 @@ def test_the_final_stage_runs_the_baseline_that_the_sweep_chooses_as_reference(b
     assert [tasks[0].config.method for tasks in stage.trials[:-2]] == [reference.label]
 
 
+def test_at_most_three_finalists_are_expected_on_the_test_split():
+    search, stage, test = sweep_with_final_stage("search.finalists={count: 6, seeds: 3}").phases()
+    baselines = len(search.trials) - len(search.sweep.trial_configs())
+    assert len(stage.trials) == 1 + 6
+    assert len(test.trials) == baselines + 3
+
+
 def test_a_final_stage_runs_the_finalists_again_with_more_seeds():
     sweep = sweep_with_final_stage()
     search, stage, test = sweep.phases()

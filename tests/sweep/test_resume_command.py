@@ -79,6 +79,11 @@ def test_a_copied_reproduction_is_continued_by_its_own_command(folder):
         assert command_that_continues(table, info) == command.replace("r1", name)
 
 
+def test_a_table_without_its_reproduction_has_no_command(folder):
+    info = replace(folder.info(), state="interrupted", group="tiny@1.0", command="fpp-sweep reproduce --table tiny")
+    assert command_that_continues(folder, info) == ""
+
+
 def test_the_name_of_a_sweep_is_that_of_its_folder_also_from_inside(folder, monkeypatch):
     monkeypatch.chdir(folder.path / "trials")
     inside = SweepFolder(Path(".."))
