@@ -183,12 +183,15 @@ def _best_of(judged: _JudgedFinalists, finalists: Sequence[str]) -> str:
     trials = [trial for trial in judged.front.trials if trial.name in finalists]
     points = _complete_points(judged.info, trials, judged.split)
     goals = goals_of(judged.info.objectives)
+    undominated = []
     for name in finalists:
-        if name not in points:
-            return name
-        if not any(pareto.dominates(other, points[name], goals) for other in points.values()):
-            return name
-    raise AssertionError("each point is dominated by another one")
+        is_dominated = False
+        for other in points.values():
+            if name in points and pareto.dominates(other, points[name], goals):
+                is_dominated = True
+        if not is_dominated:
+            undominated.append(name)
+    return undominated[0]
 
 
 def _complete_points(info: SweepInfo, records: Sequence[TrialRecord], split: str) -> dict[str, list[float]]:
@@ -260,9 +263,9 @@ def _why_baselines_are_missing(judged: _JudgedFinalists) -> str:
     missing = _missing_baselines(judged)
     labels = [baseline.label for baseline in judged.front.baselines]
     compared = [label_of(name) for name in judged.comparison.baselines]
-    for reference in reference_labels([*judged.info.requested_baselines, *labels])[:1]:
-        if reference not in [*compared, *missing]:
-            missing.insert(0, reference)
+    references = reference_labels([*judged.info.requested_baselines, *labels])
+    if references and references[0] not in [*compared, *missing]:
+        missing.insert(0, references[0])
     if not missing:
         return ""
     have = "has" if len(missing) == 1 else "have"
