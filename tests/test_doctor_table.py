@@ -704,7 +704,7 @@ def shared_split(setup):
 @fault("names of mine", "note", "several classes are called cat", "give each class its own name")
 def one_name_of_two_classes(setup):
     """two classes of one name"""
-    setup.dataset_file("mine: {layout: folders, images: animals, classes: {dog: cat}}\n")
+    setup.dataset_file("mine: {layout: folders, images: animals, classes: {dog: Cat}}\n")
     return setup.data()
 
 

@@ -161,9 +161,8 @@ def test_an_interrupted_sweep_is_shown_with_the_command_that_continues_it(capsys
     monkeypatch.chdir(tmp_path)
     folder = build_sweep(tmp_path / "sweeps" / "made", trials=1, state="interrupted")
     folder.write_info(replace(folder.info(), command="fpp-sweep tune --space small.yaml"))
-    assert run_show(capsys, "made").splitlines()[-1] == (
-        "continue    fpp-sweep tune --space small.yaml --name made --resume"
-    )
+    command = runnable("fpp-sweep tune --space small.yaml --name made --resume")
+    assert run_show(capsys, "made").splitlines()[-1] == f"continue    {command}"
     folder.write_info(replace(folder.info(), state="finished"))
     assert "continue    " not in run_show(capsys, "made")
 

@@ -150,8 +150,9 @@ def _readings_of_splits(splits: Sequence[Dataset]) -> Readings:
 
 
 def repeated_names(dataset: Dataset) -> list[str]:
-    """Return the names that several classes have."""
-    return [name for name, count in Counter(dataset.classes).items() if count > 1]
+    """Return the names that several classes have; CLIP reads them in lower case."""
+    counts = Counter(name.lower() for name in dataset.classes)
+    return [name for name, count in counts.items() if count > 1]
 
 
 def shared_images(splits: Sequence[Dataset]) -> list[str]:

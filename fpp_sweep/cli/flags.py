@@ -171,7 +171,7 @@ def _values_by_key(assignment: str) -> dict[str, Any]:
     """Return the values that an assignment gives, by key; a mapping gives one to each of its keys.
 
     >>> _values_by_key("search={race: {reserve: 3}, trials: 4}"), _values_by_key("base.fpp.steps=3")
-    ({'search.race.reserve': 3, 'search.trials': 4}, {'fpp.steps': 3})
+    ({'search.trials': 4, 'search.race.reserve': 3}, {'fpp.steps': 3})
     """
     path, _, text = assignment.partition("=")
     try:

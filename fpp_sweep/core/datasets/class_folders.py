@@ -37,11 +37,10 @@ class ClassFolders(Layout):
         else:
             classes = folders_in(images)
             images_by_class = [divide(images_in(images, name))[split] for name in classes]
-        self._require_distinct_names(classes)
         return Listing.by_class(rename(classes, self.renaming), images_by_class, FileImages(images))
 
     def require_classes(self) -> None:
-        """Raise InputError unless there are two classes or more, each with its own name and an image in some split."""
+        """Raise InputError unless there are two classes or more, each with an image in some split."""
         images = Path(self.images)
         split_folders = self.split_folders or _find_split_folders(images)
         parents = list(split_folders.values()) or ["."]
@@ -56,17 +55,6 @@ class ClassFolders(Layout):
         empty = [name for name, count in count_by_class.items() if not count]
         if empty:
             raise InputError(f"{images}: class {empty[0]!r} has no image; add some, or remove its folder")
-        self._require_distinct_names(list(count_by_class))
-
-    def _require_distinct_names(self, folders: list[str]) -> None:
-        """Raise InputError for two folders whose classes have one name for CLIP, which lowers case."""
-        folder_by_name: dict[str, str] = {}
-        for folder, name in zip(folders, rename(folders, self.renaming), strict=True):
-            other = folder_by_name.setdefault(name.lower(), folder)
-            if other != folder:
-                raise InputError(
-                    f"{self.images}: folders {other!r} and {folder!r} are one class name to CLIP ({name}); rename one"
-                )
 
 
 def _find_split_folders(images: Path) -> dict[str, str]:
