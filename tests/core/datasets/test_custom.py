@@ -191,10 +191,6 @@ def test_a_folder_given_by_path_opens_without_a_file(tmp_path: Path, monkeypatch
         ("mine=one", "mine: .*/one has one class folder, but needs two or more"),
         ("mine=hollow", "mine: .*/hollow: class 'dog' has no image; add some, or remove its folder"),
         ("mine=split", "mine: .*/split: class 'dog' has no image"),
-        (
-            "mine=one_name",
-            "mine: .*/one_name: folders 'Big_dog' and 'big dog' are one class name to CLIP .big dog.; rename one",
-        ),
         ("mine=broken", "mine: .*/broken/dog/gone.jpg is a link to nothing; remove it, or restore its file"),
         ("mine=mixed", "mine: .*/mixed holds both 'test' and 'cat': splits or classes"),
     ],
