@@ -43,7 +43,7 @@ class _JudgedFinalists:
     splits: Mapping[str, SplitStatistics]
     split: str
     finalists: Sequence[str]  # names, in the order of trade-off
-    baselines: Sequence[TrialRecord]  # those with statistics on the split
+    baselines: Sequence[TrialRecord]  # baselines with statistics on the split
     comparison: BaselineComparison
 
     @property

@@ -48,7 +48,7 @@ class Variance:
     degrees_of_freedom: float
 
 
-NO_VARIANCE = Variance(0.0, 0.0)  # of seeds that change nothing, and where no record has several seeds
+NO_VARIANCE = Variance(0.0, 0.0)  # if seeds change nothing, or no record has several seeds
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,10 @@ def why_none_qualifies(finalists: Sequence[str], comparison: BaselineComparison)
     if comparison.why_impossible:
         return comparison.why_impossible
     worse = comparison.worse_text()
-    safe = [name for name in finalists if not comparison.metrics_with_possible_loss(name)]
+    safe = []
+    for name in finalists:
+        if not comparison.metrics_with_possible_loss(name):
+            safe.append(name)
     if not safe:
         return _why_none_is_safe(finalists, comparison)
     if all(comparison.is_beaten(name) for name in safe):

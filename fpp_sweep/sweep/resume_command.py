@@ -54,7 +54,7 @@ def resume_command(folder: SweepFolder, info: SweepInfo) -> str:
         words = shlex.split(info.command)
     except ValueError:  # a quotation that does not end: no command of this package's
         return ""
-    if not words:  # of a library call no command is known
+    if not words:  # a library call began the sweep
         return ""
     words = without_notify(words)
     if info.group and not is_reproduction(folder.path.parent):  # a table that was taken out of its reproduction

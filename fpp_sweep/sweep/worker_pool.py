@@ -13,7 +13,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Work
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note, plural, stage
-from fpp_sweep.spec.process import cores, interrupts_wait, terminable
+from fpp_sweep.spec.process import cores, interrupts_wait
 from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.node_checks import check_nodes, shared_environment
@@ -48,7 +48,7 @@ def ray_session(space: Space, options: Options) -> Iterator[None]:
     if not options.on_cluster:
         _require_cores(space.work.cpus_per_worker)
         _note_shared_cores(space.work)
-    with terminable(), ExitStack() as stack:
+    with ExitStack() as stack:
         with interrupts_wait("interrupted; Ray is left once it has started ..."):
             stage(f"joining the Ray cluster at {options.address}" if options.on_cluster else "starting Ray")
             stack.enter_context(session(options.address, cpus=session_cpus(space.work), verbose=options.verbose))
