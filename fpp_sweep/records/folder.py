@@ -45,7 +45,7 @@ from fpp_sweep.records.records import (
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.validation import as_list, as_mapping, at_key, check_fields, require
 from fpp_sweep.space.work import STEERED, Search
-from fpp_sweep.spec.errors import InputError, message_in_one_line, problem_of_system, unknown
+from fpp_sweep.spec.errors import InputError, is_of_system, message_in_one_line, problem_of_system, unknown
 from fpp_sweep.spec.files import (
     FileTooLargeError,
     LockHeldError,
@@ -174,7 +174,7 @@ class SweepFolder:
         try:
             return self.info(), None
         except InputError as error:
-            if isinstance(error.__cause__, OSError):
+            if is_of_system(error):
                 raise
             problem = str(error).removesuffix(REMEDY)
         try:
@@ -212,7 +212,7 @@ class SweepFolder:
         try:
             self.trial(name)
         except InputError as error:
-            if isinstance(error.__cause__, OSError):
+            if is_of_system(error):
                 raise
             problem = str(error).removesuffix(REMEDY)
             note(f"{problem}; kept as {set_aside(file)}, and the trial runs again")

@@ -26,7 +26,7 @@ from fpp_sweep.space.published import baseline_configs, preset_for
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.validation import at_key, require, shown
 from fpp_sweep.spec.config import TrialConfig, settings
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, is_of_system
 from fpp_sweep.spec.files import set_aside
 
 MAX_LOST = 10_000  # records that a sweep may have lost; a study is built with a trial for each number
@@ -122,7 +122,7 @@ def _set_aside(file: Path, error: InputError) -> str:
 
     Raise the error itself if the file system gave it: the file may be sound then.
     """
-    if isinstance(error.__cause__, OSError):
+    if is_of_system(error):
         raise error
     problem = str(error).removesuffix(REMEDY).removeprefix(f"{file}: ")
     return f"{file}: {problem}; kept as {set_aside(file)}"

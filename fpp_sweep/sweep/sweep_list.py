@@ -14,7 +14,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.records.state import last_change, state_text
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.space.validation import as_mapping
-from fpp_sweep.spec.errors import InputError, problem_of_system
+from fpp_sweep.spec.errors import InputError, is_of_system, problem_of_system
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import duration
 
@@ -30,7 +30,7 @@ def sweep_table(folders: Sequence[Path]) -> str:
         try:
             cells = _sweep_cells(folder)
         except InputError as error:
-            state = "unreadable" if isinstance(error.__cause__, OSError) else "damaged"
+            state = "unreadable" if is_of_system(error) else "damaged"
             cells = [state, "", str(error)]
         except OSError as error:
             cells = ["unreadable", "", problem_of_system(error)]
