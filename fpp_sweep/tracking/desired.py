@@ -65,6 +65,7 @@ STATUS = {  # MLflow has fewer states; the tag `state` has the exact one
     "failed": "FAILED",
     "interrupted": "KILLED",
 }
+IN_PROGRESS = ("RUNNING", "SCHEDULED")  # states of a run without an end time
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,10 @@ class DesiredRun:
     measured_at: int = 0  # time of `metrics`, in milliseconds since 1970
     curves: Sequence[Point] = ()  # metrics with a value for each step
     texts: Mapping[str, str] = field(default_factory=dict)  # artifacts that are made here: name -> content
+
+    @property
+    def is_in_progress(self) -> bool:
+        return self.status in IN_PROGRESS
 
 
 # The document report/front.json.

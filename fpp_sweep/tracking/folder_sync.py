@@ -39,6 +39,7 @@ from fpp_sweep.spec.version import VERSION
 from fpp_sweep.tracking.desired import (
     CHANGES_LIMIT,
     ID_TAG,
+    IN_PROGRESS,
     OPTIONAL_TAGS,
     PARENT_GROUP,
     PARENT_TAG,
@@ -338,8 +339,10 @@ class FolderSync:
     def _write(self, runs: SweepRuns, info: SweepInfo, change: _Change) -> None:
         """Write a run with its artifacts. The state keeps each upload that succeeded, so that a retry skips it."""
         run = change.run
+        group = None
         if run.key == SWEEP_KEY:
-            parent = self._group_run_id(runs, info)
+            group = self._group_run(runs, info)
+            parent = _id_of(group)
         else:
             parent = self._sweep_run_id(runs, info)
         current = runs.open(run, parent, restore=self._restore)
@@ -354,6 +357,8 @@ class FolderSync:
         self.writes += 1
         self._upload_artifacts(runs, current, change, written.files)
         runs.set_status(current, run)
+        if group is not None and (run.is_in_progress or group.is_in_progress):
+            runs.set_state(group, run)  # the group runs while one of its sweeps does, and ends with it
         written.digest = change.digest
         if time.monotonic() - self._saved > SAVE_EVERY:
             self._save(runs)
@@ -381,15 +386,16 @@ class FolderSync:
         mlflow_run = runs.by_id.get(sweep_id(info))
         if mlflow_run is not None and not self._will_be_restored(mlflow_run):
             return mlflow_run.run_id
-        created = runs.open(sweep_run(info, []), self._group_run_id(runs, info), restore=self._restore)
+        parent = _id_of(self._group_run(runs, info))
+        created = runs.open(sweep_run(info, []), parent, restore=self._restore)
         assert created is not None  # `open` returns None for a run that stays deleted, which returned above
         return created.run_id
 
-    def _group_run_id(self, runs: SweepRuns, info: SweepInfo) -> str | None:
-        """Return the id of the run above the sweep's, for a sweep that is part of a reproduction."""
+    def _group_run(self, runs: SweepRuns, info: SweepInfo) -> CurrentRun | None:
+        """Return the run above the sweep's, for a sweep that is part of a reproduction."""
         if not info.group:
             return None
-        return runs.group_run(info.group, milliseconds(info.created)).run_id
+        return runs.group_run(info.group, milliseconds(info.created))
 
     def _save(self, runs: SweepRuns) -> None:
         self._saved = time.monotonic()
@@ -429,6 +435,16 @@ class CurrentRun:
             metrics=dict(data.metrics),
             tags=dict(data.tags),
         )
+
+    @property
+    def is_in_progress(self) -> bool:
+        return self.status in IN_PROGRESS
+
+
+def _id_of(run: CurrentRun | None) -> str | None:
+    if run is None:
+        return None
+    return run.run_id
 
 
 @dataclass(slots=True)
@@ -531,14 +547,17 @@ class SweepRuns:
 
     def set_status(self, current: CurrentRun, run: DesiredRun) -> None:
         """Set the run's state; called last, after everything else has arrived."""
-        is_in_progress = run.status in ("RUNNING", "SCHEDULED")
-        if is_in_progress:  # `set_terminated` would give the run an end time
+        self.set_state(current, run)
+        self.by_id[run.id].in_progress = current if run.is_in_progress else None
+
+    def set_state(self, current: CurrentRun, run: DesiredRun) -> None:
+        """Give a run the status and the end time of `run`."""
+        if run.is_in_progress:  # `set_terminated` would give the run an end time
             if current.status != run.status:
                 self.client.update_run(current.run_id, status=run.status)
                 current.status = run.status
         elif (current.status, current.finished) != (run.status, run.finished):
             self.client.set_terminated(current.run_id, run.status, run.finished)
-        self.by_id[run.id].in_progress = current if is_in_progress else None
 
     def write_text(self, current: CurrentRun, name: str, text: str) -> None:
         """Store a text as the artifact `name`; without MLflow's client if the artifacts are on this machine.

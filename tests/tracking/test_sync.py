@@ -74,6 +74,16 @@ def test_a_sweep_becomes_a_run_with_a_child_for_each_trial_and_baseline(tmp_path
     assert "non-finite" in tags(database, "0003 gamma2=0.491 class_var=0.004")["reason"]
 
 
+def test_a_groups_run_is_in_progress_while_one_of_its_sweeps_is(tmp_path, database, uri):
+    folder = build_sweep(tmp_path / "main", trials=1, failed_trials=(), baselines=())
+    group_statuses = []
+    for state in ("running", "interrupted", "running", "finished"):
+        folder.write_info(replace(folder.info(), group="tiny@123.000", state=state))
+        sync_folder(folder, uri)
+        group_statuses.append(statuses(database)["tiny"])
+    assert group_statuses == ["RUNNING", "KILLED", "RUNNING", "FINISHED"]
+
+
 def test_sweeps_of_one_group_have_one_parent_run(tmp_path, database, uri):
     page = tmp_path / "reproduction.html"
     page.write_text("<title>all tables</title>")
