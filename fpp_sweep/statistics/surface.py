@@ -17,14 +17,14 @@ from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 from fpp_sweep.statistics.block_stats import Integers, Numbers
 
-N_SCALES = 16  # draws of the kernel's scales
+N_SCALES = 8  # draws of the kernel's scales
 WARM_UP = 30  # steps before the first draw that is used
 THINNING = 3  # steps from one draw to the next
 SURFACES_PER_SCALE = 16  # draws of the surface for each draw of the scales
 JITTER = 1e-6  # added to variances, so that rounding leaves matrices positive
 CONSTANT_VARIANCE = 1.0  # variance of the surface's mean, in variances of the trials' values
 N_MEAN = 33  # points of a range that its mean is taken over
-N_LOCATIONS = 64  # points of the space that shares of the variance are computed at
+N_LOCATIONS = 32  # points of the space that shares of the variance are computed at
 
 # means and standard deviations of the logarithms of the scales; lengths are in widths of a range, the others in
 # standard deviations of the trials' values
