@@ -61,7 +61,8 @@ def test_the_table_shows_found_datasets_and_the_expected_paths_of_missing_ones(
     assert table["pets"] == ["yes", "3", "9", "3", "6"]
     assert table["aircraft"] == ["yes", "4", "12", "4", "8"]
     assert table["food101"] == ["no", "-", "-", "-", "-"]
-    assert notes(text, "food101") == "split file food-101/split_zhou_Food101.json is not there"
+    problem = "split file food-101/split_zhou_Food101.json is not there; add it, or correct its path"
+    assert notes(text, "food101") == problem
     assert notes(text, "pets") == "test: 6 images, but 3669 were published"
     assert table["eurosat"] == ["yes", "3", "-", "3", "6"]
     assert "train: 1 of 9 images are not in eurosat/2750, such as zebra/zebra_4.jpg" in notes(text, "eurosat")

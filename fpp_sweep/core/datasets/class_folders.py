@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from fpp_sweep.core.datasets.dataset import SPLITS
-from fpp_sweep.core.datasets.files import FileImages, folders_in, images_in, require_folder
+from fpp_sweep.core.datasets.files import COMPLETE, FileImages, folders_in, images_in, require_folder
 from fpp_sweep.core.datasets.layout import Layout, Listing, Renaming, rename
 from fpp_sweep.core.datasets.open_clip_lists import installed_file, openai_names
 from fpp_sweep.spec.errors import InputError
@@ -73,7 +73,8 @@ def _find_split_folders(images: Path) -> dict[str, str]:
 def _read_split_folder(images: Path, split_folders: Mapping[str, str], split: str) -> tuple[list[str], list[list[str]]]:
     """Return the class folders of all splits, and the images of this split in each of them."""
     if split not in split_folders:
-        raise InputError(f"{images} has no {split} split, only {', '.join(split_folders)}")
+        splits = ", ".join(split_folders)
+        raise InputError(f"{images} has no {split} split, only {splits}; add a folder of this name, or another split")
     folder = split_folders[split]
     require_folder(images / folder, f"{split} folder")
     classes: set[str] = set()
@@ -131,21 +132,23 @@ class ImageNetFolders(Layout):
         for class_folder in classes:
             images_of_split = _images_of_split(images_in(images, class_folder), split)
             if not images_of_split:
-                raise InputError(f"{images / class_folder} holds no image")
+                raise InputError(f"{images / class_folder} holds no image; {COMPLETE}")
             images_by_class.append(images_of_split)
         return Listing.by_class(tuple(classes.values()), images_by_class, FileImages(images))
 
 
 def _require_class_folders(images: Path, expected: list[str]) -> None:
-    require_folder(images, "image folder")
+    require_folder(images, "image folder", COMPLETE)
     present = folders_in(images)
     missing = sorted(set(expected) - set(present))
     if missing:
         count = len(expected) - len(missing)
-        raise InputError(f"{images} holds {count} of the {len(expected)} class folders; missing: {_first_two(missing)}")
+        raise InputError(
+            f"{images} holds {count} of the {len(expected)} class folders and lacks {_first_two(missing)}; {COMPLETE}"
+        )
     extra = sorted(set(present) - set(expected))
     if extra:
-        raise InputError(f"{images} holds folders that are not classes: {_first_two(extra)}")
+        raise InputError(f"{images} holds folders that are not classes: {_first_two(extra)}; move them out")
 
 
 def _first_two(names: list[str]) -> str:

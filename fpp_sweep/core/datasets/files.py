@@ -25,6 +25,7 @@ IMAGE_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 # Pillow's modes of images with more than 8 bits for a value, which it would cut off at 255
 DEEP_MODES = ("I", "F")  # and I;16, I;16B and so on
 
+COMPLETE = "complete the download"  # remedy for a dataset that lacks files
 MAX_BYTES = 2**28  # limit for a split file; one of all of ImageNet, indented as CoOp's are, has 180 MB
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # control characters, line breaks, no UTF-8
@@ -117,7 +118,9 @@ def images_in(images: Path, folder: str) -> list[str]:
     _require_inside(images, folder, [name for name in names if is_link_by_name[name]])
     subfolders = folders_in(images / folder)
     if subfolders:
-        raise InputError(f"{images / folder} is a class and may hold images only, not the folder {subfolders[0]!r}")
+        raise InputError(
+            f"{images / folder} is a class and may hold images only, not the folder {subfolders[0]!r}; move it out"
+        )
     return [require_printable(f"{folder}/{name}", str(images)) for name in names]
 
 
@@ -133,7 +136,7 @@ def require_images(images: Path, ids: Sequence[str]) -> None:
 
     Each folder is listed once: a stat for each image would take minutes on a network disk.
     """
-    require_folder(images, "image folder")
+    require_folder(images, "image folder", COMPLETE)
     names_by_folder: dict[str, list[str]] = {}
     for path in ids:
         folder, _, name = path.rpartition("/")
@@ -150,7 +153,7 @@ def require_images(images: Path, ids: Sequence[str]) -> None:
         _require_inside(images, folder, links)
     if missing:
         examples = " and ".join(missing[:2])
-        raise InputError(f"{len(missing)} of {len(ids)} images are not in {images}, such as {examples}")
+        raise InputError(f"{len(missing)} of {len(ids)} images are not in {images}, such as {examples}; {COMPLETE}")
 
 
 def read_text(path: Path, what: str, max_bytes: int = MAX_BYTES) -> str:
@@ -158,9 +161,9 @@ def read_text(path: Path, what: str, max_bytes: int = MAX_BYTES) -> str:
     try:
         return read_at_most(path, max_bytes).decode("utf-8-sig")
     except FileNotFoundError:
-        raise InputError(f"{what} {path} is not there") from None
+        raise InputError(f"{what} {path} is not there; add it, or correct its path") from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{what} {path} is not UTF-8 text: byte {error.start}") from error
+        raise InputError(f"{what} {path} is not UTF-8 text: byte {error.start}; save it as UTF-8") from error
     except OSError as error:
         raise InputError(f"cannot read {what} {path}: {error.strerror}") from error
 
@@ -208,4 +211,4 @@ def _require_inside(images: Path, folder: str, links: Iterable[str]) -> None:
     for path in (images / folder, *(images / folder / name for name in links)):
         target = os.path.realpath(path)
         if os.path.commonpath([home, target]) != home:
-            raise InputError(f"{path} links to {target}, outside of the image folder {images}")
+            raise InputError(f"{path} links to {target}, outside of the image folder {images}; copy it into the folder")

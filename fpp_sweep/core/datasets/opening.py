@@ -58,7 +58,7 @@ def list_split(name: str, spec: DatasetSpec, split: str, data_root: Path | None)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
     if not listing.ids:
-        raise InputError(f"{name}: the {split} split is empty")
+        raise InputError(f"{name}: the {split} split is empty; add images, or use another split")
     if len(listing.classes) < 2:
         raise InputError(f"{name}: has one class ({listing.classes[0]!r}), but needs two or more; add another class")
     return listing

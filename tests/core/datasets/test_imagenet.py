@@ -92,7 +92,7 @@ def test_the_shifts_have_only_a_test_split(root: Path, name: str) -> None:
 
 def test_a_partial_tree_is_refused_with_a_count(tmp_path: Path) -> None:
     build_folders(tmp_path / VAL, list(imagenet_classes())[5:12], count=1)
-    complaint = "holds 7 of the 1000 class folders; missing: n01440764, n01443537, ..."
+    complaint = "holds 7 of the 1000 class folders and lacks n01440764, n01443537, ...; complete the download"
     with pytest.raises(InputError, match=complaint):
         open_dataset("imagenet", "test", tmp_path)
 
