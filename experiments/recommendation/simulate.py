@@ -8,6 +8,7 @@ missing. The tables follow from the lines, so that a further rule costs no simul
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -43,7 +44,7 @@ LEVELS = {"two-sided 5 %": 0.025, "one-sided 5 %": 0.05}
 
 
 def faster() -> None:
-    """Hash the names of images once, and write files uncompressed: neither changes a number."""
+    """Hash the names of images once, which changes no number."""
     orders: dict[tuple[str, str], Any] = {}
 
     def cached(dataset: str, ids: Sequence[str]) -> Any:
@@ -53,7 +54,6 @@ def faster() -> None:
         return orders[key]
 
     mock.patch.object(block_stats, "fair_order", cached).start()
-    mock.patch.object(np, "savez_compressed", np.savez).start()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -107,41 +107,16 @@ def row_of(simulation: Simulation, answer: Answer) -> dict[str, Any]:
     for name in answer.finalists:
         own = TRUE.of(simulation.truths[name])
         gains[name] = [own["accuracy"] - zero_shot["accuracy"], zero_shot["ece"] - own["ece"]]
-    differences = []
-    for paired in answer.differences.values():
-        differences.append(
-            [
-                paired.first,
-                paired.second,
-                paired.metric,
-                paired.value,
-                paired.standard_error,
-                paired.degrees_of_freedom,
-                paired.p_value,
-            ]
-        )
     return {
         "finalists": list(answer.finalists),
         "true_gains": gains,
-        "differences": differences,
+        "differences": [asdict(difference) for difference in answer.differences.values()],
         "recommended": answer.recommended,
     }
 
 
 def family_of(row: Mapping[str, Any]) -> dict[tuple[str, str, str], Difference]:
-    members = []
-    for first, second, metric, value, standard_error, degrees, p_value in row["differences"]:
-        members.append(
-            Difference(
-                first=first,
-                second=second,
-                metric=metric,
-                value=value,
-                standard_error=standard_error,
-                degrees_of_freedom=degrees,
-                p_value=p_value,
-            )
-        )
+    members = [Difference(**fields) for fields in row["differences"]]
     return {(member.first, member.second, member.metric): member for member in adjust_p_values(members)}
 
 
@@ -156,7 +131,8 @@ def recommended(row: Mapping[str, Any], margins: Mapping[str, float], level: flo
         losses = []
         for metric in METRICS:
             paired = family[name, REFERENCES[0], metric]
-            bound = paired.gain - t_quantile(1 - level, paired.degrees_of_freedom) * paired.standard_error
+            uncertainty = t_quantile(1 - level, paired.degrees_of_freedom) * paired.standard_error
+            bound = paired.gain - uncertainty - paired.hidden_loss
             losses.append(bound <= -margins[metric])
         if gains and not any(losses):
             return str(name)
