@@ -112,24 +112,26 @@ def _with_datasets(metrics: Sequence[str], datasets: Sequence[str]) -> list[str]
 
 
 def _support(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistics]) -> FrontSupport:
-    """Return the support of each trial on the search split; that of finalists on the split of the final stage.
+    """Return the support of each trial on the search split; of finalists the weaker one of search and final stage.
 
-    The support of a finalist is for the front of the finalists, that of another trial for the front of all trials.
+    In the final stage a finalist is compared with the other finalists only.
     """
     searched = splits.get(info.search_split)
     if searched is None:
         return FrontSupport()
     metrics = metrics_of(info.objectives)
     values = {trial.name: values_of(trial) for trial in front.trials}
+    support = front_support(searched.samples, values, metrics, searched.seeds)
     if FINAL not in splits:
-        return front_support(searched.samples, values, metrics, searched.seeds)
+        return support
     final = splits[FINAL]
-    support_by_name = dict(front_support(searched.samples, values, metrics, searched.seeds).trials)
     final_values = {}
     for trial in front.trials:
         if trial.name in final.samples.records:
             final_values[trial.name] = values_on(trial, FINAL, metrics)
-    support_by_name.update(front_support(final.samples, final_values, metrics, final.seeds).trials)
+    support_by_name = dict(support.trials)
+    for name, of_final_stage in front_support(final.samples, final_values, metrics, final.seeds).trials.items():
+        support_by_name[name] = of_final_stage.weaker(support.trials.get(name))
     return FrontSupport(support_by_name)
 
 

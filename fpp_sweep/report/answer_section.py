@@ -12,7 +12,8 @@ from fpp_sweep.report.formatting import decimals_of, format_difference
 from fpp_sweep.report.table import Cell, CellStyle, Column, Row, Table, columns_of
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.names import label_of
-from fpp_sweep.statistics.paired import Difference, goal_of, is_biased
+from fpp_sweep.statistics.bootstrap import is_biased
+from fpp_sweep.statistics.paired import Difference, goal_of
 from fpp_sweep.statistics.verdicts import Answer
 
 SIGNIFICANT = "*"

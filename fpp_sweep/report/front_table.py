@@ -53,7 +53,7 @@ def front_table(
     if splits is None:
         splits = splits_of(info, front.compared)
     searched = values_by_setting(front.members) if settings else {}
-    has_support = statistics is not None and _has_rivals(statistics)
+    has_support = statistics is not None and bool(statistics.support.trials)
     rows: list[Row] = []
     for record in front.compared:
         cells = [Cell(record.label, mark=released_mark(record))]
@@ -135,16 +135,11 @@ def interval_of(record: TrialRecord, split: str, metric: str, statistics: SweepS
 def support_text(statistics: SweepStatistics, name: str) -> str:
     """Return the support of a trial for being on the front; an unlikely trial's names the trial that is ahead."""
     support = statistics.support.trials.get(name)
-    if support is None or not _has_rivals(statistics):
+    if support is None:
         return ""
     if support.beaten_by:
         return f"{support.word}: {support.beaten_by} is ahead"
     return support.word
-
-
-def _has_rivals(statistics: SweepStatistics) -> bool:
-    """Return True if several trials were compared: a single one is on the front of every resample."""
-    return len(statistics.support.trials) > 1
 
 
 def remarks(front: Front, record: TrialRecord) -> str:

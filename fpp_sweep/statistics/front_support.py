@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.statistics.block_stats import Numbers
-from fpp_sweep.statistics.bootstrap import SplitSamples
-from fpp_sweep.statistics.paired import SeedVariances, estimated_bias, goal_of, pairwise_differences
+from fpp_sweep.statistics.bootstrap import SplitSamples, estimated_bias
+from fpp_sweep.statistics.paired import SeedVariances, goal_of, pairwise_differences
 
 LIKELY = 0.8  # share of resamples in which a trial is on the front
 CLEARLY_AHEAD = 2.33  # standard deviations, in every objective: 99 % one-sided
 _NOISE_SEED = 20261123  # seed of the draws that stand for other pretraining seeds
 
 Word = Literal["likely", "uncertain", "unlikely"]
+_WORDS: tuple[Word, ...] = ("unlikely", "uncertain", "likely")  # the weakest support first
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,12 @@ class Support:
     word: Word
     share: float  # share of resamples in which the trial is on the front
     beaten_by: str = ""  # the trial that is clearly ahead in every objective; of unlikely trials only
+
+    def weaker(self, other: Support | None) -> Support:
+        """Return the weaker support of two, such as of two stages of a sweep."""
+        if other is None:
+            return self
+        return min(self, other, key=lambda support: (_WORDS.index(support.word), support.share))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,13 +59,15 @@ def front_support(
     """Return the support of trials on the front of those that `values` names, with their values of all metrics.
 
     `seeds` has the variance of seeds by metric; trials of one seed vary as the pooled estimate says. A metric that
-    cannot be resampled counts as exact.
+    cannot be resampled counts as exact. The share of resamples is the smaller one of two: as debiased, and with the
+    residual bias subtracted, too, as if all trials near to calibration were calibrated.
     """
     compared = [name for name in values if name in samples.records]
     resampled = _metrics_of_all(samples, compared, metrics)
-    if not compared or not resampled:
+    if len(compared) < 2 or not resampled:  # without rivals every trial is on the front
         return FrontSupport()
     points = resampled_points(samples, compared, resampled, seeds)
+    residual_biases = _residual_biases(samples, compared, resampled)
     ahead = clearly_ahead(samples, compared, resampled, seeds)
     for index, metric in enumerate(metrics):
         if metric in resampled:
@@ -66,8 +75,11 @@ def front_support(
         exact = np.array([values[name][index] for name in compared]) * catalogue.sign(goal_of(metric))
         same_in_each_resample = np.broadcast_to(exact[:, None], points.shape[1:])
         points = np.concatenate([points, same_in_each_resample[None]])
+        residual_biases = np.concatenate([residual_biases, np.zeros((1, len(compared)))])
         ahead &= exact[:, None] > exact
     shares = share_on_front(points)
+    if residual_biases.any():
+        shares = np.minimum(shares, share_on_front(points + residual_biases[:, :, None]))
     support = {}
     for index, name in enumerate(compared):
         rivals = np.flatnonzero(ahead[:, index])
@@ -106,6 +118,14 @@ def resampled_points(
             draws.append(debiased + seed_deviation * generator.standard_normal(len(debiased)))
         rows.append(np.stack(draws) * catalogue.sign(goal_of(metric)))
     return np.stack(rows)
+
+
+def _residual_biases(samples: SplitSamples, names: Sequence[str], metrics: Sequence[str]) -> Numbers:
+    """Return (metrics, trials): how much better each trial may be than its debiased value of a calibration error."""
+    rows = []
+    for metric in metrics:
+        rows.append([samples.records[name].metrics[metric].residual_bias for name in names])
+    return np.array(rows)
 
 
 def share_on_front(points: Numbers) -> Numbers:

@@ -21,7 +21,14 @@ from scipy import special
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, Numbers
-from fpp_sweep.statistics.bootstrap import MetricSamples, RecordSamples, SplitSamples
+from fpp_sweep.statistics.bootstrap import (
+    MIN_CALIBRATION_RATIO,
+    MetricSamples,
+    RecordSamples,
+    SplitSamples,
+    estimated_bias,
+    is_near_calibration,
+)
 
 LEVEL = 0.05  # level of tests; intervals are 95 % intervals
 TYPICAL_SHARE = 0.5  # share of the typical seed variance that is added to each record's own
@@ -31,9 +38,6 @@ MIN_SEED_DEGREES = 2
 MIN_IMAGES = 30  # images that the smallest dataset needs for any interval
 MIN_BLOCKS = 25  # blocks that it needs: sweeps of different sizes share few blocks, those of the larger sweep
 MIN_RARER_ANSWERS = 20  # right and wrong answers that a metric of the ranking needs for an interval
-# a calibration error below this multiple of what a perfectly calibrated model shows on as many images has no interval:
-# below it, intervals cover too rarely (benchmarks/answer.py, `thresholds`)
-MIN_CALIBRATION_RATIO = 1.5
 # metrics whose bootstrap intervals contain the truth in less than 90 % of samples (benchmarks/answer.py, `metrics`)
 BAD_COVERAGE = ("sce", "aece", "mce", "nll_calibration", "brier_calibration")
 
@@ -296,20 +300,9 @@ def metric_interval(
     variance = satterthwaite([images, seeds.variance_of_mean(samples.records[name])])
     half_width = t_quantile(1 - LEVEL / 2, variance.degrees_of_freedom) * math.sqrt(variance.value)
     centre = measured.value - bias
+    lowest = centre - half_width - measured.residual_bias
     largest = BLOCKWISE_METRICS[catalogue.parts_of(metric).stem].largest
-    return Interval(measured.value, max(0.0, centre - half_width), min(largest, centre + half_width))
-
-
-def estimated_bias(measured: MetricSamples, metric: str) -> float:
-    """Return the bootstrap's estimate of the bias of a metric on few images; 0 for metrics without such a bias."""
-    if is_biased(metric):
-        return measured.bias
-    return 0.0
-
-
-def is_biased(metric: str) -> bool:
-    """Return True for a metric that few images bias: its differences leave out the bootstrap's estimate of that."""
-    return BLOCKWISE_METRICS[catalogue.parts_of(metric).stem].biased
+    return Interval(measured.value, max(0.0, lowest), min(largest, centre + half_width))
 
 
 def _variance_of_bias(bias: Value) -> Value:
@@ -373,16 +366,9 @@ def _why_no_interval(samples: SplitSamples, measured: MetricSamples | None, metr
     shortage = _shortage(samples, measured, metric)
     if shortage:
         return f"fewer than {shortage}"
-    if _is_near_calibration(measured, metric, min_ratio):
+    if is_near_calibration(measured, metric, min_ratio):
         return f"too near to {measured.calibrated_bias:.1f}, the error of a calibrated model on as many images"
     return ""
-
-
-def _is_near_calibration(measured: MetricSamples, metric: str, min_ratio: float = MIN_CALIBRATION_RATIO) -> bool:
-    """Return True for a calibration error that is not far above that of a calibrated model on as many images."""
-    if not BLOCKWISE_METRICS[catalogue.parts_of(metric).stem].calibration_error:
-        return False
-    return measured.value < min_ratio * measured.calibrated_bias
 
 
 def _shortage(samples: SplitSamples, measured: MetricSamples, metric: str) -> str:
@@ -441,8 +427,10 @@ def difference(
         hidden_loss = 0.0
     else:
         standard_error = math.sqrt(variance.value)
-        hidden_loss = _residual_bias(subtrahend, metric)
-    tested_value = max(0.0, abs(value - bias) - _residual_bias_of_difference(minuend, subtrahend, metric))
+        hidden_loss = subtrahend.residual_bias
+    debiased = np.array(value - bias)
+    residual_biases = np.array([minuend.residual_bias, subtrahend.residual_bias])
+    tested_value = float(without_residual_bias(debiased, *residual_biases))
     return Difference(
         first=first,
         second=second,
@@ -456,27 +444,13 @@ def difference(
     )
 
 
-def _residual_bias(measured: MetricSamples, metric: str) -> float:
-    """Return the largest bias that a debiased value may still have; 0 unless it is near calibration."""
-    if not _is_near_calibration(measured, metric):
-        return 0.0
-    return max(0.0, measured.calibrated_bias - estimated_bias(measured, metric))
+def without_residual_bias(difference: Numbers, first: Numbers, second: Numbers) -> Numbers:
+    """Return debiased differences nearer to 0 by the residual bias that the worse side may have more than the other.
 
-
-def _residual_bias_of_difference(first: MetricSamples, second: MetricSamples, metric: str) -> float:
-    """Return the largest bias that a debiased difference may still have.
-
-    Two calibrated models with these confidences differ by `largest_bias`, of which the bootstrap has found a part.
-    Return 0 if the worse of the two is far from calibration, because its bias is then small.
+    Two calibrated models may differ by as much on few images. `first` and `second` are the residual biases.
     """
-    worse, better = first, second
-    if first.value < second.value:
-        worse, better = second, first
-    if not _is_near_calibration(worse, metric):
-        return 0.0
-    largest_bias = worse.calibrated_bias - better.calibrated_bias
-    found_bias = estimated_bias(worse, metric) - estimated_bias(better, metric)
-    return max(0.0, largest_bias - found_bias)
+    bias_of_worse_side = np.maximum(0.0, np.sign(difference) * (first - second))
+    return np.asarray(np.sign(difference) * np.maximum(0.0, np.abs(difference) - bias_of_worse_side))
 
 
 def difference_over_seeds(
@@ -564,10 +538,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def pairwise_differences(
     samples: SplitSamples, names: Sequence[str], metric: str, seeds: SeedVariances
 ) -> tuple[Numbers, Numbers]:
-    """Return paired, debiased differences between all records: (records, records) values and standard errors."""
+    """Return paired differences between all records without bias: (records, records) values and standard errors."""
     draws = []
     values = []
     biases = []
+    residual_biases = []
     seed_variances_of_means = []
     for name in names:
         record = samples.records[name]
@@ -575,6 +550,7 @@ def pairwise_differences(
         bias = estimated_bias(measured, metric)
         draws.append(measured.draws)
         biases.append(bias)
+        residual_biases.append(measured.residual_bias)
         values.append(measured.value - bias)
         seed_variances_of_means.append(seeds.variance_of_mean(record).value)
     seed_variance = np.array(seed_variances_of_means)
@@ -583,4 +559,6 @@ def pairwise_differences(
     extra = samples.records[names[0]].metrics[metric].extra_variance
     bias_variance = _variance_of_bias(np.subtract.outer(biases, biases))
     variance = np.maximum(image_variance, 0) + extra + bias_variance + seed_variance[:, None] + seed_variance
-    return np.subtract.outer(values, values), np.sqrt(variance)
+    residuals = np.array(residual_biases)
+    differences = without_residual_bias(np.subtract.outer(values, values), residuals[:, None], residuals)
+    return differences, np.sqrt(variance)

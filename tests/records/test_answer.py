@@ -548,13 +548,14 @@ def test_few_images_are_not_tested_and_the_answer_keeps_finalists_images_and_the
 
 
 def test_trials_that_break_a_constraint_take_no_interval_and_no_support_from_the_front(tmp_path, monkeypatch):
-    monkeypatch.setattr("fpp_sweep.records.answer.MAX_COMPARED", 1)
+    monkeypatch.setattr("fpp_sweep.records.answer.MAX_COMPARED", 3)
     folder = write_sweep_of(tmp_path, {**BETTER, "trial-0004": (0.8, 0.01)}, ("val",))
     folder.write_trial(replace(folder.trial("trial-0004"), constraints={"seconds": 1.0}))
     statistics = read_statistics(folder)
     (member,) = statistics.front.members
     assert not isinstance(statistics.interval(member, "val", "accuracy"), str)
     assert statistics.support.word(member.name) == "likely"
+    assert "trial-0004" not in statistics.support.trials
     assert statistics.answer.finalists == (member.name,)
 
 

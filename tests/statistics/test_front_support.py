@@ -4,7 +4,7 @@ import numpy as np
 
 from fpp_sweep.statistics import front_support as front_support_module
 from fpp_sweep.statistics.bootstrap import RecordSamples, SplitSamples
-from fpp_sweep.statistics.front_support import clearly_ahead, front_support, is_dominated, share_on_front
+from fpp_sweep.statistics.front_support import Support, clearly_ahead, front_support, is_dominated, share_on_front
 from fpp_sweep.statistics.paired import seed_variances
 from tests.kit.measured import metric_samples, split_samples
 
@@ -52,6 +52,31 @@ def test_a_trial_is_not_beaten_by_the_bias_of_few_images():
     support = front_support(samples, {"a": [8.8], "b": [6.5]}, ["ece"], seeds)
     assert (support.word("a"), support.word("b")) == ("likely", "uncertain")
     assert not clearly_ahead(samples, ["a", "b"], ["ece"], seeds).any()
+
+
+def test_near_calibration_support_is_certain_only_with_and_without_the_residual_bias():
+    """The better calibrated trial may have the larger debiased ECE: the bootstrap finds a part of the bias only."""
+    noise = np.random.default_rng(0).standard_normal(500) * 0.1
+    records = {}
+    for name, value, bias in (("calibrated", 3.0, 4.0), ("over-confident", 1.8, 1.0)):
+        ece = metric_samples([value], noise - noise.mean(), calibrated_bias=bias, metric="ece")
+        records[name] = RecordSamples(name, (0,), True, {"ece": ece})
+    samples = SplitSamples("test", {"dtd": 1000}, records)
+    values = {"calibrated": [3.0], "over-confident": [1.8]}
+    support = front_support(samples, values, ["ece"], seed_variances(samples, ["ece"]))
+    assert {trial.word for trial in support.trials.values()} == {"uncertain"}
+
+
+def test_a_single_trial_has_no_support():
+    assert support_of({"a": {"accuracy": [70.0], "ece": [4.0]}}) == {}
+
+
+def test_the_weaker_of_two_supports():
+    likely, less_likely = Support("likely", 0.9), Support("likely", 0.85)
+    unlikely = Support("unlikely", 0.95, "b")
+    assert likely.weaker(less_likely) is less_likely.weaker(likely) is less_likely
+    assert likely.weaker(unlikely) is unlikely.weaker(likely) is unlikely
+    assert likely.weaker(None) is likely
 
 
 def test_rivals_that_are_ahead_in_one_objective_each_make_no_trial_unlikely():

@@ -240,7 +240,7 @@ def test_a_reference_near_to_calibration_hides_losses(value, of_reference, metri
     """A true loss of 1.5 points to a calibrated zero-shot was ruled out in 40 % of simulated cases."""
     records = {}
     for name, measured in (("a", value), ("b", of_reference)):
-        samples = {metric: metric_samples([measured], NO_NOISE, calibrated_bias=4.0)}
+        samples = {metric: metric_samples([measured], NO_NOISE, calibrated_bias=4.0, metric=metric)}
         records[name] = RecordSamples(name, (0,), True, samples)
     result = difference(SplitSamples("test", {"dtd": 1000}, records), "a", "b", metric)
     assert result.hidden_loss == pytest.approx(hidden_loss, abs=0.01)
@@ -264,7 +264,7 @@ def test_the_test_and_the_interval_leave_out_the_bias_of_few_images(metric, is_r
     noise = 0.3 * np.random.default_rng(0).standard_normal(500)
     records = {}
     for name, value, bias in (("a", 12.0, 2.0), ("b", 9.0, 0.5)):  # the resamples are too high by the bias
-        samples = {metric: metric_samples([value], noise + bias, calibrated_bias=1.0)}
+        samples = {metric: metric_samples([value], noise + bias, calibrated_bias=1.0, metric=metric)}
         records[name] = RecordSamples(name, (0,), True, samples)
     result = difference(SplitSamples("test", {"dtd": 1000}, records), "a", "b", metric)
     bias = 1.5 if is_removed else 0.0
@@ -283,7 +283,7 @@ def test_a_model_near_to_calibration_is_not_shown_to_be_worse_by_its_bias(metric
     noise -= noise.mean()  # the bootstrap finds no bias
     records = {}
     for name, value, bias in (("narrow", 6.0, 5.8), ("spread", 10.1, 9.8), ("worse", 13.0, 9.8), ("far", 20.0, 9.8)):
-        samples = {metric: metric_samples([value], noise * value, calibrated_bias=bias)}
+        samples = {metric: metric_samples([value], noise * value, calibrated_bias=bias, metric=metric)}
         records[name] = RecordSamples(name, (0,), True, samples)
     split = SplitSamples("test", {"dtd": 1000}, records)
 
