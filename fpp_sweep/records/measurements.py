@@ -64,10 +64,11 @@ def read_block_stats(folder: Path, split: str, posthoc: str = "") -> StatsBySeed
 
 
 def is_deterministic(record: TrialRecord, seeds: Collection[int]) -> bool:
-    """Return True if other seeds would not change a record of one seed."""
+    """Return True if other seeds would not change a record of one seed; of an import it is not known."""
+    if len(seeds) > 1 or record.is_imported:
+        return False
     config = record.config
-    depends_on_seed = record.has_fpp_prompt or draws_order(config.get("method"), config.get("adapt.order"))
-    return len(seeds) == 1 and not depends_on_seed
+    return not record.has_fpp_prompt and not draws_order(config.get("method"), config.get("adapt.order"))
 
 
 def measure(folder: SweepFolder, records: Sequence[TrialRecord], split: str, metrics: Sequence[str]) -> Measurements:

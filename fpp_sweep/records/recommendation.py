@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fpp_sweep.records import pareto
 from fpp_sweep.records.constraints import keeps_constraints, split_of_metric
-from fpp_sweep.records.front import Front, usual_order, values_on
+from fpp_sweep.records.front import Front, metric_of, usual_order, values_on
 from fpp_sweep.records.measurements import resampled_metrics
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
@@ -133,9 +133,19 @@ def _left_out(judged: _JudgedFinalists) -> dict[str, str]:
         elif not keeps_constraints(judged.info, trials[name], judged.split, judged.front.baselines):
             reasons[name] = BROKEN_CONSTRAINT
         # with accuracy among the metrics the margin limits its loss
-        elif catalogue.ACCURACY not in judged.comparison.metrics and judged.front.is_below_floor(trials[name]):
+        elif catalogue.ACCURACY not in judged.comparison.metrics and _is_below_floor(judged, trials[name]):
             reasons[name] = BELOW_FLOOR
     return reasons
+
+
+def _is_below_floor(judged: _JudgedFinalists, trial: TrialRecord) -> bool:
+    """Return True for a trial that is less accurate than the main reference by more than the floor."""
+    reference = main_reference(judged.baselines)
+    if reference is None:
+        return False
+    own_accuracy = metric_of(trial.results.get(judged.split), catalogue.ACCURACY)
+    accuracy = metric_of(reference.results.get(judged.split), catalogue.ACCURACY)
+    return own_accuracy is not None and accuracy is not None and own_accuracy < accuracy - judged.front.floor
 
 
 def _why_all_left_out(left_out: Mapping[str, str], split: str) -> str:
@@ -323,6 +333,8 @@ def _answer_without_finalists(info: SweepInfo, front: Front) -> Answer:
     elif front.infeasible:
         reason = "no trial keeps all constraints"
     for split in ("test", FINAL, info.search_split):
+        if any(split not in baseline.results for baseline in front.own_baselines):
+            continue  # another baseline may be the best one
         recommendation = _recommended_baseline(info, front.baselines, split, reason)
         if recommendation.name is not None:
             return Answer(recommended=recommendation.name, recommended_kind=recommendation.kind, reason=reason)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fpp_sweep.reproduce.cells import values_by_seed
@@ -18,7 +18,15 @@ from fpp_sweep.reproduce.printed import AVERAGE
 from fpp_sweep.reproduce.tables import SPLIT, ResultTable
 from fpp_sweep.spec.catalogue import parts_of, sign
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
-from fpp_sweep.statistics.paired import Difference, adjust_p_values, corrected_differences, difference_over_seeds
+from fpp_sweep.statistics.bootstrap import SplitSamples
+from fpp_sweep.statistics.paired import (
+    Difference,
+    SplitStatistics,
+    adjust_p_values,
+    corrected_differences,
+    difference_over_seeds,
+    seed_variances,
+)
 
 HOLDS = "holds"
 DOES_NOT_HOLD = "does not hold"
@@ -85,13 +93,25 @@ def _difference(table: ResultTable, pair: Pair) -> Difference | None:
     samples = table.samples[pair.scope]
     is_resampled = parts_of(column.metric).stem in BLOCKWISE_METRICS and column.of == "mean"
     if is_resampled and {first.name, second.name} <= samples.records.keys():
-        differences = corrected_differences(samples, [(first.name, second.name)], [column.metric])
-        return next(iter(differences), None)
+        return _resampled_difference(samples, first.name, second.name, column.metric)
     first_values = _values_by_seed(table, pair.first, column, pair.scope)
     second_values = _values_by_seed(table, pair.second, column, pair.scope)
     if not first_values or not second_values:
         return None
     return difference_over_seeds(first.name, second.name, column.metric, first_values, second_values)
+
+
+def _resampled_difference(samples: SplitSamples, first: str, second: str, metric: str) -> Difference | None:
+    """Return a difference on the resampled images; without an interval if a row has one seed, which may be lucky."""
+    statistics = SplitStatistics(samples, seed_variances(samples, [metric]))
+    differences = corrected_differences(samples, [(first, second)], [metric], statistics.seeds)
+    if not differences:
+        return None
+    (difference,) = differences
+    for name in (first, second):
+        if not statistics.has_known_seed_variance(name, [metric]):
+            return replace(difference, standard_error=math.inf, p_value=1.0)
+    return difference
 
 
 def _values_by_seed(table: ResultTable, row: str, column: ExperimentColumn, scope: str) -> dict[str, float]:
@@ -122,10 +142,10 @@ def _judge(claim: Claim, column: ExperimentColumn, differences: Sequence[Differe
 
 
 def _gain_text(gain: float, difference: Difference) -> str:
-    """Return a gain with the half width of its interval; of one seed there is no interval."""
+    """Return a gain with the half width of its interval, if it has one: of one seed it has none."""
     spread = f" ± {difference.half_width:.2f}"
     if math.isinf(difference.half_width):
-        spread = " (one seed)"
+        spread = " (no interval)"
     mark = SIGNIFICANT if difference.is_significant else ""
     return f"{gain:+.2f}{spread}{mark}"
 

@@ -458,11 +458,12 @@ def difference_over_seeds(
 ) -> Difference:
     """Return first minus second, paired by seed; for numbers that cannot be computed from block statistics.
 
-    The variance is that of seeds only. With fewer than two shared seeds the standard error is infinite.
+    The variance is that of seeds only. With fewer than two shared seeds, or without a variance, the standard error is
+    infinite: gaps that are equal for all seeds do not tell how they vary over images.
     """
     shared = sorted(first_values.keys() & second_values.keys())
     gaps = np.array([first_values[seed] - second_values[seed] for seed in shared])
-    if len(gaps) < 2:
+    if len(gaps) < 2 or gaps.std() == 0:
         value = float(np.mean(list(first_values.values())) - np.mean(list(second_values.values())))
         standard_error, degrees_of_freedom = math.inf, 1.0
     else:

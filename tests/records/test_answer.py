@@ -381,6 +381,29 @@ def test_without_an_objective_on_accuracy_a_trial_below_its_floor_is_not_recomme
     assert answer.reason.endswith("not worse than zero_shot by more than 1 of ece")
 
 
+def test_the_floor_of_accuracy_holds_on_the_images_that_decide_and_without_zero_shot(tmp_path):
+    """Without zero-shot the floor is below TPT."""
+    sides = {TPT: (0.60, 0.19), "trial-0002": (0.31, 0.05)}
+    answer = answer_by_ece(write_sweep_of(tmp_path, sides, objectives=(ECE,)))
+    assert answer.reason == "every finalist is below the floor of accuracy"
+    sides = {ZERO_SHOT: (0.60, 0.20), TPT: (0.60, 0.19), "trial-0002": (0.58, 0.05)}
+    folder = write_sweep_of(tmp_path / "falls", sides, objectives=(ECE,))
+    record = folder.trial("trial-0002")
+    test = record.results["test"]
+    fallen = replace(test, average=test.average | {"accuracy": 31.0})
+    folder.write_trial(replace(record, results=record.results | {"test": fallen}))
+    assert answer_by_ece(folder).reason == "every finalist is below the floor of accuracy"
+
+
+def test_the_best_baseline_is_named_on_images_that_all_baselines_have(tmp_path):
+    sides = {ZERO_SHOT: (0.60, 0.15), TPT: (0.70, 0.10), "trial-0002": (0.55, 0.3)}
+    folder = write_sweep_of(tmp_path, sides)
+    tpt = folder.trial(f"baseline-{TPT}")
+    folder.write_trial(replace(tpt, results={"val": tpt.results["val"]}))
+    folder.write_trial(replace(folder.trial("trial-0002"), state="failed", values=None, results={}))
+    assert read_statistics(folder).answer.recommended == f"baseline-{TPT}"
+
+
 def test_the_cheaper_of_two_trials_is_the_one_that_cost_less_in_the_search(tmp_path):
     """On the test split a prompt of words runs with one seed, and others with three."""
     sides = {ZERO_SHOT: (0.60, 0.20), TPT: (0.60, 0.19), "trial-0002": (0.66, 0.05), "trial-0003": (0.66, 0.05)}

@@ -46,6 +46,7 @@ def test_a_record_of_one_seed_is_certain_if_the_seed_draws_nothing(settings, exp
     record = trial(2)
     assert is_deterministic(replace(record, config=record.config | settings), [0]) == expected
     assert not is_deterministic(replace(record, config=record.config | settings), [0, 1])
+    assert not is_deterministic(replace(record, config={"method": "import"}, origin="imported"), [0])
 
 
 def test_a_file_is_read_again_once_its_folder_has_changed(tmp_path):

@@ -82,6 +82,21 @@ def test_claims_are_judged_like_an_answer_by_one_family_of_tests(tmp_path):
             assert (judged.verdict in ("holds", "does not hold")) == (3 * smallest < 0.05)
 
 
+def test_a_row_of_one_seed_decides_no_claim(tmp_path):
+    table = table_with(tmp_path, [better("fpp", "zero_shot")], {"zero_shot": (0.6, 0.1), "fpp": (0.7, 0.1)})
+    assert verdicts(table) == ["holds"]
+    name = table.records["fpp", "accuracy"].name
+    of_one_seed = {}
+    for scope, samples in table.samples.items():
+        record = samples.records[name]
+        metrics = {metric: replace(values, by_seed=values.by_seed[:1]) for metric, values in record.metrics.items()}
+        records = {**samples.records, name: replace(record, seeds=(0,), metrics=metrics)}
+        of_one_seed[scope] = replace(samples, records=records)
+    (judged,) = judge_claims(replace(table, samples=of_one_seed))
+    assert judged.verdict == "undecided"
+    assert judged.numbers.endswith(" (no interval)")
+
+
 def test_holms_family_is_all_comparisons_of_the_tables_claims(tmp_path):
     """A difference that is significant alone is not significant among many others."""
     sides = {"zero_shot": (0.6, 0.1), "tpt": (0.62, 0.1), "ctpt": (0.6, 0.1), "otpt": (0.6, 0.1), "fpp": (0.6, 0.1)}
