@@ -22,7 +22,7 @@ from fpp_sweep.statistics.paired import (
     Difference,
     SplitStatistics,
     corrected_differences,
-    why_bad_coverage,
+    why_never_tested,
     why_not_paired,
 )
 from fpp_sweep.statistics.verdicts import Answer, BaselineComparison, Recommendation, best_baseline, why_none_qualifies
@@ -377,7 +377,7 @@ def split_by_testable(objectives: Sequence[Objective]) -> tuple[list[str], list[
     tested = []
     untested = []
     for metric in metrics_of(objectives):
-        if resampled_metrics([metric]) and not why_bad_coverage(metric):
+        if resampled_metrics([metric]) and not why_never_tested(metric):
             tested.append(metric)
         else:
             untested.append(metric)

@@ -343,6 +343,17 @@ def why_bad_coverage(metric: str) -> str:
     return ""
 
 
+def why_never_tested(metric: str) -> str:
+    """Return why the differences in a metric have no test on any images; empty if they can have one."""
+    bad_coverage = why_bad_coverage(metric)
+    if bad_coverage:
+        return bad_coverage
+    posthoc = catalogue.parts_of(metric).posthoc
+    if posthoc and catalogue.POSTHOC[posthoc].fitted_on != "nothing":
+        return f"the map of {metric} is fitted on few images, and no resample fits it again"
+    return ""
+
+
 def _why_never_an_interval(metric: str) -> str:
     """Return why a metric has no interval on any images; empty if it can have one."""
     stem = catalogue.parts_of(metric).stem
@@ -391,9 +402,9 @@ def _shortage(samples: SplitSamples, measured: MetricSamples, metric: str) -> st
 
 def why_not_paired(samples: SplitSamples, first: str, second: str, metric: str) -> str:
     """Return why the difference of two records has no test; an empty text if it has one."""
-    bad_coverage = why_bad_coverage(metric)
-    if bad_coverage:
-        return bad_coverage
+    never_tested = why_never_tested(metric)
+    if never_tested:
+        return never_tested
     for name in (first, second):
         measured = samples.metric(name, metric)
         if measured is None:

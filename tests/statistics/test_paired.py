@@ -309,6 +309,16 @@ def test_metrics_without_intervals_have_no_tests():
     assert why_not_paired(samples, "a", "b", "brier_calibration") == reason
 
 
+@pytest.mark.parametrize(("posthoc", "has_test"), [("sals", True), ("temperature_val", False), ("isotonic", False)])
+def test_metrics_after_a_fitted_map_have_no_test(posthoc, has_test):
+    """Two equal records differ by the luck of the images that their maps are fitted on."""
+    metric = f"ece@{posthoc}"
+    records = {name: RecordSamples(name, (0,), True, {metric: metric_samples([9.0], NO_NOISE)}) for name in "ab"}
+    samples = SplitSamples("test", {"dtd": 1000}, records)
+    assert (difference(samples, "a", "b", metric) is not None) == has_test
+    assert (why_not_paired(samples, "a", "b", metric) == "") == has_test
+
+
 def test_the_bias_of_few_images_is_subtracted_once():
     """The bootstrap's bias is subtracted from plain ECE only: debiased ECE is corrected already."""
     noise = 0.3 * np.random.default_rng(0).standard_normal(500) + 1.0  # the mean of the resamples is too high by 1
