@@ -36,7 +36,17 @@ from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.spec.files import read_inside, write_json, written_whole
 from fpp_sweep.spec.specs import DatasetInfo, DatasetSeed
 from fpp_sweep.spec.tasks import BATCH, EvalTask, Task
-from fpp_sweep.statistics.block_stats import BlockStats, Numbers, StatsBySeed, block_contributions, from_bytes, to_bytes
+from fpp_sweep.statistics.block_stats import (
+    BLOCKWISE_METRICS,
+    BlockStats,
+    Numbers,
+    StatsBySeed,
+    block_contributions,
+    calibrated_bias,
+    from_bytes,
+    to_bytes,
+)
+from fpp_sweep.statistics.bootstrap import MIN_CALIBRATION_RATIO
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.trial import Plan, StoppingPolicy, measured_value
 
@@ -95,6 +105,8 @@ class Contributions:
 
     by_dataset: Sequence[Numbers]  # (blocks,) each; all of them sum to the metric
     extra_variance: float = 0.0  # two pseudo-images (Agresti), which a difference on the same images counts once
+    # error of a calibrated model on as many images, the mean over datasets; 0 for those that are far from calibration
+    calibrated_bias: float = 0.0
 
     @property
     def value(self) -> float:
@@ -132,7 +144,9 @@ def extrapolate_final(
 ) -> Prediction:
     """Predict a trial's final value from the finished trials most like it.
 
-    `finals` are the final values of the finished trials; the trial has not run on `share_left` of the images.
+    `finals` are the final values of the finished trials; the trial has not run on `share_left` of the images. A
+    calibration error falls with the number of images, to nothing for a calibrated model and not at all far from
+    calibration: the prediction subtracts what a calibrated model would lose, and is uncertain by half of it.
     """
     leads = []
     for rival in finished:
@@ -142,8 +156,12 @@ def extrapolate_final(
     weights = difference_sd[nearest] ** -2.0  # inverse variance
     weights /= weights.sum()
     lead = _weighted_sum([leads[index] for index in nearest], weights)
-    value = float(weights @ finals[nearest]) - lead.value
-    return Prediction(value, max(math.sqrt(share_left) * lead.sd, MIN_SD))
+    removed_share = 1 - math.sqrt(1 - share_left)  # of the bias, which falls with the root of the number of images
+    own_bias = removed_share * trial.calibrated_bias
+    bias_of_finished = removed_share * float(weights @ [finished[index].calibrated_bias for index in nearest])
+    value = float(weights @ finals[nearest]) - lead.value - (own_bias - bias_of_finished)
+    sd = math.hypot(math.sqrt(share_left) * lead.sd, own_bias / 2, bias_of_finished / 2)
+    return Prediction(value, max(sd, MIN_SD))
 
 
 def _weighted_sum(leads: Sequence[Contributions], weights: Numbers) -> Contributions:
@@ -211,13 +229,25 @@ def _contributions(metric: str, by_dataset: Mapping[str, Sequence[BlockStats]]) 
         datasets = [parts.dataset]
     contributions = []
     points_per_image = 0.0
+    calibrated_biases = []
     for dataset in datasets:
         stats_of_seeds = by_dataset[dataset]
         over_seeds = np.mean([block_contributions(parts.stem, stats) for stats in stats_of_seeds], axis=0)
         contributions.append(over_seeds / len(datasets))
+        calibrated_biases.append(_bias_near_calibration(parts.stem, float(over_seeds.sum()), stats_of_seeds))
         if parts.stem == ACCURACY:
             points_per_image = max(points_per_image, 100 / stats_of_seeds[0].total / len(datasets))
-    return Contributions(contributions, extra_variance=2 * points_per_image**2)
+    return Contributions(contributions, 2 * points_per_image**2, float(np.mean(calibrated_biases)))
+
+
+def _bias_near_calibration(metric: str, value: float, stats_of_seeds: Sequence[BlockStats]) -> float:
+    """Return the calibration error of a calibrated model; 0 for other metrics, and far from calibration."""
+    if not BLOCKWISE_METRICS[metric].calibration_error:
+        return 0.0
+    bias = float(np.mean([calibrated_bias(metric, stats) for stats in stats_of_seeds]))
+    if value > MIN_CALIBRATION_RATIO * bias:
+        return 0.0
+    return bias
 
 
 @lru_cache(maxsize=4096)  # every trial reads the files of those that finished before it

@@ -186,6 +186,29 @@ def test_only_unseen_images_add_uncertainty():
     assert none_left == Prediction(pytest.approx(60.0), MIN_SD)
 
 
+def test_a_calibration_error_is_predicted_to_fall_for_a_calibrated_trial():
+    """A quarter of the images shows twice the error that a calibrated model has on all images."""
+    blocks = np.full(8, 1.0)
+    calibrated = Contributions([blocks], calibrated_bias=8.0)
+    far = Contributions([blocks])
+    prediction = extrapolate_final(calibrated, [far], np.array([8.0]), 0.75)
+    assert prediction.value == pytest.approx(4.0)
+    assert prediction.sd == pytest.approx(2.0)  # half of the bias that goes
+    both = extrapolate_final(calibrated, [calibrated], np.array([4.0]), 0.75)
+    assert both.value == pytest.approx(4.0)
+    assert extrapolate_final(far, [far], np.array([8.0]), 0.75).sd < 0.01
+
+
+@pytest.mark.parametrize(("over_confidence", "is_near"), [(0.0, True), (0.3, False)])
+def test_only_trials_near_calibration_have_the_bias_of_a_calibrated_one(over_confidence, is_near):
+    generator = np.random.default_rng(0)
+    confidence = generator.uniform(0.4, 0.95, 400)
+    stats = block_stats(generator.random(400) < confidence - over_confidence, confidence, dataset="dtd")
+    rung = RungMetrics.of({("dtd", 0): stats}, ["accuracy", "ece"])
+    assert (rung.metrics["ece"].calibrated_bias > 1) == is_near
+    assert rung.metrics["accuracy"].calibrated_bias == 0.0
+
+
 def test_a_dominating_rival_is_ahead_in_every_objective():
     own = [Prediction(60.0, 1.0), Prediction(10.0, 1.0)]
     assert find_dominating(own, np.array([[70.0, 14.0], [55.0, 2.0]]), GOALS, Z) is None
