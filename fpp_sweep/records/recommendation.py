@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fpp_sweep.records import pareto
 from fpp_sweep.records.constraints import keeps_constraints, split_of_metric
 from fpp_sweep.records.front import Front, metric_of, usual_order, values_on
+from fpp_sweep.records.luck import has_images_of_search, has_seeds_of_search
 from fpp_sweep.records.measurements import resampled_metrics
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
@@ -128,7 +129,7 @@ def _left_out(judged: _JudgedFinalists) -> dict[str, str]:
     for name in judged.finalists:
         if not judged.splits[judged.split].has_known_seed_variance(name, judged.comparison.metrics):
             reasons[name] = TOO_FEW_SEEDS
-        elif _has_seeds_of_search(judged, trials[name]):
+        elif has_seeds_of_search(judged.info, judged.splits, judged.split, trials[name]):
             reasons[name] = SAME_SEEDS
         elif not keeps_constraints(judged.info, trials[name], judged.split, judged.front.baselines):
             reasons[name] = BROKEN_CONSTRAINT
@@ -292,20 +293,12 @@ def _missing_baselines(judged: _JudgedFinalists) -> list[str]:
 
 
 def _why_not_fresh_images(judged: _JudgedFinalists) -> str:
-    """Return a reason if the split may have images by which the search chose its finalists; else an empty text.
-
-    The final stage has them if there are no fresh images, and the test split may have the same images under another
-    name. The best of many trials is lucky with these images.
-    """
+    """Return a reason if the split may have images by which the search chose its finalists; else an empty text."""
+    if has_images_of_search(judged.info, judged.splits, judged.split):
+        return "the finalists were chosen on these images, so a gain may be luck with them"
     search_split = judged.info.search_split
-    same_images = "the finalists were chosen on these images, so a gain may be luck with them"
-    if judged.split == search_split:
-        return same_images
     if search_split not in judged.splits:
         return f"it is unknown on which images of {search_split} the finalists were chosen: no block statistics"
-    searched_images = set(judged.splits[search_split].samples.digests.values())
-    if searched_images & set(judged.samples.digests.values()):
-        return same_images
     return ""
 
 
@@ -350,26 +343,7 @@ def _later_splits(info: SweepInfo) -> list[str]:
     return [split for split in ("test", FINAL) if split != info.search_split]
 
 
-def _has_seeds_of_search(judged: _JudgedFinalists, trial: TrialRecord) -> bool:
-    """Return True if a finalist's prompts were pretrained with seeds that chose it.
-
-    Without a final stage, the front runs on the test split with the seeds of the search. The best of many trials is
-    lucky with its prompts. A seed that only draws views cannot have chosen the trial: other images get other views.
-    """
-    if not trial.has_fpp_prompt:
-        return False
-    seeds = set(judged.samples.records[trial.name].seeds)
-    return bool(seeds & _seeds_of_search(judged, trial.name))
-
-
-def _seeds_of_search(judged: _JudgedFinalists, name: str) -> set[int]:
-    """Return the seeds that a trial had in the search."""
-    search_split = judged.info.search_split
-    if search_split in judged.splits:
-        searched = judged.splits[search_split].samples.records
-        if name in searched:
-            return set(searched[name].seeds)
-    return set(judged.info.seeds)
+# --- differences and baselines ------------------------------------------------------------------------
 
 
 def split_by_testable(objectives: Sequence[Objective]) -> tuple[list[str], list[str]]:

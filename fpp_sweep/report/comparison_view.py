@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from fpp_sweep.records.front import format_metric, format_setting, format_values, values_of
-from fpp_sweep.report.answer_section import SIGNIFICANT, difference_cell
-from fpp_sweep.report.comparison import BestTrialsTest, ComparedSweep, SweepComparison, identity_of
+from fpp_sweep.report.best_trials import best_trials_table, best_trials_verdict
+from fpp_sweep.report.comparison import ComparedSweep, SweepComparison, identity_of
 from fpp_sweep.report.document import Document, Section, Text, paragraphs
-from fpp_sweep.report.formatting import counts_text, format_bounds, format_p_value
+from fpp_sweep.report.formatting import counts_text
 from fpp_sweep.report.front_table import front_table
 from fpp_sweep.report.table import Cell, Column, Row, Table, cells_of, columns_of
 from fpp_sweep.report.text_layout import cut
@@ -20,7 +19,6 @@ from fpp_sweep.spec.config import dotted
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import duration
 from fpp_sweep.statistics.attainment import Attainment
-from fpp_sweep.statistics.paired import Difference, paired_over
 
 HYPERVOLUME_SHARES = (0.5, 0.9, 0.99)  # shares of the union's hypervolume
 N_ATTAINMENT_ROWS = 5
@@ -33,63 +31,13 @@ def sweep_comparison_document(comparison: SweepComparison, targets: Sequence[flo
     sections = [_union_section(comparison)]
     if comparison.notes:
         sections.append(Section("Notes on what is compared", paragraphs(comparison.notes)))
-    sections.append(Section("The sweeps' best trials against each other", [_test_table(comparison)]))
+    sections.append(Section("The sweeps' best trials against each other", [best_trials_table(comparison)]))
     attainment = _attainment_table(comparison)
     if attainment.rows:
         sections.append(Section("Attainment", [attainment]))
     sections.append(Section("Cost", [_cost_table(comparison, targets)]))
     sections.append(Section("Settings that differ", [_settings_table(comparison)]))
     return Document(comparison.info.name, sections)
-
-
-def _verdict(comparison: SweepComparison) -> str:
-    """Return which of the sweeps' best trials are better than another sweep's, and which tests may show luck only."""
-    if not comparison.tests:
-        return "No difference between the sweeps' best trials was tested."
-    verdicts = []
-    n_without_verdict = 0
-    causes: dict[str, None] = {}
-    for test in comparison.tests:
-        if not test.difference.mark:
-            continue
-        causes_of_test = _causes_of_luck(comparison, test)
-        if causes_of_test:
-            n_without_verdict += 1
-            causes.update(dict.fromkeys(causes_of_test))
-        else:
-            verdicts.append(_verdict_of(test.difference))
-    sentences = []
-    if verdicts:
-        sentences.append(f"{'; '.join(verdicts)}.")
-    if n_without_verdict:
-        differences = plural(n_without_verdict, "significant difference")
-        sentences.append(f"No verdict on {differences}, which may be luck: the trials {' and '.join(causes)}.")
-    return " ".join(sentences) or "No difference between the sweeps' best trials is significant."
-
-
-def _verdict_of(difference: Difference) -> str:
-    better, worse = difference.first, difference.second
-    if difference.mark == "-":
-        better, worse = worse, better
-    return f"{better} is better than {worse} in {difference.metric}"
-
-
-def _causes_of_luck(comparison: SweepComparison, test: BestTrialsTest) -> list[str]:
-    """Return why a significant difference may come from lucky images or seeds; an empty list if not."""
-    causes = []
-    if _has_chosen_trials(comparison, test.split):
-        causes.append(f"were chosen by these {test.split} images")
-    statistics = comparison.statistics.splits[test.split]
-    for name in (test.difference.first, test.difference.second):
-        if not statistics.has_known_seed_variance(name, [test.difference.metric]):
-            return [*causes, "have too few seeds"]
-    return causes
-
-
-def _has_chosen_trials(comparison: SweepComparison, split: str) -> bool:
-    """Return True if the best of several trials were chosen by their values on a split."""
-    n_trials = [len(sweep.front.finished) for sweep in comparison.sweeps]
-    return split == comparison.info.search_split and max(n_trials) > 1
 
 
 # --- the union and its best trials --------------------------------------------------------------------
@@ -107,37 +55,7 @@ def _union_section(comparison: SweepComparison) -> Section:
     summary = f"{len(front.members)} of {finished}: {', '.join(shares)}; images: {images}"
     table = front_table(info, front, comparison.statistics, settings=False)
     title = f"Union front of {info.name}, by {info.goals} on {info.search_split}"
-    return Section(title, [Text(_verdict(comparison), "lead"), table, Text(summary)])
-
-
-def _test_table(comparison: SweepComparison) -> Table:
-    """Return first minus second of each pair of best trials."""
-    columns = columns_of(["best in", "first", "second", "on", "metric"], is_text=True)
-    columns += columns_of(["difference", "p"])
-    rows = []
-    splits = set()
-    for test in comparison.tests:
-        difference = test.difference
-        splits.add(test.split)
-        cells = cells_of([", ".join(test.marks), difference.first, difference.second, test.split, difference.metric])
-        value = difference_cell(difference.metric, difference)
-        cells.append(replace(value, interval=format_bounds(difference.metric, difference)))
-        cells.append(Cell(format_p_value(difference.adjusted_p)))
-        rows.append(Row(cells))
-    notes = [
-        "none: a test takes two different best trials, enough shared images, and an objective that can be resampled"
-    ]
-    if rows:
-        first_split = comparison.tests[0].split
-        pairing = paired_over(comparison.statistics.splits[first_split].samples)
-        notes = [
-            f"first minus second, {pairing}; p two-sided, after Holm's correction over these "
-            f"{len(rows)} tests; {SIGNIFICANT} below 0.05"
-        ]
-        search_split = comparison.info.search_split
-        if search_split in splits and _has_chosen_trials(comparison, search_split):
-            notes.append(f"on {search_split} they were chosen by these images: optimistic")
-    return Table(columns=columns, rows=rows, notes=notes)
+    return Section(title, [Text(best_trials_verdict(comparison), "lead"), table, Text(summary)])
 
 
 # --- attainment and cost ------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from itertools import combinations
 from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import metrics_shown, splits_of
+from fpp_sweep.records.luck import has_images_of_search, has_seeds_of_search
 from fpp_sweep.records.measurements import is_deterministic, resampled_metrics
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.report.shared_images import TEST, MeasuredImages, restrict_result
@@ -35,7 +36,7 @@ class TrialComparison:
     """Trials and baselines of a sweep against each other."""
 
     split: str
-    is_choice: bool  # the trials were chosen by these images
+    chosen_by: str  # by what the search chose the trials, so that their values may be luck: images, seeds, or nothing
     trials: Sequence[TrialRecord]  # without the baselines
     results: Mapping[str, SplitResult]  # by label, on the images that all of them have seen
     metrics: Sequence[str]
@@ -65,7 +66,7 @@ def compare_trials(folder: SweepFolder, names: Sequence[str], split: str | None 
     statistics = SplitStatistics(samples, _seed_variances(samples, metrics, records, seeds_of_sweep))
     return TrialComparison(
         split=split,
-        is_choice=split == info.search_split and not info.evaluate_only,
+        chosen_by=_chosen_by(info, of_sweep.splits, split, records),
         trials=[record for record in records if record.kind == "trial"],
         results=results,
         metrics=metrics,
@@ -73,6 +74,19 @@ def compare_trials(folder: SweepFolder, names: Sequence[str], split: str | None 
         differences=_differences(statistics, metrics) | answer_differences,
         from_answer=frozenset(answer_differences),
     )
+
+
+def _chosen_by(
+    info: SweepInfo, splits: Mapping[str, SplitStatistics], split: str, records: Sequence[TrialRecord]
+) -> str:
+    """Return by what the search chose the trials, so that their values on the split may be luck; empty: by neither."""
+    if info.evaluate_only:
+        return ""
+    if has_images_of_search(info, splits, split):
+        return "images"
+    if any(has_seeds_of_search(info, splits, split, record) for record in records):
+        return "seeds"
+    return ""
 
 
 def _shared_metrics(info: SweepInfo, results: Mapping[str, SplitResult]) -> list[str]:

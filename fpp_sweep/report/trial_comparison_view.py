@@ -69,8 +69,8 @@ def _value_table(comparison: TrialComparison, metric: str) -> Table:
             cells.append(Cell(format_metric(key, metric_of(result, key)), interval=interval_text))
         rows.append(Row(cells))
     notes = [f"images that all have seen: {counts_text(comparison.statistics.samples.images)}"]
-    if comparison.is_choice:
-        notes.append("trials were chosen by these images: optimistic")
+    if comparison.chosen_by:
+        notes.append(f"trials were chosen by these {comparison.chosen_by}: optimistic")
     return Table(columns=_columns(comparison, "trial"), rows=rows, notes=notes)
 
 

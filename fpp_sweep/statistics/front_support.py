@@ -59,8 +59,7 @@ def front_support(
     """Return the support of trials on the front of those that `values` names, with their values of all metrics.
 
     `seeds` has the variance of seeds by metric; trials of one seed vary as the pooled estimate says. A metric that
-    cannot be resampled counts as exact. The share of resamples is the smaller one of two: as debiased, and with the
-    residual bias subtracted, too, as if all trials near to calibration were calibrated.
+    cannot be resampled counts as exact.
     """
     compared = [name for name in values if name in samples.records]
     resampled = _metrics_of_all(samples, compared, metrics)
@@ -77,9 +76,7 @@ def front_support(
         points = np.concatenate([points, same_in_each_resample[None]])
         residual_biases = np.concatenate([residual_biases, np.zeros((1, len(compared)))])
         ahead &= exact[:, None] > exact
-    shares = share_on_front(points)
-    if residual_biases.any():
-        shares = np.minimum(shares, share_on_front(points + residual_biases[:, :, None]))
+    shares = _least_share_on_front(points, residual_biases)
     support = {}
     for index, name in enumerate(compared):
         rivals = np.flatnonzero(ahead[:, index])
@@ -118,6 +115,17 @@ def resampled_points(
             draws.append(debiased + seed_deviation * generator.standard_normal(len(debiased)))
         rows.append(np.stack(draws) * catalogue.sign(goal_of(metric)))
     return np.stack(rows)
+
+
+def _least_share_on_front(points: Numbers, residual_biases: Numbers) -> Numbers:
+    """Return (trials,): the share of resamples on the front, with the residual biases subtracted or not.
+
+    The smaller share counts, because few images do not tell which trials near to calibration are calibrated.
+    """
+    shares = share_on_front(points)
+    if not residual_biases.any():
+        return shares
+    return np.minimum(shares, share_on_front(points + residual_biases[:, :, None]))
 
 
 def _residual_biases(samples: SplitSamples, names: Sequence[str], metrics: Sequence[str]) -> Numbers:

@@ -209,15 +209,11 @@ MAY_BE_LUCK = "No verdict on 1 significant difference, which may be luck: the tr
     ids=["val, one seed", "val", "test, one seed", "test", "single trials", "single trials, one seed"],
 )
 def test_a_difference_that_may_be_luck_is_no_verdict(tmp_path, sides, splits, seeds, verdict):
-    world, one_objective = World(1000), (Objective(metric="accuracy", goal="max"),)
-    comparison = compare_sweeps(
-        {
-            "far": write_measured_sweep(tmp_path / "far", world, sides, splits, seeds=seeds, objectives=one_objective),
-            "better": write_measured_sweep(
-                tmp_path / "better", world, ONE_OF_BETTER, splits, seeds=seeds, objectives=one_objective
-            ),
-        }
-    )
+    options = {"seeds": seeds, "objectives": (Objective(metric="accuracy", goal="max"),), "is_search_apart": True}
+    folders = {}
+    for name, of_sweep in (("far", sides), ("better", ONE_OF_BETTER)):
+        folders[name] = write_measured_sweep(tmp_path / name, World(1000), of_sweep, splits, **options)
+    comparison = compare_sweeps(folders)
     text = document_to_text(sweep_comparison_document(comparison, []), 200)
     assert verdict in text
     assert ("optimistic" in text) == ("chosen by these" in verdict)
