@@ -246,6 +246,35 @@ def test_a_sweep_of_other_objectives_is_refused(tmp_path):
     assert str(refused.value) == f"search.from: {made.path} {problem}; give a sweep of the same objectives"
 
 
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        ((), "was searched on the test split, which will judge the finalists; give a sweep that was searched on val"),
+        (
+            ("search.split=test", "work.limit=8"),
+            "was searched on more test images (work.limit 100), which may judge the finalists; "
+            "give a sweep of 8 images at most, or raise work.limit",
+        ),
+        (("search.split=test", "work.limit=100"), None),
+    ],
+)
+def test_a_sweep_that_saw_the_images_that_judge_is_refused(tmp_path, overrides, complaint):
+    made = build_sweep(tmp_path / "made", report=False)
+    info = made.info()
+    made.write_info(replace(info, search_split="test", space=info.space | {"work": {"limit": 100}}))
+    for record in made.trials():
+        results = {"test": record.results["val"]} if record.results else {}
+        made.write_trial(replace(record, results=results))
+    text = SPACE_OF_MADE.replace("\n  PARAMS", f" {BOTH_RANGES}")
+    words = (f"search.from={made.path}", *overrides)
+    if complaint is None:
+        assert len(request_space(tmp_path, *words, space=text).points) == 1
+        return
+    with pytest.raises(InputError) as refused:
+        request_space(tmp_path, *words, space=text)
+    assert str(refused.value) == f"search.from: {made.path} {complaint}"
+
+
 def test_a_sweep_without_a_front_has_no_points(tmp_path):
     folder = build_sweep(tmp_path / "made", trials=0)
     with pytest.raises(InputError, match="has no front yet"):

@@ -53,6 +53,7 @@ def _with_front_of(name: str, space: Space) -> Space:
     info = folder.info()
     front = front_of(info, folder.trials()).members
     _require_same_search(name, info, front, space)
+    _require_other_images(name, info, space)
     require(front, f"{name} has no front yet; give a sweep with a trial that finished")
     for member in reversed(front):
         try:
@@ -74,6 +75,19 @@ def _require_same_search(name: str, info: SweepInfo, front: Sequence[TrialRecord
     unknown_keys -= {param.key for param in space.searched()}
     problem = f"{name} searched {', '.join(sorted(unknown_keys))}, which {space.name} does not"
     require(not unknown_keys, f"{problem}; give a sweep of the same parameters")
+
+
+def _require_other_images(name: str, info: SweepInfo, space: Space) -> None:
+    """Raise InputError if a sweep was searched on images that will judge the space's finalists: a gain may be luck."""
+    if info.search_split != "test":
+        return
+    if space.search.split != "test":
+        problem = f"{name} was searched on the test split, which will judge the finalists"
+        raise InputError(f"{problem}; give a sweep that was searched on {space.search.split}")
+    limit = as_mapping(info.space.get("work", {})).get("limit")
+    has_more_images = space.work.limit is not None and (limit is None or limit > space.work.limit)
+    problem = f"{name} was searched on more test images (work.limit {limit}), which may judge the finalists"
+    require(not has_more_images, f"{problem}; give a sweep of {space.work.limit} images at most, or raise work.limit")
 
 
 def _goals(objectives: Sequence[Objective]) -> list[str]:
