@@ -360,7 +360,8 @@ def _why_never_an_interval(metric: str) -> str:
     bad_coverage = why_bad_coverage(metric)
     if bad_coverage:
         return bad_coverage
-    if not catalogue.CONFORMAL.keys().isdisjoint(catalogue.metric(metric).columns):
+    row = catalogue.METRICS.get(stem)  # a table of costs has columns that are no metrics, such as seconds.adapt
+    if row is not None and not catalogue.CONFORMAL.keys().isdisjoint(row.columns):
         return f"the threshold of {stem} is fitted on other images, which no resample of these varies"
     if stem not in BLOCKWISE_METRICS:
         return f"{stem} cannot be computed from block statistics"

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from fpp_sweep.reproduce.output import as_csv, as_text, table_document, write_ta
 from fpp_sweep.reproduce.printed import AVERAGE, PrintedNumber
 from fpp_sweep.reproduce.running import drop_failed
 from fpp_sweep.reproduce.tables import WITHOUT
-from tests.kit.experiments import two_seed_result, write_experiment
+from tests.kit.experiments import result_from_stats, two_seed_result, write_experiment
+from tests.kit.measured import World
 
 SETS = ("dtd", "eurosat", "pets")
 MAIN = find("main")
@@ -130,8 +132,9 @@ def test_deviations_and_costs_have_separate_columns(tmp_path):
     assert cell.value == pytest.approx(0.2 / math.sqrt(2))
     assert cell.printed.text == "0.13"
     seconds = {"eurosat": {"pretrain": 9.0, "adapt": 100.0}, "sun397": {"pretrain": 300.0, "adapt": 900.0}}
-    spent = {"fpp": two_seed_result(("eurosat", "sun397"), metrics(50.0, 5.0), seconds)}
-    table = write_experiment(tmp_path / "costs", costs, ("eurosat", "sun397"), spent)
+    stats = World(64, datasets=tuple(seconds)).block_stats(0.6, 0.1, seeds=(0, 1))
+    spent = {"fpp": replace(result_from_stats(stats), costs=seconds)}
+    table = write_experiment(tmp_path / "costs", costs, tuple(seconds), spent, stats={"fpp": stats})
     cell = table.cell(table.experiment.row("fpp"), costs.columns[0], "sun397")
     assert (cell.value, cell.printed.text, cell.verdict) == (300.0, "621", "")
 
