@@ -11,7 +11,7 @@ import pytest
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.document import document_to_latex, document_to_markdown
 from fpp_sweep.reproduce.cells import ResultCell
-from fpp_sweep.reproduce.experiment_files import find
+from fpp_sweep.reproduce.experiment_files import find, shipped
 from fpp_sweep.reproduce.output import as_csv, as_text, table_document, write_table
 from fpp_sweep.reproduce.printed import AVERAGE, PrintedNumber
 from fpp_sweep.reproduce.running import drop_failed
@@ -170,3 +170,20 @@ def test_a_table_has_three_files_which_are_utf_8_in_any_locale(table, tmp_path, 
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
         f"table.{suffix}": text.encode() for suffix, text in texts.items()
     }
+
+
+NEEDS_CHECKPOINTS = "init"
+
+
+@pytest.mark.parametrize("name", [name for name in shipped() if not find(name).theory and name != NEEDS_CHECKPOINTS])
+def test_every_shipped_table_is_made_of_results_with_block_statistics(tmp_path, name):
+    experiment = find(name)
+    datasets = ("eurosat", "sun397")
+    stats = World(64, datasets=datasets).block_stats(0.6, 0.1, seeds=(0, 1))
+    seconds = {dataset: {"pretrain": 9.0, "adapt": 100.0} for dataset in datasets}
+    result = replace(result_from_stats(stats), costs=seconds)
+    rows = [row.name for row in experiment.rows]
+    table = write_experiment(
+        tmp_path / name, experiment, datasets, dict.fromkeys(rows, result), stats=dict.fromkeys(rows, stats)
+    )
+    assert experiment.title in as_text(table)
