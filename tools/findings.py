@@ -31,7 +31,8 @@ Written by `python -m tools.findings` from `python -m fpp_sweep.reproduce --tabl
 Other columns are compared by seed, on these images. A difference counts if its p-value is below 0.05 after Holm's
 correction over all comparisons of a table's claims ([evidence.md](evidence.md)); such gains are marked *. A claim
 *holds* if it is so for every row that it names. It *does not hold* if a difference counts against it, and is
-*undecided* otherwise. Gains are in the column's unit, with the half-width of their 95 % interval, not corrected.
+*undecided* otherwise. Gains are in the column's unit, with the half-width of their 95 % interval, not corrected; rows
+of one seed have no interval.
 
 Tables that are not here: {missing}. Tables `init` and `natural_shifts` need checkpoints and photographs.
 
