@@ -10,11 +10,13 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.space.shipped import shipped_folder
-from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.errors import InputError, is_full_disk
+from fpp_sweep.spec.files import written_whole
 from fpp_sweep.spec.messages import command_line, runnable
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -40,16 +42,18 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def write_templates(folder: Path) -> None:
-    """Write both files; raise InputError, and write neither, if one of them exists."""
+    """Write both files or none; raise InputError if one of them exists, or the folder cannot be written."""
     for name in (SPACE, DATASETS):
         if os.path.lexists(folder / name):
             raise InputError(f"{folder / name}: exists, and is not overwritten; give another folder")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in (SPACE, DATASETS):
-            with (folder / name).open("x", encoding="utf-8") as file:
-                file.write(filled_template(name))
+        with ExitStack() as files:  # at its end, both files take their names
+            for name in (SPACE, DATASETS):
+                partial = files.enter_context(written_whole(folder / name))
+                partial.write_text(filled_template(name), encoding="utf-8")
     except OSError as error:
+        if is_full_disk(error):
+            raise
         raise InputError(f"{folder}: cannot be written ({error.strerror}); give another folder") from error
 
 

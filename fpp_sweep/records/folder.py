@@ -45,7 +45,14 @@ from fpp_sweep.records.records import (
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.validation import as_list, as_mapping, at_key, check_fields, require
 from fpp_sweep.space.work import STEERED, Search
-from fpp_sweep.spec.errors import InputError, is_of_system, message_in_one_line, problem_of_system, unknown
+from fpp_sweep.spec.errors import (
+    InputError,
+    is_full_disk,
+    is_of_system,
+    message_in_one_line,
+    problem_of_system,
+    unknown,
+)
 from fpp_sweep.spec.files import (
     FileTooLargeError,
     LockHeldError,
@@ -300,6 +307,8 @@ class SweepFolder:
             except LockHeldError as owner:
                 raise InputError(f"sweep {self.path.name} is being run by {owner}; wait, or stop it") from None
             except OSError as error:
+                if is_full_disk(error):
+                    raise
                 problem = f"{self.lock_file} cannot be written and locked ({error.strerror})"
                 raise InputError(f"{problem}; allow this user to write there") from error
             yield

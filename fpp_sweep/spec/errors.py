@@ -78,9 +78,14 @@ def _file_and_reason(error: OSError) -> str:
     return reason
 
 
+def is_full_disk(error: OSError) -> bool:
+    """Return whether the disk is full, or this user's part of it."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def _remedy(error: OSError) -> str:
     """Return what to do about an error; empty if the error may have many causes."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_full_disk(error):
         return "make room"
     if error.errno in (errno.EACCES, errno.EPERM):
         return "allow this user to read and write it"

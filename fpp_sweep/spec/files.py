@@ -33,17 +33,25 @@ def written_whole(path: Path, *, survives_power_failure: bool = True) -> Iterato
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.{uuid4().hex[:8]}.partial")
     try:
-        yield partial
-        if survives_power_failure:
-            with partial.open("rb") as file:
-                os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:  # the error of a failed write does not name the file
+        with _errors_naming(path):
+            yield partial
+            if survives_power_failure:
+                with partial.open("rb") as file:
+                    os.fsync(file.fileno())
+            partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)  # `replace` leaves it if both names are hard links to one file
+
+
+@contextmanager
+def _errors_naming(path: Path) -> Iterator[None]:
+    """Let the errors of the block, which writes to a file, name the file: the error of a failed write does not."""
+    try:
+        yield
+    except OSError as error:
         if error.errno is None:
             raise
         raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
-    finally:
-        partial.unlink(missing_ok=True)  # `replace` leaves it if both names are hard links to one file
 
 
 def write_json(path: Path, document: Any, mode: int = 0o666) -> None:
@@ -237,7 +245,7 @@ def exclusive_lock(path: Path, *, wait: bool) -> Iterator[None]:
     except Timeout:
         raise LockHeldError(_lock_owner(path)) from None
     try:
-        with open(path, "w", opener=no_link) as file:
+        with _errors_naming(path), open(path, "w", opener=no_link) as file:
             file.write(str(os.getpid()))
         yield
     finally:
