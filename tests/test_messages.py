@@ -1,12 +1,15 @@
 """Secrets in messages: in addresses, in the environment, and in the texts of other libraries."""
 
+import os
 import re
+import shlex
+import subprocess
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fpp_sweep.spec.messages import masked, masked_lines, printable, runnable_record
+from fpp_sweep.spec.messages import command_line, masked, masked_lines, printable, runnable, runnable_record
 
 PARTS = st.sampled_from(["://", "sqlite", "?", "#", "@", "a", "me:pw", "\n", "x=1"])
 
@@ -61,6 +64,17 @@ def test_values_of_other_variables_are_shown(monkeypatch):
 )
 def test_secrets_that_are_named_in_a_text_are_masked(text, shown):
     assert masked(text) == shown
+
+
+@pytest.mark.parametrize("word", ["c\nd", "it's\t\\n", "\x1b[31m$HOME", "\x85\u2028 caf\xe9", "name\udcff", "a b"])
+def test_a_printed_command_is_one_line_that_a_shell_reads_back(word):
+    """A name of a file may hold any characters, and bytes that are not UTF-8."""
+    command = runnable(command_line("show", [word]))
+    assert command.isprintable()
+    last_word = ["bash", "-c", f'set -- {command}; printf %s "${{@: -1}}"']
+    done = subprocess.run(last_word, capture_output=True, check=True)
+    assert os.fsdecode(done.stdout) == word
+    assert runnable_record(shlex.join(["fpp-sweep", "show", word])) == command
 
 
 @pytest.mark.parametrize(

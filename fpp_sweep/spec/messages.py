@@ -152,13 +152,41 @@ def _recorded_word(word: str) -> str:
 
 
 def runnable(command: str) -> str:
-    """Return a command as this shell can run it: without its script on the PATH, by this interpreter."""
+    """Return a command as this shell can run it, in one line: without its script on the PATH, by this interpreter."""
+    command = " ".join(_shell_word(word) for word in shlex.split(command))
     name, _, words = command.partition(" ")
     script = shutil.which(name)
     own_scripts = os.path.realpath(os.path.dirname(sys.executable))
     if script is not None and os.path.realpath(os.path.dirname(script)) == own_scripts:
         return command
     return f"{shlex.quote(sys.executable)} -m {MODULES[name]} {words}"
+
+
+def _shell_word(word: str) -> str:
+    r"""Return a word as bash and zsh read it, without characters that would control a terminal.
+
+    >>> print(_shell_word("it's"), _shell_word("it's\n"))
+    'it'"'"'s' $'it\'s\n'
+    """
+    if word.isprintable():
+        return shlex.quote(word)
+    shown = []
+    for character in word.replace("\\", "\\\\").replace("'", "\\'"):
+        if character.isprintable():
+            shown.append(character)
+        elif character.isascii():
+            shown.append(escaped(character))
+        else:
+            shown += [f"\\x{byte:02x}" for byte in _bytes_of(character)]
+    return f"$'{''.join(shown)}'"
+
+
+def _bytes_of(character: str) -> bytes:
+    """Return the bytes of a character in UTF-8; a name of a file may hold a byte that is not UTF-8."""
+    try:
+        return os.fsencode(character)
+    except UnicodeEncodeError:  # half of a surrogate pair, in a record
+        return character.encode("utf-8", "surrogatepass")
 
 
 def runnable_record(recorded: str) -> str:
