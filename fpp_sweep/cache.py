@@ -86,12 +86,11 @@ def print_selection(sizes: Mapping[Path, int]) -> None:
 
 
 def is_agreed(yes: bool) -> bool:
-    """Return whether to remove: as the command line says, or as the user answers on a terminal."""
+    """Return whether to remove: as the command line says, or as the user answers; raise InputError without either."""
     if yes:
         return True
     if not sys.stdin.isatty():
-        print("nothing removed; repeat with --yes to remove them")
-        return False
+        raise InputError("prune: removes nothing without a terminal to ask on; repeat with --yes")
     return input("remove them? [y/N] ").strip().lower() in ("y", "yes")
 
 
@@ -101,7 +100,7 @@ def age_argument(text: str) -> float:
     >>> age_argument("30d")
     2592000.0
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text)
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([mhdw])", text)
     if not match:
         raise argparse.ArgumentTypeError(f"invalid age {text!r}: use for example 90m, 12h, 30d or 2w")
     return float(match[1]) * SECONDS[match[2]]
@@ -113,7 +112,7 @@ def size_argument(text: str) -> float:
     >>> size_argument("1.5GB")
     1500000000.0
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.lower())
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)b?", text.lower())
     if not match:
         raise argparse.ArgumentTypeError(f"invalid size {text!r}: use for example 500MB or 2GB")
     return float(match[1]) * BYTES[match[2]]

@@ -119,9 +119,9 @@ def test_a_missing_cache_is_refused_in_one_line(tmp_path):
 
 def test_prune_removes_nothing_without_confirmation(cache, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    shown = command(capsys, "prune", "--cache", cache, "--all")
-    assert "2 to remove" in shown
-    assert "--yes" in shown
+    with pytest.raises(InputError, match="removes nothing without a terminal to ask on; repeat with --yes"):
+        main(["prune", "--cache", str(cache), "--all"])
+    assert "2 to remove" in capsys.readouterr().out
     assert len(entries(cache)) == 2
 
 
