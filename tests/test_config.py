@@ -43,6 +43,8 @@ def test_the_paper_preset_differs_where_paper_and_code_disagree():
         ("fpp.draws=0", "fpp.draws: must be >= 1 (0)"),
         ("fpp.draws=2.5", "fpp.draws: must be a whole number ('2.5')"),
         ("fpp.gamma1=much", "fpp.gamma1: must be a number ('much')"),
+        ("fpp.gamma1=\u0663", "fpp.gamma1: must be a number ('\u0663')"),
+        ("fpp.draws=\uff11", "fpp.draws: must be a whole number ('\uff11')"),
         ("fpp.gamma1=xx", "fpp.gamma1: must be a number ('xx')"),
         ("fpp.gamma1=nan", "fpp.gamma1: must be finite (nan)"),
         ("fpp.detach=nosy", "fpp.detach: unknown value 'nosy', did you mean 'noisy'?"),

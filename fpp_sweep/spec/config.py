@@ -415,7 +415,7 @@ class Setting:
     def _parse_integer(self, value: Any) -> int:
         rounded = isinstance(value, float) and not value.is_integer()
         try:
-            if rounded or isinstance(value, bool):
+            if rounded or isinstance(value, bool) or _has_foreign_characters(value):
                 raise ValueError
             return int(value)
         except (TypeError, ValueError, OverflowError):
@@ -428,11 +428,16 @@ class Setting:
             factor = self.default
             number = value[1:]
         try:
-            if isinstance(value, bool):
+            if isinstance(value, bool) or _has_foreign_characters(value):
                 raise ValueError
             return factor * float(number)
         except (TypeError, ValueError, OverflowError):
             raise _wrong(self.key, "a number", value) from None
+
+
+def _has_foreign_characters(value: Any) -> bool:
+    """Return whether a text has other characters than ASCII: Python takes the digits of all scripts for numbers."""
+    return isinstance(value, str) and not value.isascii()
 
 
 def setting(key: str) -> Setting:
