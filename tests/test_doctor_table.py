@@ -426,7 +426,7 @@ def file_named_like_sweeps(setup):
     return setup.sweep()
 
 
-@fault("MLflow", "wrong", "not usable as MLflow's database", "make its file writable")
+@fault("MLflow", "wrong", "not usable as MLflow's database", "name another store")
 def unusable_default_store(setup):
     """another file with the name of MLflow's default database"""
     (setup.folder / "mlflow.db").write_text("notes" * 100)
@@ -437,7 +437,7 @@ def read_store(file: Path) -> dict[str, Any]:
     return {"here": run_probes({"MLflow": lambda: mlflow_versions(f"sqlite:///{file}")})}
 
 
-@fault("MLflow", "wrong", "mlflow.db: Permission denied", "make its file writable")
+@fault("MLflow", "wrong", "Permission denied; allow this user to read and write it", "name another store")
 def protected_store(setup):
     """MLflow's database not writable"""
     file = setup.folder / "mlflow.db"
@@ -456,7 +456,7 @@ def store_on_a_read_only_disk(setup):
     return read_store(disk / "mlflow.db")
 
 
-@fault("MLflow", "wrong", "", "start the server")
+@fault("MLflow", "wrong", "start it, or give another URI", "name another store")
 def silent_server(setup):
     """MLflow's server down"""
     silent = setup.opened.enter_context(socket.socket())

@@ -391,9 +391,7 @@ CHECKS: dict[str, Check] = {  # by the first word of the subject
     "room": Check(check_room, "lower the setting that is named there, or run on a larger machine or cluster"),
     "plan": Check(check_plan, "correct the method, prompt, dataset or plugin that is named there"),
     "sweeps": Check(check_disk, "make room, allow writing, or name another folder with --out"),
-    "MLflow": Check(
-        check_mlflow, "start the server or make its file writable, or name another store with --tracking-uri"
-    ),
+    "MLflow": Check(check_mlflow, "name another store with --tracking-uri"),
     "joined": Check(check_joined, "see logs/monitor.* of Ray's session on the head, and start the node"),
     "CHANGE": Check(check_open_value, "put your own value into this line of the cluster file"),
 }

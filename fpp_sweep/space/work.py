@@ -57,7 +57,7 @@ def _to_seconds(value: Any) -> Any:
     """Return words such as 90s, 5m, 1h30m, 2d as seconds."""
     if not isinstance(value, str):
         return value
-    wanted = "must be a duration such as 90s, 5m, 1h30m or seconds"
+    wanted = "must be a duration such as 90s, 5m or 1h30m"
     require(re.fullmatch(f"(?:{_DURATION_PART})+", value), f"{wanted} ({shown(value)})")
     seconds = 0.0
     for part in re.findall(_DURATION_PART, value):

@@ -120,7 +120,7 @@ def read(path: Path, kind: str) -> Node:
         raise InputError(f"{kind} {path} does not exist{_similar_file(path)}") from None
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{kind} {path} cannot be read ({reason})") from error
+        raise InputError(f"{kind} {path} cannot be read ({reason}); give another file") from error
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -277,8 +277,8 @@ def _node(tree: yaml.Node, file: str, path: str, line: int | None) -> Node:
     assert isinstance(tree, yaml.ScalarNode)
     try:
         return Node(_scalar(tree), where, path, tree.value)
-    except ValueError as error:  # digits without end
-        raise InputError(f"{where}: {path}: {error}") from None
+    except ValueError:  # Python converts no whole number of more digits than `sys.get_int_max_str_digits()`
+        raise InputError(f"{where}: {path}: is a number of {len(tree.value)} digits; write a shorter one") from None
 
 
 def _entries(tree: yaml.MappingNode, file: str, path: str) -> dict[str, Node]:

@@ -55,7 +55,8 @@ def _sizes(record: TrialRecord) -> str:
 
 def _require_free_name(folder: SweepFolder, info: SweepInfo, name: str) -> None:
     if not FILE_NAME.fullmatch(name):
-        raise InputError(f"{name!r}: must be at most {MAX_NAME} letters, digits, '-', '_' and '.'", "--as")
+        problem = f"{name!r}: must be at most {MAX_NAME} letters, digits, '-', '_' and '.', first a letter or digit"
+        raise InputError(problem, "--as")
     if name in [*baseline_names(catalogue.METHODS), *info.requested_baselines]:
         raise InputError(f"{name}: is the name of a baseline; take another name, such as {name}_theirs", "--as")
     file = folder.trial_file(baseline_name(name))

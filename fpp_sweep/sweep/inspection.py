@@ -16,7 +16,7 @@ from fpp_sweep.checks.data_probes import all_readings
 from fpp_sweep.checks.datasets import dataset_table, survey_datasets, unreadable_images
 from fpp_sweep.checks.finding_table import finding_table
 from fpp_sweep.checks.probes import Readings, measure_disk, run_probes
-from fpp_sweep.spec.errors import escaped
+from fpp_sweep.spec.errors import InputError, escaped, problem_of_system
 from fpp_sweep.sweep.doctor_target import NamedDatasets, Target
 from fpp_sweep.sweep.node_checks import readings_of_nodes
 from fpp_sweep.sweep.start_checks import ROOM, plan_reading, room_here, room_on_cluster, start_readings
@@ -130,7 +130,7 @@ def mlflow_versions(uri: str) -> tuple[str, str]:
 
 
 def _require_writable(file: Path) -> None:
-    """Raise OSError if a database's file, or the folder of its journal and lock, cannot be written; no byte changes.
+    """Raise InputError if a database's file, or the folder of its journal and lock, cannot be written; no byte changes.
 
     SQLite itself opens such a file for reading only, and says so when it writes.
     """
@@ -139,4 +139,4 @@ def _require_writable(file: Path) -> None:
         if file.exists():
             file.open("r+b").close()
     except OSError as error:
-        raise OSError(f"{file}: {error.strerror}") from error
+        raise InputError(problem_of_system(OSError(error.errno, error.strerror, str(file)))) from error

@@ -72,7 +72,7 @@ def predictions(folder: SweepFolder, name: str, split: str) -> pandas.DataFrame:
     parts = []
     for file in files:
         dataset, seed = dataset_and_seed(file)
-        table = read_columns(file, lambda _: True)
+        table = read_columns(file, lambda _: True, remedy="delete it")
         parts.append(table.to_pandas().assign(dataset=dataset, seed=seed))
     return pandas.concat(parts, ignore_index=True)
 

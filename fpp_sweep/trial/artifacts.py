@@ -182,7 +182,7 @@ def read_predictions(path: Path) -> dict[str, Any]:
 
     Raise InputError if they cannot be read, or metrics cannot be computed from them.
     """
-    table = read_columns(path, lambda name: name != "logits")
+    table = read_columns(path, lambda name: name != "logits", remedy="delete it")
     _require_measurable(path, table)
     table = table.sort_by("id")
     return {name: table[name].to_numpy() for name in table.column_names}
@@ -226,14 +226,17 @@ def require_proportion(path: Path, decoded: float, rows: int) -> None:
         )
 
 
-def read_columns(path: Path, is_wanted: Callable[[str], bool]) -> pyarrow.Table:
-    """Return columns of a parquet file; raise InputError if it cannot be read, or `require_proportion` refuses it."""
+def read_columns(path: Path, is_wanted: Callable[[str], bool], *, remedy: str) -> pyarrow.Table:
+    """Return columns of a parquet file.
+
+    Raise InputError, with the remedy, if it cannot be read, or `require_proportion` refuses it.
+    """
     try:
         with parquet.ParquetFile(path) as file:
             names = [name for name in file.schema_arrow.names if is_wanted(name)]
             if len(set(names)) < len(names):
-                raise InputError(f"{path}: has two columns of one name; delete it, or write it again")
-            texts = _require_small_columns(path, file, names)
+                raise InputError(f"{path}: has two columns of one name; {remedy}")
+            texts = _require_small_columns(path, file, names, remedy)
         # columns of texts are read as positions in the list of distinct texts: one long text may stand in many rows
         with parquet.ParquetFile(path, read_dictionary=texts) as file:
             table = file.read(names)
@@ -244,10 +247,10 @@ def read_columns(path: Path, is_wanted: Callable[[str], bool]) -> pyarrow.Table:
         if isinstance(error, OSError) and error.errno:
             raise
         problem = message_in_one_line(error)
-        raise InputError(f"{path}: not readable as parquet ({problem}); delete it, or write it again") from error
+        raise InputError(f"{path}: not readable as parquet ({problem}); {remedy}") from error
 
 
-def _require_small_columns(path: Path, file: parquet.ParquetFile, names: Sequence[str]) -> list[str]:
+def _require_small_columns(path: Path, file: parquet.ParquetFile, names: Sequence[str], remedy: str) -> list[str]:
     """Check the sizes that a file states of its columns; return the columns that hold texts."""
     metadata, schema = file.metadata, file.schema
     texts = []
@@ -259,7 +262,7 @@ def _require_small_columns(path: Path, file: parquet.ParquetFile, names: Sequenc
         width = 8
         if column.physical_type == "BYTE_ARRAY":
             if column.max_repetition_level:
-                raise InputError(f"{path}: `{column.path}` holds lists of texts; delete it")
+                raise InputError(f"{path}: `{column.path}` must hold numbers (lists of texts); {remedy}")
             texts.append(column.path)
             width = BYTES_OF_TEXT
         for group in range(metadata.num_row_groups):

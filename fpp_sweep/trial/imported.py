@@ -118,7 +118,7 @@ def _read_table(path: Path) -> dict[str, NDArray[Any]]:
         texts = {name: pyarrow.string() for name in ("id", "dataset", "split")}
         table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=texts))
     else:
-        table = read_columns(path, _is_read)
+        table = read_columns(path, _is_read, remedy="write it again")
     columns: dict[str, NDArray[Any]] = {}
     for name in ("id", *COLUMNS):
         if name in table.column_names:
@@ -190,14 +190,17 @@ def _checked_values(path: Path, kind: Kind, values: NDArray[Any]) -> Numbers:
     if values.dtype.kind not in "iuf":
         raise InputError(f"{path}: {kind} must hold numbers ({values.dtype})")
     require_proportion(path, 8 * values.size, len(values) if values.ndim else 0)
+    if values.shape[:1] == (0,):
+        raise InputError(f"{path}: has no rows; write one for each sample")
     if values.ndim != 2 or not values.size:
-        raise InputError(f"{path}: {kind} must be samples times classes (shape {values.shape})")
+        problem = f"{kind} must be samples times classes (shape {values.shape})"
+        raise InputError(f"{path}: {problem}; write a row for each sample, with a value for each class")
     return np.asarray(values, np.float64)
 
 
 def read_samples(path: Path, dataset: str, split: str) -> Samples:
     """Return the samples of a file that `artifacts.write_predictions` wrote; raise InputError if it is damaged."""
-    table = read_columns(path, lambda name: name in ("id", "label"))
+    table = read_columns(path, lambda name: name in ("id", "label"), remedy="evaluate again")
     require_texts(path, table)
     classes = _classes_of(path, table.schema.metadata or {})
     if "label" not in table.column_names or not types.is_integer(table["label"].type) or table["label"].null_count:
@@ -222,7 +225,7 @@ def _classes_of(path: Path, metadata: Mapping[bytes, bytes]) -> tuple[str, ...]:
 
 def read_logits(path: Path, samples: Samples) -> Predictions | None:
     """Return the predictions of such a file with their logits; None if it has no logits."""
-    table = read_columns(path, lambda name: name in ("id", "logits"))
+    table = read_columns(path, lambda name: name in ("id", "logits"), remedy="evaluate again")
     if "logits" not in table.column_names:
         return None
     require_texts(path, table)

@@ -24,7 +24,8 @@ def test_a_worker_is_started_again_elsewhere_if_its_gpu_cannot_be_used(monkeypat
     with pytest.raises(InputError) as raised:
         choose_device("cuda")
     assert type(raised.value) is kind
-    assert str(raised.value) == f"device 'cuda' cannot be used: {str(error).splitlines()[0]}"
+    problem = f"device 'cuda' cannot be used: {str(error).splitlines()[0]}"
+    assert str(raised.value) == f"{problem}; choose another one, such as cpu"
     assert TaskFailed.of(raised.value).retry_elsewhere is retried
 
 

@@ -98,6 +98,12 @@ def test_a_byte_order_mark_is_ignored(tmp_path):
     assert read(tmp_path / "x.yaml", "file").plain() == {"a": 1}
 
 
+def test_a_whole_number_of_too_many_digits_is_refused():
+    """Python converts none of more than 4,300 digits, since this takes long."""
+    with pytest.raises(InputError, match=r"^x\.yaml:1: a\.b: is a number of 5000 digits; write a shorter one$"):
+        parse(f"a: {{b: {'9' * 5000}}}", "x.yaml")
+
+
 def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path):
     (tmp_path / "bad.yaml").write_bytes(b"a: 1\nb: \xff")
     for name, line in (("none.yaml", "does not exist"), (".", "is a folder"), ("bad.yaml", ":2: not UTF-8 text")):
@@ -106,7 +112,9 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         read(tmp_path / "a\0b", "search space")
     (tmp_path / "huge.yaml").write_bytes(b"# " + bytes(3 * 2**20))
-    with pytest.raises(InputError, match=r"^search space [^ ]*huge\.yaml cannot be read \(larger than 1 MiB\)"):
+    with pytest.raises(
+        InputError, match=r"^search space [^ ]*huge\.yaml cannot be read \(larger than 1 MiB\); give another file"
+    ):
         read(tmp_path / "huge.yaml", "search space")
 
 

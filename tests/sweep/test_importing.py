@@ -382,6 +382,7 @@ def test_used_and_invalid_names_are_refused(sweep, tmp_path):
         ("mine", "mine: is the name of a baseline"),
         ("x" * 101, "must be at most 100 letters"),
         ("../theirs", "must be at most 100 letters"),
+        (".theirs", "first a letter or digit"),
     ):
         with pytest.raises(InputError, match=message):
             run_import(tmp_path / "theirs.npz", name)

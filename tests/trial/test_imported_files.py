@@ -112,10 +112,26 @@ def test_a_file_that_is_no_parquet_is_refused(tmp_path, content):
     file = tmp_path / "val" / FILE
     file.parent.mkdir()
     file.write_bytes(content)
-    with pytest.raises(InputError, match=f"{FILE}: not readable as parquet"):
+    with pytest.raises(InputError, match=rf"{FILE}: not readable as parquet \(.*\); evaluate again$"):
         read_samples(file, "digits", "val")
-    with pytest.raises(InputError, match=f"{FILE}: not readable as parquet"):
+    with pytest.raises(InputError, match=rf"{FILE}: not readable as parquet \(.*\); delete it$"):
         read_or_compute_block_stats(tmp_path, "val")
+    with pytest.raises(InputError, match=rf"{FILE}: not readable as parquet \(.*\); write it again$"):
+        read_rows(file)
+
+
+def test_lists_of_texts_and_a_file_without_rows_are_refused_with_a_remedy(tmp_path):
+    texts = damaged_file(tmp_path / FILE, {"logits": [["a"], ["b"]]})
+    with pytest.raises(InputError, match=r"`logits[^`]*` must hold numbers \(lists of texts\); write it again$"):
+        read_rows(texts)
+    for name in ("empty.csv", "empty.npz"):
+        file = tmp_path / name
+        if file.suffix == ".csv":
+            file.write_text("id,logits.0,logits.1\n")
+        else:
+            np.savez(file, id=np.array([], str), logits=np.zeros((0, 2)))
+        with pytest.raises(InputError, match=f"{name}: has no rows; write one for each sample$"):
+            read_rows(file)
 
 
 LOGITS = {

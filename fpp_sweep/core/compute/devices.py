@@ -35,7 +35,7 @@ def choose_device(name: str) -> str:
 
 
 def _unusable(name: str, error: Exception) -> str:
-    return f"device {name!r} cannot be used: {first_sentence(error)}"
+    return f"device {name!r} cannot be used: {first_sentence(error)}; choose another one, such as cpu"
 
 
 def is_device_failure(error: BaseException) -> bool:

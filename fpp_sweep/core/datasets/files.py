@@ -165,7 +165,7 @@ def read_text(path: Path, what: str, max_bytes: int = MAX_BYTES) -> str:
     except UnicodeDecodeError as error:
         raise InputError(f"{what} {path} is not UTF-8 text: byte {error.start}; save it as UTF-8") from error
     except OSError as error:
-        raise InputError(f"cannot read {what} {path}: {error.strerror}") from error
+        raise InputError(f"cannot read {what} {path}: {error.strerror}; give another file") from error
 
 
 def _files_in(folder: Path) -> dict[str, bool]:

@@ -135,7 +135,7 @@ def test_a_missing_split_file_is_named_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"^eurosat: split file {path} is not there"):
         open_dataset("SAT", "test", tmp_path)
     path.mkdir(parents=True)
-    with pytest.raises(InputError, match=f"cannot read split file {path}: Is a directory"):
+    with pytest.raises(InputError, match=f"cannot read split file {path}: Is a directory; give another file"):
         open_dataset("SAT", "test", tmp_path)
 
 
