@@ -188,7 +188,7 @@ CASES = [
     Case("metric", "predictions.confidence.sort()", REFUSED, "changes the predictions that it is given"),
     Case("metric", "predictions.columns['mine'] = 1", NOTED, "'mappingproxy' object does not support item assignment"),
     Case("metric", "time.sleep(10**6)", REFUSED, NEVER_ENDS),
-    Case("metric", "1 / 0", NOTED, "division by zero, on made-up predictions"),
+    Case("metric", "1 / 0", NOTED, "division by zero, on made-up predictions; a trial fails if the same happens"),
     Case("metric", "sys.exit(0)", NOTED, "SystemExit: 0, on made-up predictions"),
     Case("metric", "numpy.random.seed(5)", RESTORED, "NumPy's random state"),
     Case("metric", "torch.set_default_dtype(torch.float64)", RESTORED, "torch's default type"),

@@ -37,7 +37,7 @@ def check_metric(row: MetricRow, seconds: float) -> None:
     except ContractError:
         raise
     except InputError as error:
-        note(f"{error}, on made-up predictions")
+        note(f"{error}, on made-up predictions; a trial fails if the same happens with its own")
         return
     if first != second and not (np.isnan(first) and np.isnan(second)):
         origin = plugins.origin_of(row)
