@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from fpp_sweep.spec.errors import InputError, problem_of_system
 from fpp_sweep.spec.messages import SCRIPT, keep_output_printable, note, plural, printable
+from fpp_sweep.spec.plugins import line_in_thread
 from fpp_sweep.spec.process import set_thread_defaults, terminable
 from fpp_sweep.spec.version import VERSION
 
@@ -190,12 +191,7 @@ def leave_plugin_threads(status: int) -> None:
 
 def _lines_of_endless_threads() -> list[str]:
     """Return the line of a plugin, such as `mine.py:12`, at which each thread is that has not ended in time."""
-    others = [thread for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
-    if not others:
-        return []
-    from fpp_sweep.spec.plugins import line_in_thread  # start-up time: most commands load no plugin
-
-    threads = [thread for thread in others if line_in_thread(thread)]
+    threads = [thread for thread in threading.enumerate() if not thread.daemon and line_in_thread(thread)]
     end = time.monotonic() + THREAD_SECONDS
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
