@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from fpp_sweep.spec.errors import InputError, message_in_one_line
-from fpp_sweep.spec.files import exclusive_lock, require_inside, written_whole
+from fpp_sweep.spec.files import NotAFileError, exclusive_lock, require_inside, written_whole
 from fpp_sweep.spec.messages import masked, printable, runnable
 from fpp_sweep.tracking.desired import shortened
 
@@ -303,9 +303,9 @@ def check_store(uri: str) -> None:
     if path is None:
         _open_experiment(uri)
     else:
-        with _one_process_at_a_time(path):
-            _prepare_database(uri, path)
-            experiment_id(connect(uri), uri)
+        file = Path(os.path.realpath(path))  # the tables are created at the target of a link
+        with _one_process_at_a_time(file):
+            _prepare_database(uri, file)
     remember_store(uri)
 
 
@@ -346,14 +346,17 @@ def _check_form(uri: str) -> None:
 
 def _check_file(path: Path) -> None:
     """Refuse a file that cannot be written; MLflow itself would retry for minutes. Nothing is written or made here."""
-    if not path.parent.is_dir():
-        raise InputError(f"tracking URI sqlite:///{path}: the folder {path.parent} does not exist; create it")
+    file = Path(os.path.realpath(path))
+    if not file.parent.is_dir():
+        raise InputError(f"tracking URI sqlite:///{path}: the folder {file.parent} does not exist; create it")
     revision = None
     try:
-        if path.exists():
-            revision = _revision_of_writable(path)
+        if file.is_file():
+            revision = _revision_of_writable(file)
+        elif os.path.lexists(file):  # a device, or a pipe, at which SQLite would wait for ever
+            raise NotAFileError(file)
         else:
-            tempfile.TemporaryFile(dir=path.parent).close()
+            tempfile.TemporaryFile(dir=file.parent).close()
     except (OSError, sqlite3.Error) as error:
         problem = f"not usable as MLflow's database ({one_line(error)})"
         raise InputError(f"tracking URI sqlite:///{path}: {problem}; give another file") from error
@@ -455,7 +458,7 @@ def _one_process_at_a_time(path: Path) -> Iterator[None]:
 
 
 def _prepare_database(uri: str, path: Path) -> None:
-    """Create the tables in a new or empty file; upgrade those of an older MLflow, after a backup of the file."""
+    """Create tables and experiments in a new or empty file; upgrade those of an older MLflow, after a backup."""
     database_utils: Any = importlib.import_module("mlflow.store.db.utils")
     engine = database_utils.create_sqlalchemy_engine(absolute(uri))
     try:
@@ -465,7 +468,9 @@ def _prepare_database(uri: str, path: Path) -> None:
         if version not in (None, database_utils._get_latest_schema_revision()):
             _back_up(path, version)
             database_utils._upgrade_db(engine)
-    except OSError:  # errors of the disk
+        _create_default_experiment(uri)
+        experiment_id(connect(uri), uri)
+    except (InputError, OSError):  # our own advice, and errors of the disk
         raise
     except Exception as error:  # MLflow and its libraries for databases raise many
         problem = f"MLflow cannot use this database ({one_line(error)})"
@@ -486,6 +491,17 @@ def _create_tables(path: Path, database_utils: Any) -> None:
         engine.dispose()
     (folder / path.name).replace(path)
     folder.rmdir()
+
+
+def _create_default_experiment(uri: str) -> None:
+    """Let MLflow create its own first experiment in a file without any, beside ours.
+
+    MLflow's client would create it in the working folder, and write that name into SQL without quoting it.
+    """
+    root = artifact_root(uri)
+    if root is not None:
+        stores: Any = importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
+        stores.SqlAlchemyStore(absolute(uri), root.as_uri())
 
 
 def _back_up(path: Path, version: str) -> None:

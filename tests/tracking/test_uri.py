@@ -102,6 +102,39 @@ def test_a_file_that_is_not_a_database_is_refused(tmp_path):
             check_store(f"sqlite:///{file}")
 
 
+def test_an_address_of_anything_but_a_file_is_refused_and_left_as_it_is(tmp_path):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    (tmp_path / "device").symlink_to("/dev/full")
+    (tmp_path / "loop").symlink_to("loop")
+    before = {path: path.lstat().st_ino for path in tmp_path.iterdir()}
+    for path in before:
+        with pytest.raises(
+            InputError, match=r"not usable as MLflow's database \(.*not a regular file.*\); give another"
+        ):
+            check_address(f"sqlite:///{path}")
+    assert {path: path.lstat().st_ino for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("target", ["missing", "empty"])
+def test_tables_are_created_at_the_target_of_a_link(tmp_path, target):
+    (tmp_path / "other").mkdir()
+    file = tmp_path / "other" / "real.db"
+    if target == "empty":
+        file.touch()
+    (tmp_path / "mlflow.db").symlink_to("other/real.db")
+    check_store(f"sqlite:///{tmp_path}/mlflow.db")
+    assert os.readlink(tmp_path / "mlflow.db") == "other/real.db"
+    assert (uri.EXPERIMENT,) in rows(file, "select name from experiments")
+
+
+def test_a_link_to_a_database_in_a_folder_that_does_not_exist_is_refused(tmp_path):
+    (tmp_path / "mlflow.db").symlink_to("missing/real.db")
+    with pytest.raises(InputError, match=r"the folder .*/missing does not exist; create it"):
+        check_address(f"sqlite:///{tmp_path}/mlflow.db")
+
+
 def test_a_database_in_a_folder_that_does_not_exist_is_refused_and_nothing_is_created(tmp_path):
     with pytest.raises(InputError, match=r"the folder .*/missing does not exist; create it"):
         check_store(f"sqlite:///{tmp_path}/missing/mlflow.db")
@@ -312,6 +345,23 @@ def test_a_file_with_other_special_characters_is_used(tmp_path, name):
     folder.mkdir()
     check_store(f"sqlite:///{folder}/mlflow.db")
     assert os.listdir(tmp_path) == [name]
+
+
+@pytest.mark.parametrize("name", ['it\'s a "test"', "a (:b)"])
+def test_a_store_is_created_in_any_working_folder(tmp_path, monkeypatch, name):
+    """MLflow itself would write the folder's name into SQL, where a quote or a colon ends in an error."""
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name)
+    check_store(DEFAULT_URI)
+    experiments = rows(Path("mlflow.db"), "select name from experiments order by experiment_id")
+    assert experiments == [("Default",), (uri.EXPERIMENT,)]
+
+
+def test_an_experiment_that_mlflow_cannot_read_is_reported_in_one_line(database):
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("alter table experiments rename column artifact_location to elsewhere")
+    with pytest.raises(InputError, match=r"mlflow.db: MLflow cannot use this database \(.*\); update MLflow"):
+        check_store(f"sqlite:///{database}")
 
 
 def test_the_advice_about_a_reserved_character_is_printed(capsys):
