@@ -7,6 +7,7 @@ import re
 from datetime import datetime
 from pathlib import Path
 
+from fpp_sweep.cli.names import is_sweep
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
@@ -47,7 +48,14 @@ def _require_unused(folder: SweepFolder) -> None:
 
 
 def require_writable(root: Path) -> None:
-    """Raise InputError if the folder cannot be written or created; it is created with the first sweep in it."""
+    """Raise InputError for a folder that cannot be written or created, or that is part of a sweep.
+
+    The folder is created with the first sweep in it. A sweep deletes and rewrites files of its own folder.
+    """
+    resolved = Path(os.path.realpath(root))
+    for folder in (resolved, *resolved.parents):
+        if is_sweep(folder):
+            raise InputError(f"--out {root}: lies in the folder of the sweep {folder}; name a folder outside it")
     existing = root.absolute()
     while not existing.exists():
         existing = existing.parent
