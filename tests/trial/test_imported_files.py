@@ -1,6 +1,7 @@
 """Files of predictions: damaged ones, those that would fill the memory, and names that lead out of the folder."""
 
 import json
+import os
 import re
 import tracemalloc
 from contextlib import suppress
@@ -179,6 +180,15 @@ def test_damaged_predictions_are_refused_where_metrics_are_computed_again(tmp_pa
 def test_a_file_that_does_not_exist_is_not_called_damaged(tmp_path, suffix):
     file = tmp_path / f"nofile{suffix}"
     with pytest.raises(InputError, match=rf"^{re.escape(str(file))}: does not exist; give a file that does$"):
+        read_rows(file)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "npz", "parquet"])
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_anything_but_a_file_is_refused_before_it_is_read(tmp_path, make, suffix):
+    file = tmp_path / f"rows.{suffix}"
+    make(file)
+    with pytest.raises(InputError, match=rf"^{re.escape(str(file))}: not a regular file; give a file that can be read"):
         read_rows(file)
 
 
