@@ -15,6 +15,7 @@ from pathlib import Path
 from fpp_sweep.cli.command import Parser, parser, run
 from fpp_sweep.core.images.cache import default_cache, readable_size
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.messages import printable
 
 SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -58,7 +59,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     commands = options.add_subparsers(dest="command", required=True)
     shared = Parser(add_help=False)
     folder = "folder of the cache; default: $FPP_SWEEP_CACHE, or ~/.cache/fpp_sweep"
-    shared.add_argument("--cache", type=Path, metavar="DIR", help=folder)
+    shared.add_argument("--cache", type=user_path, metavar="DIR", help=folder)
     commands.add_parser("list", parents=[shared], help="show entries, sizes and ages")
     prune = commands.add_parser(
         "prune", parents=[shared], help="remove entries; runs that read them continue", description=PRUNE

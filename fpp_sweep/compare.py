@@ -15,7 +15,7 @@ from fpp_sweep.cli.flags import add_flags
 from fpp_sweep.cli.names import find_sweep, is_sweep_or_path
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import files_inside
+from fpp_sweep.spec.files import files_inside, user_path
 from fpp_sweep.spec.names import label_of
 from fpp_sweep.sweep.folders import require_writable
 
@@ -55,7 +55,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--split", choices=splits, help=split)
     target = "for sweeps: a value of each objective; the table has the cost of reaching them"
     options.add_argument("--target", nargs="+", type=float, default=[], metavar="VALUE", help=target)
-    options.add_argument("--out", type=Path, metavar="DIR", help="folder of the comparison; default: comparisons/NAMES")
+    options.add_argument(
+        "--out", type=user_path, metavar="DIR", help="folder of the comparison; default: comparisons/NAMES"
+    )
     add_flags(options, "--plugin")
     return options.parse_args(argv)
 

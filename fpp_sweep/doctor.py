@@ -17,12 +17,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.cli.flags import add_flags, flags_in_errors, overrides
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import user_path
 
 EXIT_STATUS = """\
 exit status: 0 if all is well; 1 if a finding is wrong, a check of a device fails, a requested dataset has no test
@@ -58,14 +58,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("fpp_sweep.doctor", __doc__ or "", usage="[options]")
     options.epilog = EXIT_STATUS
     space = "check what a sweep of a space would use: a file, or the name of a shipped space"
-    options.add_argument("--space", type=Path, metavar="YAML", help=space)
+    options.add_argument("--space", type=user_path, metavar="YAML", help=space)
     add_flags(options, "--model", "--data-root", "--dataset-file", "--datasets", "--limit", "--set", "--plugin")
     options.add_argument("--verify", action="store_true", help="open every image and list damaged ones")
     device = "prove a device: compare its results with the CPU's, and write a report"
     options.add_argument("--device", choices=("cuda", "cpu"), help=device)
     add_flags(options, "--address", "--tracking-uri")
     cluster_file = "cluster file of Ray's launcher: list its undecided values and missing nodes"
-    options.add_argument("--cluster-file", type=Path, metavar="YAML", help=cluster_file)
+    options.add_argument("--cluster-file", type=user_path, metavar="YAML", help=cluster_file)
     args = options.parse_args(argv)
     if args.device is not None and (args.space or args.data_root or args.datasets or args.verify or args.address):
         raise InputError("--device: checks the device alone; run doctor again for what else is to be checked")

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from fpp_sweep.cli.command import parser, run, typed_words
 from fpp_sweep.cli.flags import add_run_flags, flags_in_errors, overrides
 from fpp_sweep.spec import catalogue, plugins
+from fpp_sweep.spec.files import user_path
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -52,7 +52,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     trials.add_argument("--prompt", nargs="+", action="extend", metavar="PROMPT", help=prompts)
     trials.add_argument("--anchor-prompt", metavar="PROMPT", help="words or a prompt file that FPP stays aligned with")
     config = "settings from a file, such as report/best/knee.yaml of a sweep"
-    trials.add_argument("--config", type=Path, metavar="YAML", help=config)
+    trials.add_argument("--config", type=user_path, metavar="YAML", help=config)
     add_run_flags(options)
     resume = "continue this command's last run, or the one of --name"
     resuming = options.add_argument_group("resuming")

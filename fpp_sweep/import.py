@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.cli.flags import add_flags
 from fpp_sweep.cli.names import find_sweep
 from fpp_sweep.spec import plugins
+from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.messages import printable
 
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("fpp_sweep.import", __doc__ or "", usage="FILE --as NAME --into SWEEP [options]")
     file = "predictions as .csv, .npz or .parquet; docs/import.md has the columns"
-    options.add_argument("file", type=Path, metavar="FILE", help=file)
+    options.add_argument("file", type=user_path, metavar="FILE", help=file)
     options.add_argument("--as", dest="name", required=True, metavar="NAME", help="name of the baseline in tables")
     options.add_argument("--into", required=True, metavar="SWEEP", help="name or folder of a sweep")
     add_flags(options, "--plugin")

@@ -16,7 +16,7 @@ from pathlib import Path
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.space.shipped import shipped_folder
 from fpp_sweep.spec.errors import InputError, is_full_disk
-from fpp_sweep.spec.files import written_whole
+from fpp_sweep.spec.files import user_path, written_whole
 from fpp_sweep.spec.messages import command_line, runnable
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("fpp_sweep.init", __doc__ or "", usage="[FOLDER]")
     folder = f"where {SPACE} and {DATASETS} are written; default: the current folder"
-    options.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="FOLDER", help=folder)
+    options.add_argument("folder", nargs="?", type=user_path, default=Path(), metavar="FOLDER", help=folder)
     return options.parse_args(argv)
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from fpp_sweep.cli.command import parser, run, typed_words
 from fpp_sweep.cli.flags import RUN_FLAGS, add_flags, flags_in_errors, overrides
@@ -23,6 +22,7 @@ from fpp_sweep.cli.terminal import terminal_width
 from fpp_sweep.space.shipped import list_shipped_spaces
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import user_path
 
 LINE_COLUMNS = 120  # width of the list of spaces on a wider terminal
 
@@ -53,10 +53,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser("fpp_sweep.tune", __doc__ or "", usage="--space YAML [options]")
     space = options.add_argument_group("search space")
     space_help = "a file, such as search_spaces/perturb.yaml, or the name of a shipped space, such as perturb"
-    space.add_argument("--space", type=Path, metavar="YAML", help=space_help)
+    space.add_argument("--space", type=user_path, metavar="YAML", help=space_help)
     space.add_argument("--list-spaces", action="store_true", help="list the shipped spaces with their questions")
     config_help = "settings of all trials; its values of searched settings are the first point"
-    space.add_argument("--config", type=Path, metavar="YAML", help=config_help)
+    space.add_argument("--config", type=user_path, metavar="YAML", help=config_help)
     add_flags(options, "--trials", *RUN_FLAGS)
     resuming = options.add_argument_group("resuming")
     resume_help = "continue the last sweep of this space, or the one of --name"

@@ -22,6 +22,7 @@ from fpp_sweep.core.datasets import (
 )
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.spec.errors import InputError, escaped
+from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.progress import Bar
 
 WIDTH = 100  # columns of a terminal, for the problems
@@ -77,7 +78,7 @@ def survey_datasets(names: Sequence[str], data_root: str | None, dataset_file: s
     """List the splits of datasets and groups; without names, of all embedded, known and user-defined datasets."""
     root = None
     if data_root is not None:
-        root = Path(data_root)
+        root = user_path(data_root)
         require_root(root)
     custom = custom_datasets(names, dataset_file)
     specs = {**DATASETS, **custom}

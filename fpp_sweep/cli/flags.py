@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fpp_sweep.cli.command import Parser
@@ -15,6 +14,7 @@ from fpp_sweep.cli.names import SWEEPS
 from fpp_sweep.space.yamlfile import parse
 from fpp_sweep.spec.config import EMBEDDED_LIMIT
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.names import listed_names
 
 DATA = "model and data"
@@ -83,7 +83,7 @@ FLAGS: dict[str, Flag] = {
     "--plugin": Flag(
         group=SETTINGS,
         several=True,
-        type=Path,
+        type=user_path,
         metavar="FILE",
         help="your own methods, penalties, metrics and samplers (docs/plugins.md)",
     ),
@@ -99,7 +99,7 @@ FLAGS: dict[str, Flag] = {
     "--verbose": Flag(group=MACHINES, default=False, help="show the output of Ray's workers"),
     "--out": Flag(
         group=RESULTS,
-        type=Path,
+        type=user_path,
         default=SWEEPS,
         metavar="DIR",
         help="where the folder of results is made; default: %(default)s",

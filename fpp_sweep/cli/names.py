@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.files import user_path
 
 SWEEPS = Path("sweeps")  # where `tune` and `evaluate` write unless --out says otherwise
 REPRODUCTIONS = Path("reproductions")  # where `reproduce` writes
@@ -15,11 +16,11 @@ REPRODUCTION_FILE = "reproduction.json"
 
 def find_sweep(word: str) -> Path:
     """Return the folder of a sweep, from its path or its name in `sweeps`."""
-    for path in (Path(word), SWEEPS / word):
+    for path in (user_path(word), SWEEPS / word):
         if is_sweep(path):
             return path
     names = [path.name for path in sweeps_below(SWEEPS)]
-    if not os.path.exists(word) and (_is_path(word) or not names):
+    if not os.path.exists(user_path(word)) and (_is_path(word) or not names):
         raise InputError(f"{word}: there is no such sweep; `show` lists the sweeps")
     if _is_path(word) or not names:
         raise InputError(f"{word} is not a sweep's folder (it has no {SWEEP_FILES[0]}); `show` lists the sweeps")
@@ -28,7 +29,7 @@ def find_sweep(word: str) -> Path:
 
 def find_folder(word: str) -> Path:
     """Return the folder of a sweep, of a reproduction or of several sweeps, from its path or its name."""
-    for path in (Path(word), SWEEPS / word, REPRODUCTIONS / word):
+    for path in (user_path(word), SWEEPS / word, REPRODUCTIONS / word):
         if is_sweep(path) or is_reproduction(path) or sweeps_below(path):
             return path
     names = [path.name for path in sweeps_below(SWEEPS)]

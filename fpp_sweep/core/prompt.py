@@ -18,6 +18,7 @@ from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.models.maple import DeepPrompts, is_maple, read_maple
 from fpp_sweep.spec.config import is_file_name
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.version import VERSION
 
 FORMAT = "fpp_sweep.prompt/1"
@@ -48,7 +49,7 @@ class Prompt:
 def open_prompt(clip: Clip, prompt: str) -> Prompt:
     """Return a prompt from its words or its file."""
     if is_file_name(prompt):
-        return from_file(clip, Path(prompt))
+        return from_file(clip, user_path(prompt))
     return from_words(clip, prompt)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.files import user_path
 
 PACKAGE = Path(__file__).parents[1]
 FOLDER = "search_spaces"
@@ -34,7 +35,7 @@ def find_space(word: Path | str) -> Path:
     >>> find_space("perturb").name
     'perturb.yaml'
     """
-    path = Path(word)
+    path = user_path(word)
     if os.path.exists(path):
         return path
     shipped = shipped_spaces()

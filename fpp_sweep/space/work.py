@@ -25,6 +25,7 @@ from fpp_sweep.space.validation import (
     shown,
 )
 from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.specs import OnBadImage
 
 Part = TypeVar("Part")
@@ -145,8 +146,20 @@ def _max_failures_schema() -> dict[str, Any]:
     return {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_INTEGER}, {"enum": ["none", None]}]}
 
 
+def _expand_home(value: Any) -> Any:
+    """Return the text of a path with the home folder for `~`."""
+    text = _check_text(value)
+    if isinstance(text, str):
+        return str(user_path(text))
+    return text
+
+
+def _text_schema() -> dict[str, Any]:
+    return {"type": "string", "pattern": r"\S"}
+
+
 def _sweeps_schema() -> dict[str, Any]:
-    name = {"type": "string", "pattern": r"\S"}
+    name = _text_schema()
     return {"anyOf": [name, {"type": "array", "items": name, "uniqueItems": True}]}
 
 
@@ -156,7 +169,8 @@ def _fraction_schema() -> dict[str, Any]:
 
 Sampler = Annotated[str, Convert(_check_sampler, lambda: {"enum": list(catalogue.BUILT_IN_SAMPLERS)})]
 Split = Literal["train", "val", "test"]
-Text = Annotated[str, Convert(_check_text, lambda: {"type": "string", "pattern": r"\S"})]
+Text = Annotated[str, Convert(_check_text, _text_schema)]
+UserPath = Annotated[str, Convert(_expand_home, _text_schema)]
 Sweeps = Annotated[tuple[Text, ...], Items(), Convert(_to_list, _sweeps_schema)]
 Positive = Annotated[int, Limits(ge=1, le=MAX_INTEGER)]
 MaxFailures = Annotated[Positive | None, Convert(_to_none, _max_failures_schema)]
@@ -258,8 +272,8 @@ class Work:
     """The model, the data and the machines that trials run on."""
 
     model: Text = "tiny"
-    data_root: Text | None = None
-    dataset_file: Text | None = None
+    data_root: UserPath | None = None
+    dataset_file: UserPath | None = None
     datasets: Annotated[tuple[Text, ...], Items()] = ()  # names and groups; empty: all of dataset_file, or by data_root
     limit: Positive | None = None  # images per dataset; none: all, of the embedded datasets EMBEDDED_LIMIT
     seeds: Annotated[tuple[Seed, ...], Items(at_least=1)] = (0,)
@@ -272,7 +286,7 @@ class Work:
     threads: Processes | None = None  # torch's threads in a worker; none: one for each CPU
     loaders: Annotated[int, Limits(ge=0, le=MAX_PROCESSES)] | None = None  # processes that read images; none: by device
     compile: bool = False  # torch.compile
-    cache: Text | None = None  # folder of image features
+    cache: UserPath | None = None  # folder of image features
     float32_cache: bool = False  # keep image features in float32 rather than half precision
     reuse_results: bool = True  # use results of other sweeps on this machine, and keep them for others
     attempts: Positive = 3  # per task

@@ -20,11 +20,11 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, Literal
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.specs import Precision
 
 EMBEDDED_LIMIT = 200  # images of each embedded dataset by default: its images are drawn by a program, without end
@@ -314,13 +314,13 @@ def is_template_file(templates: str) -> bool:
 
 def require_prompt(prompt: str) -> None:
     """Raise InputError if a prompt's file is missing; its content is checked when a model is loaded."""
-    if is_file_name(prompt) and not Path(prompt).is_file():
+    if is_file_name(prompt) and not user_path(prompt).is_file():
         raise InputError(f"prompt file {prompt} does not exist")
 
 
 def require_templates(templates: str) -> None:
     """Raise InputError if a file of templates is missing; its content is checked when datasets are opened."""
-    if is_template_file(templates) and not Path(templates).is_file():
+    if is_template_file(templates) and not user_path(templates).is_file():
         raise InputError(f"template file {templates} does not exist", "adapt.templates")
 
 

@@ -100,6 +100,11 @@ def read_at_most(path: Path, max_bytes: int = MAX_HANDWRITTEN_BYTES) -> bytes:
     return content
 
 
+def user_path(text: str | Path) -> Path:
+    """Return a path that a user wrote, with the home folder for `~`: no shell replaces it in a file or in quotes."""
+    return Path(os.path.expanduser(text))
+
+
 def existing_part(path: Path) -> Path:
     """Return the path, or the nearest folder above it that exists: there a process would begin to make the path."""
     absolute = path.absolute()

@@ -13,6 +13,7 @@ from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.specs import PluginFile
 
 if TYPE_CHECKING:
@@ -61,9 +62,9 @@ class Sweep:
     @classmethod
     def open(cls, path: Path | str) -> Sweep:
         """Return a sweep by its folder, such as `sweeps/perturb-20261120-185232`, or by its name in `sweeps`."""
-        if is_sweep(SWEEPS / path) and not is_sweep(Path(path)):
+        if is_sweep(SWEEPS / path) and not is_sweep(user_path(path)):
             path = SWEEPS / path
-        return cls(SweepFolder.open(Path(path)))
+        return cls(SweepFolder.open(user_path(path)))
 
     @property
     def name(self) -> str:

@@ -11,13 +11,14 @@ from fpp_sweep.cli.names import is_sweep
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.names import require_folder_name
 from fpp_sweep.sweep.api import Options
 
 
 def sweep_folder(space: Space, options: Options) -> SweepFolder:
     """Return the folder of a new sweep, or of the sweep to be resumed."""
-    root = Path(options.root)
+    root = user_path(options.root)
     if options.resume:
         path = root / options.name if options.name else _newest_sweep(root, space.name)
         return SweepFolder.open(path)
@@ -50,7 +51,7 @@ def _require_unused(folder: SweepFolder) -> None:
 def require_writable(root: Path) -> None:
     """Raise InputError for a folder that cannot be written or created, or that is part of a sweep.
 
-    The folder is created with the first sweep in it. A sweep deletes and rewrites files of its own folder.
+    The folder is created with the first sweep in it. A sweep deletes and rewrites files in its folder.
     """
     resolved = Path(os.path.realpath(root))
     for folder in (resolved, *resolved.parents):

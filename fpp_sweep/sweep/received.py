@@ -11,6 +11,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.reading import read_config
 from fpp_sweep.spec.config import is_file_name, is_template_file
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import user_path
 
 FILE_SETTINGS = ("prompt", "anchor_prompt", "adapt.templates")  # settings that may name a file
 
@@ -35,7 +36,7 @@ def require_own_prompts(flag: str, prompts: Iterable[str]) -> None:
     """Raise InputError if a flag names a prompt in the folder of a sweep, and a link on the way leads out of it."""
     for prompt in prompts:
         if is_file_name(prompt):
-            file = Path(os.path.abspath(prompt))
+            file = Path(os.path.abspath(user_path(prompt)))
             for sweep in _sweeps_around(file):
                 _require_own(sweep, file, flag)
 
@@ -52,7 +53,7 @@ def _files_of(settings: Mapping[str, Any]) -> dict[str, Path]:
     for key in FILE_SETTINGS:
         value = settings.get(key)
         if value and (is_file_name(value) or is_template_file(value)):
-            files[key] = Path(os.path.abspath(value))
+            files[key] = Path(os.path.abspath(user_path(value)))
     return files
 
 

@@ -11,6 +11,7 @@ from fpp_sweep.cli.names import REPRODUCTIONS, SWEEPS, is_reproduction
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.records.state import is_abandoned
+from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.messages import command_line, runnable
 
 MASKED_NOTIFY = "search.notify=***"  # the recorded form of the command to notify with, which is a secret
@@ -101,7 +102,7 @@ def _for_folder(words: Sequence[str], path: Path, default_root: Path) -> list[st
     """Return a command for the folder, which may have been copied, moved or renamed since the command was recorded."""
     changed = _with_value(words, "--name", path.name)
     recorded_root = _value_of(words, "--out") or str(default_root)
-    if Path(recorded_root).resolve() != path.parent.resolve():
+    if user_path(recorded_root).resolve() != path.parent.resolve():
         changed = _with_value(changed, "--out", str(path.parent))
     return changed
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from fpp_sweep.spec.errors import InputError, message_in_one_line
-from fpp_sweep.spec.files import NotAFileError, exclusive_lock, require_inside, written_whole
+from fpp_sweep.spec.files import NotAFileError, exclusive_lock, require_inside, user_path, written_whole
 from fpp_sweep.spec.messages import masked, printable, runnable
 from fpp_sweep.tracking.desired import shortened
 
@@ -73,7 +73,7 @@ def sqlite_file(uri: str) -> Path | None:
     name = uri.removeprefix("sqlite:///")
     if name in (uri, ""):
         return None
-    return Path(os.path.abspath(name))
+    return Path(os.path.abspath(user_path(name)))
 
 
 def is_server(uri: str) -> bool:

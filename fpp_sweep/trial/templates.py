@@ -16,7 +16,7 @@ from typing import Any
 from fpp_sweep.core.datasets.open_clip_lists import templates as open_clip_templates
 from fpp_sweep.spec.config import is_template_file
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import read_at_most
+from fpp_sweep.spec.files import read_at_most, user_path
 from fpp_sweep.spec.messages import warn_once
 from fpp_sweep.spec.released import FALLBACK_TEMPLATES, released_templates, resolved_templates
 
@@ -30,7 +30,7 @@ def texts_by_class(templates: str, dataset: str, classes: Sequence[str]) -> list
     """
     names = [name.replace("_", " ") for name in classes]
     if is_template_file(templates):
-        content = _read_template_file(Path(templates))
+        content = _read_template_file(user_path(templates))
         if isinstance(content, dict):
             return _select_texts(content, templates, dataset, names)
         return _fill_in_names(content, names)
@@ -44,7 +44,7 @@ def texts_by_class(templates: str, dataset: str, classes: Sequence[str]) -> list
 
 def file_digest(path: str) -> str:
     """Return a hash of the contents of a template file: 16 hexadecimal digits."""
-    return hashlib.sha256(_read(Path(path))).hexdigest()[:16]
+    return hashlib.sha256(_read(user_path(path))).hexdigest()[:16]
 
 
 def _fill_in_names(templates: Sequence[str], names: Sequence[str]) -> list[list[str]]:

@@ -17,7 +17,7 @@ from fpp_sweep.core.datasets.files import as_sample_id, read_text, require_folde
 from fpp_sweep.core.datasets.layout import DatasetSpec, Layout, Renaming, as_words
 from fpp_sweep.core.datasets.split_files import SplitJson
 from fpp_sweep.spec.errors import InputError, message_in_one_line, unknown
-from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES
+from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES, user_path
 from fpp_sweep.spec.names import listed_names
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # a name becomes part of file names
@@ -49,7 +49,7 @@ def custom_datasets(names: Iterable[str], dataset_file: str | None) -> dict[str,
     """
     specs = {}
     if dataset_file:
-        specs = read_custom(Path(dataset_file))
+        specs = read_custom(user_path(dataset_file))
     for word in listed_names(names):
         if not is_folder(word):
             continue
@@ -69,7 +69,7 @@ def folder_dataset(argument: str) -> tuple[str, DatasetSpec]:
     _require_name(name, argument)
     if not folder:
         raise InputError(f"{argument}: no path; write NAME=PATH, such as mine=photos")
-    images = Path(folder).expanduser().absolute()
+    images = user_path(folder).absolute()
     require_folder(images, f"{name}: image folder", "correct the path")
     layout = ClassFolders(images=str(images))
     try:
@@ -138,12 +138,12 @@ def _read_spec(path: Path, name: str, description: Any) -> DatasetSpec:
 
 def _read_layout(base: Path, kind: str, description: Mapping[str, Any], where: str) -> Layout:
     """Build a layout; relative paths start at `base`."""
-    images = str(base / _read_text(description, "images", where))
+    images = str(base / user_path(_read_text(description, "images", where)))
     renaming = _as_renaming(description.get("classes"), f"{where}.classes")
     if kind == "folders":
         split_folders = _as_split_folders(description.get("splits"), f"{where}.splits")
         return ClassFolders(images=images, split_folders=split_folders, renaming=renaming)
-    split_file = str(base / _read_text(description, "split_file", where))
+    split_file = str(base / user_path(_read_text(description, "split_file", where)))
     return SplitJson(images=images, split_file=split_file, renaming=renaming)
 
 

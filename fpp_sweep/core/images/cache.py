@@ -24,7 +24,7 @@ from pathlib import Path
 
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import LockHeldError, exclusive_lock, folder_lock, written_whole
+from fpp_sweep.spec.files import LockHeldError, exclusive_lock, folder_lock, user_path, written_whole
 
 MANIFEST = "manifest.json"
 
@@ -35,7 +35,7 @@ def default_cache() -> Path:
     """Return `$FPP_SWEEP_CACHE`, or `~/.cache/fpp_sweep`."""
     folder = os.environ.get("FPP_SWEEP_CACHE")
     if folder:
-        return Path(folder).expanduser()
+        return user_path(folder)
     return Path.home() / ".cache" / "fpp_sweep"
 
 

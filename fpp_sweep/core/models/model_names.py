@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fpp_sweep.spec.errors import InputError, similar_names, unknown
+from fpp_sweep.spec.files import user_path
 
 if TYPE_CHECKING:
     from fpp_sweep.core.text.tower import Activation
@@ -65,7 +66,7 @@ def parse(model_name: str) -> ModelSpec:
         raise InputError(f"model {model_name!r} has no weights: add /TAG ({hint}) or :PATH of a checkpoint")
     if separator == "/":
         return ModelSpec(architecture=architecture, activation=ACTIVATIONS.get(activation), tag=weights)
-    return ModelSpec(architecture=architecture, activation=ACTIVATIONS.get(activation), path=Path(weights))
+    return ModelSpec(architecture=architecture, activation=ACTIVATIONS.get(activation), path=user_path(weights))
 
 
 def require_model(model_name: str) -> None:
@@ -74,7 +75,7 @@ def require_model(model_name: str) -> None:
     The content of a file is checked when the model is loaded.
     """
     spec = parse(model_name)
-    if spec.path is not None and not spec.path.expanduser().is_file():
+    if spec.path is not None and not spec.path.is_file():
         raise InputError(f"model {model_name!r}: {spec.path} is not a file; give the path of a checkpoint")
     if spec.tag is not None:
         require_tag(spec.architecture, spec.tag)

@@ -78,7 +78,7 @@ def load_open_clip(model_name: str, spec: ModelSpec, device: str) -> Clip:
     requested = _requested_activation(model_name, spec, config)
     if spec.path is not None:
         preprocess = _preprocess(spec.architecture, _shared_recipe(spec.architecture), config)
-        checkpoint = read_checkpoint(spec.path.expanduser())
+        checkpoint = read_checkpoint(spec.path)
         activation = _activation_of_file(model_name, spec, requested, checkpoint, config)
     else:
         recipe = _tag_recipe(spec)
