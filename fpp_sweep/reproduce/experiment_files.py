@@ -20,6 +20,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.space.validation import check_value, keys, require
 from fpp_sweep.space.yamlfile import Node, of_plain, read
 from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.files import user_path
 
 SHIPPED = Path(__file__).parent / "shipped"
 REPLACED_KEYS = ("grid", "params", "points", "search")  # keys of a space that rows and columns replace
@@ -33,7 +34,7 @@ def shipped() -> list[str]:
 def find(name: str) -> Experiment:
     """Return an experiment of the package by name, or the user's by file."""
     if name.endswith((".yaml", ".yml")):
-        return load(Path(name))
+        return load(user_path(name))
     if name not in shipped():
         raise InputError(f"--table {name}: {unknown('table', name, shipped())}")
     return load(SHIPPED / f"{name}.yaml")

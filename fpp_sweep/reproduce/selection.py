@@ -16,6 +16,7 @@ from fpp_sweep.reproduce.experiments import Experiment
 from fpp_sweep.reproduce.printed import is_papers_model
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, unknown
+from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.messages import note
 from fpp_sweep.spec.names import require_folder_name
 from fpp_sweep.spec.specs import Precision, adaptation_precision
@@ -79,10 +80,14 @@ class Request:
 
 def _checkpoints(args: argparse.Namespace) -> dict[str, str]:
     paths = {"coop": args.coop, "maple": args.maple}
-    checkpoints = {kind: path for kind, path in paths.items() if path}
-    for kind, path in checkpoints.items():
-        if not Path(path).is_file():
-            raise InputError(f"--{kind} {path}: no such file")
+    checkpoints = {}
+    for kind, path in paths.items():
+        if not path:
+            continue
+        file = user_path(path)
+        if not file.is_file():
+            raise InputError(f"--{kind} {path}: no such file; correct the path")
+        checkpoints[kind] = str(file)
     return checkpoints
 
 

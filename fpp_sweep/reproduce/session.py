@@ -16,6 +16,7 @@ from fpp_sweep.spec.messages import runnable
 from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep import launch
 from fpp_sweep.sweep.api import InterruptedSweep, Options
+from fpp_sweep.sweep.folders import require_writable
 
 
 def options_of(args: argparse.Namespace, *, command: str, plugin_files: Sequence[PluginFile]) -> Options:
@@ -36,6 +37,7 @@ def print_dry_run(selection: Selection) -> None:
 
 def run_selection(selection: Selection, out: Path, options: Options) -> bool:
     """Run all experiments of a selection; return False if a row of a table failed."""
+    require_writable(out)
     reproduction = Reproduction(
         folder=out / selection.folder_name,
         experiments={name: selection.experiments[name] for name in selection.sweeps},
