@@ -153,7 +153,8 @@ def _recorded_word(word: str) -> str:
 
 def runnable(command: str) -> str:
     """Return a command as this shell can run it, in one line: without its script on the PATH, by this interpreter."""
-    command = " ".join(_shell_word(word) for word in shlex.split(command))
+    if not command.isprintable():  # few are not, and a page has a command for each trial
+        command = " ".join(_shell_word(word) for word in shlex.split(command))
     name, _, words = command.partition(" ")
     script = shutil.which(name)
     own_scripts = os.path.realpath(os.path.dirname(sys.executable))
