@@ -1,4 +1,4 @@
-"""Luck of the search: the images and pretraining seeds by which a trial was chosen say too much good of it."""
+"""Luck of the search: a trial's values are too good on the images, and with the pretraining seeds, that chose it."""
 
 from __future__ import annotations
 
