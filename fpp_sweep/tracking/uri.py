@@ -424,6 +424,8 @@ def _open_experiment(uri: str) -> None:
 
 def _unusable(uri: str, error: Exception) -> InputError:
     advice = f"start it, or give another URI, such as {DEFAULT_URI}"
+    if isinstance(error, ModuleNotFoundError):  # of a database's driver
+        advice = f"install the Python module {error.name}, or give another URI, such as {DEFAULT_URI}"
     return InputError(f"MLflow at {masked(uri)} cannot be used ({one_line(error)}); {advice}")
 
 

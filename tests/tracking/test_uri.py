@@ -364,6 +364,11 @@ def test_an_experiment_that_mlflow_cannot_read_is_reported_in_one_line(database)
         check_store(f"sqlite:///{database}")
 
 
+def test_a_missing_driver_of_a_database_is_named():
+    with pytest.raises(InputError, match=r"mssql://\*\*\*@db/mlflow .*; install the Python module pyodbc, or give"):
+        check_store("mssql://me:pass@db/mlflow")
+
+
 def test_the_advice_about_a_reserved_character_is_printed(capsys):
     with pytest.raises(SystemExit):
         run(lambda: check_address("postgresql://me:pa/ss@db/mlflow"))
