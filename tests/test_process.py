@@ -90,6 +90,14 @@ def send_signals(numbers, steps):
             steps.append(number)
 
 
+@pytest.fixture
+def python_interrupts():
+    """Let SIGINT raise KeyboardInterrupt, as in a terminal: a shell lets its background jobs ignore the signal."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
 @pytest.mark.parametrize(
     ("numbers", "delayed"),
     [
@@ -98,7 +106,7 @@ def send_signals(numbers, steps):
         ([signal.SIGTERM, signal.SIGTERM], 2),  # batch systems send it twice
     ],
 )
-def test_the_first_interrupt_waits_for_the_end_of_the_block(capfd, numbers, delayed):
+def test_the_first_interrupt_waits_for_the_end_of_the_block(capfd, python_interrupts, numbers, delayed):
     """An exception amid an import could leave a lock held."""
     steps = []
     with pytest.raises(KeyboardInterrupt):
