@@ -219,6 +219,16 @@ def test_a_difference_that_may_be_luck_is_no_verdict(tmp_path, sides, splits, se
     assert ("optimistic" in text) == ("chosen by these" in verdict)
 
 
+def test_without_a_significant_difference_the_verdict_says_so(tmp_path):
+    folders = {}
+    for name, accuracy in (("one", 0.700), ("other", 0.701)):
+        sides = {ZERO_SHOT: (0.6, 0.2), "trial-0002": (accuracy, 0.1)}
+        options = {"seeds": (0, 1, 2), "is_search_apart": True}
+        folders[name] = write_measured_sweep(tmp_path / name, World(400), sides, ("val", "test"), **options)
+    text = document_to_text(sweep_comparison_document(compare_sweeps(folders), []), 200)
+    assert "No difference between the sweeps' best trials is significant." in text
+
+
 @pytest.mark.parametrize(
     ("records", "reference", "corner"),
     [

@@ -1,6 +1,7 @@
 """Documents as Markdown and as text."""
 
 from fpp_sweep.report.document import Code, Document, Section, Text, document_to_markdown, document_to_text
+from fpp_sweep.report.table import Cell, Column, Row, Table
 
 
 def test_a_section_inside_a_section_has_a_heading_one_level_below():
@@ -13,3 +14,10 @@ def test_a_section_inside_a_section_has_a_heading_one_level_below():
 def test_what_is_for_pages_only_and_an_empty_text_leave_no_line_in_a_text():
     section = Section("Costs", [Text(""), Code("fpp-sweep show x"), Text("none")])
     assert document_to_text(Document("Comparison", [section])).splitlines() == ["", "Costs", "none"]
+
+
+def test_a_text_has_colours_only_on_request():
+    table = Table(columns=[Column("verdict")], rows=[Row([Cell("holds", style="good")])])
+    document = Document("Comparison", [Section("Claims", [table])])
+    assert "\x1b[" not in document_to_text(document)
+    assert "\x1b[" in document_to_text(document, color=True)

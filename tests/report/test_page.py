@@ -244,6 +244,9 @@ def test_baselines_differ_in_color_and_marker_and_hollow_markers_show_the_test_s
     assert ends == {
         record.name: pytest.approx(record.results["test"].average["accuracy"]) for record in all_baselines()
     }
+    for trace in hollow:  # lines of start, end and gap: only the end has a marker
+        n_lines = len(trace["x"]) // 3
+        assert trace["marker"]["size"] == [0, 10, 0] * n_lines
 
 
 def test_the_trial_table_has_trials_of_every_state(tmp_path):

@@ -158,6 +158,14 @@ def test_every_output_escapes_hostile_texts(render):
         assert not re.search(r"(?<!\\)%", text)
 
 
+def test_the_heading_of_a_group_stands_above_its_columns_only():
+    columns = [Column("trial", is_text=True), Column("ece", group="test"), Column("nll", group="test")]
+    table = Table(columns=columns, rows=[Row([Cell("trial-0001"), Cell("5.00"), Cell("1.20")])])
+    groups, heads, _ = to_text(table, 60).splitlines()
+    assert groups.index("-") == heads.index("ece") - 1  # the column is as wide as `5.00`
+    assert len(groups) == len(heads)
+
+
 def test_groups_are_headings_above_their_columns():
     table = front_like_table()
     _, groups, heads, *_ = to_text(table, 200).splitlines()
