@@ -1,6 +1,14 @@
 """Documents as Markdown and as text."""
 
-from fpp_sweep.report.document import Code, Document, Section, Text, document_to_markdown, document_to_text
+from fpp_sweep.report.document import (
+    Code,
+    Document,
+    Section,
+    Text,
+    document_to_latex,
+    document_to_markdown,
+    document_to_text,
+)
 from fpp_sweep.report.table import Cell, Column, Row, Table
 
 
@@ -21,3 +29,13 @@ def test_a_text_has_colours_only_on_request():
     document = Document("Comparison", [Section("Claims", [table])])
     assert "\x1b[" not in document_to_text(document)
     assert "\x1b[" in document_to_text(document, color=True)
+
+
+def test_a_table_in_latex_has_its_own_title_or_that_of_its_section():
+    rows = [Row([Cell("1.0")])]
+    tables = [Table(columns=[Column("ece")], rows=rows), Table(columns=[Column("ece")], rows=rows, title="Own")]
+    text = document_to_latex(Document("Comparison", [Section("Costs", tables)]))
+    first, second = text.split("\\begin{table", 1)[1].split("\\begin{table")
+    assert "Costs" in first
+    assert "Own" in second
+    assert "Costs" not in second

@@ -23,6 +23,7 @@ def test_members_come_first_then_baselines_with_intervals_support_and_remarks(fa
         "trial", "val: accuracy", "val: ece", "test: accuracy", "test: ece", "support", "remarks", "fpp.gamma2",
         "fpp.class_var",
     ]  # fmt: skip
+    assert [column.heading for column in table.columns if column.is_text] == ["trial", "support", "remarks"]
     member, first, second = table.rows
     interval = statistics.interval(statistics.front.members[0], "test", "ece")
     assert member.cells[0].text == member.trial == "trial-0002"

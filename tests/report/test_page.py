@@ -17,11 +17,12 @@ from PIL import Image
 
 from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.records.answer import statistics_of
+from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import IMPORTED
 from fpp_sweep.records.reliability import write_reliability
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.effects import Curve
-from fpp_sweep.report.plots import front_plots, without_outliers
+from fpp_sweep.report.plots import front_plots, hypervolume_plot, without_outliers
 from fpp_sweep.report.settings_plots import _curve_traces, color_axis
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.statistics.block_stats import BlockStats, to_bytes
@@ -297,10 +298,21 @@ def test_a_slice_draws_the_band_around_the_line():
     assert line == {"x": [1.0, 2.0, 3.0], "y": [5.0, 6.0, 7.0]}
 
 
-@pytest.mark.parametrize(("metric", "is_reversed"), [("accuracy", False), ("ece", True)])
+@pytest.mark.parametrize(
+    ("metric", "is_reversed"), [("accuracy", False), ("ece", True), ("nll", True), ("auroc", False)]
+)
 def test_the_better_end_of_a_scale_of_colours_is_the_same_for_every_metric(metric, is_reversed):
     axis = color_axis(sweep_info(), metric, [1.0, 2.0], np.array([False, False]))
     assert axis == {"color": [1.0, 2.0], "cmin": 1.0, "cmax": 2.0, "reversescale": is_reversed}
+
+
+def test_the_axis_of_a_slice_has_a_margin_on_both_sides(tmp_path):
+    records = [trial(number, 70 + number / 10, params={"fpp.gamma2": 10 * number}) for number in range(11)]
+    written = write_sweep(tmp_path, sweep_info(), records)
+    write_report(written, pages=True)
+    low, high = plots(written.report)["slice-0"]["layout"]["xaxis"]["range"]
+    assert low < 0 < 100 < high
+    assert high - 100 == pytest.approx(-low)
 
 
 def test_the_range_of_a_slice_leaves_out_outliers(tmp_path):
@@ -349,6 +361,7 @@ def test_each_trial_has_a_section_with_its_settings_numbers_diagrams_log_and_fil
     assert set(trials) == {record.name for record in written.trials()}
     section = trials["trial-0000"]
     assert section["settings"][0] == ["fpp.gamma2", "0.15"]
+    assert "views.count" in dict(section["settings"])  # it is not searched, but the method reads it
     assert section["numbers"]["test"][0][:3] == ["", "accuracy", "ece"]
     averages = section["numbers"]["test"][-1]
     assert averages[:2] == ["average", "68.30±0.31"]
@@ -803,3 +816,6 @@ def test_the_page_of_a_sweep_without_a_finished_trial_says_so(tmp_path):
     assert "No trial is complete." in (folder.report / "sweep.html").read_text()
     (plot,) = front_plots(folder.info(), statistics_of(folder, folder.info(), []))
     assert plot.placeholder == "No trial is complete."
+    front = front_of(folder.info(), [])
+    assert hypervolume_plot(front).placeholder == "No trial is complete."
+    assert hypervolume_plot(replace(front, reference=None)).placeholder == "The sweep has no reference point."
