@@ -145,9 +145,7 @@ class Front:
         zero_shot = self._zero_shot()
         if zero_shot is None or record.kind == "baseline":
             return False
-        accuracy = metric_of(record.results.get(self.search_split), catalogue.ACCURACY)
-        reference = metric_of(zero_shot.results.get(self.search_split), catalogue.ACCURACY)
-        return accuracy is not None and reference is not None and accuracy < reference - self.floor
+        return is_less_accurate(record, zero_shot, self.search_split, self.floor)
 
     def _zero_shot(self) -> TrialRecord | None:
         for baseline in self.baselines:
@@ -331,6 +329,15 @@ def splits_of(info: SweepInfo, records: Sequence[TrialRecord]) -> list[str]:
     for record in records:
         splits.update(record.results)
     return [info.search_split, *sorted(splits - {info.search_split})]
+
+
+def is_less_accurate(record: TrialRecord, reference: TrialRecord, split: str, points: float) -> bool:
+    """Return True for a record that is less accurate than another one on a split, by more than some points."""
+    accuracy = metric_of(record.results.get(split), catalogue.ACCURACY)
+    accuracy_of_reference = metric_of(reference.results.get(split), catalogue.ACCURACY)
+    if accuracy is None or accuracy_of_reference is None:
+        return False
+    return accuracy < accuracy_of_reference - points
 
 
 def metric_of(result: SplitResult | None, metric: str) -> float | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fpp_sweep.records import pareto
 from fpp_sweep.records.constraints import keeps_constraints, split_of_metric
-from fpp_sweep.records.front import Front, metric_of, usual_order, values_on
+from fpp_sweep.records.front import Front, is_less_accurate, usual_order, values_on
 from fpp_sweep.records.luck import has_images_of_search, has_seeds_of_search
 from fpp_sweep.records.measurements import resampled_metrics
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
@@ -144,9 +144,7 @@ def _is_below_floor(judged: _JudgedFinalists, trial: TrialRecord) -> bool:
     reference = main_reference(judged.baselines)
     if reference is None:
         return False
-    own_accuracy = metric_of(trial.results.get(judged.split), catalogue.ACCURACY)
-    accuracy = metric_of(reference.results.get(judged.split), catalogue.ACCURACY)
-    return own_accuracy is not None and accuracy is not None and own_accuracy < accuracy - judged.front.floor
+    return is_less_accurate(trial, reference, judged.split, judged.front.floor)
 
 
 def _why_all_left_out(left_out: Mapping[str, str], split: str) -> str:

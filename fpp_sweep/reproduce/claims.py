@@ -23,7 +23,7 @@ from fpp_sweep.statistics.paired import (
     Difference,
     SplitStatistics,
     adjust_p_values,
-    corrected_differences,
+    difference,
     difference_over_seeds,
     seed_variances,
 )
@@ -59,9 +59,9 @@ def judge_claims(table: ResultTable) -> list[JudgedClaim]:
     differences: dict[Pair, Difference] = {}
     for claim in table.experiment.claims:
         for pair in pairs_of(table, claim):
-            difference = _difference(table, pair)
-            if difference is not None:
-                differences[pair] = difference
+            paired = _difference(table, pair)
+            if paired is not None:
+                differences[pair] = paired
     corrected = dict(zip(differences, adjust_p_values(list(differences.values())), strict=True))
     judged = []
     for claim in table.experiment.claims:
@@ -104,14 +104,13 @@ def _difference(table: ResultTable, pair: Pair) -> Difference | None:
 def _resampled_difference(samples: SplitSamples, first: str, second: str, metric: str) -> Difference | None:
     """Return a difference on the resampled images; without an interval if a row has one seed, which may be lucky."""
     statistics = SplitStatistics(samples, seed_variances(samples, [metric]))
-    differences = corrected_differences(samples, [(first, second)], [metric], statistics.seeds)
-    if not differences:
+    paired = difference(samples, first, second, metric, statistics.seeds[metric])
+    if paired is None:
         return None
-    (difference,) = differences
     for name in (first, second):
         if not statistics.has_known_seed_variance(name, [metric]):
-            return replace(difference, standard_error=math.inf, p_value=1.0)
-    return difference
+            return replace(paired, standard_error=math.inf, p_value=1.0)
+    return paired
 
 
 def _values_by_seed(table: ResultTable, row: str, column: ExperimentColumn, scope: str) -> dict[str, float]:
@@ -130,23 +129,23 @@ def _judge(claim: Claim, column: ExperimentColumn, differences: Sequence[Differe
     texts = []
     held = 0
     against = 0
-    for difference in differences:
-        gain = difference.debiased * sign(column.goal)
-        texts.append(_gain_text(gain, difference))
-        if difference.is_significant and gain > 0:
+    for paired in differences:
+        gain = paired.debiased * sign(column.goal)
+        texts.append(_gain_text(gain, paired))
+        if paired.is_significant and gain > 0:
             held += 1
-        elif difference.is_significant and gain < 0:
+        elif paired.is_significant and gain < 0:
             against += 1
     verdict = _verdict(claim, held=held, against=against, tested=len(differences))
     return JudgedClaim(says=claim.says, verdict=verdict, numbers=", ".join(texts))
 
 
-def _gain_text(gain: float, difference: Difference) -> str:
+def _gain_text(gain: float, paired: Difference) -> str:
     """Return a gain with the half width of its interval, if it has one: of one seed it has none."""
-    spread = f" ± {difference.half_width:.2f}"
-    if math.isinf(difference.half_width):
+    spread = f" ± {paired.half_width:.2f}"
+    if math.isinf(paired.half_width):
         spread = " (no interval)"
-    mark = SIGNIFICANT if difference.is_significant else ""
+    mark = SIGNIFICANT if paired.is_significant else ""
     return f"{gain:+.2f}{spread}{mark}"
 
 

@@ -46,7 +46,7 @@ from fpp_sweep.statistics.block_stats import (
     from_bytes,
     to_bytes,
 )
-from fpp_sweep.statistics.bootstrap import MIN_CALIBRATION_RATIO
+from fpp_sweep.statistics.bootstrap import is_near_calibration
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.trial import Plan, StoppingPolicy, measured_value
 
@@ -156,7 +156,8 @@ def extrapolate_final(
     weights = difference_sd[nearest] ** -2.0  # inverse variance
     weights /= weights.sum()
     lead = _weighted_sum([leads[index] for index in nearest], weights)
-    removed_share = 1 - math.sqrt(1 - share_left)  # of the bias, which falls with the root of the number of images
+    # the bias falls with the root of the number of images
+    removed_share = 1 - math.sqrt(1 - share_left)
     own_bias = removed_share * trial.calibrated_bias
     bias_of_finished = removed_share * float(weights @ [finished[index].calibrated_bias for index in nearest])
     value = float(weights @ finals[nearest]) - lead.value - (own_bias - bias_of_finished)
@@ -245,9 +246,9 @@ def _bias_near_calibration(metric: str, value: float, stats_of_seeds: Sequence[B
     if not BLOCKWISE_METRICS[metric].calibration_error:
         return 0.0
     bias = float(np.mean([calibrated_bias(metric, stats) for stats in stats_of_seeds]))
-    if value > MIN_CALIBRATION_RATIO * bias:
-        return 0.0
-    return bias
+    if is_near_calibration(metric, value, bias):
+        return bias
+    return 0.0
 
 
 @lru_cache(maxsize=4096)  # every trial reads the files of those that finished before it

@@ -191,11 +191,13 @@ def estimated_bias(measured: MetricSamples, metric: str) -> float:
     return 0.0
 
 
-def is_near_calibration(measured: MetricSamples, metric: str, min_ratio: float = MIN_CALIBRATION_RATIO) -> bool:
+def is_near_calibration(
+    metric: str, value: float, calibrated_bias: float, min_ratio: float = MIN_CALIBRATION_RATIO
+) -> bool:
     """Return True for a calibration error that is not far above that of a calibrated model on as many images."""
     if not BLOCKWISE_METRICS[parts_of(metric).stem].calibration_error:
         return False
-    return measured.value < min_ratio * measured.calibrated_bias
+    return value < min_ratio * calibrated_bias
 
 
 def residual_bias_of(measured: MetricSamples, metric: str) -> float:
@@ -203,7 +205,7 @@ def residual_bias_of(measured: MetricSamples, metric: str) -> float:
 
     The bootstrap finds less than half of the bias near calibration; far from calibration nearly none is left.
     """
-    if not is_near_calibration(measured, metric):
+    if not is_near_calibration(metric, measured.value, measured.calibrated_bias):
         return 0.0
     return max(0.0, measured.calibrated_bias - estimated_bias(measured, metric))
 

@@ -378,7 +378,7 @@ def _why_no_interval(samples: SplitSamples, measured: MetricSamples | None, metr
     shortage = _shortage(samples, measured, metric)
     if shortage:
         return f"fewer than {shortage}"
-    if is_near_calibration(measured, metric, min_ratio):
+    if is_near_calibration(metric, measured.value, measured.calibrated_bias, min_ratio):
         return f"too near to {measured.calibrated_bias:.1f}, the error of a calibrated model on as many images"
     return ""
 

@@ -81,9 +81,8 @@ def _require_other_images(name: str, info: SweepInfo, space: Space) -> None:
     """Raise InputError if a sweep was searched on images that will judge the space's finalists: a gain may be luck."""
     if info.search_split != "test":
         return
-    if space.search.split != "test":
-        problem = f"{name} was searched on the test split, which will judge the finalists"
-        raise InputError(f"{problem}; give a sweep that was searched on {space.search.split}")
+    problem = f"{name} was searched on the test split, which will judge the finalists"
+    require(space.search.split == "test", f"{problem}; give a sweep that was searched on {space.search.split}")
     limit = as_mapping(info.space.get("work", {})).get("limit")
     has_more_images = space.work.limit is not None and (limit is None or limit > space.work.limit)
     problem = f"{name} was searched on more test images (work.limit {limit}), which may judge the finalists"

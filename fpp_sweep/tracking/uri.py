@@ -424,7 +424,7 @@ def _open_experiment(uri: str) -> None:
 
 def _unusable(uri: str, error: Exception) -> InputError:
     advice = f"start it, or give another URI, such as {DEFAULT_URI}"
-    if isinstance(error, ModuleNotFoundError):  # of a database's driver
+    if isinstance(error, ModuleNotFoundError):  # the driver of a database is not installed
         advice = f"install the Python module {error.name}, or give another URI, such as {DEFAULT_URI}"
     return InputError(f"MLflow at {masked(uri)} cannot be used ({one_line(error)}); {advice}")
 
