@@ -157,6 +157,7 @@ def test_the_searched_settings_of_a_config_are_the_first_point(tmp_path, capsys)
 
 
 SPACE_OF_MADE = SMALL_SPACE.replace("fpp.gamma1: {low: 0.1, high: 10, log: true}", "PARAMS")
+SPACE_OF_MADE = SPACE_OF_MADE.replace("work: {", "work: {seeds: [0, 1], ")  # as the made sweep has them
 BOTH_RANGES = "{fpp.gamma2: {low: 0.1, high: 15}, fpp.class_var: {low: 0.001, high: 0.02}}"
 
 
@@ -273,6 +274,23 @@ def test_a_sweep_that_saw_the_images_that_judge_is_refused(tmp_path, overrides, 
     with pytest.raises(InputError) as refused:
         request_space(tmp_path, *words, space=text)
     assert str(refused.value) == f"search.from: {made.path} {complaint}"
+
+
+def test_a_sweep_of_the_seeds_that_judge_is_refused(tmp_path):
+    """By default the seed 0 searches, 1 to 3 run the final stage, and 4 to 6 the test split."""
+    made = build_sweep(tmp_path / "made", report=False)
+    text = SPACE_OF_MADE.replace("\n  PARAMS", f" {BOTH_RANGES}")
+    text = text.replace("seeds: [0, 1]", "seeds: [0]")
+    for seed in (2, 5):
+        info = made.info()
+        made.write_info(replace(info, space=info.space | {"work": {"seeds": [seed]}}))
+        with pytest.raises(InputError) as refused:
+            request_space(tmp_path, f"search.from={made.path}", space=text)
+        problem = f"was searched with the seed {seed}, which will judge the finalists"
+        remedy = f"search with its seeds, as in work.seeds=[{seed}]"
+        assert str(refused.value) == f"search.from: {made.path} {problem}; {remedy}"
+        for words in ((f"work.seeds=[{seed}]",), ("search.finalists.seeds=1",)):
+            assert request_space(tmp_path, f"search.from={made.path}", *words, space=text).points
 
 
 def test_a_sweep_without_a_front_has_no_points(tmp_path):

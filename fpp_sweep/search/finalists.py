@@ -19,6 +19,7 @@ from fpp_sweep.records.front import Front, front_of
 from fpp_sweep.records.recommendation import main_reference
 from fpp_sweep.records.records import FINAL, TrialRecord, baseline_name
 from fpp_sweep.search.choosing import choose_finalists, choose_for_test_split, first_by_settings
+from fpp_sweep.space.later_seeds import later_seeds
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Finalists
 from fpp_sweep.spec import catalogue
@@ -41,21 +42,6 @@ class Job(NamedTuple):
 # --- what the final stage runs on ------------------------------------------------------------------
 
 
-def fresh_seeds(used: Sequence[int], count: int) -> tuple[int, ...]:
-    """Return the first seeds that are not used yet.
-
-    >>> fresh_seeds([0], 3), fresh_seeds([1, 5], 2)
-    ((1, 2, 3), (0, 2))
-    """
-    seeds: list[int] = []
-    candidate = 0
-    while len(seeds) < count:
-        if candidate not in used:
-            seeds.append(candidate)
-        candidate += 1
-    return tuple(seeds)
-
-
 def fresh_images(finalists: Finalists, used: Mapping[str, int], available: Mapping[str, int]) -> ImageRange | None:
     """Return the images after the search's images, the same range in each dataset; None if too few are left.
 
@@ -73,19 +59,14 @@ def fresh_images(finalists: Finalists, used: Mapping[str, int], available: Mappi
 
 
 def later_plans(plan: Plan, space: Space, describe: Describe) -> dict[str, Plan]:
-    """Return the plans of the final stage and of the test split, by split.
-
-    Each has seeds that no earlier stage had: finalists for the test split are chosen by their luck with the seeds of
-    the final stage. Without a final stage (`search.finalists.seeds: 1`, or `search.evaluate_only`) there is no plan,
-    and the test split uses the plan of the search.
-    """
-    count = space.search.finalists.seeds
-    if count == 1 or space.search.evaluate_only:
-        return {}
-    final = _final_plan(_with_seeds(plan, fresh_seeds(plan.seeds, count)), space, describe)
-    if space.search.split == "test":
-        return {FINAL: final}
-    return {FINAL: final, "test": _with_seeds(plan, fresh_seeds([*plan.seeds, *final.seeds], count))}
+    """Return the plans of the final stage and of the test split, by split; others use the plan of the search."""
+    seeds = later_seeds(space)
+    plans = {}
+    if seeds.final:
+        plans[FINAL] = _final_plan(_with_seeds(plan, seeds.final), space, describe)
+    if seeds.test:
+        plans["test"] = _with_seeds(plan, seeds.test)
+    return plans
 
 
 def _with_seeds(plan: Plan, seeds: tuple[int, ...]) -> Plan:

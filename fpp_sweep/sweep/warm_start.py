@@ -11,6 +11,7 @@ from fpp_sweep.cli.names import find_sweep
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.space.later_seeds import later_seeds
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.params import check_point
 from fpp_sweep.space.space import Space
@@ -54,6 +55,7 @@ def _with_front_of(name: str, space: Space) -> Space:
     front = front_of(info, folder.trials()).members
     _require_same_search(name, info, front, space)
     _require_other_images(name, info, space)
+    _require_other_seeds(name, info, front, space)
     require(front, f"{name} has no front yet; give a sweep with a trial that finished")
     for member in reversed(front):
         try:
@@ -87,6 +89,17 @@ def _require_other_images(name: str, info: SweepInfo, space: Space) -> None:
     has_more_images = space.work.limit is not None and (limit is None or limit > space.work.limit)
     problem = f"{name} was searched on more test images (work.limit {limit}), which may judge the finalists"
     require(not has_more_images, f"{problem}; give a sweep of {space.work.limit} images at most, or raise work.limit")
+
+
+def _require_other_seeds(name: str, info: SweepInfo, front: Sequence[TrialRecord], space: Space) -> None:
+    """Raise InputError if a front was pretrained with seeds that will judge the finalists: a gain may be luck."""
+    if not any(member.has_fpp_prompt for member in front):
+        return  # seeds only draw views, and other images get other views
+    for seeds in later_seeds(space):
+        shared = set(seeds).intersection(info.seeds)
+        if shared:
+            problem = f"{name} was searched with the seed {min(shared)}, which will judge the finalists"
+            raise InputError(f"{problem}; search with its seeds, as in work.seeds={list(info.seeds)}")
 
 
 def _goals(objectives: Sequence[Objective]) -> list[str]:

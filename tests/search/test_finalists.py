@@ -9,7 +9,8 @@ from fpp_sweep.records.front import front_of
 from fpp_sweep.records.measurements import measure
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.search.choosing import choose_finalists, choose_for_test_split, compare_with_main_reference
-from fpp_sweep.search.finalists import FinalJobs, Job, fresh_images, fresh_seeds, later_plans
+from fpp_sweep.search.finalists import FinalJobs, Job, fresh_images, later_plans
+from fpp_sweep.space.later_seeds import fresh_seeds
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.work import Finalists
@@ -107,7 +108,7 @@ def test_no_seed_of_the_search_is_used_again():
 
 def test_the_test_split_has_seeds_that_no_earlier_stage_had():
     """The final stage chooses three finalists by their luck with its seeds."""
-    space = parse_space(SPACE, "space.yaml", ["search.finalists={seeds: 2}"])
+    space = parse_space(SPACE, "space.yaml", ["search.finalists={seeds: 2}", "work.seeds=[0, 2]"])
     plans = later_plans(plan_with(seeds=(0, 2)), space, describe_datasets_of_size(400))
     assert {split: plan.seeds for split, plan in plans.items()} == {FINAL: (1, 3), "test": (4, 5)}
     on_test = parse_space(SPACE, "space.yaml", ["search.split=test"])
