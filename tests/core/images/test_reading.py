@@ -1,4 +1,4 @@
-"""Reading images in other processes: equal features, errors when a process dies, and Ctrl-C."""
+"""Reading images in other processes: equal features, errors when a process dies, Ctrl-C and SIGTERM."""
 
 import dataclasses
 import multiprocessing
@@ -87,7 +87,7 @@ def test_a_reading_process_whose_parent_has_ended_prints_no_traceback(monkeypatc
     assert printed == [ValueError]
 
 
-# --- Ctrl-C
+# --- Ctrl-C and SIGTERM
 
 
 STARTS_A_CHILD = """
@@ -124,3 +124,38 @@ def test_ctrl_c_while_processes_start_reaches_the_parent_after_they_have_started
     done = subprocess.run([sys.executable, tmp_path / "starts.py"], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["all started", "interrupted", "child was not interrupted"]
     assert not done.stderr
+
+
+READS_IN_A_PROCESS = """
+import multiprocessing, os, signal, time
+
+if __name__ == "__main__":
+    from fpp_sweep.core.images.reading import read_views
+    from fpp_sweep.spec.process import terminable
+
+    with terminable():
+        views = read_views(list(range(100)), range(100), workers=1, pin=False)
+        next(views)
+        (reader,) = multiprocessing.active_children()
+        try:
+            print("reads", flush=True)
+            time.sleep(60)
+        except KeyboardInterrupt:
+            print("interrupted")
+        os.waitid(os.P_PID, reader.pid, os.WEXITED | os.WNOWAIT)  # so that torch's handler finds the ended process
+        print("the reading process has ended")
+"""
+
+
+@pytest.mark.slow  # starts two Python interpreters
+def test_sigterm_to_a_group_of_processes_interrupts_and_its_reading_processes_raise_nothing(tmp_path):
+    """Batch systems signal the whole group; torch's handler raised an error for each process that ended."""
+    (tmp_path / "reads.py").write_text(READS_IN_A_PROCESS)
+    command = [sys.executable, tmp_path / "reads.py"]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, start_new_session=True, **streams) as process:
+        assert process.stdout.readline() == "reads\n"
+        os.killpg(process.pid, signal.SIGTERM)
+        output, errors = process.communicate()
+    assert output.splitlines() == ["interrupted", "the reading process has ended"], errors
+    assert (process.returncode, errors) == (0, "")
