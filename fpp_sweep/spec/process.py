@@ -119,7 +119,7 @@ def _ignore_ends_of_children() -> None:
     """Let the end of a process that reads images raise nothing from now on.
 
     Batch systems send SIGTERM to a whole group of processes, so these processes end as well. For each of them torch's
-    handler would raise an error at any line of the main thread, in place of the interrupt.
+    handler would raise an error at any line of the main thread, and hide the interrupt.
     """
     for _ in range(2):
         with suppress(RuntimeError):  # of torch's handler: `signal.signal` first calls it for a process that has ended

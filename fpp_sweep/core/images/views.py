@@ -131,28 +131,55 @@ def centre_crop(image: Image.Image, size: int) -> Image.Image:
     shorter = min(width, height)
     new_width, new_height = int(size * width / shorter), int(size * height / shorter)
     left, top = round((new_width - size) / 2), round((new_height - size) / 2)
-    if max(new_width, new_height) > MAX_RESIZED_SIDE * size:  # resizing all of a long, thin image would take gigabytes
-        x, y = left * width / new_width, top * height / new_height
-        box = (x, y, x + size * width / new_width, y + size * height / new_height)
-        return resize(image, (size, size), Image.Resampling.BICUBIC, box)
+    if max(new_width, new_height) > MAX_RESIZED_SIDE * size:
+        return _centre_crop_of_middle(image, size, (new_width, new_height))
     resized = resize(image, (new_width, new_height), Image.Resampling.BICUBIC)
     return resized.crop((left, top, left + size, top + size))
 
 
-def resize(
-    image: Image.Image,
-    size: tuple[int, int],
-    resample: Image.Resampling,
-    box: tuple[float, float, float, float] | None = None,
-) -> Image.Image:
-    """Resize like `image.resize`, one side after the other, which gives the same bytes with any Pillow.
+def _centre_crop_of_middle(image: Image.Image, size: int, whole_size: tuple[int, int]) -> Image.Image:
+    """Return the centre crop of a long, thin image, all of which would take gigabytes at `whole_size`."""
+    width, height = image.size
+    new_width, new_height = whole_size
+    x, y = round((new_width - size) / 2) * width / new_width, round((new_height - size) / 2) * height / new_height
+    crop_width, crop_height = size * width / new_width, size * height / new_height
+    reach = 2 + math.ceil(2 * min(width, height) / size)  # pixels beside the crop that bicubic filtering looks at
+    left, top = max(0, int(x) - reach), max(0, int(y) - reach)
+    right = min(width, math.ceil(x + crop_width) + reach)
+    bottom = min(height, math.ceil(y + crop_height) + reach)
+    middle = image.crop((left, top, right, bottom))
+    box = (x - left, y - top, x - left + crop_width, y - top + crop_height)
+    return resize_box(middle, (size, size), Image.Resampling.BICUBIC, box, is_height_first(image.size, whole_size))
+
+
+def resize(image: Image.Image, size: tuple[int, int], resample: Image.Resampling) -> Image.Image:
+    """Resize like `image.resize`, one side after the other, which gives the same bytes with any Pillow."""
+    whole = (0, 0, *image.size)
+    return resize_box(image, size, resample, whole, is_height_first(image.size, size))
+
+
+def is_height_first(size: tuple[int, int], new_size: tuple[int, int]) -> bool:
+    """Return whether an image is resized along its height first.
 
     Pixels are rounded to bytes after the first side, so that the order of the sides matters. Pillow 11 takes the width
     first, Pillow 12 sometimes the height. Pillow 13 takes the height first where it shrinks much more, as here.
     """
-    left, top, right, bottom = box or (0, 0, *image.size)
+    width, height = size
+    new_width, new_height = new_size
+    return height - new_height > 2 * max(width - new_width, 0)
+
+
+def resize_box(
+    image: Image.Image,
+    size: tuple[int, int],
+    resample: Image.Resampling,
+    box: tuple[float, float, float, float],
+    height_first: bool,
+) -> Image.Image:
+    """Resize a box of an image, one side after the other."""
+    left, top, right, bottom = box
     new_width, new_height = size
-    if image.height - new_height > 2 * max(image.width - new_width, 0):
+    if height_first:
         image = image.resize((image.width, new_height), resample, (0, top, image.width, bottom))
         return image.resize(size, resample, (left, 0, right, new_height))
     image = image.resize((new_width, image.height), resample, (left, 0, right, image.height))

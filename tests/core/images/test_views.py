@@ -16,7 +16,7 @@ from torchvision import transforms
 
 from fpp_sweep.core.images import augmix
 from fpp_sweep.core.images.reading import resolve_switches
-from fpp_sweep.core.images.views import centre_crop, random_box, resize, sample_rng
+from fpp_sweep.core.images.views import centre_crop, is_height_first, random_box, resize_box, sample_rng
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.spec.config import ViewConfig
 from tests.kit.datasets import painted_dataset
@@ -64,7 +64,7 @@ def test_view_0_ignores_the_random_stream():
     assert torch.equal(views_of(image, seed=0)[0], views_of(image, seed=1)[0])
 
 
-@pytest.mark.parametrize("shape", [(1, 3000), (3000, 1), (2, 200)])
+@pytest.mark.parametrize("shape", [(1, 3000), (3000, 1), (2, 200), (20, 700), (700, 20), (60, 2000), (2000, 60)])
 def test_the_centre_crop_of_a_very_long_image_equals_torchvisions_up_to_one_level(shape):
     """The crop is resized alone, from a box that Pillow rounds to float32; torchvision resizes the whole image."""
     image = noise(*shape)
@@ -74,6 +74,21 @@ def test_the_centre_crop_of_a_very_long_image_equals_torchvisions_up_to_one_leve
     assert (actual - expected).abs().max() <= 1
 
 
+def test_a_very_long_image_is_resized_around_its_middle_only(monkeypatch):
+    """All of this image would take 900 MB at the size of a view."""
+    sizes = []
+    resize = Image.Image.resize
+
+    def record_size(image, size, *arguments):
+        sizes.append(size)
+        return resize(image, size, *arguments)
+
+    monkeypatch.setattr(Image.Image, "resize", record_size)
+    for size in ((2, 200_000), (200_000, 2), (60, 60_000), (60_000, 60)):
+        centre_crop(Image.new("RGB", size), 48)
+    assert max(width * height for width, height in sizes) < 48 * 200
+
+
 def test_resizing_gives_the_same_bytes_with_every_pillow():
     """Images are enlarged or shrunk, with different factors for width and height, as a whole or from a box."""
     rng, digest = np.random.default_rng(0), hashlib.sha256()
@@ -81,9 +96,10 @@ def test_resizing_gives_the_same_bytes_with_every_pillow():
         height, width, *size = rng.integers(1, 120, 4).tolist()
         image = Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
         left, top, right, bottom = (rng.random(4) / 2 + [0, 0, 0.5, 0.5]).tolist()
-        box = (left * width, top * height, right * width, bottom * height) if index % 2 else None
+        box = (left * width, top * height, right * width, bottom * height) if index % 2 else (0, 0, width, height)
         resample = Image.Resampling.BICUBIC if index % 3 else Image.Resampling.BILINEAR
-        digest.update(resize(image, tuple(size), resample, box).tobytes())
+        resized = resize_box(image, tuple(size), resample, box, is_height_first(image.size, size))
+        digest.update(resized.tobytes())
     assert digest.hexdigest() == "2d2a4ba65b4d62142cecea21352188c992cfd24ee2c83fa73b7d44db3f65b2c7"
 
 
