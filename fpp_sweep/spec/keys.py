@@ -21,7 +21,7 @@ from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, adaptation_precision, p
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task
 
 ENGINE = 2  # raise this when the same task gives other bits
-VIEWS = 2  # raise this when the same names give other pixels
+VIEWS = 3  # raise this when the same names give other pixels
 FEATURES = "fpp_sweep features 2"  # the format of cached features
 MAX_KEPT = 4096  # digests that are kept, and configs whose columns are kept as texts
 
