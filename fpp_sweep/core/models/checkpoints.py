@@ -29,6 +29,8 @@ from fpp_sweep.spec.errors import InputError, first_sentence
 # buffers of OpenAI's archives that are settings, not weights; no other state dicts have them
 OPENAI_SETTINGS = frozenset({"input_resolution", "context_length", "vocab_size"})
 
+TRANSFORMERS_TOWERS = ("text_model.", "vision_model.")  # beginnings of names in Hugging Face's transformers
+
 STORAGES = {
     "HalfStorage": torch.float16,
     "BFloat16Storage": torch.bfloat16,
@@ -226,6 +228,11 @@ def _weights(state: Mapping[Any, Any]) -> dict[str, Tensor]:
             raise InputError(f"{name!r} in the state dict is not a dense tensor but {_kind(value)}")
     if all(name.startswith("module.") for name in weights):
         weights = {name.removeprefix("module."): value for name, value in weights.items()}
+    if any(name.startswith(TRANSFORMERS_TOWERS) for name in weights):
+        raise InputError(
+            "weights in the layout of Hugging Face's transformers, which is not supported; give the same model's file "
+            "of open_clip (open_clip_model.safetensors) or of OpenAI, or published weights by NAME/TAG"
+        )
     return weights
 
 

@@ -444,6 +444,17 @@ def test_a_file_of_other_weights_is_refused_with_the_number_of_missing_weights(t
     assert re.search(r"\d\d weights missing \(.*\), 1 weights too many \(weight\)", message(f"small+gelu:{path}"))
 
 
+@pytest.mark.parametrize("name", ["small", "small+quickgelu"])
+def test_a_file_of_transformers_is_refused_by_its_layout_and_not_for_its_activation(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "model.safetensors"
+    weights = ("text_model.final_layer_norm.weight", "vision_model.post_layernorm.weight", "text_projection.weight")
+    save_file({weight: torch.zeros(4) for weight in weights}, path)
+    assert message(f"{name}:{path}") == (
+        f"{path}: weights in the layout of Hugging Face's transformers, which is not supported; give the same model's "
+        "file of open_clip (open_clip_model.safetensors) or of OpenAI, or published weights by NAME/TAG"
+    )
+
+
 def test_a_damaged_or_missing_file_is_named(tmp_path: Path) -> None:
     assert message(f"small:{tmp_path / 'absent.pt'}") == f"{tmp_path / 'absent.pt'}: no such file"
     (tmp_path / "text.pt").write_text("hello")
