@@ -55,6 +55,11 @@ def open_prompt(clip: Clip, prompt: str) -> Prompt:
 
 def from_words(clip: Clip, words: str) -> Prompt:
     """Return the token embeddings of words; underscores are read as spaces."""
+    if "{" in words or "}" in words:
+        raise InputError(
+            f"prompt {words[:60]!r} is a template; leave out the braces and what follows them, because a class name "
+            "and a full stop follow every prompt, or use adapt.templates"
+        )
     ids = clip.tokenizer.encode(words.replace("_", " "))
     if not ids:
         raise InputError(f"prompt {words!r} has no words; give some, such as 'a photo of a'")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+import re
 
 import pytest
 import torch
@@ -27,6 +28,12 @@ def test_words_of_any_length_become_their_embeddings():
 def test_no_words_and_too_many_words_are_refused(words, message):
     with pytest.raises(InputError, match=message):
         from_words(CLIP, words)
+
+
+@pytest.mark.parametrize("words", ["a photo of a {}.", "{}", "a photo of a {", "a }"])
+def test_a_template_is_refused_as_words(words):
+    with pytest.raises(InputError, match=rf"^prompt '{re.escape(words)}' is a template; .* use adapt\.templates$"):
+        open_prompt(CLIP, words)
 
 
 def test_a_prompt_must_leave_room_for_sos_one_token_of_a_name_and_eot():
