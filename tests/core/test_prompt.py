@@ -126,6 +126,22 @@ def test_a_coop_context_that_does_not_fit_is_refused(tmp_path, context, message)
         from_file(CLIP, tmp_path / "m.pth")
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("meta_net.linear1.weight", "a checkpoint of CoCoOp, whose meta_net changes the context for each image"),
+        ("ctx_att1", "holds 'ctx_att1' beside ctx, which CoOp's checkpoints do not"),
+    ],
+)
+def test_a_learner_of_more_than_a_context_is_refused(tmp_path, name, message):
+    learner = {"ctx": torch.zeros(4, 32), "token_prefix": torch.zeros(3, 1, 32), name: torch.zeros(2, 32)}
+    model = {f"prompt_learner.{part}": value for part, value in learner.items()}
+    for content in (learner, {"state_dict": learner}, {"state_dict": model}):
+        torch.save(content, tmp_path / "m.pth")
+        with pytest.raises(InputError, match=message):
+            from_file(CLIP, tmp_path / "m.pth")
+
+
 class FileWriter:
     """An object that creates a file when it is unpickled."""
 
