@@ -23,7 +23,8 @@ from fpp_sweep.spec.version import VERSION
 
 FORMAT = "fpp_sweep.prompt/1"
 
-COOP_CONTEXTS = ("state_dict.ctx", "ctx", "state_dict.prompt_learner.ctx")  # names that CoOp's checkpoints use
+COOP_PREFIXES = ("state_dict.", "", "state_dict.prompt_learner.")  # beginnings of names in CoOp's checkpoints
+COOP_TENSORS = {"ctx", "token_prefix", "token_suffix"}  # the context, and embeddings of its training classes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,6 +56,11 @@ def open_prompt(clip: Clip, prompt: str) -> Prompt:
 
 def from_words(clip: Clip, words: str) -> Prompt:
     """Return the token embeddings of words; underscores are read as spaces."""
+    if "{" in words or "}" in words:
+        raise InputError(
+            f"prompt {words[:60]!r} is a template; leave out the braces and what follows them, because a class name "
+            "and a full stop follow every prompt, or use adapt.templates"
+        )
     ids = clip.tokenizer.encode(words.replace("_", " "))
     if not ids:
         raise InputError(f"prompt {words!r} has no words; give some, such as 'a photo of a'")
@@ -129,14 +135,36 @@ def _read_checkpoint(path: Path) -> Prompt:
     if is_maple(tensors):
         context, after, deep = read_maple(tensors, path)
         return Prompt(context=context, origin={"maple": path.name}, after=after, deep=deep)
-    names = [name for name in COOP_CONTEXTS if name in tensors]
-    if not names:
-        raise InputError(f"{path}: no context of CoOp or MaPLe in it (looked for state_dict/ctx)")
-    context = tensors[names[0]]
+    learner = _coop_learner(tensors, path)
+    _require_coop(learner, path)
+    context = learner["ctx"]
     if context.ndim == 3:
         where = f"{path}: its context has shape {tuple(context.shape)}, one for each class"
         raise InputError(f"{where}; a shared one (tokens, width) is needed")
     return Prompt(context=context, origin={"coop": path.name})
+
+
+def _coop_learner(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a checkpoint's prompt learner under the learner's names."""
+    for prefix in COOP_PREFIXES:
+        if f"{prefix}ctx" in tensors:
+            return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    raise InputError(f"{path}: no context of CoOp or MaPLe in it (looked for state_dict/ctx)")
+
+
+def _require_coop(learner: Mapping[str, Tensor], path: Path) -> None:
+    """Raise InputError for a learner of more than a context, such as CoCoOp's; the rest would be left out."""
+    for name in learner:
+        if name.startswith("meta_net."):
+            raise InputError(
+                f"{path}: a checkpoint of CoCoOp, whose meta_net changes the context for each image, which is not "
+                "supported; give a checkpoint of CoOp or MaPLe"
+            )
+        if name not in COOP_TENSORS:
+            raise InputError(
+                f"{path}: holds {name!r} beside ctx, which CoOp's checkpoints do not; give a checkpoint of CoOp or "
+                "MaPLe, or save ctx alone"
+            )
 
 
 def with_deep_prompts(clip: Clip, prompt: Prompt, deep: str) -> Clip:

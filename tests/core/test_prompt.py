@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+import re
 
 import pytest
 import torch
@@ -27,6 +28,12 @@ def test_words_of_any_length_become_their_embeddings():
 def test_no_words_and_too_many_words_are_refused(words, message):
     with pytest.raises(InputError, match=message):
         from_words(CLIP, words)
+
+
+@pytest.mark.parametrize("words", ["a photo of a {}.", "{}", "a photo of a {", "a }"])
+def test_a_template_is_refused_as_words(words):
+    with pytest.raises(InputError, match=rf"^prompt '{re.escape(words)}' is a template; .* use adapt\.templates$"):
+        open_prompt(CLIP, words)
 
 
 def test_a_prompt_must_leave_room_for_sos_one_token_of_a_name_and_eot():
@@ -117,6 +124,22 @@ def test_a_coop_context_that_does_not_fit_is_refused(tmp_path, context, message)
     coop(tmp_path / "m.pth", context)
     with pytest.raises(InputError, match=message):
         from_file(CLIP, tmp_path / "m.pth")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("meta_net.linear1.weight", "a checkpoint of CoCoOp, whose meta_net changes the context for each image"),
+        ("ctx_att1", "holds 'ctx_att1' beside ctx, which CoOp's checkpoints do not"),
+    ],
+)
+def test_a_learner_of_more_than_a_context_is_refused(tmp_path, name, message):
+    learner = {"ctx": torch.zeros(4, 32), "token_prefix": torch.zeros(3, 1, 32), name: torch.zeros(2, 32)}
+    model = {f"prompt_learner.{part}": value for part, value in learner.items()}
+    for content in (learner, {"state_dict": learner}, {"state_dict": model}):
+        torch.save(content, tmp_path / "m.pth")
+        with pytest.raises(InputError, match=message):
+            from_file(CLIP, tmp_path / "m.pth")
 
 
 class FileWriter:

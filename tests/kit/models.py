@@ -122,11 +122,11 @@ def small_clip(*, seed: int = 0, **settings: Any) -> Any:
         return CLIP(**{**SMALL_SETTINGS, **settings}).eval()
 
 
-def half_precision_clip(*, seed: int = 0) -> Any:
-    """Return a CLIP stored as OpenAI's conversion stores it: matrices in half precision, the rest in single."""
+def half_precision_clip(*, seed: int = 0, quick_gelu: bool = True) -> Any:
+    """Return a CLIP stored as OpenAI's and open_clip's fp16 models are: matrices in half precision, the rest single."""
     from open_clip.model import convert_weights_to_fp16
 
-    model = small_clip(seed=seed, quick_gelu=True, cast_dtype=torch.float16)
+    model = small_clip(seed=seed, quick_gelu=quick_gelu, cast_dtype=torch.float16)
     convert_weights_to_fp16(model)
     return model
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -26,19 +26,10 @@ from torch import Tensor
 
 from fpp_sweep.spec.errors import InputError, first_sentence
 
-# the code that wrote a checkpoint, where the file shows it
-Origin = Literal["openai", "open_clip", "unknown"]
-
 # buffers of OpenAI's archives that are settings, not weights; no other state dicts have them
 OPENAI_SETTINGS = frozenset({"input_resolution", "context_length", "vocab_size"})
 
-# keys of a checkpoint of open_clip's training
-OPEN_CLIP_KEYS = {"state_dict", "epoch", "name"}
-
-# weights that OpenAI's own conversion (`convert_weights`) stores in half precision; the rest of a text tower is single
-OPENAI_HALF = re.compile(
-    r"text_projection|transformer\.resblocks\.\d+\.(attn\.(in_proj_\w+|out_proj\.\w+)|mlp\.c_\w+\.\w+)"
-)
+TRANSFORMERS_TOWERS = ("text_model.", "vision_model.")  # beginnings of names in Hugging Face's transformers
 
 STORAGES = {
     "HalfStorage": torch.float16,
@@ -59,30 +50,22 @@ class Checkpoint:
     """A model's weights under its own names."""
 
     state: dict[str, Tensor]
-    origin: Origin
+    # an archive, or a state dict with OPENAI_SETTINGS; precision is no sign, since open_clip's fp16 models mix half and
+    # single precision in the same way
+    is_openai: bool
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a model's checkpoint in any of the four formats; raise InputError for everything else."""
     with _as_input_errors(path):
         if _is_torchscript(path):
-            return Checkpoint(_weights(_archive_tensors(path)), "openai")
+            return Checkpoint(_weights(_archive_tensors(path)), is_openai=True)
         content = _content(path)
         state = content.get("state_dict", content)
         if not isinstance(state, Mapping) or not any(isinstance(value, Tensor) for value in state.values()):
             raise InputError("holds no state dict (names and tensors), so it is not a model's checkpoint")
-        weights = _weights(state)
-        return Checkpoint(weights, _origin(content, state, weights))
-
-
-def _origin(content: Mapping[Any, Any], state: Mapping[Any, Any], weights: Mapping[str, Tensor]) -> Origin:
-    if state.keys() & OPENAI_SETTINGS:
-        return "openai"
-    if content.keys() >= OPEN_CLIP_KEYS:
-        return "open_clip"
-    if _has_openai_precisions(weights):
-        return "openai"
-    return "unknown"
+        has_openai_settings = not OPENAI_SETTINGS.isdisjoint(state)
+        return Checkpoint(_weights(state), is_openai=has_openai_settings)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -245,6 +228,11 @@ def _weights(state: Mapping[Any, Any]) -> dict[str, Tensor]:
             raise InputError(f"{name!r} in the state dict is not a dense tensor but {_kind(value)}")
     if all(name.startswith("module.") for name in weights):
         weights = {name.removeprefix("module."): value for name, value in weights.items()}
+    if any(name.startswith(TRANSFORMERS_TOWERS) for name in weights):
+        raise InputError(
+            "weights in the layout of Hugging Face's transformers, which is not supported; give the same model's file "
+            "of open_clip (open_clip_model.safetensors) or of OpenAI, or published weights by NAME/TAG"
+        )
     return weights
 
 
@@ -277,18 +265,3 @@ def _computes_gelu(archive: zipfile.ZipFile) -> bool:
         if is_code and b"torch.gelu(" in archive.read(name):
             return True
     return False
-
-
-def _has_openai_precisions(state: Mapping[str, Tensor]) -> bool:
-    """Return True if the text tower mixes half and single precision the way OpenAI's conversion does."""
-    has_half = False
-    for name, value in state.items():
-        if name.startswith(("visual.", "logit_scale")):
-            continue
-        expected = torch.float32
-        if OPENAI_HALF.fullmatch(name):
-            expected = torch.float16
-            has_half = True
-        if value.dtype != expected:
-            return False
-    return has_half

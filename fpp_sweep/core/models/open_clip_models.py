@@ -176,11 +176,11 @@ def _activation_of_file(
     model_name: str, spec: ModelSpec, requested: Activation | None, checkpoint: Checkpoint, config: Mapping[str, Any]
 ) -> Activation:
     """Return the activation of a file's weights, from the file or as requested."""
-    if checkpoint.origin == "openai":
+    if checkpoint.is_openai:
         return _check_activation(model_name, requested, "quick_gelu", f"OpenAI's checkpoint {spec.path}")
     if requested is not None:
         return requested
-    if checkpoint.origin == "unknown" and f"{spec.architecture}{QUICK_SUFFIX}" in architectures():
+    if f"{spec.architecture}{QUICK_SUFFIX}" in architectures():
         raise InputError(
             f"{spec.path} does not tell which activation it was trained with; write "
             f"{spec.architecture}+gelu:{spec.path} or {spec.architecture}+quickgelu:{spec.path}"

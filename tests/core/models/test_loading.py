@@ -195,13 +195,13 @@ def test_features_equal_open_clips_for_the_real_architecture(tmp_path: Path) -> 
         reference = CLIP(**get_model_config("ViT-B-16"), quick_gelu=True)
     convert_weights_to_fp16(reference)
     path = saved(tmp_path / "ViT-B-16.pt", reference.state_dict())
-    clip = load(f"ViT-B-16:{path}")
+    clip = load(f"ViT-B-16+quickgelu:{path}")
     assert (clip.text.activation, clip.text.heads, clip.text.width, clip.text.positions) == ("quick_gelu", 8, 512, 77)
     assert_computes_as(clip, reference)
 
 
 def test_everything_is_frozen_float32_and_in_evaluation_mode(tmp_path: Path) -> None:
-    clip = load(f"small:{saved(tmp_path / 'half.pt', half_precision_clip().state_dict())}")
+    clip = load(f"small+quickgelu:{saved(tmp_path / 'half.pt', half_precision_clip().state_dict())}")
     weights = [*clip.visual.parameters(), clip.text.token_embedding, *clip.text.projection, *clip.text.blocks[0].qkv]
     assert {weight.dtype for weight in weights} == {torch.float32}
     assert not any(weight.requires_grad for weight in weights)
@@ -214,7 +214,7 @@ def test_loading_prints_nothing_and_does_not_change_the_random_stream(
 ) -> None:
     path = saved(tmp_path / "half.pt", half_precision_clip().state_dict())
     before = torch.random.get_rng_state()
-    load(f"small:{path}")
+    load(f"small+quickgelu:{path}")
     assert torch.equal(torch.random.get_rng_state(), before)
     assert capfd.readouterr() == ("", "")
 
@@ -228,8 +228,8 @@ def openai_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("openai")
     reference = half_precision_clip(seed=4)
     save_openai_archive(folder / "archive.pt", seed=4)
-    saved(folder / "half.pt", reference.state_dict())
-    saved(folder / "settings.pt", {**reference.float().state_dict(), **OPENAI_SETTINGS})
+    saved(folder / "half.pt", {**reference.state_dict(), **OPENAI_SETTINGS})
+    saved(folder / "single.pt", {**reference.float().state_dict(), **OPENAI_SETTINGS})
     return sorted(folder.iterdir())
 
 
@@ -260,12 +260,22 @@ def test_a_state_dict_gets_the_only_activation_of_its_architecture_unless_the_na
     assert load(f"one-of-a-kind+quickgelu:{path}").text.activation == "quick_gelu"
 
 
-def test_open_clips_training_checkpoint_gets_the_activation_of_its_name(tmp_path: Path) -> None:
+def test_open_clips_fp16_weights_compute_with_the_activation_that_the_user_names(tmp_path: Path) -> None:
+    """A GELU model in open_clip's fp16 mixes half and single precision as OpenAI's files do."""
+    reference = half_precision_clip(quick_gelu=False)
+    path = saved(tmp_path / "laion.pt", reference.state_dict())
+    assert_computes_as(load(f"small+gelu:{path}"), reference)
+    assert "write small+gelu:" in message(f"small:{path}")
+
+
+def test_open_clips_training_checkpoint_does_not_tell_its_activation(tmp_path: Path) -> None:
+    """`--force-quick-gelu` trains QuickGELU under every name, and the file does not record it."""
     state = {f"module.{name}": value for name, value in small_clip().state_dict().items()}
     path = saved(tmp_path / "epoch_1.pt", {"epoch": 1, "name": "run", "state_dict": state})
-    assert load(f"small:{path}").text.activation == "gelu"
-    assert load(f"small-quickgelu:{path}").text.activation == "quick_gelu"
+    assert "write small+gelu:" in message(f"small:{path}")
+    assert load(f"small+gelu:{path}").text.activation == "gelu"
     assert load(f"small+quickgelu:{path}").text.activation == "quick_gelu"
+    assert load(f"small-quickgelu:{path}").text.activation == "quick_gelu"
 
 
 @pytest.mark.usefixtures("tags")
@@ -432,6 +442,17 @@ def test_weights_that_do_not_fit_are_refused_and_the_first_is_named(
 def test_a_file_of_other_weights_is_refused_with_the_number_of_missing_weights(tmp_path: Path) -> None:
     path = saved(tmp_path / "other.pt", {"weight": torch.ones(2)})
     assert re.search(r"\d\d weights missing \(.*\), 1 weights too many \(weight\)", message(f"small+gelu:{path}"))
+
+
+@pytest.mark.parametrize("name", ["small", "small+quickgelu"])
+def test_a_file_of_transformers_is_refused_by_its_layout_and_not_for_its_activation(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "model.safetensors"
+    weights = ("text_model.final_layer_norm.weight", "vision_model.post_layernorm.weight", "text_projection.weight")
+    save_file({weight: torch.zeros(4) for weight in weights}, path)
+    assert message(f"{name}:{path}") == (
+        f"{path}: weights in the layout of Hugging Face's transformers, which is not supported; give the same model's "
+        "file of open_clip (open_clip_model.safetensors) or of OpenAI, or published weights by NAME/TAG"
+    )
 
 
 def test_a_damaged_or_missing_file_is_named(tmp_path: Path) -> None:
