@@ -213,6 +213,7 @@ METRIC = "@metric(goal='min')\ndef mine(predictions):\n    values = {}\n    retu
         ("values['x']", "metric mine (bad.py:6): KeyError: 'x'"),
         ("[][0]", "metric mine (bad.py:6): list index out of range"),
         ("'much'", "metric mine: could not convert string to float: 'much'"),
+        ("float('nan')", "metric mine (bad.py:3): must return a finite number (nan)"),
     ],
 )
 def test_an_error_in_a_metric_names_the_metric_file_and_line(tmp_path, broken, message):
