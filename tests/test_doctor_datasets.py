@@ -137,6 +137,15 @@ def test_equal_names_and_images_in_two_splits_are_noted_of_own_datasets_only(
     assert "zebra" not in capsys.readouterr().out
 
 
+def test_files_without_an_image_suffix_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build_folders(tmp_path / "photos", ["cat", "dog"], count=10)
+    for name in ("cat/1.heic", "dog/2.heic", "dog/notes", ".cache"):
+        write_image(tmp_path / "photos" / name)
+    assert exit_status("--datasets", f"zoo={tmp_path}/photos") == 0
+    text = " ".join(notes(capsys.readouterr().out, "zoo").split())
+    assert text == "ignored files: 2 .heic, 1 without suffix; convert the images among them to PNG or JPEG"
+
+
 def test_the_datasets_of_a_space_are_requested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     space = tmp_path / "space.yaml"
     space.write_text("params: {fpp.gamma1: [1, 2]}\nwork: {datasets: [dtd, scenes]}\n")

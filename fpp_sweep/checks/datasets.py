@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from fpp_sweep.checks.checks import CHECKS
 from fpp_sweep.core.datasets import (
@@ -43,6 +43,7 @@ class DatasetSurvey:
     spec: DatasetSpec
     splits: Mapping[str, Listing]
     problems: Mapping[str, str]  # by split
+    ignored_files: Collection[str]  # files of class folders that have no image suffix
     is_requested: bool  # by name, or as one of the user's own datasets
 
     @property
@@ -80,6 +81,9 @@ class DatasetSurvey:
         published = self.spec.test_size
         if self.is_found and published is not None and len(self.splits["test"].ids) != published:
             yield f"test: {len(self.splits['test'].ids)} images, but {published} were published"
+        if self.ignored_files:
+            counts = _counts_by_suffix(self.ignored_files)
+            yield f"ignored files: {counts}; convert the images among them to PNG or JPEG"
         for subject, problems in (("names", self._repeated_names()), ("splits", self._shared_images())):
             if problems:
                 verdict = CHECKS[subject].rule(problems, ())
@@ -124,21 +128,27 @@ def survey_datasets(names: Sequence[str], data_root: str | None, dataset_file: s
     specs = {**DATASETS, **custom}
     surveys = []
     for name in expand(names or ["all"], custom):
-        splits, problems = _list_splits(name, specs[name], root)
         is_requested = bool(names) or name in custom
-        surveys.append(DatasetSurvey(name, specs[name], splits, problems, is_requested))
+        surveys.append(_survey(name, specs[name], root, is_requested=is_requested))
     return surveys
 
 
-def _list_splits(name: str, spec: DatasetSpec, root: Path | None) -> tuple[dict[str, Listing], dict[str, str]]:
-    """Return the splits of a dataset that can be listed, and the problems of the others."""
+def _survey(name: str, spec: DatasetSpec, root: Path | None, *, is_requested: bool) -> DatasetSurvey:
     splits, problems = {}, {}
+    ignored: set[str] = set()
     for split in spec.layout.splits:
         try:
             splits[split] = list_split(name, spec, split, root)
+            ignored.update(spec.layout.ignored_files(root or Path(), split))
         except InputError as error:
             problems[split] = str(error).removeprefix(f"{name}: ").replace(f"{root}{os.sep}", "")
-    return splits, problems
+    return DatasetSurvey(name, spec, splits, problems, ignored, is_requested)
+
+
+def _counts_by_suffix(files: Collection[str]) -> str:
+    """Return the number of files of each suffix, such as `3 .heic, 1 .txt`; the most frequent suffix is the first."""
+    counts = Counter(PurePosixPath(file).suffix or "without suffix" for file in sorted(files))
+    return ", ".join(f"{count} {suffix}" for suffix, count in counts.most_common())
 
 
 def dataset_table(surveys: Sequence[DatasetSurvey], root: str | None) -> str:

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from fpp_sweep.core.datasets.dataset import SPLITS
-from fpp_sweep.core.datasets.files import COMPLETE, FileImages, folders_in, images_in, require_folder
+from fpp_sweep.core.datasets.files import COMPLETE, FileImages, folders_in, ignored_in, images_in, require_folder
 from fpp_sweep.core.datasets.layout import Layout, Listing, Renaming, rename
 from fpp_sweep.core.datasets.open_clip_lists import installed_file, openai_names
 from fpp_sweep.spec.errors import InputError
@@ -38,6 +38,15 @@ class ClassFolders(Layout):
             classes = folders_in(images)
             images_by_class = [divide(images_in(images, name))[split] for name in classes]
         return Listing.by_class(rename(classes, self.renaming), images_by_class, FileImages(images))
+
+    def ignored_files(self, root: Path, split: str) -> list[str]:
+        images = root / self.images
+        split_folders = self.split_folders or _find_split_folders(images)
+        parent = split_folders.get(split, ".")
+        ignored = []
+        for name in folders_in(images / parent):
+            ignored += ignored_in(images, f"{parent}/{name}")
+        return ignored
 
     def require_classes(self) -> None:
         """Raise InputError unless there are two classes or more, each with an image in some split."""

@@ -47,6 +47,10 @@ class Layout(Protocol):
     def read(self, root: Path, split: str) -> Listing:
         """List a split whose images all exist; raise InputError for what is missing."""
 
+    def ignored_files(self, root: Path, split: str) -> Sequence[str]:
+        """Return the files beside the images of a split that are not images by their suffix; a list names none."""
+        return ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSpec:

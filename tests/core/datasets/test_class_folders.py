@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from fpp_sweep.core.datasets.class_folders import ClassFolders, divide
 from fpp_sweep.spec.errors import InputError
@@ -79,6 +80,16 @@ def test_dividing_loses_no_image_and_gives_test_at_least_one(count: int) -> None
     assert abs(len(parts["test"]) - 0.3 * count) <= 0.7
     assert abs(len(parts["val"]) - 0.2 * count) <= 0.5
     assert divide(images[::-1]) == parts
+
+
+@pytest.mark.parametrize("kind", ["GIF", "JFIF"])
+def test_gif_and_jfif_files_are_images(tmp_path: Path, kind: str) -> None:
+    images = build_folders(tmp_path / "images", ["test/cat"], count=1)
+    file = images / f"test/cat/tom.{kind}"
+    Image.new("RGB", (8, 8), (200, 80, 40)).save(file)
+    listing = LAYOUT.read(tmp_path, "test")
+    assert listing.ids == ["test/cat/cat_0.JPEG", f"test/cat/tom.{kind}"]
+    assert listing.source.image(listing.ids[1]).mode == "RGB"
 
 
 def test_hidden_files_and_files_without_an_image_suffix_are_ignored(tmp_path: Path) -> None:
