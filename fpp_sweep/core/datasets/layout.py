@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,12 @@ def rename(names: Sequence[str], renaming: Renaming) -> tuple[str, ...]:
         for name in renaming:
             if name not in names:
                 raise unknown("class in `classes`", name, names)
-        return tuple(renaming.get(name, as_words(name)) for name in names)
-    if renaming and len(renaming) != len(names):
+        renamed = tuple(renaming.get(name, as_words(name)) for name in names)
+    elif renaming and len(renaming) != len(names):
         raise InputError(f"`classes` lists {len(renaming)} names, but there are {len(names)} classes")
-    return renaming or tuple(as_words(name) for name in names)
+    else:
+        renamed = renaming or tuple(as_words(name) for name in names)
+    for name, words in zip(names, renamed, strict=True):
+        if not as_words(html.unescape(words)):  # tokenizers read &nbsp; as a space
+            raise InputError(f"class {name!r}: its name is empty in prompts; rename it, or name it in `classes`")
+    return renamed

@@ -82,6 +82,15 @@ def test_dividing_loses_no_image_and_gives_test_at_least_one(count: int) -> None
     assert divide(images[::-1]) == parts
 
 
+@pytest.mark.parametrize("name", ["_", "&nbsp;"])
+def test_a_class_whose_name_is_empty_in_prompts_is_refused_unless_it_is_renamed(tmp_path: Path, name: str) -> None:
+    build_folders(tmp_path / "images", [f"test/{name}", "test/cat"])
+    with pytest.raises(InputError, match=f"class '{name}': its name is empty in prompts"):
+        LAYOUT.read(tmp_path, "test")
+    layout = ClassFolders(images="images", renaming={name: "dash"})
+    assert "dash" in layout.read(tmp_path, "test").classes
+
+
 @pytest.mark.parametrize("kind", ["GIF", "JFIF"])
 def test_gif_and_jfif_files_are_images(tmp_path: Path, kind: str) -> None:
     images = build_folders(tmp_path / "images", ["test/cat"], count=1)
