@@ -37,6 +37,8 @@ class ClassFolders(Layout):
         else:
             classes = folders_in(images)
             images_by_class = [divide(images_in(images, name))[split] for name in classes]
+        if self.renaming and not isinstance(self.renaming, Mapping):
+            _require_order_of_numbers(images, classes)
         return Listing.by_class(rename(classes, self.renaming), images_by_class, FileImages(images))
 
     def ignored_files(self, root: Path, split: str) -> list[str]:
@@ -93,6 +95,18 @@ def _read_split_folder(images: Path, split_folders: Mapping[str, str], split: st
     for name in folders_in(images / folder):
         images_by_class[name] = images_in(images, f"{folder}/{name}")
     return list(images_by_class), list(images_by_class.values())
+
+
+def _require_order_of_numbers(images: Path, classes: list[str]) -> None:
+    """Raise InputError if the folders are numbers that sort differently as text: a list of names would be misread."""
+    if not all(name.isdecimal() for name in classes):
+        return
+    for name, by_number in zip(classes, sorted(classes, key=int), strict=True):
+        if name != by_number:
+            raise InputError(
+                f"{images}: class folder {name!r} sorts before {by_number!r}, as text does, so that a list in "
+                f"`classes` may name the wrong classes; write a mapping, such as {{{name!r}: NAME}}"
+            )
 
 
 def divide(images: list[str]) -> dict[str, list[str]]:
