@@ -74,9 +74,10 @@ def _find_split_folders(images: Path) -> dict[str, str]:
     splits = {name: name for name in SPLITS if name in folders}
     classes = [name for name in folders if name not in splits]
     if splits and classes:
+        split = next(iter(splits))
         raise InputError(
-            f"{images} holds both {next(iter(splits))!r} and {classes[0]!r}: splits or classes? "
-            "Name the split folders in `splits`"
+            f"{images} holds both {split!r} and {classes[0]!r}: splits or classes? Name the folders of splits in "
+            f"`splits`, or rename a class to '{split}_', which prompts read as {split!r}"
         )
     return splits
 

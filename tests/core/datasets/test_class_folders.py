@@ -46,7 +46,11 @@ def test_split_folders_may_have_other_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("folders", "split", "message"),
     [
-        (["train/cat", "validation/cat"], "train", r"holds both 'train' and 'validation'.*`splits`"),
+        (
+            ["train/cat", "validation/cat"],
+            "train",
+            r"both 'train' and 'validation'.*`splits`, or rename a class to 'train_'",
+        ),
         (["test/cat/persian"], "test", r"test/cat is a class .* not the folder 'persian'"),
     ],
     ids=["split folders beside class folders", "a folder inside a class"],
@@ -55,6 +59,11 @@ def test_ambiguous_folders_are_refused(tmp_path: Path, folders: list[str], split
     build_folders(tmp_path / "images", folders)
     with pytest.raises(InputError, match=message):
         LAYOUT.read(tmp_path, split)
+
+
+def test_a_class_that_is_called_like_a_split_keeps_its_name_behind_an_underscore(tmp_path: Path) -> None:
+    build_folders(tmp_path / "images", ["train_", "bus"])
+    assert LAYOUT.read(tmp_path, "test").classes == ("bus", "train")
 
 
 def test_class_folders_without_splits_are_divided_in_the_same_way_on_every_machine(tmp_path: Path) -> None:
