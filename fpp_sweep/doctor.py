@@ -26,8 +26,8 @@ from fpp_sweep.spec.files import user_path
 
 EXIT_STATUS = """\
 exit status: 0 if all is well; 1 if a finding is wrong, a check of a device fails, a requested dataset has no test
-split, or an image cannot be read; 2 for bad input. Requested are the datasets of --datasets, --dataset-file and
---space."""
+split, splits of an own dataset share images, or an image cannot be read; 2 for bad input. Requested are the datasets of
+--datasets, --dataset-file and --space."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

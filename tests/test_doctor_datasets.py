@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -111,6 +112,38 @@ def test_the_users_own_datasets_are_requested_by_their_file(tmp_path: Path, caps
     build_folders(tmp_path / "photos", ["cat", "dog"], count=10)
     assert exit_status("--dataset-file", file, "--datasets", "zoo") == 0
     assert rows(capsys.readouterr().out)["zoo"] == ["yes", "2", "10", "4", "6"]
+
+
+def test_equal_names_and_images_in_two_splits_are_noted_of_own_datasets_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    split_file = build_coop(tmp_path, "pets")
+    rows_by_split = json.loads(split_file.read_text())
+    for row in rows_by_split["test"]:
+        if row[2] == "acorn":
+            row[2] = "Zebra"
+    rows_by_split["val"] = rows_by_split["train"] = rows_by_split["test"]
+    split_file.write_text(json.dumps(rows_by_split))
+    file = tmp_path / "mine.yaml"
+    description = {"layout": "split_json", "images": "oxford_pets/images", "split_file": str(split_file)}
+    file.write_text(json.dumps({"zoo": description}))
+
+    assert exit_status("--dataset-file", file, "--datasets", "zoo") == 1
+    text = " ".join(notes(capsys.readouterr().out, "zoo").split())
+    assert "several classes are called zebra; give each class its own name" in text
+    assert "val and test share 6 images, such as acorn_17.jpg" in text
+    assert "take the images of the test split out of the other splits" in text
+    assert exit_status("--data-root", tmp_path, "--datasets", "pets") == 0
+    assert "zebra" not in capsys.readouterr().out
+
+
+def test_files_without_an_image_suffix_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build_folders(tmp_path / "photos", ["cat", "dog"], count=10)
+    for name in ("cat/1.heic", "dog/2.heic", "dog/notes", ".cache"):
+        write_image(tmp_path / "photos" / name)
+    assert exit_status("--datasets", f"zoo={tmp_path}/photos") == 0
+    text = " ".join(notes(capsys.readouterr().out, "zoo").split())
+    assert text == "ignored files: 2 .heic, 1 without suffix; convert the images among them to PNG or JPEG"
 
 
 def test_the_datasets_of_a_space_are_requested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

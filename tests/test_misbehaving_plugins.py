@@ -190,6 +190,7 @@ CASES = [
     Case("metric", "time.sleep(10**6)", REFUSED, NEVER_ENDS),
     Case("metric", "1 / 0", NOTED, "division by zero, on made-up predictions; a trial fails if the same happens"),
     Case("metric", "sys.exit(0)", NOTED, "SystemExit: 0, on made-up predictions"),
+    Case("metric", "return float('inf')", NOTED, "must return a finite number (inf), on made-up predictions"),
     Case("metric", "numpy.random.seed(5)", RESTORED, "NumPy's random state"),
     Case("metric", "torch.set_default_dtype(torch.float64)", RESTORED, "torch's default type"),
     Case("metric", "os.chdir('/')", RESTORED, "the working folder"),

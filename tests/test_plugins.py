@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from fpp_sweep import evaluate
 from fpp_sweep.core import metrics
@@ -213,6 +214,7 @@ METRIC = "@metric(goal='min')\ndef mine(predictions):\n    values = {}\n    retu
         ("values['x']", "metric mine (bad.py:6): KeyError: 'x'"),
         ("[][0]", "metric mine (bad.py:6): list index out of range"),
         ("'much'", "metric mine: could not convert string to float: 'much'"),
+        ("float('nan')", "metric mine (bad.py:3): must return a finite number (nan)"),
     ],
 )
 def test_an_error_in_a_metric_names_the_metric_file_and_line(tmp_path, broken, message):
@@ -220,6 +222,17 @@ def test_an_error_in_a_metric_names_the_metric_file_and_line(tmp_path, broken, m
     probabilities = np.array([[0.75, 0.25]], np.float32)
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         score(Predictions.of(["a"], np.array([0]), probabilities))
+
+
+def test_a_metric_may_use_an_optimizer_of_torch(tmp_path, capsys, monkeypatch):
+    step = torch.optim.AdamW.step
+    if hasattr(step, "hooked"):  # an optimizer was used in this process before
+        step = step.__wrapped__
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    load(tmp_path, fitted=HEAD + METRIC.replace("BROKEN", "len(torch.optim.AdamW([torch.zeros(2)]).param_groups)"))
+    assert score(Predictions.of(["a"], np.array([0]), np.array([[0.75, 0.25]], np.float32)))["mine"] == 1
+    assert hasattr(torch.optim.AdamW.step, "hooked")
+    assert "restored" not in capsys.readouterr().err
 
 
 METHOD = (

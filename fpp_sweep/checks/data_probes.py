@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from fpp_sweep.checks.datasets import repeated_names, shared_images
 from fpp_sweep.checks.guessing import images_needed
 from fpp_sweep.checks.probes import Readings, gpus, node_readings, run_probes
 from fpp_sweep.core.datasets import DATASETS, BadImageError, Dataset, custom_datasets, expand
@@ -16,7 +15,6 @@ from fpp_sweep.space.published import preset_for
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.errors import message_in_one_line
-from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.specs import DatasetInfo, WorkerSpec
 from fpp_sweep.spec.tasks import BATCH, EvalTask
 
@@ -141,28 +139,12 @@ def _readings_of_splits(splits: Sequence[Dataset]) -> Readings:
     readings: Readings = {}
     for split in splits:
         if split.group == "custom":
-            readings[f"names of {split.name}"] = repeated_names(split)
-            readings[f"splits of {split.name}"] = shared_images(splits)
+            readings[f"names of {split.name}"] = repeated_names(split.classes)
+            readings[f"splits of {split.name}"] = shared_images({other.split: other.ids for other in splits})
         elif split.split == "test" and DATASETS[split.name].test_size is not None:
             sizes = {"images": len(split), "published": DATASETS[split.name].test_size}
             readings[f"size of {split.name}, test"] = sizes
     return readings
-
-
-def repeated_names(dataset: Dataset) -> list[str]:
-    """Return the names that several classes have; CLIP reads them in lower case."""
-    counts = Counter(name.lower() for name in dataset.classes)
-    return [name for name, count in counts.items() if count > 1]
-
-
-def shared_images(splits: Sequence[Dataset]) -> list[str]:
-    """Return a text for each two splits that have images in common."""
-    texts = []
-    for first, second in combinations(splits, 2):
-        shared = sorted({*first.ids} & {*second.ids})
-        if shared:
-            texts.append(f"{first.split} and {second.split} share {plural(len(shared), 'image')}, such as {shared[0]}")
-    return texts
 
 
 def class_counts(dataset: Dataset) -> dict[str, Any]:

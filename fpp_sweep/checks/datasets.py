@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import combinations
+from pathlib import Path, PurePosixPath
 
+from fpp_sweep.checks.checks import CHECKS
 from fpp_sweep.core.datasets import (
     DATASETS,
     SPLITS,
@@ -23,6 +26,7 @@ from fpp_sweep.core.datasets import (
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.spec.errors import InputError, escaped
 from fpp_sweep.spec.files import user_path
+from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import Bar
 
 WIDTH = 100  # columns of a terminal, for the problems
@@ -39,11 +43,16 @@ class DatasetSurvey:
     spec: DatasetSpec
     splits: Mapping[str, Listing]
     problems: Mapping[str, str]  # by split
+    ignored_files: Collection[str]  # files of class folders that have no image suffix
     is_requested: bool  # by name, or as one of the user's own datasets
 
     @property
     def is_found(self) -> bool:
         return "test" in self.splits
+
+    @property
+    def is_sound(self) -> bool:
+        return self.is_found and not self._shared_images()
 
     def cells(self) -> list[str]:
         """Return the row below `HEADINGS`."""
@@ -60,7 +69,7 @@ class DatasetSurvey:
         return [self.name, presence, n_classes, *counts]
 
     def notes(self) -> Iterator[str]:
-        """Yield each problem once, with the splits that have it, and whether there are too few images."""
+        """Yield each problem once: of splits with their names, of the test split's size, and of a user's own data."""
         splits_by_problem: dict[str, list[str]] = {}
         for split, problem in self.problems.items():
             splits_by_problem.setdefault(problem, []).append(split)
@@ -72,6 +81,41 @@ class DatasetSurvey:
         published = self.spec.test_size
         if self.is_found and published is not None and len(self.splits["test"].ids) != published:
             yield f"test: {len(self.splits['test'].ids)} images, but {published} were published"
+        if self.ignored_files:
+            counts = _counts_by_suffix(self.ignored_files)
+            yield f"ignored files: {counts}; convert the images among them to PNG or JPEG"
+        for subject, problems in (("names", self._repeated_names()), ("splits", self._shared_images())):
+            if problems:
+                verdict = CHECKS[subject].rule(problems, ())
+                yield f"{verdict.text}; {CHECKS[subject].remedy}"
+
+    def _repeated_names(self) -> list[str]:
+        """Return the class names that a user's own dataset has twice; the classes of all splits are equal."""
+        if self.spec.group != "custom" or not self.splits:
+            return []
+        return repeated_names(next(iter(self.splits.values())).classes)
+
+    def _shared_images(self) -> list[str]:
+        """Return a text for each two splits of a user's own dataset that have images in common."""
+        if self.spec.group != "custom":
+            return []
+        return shared_images({split: listing.ids for split, listing in self.splits.items()})
+
+
+def repeated_names(classes: Sequence[str]) -> list[str]:
+    """Return the names that several classes have; CLIP reads them in lower case."""
+    counts = Counter(name.lower() for name in classes)
+    return [name for name, count in counts.items() if count > 1]
+
+
+def shared_images(ids_by_split: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a text for each two splits that have images in common."""
+    texts = []
+    for first, second in combinations(ids_by_split, 2):
+        shared = sorted({*ids_by_split[first]} & {*ids_by_split[second]})
+        if shared:
+            texts.append(f"{first} and {second} share {plural(len(shared), 'image')}, such as {shared[0]}")
+    return texts
 
 
 def survey_datasets(names: Sequence[str], data_root: str | None, dataset_file: str | None) -> list[DatasetSurvey]:
@@ -84,21 +128,27 @@ def survey_datasets(names: Sequence[str], data_root: str | None, dataset_file: s
     specs = {**DATASETS, **custom}
     surveys = []
     for name in expand(names or ["all"], custom):
-        splits, problems = _list_splits(name, specs[name], root)
         is_requested = bool(names) or name in custom
-        surveys.append(DatasetSurvey(name, specs[name], splits, problems, is_requested))
+        surveys.append(_survey(name, specs[name], root, is_requested=is_requested))
     return surveys
 
 
-def _list_splits(name: str, spec: DatasetSpec, root: Path | None) -> tuple[dict[str, Listing], dict[str, str]]:
-    """Return the splits of a dataset that can be listed, and the problems of the others."""
+def _survey(name: str, spec: DatasetSpec, root: Path | None, *, is_requested: bool) -> DatasetSurvey:
     splits, problems = {}, {}
+    ignored: set[str] = set()
     for split in spec.layout.splits:
         try:
             splits[split] = list_split(name, spec, split, root)
+            ignored.update(spec.layout.ignored_files(root or Path(), split))
         except InputError as error:
             problems[split] = str(error).removeprefix(f"{name}: ").replace(f"{root}{os.sep}", "")
-    return splits, problems
+    return DatasetSurvey(name, spec, splits, problems, ignored, is_requested)
+
+
+def _counts_by_suffix(files: Collection[str]) -> str:
+    """Return the number of files of each suffix, such as `3 .heic, 1 .txt`; the most frequent suffix is the first."""
+    counts = Counter(PurePosixPath(file).suffix or "without suffix" for file in sorted(files))
+    return ", ".join(f"{count} {suffix}" for suffix, count in counts.most_common())
 
 
 def dataset_table(surveys: Sequence[DatasetSurvey], root: str | None) -> str:

@@ -39,7 +39,7 @@ def check_metric(row: MetricRow, seconds: float) -> None:
     except InputError as error:
         note(f"{error}, on made-up predictions; a trial fails if the same happens with its own")
         return
-    if first != second and not (np.isnan(first) and np.isnan(second)):
+    if first != second:
         origin = plugins.origin_of(row)
         problem = f"gives {first:g} and {second:g} for the same predictions; it must not draw random numbers"
         raise ContractError(f"metric {row.name} ({origin}): {problem}")

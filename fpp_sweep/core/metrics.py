@@ -288,12 +288,18 @@ def score(predictions: Predictions) -> dict[str, float]:
 
 
 def plugin_metric(row: MetricRow, predictions: Predictions) -> float:
-    """Return a plugin's metric; raise InputError with the plugin's line if it fails or writes to the predictions."""
+    """Return a plugin's metric.
+
+    Raise InputError with the plugin's line if it fails, writes to the predictions, or gives no finite number.
+    """
     assert row.compute is not None
     try:
-        return float(catalogue.code_of(row.compute)(_read_only(predictions)))
+        value = float(catalogue.code_of(row.compute)(_read_only(predictions)))
     except (Exception, SystemExit) as error:
         raise plugins.metric_error(row.name, error) from error
+    if not math.isfinite(value):
+        raise InputError(f"metric {row.name} ({plugins.origin_of(row)}): must return a finite number ({value})")
+    return value
 
 
 def _read_only(predictions: Predictions) -> Predictions:

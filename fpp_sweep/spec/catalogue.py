@@ -629,7 +629,7 @@ POSTHOC = {
         ),
         PosthocRow(
             name="temperature_released",
-            title="the temperature of released code: 1.16 for a ViT, 1.15 for a ResNet; its origin is not said",
+            title="the temperature of released code: 1.15 for models named RN..., else 1.16; its origin is not said",
             fitted_on="nothing",
         ),
         PosthocRow(

@@ -35,10 +35,10 @@ def cluster_file_of(path: Path | None) -> ClusterFile | None:
 
 
 def print_datasets(named: NamedDatasets, *, verify: bool) -> bool:
-    """Print which datasets there are; return whether all requested ones are, and with `verify` every image."""
+    """Print which datasets there are; return whether all requested ones are sound, and with `verify` every image."""
     surveys = survey_datasets(named.names, named.data_root, named.dataset_file)
     print(dataset_table(surveys, named.data_root), flush=True)
-    is_well = all(survey.is_found or not survey.is_requested for survey in surveys)
+    is_well = all(survey.is_sound or not survey.is_requested for survey in surveys)
     if not verify:
         return is_well
     problems, n_images = unreadable_images(surveys)

@@ -402,7 +402,11 @@ def summarize(datasets: Sequence[DatasetResult], done: Sequence[TaskResult]) -> 
     """Return a trial's scores, their averages and its costs; `done` are the results of all its tasks."""
     scores_by_seed: ScoresBySeed = {}
     for result in datasets:
-        scores_by_seed.setdefault(result.seed, {})[result.dataset.name] = scores_of(result)
+        try:
+            scores = scores_of(result)
+        except InputError as error:
+            raise InputError(f"{result.dataset.name}: {error}") from error
+        scores_by_seed.setdefault(result.seed, {})[result.dataset.name] = scores
     averages = [mean(list(by_dataset.values())) for by_dataset in scores_by_seed.values()]  # for each seed
     deviation: ValuesByName = {}
     by_seed = {}
@@ -469,7 +473,7 @@ def scores_of(result: DatasetResult) -> ValuesByName:
                 scores[f"{metric}@{map_name}"] = value
     for metric, value in scores.items():
         if not abs(value) <= MAX_NUMBER:  # a record with it could not be read
-            raise FloatingPointError(f"metric {metric} is {value:g}, beyond {MAX_NUMBER:g}")
+            raise InputError(f"metric {metric} is {value:g}, beyond {MAX_NUMBER:g}; return a smaller number")
     return scores
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,8 +13,10 @@ from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import score
 from fpp_sweep.core.prompt import from_bytes
 from fpp_sweep.records.records import SplitResult
+from fpp_sweep.spec import plugins
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, views_for
 from fpp_sweep.statistics.block_stats import metric_value
 from fpp_sweep.trial.adapting import evaluate, make_adapter
@@ -409,6 +412,25 @@ def test_a_summary_counts_each_image_once_over_all_seeds():
     assert dict(found.seconds) == {"adapt": 3.5, "features": 1.0}
     assert found.worker_seconds == 7.0
     assert set(found.deviation) == set(found.average)
+
+
+@pytest.mark.parametrize(
+    ("number", "problem"),
+    [
+        ("float('inf')", "metric mine (mine.py:2): must return a finite number (inf)"),
+        ("1e200", "metric mine is 1e+200, beyond 1e+100; return a smaller number"),
+    ],
+)
+def test_a_number_of_a_plugin_that_no_record_can_hold_is_named_with_its_dataset(number, problem):
+    code = f"from fpp_sweep import metric\n@metric(goal='min')\ndef mine(predictions):\n    return {number}\n"
+    file = PluginFile(name="mine", path="", text=code, digest="m" * 16)
+    part = DatasetResult(dataset=dataset_info("pets"), seed=0, predictions=predictions(20), prompt=None)
+    plugins.load([file])
+    try:
+        with pytest.raises(InputError, match=f"^{re.escape(f'pets: {problem}')}$"):
+            summarize([part], [])
+    finally:
+        plugins.unload(file)
 
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1), (0, 1, 2)])

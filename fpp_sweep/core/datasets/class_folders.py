@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from fpp_sweep.core.datasets.dataset import SPLITS
-from fpp_sweep.core.datasets.files import COMPLETE, FileImages, folders_in, images_in, require_folder
+from fpp_sweep.core.datasets.files import COMPLETE, FileImages, folders_in, ignored_in, images_in, require_folder
 from fpp_sweep.core.datasets.layout import Layout, Listing, Renaming, rename
 from fpp_sweep.core.datasets.open_clip_lists import installed_file, openai_names
 from fpp_sweep.spec.errors import InputError
@@ -37,7 +37,18 @@ class ClassFolders(Layout):
         else:
             classes = folders_in(images)
             images_by_class = [divide(images_in(images, name))[split] for name in classes]
+        if self.renaming and not isinstance(self.renaming, Mapping):
+            _require_order_of_numbers(images, classes)
         return Listing.by_class(rename(classes, self.renaming), images_by_class, FileImages(images))
+
+    def ignored_files(self, root: Path, split: str) -> list[str]:
+        images = root / self.images
+        split_folders = self.split_folders or _find_split_folders(images)
+        parent = split_folders.get(split, ".")
+        ignored = []
+        for name in folders_in(images / parent):
+            ignored += ignored_in(images, f"{parent}/{name}")
+        return ignored
 
     def require_classes(self) -> None:
         """Raise InputError unless there are two classes or more, each with an image in some split."""
@@ -63,9 +74,10 @@ def _find_split_folders(images: Path) -> dict[str, str]:
     splits = {name: name for name in SPLITS if name in folders}
     classes = [name for name in folders if name not in splits]
     if splits and classes:
+        split = next(iter(splits))
         raise InputError(
-            f"{images} holds both {next(iter(splits))!r} and {classes[0]!r}: splits or classes? "
-            "Name the split folders in `splits`"
+            f"{images} holds both {split!r} and {classes[0]!r}: splits or classes? Name the folders of splits in "
+            f"`splits`, or rename a class to '{split}_', which prompts read as {split!r}"
         )
     return splits
 
@@ -84,6 +96,18 @@ def _read_split_folder(images: Path, split_folders: Mapping[str, str], split: st
     for name in folders_in(images / folder):
         images_by_class[name] = images_in(images, f"{folder}/{name}")
     return list(images_by_class), list(images_by_class.values())
+
+
+def _require_order_of_numbers(images: Path, classes: list[str]) -> None:
+    """Raise InputError if the folders are numbers that sort differently as text: a list of names would be misread."""
+    if not all(name.isdecimal() for name in classes):
+        return
+    for name, by_number in zip(classes, sorted(classes, key=int), strict=True):
+        if name != by_number:
+            raise InputError(
+                f"{images}: class folder {name!r} sorts before {by_number!r}, as text does, so that a list in "
+                f"`classes` may name the wrong classes; write a mapping, such as {{{name!r}: NAME}}"
+            )
 
 
 def divide(images: list[str]) -> dict[str, list[str]]:

@@ -17,8 +17,8 @@ from fpp_sweep.core.datasets.dataset import BadImageError
 from fpp_sweep.spec.errors import InputError, message_in_one_line
 from fpp_sweep.spec.files import read_at_most
 
-# the suffixes that torchvision's ImageFolder takes
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+# the suffixes that torchvision's ImageFolder takes, and .gif and .jfif, which Pillow decodes as well
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".gif", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 # the formats that Pillow decodes by itself: by default it would have Ghostscript run a .jpg that holds EPS
 IMAGE_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 
@@ -122,6 +122,12 @@ def images_in(images: Path, folder: str) -> list[str]:
             f"{images / folder} is a class and may hold images only, not the folder {subfolders[0]!r}; move it out"
         )
     return [require_printable(f"{folder}/{name}", str(images)) for name in names]
+
+
+def ignored_in(images: Path, folder: str) -> list[str]:
+    """Return a class folder's files without an image suffix, as paths below `images`; hidden ones are left out."""
+    names = [name for name in _files_in(images / folder) if not _is_image(name) and not name.startswith(".")]
+    return [f"{folder}/{name}" for name in sorted(names)]
 
 
 def _require_no_broken_link(folder: Path) -> None:

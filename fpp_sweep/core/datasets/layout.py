@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,10 @@ class Layout(Protocol):
     def read(self, root: Path, split: str) -> Listing:
         """List a split whose images all exist; raise InputError for what is missing."""
 
+    def ignored_files(self, root: Path, split: str) -> Sequence[str]:
+        """Return the files beside the images of a split that are not images by their suffix; a list names none."""
+        return ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSpec:
@@ -84,7 +89,12 @@ def rename(names: Sequence[str], renaming: Renaming) -> tuple[str, ...]:
         for name in renaming:
             if name not in names:
                 raise unknown("class in `classes`", name, names)
-        return tuple(renaming.get(name, as_words(name)) for name in names)
-    if renaming and len(renaming) != len(names):
+        renamed = tuple(renaming.get(name, as_words(name)) for name in names)
+    elif renaming and len(renaming) != len(names):
         raise InputError(f"`classes` lists {len(renaming)} names, but there are {len(names)} classes")
-    return renaming or tuple(as_words(name) for name in names)
+    else:
+        renamed = renaming or tuple(as_words(name) for name in names)
+    for name, words in zip(names, renamed, strict=True):
+        if not as_words(html.unescape(words)):  # tokenizers read &nbsp; as a space
+            raise InputError(f"class {name!r}: its name is empty in prompts; rename it, or name it in `classes`")
+    return renamed

@@ -68,8 +68,6 @@ def _entries(path: Path, split: str, rows: Any) -> Iterator[Entry]:
         where = f"{path}: {split}[{number}]"
         match row:
             case [str(image), int(label), str(name)] if label >= 0 and not isinstance(label, bool):
-                if not as_words(name):
-                    raise InputError(f"{where}: the class name is empty")
                 yield Entry(as_sample_id(image, where), label, require_printable(name, where))
             case _:
                 raise InputError(f"{where} must be [path, label, class name], such as ['cat/1.jpg', 0, 'cat']")

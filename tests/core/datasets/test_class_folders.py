@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from fpp_sweep.core.datasets.class_folders import ClassFolders, divide
 from fpp_sweep.spec.errors import InputError
@@ -45,7 +46,11 @@ def test_split_folders_may_have_other_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("folders", "split", "message"),
     [
-        (["train/cat", "validation/cat"], "train", r"holds both 'train' and 'validation'.*`splits`"),
+        (
+            ["train/cat", "validation/cat"],
+            "train",
+            r"both 'train' and 'validation'.*`splits`, or rename a class to 'train_'",
+        ),
         (["test/cat/persian"], "test", r"test/cat is a class .* not the folder 'persian'"),
     ],
     ids=["split folders beside class folders", "a folder inside a class"],
@@ -54,6 +59,11 @@ def test_ambiguous_folders_are_refused(tmp_path: Path, folders: list[str], split
     build_folders(tmp_path / "images", folders)
     with pytest.raises(InputError, match=message):
         LAYOUT.read(tmp_path, split)
+
+
+def test_a_class_that_is_called_like_a_split_keeps_its_name_behind_an_underscore(tmp_path: Path) -> None:
+    build_folders(tmp_path / "images", ["train_", "bus"])
+    assert LAYOUT.read(tmp_path, "test").classes == ("bus", "train")
 
 
 def test_class_folders_without_splits_are_divided_in_the_same_way_on_every_machine(tmp_path: Path) -> None:
@@ -79,6 +89,40 @@ def test_dividing_loses_no_image_and_gives_test_at_least_one(count: int) -> None
     assert abs(len(parts["test"]) - 0.3 * count) <= 0.7
     assert abs(len(parts["val"]) - 0.2 * count) <= 0.5
     assert divide(images[::-1]) == parts
+
+
+@pytest.mark.parametrize("name", ["_", "&nbsp;"])
+def test_a_class_whose_name_is_empty_in_prompts_is_refused_unless_it_is_renamed(tmp_path: Path, name: str) -> None:
+    build_folders(tmp_path / "images", [f"test/{name}", "test/cat"])
+    with pytest.raises(InputError, match=f"class '{name}': its name is empty in prompts"):
+        LAYOUT.read(tmp_path, "test")
+    layout = ClassFolders(images="images", renaming={name: "dash"})
+    assert "dash" in layout.read(tmp_path, "test").classes
+
+
+def test_a_list_of_names_is_refused_for_numbers_that_sort_differently_as_text(tmp_path: Path) -> None:
+    names = tuple(f"name {number}" for number in range(11))
+    build_folders(tmp_path / "images", [f"test/{number}" for number in range(11)], count=1)
+    layout = ClassFolders(images="images", renaming=names)
+    with pytest.raises(
+        InputError, match=r"class folder '10' sorts before '2', .*write a mapping, such as {'10': NAME}"
+    ):
+        layout.read(tmp_path, "test")
+    name_by_folder = {str(number): name for number, name in enumerate(names)}
+    assert ClassFolders(images="images", renaming=name_by_folder).read(tmp_path, "test").classes[2] == "name 10"
+
+    build_folders(tmp_path / "padded", [f"test/{number:02d}" for number in range(11)], count=1)
+    assert ClassFolders(images="padded", renaming=names).read(tmp_path, "test").classes == names
+
+
+@pytest.mark.parametrize("kind", ["GIF", "JFIF"])
+def test_gif_and_jfif_files_are_images(tmp_path: Path, kind: str) -> None:
+    images = build_folders(tmp_path / "images", ["test/cat"], count=1)
+    file = images / f"test/cat/tom.{kind}"
+    Image.new("RGB", (8, 8), (200, 80, 40)).save(file)
+    listing = LAYOUT.read(tmp_path, "test")
+    assert listing.ids == ["test/cat/cat_0.JPEG", f"test/cat/tom.{kind}"]
+    assert listing.source.image(listing.ids[1]).mode == "RGB"
 
 
 def test_hidden_files_and_files_without_an_image_suffix_are_ignored(tmp_path: Path) -> None:
