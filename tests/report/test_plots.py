@@ -59,6 +59,7 @@ def test_a_front_is_drawn_of_trials_alone_and_of_baselines_alone():
         assert plot.description.endswith(f" of {counts}; the table has the same numbers")
         titles = [plot.layout[axis]["title"]["text"] for axis in ("xaxis", "yaxis")]
         assert titles == ["accuracy  (better →)", "ece  (better ↓)"]
+        assert plot.layout["height"] == 480  # pixels: the page reserves them before the plot is drawn
 
 
 def test_trials_beside_the_front_have_smaller_and_paler_markers():
@@ -68,9 +69,9 @@ def test_trials_beside_the_front_have_smaller_and_paler_markers():
     assert {name: marker["color"] for name, marker in look.items()} == {
         "trials": GREY, "break a constraint": GREY, "front": BLUE, ZERO_SHOT: RED
     }  # fmt: skip
-    assert look["front"]["size"] == look[ZERO_SHOT]["size"]
+    sizes = {name: marker["size"] for name, marker in look.items()}  # pixels
+    assert sizes == {"trials": 7, "break a constraint": 7, "front": 11, ZERO_SHOT: 11}
     for name in ("trials", "break a constraint"):
-        assert look[name]["size"] < 0.7 * look["front"]["size"]
         assert 0 < look[name]["opacity"] < 1
         assert "opacity" not in look["front"]
     assert trace_named(plot, "break a constraint")["marker"]["symbol"] == "x"
@@ -291,6 +292,7 @@ def test_importances_have_a_bar_with_a_whisker_for_each_setting_and_objective():
     assert plot.layout["xaxis"]["range"] == [0, None]
     assert plot.layout["xaxis"]["title"]["text"] == "share of the variance"
     assert plot.layout["yaxis"] == {"automargin": True, "type": "category"}
+    assert plot.layout["margin"]["l"] == 16  # pixels: the names of settings add their own
 
 
 @pytest.mark.parametrize(("n_settings", "n_objectives", "height"), [(1, 1, 142), (3, 1, 186), (3, 2, 252)])
@@ -322,6 +324,7 @@ def test_the_hypervolume_grows_with_the_trials_in_the_order_they_finished():
     assert trace["text"] == trace["customdata"] == names
     assert trace["line"]["shape"] == "hv"  # it stays as it is until the next trial has finished
     assert plot.layout["yaxis"]["rangemode"] == "tozero"
+    assert (plot.layout["height"], trace["marker"]["size"]) == (340, 5)  # pixels
 
 
 def test_a_long_text_loses_its_middle():

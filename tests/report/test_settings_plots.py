@@ -8,6 +8,7 @@ import pytest
 from fpp_sweep.records.front import front_of
 from fpp_sweep.report.dataset_heatmap import heat_map
 from fpp_sweep.report.effects import Curve, EffectMap, Effects
+from fpp_sweep.report.plots import transparent
 from fpp_sweep.report.settings_plots import (
     MAX_SLICES,
     Axis,
@@ -25,7 +26,7 @@ from fpp_sweep.report.settings_plots import (
     usual_range,
 )
 from fpp_sweep.space.objectives import Objective
-from fpp_sweep.spec.palette import BLUE, GREY, INK, RED
+from fpp_sweep.spec.palette import BLUE, INK, RED
 from tests.kit.names import ZERO_SHOT
 from tests.kit.records import ACCURACY, ECE, NLL, baseline, split_result, sweep_info, trial
 
@@ -264,10 +265,11 @@ def test_a_slice_has_a_point_for_each_trial_and_the_curve_of_the_chosen_metric()
     points, band, line = first.traces
     names = [record.name for record in trials]
     assert (points["x"], points["text"], points["customdata"]) == ([0, 1, 2], names, names)
-    assert (points["mode"], points["marker"]["color"]) == ("markers", BLUE)
-    assert 0 < points["marker"]["opacity"] < 1
+    assert points["mode"] == "markers"
+    assert points["marker"] == {"color": BLUE, "size": 6, "opacity": 0.8}
+    assert band["fillcolor"] == transparent(RED, 0.2)  # the points stay visible through it
     assert (band["line"]["width"], band["fill"], band["hoverinfo"]) == (0, "toself", "skip")
-    assert (line["line"]["color"], line["mode"]) == (RED, "lines")
+    assert (line["line"], line["mode"]) == ({"color": RED, "width": 2}, "lines")
     assert first.choices["accuracy"]["traces"] == [
         {"y": [70, 71, 72]},
         {"x": [0, 2, 2, 0], "y": [73, 73, 70, 70]},
@@ -324,13 +326,14 @@ def test_a_map_has_colors_around_the_mean_and_grey_cells_where_nothing_is_known(
     assert (heat["zmin"], heat["zmax"]) == (66, 74)
     assert heat["reversescale"] is False
     assert (trials["x"], trials["y"]) == ([0, 1, 2], [0, 1, 2])
-    assert trials["marker"]["color"] == INK
+    assert trials["marker"] == {"symbol": "circle-open", "size": 5, "color": INK}
     titles = [plot.layout[part]["title"]["text"] for part in ("xaxis", "yaxis")]
     assert (plot.layout["title"]["text"], titles) == ("accuracy", ["a", "b"])
     assert not plot.layout["showlegend"]
     assert not plot.layout["xaxis"]["showgrid"]
     assert not plot.layout["yaxis"]["showgrid"]
-    assert plot.layout["margin"]["t"] > plot.layout["title"]["font"]["size"]
+    assert (plot.layout["margin"]["t"], plot.layout["title"]["font"]["size"]) == (32, 12)  # room for the title
+    assert heat["colorbar"] == {"thickness": 8}
     assert plot.layout["xaxis"]["tickvals"] == [0, 1, 2]
     assert map_of([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]], "ece").traces[1]["reversescale"] is True
 
@@ -433,6 +436,9 @@ def test_plots_reserve_their_height_so_that_the_page_does_not_move_while_it_load
     (first, _) = slice_plots(sweep_info(), front, [])
     heights = [plot.layout["height"] for plot in (parallel, first, map_of([[71.0] * 3] * 2))]
     assert heights == [440, 240, 280]
-    assert parallel.layout["margin"]["t"] == parallel.layout["margin"]["l"]  # labels are turned by 20 degrees
+    assert parallel.layout["margin"] == {"l": 96, "r": 96, "t": 96, "b": 24}  # labels are turned by 20 degrees
     assert parallel.traces[0]["labelangle"] == -20
-    assert GREY not in str(first.traces)
+    heat = heat_of([trial(0), trial(1)])
+    assert heat.layout["margin"] == {"l": 110, "r": 8, "t": 16, "b": 60}  # names of trials, and of datasets
+    assert heat.traces[0]["colorbar"] == {"thickness": 10}
+    assert parallel.traces[0]["line"]["colorbar"] == {"thickness": 10}

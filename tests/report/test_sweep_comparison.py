@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.best_trials import best_trials_table, best_trials_verdict
 from fpp_sweep.report.comparison import BestTrialsTest, ComparedSweep, compare_sweeps, identity_of
-from fpp_sweep.report.comparison_files import LONGEST_NAME, _by_label, _default_folder
+from fpp_sweep.report.comparison_files import LONGEST_NAME, _by_label, _default_folder, write_trial_comparison
 from fpp_sweep.report.comparison_picture import _panel, comparison_figure
 from fpp_sweep.report.comparison_view import (
     _attainment_table,
@@ -520,3 +520,73 @@ def test_a_shared_baseline_has_its_plain_name_and_another_one_that_of_its_sweep(
     names = {record.name for sweep in comparison.sweeps for record in sweep.front.baselines}
     assert f"baseline-twin/{TPT}" in names
     assert f"baseline-{TPT}" in names
+
+
+def test_members_with_different_marks_are_not_tested_against_each_other(folders):
+    """In both sweeps trial-0002 is the most accurate one, and trial-0001 has the lowest ECE."""
+    comparison = compare_sweeps({name: folders[name] for name in ("better", "few")})
+    pairs = {(test.difference.first, test.difference.second) for test in comparison.tests}
+    assert {("better/trial-0001", "few/trial-0001"), ("better/trial-0002", "few/trial-0002")} <= pairs
+    for first, second in pairs:
+        marks = [sweep.front.marks[name] for sweep, name in zip(comparison.sweeps, (first, second), strict=True)]
+        assert set(marks[0]) & set(marks[1])
+    assert len(pairs) < 4
+
+
+def test_a_record_with_a_prompt_in_words_is_resampled_without_a_variance_of_seeds(folders, tmp_path):
+    folder = write_measured_sweep(tmp_path / "words", World(400), BETTER)
+    record = folder.trial("trial-0001")
+    folder.write_trial(replace(record, config={**record.config, "prompt": "a photo of a"}))
+    comparison = compare_sweeps({"far": folders["far"], "words": folder})
+    samples = comparison.statistics.splits["val"].samples.records
+    is_deterministic = {name: samples[name].deterministic for name in ("words/trial-0001", "words/trial-0002")}
+    assert is_deterministic == {"words/trial-0001": True, "words/trial-0002": False}
+
+
+def test_numbers_after_a_posthoc_map_are_compared_without_a_test(tmp_path):
+    goals = (Objective(metric="accuracy"), Objective(metric="ece@temperature_val"))
+    folders = {}
+    for name in ("one", "other"):
+        folder = write_measured_sweep(tmp_path / name, World(200), BETTER, reference=None)
+        folder.write_info(replace(folder.info(), objectives=goals))
+        for record in folder.trials():
+            result = record.results["val"]
+            datasets = {dataset: {**row, "ece@temperature_val": 2.0} for dataset, row in result.datasets.items()}
+            results = {"val": replace(result, datasets=datasets)}
+            folder.write_trial(replace(record, results=results, values=[record.values[0], 2.0]))
+        folders[name] = folder
+    notes = compare_sweeps(folders).notes
+    assert notes == ["ece@temperature_val is not tested: the statistics of maps are not compared"]
+
+
+def test_numbers_on_shared_images_have_no_deviation_of_all_images(folders, tmp_path):
+    folder = write_measured_sweep(tmp_path / "deviating", World(400), BETTER, seeds=(0, 1))
+    for record in folder.trials():
+        result = replace(record.results["val"], deviation={"accuracy": 0.5})
+        folder.write_trial(replace(record, results={"val": result}))
+    comparison = compare_sweeps({"far": folders["far"], "deviating": folder})
+    for record in comparison.statistics.front.compared:
+        assert record.results["val"].deviation == {}
+        assert record.results["val"].by_seed == {}
+
+
+def test_block_statistics_without_numbers_of_their_dataset_are_refused(folders, tmp_path):
+    folder = write_measured_sweep(tmp_path / "lacking", World(400), BETTER)
+    record = folder.trial("trial-0001")
+    result = record.results["val"]
+    folder.write_trial(
+        replace(record, results={"val": replace(result, datasets={"digits": result.datasets["digits"]})})
+    )
+    with pytest.raises(InputError, match=r"^trial-0001: .*; run it again$"):
+        compare_sweeps({"far": folders["far"], "lacking": folder})
+
+
+def test_trials_are_compared_into_the_folder_that_is_given(folders, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "there"
+    text = write_trial_comparison(folders["far"].path, ["trial-0002", "trial-0003"], None, out)
+    assert {path.name for path in out.iterdir()} == {"comparison.md", "comparison.tex"}
+    assert text.endswith(f"\n\nMarkdown  {out}/comparison.md\nLaTeX     {out}/comparison.tex")
+    write_trial_comparison(folders["far"].path, ["trial-0002", "trial-0003"], "val", None)
+    assert (tmp_path / "comparisons" / "far-trial-0002-trial-0003" / "comparison.md").is_file()
+    assert (out / "comparison.md").read_text().startswith("# far: trial-0002, trial-0003\n")

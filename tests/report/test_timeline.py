@@ -147,8 +147,7 @@ def test_bars_show_each_kind_of_work_at_its_time():
     assert plot.name == "timeline"
     assert plot.description == "periods of work of 2 workers over time"
     assert plot.layout["height"] == 110 + 2 * 24  # a row for each worker
-    assert plot.layout["margin"]["l"] > 100  # pixels for the workers' names
-    assert plot.min_width > plot.layout["margin"]["l"] * 5
+    assert (plot.layout["margin"]["l"], plot.min_width) == (110, 560)  # pixels, the first for the workers' names
     assert plot.layout["barmode"] == "overlay"
 
 
