@@ -238,6 +238,7 @@ def test_points_have_the_color_and_marker_of_their_kind_and_a_label_only_if_they
         assert np.array_equal(by_kind[kind].get_paths()[0].vertices, expected.vertices), kind
     labels = axes.get_legend_handles_labels()[1]
     assert sorted(labels) == sorted([REGION_LABEL, MEDIAN_LABEL, "bad", "front", "zero"])
+    assert REGION_LABEL in drawn(full_figure(regions=[region(BLUE)])).get_legend_handles_labels()[1]
 
 
 def test_an_interval_is_drawn_from_its_low_to_its_high_end_in_the_color_of_its_point():
