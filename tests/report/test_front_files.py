@@ -456,3 +456,16 @@ def test_results_have_the_numbers_and_intervals_of_every_trial_that_was_measured
     assert entry["intervals"]["accuracy/digits"] == pytest.approx({"low": interval.low, "high": interval.high}, abs=0.3)
     low, high = (entry["intervals"]["accuracy"][end] for end in ("low", "high"))
     assert low < result.average["accuracy"] < high
+
+
+def test_a_metric_that_one_trial_lacks_has_intervals_of_the_others(far):
+    """A trial that was run by an earlier version may have fewer metrics."""
+    for name in ("trial-0003", f"baseline-{ZERO_SHOT}"):
+        record = far.trial(name)
+        result = record.results["val"]
+        average = {metric: value for metric, value in result.average.items() if metric != "ece"}
+        far.write_trial(replace(record, results={**record.results, "val": replace(result, average=average)}))
+    trials = json.loads(write_results(far).read_text())["trials"]
+    intervals = {entry["name"]: entry["intervals"] for entry in trials}
+    assert set(intervals["trial-0002"]["ece"]) == {"low", "high"}
+    assert "ece" not in intervals["trial-0003"]
