@@ -8,12 +8,14 @@ from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.report.document import document_to_text
 from fpp_sweep.report.formatting import counts_text, format_bounds, format_interval, format_p_value
-from fpp_sweep.report.trial_comparison import compare_trials
+from fpp_sweep.report.trial_comparison import _shared_metrics, compare_trials
 from fpp_sweep.report.trial_comparison_view import trial_comparison_document
+from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 from tests.kit.measured import FAR_APART, World, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
+from tests.kit.records import ACCURACY, ECE, split_result, sweep_info
 
 NAMES = ["trial-0002", TPT, "trial-0003"]
 
@@ -193,3 +195,8 @@ def test_a_single_searched_setting_is_shown(own):
         own.write_trial(replace(own.trial(name), params={"fpp.gamma2": 3.0}))
     text = document_to_text(trial_comparison_document("own", compare_trials(own, NAMES)))
     assert "\nSettings\ntrial       fpp.gamma2\ntrial-0002           3\n" in text
+
+
+def test_a_metric_of_one_dataset_is_compared_once_with_its_average():
+    info = sweep_info((Objective(metric="ece/digits"), ECE, ACCURACY), reference=None)
+    assert _shared_metrics(info, {"one": split_result(), "two": split_result()}) == ["ece", "accuracy"]
