@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.records.answer import sentence_of, statistics_of
-from fpp_sweep.report.answer_section import answer_sections, difference_table
+from fpp_sweep.report.answer_section import answer_sections, difference_table, settings_table
 from fpp_sweep.report.html import blocks_to_html
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.report.text_layout import text_width
 from tests.kit.measured import World, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
+from tests.kit.records import trial
 
 SIDES = {ZERO_SHOT: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.55, 0.01)}
 
@@ -98,3 +99,60 @@ def test_without_differences_the_section_is_a_sentence(tmp_path):
     blocks = section.blocks
     assert blocks[0].text.startswith("Nothing is recommended: there are no baselines to compare with")
     assert not [block for block in blocks if isinstance(block, Table) and "minus" in block.title]
+
+
+def test_the_half_width_is_left_out_first_on_a_narrow_terminal_and_rows_name_their_trial_once(statistics):
+    table = difference_table(statistics.answer)
+    assert [column.drop_rank for column in table.columns] == [0, 0, 0, 1, 0]
+    assert [column.is_text for column in table.columns] == [True, True, False, False, False]
+    assert table.title == f"Finalists minus baselines ({statistics.answer.design})"
+    assert [row.trial for row in table.rows] == [row.cells[0].text for row in table.rows]
+    assert table.rows[0].trial == statistics.answer.finalists[0]
+
+
+def test_the_notes_name_the_reference_the_bias_and_what_was_not_tested(statistics):
+    answer = replace(statistics.answer, seeds_unknown=False)
+    notes = difference_table(answer).notes[1:]
+    assert notes == [
+        f"±: half width of the 95 % interval of the difference to {ZERO_SHOT}, for a single comparison",
+        "differences in ece leave out the estimated bias of few images",
+    ]
+    more = replace(answer, seeds_unknown=True, untested=("auroc", "seconds"), metrics=("accuracy",))
+    assert difference_table(more).notes[2:] == [
+        "of too few seeds: a difference that is significant on these images may be luck of a seed",
+        "without a valid test: auroc, seconds",
+    ]
+
+
+def test_a_finalist_without_a_test_has_a_dash_and_no_half_width(statistics):
+    answer = statistics.answer
+    first = answer.finalists[0]
+    differences = {key: value for key, value in answer.differences.items() if key[0] != first or key[2] != "ece"}
+    accuracy, ece = difference_table(replace(answer, differences=differences)).rows[:2]
+    assert [cell.text for cell in ece.cells[2:]] == ["-", "", "-"]
+    assert "-" not in [cell.text for cell in accuracy.cells[2:]]
+
+
+def test_settings_of_finalists_have_a_column_each_and_are_empty_where_a_trial_lacks_them():
+    trials = [trial(1, params={"a": 1 / 3}), trial(2, params={"b": "x", "a": 2})]
+    table = settings_table(trials)
+    assert table.title == "Settings of these finalists"
+    assert [column.title for column in table.columns] == ["trial", "a", "b"]
+    assert [column.is_text for column in table.columns] == [True, False, False]
+    assert [[cell.text for cell in row.cells] for row in table.rows] == [
+        ["trial-0001", "0.3333", ""],
+        ["trial-0002", "2", "x"],
+    ]
+    assert [row.trial for row in table.rows] == ["trial-0001", "trial-0002"]
+    assert settings_table(trials, "mine").title == "mine"
+
+
+def test_finalists_without_a_searched_setting_have_no_table_of_settings(tmp_path):
+    folder = write_measured_sweep(tmp_path / "sweep", World(300), SIDES, ("val", "test"))
+    for name in ("trial-0002", "trial-0003"):
+        folder.write_trial(replace(folder.trial(name), params={}))
+    (section,) = answer_sections(statistics_of(folder, folder.info(), folder.trials()))
+    assert [type(block).__name__ for block in section.blocks] == ["Text", "Table"]
+    folder.write_trial(replace(folder.trial("trial-0002"), params={"a": 1}))
+    (section,) = answer_sections(statistics_of(folder, folder.info(), folder.trials()))
+    assert [column.title for column in section.blocks[2].columns] == ["trial", "a"]

@@ -3,6 +3,8 @@
 from fpp_sweep.report.document import (
     Code,
     Document,
+    Plot,
+    PlotGroup,
     Section,
     Text,
     document_to_latex,
@@ -39,3 +41,63 @@ def test_a_table_in_latex_has_its_own_title_or_that_of_its_section():
     assert "Costs" in first
     assert "Own" in second
     assert "Costs" not in second
+
+
+DOCUMENT = Document(
+    "Comparison <b>",
+    [
+        Section(
+            "Costs",
+            [
+                Text("a sentence of several words"),
+                Text(""),
+                Code("fpp-sweep show x"),
+                Section("Inner", [Text("inside")], anchor="inner"),
+                Table.of_strings(["sweep"], [["a"]], title="Sizes"),
+                Table.of_strings(["sweep"], [["b"]]),
+            ],
+        ),
+        Section("", [Text("without a title")]),
+    ],
+)
+
+
+def test_a_text_has_an_empty_line_above_titles_and_continues_sentences_indented():
+    assert document_to_text(DOCUMENT, 14).splitlines() == [
+        "", "Costs", "a sentence of", "  several", "  words", "", "Inner", "inside", "", "Sizes", "sweep", "a", "sweep",
+        "b", "without a", "  title",
+    ]  # fmt: skip
+
+
+def test_markdown_has_headings_by_level_and_an_empty_line_between_blocks():
+    assert document_to_markdown(DOCUMENT).splitlines() == [
+        "# Comparison <b>", "", "## Costs", "", "a sentence of several words", "", "### Inner", "", "inside", "",
+        "### Sizes", "", "| sweep |", "|---|", "| a |", "", "| sweep |", "|---|", "| b |", "", "## ", "",
+        "without a title", "",
+    ][:-1]  # fmt: skip
+
+
+def test_latex_has_texts_as_comments():
+    lines = document_to_latex(DOCUMENT).splitlines()
+    comments = [line for line in lines if line.startswith("%")]
+    assert comments == [
+        r"% \usepackage{booktabs}", "% Costs", "% a sentence of several words", "% Inner", "% inside", "% ",
+        "% without a title",
+    ]  # fmt: skip
+    assert [line for line in lines if line.startswith(r"\caption")] == [r"\caption{Sizes.}", r"\caption{Costs.}"]
+
+
+def test_a_document_has_the_plots_of_its_sections_and_groups_in_order():
+    plots = [Plot(name=name) for name in "abcd"]
+    inner = Section("inner", [plots[2]])
+    document = Document(
+        "x", [Section("y", [plots[0], PlotGroup([plots[1]]), Text("t"), inner]), Section("z", plots[3:])]
+    )
+    assert document.plots == plots
+
+
+def test_a_colored_table_in_an_inner_section_is_colored_on_request():
+    table = Table(columns=[Column("verdict")], rows=[Row([Cell("holds", style="good")])])
+    document = Document("Comparison", [Section("Claims", [Section("Inner", [table])])])
+    assert "\x1b[32m" in document_to_text(document, color=True)
+    assert "\x1b[" not in document_to_text(document, color=False)

@@ -8,11 +8,20 @@ import numpy as np
 import pytest
 
 from fpp_sweep.records.front import front_of
-from fpp_sweep.report.effects import MAX_TRIALS, Effects, compute_effects, moved_into_range, moved_values_note
+from fpp_sweep.report.effects import (
+    MAX_TRIALS,
+    Effects,
+    _Column,
+    _reason_to_skip,
+    _some_of,
+    compute_effects,
+    moved_into_range,
+    moved_values_note,
+)
 from fpp_sweep.report.plots import importance_plot
 from fpp_sweep.report.settings_plots import axes_of, round_ticks, slice_plots
 from fpp_sweep.report.writing import write_report
-from fpp_sweep.statistics.surface import Surface
+from fpp_sweep.statistics.surface import Dimension, Surface
 from tests.kit.names import ZERO_SHOT
 from tests.kit.records import baseline, searched_trials, sweep_info, sweep_with_effects, trial, write_sweep
 from tests.report.test_page import plots
@@ -241,3 +250,136 @@ def test_a_choice_keeps_its_position_on_the_axis_if_the_model_lacks_its_trials()
     by_text = {text: means[position] for position, text in zip(axis.tick_positions, axis.tick_texts, strict=True)}
     assert by_text["otpt"] == pytest.approx(70, abs=0.5)
     assert by_text["tpt"] == pytest.approx(75, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("n_settings", "reason"),
+    [
+        (31, "31 settings; effects are computed of 30 at most"),
+        (30, ""),
+        (2, ""),
+        (1, "fewer than two settings took more than one value"),
+    ],
+)
+def test_the_model_takes_two_to_thirty_settings(n_settings, reason):
+    values = np.arange(30.0)
+    columns = [_Column(f"s{number}", Dimension(), values) for number in range(n_settings)]
+    assert _reason_to_skip("ece", columns, values) == reason
+
+
+def test_two_different_values_are_enough_for_effects():
+    values = np.arange(30.0) % 2
+    columns = [_Column(f"s{number}", Dimension(), values) for number in range(2)]
+    assert _reason_to_skip("ece", columns, values) == ""
+    assert _reason_to_skip("ece", columns, 0 * values) == "all trials have the same ece"
+
+
+def test_two_settings_are_enough_for_effects():
+    generator = random.Random(0)
+    records = []
+    for number in range(30):
+        params = {"a": generator.random(), "b": generator.random(), "constant": 1}
+        records.append(trial(number, 70 + 5 * params["a"], 5 + params["b"], params=params))
+    accuracy, _ = effects_of(sweep_info(space={}), records)
+    assert set(accuracy.shares) == {"a", "b"}
+    assert [effect_map.keys for effect_map in accuracy.maps] == [("a", "b")]
+
+
+def test_the_three_most_important_settings_have_maps(effects):
+    for row in effects:
+        first, second, third, *_ = row.shares
+        assert [effect_map.keys for effect_map in row.maps] == [(first, second), (first, third), (second, third)]
+
+
+def test_a_map_has_rows_along_the_second_setting_and_the_value_of_its_cells():
+    """The accuracy grows by 10 points along the more important setting, and falls by 4 along the other one."""
+    generator = random.Random(4)
+    records = []
+    for number in range(60):
+        params = {"a": generator.uniform(0, 2), "method": generator.choice(["x", "y"])}
+        accuracy = 60 + 5 * params["a"] - 4 * (params["method"] == "y") + 0.05 * generator.gauss(0, 1)
+        records.append(trial(number, accuracy, 5 + accuracy / 100, params=params))
+    space = {"params": {"a": {"low": 0.0, "high": 2.0}, "method": ["x", "y"]}}
+    accuracy, _ = effects_of(sweep_info(space=space), records)
+    (effect_map,) = accuracy.maps
+    assert effect_map.keys == ("a", "method")
+    assert (effect_map.xs[0], effect_map.xs[-1], len(effect_map.xs)) == (0, 2, 15)
+    assert effect_map.ys.tolist() == [0, 1]
+    assert effect_map.mean.shape == (2, 15)
+    assert effect_map.center == pytest.approx(63, abs=0.2)
+    corners = [effect_map.mean[0, 0], effect_map.mean[0, -1], effect_map.mean[1, 0], effect_map.mean[1, -1]]
+    assert corners == pytest.approx([60, 70, 56, 66], abs=0.5)
+    curve = accuracy.curves["a"]
+    assert (len(curve.positions), curve.positions[0], curve.positions[-1]) == (21, 0, 2)
+    middle = (curve.low + curve.high) / 2
+    assert middle == pytest.approx(curve.mean)
+
+
+def test_a_range_covers_the_points_outside_the_searched_one_and_a_missing_value_stands_in_the_middle():
+    generator = random.Random(1)
+    records = []
+    for number in range(32):
+        params = {"a": generator.uniform(0, 2.5), "b": generator.random()}
+        if number == 0:
+            params["a"] = 3.0
+        if number == 1:
+            del params["a"]
+        records.append(trial(number, 60 + 5 * params.get("a", 1.0), 5 + params["b"], params=params))
+    space = {"params": {"a": {"low": -1.0, "high": 2.0}, "b": {"low": 0.0, "high": 1.0}}}
+    accuracy, _ = effects_of(sweep_info(space=space), records)
+    curve = accuracy.curves["a"]
+    assert (curve.positions[0], curve.positions[-1]) == (-1, 3)
+    assert np.interp([0.5, 3.0], curve.positions, curve.mean) == pytest.approx([62.5, 75], abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("low", "log", "ends"), [(0.0, True, (0, 100)), (0.01, False, (0.01, 100)), (0.01, True, (-2, 2))]
+)
+def test_only_a_positive_range_is_logarithmic(low, log, ends):
+    generator = random.Random(1)
+    records = []
+    for number in range(30):
+        params = {"a": 10 ** generator.uniform(-1, 1), "b": generator.random()}
+        records.append(trial(number, 60 + params["b"], 5 + params["b"], params=params))
+    space = {"params": {"a": {"low": low, "high": 100.0, "log": log}}}
+    curve = effects_of(sweep_info(space=space), records)[0].curves["a"]
+    assert (curve.positions[0], curve.positions[-1]) == pytest.approx(ends)
+
+
+def test_numbers_and_words_of_one_setting_are_choices():
+    generator = random.Random(1)
+    records = []
+    for number in range(30):
+        params = {"a": generator.choice([1, "x"]), "b": generator.random()}
+        records.append(trial(number, 60 + 5 * (params["a"] == "x"), 5 + params["b"], params=params))
+    curve = effects_of(sweep_info(space={}), records)[0].curves["a"]
+    assert curve.positions.tolist() == [0, 1]
+    assert curve.mean == pytest.approx([60, 65], abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("n_above", "n_below", "note"),
+    [
+        (10, 1, "For the model, values of 1 trial more than 5 points below zero_shot are moved into the range"),
+        (9, 1, ""),  # too few for a range
+        (12, 0, ""),
+        (10, 2, "For the model, values of 2 trials more than 5 points below zero_shot are moved into the range"),
+    ],
+)
+def test_a_note_names_the_trials_whose_values_are_moved(n_above, n_below, note):
+    records = [baseline(ZERO_SHOT, 68.0, 5.0)]
+    for number in range(n_above + n_below):
+        records.append(trial(number, 70.0 if number < n_above else 20.0, 5.0))
+    text = moved_values_note(front_of(sweep_info(), records))
+    assert text.startswith(note)
+    assert bool(text) == bool(note)
+
+
+def test_a_sweep_as_large_as_the_model_takes_is_used_whole_and_in_its_order():
+    trials = [trial(number) for number in range(MAX_TRIALS + 2)]
+    assert _some_of(trials[:MAX_TRIALS]) == trials[:MAX_TRIALS]
+    some = _some_of(trials)
+    numbers = [record.number for record in some]
+    assert numbers == sorted(set(numbers))
+    assert len(some) == MAX_TRIALS
+    assert numbers == [record.number for record in _some_of(trials)]

@@ -1,15 +1,19 @@
 """The files front.csv and front.json, answer.md, and the configs in best/."""
 
 import csv
+import hashlib
 import json
 import shutil
 from dataclasses import replace
 
 import pytest
+import yaml
 
 from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import FINAL
+from fpp_sweep.records.front import front_of
+from fpp_sweep.records.records import FINAL, IMPORTED
+from fpp_sweep.report.results_file import write_results
 from fpp_sweep.report.trial_table import trial_table
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.sweep.notebook import as_html
@@ -17,7 +21,7 @@ from fpp_sweep.sweep.summary import summary_lines
 from fpp_sweep.tracking.desired import FrontDocument
 from tests.kit.measured import CLOSE_TOGETHER, FAR_APART, World, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
-from tests.kit.records import ACCURACY, WORKER_SECONDS, sweep_info, trial, write_sweep
+from tests.kit.records import ACCURACY, WORKER_SECONDS, baseline, sweep_info, trial, write_sweep
 
 SIDES = {**FAR_APART, "trial-0004": (0.69, 0.11)}
 
@@ -191,3 +195,274 @@ def test_a_trial_that_equals_a_baseline_has_a_report(tmp_path):
     equal = [entry for entry in document(folder)["answer"]["differences"] if entry["second"] == f"baseline-{TPT}"]
     assert {entry["value"] for entry in equal} == {0.0}
     assert None in {entry["degrees_of_freedom"] for entry in equal}
+
+
+# --- front.csv and front.json -------------------------------------------------------------------------
+
+
+def simple_sweep(tmp_path, *records, **changes):
+    folder = write_sweep(tmp_path, sweep_info(name="mine", **changes), records)
+    write_report(folder, pages=False)
+    return folder
+
+
+def test_the_csv_has_values_intervals_and_settings_of_members_and_baselines(tmp_path):
+    folder = simple_sweep(
+        tmp_path,
+        trial(0, 70, 5, params={"a": 1}, test=True),
+        trial(1, 71, 6, params={"b": "x\ny"}),
+        trial(2, 60, 9, params={"c": 1}),
+        baseline(ZERO_SHOT, 66.0, 9.0),
+    )
+    content = (folder.report / "front.csv").read_bytes().decode()
+    heads = content.partition("\r\n")[0].split(",")
+    values = [f"{metric} ({split})" for split in ("val", "test") for metric in ("accuracy", "ece")]
+    bounds = [f"{value} {end}" for value in values for end in ("low", "high")]
+    assert heads == ["name", "kind", "marks", "feasible", "support", *values, *bounds, "b", "a"]
+    table = rows(folder)
+    assert set(table) == {"trial-0000", "trial-0001", f"baseline-{ZERO_SHOT}"}
+    assert (table["trial-0000"]["a"], table["trial-0000"]["b"]) == ("1", "")
+    assert table["trial-0001"]["b"] == "x\ny"
+    assert (table["trial-0001"]["accuracy (val)"], table["trial-0001"]["accuracy (test)"]) == ("71.0", "")
+    assert table["trial-0001"]["accuracy (val) low"] == ""
+    assert table[f"baseline-{ZERO_SHOT}"]["kind"] == "baseline"
+    assert table["trial-0001"]["feasible"] == "True"
+    assert "\r\r" not in content
+
+
+def test_without_a_record_the_csv_has_a_column_for_names(tmp_path):
+    folder = simple_sweep(tmp_path)
+    assert (folder.report / "front.csv").read_text().splitlines() == ["name"]
+    assert document(folder)["members"] == []
+    assert document(folder)["knee"] is None
+
+
+def test_a_text_that_is_no_unicode_is_written_with_escapes(tmp_path):
+    folder = simple_sweep(tmp_path, trial(0, params={"prompt": "\udcff"}))
+    assert rows(folder)["trial-0000"]["prompt"] == r"\udcff"
+
+
+def test_the_json_has_objectives_members_rivals_baselines_and_the_knee(tmp_path):
+    finalist = trial(2, 60, 9)
+    finalist = replace(finalist, results={**finalist.results, FINAL: finalist.results["val"]})
+    records = [trial(0, 70, 5), trial(1, 71, 6), finalist, baseline(ZERO_SHOT, 66.0, 9.0)]
+    folder = simple_sweep(tmp_path, *records)
+    front = document(folder)
+    assert front["objectives"] == [{"metric": "accuracy", "goal": "max"}, {"metric": "ece", "goal": "min"}]
+    names = {part: {entry["name"] for entry in front[part]} for part in ("members", "rivals", "baselines")}
+    assert names == {
+        "members": {"trial-0000", "trial-0001"}, "rivals": {"trial-0002"}, "baselines": {f"baseline-{ZERO_SHOT}"}
+    }  # fmt: skip
+    knee = front_of(folder.info(), records).by_trade_off([records[0], records[1]])[0].name
+    assert front["knee"] == knee
+    (member,) = [entry for entry in front["members"] if entry["name"] == "trial-0000"]
+    record = records[0]
+    assert member["values"] == [70.0, 5.0]
+    assert (member["params"], member["config"], member["key"]) == (record.params, record.config, record.key)
+    assert member["results"]["val"]["average"] == record.results["val"].average
+    assert set(member["intervals"]) == {"val", "test", FINAL}
+    assert set(member["intervals"]["val"]) == {"accuracy", "ece"}
+    assert "intervals" not in front["baselines"][0]
+    assert front["hypervolume"][-1][1] > 0
+    assert front["reference"] == list(sweep_info().reference)
+
+
+def test_the_differences_of_the_answer_have_their_bounds_and_marks(far):
+    statistics = write_report(far, pages=False)
+    written = document(far)["answer"]
+    for entry, difference in zip(written["differences"], statistics.answer.differences.values(), strict=True):
+        assert (entry["first"], entry["second"], entry["metric"]) == (
+            difference.first, difference.second, difference.metric
+        )  # fmt: skip
+        assert (entry["low"], entry["high"], entry["mark"]) == (difference.low, difference.high, difference.mark)
+        assert entry["degrees_of_freedom"] == difference.degrees_of_freedom
+    assert written["images"] == {"digits": 1000, "scenes": 1000}
+    assert (written["split"], written["seeds"], written["finalists"]) == ("test", 3, ["trial-0002"])
+
+
+def test_the_answer_in_markdown_has_notes_only_if_there_are_any(far):
+    statistics = write_report(far, pages=False)
+    assert "## Notes" not in (far.report / "answer.md").read_text()
+    write_report(far, pages=False, statistics=replace(statistics, notes=["one image is missing"]))
+    text = (far.report / "answer.md").read_text()
+    assert "## Notes\n\none image is missing\n\n## Front\n" in text
+    assert "| trial-0002 | " in text
+
+
+def test_an_answer_without_a_finished_record_has_no_table(tmp_path):
+    folder = simple_sweep(tmp_path)
+    assert "## Front" not in (folder.report / "answer.md").read_text()
+
+
+# --- configs ------------------------------------------------------------------------------------------
+
+
+def configs(folder):
+    return {path.name for path in (folder.report / "best").iterdir()}
+
+
+def test_each_member_has_a_config_for_its_name_and_each_of_its_marks(tmp_path):
+    members = [trial(0, 70, 5), trial(1, 71, 6)]
+    folder = simple_sweep(tmp_path, *members, trial(2, 60, 9), baseline(ZERO_SHOT, 66.0, 9.0))
+    names = ["trial-0000", "trial-0001", "best-accuracy", "best-ece", "knee", "recommended"]
+    assert configs(folder) == {".written.json", *(f"{name}.yaml" for name in names)}
+    assert (
+        f"# baseline-{ZERO_SHOT} of sweep mine, recommended\n"
+        in (folder.report / "best" / "recommended.yaml").read_text()
+    )
+    best = (folder.report / "best" / "best-accuracy.yaml").read_text()
+    assert best == (folder.report / "best" / "trial-0001.yaml").read_text()
+    comments = [line for line in best.splitlines() if line.startswith("#")]
+    marks = ", ".join(front_of(folder.info(), folder.trials()).marks["trial-0001"])
+    assert comments == [
+        f"# trial-0001 of sweep mine, on its front, {marks}",
+        "# val: accuracy 71.00±0.31, ece 6.00±0.12",
+        "# model tiny; settings in units of embeddings hold for this model only",
+    ]
+    assert yaml.safe_load(best)["config"] == dict(members[1].config)
+
+
+def test_a_config_without_a_model_has_no_comment_on_it(tmp_path):
+    folder = simple_sweep(tmp_path, trial(0), model="")
+    assert "units of embeddings" not in (folder.report / "best" / "trial-0000.yaml").read_text()
+
+
+def test_an_imported_baseline_has_no_config(tmp_path):
+    folder = write_measured_sweep(tmp_path / "near", World(200), CLOSE_TOGETHER)
+    statistics = write_report(folder, pages=False)
+    assert "recommended.yaml" in configs(folder)
+    record = folder.trial(f"baseline-{ZERO_SHOT}")
+    assert statistics.answer.recommended == record.name
+    folder.write_trial(replace(record, origin=IMPORTED))
+    write_report(folder, pages=False, statistics=statistics)
+    assert "recommended.yaml" not in configs(folder)
+
+
+def test_only_baselines_that_are_not_beaten_are_named(far):
+    statistics = write_report(far, pages=False)
+    answer = statistics.answer
+    file = far.report / "best" / "trial-0002.yaml"
+    assert "not shown to be better" not in file.read_text()
+    key = ("trial-0002", f"baseline-{TPT}", "ece")
+    differences = {**answer.differences, key: replace(answer.differences[key], adjusted_p=1.0)}
+    write_report(far, pages=False, statistics=replace(statistics, answer=replace(answer, differences=differences)))
+    assert f"# not shown to be better in ece than {TPT}\n" in file.read_text()
+    assert "better in accuracy" not in file.read_text()
+    untested = replace(answer, differences={})
+    write_report(far, pages=False, statistics=replace(statistics, answer=untested))
+    assert "compared with" not in file.read_text()
+
+
+def test_a_member_that_is_no_finalist_names_no_comparison(tmp_path):
+    folder = write_measured_sweep(tmp_path / "sweep", World(1000), {**SIDES, "trial-0005": (0.75, 0.35)}, ("val",))
+    finalist = folder.trial("trial-0002")
+    folder.write_trial(replace(finalist, results={**finalist.results, FINAL: finalist.results["val"]}))
+    shutil.copytree(folder.artifacts("trial-0002") / "val", folder.artifacts("trial-0002") / FINAL)
+    for name in (f"baseline-{ZERO_SHOT}", f"baseline-{TPT}"):
+        record = folder.trial(name)
+        folder.write_trial(replace(record, results={**record.results, FINAL: record.results["val"]}))
+        shutil.copytree(folder.artifacts(name) / "val", folder.artifacts(name) / FINAL)
+    statistics = write_report(folder, pages=False)
+    assert statistics.answer.finalists == ("trial-0002",)
+    text = {name: (folder.report / "best" / f"trial-000{name}.yaml").read_text() for name in (2, 5)}
+    assert ("compared with" in text[2], "compared with" in text[5]) == (True, False)
+
+
+def test_files_of_an_earlier_front_are_deleted_unless_the_user_changed_them(tmp_path):
+    folder = simple_sweep(tmp_path, trial(0, 70, 5), trial(1, 71, 6))
+    best = folder.report / "best"
+    (best / "trial-0001.yaml").write_text("# of the user\n")
+    for number in (0, 1):
+        folder.trial_file(f"trial-000{number}").unlink()
+    folder.write_trial(trial(2, 80, 1))
+    write_report(folder, pages=False)
+    assert "trial-0000.yaml" not in configs(folder)
+    assert (best / "trial-0001.yaml").read_text() == "# of the user\n"
+    assert "# trial-0002 of sweep mine" in (best / "knee.yaml").read_text()
+    assert not [name for name in configs(folder) if "damaged" in name]
+
+
+def test_a_file_of_the_user_in_the_way_is_kept_under_another_name(tmp_path):
+    folder = simple_sweep(tmp_path, trial(0))
+    best = folder.report / "best"
+    (best / "knee.yaml").write_text("# of the user\n")
+    write_report(folder, pages=False)
+    (kept,) = best.glob("knee.yaml.damaged-*")
+    assert kept.read_text() == "# of the user\n"
+    assert "# trial-0000 of sweep mine" in (best / "knee.yaml").read_text()
+    write_report(folder, pages=False)
+    assert len(list(best.glob("*damaged*"))) == 1
+
+
+def test_the_manifest_keeps_eight_digests_of_a_file(tmp_path):
+    folder = simple_sweep(tmp_path, trial(0))
+    first = (folder.report / "best" / "knee.yaml").read_text()
+    for number in range(1, 12):
+        folder.write_info(replace(folder.info(), model=f"model {number}"))
+        write_report(folder, pages=False)
+    manifest = json.loads((folder.report / "best" / ".written.json").read_text())["files"]
+    assert {len(digests) for digests in manifest.values()} == {8}
+    assert len(set(manifest["knee.yaml"])) == 8
+    (folder.report / "best" / "knee.yaml").write_text(first)  # so old that it may be the user's
+    write_report(folder, pages=False)
+    assert list((folder.report / "best").glob("knee.yaml.damaged-*"))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"files": 3}', '{"files": {"knee.yaml": 3}}', '{"names": {}}'])
+def test_a_damaged_manifest_loses_no_file(tmp_path, content):
+    folder = simple_sweep(tmp_path, trial(0))
+    before = configs(folder)
+    (folder.report / "best" / ".written.json").write_text(content)
+    write_report(folder, pages=False)
+    assert configs(folder) == before
+
+
+def test_a_manifest_deletes_no_file_outside_its_folder(tmp_path):
+    folder = simple_sweep(tmp_path, trial(0))
+    best = folder.report / "best"
+    other = folder.report / "other.yaml"
+    other.write_text("text")
+    digest = hashlib.sha256(b"text").hexdigest()
+    (best / ".written.json").write_text(json.dumps({"files": {"../other.yaml": [digest], "gone.yaml": [digest]}}))
+    write_report(folder, pages=False)
+    assert other.exists()
+
+
+# --- results.json -------------------------------------------------------------------------------------
+
+
+def test_results_have_the_numbers_and_intervals_of_every_trial_that_was_measured(far):
+    unmeasured = replace(far.trial("trial-0003"), results={}, values=None, state="failed")
+    far.write_trial(unmeasured)
+    path = write_results(far)
+    assert path == far.path / "results.json"
+    results = json.loads(path.read_text())
+    assert (results["sweep"], results["split"]) == ("far", "val")
+    assert results["origin"] == json.loads(json.dumps(far.info().provenance()))
+    by_name = {entry["name"]: entry for entry in results["trials"]}
+    assert set(by_name) == {"trial-0002", f"baseline-{ZERO_SHOT}", f"baseline-{TPT}"}
+    record, entry = far.trial("trial-0002"), by_name["trial-0002"]
+    result = record.results["val"]
+    assert entry["files"] == "artifacts/trial-0002"
+    assert (entry["config"], entry["key"], entry["images"]) == (record.config, record.key, result.samples)
+    assert (entry["average"], entry["datasets"], entry["by_seed"]) == (result.average, result.datasets, result.by_seed)
+    assert set(entry["intervals"]) == {
+        key for metric in result.average for key in (metric, f"{metric}/digits", f"{metric}/scenes")
+    }
+    interval = statistics_of(far, far.info(), far.trials()).interval(record, "val", "accuracy/digits")
+    assert entry["intervals"]["accuracy/digits"] == pytest.approx({"low": interval.low, "high": interval.high}, abs=0.3)
+    low, high = (entry["intervals"]["accuracy"][end] for end in ("low", "high"))
+    assert low < result.average["accuracy"] < high
+
+
+def test_a_metric_that_one_trial_lacks_has_intervals_of_the_others(far):
+    """A trial that was run by an earlier version may have fewer metrics."""
+    for name in ("trial-0003", f"baseline-{ZERO_SHOT}"):
+        record = far.trial(name)
+        result = record.results["val"]
+        average = {metric: value for metric, value in result.average.items() if metric != "ece"}
+        far.write_trial(replace(record, results={**record.results, "val": replace(result, average=average)}))
+    trials = json.loads(write_results(far).read_text())["trials"]
+    intervals = {entry["name"]: entry["intervals"] for entry in trials}
+    assert set(intervals["trial-0002"]["ece"]) == {"low", "high"}
+    assert "ece" not in intervals["trial-0003"]

@@ -205,3 +205,157 @@ def test_an_interval_of_a_column_of_text_stands_beside_it_in_wide_tables_only():
 
 def test_quotes_in_names_are_drawn_as_they_are():
     assert plot_text("it's <b>") == "it's &lt;b&gt;"
+
+
+def classes_of(text):
+    return re.findall(r"<t[hd](?: class=\"([^\"]*)\")?", text)
+
+
+def test_columns_of_a_page_have_classes_for_text_short_text_and_the_first_of_a_group():
+    columns = [
+        Column("trial", is_text=True),
+        Column("accuracy", group="val"),
+        Column("ece", group="val"),
+        Column("accuracy", group="test"),
+        Column("remarks", is_text=True),
+        Column("short", is_text=True),
+    ]
+    rows = []
+    for name, remark in (("trial-0001", "r" * 17), ("trial-0002", "s")):
+        rows.append(Row([Cell(name), *(Cell("1") for _ in range(3)), Cell(remark), Cell("t" * 16)]))
+    text = to_html(Table(columns=columns, rows=rows))
+    heads = re.search(r"<thead><tr>(.*?)</tr><tr>(.*?)</tr></thead>", text)
+    expected = ["text short", "first", "", "first", "text", "text short"]
+    assert classes_of(heads[2]) == expected
+    for row in text.partition("<tbody>\n")[2].splitlines()[:2]:
+        assert classes_of(row) == expected
+    assert heads[1] == (
+        '<td></td><th class="group" colspan="2">val</th><th class="group" colspan="1">test</th><td></td><td></td>'
+    )
+
+
+def test_a_table_without_groups_has_one_line_of_heads():
+    assert to_html(Table.of_strings(["dataset", "n"], [["dtd", "1"]])).count("<tr>") == 2
+
+
+def test_a_cell_of_a_page_has_a_link_a_trial_a_value_to_sort_by_and_lines_below():
+    columns = [Column("trial", is_text=True), Column("accuracy"), Column("date")]
+    cells = [
+        Cell("a"),
+        Cell("71.0", mark="*", interval="[70.1, 71.9]", below={"p": "0.03", "n": "8"}, style="good"),
+        Cell("today", sort_value=1.5),
+    ]
+    rows = [
+        Row(cells, trial="trial-0001", anchor="section", style="baseline", starts_group=True),
+        Row([Cell("", sort_value=2.5), Cell("1"), Cell("2")], trial="trial-0002", style="best"),
+    ]
+    first, second = to_html(Table(columns=columns, rows=rows)).partition("<tbody>\n")[2].splitlines()[:2]
+    assert first == (
+        '<tr class="baseline apart"><th class="text short" data-trial="trial-0001" scope="row">'
+        '<a href="#section">a</a></th>'
+        '<td class="good">71.0*<small>[70.1, 71.9]</small><small>p 0.03</small><small>n 8</small></td>'
+        '<td data-value="1.5">today</td></tr>'
+    )
+    assert second == '<tr class="best"><td class="text short" data-value="2.5"></td><td>1</td><td>2</td></tr>'
+
+
+@pytest.mark.parametrize(
+    ("title", "name", "label"),
+    [("Sizes", "sizes", "Sizes"), ("", "sizes", "sizes"), ("Sizes", "", "Sizes"), ("", "", "table of a, t: b, c")],
+)
+def test_a_screen_reader_reads_the_title_the_name_or_the_first_heads_of_a_table(title, name, label):
+    columns = [Column("a", is_text=True), Column("b", group="t"), Column("c"), Column("d")]
+    rows = [Row([Cell("1"), Cell("2"), Cell("3"), Cell("4")])]
+    text = to_html(Table(title=title, name=name, columns=columns, rows=rows, notes=["a note"]))
+    assert f'role="region" aria-label="{label}">' in text
+    assert ("<h3>Sizes</h3>" in text) == bool(title)
+    assert text.endswith('</table></div>\n<p class="faint">a note</p>')
+    assert ('<input type="search" data-filter="sizes"' in text) == bool(name)
+    assert ('<table id="sizes">' in text) == bool(name)
+    assert ('class="wide scrolling"' in text) == bool(name)
+
+
+def test_the_order_of_a_table_with_a_name_can_be_fixed():
+    columns, rows = [Column("a", is_text=True)], [Row([Cell("1")])]
+    fixed = to_html(Table(columns=columns, rows=rows, name="mine", sortable=False))
+    assert '<table id="mine" data-fixed-order>' in fixed
+    assert "data-fixed-order" not in to_html(Table(columns=columns, rows=rows, name="mine"))
+
+
+def grouped_table():
+    columns = [Column("trial", is_text=True), Column("a", group="val"), Column("b", group="val"), Column("n")]
+    rows = [
+        Row([Cell("x|y"), Cell("1.0", interval="[0, 2]", mark="*"), Cell("2.0"), Cell("3")]),
+        Row([Cell("z"), Cell("1.0", below={"p": "0.5"}), Cell("2.0"), Cell("3")], starts_group=True),
+    ]
+    return Table(title="made of two", columns=columns, rows=rows, notes=["a note", "* below 0.05"])
+
+
+def test_markdown_has_a_heading_a_line_for_each_row_and_a_list_of_notes():
+    assert to_markdown(grouped_table(), 3).splitlines() == [
+        "### made of two",
+        "",
+        "| trial | val: a | val: b | n |",
+        "|---|---|---|---|",
+        "| x/y | 1.0* [0, 2] | 2.0 | 3 |",
+        "| z | 1.0 | 2.0 | 3 |",
+        "| p | 0.5 |  |  |",
+        "",
+        "- a note",
+        r"- \* below 0.05",
+    ]
+
+
+def test_latex_has_rules_under_groups_and_between_parts_and_a_caption_of_sentences():
+    assert to_latex(grouped_table()).splitlines() == [
+        r"\begin{table}",
+        r"\caption{Made of two. A note. * below 0.05.}",
+        r"\begin{tabular}{lrrr}",
+        r"\toprule",
+        r" & \multicolumn{2}{c}{val} &  \\",
+        r"\cmidrule(lr){2-3}",
+        r"trial & a & b & n \\",
+        r"\midrule",
+        r"x|y & 1.0* [0, 2] & 2.0 & 3 \\",
+        r"\midrule",
+        r"z & 1.0 & 2.0 & 3 \\",
+        r"\quad p & 0.5 &  &  \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    without_groups = to_latex(Table.of_strings(["a"], [["b"]]))
+    assert "cmidrule" not in without_groups
+    assert "multicolumn" not in without_groups
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("50 % & $x_1$ #{}", r"50 \% \& \$x\_1\$ \#\{\}"),
+        ("~ ^ <", r"\textasciitilde{} \textasciicircum{} $<$"),
+        ("± † ‡ §", r"$\pm$ \dag{} \ddag{} \S{}"),
+        ("[-1, -0.5] a-1 1-2 --3", "[$-$1, $-$0.5] a-1 1-2 --3"),
+    ],
+)
+def test_latex_escapes_what_it_would_interpret(text, shown):
+    assert tex(text) == shown
+
+
+def test_a_table_of_strings_has_text_in_the_columns_that_it_names():
+    table = Table.of_strings(["a", "b", "c"], [["1", "2", "3"]], title="t", notes=["n"], text_columns=(0, 2))
+    assert [column.is_text for column in table.columns] == [True, False, True]
+    assert [column.is_text for column in Table.of_strings(["a", "b"], []).columns] == [True, False]
+    assert (table.title, table.notes, table.groups) == ("t", ["n"], ["", "", ""])
+
+
+def test_columns_have_the_group_and_the_rank_of_all():
+    columns = columns_of(["a", "b"], group="test", is_text=True, drop_rank=2)
+    assert columns == [Column(title, group="test", is_text=True, drop_rank=2) for title in "ab"]
+
+
+def test_the_lines_below_the_values_of_a_row_are_labelled_in_the_order_of_their_cells():
+    row = Row([Cell("a"), Cell("1", below={"p": "0.1", "n": "3"}), Cell("2", below={"q": "5", "p": "0.2"})])
+    assert row.labels == ["p", "n", "q"]
+    assert not row.has_interval
+    assert Row([Cell("a"), Cell("1", interval="[0, 2]")]).has_interval
