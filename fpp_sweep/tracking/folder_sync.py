@@ -62,7 +62,7 @@ from fpp_sweep.tracking.uri import (
     absolute,
     artifact_folder,
     connect,
-    experiment_id,
+    find_or_create_experiment,
     is_permanent,
     one_line,
     store_identity,
@@ -466,7 +466,7 @@ class SweepRuns:
         self._uri = uri
         self.client = connect(uri)
         self._entities: Any = importlib.import_module("mlflow.entities")  # takes seconds; `connect` has loaded it
-        self.experiment_id = experiment_id(self.client, uri)
+        self.experiment_id = find_or_create_experiment(self.client, uri)
         self._result = result  # counts what is created and restored
         self._unanswered: set[str] = set()  # ids of runs whose creation got no answer: MLflow may have created them
         self._logged: set[Point] = set()  # points of curves that were written since the connection was made
