@@ -131,7 +131,7 @@ def worker_table(costs: Costs, worker_counts: Sequence[int], *, view_bytes: int)
 def final_stage_lines(sweep: ExpectedSweep, costs: Costs) -> Iterator[str]:
     """Yield what the finalists and the test split cost."""
     finalists = sweep.space.search.finalists
-    if sweep.later_plans:
+    if sweep.has_final_stage:
         seconds = format_seconds(costs.seconds_after_search(sweep))
         count = plural(finalists.count, "finalist")
         yield f"final stage: {count} with {finalists.seeds} seeds, and test: {seconds} of this"
