@@ -35,7 +35,7 @@ from fpp_sweep.workers.thread_calls import ThreadCalls
 
 START_INTERVAL = 1.0  # seconds between two checks for missing workers
 FIRST_WORKER_INTERVAL = 0.05  # seconds between two checks for the first worker
-MAX_FAILED_STARTS = 3  # in a row while there is no worker; then the scheduler gives up
+MAX_FAILED_STARTS = 3  # in a row; then the scheduler gives up, or only notes the failures if other workers work
 MAX_START_DELAY = 30.0  # seconds between two starts that fail while other workers work
 MAX_DOUBLINGS = 5  # five doublings of the first delay exceed the largest one
 BATCH_DELAY = 0.05  # seconds; results that end within this time are returned in one reply
