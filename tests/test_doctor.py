@@ -535,7 +535,7 @@ def test_exactly_the_planted_faults_of_a_node_are_found(tmp_path, monkeypatch):
 
 def test_on_a_cluster_the_driver_has_the_readings_of_all_nodes_beside_its_own(monkeypatch):
     nodes = {"10.0.0.2": {"python": "3.11"}}, {"room": {"workers": 2}}
-    monkeypatch.setattr("fpp_sweep.sweep.inspection._readings_of_nodes", lambda *_: nodes)
+    monkeypatch.setattr("fpp_sweep.sweep.inspection._readings_on_cluster", lambda *_: nodes)
     target = Target(worker=WorkerSpec(model="tiny"), options=Options(address="127.0.0.1:6379"))
     readings = readings_by_machine(target, None)
     assert list(readings) == ["driver", "10.0.0.2"]

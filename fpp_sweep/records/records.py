@@ -75,6 +75,7 @@ Kind = Literal["trial", "baseline"]
 IMPORTED = "imported"
 ADDED = "added"  # origin of trials that `steer` adds
 REQUESTED_ORIGINS = ("point", ADDED, "code", "paper")  # origins of trials whose settings the user or the paper gave
+STOPPED_BY_STEER = "stopped by `steer`"  # the reason of a trial that the user has stopped
 FINAL = "final"  # among a trial's splits: the final stage, with more seeds and fresh images
 SEARCHED_ON_TEST = "hyperparameters were searched on the test split, as the paper's were"
 
@@ -150,6 +151,13 @@ class TrialRecord:
     def is_imported(self) -> bool:
         """True if the predictions were read from a file (`import`), so that the record has no settings."""
         return self.origin == IMPORTED
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the trial failed on a split, also on one after the search, where its state stays complete."""
+        if self.state != "complete":
+            return self.state == "failed"
+        return self.reason is not None and not self.reason.endswith(STOPPED_BY_STEER)
 
     @property
     def has_fpp_prompt(self) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
-from fpp_sweep.records.records import SplitResult, State, TrialRecord, baseline_name
+from fpp_sweep.records.records import STOPPED_BY_STEER, SplitResult, State, TrialRecord, baseline_name
 from fpp_sweep.search.racing import RacePolicy, RaceRules
 from fpp_sweep.space.objectives import Constraint, Objective, metrics_of
 from fpp_sweep.space.work import Race
@@ -71,7 +71,7 @@ class LoggingExecutor:
     def _raise_if_stopped(self) -> None:
         for command in self.folder.commands():
             if command.kind == "stop" and command.applied is None and command.values.get("trial") == self.trial:
-                raise TrialStopped("stopped by `steer`")
+                raise TrialStopped(STOPPED_BY_STEER)
 
 
 def run_job(context: TrialContext, name: str, split: str, order: int) -> None:

@@ -30,13 +30,14 @@ def config_lines(space: Space, configs: Mapping[str, TrialConfig]) -> Iterator[s
     yield f"sweep {space.name}: {configs_text}, {space.search.sampler}, on {space.work.model}"
     if shared:
         yield _filled(f"the same in all configs that read them: {_settings_text(shared)}", indent="", hanging=4)
-    requested = [trial_name(number) for number in range(len(space.queue()))]
-    n_shown = len(space.baselines()) + min(len(requested), TRIALS_SHOWN) + 1
+    listed = [trial_name(number) for number in range(len(space.queue()))]
+    n_shown = len(space.baselines()) + min(len(listed), TRIALS_SHOWN) + 1  # one more, as an example of a sampled trial
     shown = list(flat)[:n_shown]
     for name in shown:
         own_settings = {key: value for key, value in flat[name].items() if key not in shared}
         text = f"{name}: {_settings_text(own_settings)}"
-        if name.startswith("trial") and name not in requested:
+        is_sampled = name.startswith("trial") and name not in listed
+        if is_sampled:
             text += " (drawn at random here)"
         yield _filled(text, indent="  ", hanging=6)
     if len(flat) > len(shown):
@@ -131,7 +132,7 @@ def worker_table(costs: Costs, worker_counts: Sequence[int], *, view_bytes: int)
 def final_stage_lines(sweep: ExpectedSweep, costs: Costs) -> Iterator[str]:
     """Yield what the finalists and the test split cost."""
     finalists = sweep.space.search.finalists
-    if sweep.later_plans:
+    if sweep.has_final_stage:
         seconds = format_seconds(costs.seconds_after_search(sweep))
         count = plural(finalists.count, "finalist")
         yield f"final stage: {count} with {finalists.seeds} seeds, and test: {seconds} of this"

@@ -125,7 +125,10 @@ class Costs:
         return times
 
     def _new_work(self, trial: Sequence[Task], computed: set[str]) -> tuple[float, float]:
-        """Return the work and the longest chain of a trial, without tasks that others have computed; add its own."""
+        """Return the seconds of all tasks of a trial and of its longest chain, without tasks that are computed already.
+
+        The keys of the trial's tasks are added to `computed`.
+        """
         new = {}
         for task in trial:
             if self.key_of[task] not in computed:
@@ -146,15 +149,18 @@ class Costs:
 
 
 def _computed_tasks(requested: Iterable[Task], keys: TaskKeys) -> tuple[dict[Task, str], dict[str, Task]]:
-    """Return the key of the task that is computed for each task, and the computed tasks by key."""
-    by_key = {keys.of(task): task for task in requested}
+    """Return the key of the task that is computed for each requested task, and the computed tasks by key.
+
+    A task with more columns is computed instead of one with fewer, if both are requested.
+    """
+    requested_by_key = {keys.of(task): task for task in requested}
     key_of = {}
     computed = {}
     for task in requested:
-        for key in keys.compatible_keys(task):  # the last of them that is requested has the most columns
-            if key in by_key:
-                key_of[task] = key
-        computed[key_of[task]] = by_key[key_of[task]]
+        compatible = [key for key in keys.compatible_keys(task) if key in requested_by_key]
+        key = compatible[-1]  # the key of the task with the most columns
+        key_of[task] = key
+        computed[key] = requested_by_key[key]
     return key_of, computed
 
 

@@ -21,7 +21,7 @@ from fpp_sweep.sweep.display import Display
 from fpp_sweep.sweep.live_status import live_status
 from fpp_sweep.sweep.notify import Notifier
 from fpp_sweep.sweep.opening import OpenedSweep
-from fpp_sweep.sweep.recording import EndState, SweepRecorder
+from fpp_sweep.sweep.recording import EndState, SweepRecorder, end_state
 from fpp_sweep.sweep.reporter import Reporter
 from fpp_sweep.sweep.searching import new_searcher, run_search
 from fpp_sweep.tracking import BackgroundSync
@@ -73,11 +73,7 @@ class SweepDriver:
         with new_folder(TUNE_PREFIX, gettempdir()) as tune_folder:
             run_search(self.searcher, self.space, self.folder, self.opened, self.options, tune_folder)
         self.recorder.record_outcome(self.searcher, self.space)
-        trial_states = {record.state for record in self.folder.trials() if record.kind == "trial"}
-        end_state: EndState = "failed"
-        if "complete" in trial_states:
-            end_state = "finished"
-        self._record_end(end_state)
+        self._record_end(end_state(self.folder.trials()))
 
     def _record_interruption(self) -> None:
         self.delivery_timeout = INTERRUPTED_DELIVERY_TIMEOUT

@@ -47,33 +47,44 @@ class ExpectedSweep:
     configs: Mapping[str, TrialConfig]
     later_plans: Mapping[str, Plan] = field(default_factory=dict)  # plans of the final stage and the test split
 
+    @property
+    def has_final_stage(self) -> bool:
+        return bool(self.later_plans)
+
     def phases(self) -> list[Phase]:
         """Return the search, the final stage if there is one, and the test split if the search is on another one."""
-        split = self.space.search.split
-        baselines = list(self.space.baselines().values())
-        finalists = self.trial_configs()[: self.finalist_count()]
-        phases = [self._phase(list(self.configs.values()), split)]
-        if self.later_plans:
-            references = baselines
-            if split != "test":
-                references = self._reference_configs()
-            phases.append(self._phase([*references, *finalists], FINAL))
-        if split != "test" and not self.space.search.evaluate_only:
-            if self.later_plans:
-                finalists = finalists[:MAX_ON_TEST_SPLIT]
-            phases.append(self._phase([*baselines, *finalists], "test"))
+        search = self.space.search
+        phases = [self._phase(list(self.configs.values()), search.split)]
+        if self.has_final_stage:
+            phases.append(self._phase(self._configs_of_final_stage(), FINAL))
+        if search.split != "test" and not search.evaluate_only:
+            phases.append(self._phase(self._configs_on_test(), "test"))
         return phases
 
-    def _reference_configs(self) -> list[TrialConfig]:
-        """Return the config of the baseline that finalists are measured against, if there are baselines."""
-        baselines = self.space.baselines()
-        return [baselines[label] for label in reference_labels(baselines)[:1]]
+    def _configs_of_final_stage(self) -> list[TrialConfig]:
+        """Return the configs of the baselines and the finalists.
 
-    def finalist_count(self) -> int:
-        """Return how many trials run again after the search."""
-        if not self.later_plans:
-            return FRONT_SIZE
-        return self.space.search.finalists.count
+        If the test split comes later, the only baseline is the one that the finalists are measured against.
+        """
+        baselines = self.space.baselines()
+        labels = list(baselines)
+        if self.space.search.split != "test":
+            labels = reference_labels(baselines)[:1]
+        return [*(baselines[label] for label in labels), *self._finalists()]
+
+    def _configs_on_test(self) -> list[TrialConfig]:
+        """Return the configs of the baselines, and of the trials that run on the test split after the search."""
+        finalists = self._finalists()
+        if self.has_final_stage:
+            finalists = finalists[:MAX_ON_TEST_SPLIT]
+        return [*self.space.baselines().values(), *finalists]
+
+    def _finalists(self) -> list[TrialConfig]:
+        """Return the configs of as many trials as will run again; the first trials stand for the best ones."""
+        count = FRONT_SIZE
+        if self.has_final_stage:
+            count = self.space.search.finalists.count
+        return self.trial_configs()[:count]
 
     def _phase(self, configs: Sequence[TrialConfig], split: str) -> Phase:
         trials = []

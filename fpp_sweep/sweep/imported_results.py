@@ -32,14 +32,14 @@ def results_by_split(folder: SweepFolder, info: SweepInfo, rows: ImportedRows) -
     parts = rows.parts(_defaults(info, rows))
     require_parts(parts, list(info.datasets), info.search_split, rows.file)
     sources = MeasuredSamples(folder)
-    predictions: dict[str, dict[DatasetSeed, Predictions]] = {}
+    by_split: dict[str, dict[DatasetSeed, Predictions]] = {}
     for (dataset, split, seed), part in sorted(parts.items()):
         checked = checked_predictions(part, sources.samples(dataset, split), seed)
-        predictions.setdefault(split, {})[dataset, seed] = checked
+        by_split.setdefault(split, {})[dataset, seed] = checked
     results = {}
-    for split, of_split in predictions.items():
+    for split, predictions in by_split.items():
         if split in sources.splits:
-            results[split] = _with_maps(info, sources, split, of_split, predictions.get(FITTED_SPLIT))
+            results[split] = _with_maps(info, sources, split, predictions, by_split.get(FITTED_SPLIT))
     return results
 
 
@@ -51,37 +51,46 @@ def _with_maps(
     validation: PredictionsBySeed | None,
 ) -> ImportedResults:
     """Return the results of a split with the sweep's post-hoc maps and conformal sets, as far as they have inputs."""
-    datasets = _dataset_results(sources, split, predictions)
     zero_shot = sources.zero_shot(split, list(predictions))
     requested_maps = as_mapping(info.space.get("work", {})).get("posthoc", ())
-    maps = []
-    conformal = []
+    names = []
     notes = []
     for name in [*requested_maps, *_conformal_sets(info)]:
-        if needs_validation([name], split) and validation is None:
-            notes.append(f"{name} on {split} is left out: the file has no predictions of split {FITTED_SPLIT}")
-        elif name == "sals" and zero_shot is None:
-            notes.append(f"sals on {split} is left out: the sweep has no zero-shot logits of these images")
-        elif name in catalogue.CONFORMAL:
-            conformal.append(name)
+        missing = _missing_input(name, split, validation, zero_shot)
+        if missing is None:
+            names.append(name)
         else:
-            maps.append(name)
-    if not needs_validation([*maps, *conformal], split):
+            notes.append(f"{name} on {split} is left out: {missing}")
+    if not needs_validation(names, split):
         validation = None
     temperature = released_temperature(info.model)
     inputs = PosthocInputs(fitted_on=validation, zero_shot=zero_shot or {}, released_temperature=temperature)
-    return ImportedResults(datasets=with_maps(maps, conformal, datasets, inputs), notes=notes)
+    maps = [name for name in names if name not in catalogue.CONFORMAL]
+    conformal = [name for name in names if name in catalogue.CONFORMAL]
+    datasets = with_maps(maps, conformal, _dataset_results(sources, split, predictions), inputs)
+    return ImportedResults(datasets=datasets, notes=notes)
+
+
+def _missing_input(
+    name: str, split: str, validation: PredictionsBySeed | None, zero_shot: PredictionsBySeed | None
+) -> str | None:
+    """Return why a map or a kind of conformal set cannot be computed on a split; None if it can."""
+    if needs_validation([name], split) and validation is None:
+        return f"the file has no predictions of split {FITTED_SPLIT}"
+    if name == "sals" and zero_shot is None:
+        return "the sweep has no zero-shot logits of these images"
+    return None
 
 
 def _dataset_results(sources: MeasuredSamples, split: str, predictions: PredictionsBySeed) -> list[DatasetResult]:
     """Return the predictions as results of a trial, before any post-hoc map."""
     results = []
-    for (name, seed), of_dataset in predictions.items():
+    for (name, seed), rows in predictions.items():
         classes = sources.samples(name, split).classes
         dataset = DatasetInfo(
-            name=name, split=split, group="custom", classes=classes, size=len(of_dataset), digest="", images=""
+            name=name, split=split, group="custom", classes=classes, size=len(rows), digest="", images=""
         )
-        results.append(DatasetResult(dataset=dataset, seed=seed, predictions=of_dataset, prompt=None))
+        results.append(DatasetResult(dataset=dataset, seed=seed, predictions=rows, prompt=None))
     return results
 
 

@@ -36,8 +36,8 @@ def import_predictions(sweep: Path, file: Path, name: str) -> Iterator[str]:
         rows = read_rows(file)
         results = results_by_split(folder, info, rows)
         record = _record(info, name, rows, results)
-        for split, of_split in results.items():
-            write_artifacts(folder.artifacts(record.name), of_split.datasets, split, f"{record.name}, {split}")
+        for split, imported in results.items():
+            write_artifacts(folder.artifacts(record.name), imported.datasets, split, f"{record.name}, {split}")
         folder.write_trial(record)
         yield f"imported    {record.name}: {_sizes(record)}"
         for result in record.results.values():
@@ -75,10 +75,10 @@ def _require_objectives_of_predictions(info: SweepInfo) -> None:
 
 def _record(info: SweepInfo, name: str, rows: ImportedRows, results: Mapping[str, ImportedResults]) -> TrialRecord:
     """Return the record; raise InputError for an objective that needs a post-hoc map that was left out."""
-    numbers = {}
-    for split, of_split in results.items():
-        result = summarize(of_split.datasets, [])
-        numbers[split] = replace(result, notes=[*result.notes, *of_split.notes])
+    split_results = {}
+    for split, imported in results.items():
+        split_result = summarize(imported.datasets, [])
+        split_results[split] = replace(split_result, notes=[*split_result.notes, *imported.notes])
     digest = hashlib.sha256(Path(rows.file).read_bytes()).hexdigest()
     config = {"file": rows.file, "digest": digest[:DIGITS], "values": rows.kind}
     return TrialRecord(
@@ -89,6 +89,6 @@ def _record(info: SweepInfo, name: str, rows: ImportedRows, results: Mapping[str
         config=config,
         key=keys.digest(config, length=keys.CONFIG_LENGTH),
         finished=time.time(),
-        results=numbers,
-        values=[measured_value(numbers[info.search_split], metric) for metric in metrics_of(info.objectives)],
+        results=split_results,
+        values=[measured_value(split_results[info.search_split], metric) for metric in metrics_of(info.objectives)],
     )

@@ -35,17 +35,20 @@ def cluster_file_of(path: Path | None) -> ClusterFile | None:
 
 
 def print_datasets(named: NamedDatasets, *, verify: bool) -> bool:
-    """Print which datasets there are; return whether all requested ones are sound, and with `verify` every image."""
+    """Print which datasets there are; return False if a requested one is missing or its splits share images.
+
+    With `verify` open every image as well, and return False if one cannot be read.
+    """
     surveys = survey_datasets(named.names, named.data_root, named.dataset_file)
     print(dataset_table(surveys, named.data_root), flush=True)
-    is_well = all(survey.is_sound or not survey.is_requested for survey in surveys)
+    are_requested_sound = all(survey.is_sound for survey in surveys if survey.is_requested)
     if not verify:
-        return is_well
+        return are_requested_sound
     problems, n_images = unreadable_images(surveys)
     for problem in problems:
         print(escaped(problem))
     print(f"{n_images} images opened, {len(problems)} of them cannot be read")
-    return is_well and not problems
+    return are_requested_sound and not problems
 
 
 def print_findings(target: Target, cluster_file: ClusterFile | None) -> bool:
@@ -64,9 +67,9 @@ def readings_by_machine(target: Target, cluster_file: ClusterFile | None) -> dic
     start: Readings = {}
     if target.space is not None:
         start = start_readings(target.space, target.options)  # before the cluster is joined, as a sweep does
-    nodes, room = _readings_of_nodes(target, token_key)
+    nodes, room = _readings_on_cluster(target, token_key)
     driver = all_readings(target.worker, token_key, (), ())
-    driver["clock"] = 0.0  # the nodes' clocks are read as differences from the driver's
+    driver["clock"] = 0.0  # the clock of a node is read as its difference from the driver's
     driver |= start | room | _output_readings(target) | _open_values(cluster_file)
     if cluster_file is not None:
         driver |= run_probes({"joined": lambda: missing_nodes(cluster_file.values, list(nodes))})
@@ -84,8 +87,8 @@ def _readings_here(target: Target) -> Readings:
     return readings | room | start_readings(target.space, target.options)
 
 
-def _readings_of_nodes(target: Target, token_key: str) -> tuple[dict[str, Readings], Readings]:
-    """Return the readings of the nodes, by their addresses, and of the room for workers on them."""
+def _readings_on_cluster(target: Target, token_key: str) -> tuple[dict[str, Readings], Readings]:
+    """Join the cluster; return the readings of its nodes, by address, and the reading of the room for workers."""
     check_sweep = None
     room: Readings = {}
     with session(target.options.address, cpus=1, verbose=False):
@@ -93,7 +96,8 @@ def _readings_of_nodes(target: Target, token_key: str) -> tuple[dict[str, Readin
             check_sweep = partial(plan_reading, target.space)
             room = room_on_cluster(target.space)
         arguments = (target.worker, token_key, target.datasets, target.splits, check_sweep)
-        return readings_of_nodes(all_readings, *arguments, seconds=NODE_SECONDS), room
+        nodes = readings_of_nodes(all_readings, *arguments, seconds=NODE_SECONDS)
+    return nodes, room
 
 
 def _open_values(cluster_file: ClusterFile | None) -> Readings:

@@ -66,7 +66,7 @@ def _deliver(folder: SweepFolder, tracking_uri: str) -> None:
 def _run_trials(context: TrialContext, space: Space, on_trial: TrialCallback | None) -> None:
     """Run the listed trials of a space that have not ended, up to `search.max_failures` failures in a row."""
     search = space.search
-    failures = 0
+    failures = 0  # in a row
     for order, name in enumerate(_write_listed_trials(space, context.folder)):
         record = context.folder.trial(name)
         if record.state in ENDED:
@@ -81,8 +81,9 @@ def _run_trials(context: TrialContext, space: Space, on_trial: TrialCallback | N
         context.folder.write_trial(started)
         run_job(context, name=name, split=search.split, order=order)
         record = context.folder.trial(name)
-        failures += 1
-        if record.state != "failed":
+        if record.state == "failed":
+            failures += 1
+        else:
             failures = 0
         if on_trial is not None:
             on_trial(context.folder, record)

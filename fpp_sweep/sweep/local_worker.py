@@ -16,7 +16,7 @@ from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import ModelInfo, PluginFile, WorkerSpec
 from fpp_sweep.sweep.plan import make_plan, validate
 from fpp_sweep.sweep.sweep_info import image_changes, with_inputs
-from fpp_sweep.sweep.worker_spec import shared_results, worker_spec
+from fpp_sweep.sweep.worker_spec import shared_results_folder, worker_spec
 from fpp_sweep.trial.local_runner import LocalExecutor
 from fpp_sweep.trial.store import TaskStore, folder_for
 from fpp_sweep.trial.trial import Plan
@@ -59,7 +59,7 @@ def local_worker_spec(space: Space, plugins: Sequence[PluginFile]) -> WorkerSpec
 
 def _shared_folder(space: Space, plugins: Sequence[PluginFile], model: ModelInfo) -> Path | None:
     """Return the folder of results that sweeps on this machine share; results of plugins are not shared."""
-    shared = shared_results(space)
-    if plugins or shared is None:
+    folder = shared_results_folder(space)
+    if plugins or folder is None:
         return None
-    return folder_for(shared, model)
+    return folder_for(folder, model)

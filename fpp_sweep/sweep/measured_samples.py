@@ -33,25 +33,27 @@ class MeasuredSamples:
         if not candidates:
             splits = ", ".join(sorted(self.splits)) or "no split"
             raise InputError(f"the sweep has no predictions of {dataset} on split {split} to compare with ({splits})")
-        samples = [read_samples(file, dataset, split) for file in candidates]
-        return max(samples, key=lambda of_record: len(of_record.labels))
+        samples_by_record = [read_samples(file, dataset, split) for file in candidates]
+        return max(samples_by_record, key=lambda samples: len(samples.labels))
 
     def zero_shot(self, split: str, keys: Sequence[DatasetSeed]) -> PredictionsBySeed | None:
         """Return the logits of a zero-shot record, which do not depend on the seed; None if there are none."""
         predictions = {}
         for dataset, seed in keys:
-            of_dataset = self._zero_shot(dataset, split)
-            if of_dataset is None:
+            logits = self._zero_shot(dataset, split)
+            if logits is None:
                 return None
-            predictions[dataset, seed] = of_dataset
+            predictions[dataset, seed] = logits
         return predictions
 
     def _zero_shot(self, dataset: str, split: str) -> Predictions | None:
+        """Return the logits of any seed of the first zero-shot record that has predictions of the dataset."""
         for record in self._records:
             if record.config.get("method") != catalogue.ZERO_SHOT or record.has_fpp_prompt:
                 continue
-            for file in prediction_files(self._folder.artifacts(record.name), split, dataset):
-                return read_logits(file, read_samples(file, dataset, split))
+            files = prediction_files(self._folder.artifacts(record.name), split, dataset)
+            if files:
+                return read_logits(files[0], read_samples(files[0], dataset, split))
         return None
 
     def _files(self, dataset: str, subfolder: str) -> list[Path]:

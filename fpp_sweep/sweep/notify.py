@@ -67,11 +67,14 @@ class Notifier:
                 self._runs.append(run)
 
     def close(self) -> None:
-        """Return when the command has run for all events; after a time, only for the last one that waits."""
+        """Wait until the command has run for all events; after CLOSE_LIMIT, drop those that wait except the last."""
         wait(self._runs, CLOSE_LIMIT)
-        dropped = [run for run in self._runs[:-1] if run.cancel()]
-        if dropped:
-            note(f"search.notify: the command is too slow; it was not run for {plural(len(dropped), 'event')}")
+        n_dropped = 0
+        for run in self._runs[:-1]:
+            if run.cancel():  # False if the command runs or has run
+                n_dropped += 1
+        if n_dropped:
+            note(f"search.notify: the command is too slow; it was not run for {plural(n_dropped, 'event')}")
         self._threads.shutdown()
 
     def _run(self, message: dict[str, Any]) -> None:

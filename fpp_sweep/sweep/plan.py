@@ -19,7 +19,7 @@ from fpp_sweep.trial.posthoc import FITTED_SPLIT, is_fitted, needs_validation
 from fpp_sweep.trial.trial import Plan
 
 # the settings that say where adaptation starts; some methods start from templates
-STARTS = ("prompt", "anchor_prompt", "deep_prompts", "method", "adapt.templates")
+START_SETTINGS = ("prompt", "anchor_prompt", "deep_prompts", "method", "adapt.templates")
 
 
 class Inspector(Protocol):
@@ -150,18 +150,18 @@ def _possible_starts(space: Space) -> list[TrialConfig]:
     else:
         points = [{}]
         for param in space.params:  # sorted: a parameter comes after those that its conditions name
-            if param.key in STARTS:
+            if param.key in START_SETTINGS:
                 points = _extended(points, param)
     starts = []
     for point in points:
-        start = {key: value for key, value in point.items() if key in STARTS}
+        start = {key: value for key, value in point.items() if key in START_SETTINGS}
         starts.append(space.resolve(start))
     return starts
 
 
 def _extended(points: Iterable[Mapping[str, Any]], param: Param) -> list[dict[str, Any]]:
     """Return the points with each choice of the parameter, and without the parameter where its conditions may fail."""
-    known_conditions = {key: allowed for key, allowed in param.when.items() if key in STARTS}
+    known_conditions = {key: allowed for key, allowed in param.when.items() if key in START_SETTINGS}
     has_unknown_conditions = len(known_conditions) < len(param.when)  # on settings that the points leave out
     extended = []
     for point in points:

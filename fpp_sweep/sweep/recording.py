@@ -91,8 +91,17 @@ def recording_end(recorder: SweepRecorder) -> Iterator[None]:
             recorder.record_end("interrupted")
         _raise_for_command(error, recorder.folder)
         raise
-    states = {record.state for record in recorder.folder.trials()}
-    recorder.record_end("finished" if "complete" in states else "failed")
+    recorder.record_end(end_state(recorder.folder.trials()))
+
+
+def end_state(records: Sequence[TrialRecord]) -> EndState:
+    """Return the state of a sweep that has come to its end: it has failed if no trial has succeeded.
+
+    Baselines do not count: an imported one succeeds whatever the sweep does.
+    """
+    if any(record.kind == "trial" and record.state == "complete" for record in records):
+        return "finished"
+    return "failed"
 
 
 @contextmanager

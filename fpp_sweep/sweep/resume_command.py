@@ -74,7 +74,7 @@ def print_next_command(folder: SweepFolder, command: str, words: Sequence[str], 
     title = f"{event} before the sweep began; to begin:"
     if folder.info_file.is_file():
         title = f"{event}; to continue:"
-        if "--name" not in words:
+        if not _value_of(words, "--name"):
             next_words += ["--name", folder.path.name]
         if "--resume" not in words:
             next_words.append("--resume")
@@ -91,9 +91,9 @@ def without_notify(words: Sequence[str]) -> list[str]:
     readable = [word for word in words if word not in (MASKED_NOTIFY, f"--set={MASKED_NOTIFY}")]
     kept = []
     for index, word in enumerate(readable):
-        following = readable[index + 1 : index + 2]
-        has_no_assignment = word == "--set" and (not following or following[0].startswith("--"))
-        if not has_no_assignment:
+        is_last = index + 1 == len(readable)
+        has_lost_its_values = word == "--set" and (is_last or readable[index + 1].startswith("--"))
+        if not has_lost_its_values:
             kept.append(word)
     return kept
 
@@ -110,18 +110,20 @@ def _for_folder(words: Sequence[str], path: Path, default_root: Path) -> list[st
 def _value_of(words: Sequence[str], flag: str) -> str:
     """Return the last value of a flag; empty if the flag is missing."""
     value = ""
-    for word, next_word in zip(words, [*words[1:], ""], strict=True):
-        if word == flag:
-            value = next_word
+    is_value = False  # True for the word after the flag
+    for word in words:
+        if is_value:
+            value = word
         elif word.startswith(f"{flag}="):
             value = word.removeprefix(f"{flag}=")
+        is_value = word == flag
     return value
 
 
 def _with_value(words: Sequence[str], flag: str, value: str) -> list[str]:
     """Return the words of a command with this value of a flag and no other one."""
     kept = []
-    is_value = False
+    is_value = False  # True for the word after the flag
     for word in words:
         if not is_value and word != flag and not word.startswith(f"{flag}="):
             kept.append(word)

@@ -63,20 +63,22 @@ def set_environment(options: Options) -> None:
 
 
 @contextmanager
-def sweep_workers(start: Start, options: Options, folder: SweepFolder, shared: Workers | None) -> Iterator[Workers]:
+def sweep_workers(
+    start: Start, options: Options, folder: SweepFolder, shared_workers: Workers | None
+) -> Iterator[Workers]:
     """Start Ray and workers, unless other sweeps share theirs, and check MLflow's store at the same time."""
     with ThreadPoolExecutor(1) as threads, ExitStack() as stack:
         # importing MLflow takes seconds, so its store is checked while Ray starts
         wait_for_store = threads.submit(check_store, start.tracking_uri).result
         try:
-            if shared is None:
+            if shared_workers is None:
                 stack.enter_context(ray_session(start.space, options))
                 stage("opening MLflow's store")
                 wait_for_store()  # before the model is loaded
                 workers = start_workers(start.space, options, folder.tasks)
             else:
                 wait_for_store()
-                workers = shared
+                workers = shared_workers
         except KeyboardInterrupt:
             stage("interrupted; ending what was begun")  # ending waits for MLflow's import
             raise

@@ -91,7 +91,7 @@ def front_notes(info: SweepInfo, front: Front) -> Iterator[str]:
 
 def failure_lines(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:
     """Yield the cause of each failure, its traceback, and the command that runs the failed part again."""
-    failed = [record for record in records if record.state == "failed" or (record.reason and record.details)]
+    failed = [record for record in records if record.has_failed]
     for record in failed[:FAILURES_SHOWN]:
         yield f"{record.name} failed: {record.reason}"
         log = folder.log_file(record.name)

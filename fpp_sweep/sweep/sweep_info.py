@@ -105,17 +105,23 @@ def with_inputs(
 
 def _require_unchanged(before: SweepInfo, now: SweepInfo) -> None:
     """Raise InputError if the model, the data or the prompts differ from those that the sweep began with."""
+    problem = _first_change(before, now)
+    if problem is not None:
+        raise InputError(f"{before.name} cannot be resumed: {problem} than when it began; begin a new sweep instead")
+
+
+def _first_change(before: SweepInfo, now: SweepInfo) -> str | None:
+    """Return the first input that has changed, in words; None if all are the same."""
+    if before.model_digest != now.model_digest:
+        return f"model {now.model} has other weights"
+    if before.datasets != now.datasets:
+        return "its data differ"
     changed_splits = _changed_names(before.unsearched_datasets, now.unsearched_datasets)
-    for is_changed, problem in (
-        (before.model_digest != now.model_digest, f"model {now.model} has other weights"),
-        (before.datasets != now.datasets, "its data differ"),
-        (changed_splits, f"its data differ ({', '.join(changed_splits)})"),
-        (before.prompts != now.prompts, "a prompt file differs"),
-    ):
-        if is_changed:
-            raise InputError(
-                f"{before.name} cannot be resumed: {problem} than when it began; begin a new sweep instead"
-            )
+    if changed_splits:
+        return f"its data differ ({', '.join(changed_splits)})"
+    if before.prompts != now.prompts:
+        return "a prompt file differs"
+    return None
 
 
 def image_changes(before: SweepInfo, now: SweepInfo) -> list[str]:

@@ -24,12 +24,12 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.specs import DatasetInfo, adaptation_precision
 from fpp_sweep.spec.tasks import BATCH as IMAGES_PER_BATCH
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, effort
-from fpp_sweep.trial.adapting import Adapter, evaluate
+from fpp_sweep.trial.adapting import evaluate
 from fpp_sweep.trial.worker import Worker
 
-STEPS = 6  # timed steps of pretraining, after a first one
-IMAGES = 8  # images whose views are drawn
-ENOUGH = 0.5  # seconds after which no more is timed: a step of a large model takes many on a CPU
+TIMED_STEPS = 6  # steps of pretraining, after a first one
+MAX_DRAWN_IMAGES = 8  # images whose views are drawn
+MIN_TIMED_SECONDS = 0.5  # work that takes longer is not timed with more items: on a CPU a step of a large model is slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,16 @@ class Speed:
 def measure(worker: Worker, start: TrialConfig, dataset: DatasetInfo) -> Speed:
     """Time a few steps and images of a dataset."""
     began, processor_began = perf_counter(), process_time()
-    task = EvalTask(config=start, dataset=dataset.name, split=dataset.split, seed=0, start=0, stop=dataset.size)
-    method = start.method if catalogue.method(start.method).learns else catalogue.TPT
-    tuned = replace(start, method=method, prompt=start.anchor_prompt)
+    method = start.method
+    if not catalogue.method(method).learns:
+        method = catalogue.TPT
+    config = replace(start, method=method, prompt=start.anchor_prompt)
+    task = EvalTask(config=config, dataset=dataset.name, split=dataset.split, seed=0, start=0, stop=dataset.size)
+    zero_shot_task = replace(task, config=replace(config, method=catalogue.ZERO_SHOT))
     with worker.model.computing(adaptation_precision(start.precision)):
-        adapted_image, method_start = _time_adaptation(worker, replace(task, config=tuned))
-        zero_shot_image, _ = _time_adaptation(worker, replace(task, config=replace(tuned, method=catalogue.ZERO_SHOT)))
-        drawn_image, encoded_view = _time_features(worker, replace(task, config=tuned))
+        adapted_image, method_start = _time_adaptation(worker, task)
+        zero_shot_image, _ = _time_adaptation(worker, zero_shot_task)
+        drawn_image, encoded_view = _time_features(worker, task)
     pretraining_step = _time_pretraining_step(worker, replace(start, prompt="fpp"), dataset.name)
     core_share = 1.0
     if not torch.cuda.is_initialized():  # a process that waits for its GPU has no core, either
@@ -77,29 +80,30 @@ def _time_pretraining_step(worker: Worker, config: TrialConfig, dataset: str) ->
 
     seconds(1)  # includes what is done once
     first = seconds(1)
-    if first > ENOUGH:
+    if first > MIN_TIMED_SECONDS:
         return first
-    return max(0.0, seconds(1 + STEPS) - first) / STEPS
+    return max(0.0, seconds(1 + TIMED_STEPS) - first) / TIMED_STEPS
 
 
 def _time_adaptation(worker: Worker, task: EvalTask) -> tuple[float, float]:
     """Return the seconds for an image and for the preparation of the method, with random features."""
     dataset = worker.datasets.open(task.dataset, task.split)
-    images = min(IMAGES_PER_BATCH, len(dataset))
-    size = len(worker.clip.text.projection[0])
-    features = torch.nn.functional.normalize(torch.randn(images, task.config.views.count, size), dim=-1)
+    n_images = min(IMAGES_PER_BATCH, len(dataset))
+    width = len(worker.clip.text.projection[0])
+    features = torch.nn.functional.normalize(torch.randn(n_images, task.config.views.count, width), dim=-1)
     features_of_any_image: Any = SimpleNamespace(  # has all that `evaluate` uses of Features
         sample_indices=np.arange(len(dataset)), of=lambda indices: features[: len(indices)]
     )
     clip = worker.model.clip_for(task.config)
     prompt = open_prompt(clip, task.config.prompt)
-    adapters: list[Adapter] = []
-    method_start = _seconds(lambda: adapters.append(worker.adapter(task, prompt)))
+    began = perf_counter()
+    adapter = worker.adapter(task, prompt)
+    method_start = _seconds_since(began)
 
     def adapt(count: int) -> object:
-        return evaluate(clip, replace(task, stop=count), dataset, features_of_any_image, adapters[0])
+        return evaluate(clip, replace(task, stop=count), dataset, features_of_any_image, adapter)
 
-    return _seconds_of_one(adapt, images) / effort(task.config), method_start
+    return _seconds_of_one(adapt, n_images) / effort(task.config), method_start
 
 
 def _time_features(worker: Worker, task: EvalTask) -> tuple[float, float]:
@@ -111,23 +115,24 @@ def _time_features(worker: Worker, task: EvalTask) -> tuple[float, float]:
     dataset, config = worker.datasets.open(task.dataset, task.split), task.config.views
     clip = worker.model.clip_for(task.config)
     reader = Reader.of(dataset, config, clip.preprocess, task.seed)
-    images = max(1, min(IMAGES, len(dataset) - 1))
+    n_images = max(1, min(MAX_DRAWN_IMAGES, len(dataset) - 1))
     reader[0]  # includes what is read once
 
     def draw(count: int) -> object:
         return [reader[index] for index in range(len(dataset) - count, len(dataset))]
 
     size = clip.preprocess.size
-    pixels = torch.randn(max(1, VIEWS_PER_BATCH // config.count) * config.count, 3, size, size, device=clip.device)
-    at_once = clip.text.memory.batch_size(len(pixels), tower_bytes_per_view(clip))
+    n_views = max(1, VIEWS_PER_BATCH // config.count) * config.count  # those of whole images
+    pixels = torch.randn(n_views, 3, size, size, device=clip.device)
+    at_once = clip.text.memory.batch_size(n_views, tower_bytes_per_view(clip))
     clip.image_features(pixels[:1])
 
     def encode(count: int) -> object:
         return run_in_batches(clip.image_features, pixels[:count], at_once)
 
-    encoded_view = _seconds_of_one(encode, len(pixels))
+    encoded_view = _seconds_of_one(encode, n_views)
     if clip.device.type == "cpu":
-        return _seconds_of_one(draw, images), encoded_view
+        return _seconds_of_one(draw, n_images), encoded_view
     seconds = _seconds_on_gpu(clip, reader, worker.model.image_readers)
     return max(0.0, seconds - config.count * encoded_view), encoded_view
 
@@ -146,10 +151,10 @@ def _seconds_on_gpu(clip: Clip, reader: Reader, readers: int) -> float:
 
 
 def _seconds_of_one(work: Callable[[int], object], most: int) -> float:
-    """Return the seconds for one item, timed with as many items as take long enough."""
+    """Return the seconds for one item, timed with as many items as take MIN_TIMED_SECONDS, or with `most`."""
     count = 1
     seconds = _seconds(work, count)
-    while seconds < ENOUGH and count < most:
+    while seconds < MIN_TIMED_SECONDS and count < most:
         count = min(8 * count, most)
         seconds = _seconds(work, count)
     return seconds / count
@@ -158,6 +163,10 @@ def _seconds_of_one(work: Callable[[int], object], most: int) -> float:
 def _seconds(work: Callable[..., object], *arguments: int) -> float:
     began = perf_counter()
     work(*arguments)
+    return _seconds_since(began)
+
+
+def _seconds_since(began: float) -> float:
     if torch.cuda.is_initialized():  # the GPU may only have been given the work
         torch.cuda.synchronize()
     return perf_counter() - began

@@ -22,23 +22,28 @@ from fpp_sweep.spec.errors import InputError
 def with_warm_start(space: Space, info: SweepInfo | None = None) -> Space:
     """Return the space with the fronts of the sweeps that it names before its own points.
 
-    Of a sweep that has not ended, the trials that have finished count. A space that has these points is not changed.
+    A sweep that has not ended has the front of the trials that have finished. A point that the space has is not added.
 
-    `info` is the record of a sweep that is resumed. It has the points of the sweeps that were named before; such a
-    sweep is not read again, because it may have further trials since or be deleted.
+    `info` is the record of a sweep that is resumed. It has the points of the sweeps that it names. These sweeps are not
+    read again: they may have further trials since then, or be deleted.
     """
-    names_before: Sequence[str] = ()
+    recorded_names: Sequence[str] = ()
     if info is not None:
-        names_before = as_list(as_mapping(info.space.get("search", {})).get("from", []))
+        recorded_names = as_list(as_mapping(info.space.get("search", {})).get("from", []))
     with at_key("search.from"):
         for name in reversed(space.search.from_):
-            if name not in names_before:
+            if name not in recorded_names:
                 space = _with_front_of(name, space)
-    names_former_sweep = not set(names_before).isdisjoint(space.search.from_)
-    if info is not None and names_former_sweep:
-        with suppress(InputError):  # the space has changed; `require_same` refuses it
-            for point in reversed(as_list(info.space.get("points", []))):
-                space = with_first_point(space, as_mapping(point))
+    if info is not None and any(name in recorded_names for name in space.search.from_):
+        space = _with_recorded_points(space, info)
+    return space
+
+
+def _with_recorded_points(space: Space, info: SweepInfo) -> Space:
+    """Return the space with the points of a resumed sweep before its own; its own if the recorded ones do not fit."""
+    with suppress(InputError):  # the space has changed, which `require_same` refuses
+        for point in reversed(as_list(info.space.get("points", []))):
+            space = with_first_point(space, as_mapping(point))
     return space
 
 

@@ -17,7 +17,7 @@ from fpp_sweep.spec.process import cores, interrupts_wait
 from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.node_checks import check_nodes, shared_environment
-from fpp_sweep.sweep.worker_spec import shared_results, worker_spec
+from fpp_sweep.sweep.worker_spec import shared_results_folder, worker_spec
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.workers.needs import Resources, WorkerNeeds, require_room
 from fpp_sweep.workers.session import gpus_of_this_machine, machines_of_session, session
@@ -36,10 +36,10 @@ class Workers:
 
 
 @contextmanager
-def open_workers(space: Space, options: Options, tasks: Path) -> Iterator[Workers]:
-    """Start Ray and a first worker; `tasks` is the folder for results."""
+def open_workers(space: Space, options: Options, task_folder: Path) -> Iterator[Workers]:
+    """Start Ray and a first worker; `task_folder` is the folder for results of tasks."""
     with ray_session(space, options):
-        yield start_workers(space, options, tasks)
+        yield start_workers(space, options, task_folder)
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def _note_shared_cores(work: Work) -> None:
 
 
 def gpus_of_a_worker(work: Work, gpus_of_session: float) -> float:
-    """Return how many GPUs each worker of a Ray session gets, which has so many in all."""
+    """Return how many GPUs each worker gets in a Ray session with `gpus_of_session` GPUs in all."""
     if work.device == "cpu":
         return 0.0
     if work.gpus_per_worker is not None:
@@ -103,23 +103,27 @@ def gpus_of_a_worker(work: Work, gpus_of_session: float) -> float:
     return 0.0
 
 
-def start_workers(space: Space, options: Options, tasks: Path) -> Workers:
+def start_workers(space: Space, options: Options, task_folder: Path) -> Workers:
     """Start workers in the Ray session, and return when the first one has loaded the model."""
     from fpp_sweep.workers import actors  # loads Ray, after `session` has set its environment
 
     work = space.work
-    needs, lacking = needs_of_workers(work, machines_of_session(), on_cluster=options.on_cluster)
-    if lacking:
-        note(lacking)
+    needs, note_on_room = needs_of_workers(work, machines_of_session(), on_cluster=options.on_cluster)
+    if note_on_room is not None:
+        note(note_on_room)
     spec = replace(worker_spec(space, needs.gpus), plugins=options.plugins)
-    shared = None
+    shared_folder = None
     if options.on_cluster:
         check_nodes(spec)
     elif not options.plugins:
-        shared = shared_results(space)
-    pool = actors.start_pool(spec, needs, tasks, attempts=work.attempts, timeout=work.task_timeout, shared=shared)
-    workers = "a first worker" if work.workers is None else plural(work.workers, "worker")
-    stage(f"loading {work.model} on {workers}")
+        shared_folder = shared_results_folder(space)
+    pool = actors.start_pool(
+        spec, needs, task_folder, attempts=work.attempts, timeout=work.task_timeout, shared_folder=shared_folder
+    )
+    count = "a first worker"
+    if work.workers is not None:
+        count = plural(work.workers, "worker")
+    stage(f"loading {work.model} on {count}")
     try:
         model = pool.open()
     except TaskFailed as error:

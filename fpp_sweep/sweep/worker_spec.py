@@ -87,15 +87,17 @@ def require_writable_cache(space: Space) -> None:
         raise InputError(problem, "work.cache") from error
 
 
-def shared_results(space: Space) -> Path | None:
+def shared_results_folder(space: Space) -> Path | None:
     """Return the folder of the results that all sweeps on this machine share; None if this sweep shares none.
 
     A sweep shares no results if `work.reuse_results` is off, or if the time of the work is an objective. The same holds
-    if images may be left out before a method that learns from image to image: later shards do not record that.
+    if a method learns from image to image and images may be skipped: a skipped image changes the results of later
+    shards, which do not record it.
     """
     is_timed = not all(catalogue.metric(metric).of_dataset for metric in metrics_of_space(space))
-    is_stateful = any(catalogue.method(name).stateful for name in space.methods())
-    if not space.work.reuse_results or is_timed or (is_stateful and space.work.on_bad_image == "skip"):
+    learns_over_images = any(catalogue.method(name).stateful for name in space.methods())
+    depends_on_skipped_images = learns_over_images and space.work.on_bad_image == "skip"
+    if not space.work.reuse_results or is_timed or depends_on_skipped_images:
         return None
     return cache_folder(space).absolute() / "tasks"
 

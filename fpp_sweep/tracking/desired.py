@@ -16,7 +16,7 @@ import os
 import re
 import stat
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -572,27 +572,31 @@ def find_artifacts(folder: SweepFolder, subfolder: Path, prefix: str = "") -> Ar
         return Artifacts(left_out=frozenset([str(subfolder.relative_to(folder.path))]))
     files: dict[str, Path] = {}
     left_out: set[str] = set()
-    waiting = [subfolder]  # folders, which may be nested deeper than calls can be
+    for entry in _files_below(subfolder):
+        path = Path(entry)
+        if entry.is_symlink():  # such as one to sweep.json, which may hold a password
+            left_out.add(str(path.relative_to(folder.path)))
+            continue
+        size = _file_size(path)
+        if size is None:
+            continue
+        if size > MAX_ARTIFACT_BYTES:
+            left_out.add(str(path.relative_to(folder.path)))
+        else:
+            files[f"{prefix}{path.relative_to(subfolder).as_posix()}"] = path
+    return Artifacts(dict(sorted(files.items())), frozenset(left_out))
+
+
+def _files_below(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield all entries of a folder and its subfolders, except folders and files that are being written."""
+    waiting = [folder]  # folders, which may be nested deeper than calls can be
     while waiting:
         for entry in _entries_of(waiting.pop()):
-            path = Path(entry)
-            if entry.is_dir(follow_symlinks=False):
-                waiting.append(path)
-                continue
             is_being_written = entry.name.startswith(".")
-            if is_being_written:
-                continue
-            if entry.is_symlink():  # such as one to sweep.json, which may hold a password
-                left_out.add(str(path.relative_to(folder.path)))
-                continue
-            size = _file_size(path)
-            if size is None:
-                continue
-            if size > MAX_ARTIFACT_BYTES:
-                left_out.add(str(path.relative_to(folder.path)))
-            else:
-                files[f"{prefix}{path.relative_to(subfolder).as_posix()}"] = path
-    return Artifacts(dict(sorted(files.items())), frozenset(left_out))
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(Path(entry))
+            elif not is_being_written:
+                yield entry
 
 
 def _entries_of(directory: Path) -> list[os.DirEntry[str]]:

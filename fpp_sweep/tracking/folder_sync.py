@@ -62,7 +62,7 @@ from fpp_sweep.tracking.uri import (
     absolute,
     artifact_folder,
     connect,
-    experiment_id,
+    find_or_create_experiment,
     is_permanent,
     one_line,
     store_identity,
@@ -328,10 +328,11 @@ class FolderSync:
         return _Comparison(info, changes, versions)
 
     def _try_to_write(self, runs: SweepRuns, info: SweepInfo, change: _Change) -> Failure | None:
+        """Write a run and return None, or else the failure. A run that was kept from an earlier read is read again."""
         try:
             self._write(runs, info, change)
         except Exception as error:  # MLflow, its database and a disk raise many
-            if runs.forget(change.run):  # the user may have deleted the run since it was read
+            if runs.forget(change.run):  # the user may have deleted the run since the earlier read
                 return self._try_to_write(runs, info, change)
             return Failure(change.run.key, one_line(error), is_permanent(error))
         return None
@@ -466,11 +467,11 @@ class SweepRuns:
         self._uri = uri
         self.client = connect(uri)
         self._entities: Any = importlib.import_module("mlflow.entities")  # takes seconds; `connect` has loaded it
-        self.experiment_id = experiment_id(self.client, uri)
+        self.experiment_id = find_or_create_experiment(self.client, uri)
         self._result = result  # counts what is created and restored
         self._unanswered: set[str] = set()  # ids of runs whose creation got no answer: MLflow may have created them
         self._logged: set[Point] = set()  # points of curves that were written since the connection was made
-        self.by_id = self._existing_runs(sweep, known_run_ids)
+        self.by_id = self._existing_runs(sweep, known_run_ids)  # by `DesiredRun.id`, which is not MLflow's id of a run
 
     def answers(self) -> bool:
         """Return whether the store answers a request."""
@@ -506,15 +507,17 @@ class SweepRuns:
         mlflow_run.in_progress = None
         return True
 
-    def group_run(self, name: str, started: int) -> CurrentRun:
-        """Return the run of a group of sweeps, created if it is missing; `started` is in milliseconds since 1970."""
-        existing = self._search(f"tags.`{ID_TAG}` = '{name}'")
-        active = [run for run in existing if run.info.lifecycle_stage == "active"]
-        if active:
-            return CurrentRun.of(active[0])
-        tags = {ID_TAG: name, "kind": PARENT_GROUP}
-        created = self.client.create_run(self.experiment_id, started, tags, name.partition("@")[0])
-        return CurrentRun.of(created)
+    def group_run(self, group: str, started: int) -> CurrentRun:
+        """Return the run of a group of sweeps, created if it is missing; `started` is in milliseconds since 1970.
+
+        `group` is the id of a reproduction: its name, an @ and the time of its creation.
+        """
+        for run in self._search(f"tags.`{ID_TAG}` = '{group}'"):
+            if run.info.lifecycle_stage == "active":
+                return CurrentRun.of(run)
+        tags = {ID_TAG: group, "kind": PARENT_GROUP}
+        name = group.partition("@")[0]
+        return CurrentRun.of(self.client.create_run(self.experiment_id, started, tags, name))
 
     def write(self, current: CurrentRun, run: DesiredRun, parent: str | None) -> None:
         """Write the params, metrics, tags and name that differ."""
@@ -565,14 +568,14 @@ class SweepRuns:
         The client would read the run again, and keep an object with queues for each run.
         """
         file = self._artifact_file(current, name)
-        if file is None or not _write(text, file):
+        if file is None or not _write_file(text, file):
             self.client.log_text(current.run_id, text, name)
 
     def upload(self, current: CurrentRun, name: str, path: Path) -> None:
         """Store a file as the artifact `name`: as a hard link if the artifacts are on the same disk, else as a copy."""
         artifact = safe_name(name)
         file = self._artifact_file(current, artifact)
-        if file is not None and _link(path, file):
+        if file is not None and _link_file(path, file):
             return
         with tempfile.TemporaryDirectory() as scratch:
             source = path
@@ -663,7 +666,7 @@ def _with_parent(tags: Mapping[str, str], parent: str | None) -> dict[str, str]:
     return {**tags, PARENT_TAG: parent}
 
 
-def _write(text: str, artifact: Path) -> bool:
+def _write_file(text: str, artifact: Path) -> bool:
     """Write the file of an artifact; return False if that is not possible."""
     try:
         with written_whole(artifact, survives_power_failure=False) as partial:
@@ -673,7 +676,7 @@ def _write(text: str, artifact: Path) -> bool:
     return True
 
 
-def _link(path: Path, artifact: Path) -> bool:
+def _link_file(path: Path, artifact: Path) -> bool:
     """Make a hard link, which needs no space on the disk; return False if the file system does not allow it.
 
     Files of a sweep are replaced and not edited, so the link keeps its contents.

@@ -1,8 +1,8 @@
 """MLflow stores: their addresses, their clients, and the checks before a sweep starts.
 
 MLflow is used through an explicit client and URI: nothing here depends on MLflow's global state or changes it. Only
-`load` imports MLflow, because the import takes seconds. With MLflow's defaults, a server that does not answer would
-cost minutes; with the settings below it costs seconds.
+`load_mlflow` imports MLflow, because the import takes seconds. With MLflow's defaults, a server that does not answer
+would cost minutes; with the settings below it costs seconds.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from http import HTTPStatus
@@ -42,6 +43,8 @@ ARTIFACTS = "mlartifacts"  # the folder beside an SQLite file
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}  # else MLflow guesses the kind of work
 SERVERS = ("http://", "https://")
 DATABASES = ("postgresql", "mysql", "mssql")  # with or without a +driver
+# all but printable ASCII, and the characters with a meaning of their own in an address
+NOT_ALLOWED_IN_PASSWORD = re.compile(r"[^!-~]|[][/?#@\\]")
 CHECK_SECONDS = 8  # for a store to answer at the start of a sweep; a server on two busy cores needed 3
 CHECK_PAUSE = 0.5  # seconds between two attempts of that check
 RETRIED_STATUSES = (408, 409, 425, 429, 499)  # client errors of HTTP that may pass by themselves
@@ -202,7 +205,7 @@ def _phrase(status: int) -> str:
 # Clients.
 
 
-def load() -> ModuleType:
+def load_mlflow() -> ModuleType:
     """Import MLflow, with our settings where the user has set none, and return the module of its clients."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -214,14 +217,15 @@ def load() -> ModuleType:
 
 
 def connect(uri: str) -> MlflowClient:
-    client: MlflowClient = load().MlflowClient(tracking_uri=absolute(uri))
+    client: MlflowClient = load_mlflow().MlflowClient(tracking_uri=absolute(uri))
     return client
 
 
-def experiment_id(client: MlflowClient, uri: str) -> str:
-    """Return the id of our experiment, and create it if it is missing.
+def find_or_create_experiment(client: MlflowClient, uri: str) -> str:
+    """Return the id of our experiment, created if it is missing; raise InputError if it cannot be written to.
 
-    Its artifacts lie beside an SQLite file. Their path is absolute: MLflow resolves relative ones when it stores them.
+    The artifacts of an SQLite file lie beside it. Their path is absolute: MLflow resolves relative ones when it stores
+    them.
     """
     experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
@@ -281,7 +285,7 @@ def artifact_folder(uri: str, artifact_uri: str) -> Path | None:
 
 def server_version(uri: str) -> str:
     """Return a server's MLflow version, asked for with the password or token that MLflow itself would use."""
-    load()
+    load_mlflow()
     rest: Any = importlib.import_module("mlflow.utils.rest_utils")
     credentials: Any = importlib.import_module("mlflow.utils.credentials")
     try:
@@ -298,10 +302,10 @@ def server_version(uri: str) -> str:
 def check_store(uri: str) -> None:
     """Raise InputError for a store that cannot be used; create or migrate an SQLite file first."""
     check_address(uri)
-    load()
+    load_mlflow()
     path = sqlite_file(uri)
     if path is None:
-        _open_experiment(uri)
+        _wait_for_experiment(uri)
     else:
         file = Path(os.path.realpath(path))  # the tables are created at the target of a link
         with _one_process_at_a_time(file):
@@ -337,9 +341,10 @@ def _check_form(uri: str) -> None:
         )
     if "***" in uri:
         raise InputError(f"tracking URI {masked(uri)}: its secret is masked; give the secret, too")
-    secret = uri.partition("://")[2].rpartition("@")[0]
-    if re.search(r"[^!-~]|[][/?#@\\]", secret):
-        # without an @, up to which `masked` removes the text when the line is printed
+    after_scheme = uri.partition("://")[2]
+    name_and_password = after_scheme.rpartition("@")[0]
+    if NOT_ALLOWED_IN_PASSWORD.search(name_and_password):
+        # the advice has no @ as its example: `masked`, which prints the line, would remove all text before it
         advice = "write each as its percent code, such as %2F for /"
         raise InputError(f"tracking URI {masked(uri)}: reserved characters in the name or password; {advice}")
 
@@ -407,12 +412,12 @@ def _check_server(uri: str) -> None:
             raise _unusable(uri, error) from error
 
 
-def _open_experiment(uri: str) -> None:
-    """Find or create the experiment; attempts that may succeed later are repeated for CHECK_SECONDS."""
+def _wait_for_experiment(uri: str) -> None:
+    """Find or create the experiment; repeat attempts that may succeed later, for CHECK_SECONDS."""
     deadline = time.monotonic() + CHECK_SECONDS
     while True:
         try:
-            _with_timeout(deadline - time.monotonic(), lambda: experiment_id(connect(uri), uri))
+            _with_timeout(deadline - time.monotonic(), lambda: find_or_create_experiment(connect(uri), uri))
             return
         except InputError:
             raise
@@ -429,24 +434,21 @@ def _unusable(uri: str, error: Exception) -> InputError:
     return InputError(f"MLflow at {masked(uri)} cannot be used ({one_line(error)}); {advice}")
 
 
-def _with_timeout(seconds: float, call: Callable[[], Any]) -> None:
+def _with_timeout(seconds: float, call: Callable[[], object]) -> None:
     """Make a call and wait at most that long; a call that never returns stays in its daemon thread."""
-    outcome: list[BaseException | None] = []
+    outcome: Future[object] = Future()
 
     def work() -> None:
         try:
-            call()
-            outcome.append(None)
+            outcome.set_result(call())
         except BaseException as error:
-            outcome.append(error)
+            outcome.set_exception(error)
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not outcome:
+    threading.Thread(target=work, daemon=True).start()
+    wait([outcome], seconds)
+    if not outcome.done():
         raise TimeoutError(f"timed out after {seconds:.0f} s")
-    if outcome[0] is not None:
-        raise outcome[0]
+    outcome.result()  # raises the error of the call
 
 
 # The SQLite file.
@@ -471,7 +473,7 @@ def _prepare_database(uri: str, path: Path) -> None:
             _back_up(path, version)
             database_utils._upgrade_db(engine)
         _create_default_experiment(uri)
-        experiment_id(connect(uri), uri)
+        find_or_create_experiment(connect(uri), uri)
     except (InputError, OSError):  # our own advice, and errors of the disk
         raise
     except Exception as error:  # MLflow and its libraries for databases raise many

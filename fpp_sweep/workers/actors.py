@@ -154,7 +154,12 @@ class RayWorker:
     """A worker's process as the scheduler sees it; see WorkerHandle."""
 
     def __init__(
-        self, actor: Any, info: ModelInfo, needs: WorkerNeeds, logs: Path, location: WorkerLocation = UNKNOWN_LOCATION
+        self,
+        actor: Any,
+        info: ModelInfo,
+        needs: WorkerNeeds,
+        log_folder: Path,
+        location: WorkerLocation = UNKNOWN_LOCATION,
     ) -> None:
         self.actor = actor
         self.info = info
@@ -163,10 +168,10 @@ class RayWorker:
         self._node_id = location.node_id
         self._task_began: float | None = None  # `time.monotonic()`; None while the worker is idle
         self._needs = needs
-        self._log = logs / f"{info.node}-{info.pid}.log"
+        self._log_file = log_folder / f"{info.node}-{info.pid}.log"
 
     @classmethod
-    async def start(cls, spec: WorkerSpec, needs: WorkerNeeds, logs: Path) -> RayWorker:
+    async def start(cls, spec: WorkerSpec, needs: WorkerNeeds, log_folder: Path) -> RayWorker:
         """Start a process and load the model; raise LostError if another start might succeed, else TaskFailed."""
         options: dict[str, Any] = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "scheduling_strategy": "SPREAD"}
         if needs.env:
@@ -181,27 +186,27 @@ class RayWorker:
             if info.retry_elsewhere:
                 raise LostError(info.reason)
             raise info
-        worker = cls(actor, info, needs, logs, await _answer(actor.location.remote()))
-        write_line(worker._log, f"{info.where} holds {info.name} ({info.digest}) on {info.device}")
+        worker = cls(actor, info, needs, log_folder, await _answer(actor.location.remote()))
+        write_line(worker._log_file, f"{info.where} holds {info.name} ({info.digest}) on {info.device}")
         return worker
 
     async def run(self, task: Task, inputs: Sequence[TaskResult], adapter_key: str) -> TaskResult | TaskFailed:
         label = describe_task(task)
-        write_line(self._log, f"{label}: begins")
+        write_line(self._log_file, f"{label}: begins")
         self._task_began = time.monotonic()
         pickled = pickle.dumps((task, inputs, adapter_key))
         try:
             answer = await _answer(self.actor.run.remote(pickled), f"{task.title}, {self.info.where}")
         except LostError as error:
-            write_line(self._log, f"{label}: the worker died ({error})")
+            write_line(self._log_file, f"{label}: the worker died ({error})")
             raise
         finally:
             self._task_began = None
         if isinstance(answer, TaskFailed):
-            write_line(self._log, f"{label}: {answer.reason}", answer.details)
+            write_line(self._log_file, f"{label}: {answer.reason}", answer.details)
             return answer
         result: TaskResult = pickle.loads(answer)
-        write_line(self._log, f"{label}: {result.worker_seconds:.3f} s")
+        write_line(self._log_file, f"{label}: {result.worker_seconds:.3f} s")
         return result
 
     async def wait_until_unavailable(self) -> Unavailable:
@@ -253,13 +258,16 @@ async def _answer(call: Any, where: str = "") -> Any:
 class SchedulerActor:
     """The scheduler in a separate process on the driver's machine."""
 
-    def __init__(self, spec: WorkerSpec, needs: WorkerNeeds, tasks: Path, attempts: int, timeout: float) -> None:
+    def __init__(self, spec: WorkerSpec, needs: WorkerNeeds, task_folder: Path, attempts: int, timeout: float) -> None:
         plugins.load(spec.plugins)  # task keys depend on the plugins' rows in the catalogue
-        self._spec, self._needs, self._tasks = spec, needs, tasks
+        self._spec = spec
+        self._needs = needs
+        self._task_folder = task_folder
+        self._log_folder = task_folder.with_name("logs")
         self._scheduler = TaskScheduler(
             start_worker=self._start_worker,
             wanted_workers=partial(wanted_workers, needs),
-            store=TaskStore(tasks),
+            store=TaskStore(task_folder),
             attempts=attempts,
             timeout=timeout,
         )
@@ -268,10 +276,10 @@ class SchedulerActor:
         self._requests: dict[str, PendingRequest] = {}
 
     async def _start_worker(self) -> RayWorker:
-        worker = await RayWorker.start(self._spec, self._needs, self._tasks.with_name("logs"))
+        worker = await RayWorker.start(self._spec, self._needs, self._log_folder)
         self._code_versions.add(worker.info.made_with)
         if len(self._code_versions) > 1:  # the code has changed since the first start: stop sharing results
-            self._scheduler.store = TaskStore(self._tasks)
+            self._scheduler.store = TaskStore(self._task_folder)
         return worker
 
     async def open(self) -> ModelInfo | TaskFailed:
@@ -329,17 +337,17 @@ class SchedulerActor:
                     return worker
             await asyncio.sleep(CHECK_INTERVAL)
 
-    async def begin(self, keys: TaskKeys, shared: Path | None = None) -> None:
+    async def begin(self, keys: TaskKeys, shared_folder: Path | None = None) -> None:
         """Begin a run; see TaskScheduler.begin."""
         self._start_workers()
-        if shared and len(self._code_versions) == 1:
-            self._scheduler.store = TaskStore(self._tasks, folder_for(shared, keys.model))
+        if shared_folder and len(self._code_versions) == 1:
+            self._scheduler.store = TaskStore(self._task_folder, folder_for(shared_folder, keys.model))
         self._scheduler.begin(keys)
 
-    async def resume(self, keys: TaskKeys, shared: Path | None = None) -> None:
+    async def resume(self, keys: TaskKeys, shared_folder: Path | None = None) -> None:
         """Go on with the run of a scheduler that died; only the first of several calls counts."""
         if self._scheduler.keys is None:
-            await self.begin(keys, shared)
+            await self.begin(keys, shared_folder)
 
     async def request(self, name: str, tasks: Mapping[int, Task], order: int) -> bool:
         """Begin a trial's tasks, whose results `collect_since` returns under the request's name.
@@ -394,7 +402,7 @@ class Pool:
 
     scheduler: Any  # handle of a SchedulerActor
     keys: TaskKeys | None = None  # keys of the current run, for a scheduler that was restarted
-    shared: Path | None = None  # folder of results that all sweeps of this machine share
+    shared_folder: Path | None = None  # folder of results that all sweeps of this machine share
 
     def open(self) -> ModelInfo:
         return self._ask(self.scheduler.open.remote())  # type: ignore[no-any-return]
@@ -412,7 +420,7 @@ class Pool:
     def begin(self, keys: TaskKeys) -> None:
         """Begin a run; see TaskScheduler.begin."""
         self.keys = keys
-        self._ask(self.scheduler.begin.remote(keys, self.shared))
+        self._ask(self.scheduler.begin.remote(keys, self.shared_folder))
 
     def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
         """See trial.Executor."""
@@ -436,7 +444,7 @@ class Pool:
     def _request(self, name: str, waiting: Mapping[int, Task], order: int) -> None:
         """Request results; a scheduler that was restarted gets the keys of the run first."""
         while not self._ask(self.scheduler.request.remote(name, waiting, order)):
-            self._ask(self.scheduler.resume.remote(self.keys, self.shared))
+            self._ask(self.scheduler.resume.remote(self.keys, self.shared_folder))
 
     def status(self) -> SchedulerStatus:
         """Return the status; raise MachineError if the scheduler or Ray's own session is gone for good."""
@@ -462,15 +470,22 @@ def _value_or_raise(reply: Any) -> Any:
 
 
 def start_pool(
-    spec: WorkerSpec, needs: WorkerNeeds, tasks: Path, *, attempts: int, timeout: float, shared: Path | None = None
+    spec: WorkerSpec,
+    needs: WorkerNeeds,
+    task_folder: Path,
+    *,
+    attempts: int,
+    timeout: float,
+    shared_folder: Path | None = None,
 ) -> Pool:
     """Start the scheduler on this machine, where the sweep's folder is.
 
-    `tasks` is the folder of the sweep's results, `shared` that of results which all sweeps share.
+    The results of the sweep's tasks are stored in `task_folder`. All sweeps of this machine share the results in
+    `shared_folder`.
     """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     # Ray restarts a scheduler that died and repeats the calls; the new one finds finished results on disk
     options = {"num_cpus": 0, "max_concurrency": MAX_CALLS, "max_restarts": SCHEDULER_RESTARTS, "max_task_retries": -1}
     actor: Any = ray.remote(SchedulerActor)
-    scheduler = actor.options(scheduling_strategy=here, **options).remote(spec, needs, tasks, attempts, timeout)
-    return Pool(scheduler, shared=shared)
+    scheduler = actor.options(scheduling_strategy=here, **options).remote(spec, needs, task_folder, attempts, timeout)
+    return Pool(scheduler, shared_folder=shared_folder)

@@ -17,7 +17,7 @@ def require_reachable(wanted: str) -> str:
     if wanted != "auto":
         _require_listener(wanted, f"--address {wanted}")
         return wanted
-    from_environment = os.environ.get("RAY_ADDRESS", "auto") or "auto"
+    from_environment = os.environ.get("RAY_ADDRESS") or "auto"
     if from_environment != "auto":
         _require_listener(from_environment, f"--address auto: RAY_ADDRESS={from_environment}")
         return from_environment

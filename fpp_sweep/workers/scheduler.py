@@ -35,7 +35,7 @@ from fpp_sweep.workers.thread_calls import ThreadCalls
 
 START_INTERVAL = 1.0  # seconds between two checks for missing workers
 FIRST_WORKER_INTERVAL = 0.05  # seconds between two checks for the first worker
-MAX_FAILED_STARTS = 3  # in a row while there is no worker; then the scheduler gives up
+MAX_FAILED_STARTS = 3  # in a row; then the scheduler gives up, or only notes the failures if other workers work
 MAX_START_DELAY = 30.0  # seconds between two starts that fail while other workers work
 MAX_DOUBLINGS = 5  # five doublings of the first delay exceed the largest one
 BATCH_DELAY = 0.05  # seconds; results that end within this time are returned in one reply
@@ -148,31 +148,37 @@ class TaskScheduler:
 
     async def _prepare(self, pending: PendingTask) -> None:
         """Look the result up on disk; if it is missing, get the inputs of the task and queue it."""
-        inputs: list[asyncio.Future[TaskResult]] = []
+        task = pending.task
         try:
             assert self.keys is not None, "a run has begun"
-            cached = await self._reading.run(find_cached, self.store, self.keys, pending.task)
+            cached = await self._reading.run(find_cached, self.store, self.keys, task)
             if cached is not None:
                 self._counts.cached += 1
                 self._settle(pending, cached)
                 return
-            task = pending.task
             if isinstance(task, EvalTask):
                 pending.image_set = (task.dataset, task.split, task.seed, task.start)
                 pending.adapter_key = self.keys.of_adapter(task)
-            for needed in task.needs:
-                inputs.append(asyncio.ensure_future(self._result(needed, pending.order, pending.arrival)))
-            if inputs:
-                await asyncio.sleep(0)  # lets the lookups of the inputs begin: they hold back the trial's tasks now
-                self._finish_lookup(pending)
-            pending.inputs = tuple(await asyncio.gather(*inputs))
+            if task.needs:
+                pending.inputs = await self._inputs(pending)
             self._enqueue(pending)
         except Exception as error:  # the trials that wait must get the error
             self._settle(pending, error)
         finally:
-            for unfinished in inputs:
-                unfinished.cancel()
             self._finish_lookup(pending)
+
+    async def _inputs(self, pending: PendingTask) -> tuple[TaskResult, ...]:
+        """Return the results that a task needs; they are requested for the trials that wait for the task."""
+        requests = []
+        for needed in pending.task.needs:
+            requests.append(asyncio.create_task(self._result(needed, pending.order, pending.arrival)))
+        try:
+            await asyncio.sleep(0)  # the lookups of the inputs begin, and hold back the trial's tasks from now on
+            self._finish_lookup(pending)
+            return tuple(await asyncio.gather(*requests))
+        finally:
+            for request in requests:
+                request.cancel()  # of those that have not ended
 
     def _finish_lookup(self, pending: PendingTask) -> None:
         """Unblock the tasks that waited for the end of this lookup (see `_dispatch`)."""

@@ -19,6 +19,7 @@ from tests.kit.spaces import small_space
         ("--name mine", "stopped", False, "stopped before the sweep began; to begin:", "--name mine"),
         ("--name mine", "interrupted", True, "interrupted; to continue:", "--name mine --resume"),
         ("--name mine --resume", "stopped", True, "stopped; to continue:", "--name mine --resume"),
+        ("--name=mine", "interrupted", True, "interrupted; to continue:", "--name=mine --resume"),
     ],
 )
 def test_the_end_of_a_run_prints_the_command_that_goes_on(tmp_path, capsys, words, event, has_begun, title, next_words):

@@ -147,7 +147,7 @@ def test_a_read_only_disk_is_refused_as_cache_and_for_sweeps(tmp_path):
 )
 def test_a_store_that_cannot_be_reached_is_refused_without_importing_mlflow(uri, complaint, monkeypatch):
     port = str(free_port())
-    monkeypatch.setattr("fpp_sweep.tracking.uri.load", lambda: pytest.fail("imports MLflow"))
+    monkeypatch.setattr("fpp_sweep.tracking.uri.load_mlflow", lambda: pytest.fail("imports MLflow"))
     with pytest.raises(InputError) as refusal:
         check_address(uri.replace("PORT", port))
     assert str(refusal.value).startswith(complaint.replace("PORT", port))

@@ -14,3 +14,11 @@ def test_an_interrupt_is_recorded_although_a_record_is_damaged(tmp_path):
         raise KeyboardInterrupt
     assert folder.info().state == "interrupted"
     assert folder.trial("trial-0002").state == "interrupted"
+
+
+def test_a_sweep_without_a_trial_that_succeeded_has_failed_although_a_baseline_was_imported(tmp_path):
+    folder = build_sweep(tmp_path / "sweep", trials=2, failed_trials=(0, 1), state="running", report=False)
+    assert any(record.state == "complete" for record in folder.trials())  # the baseline
+    with recording_end(SweepRecorder(folder, folder.info())):
+        pass
+    assert folder.info().state == "failed"

@@ -97,6 +97,21 @@ def test_a_trial_is_repeated_on_all_its_datasets_and_seeds_and_a_failed_test_on_
     assert list(failure_lines(folder, folder.info(), [tested]))
 
 
+@pytest.mark.parametrize(
+    ("reason", "is_listed"),
+    [
+        ("on test: dtd, test samples 0..64, seed 0: no result after 600 s; 3 of 3 attempts", True),
+        ("on final: the trial's process died 3 times", True),
+        ("on test: stopped by `steer`", False),
+    ],
+)
+def test_a_trial_that_failed_on_a_later_split_is_listed_also_without_a_traceback(tmp_path, reason, is_listed):
+    record = replace(trial(0), reason=reason, details="")
+    folder = write_sweep(tmp_path, sweep_info(**RAN), [record])
+    lines = list(failure_lines(folder, folder.info(), [record]))
+    assert lines[:1] == ([f"trial-0000 failed: {reason}"] if is_listed else [])
+
+
 def test_a_plugin_named_by_a_relative_path_is_repeated_by_its_full_path(tmp_path, monkeypatch):
     file = tmp_path / "my plugins" / "mine.py"
     file.parent.mkdir()

@@ -46,7 +46,7 @@ def test_the_time_of_a_step_is_the_time_that_one_more_step_adds(space, monkeypat
         run=lambda task, needs: clock.work(10 + 3 * task.config.fpp.steps),
         model=SimpleNamespace(computing=lambda config: nullcontext()),
     )
-    monkeypatch.setattr(timing, "ENOUGH", 20.0)
+    monkeypatch.setattr(timing, "MIN_TIMED_SECONDS", 20.0)
     assert measure(stub, space.start(), DATASET_INFOS["val"][0]) == Speed(
         3.0, 2.0, 0.25, 4.0, 0.5, 0.125, core_share=0.5
     )
@@ -64,7 +64,7 @@ def test_timing_stops_after_enough_seconds(monkeypatch, seconds, counts):
     timed.clear()
     worker = SimpleNamespace(run=lambda task, needs: clock.work(seconds, timed.append(task.config.fpp.steps)))
     timing._time_pretraining_step(worker, TrialConfig(), "dtd")
-    assert timed == ([1, 1] if seconds > timing.ENOUGH else [1, 1, 1 + timing.STEPS])
+    assert timed == ([1, 1] if seconds > timing.MIN_TIMED_SECONDS else [1, 1, 1 + timing.TIMED_STEPS])
 
 
 def test_each_part_of_a_task_is_timed_separately(space, worker, monkeypatch):

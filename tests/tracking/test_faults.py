@@ -28,8 +28,8 @@ from pathlib import Path
 from sqlalchemy import Engine, event
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.tracking import folder_sync, sync
-from fpp_sweep.tracking.uri import load
-load()
+from fpp_sweep.tracking.uri import load_mlflow
+load_mlflow()
 folder_sync.SAVE_EVERY = -1.0
 steps = 0
 

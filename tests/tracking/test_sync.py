@@ -374,7 +374,7 @@ def test_a_file_that_is_being_written_is_not_uploaded(tmp_path, uri):
     assert {path.name for path in stored if path.read_text() == "half"} == {"front.csv", "new.safetensors"}
 
 
-@pytest.mark.parametrize("failing", [None, "_link", "_write", "artifact_folder"])
+@pytest.mark.parametrize("failing", [None, "_link_file", "_write_file", "artifact_folder"])
 def test_names_with_strange_characters_arrive(tmp_path, database, uri, monkeypatch, failing):
     if failing is not None:  # MLflow's client delivers files, texts or both
         monkeypatch.setattr(f"fpp_sweep.tracking.folder_sync.{failing}", lambda *_: None)

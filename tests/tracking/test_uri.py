@@ -36,7 +36,7 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.mark.parametrize("kind", ["refused", "hanging"])
 def test_a_server_that_does_not_answer_is_refused_before_mlflow_is_imported(kind, monkeypatch):
     """The check comes first because MLflow itself would retry for minutes."""
-    monkeypatch.setattr(uri, "load", lambda: pytest.fail("MLflow was imported"))
+    monkeypatch.setattr(uri, "load_mlflow", lambda: pytest.fail("MLflow was imported"))
     monkeypatch.setattr(uri, "CHECK_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as hanging:  # the socket accepts connections and never answers
         port = hanging.getsockname()[1] if kind == "hanging" else free_port()
@@ -264,8 +264,8 @@ import os, signal, sys
 from sqlalchemy import Engine, event
 from fpp_sweep.cli.command import run
 from fpp_sweep.tracking import check_store
-from fpp_sweep.tracking.uri import load
-load()
+from fpp_sweep.tracking.uri import load_mlflow
+load_mlflow()
 tables = 0
 
 def step(connection, cursor, statement, *_):
@@ -456,12 +456,12 @@ def test_a_store_is_refused_at_once_only_for_a_permanent_error(uri, monkeypatch)
         if len(attempts) < 3:
             raise MlflowException("failed with error code 503 != 200")
 
-    monkeypatch.setattr(module, "experiment_id", fails_twice)
+    monkeypatch.setattr(module, "find_or_create_experiment", fails_twice)
     monkeypatch.setattr(module, "CHECK_PAUSE", 0.001)
-    module._open_experiment(uri)
+    module._wait_for_experiment(uri)
     assert len(attempts) == 3
     attempts.clear()
     monkeypatch.setattr(module, "is_permanent", lambda _: True)
     with pytest.raises(InputError, match="HTTP 503 Service Unavailable"):
-        module._open_experiment(uri)
+        module._wait_for_experiment(uri)
     assert len(attempts) == 1

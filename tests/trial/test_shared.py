@@ -10,7 +10,7 @@ import pytest
 import fpp_sweep
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.space.reading import parse_space
-from fpp_sweep.sweep.worker_spec import shared_results
+from fpp_sweep.sweep.worker_spec import shared_results_folder
 from fpp_sweep.trial import code
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore, file_of, folder_for, is_whole
@@ -190,4 +190,4 @@ def test_results_are_marked_with_all_code_that_can_change_them():
 )
 def test_sweeps_share_results_unless_their_settings_forbid_it(overrides, shares):
     space = parse_space(SMALL_SPACE, "small.yaml", ["work.baselines=[]", *overrides])
-    assert (shared_results(space) is not None) == shares
+    assert (shared_results_folder(space) is not None) == shares

@@ -482,7 +482,7 @@ def test_a_pool_requests_missing_results_from_a_restarted_scheduler():
 @pytest.mark.usefixtures("without_waiting")
 def test_a_pool_sends_the_keys_of_the_run_to_a_restarted_scheduler():
     scheduler = FakeScheduler([reply(0)], refusals=1)
-    pool = Pool(scheduler, keys=KEYS, shared=Path("shared"))
+    pool = Pool(scheduler, keys=KEYS, shared_folder=Path("shared"))
     assert len(list(pool.results(shards(1)))) == 1
     assert scheduler.methods == ["request", "resume", "request", "collect_since", "cancel"]
     assert scheduler.calls[1] == ("resume", KEYS, Path("shared"))
