@@ -6,6 +6,7 @@ code of the engine. If one of them changes, the device is proven anew.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import platform
 import re
@@ -25,7 +26,8 @@ from fpp_sweep.spec.specs import StagePrecision
 from fpp_sweep.trial.code import code_digest
 
 FORMAT = 1  # format of the file
-DRIVER_FILE = Path("/proc/driver/nvidia/version")
+DRIVER_FILE = Path("/proc/driver/nvidia/version")  # some containers do not show it
+DRIVER_LIBRARY = "libcuda.so.1"
 
 # names of the checks
 VIEWS, COMPILED_VIEWS, COMPILED_TEXT = "views", "compiled views", "compiled text tower"
@@ -79,7 +81,17 @@ def _driver_version() -> str:
         version = re.search(r"\d+\.\d+(\.\d+)?", DRIVER_FILE.read_text())
         if version is not None:
             return version[0]
-    return f"CUDA {torch._C._cuda_getDriverVersion()}"  # type: ignore[attr-defined]
+    return _supported_cuda_version()
+
+
+def _supported_cuda_version() -> str:
+    """Return the CUDA version that the driver supports, such as `CUDA 13.0`; empty if its library cannot be loaded."""
+    version = ctypes.c_int()  # 1000 * major + 10 * minor
+    try:
+        ctypes.CDLL(DRIVER_LIBRARY).cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return ""
+    return f"CUDA {version.value // 1000}.{version.value % 1000 // 10}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

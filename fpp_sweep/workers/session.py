@@ -33,6 +33,7 @@ from fpp_sweep.workers.session_folders import (
 from fpp_sweep.workers.token import protect_token
 
 JOIN_TIMEOUT = 30.0  # seconds to join a cluster: a machine with too few free cores takes 20
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 # read by Ray when it is imported
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -51,7 +52,7 @@ _own_folders: list[DriverFolder] = []  # folders of the sessions that this proce
 @contextmanager
 def session(address: str | None, *, cpus: int, verbose: bool) -> Iterator[None]:
     """Open a small Ray session, which ends with the context, or join the cluster at the address."""
-    os.environ.update(ENVIRONMENT)
+    _set_environment()
     level = logging.INFO if verbose else logging.ERROR
     options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": level, "configure_logging": True}
     with ExitStack() as session_resources:
@@ -68,6 +69,28 @@ def session(address: str | None, *, cpus: int, verbose: bool) -> Iterator[None]:
                 _join_cluster(ray_session, require_reachable(address), options, verbose=verbose)
         session_resources.callback(ray_session.end)
         yield
+
+
+def _set_environment() -> None:
+    """Set the variables that Ray reads."""
+    os.environ.update(ENVIRONMENT)
+    gpu_ids = os.environ.get(VISIBLE_GPUS)
+    if gpu_ids is not None:
+        os.environ[VISIBLE_GPUS] = ids_before_negative(gpu_ids)
+
+
+def ids_before_negative(gpu_ids: str) -> str:
+    """Return the GPUs that CUDA shows to a process: a negative id ends the list, while Ray would count it as a GPU.
+
+    >>> ids_before_negative("-1"), ids_before_negative("0,2,-1,3"), ids_before_negative("MIG-a,MIG-b")
+    ('', '0,2', 'MIG-a,MIG-b')
+    """
+    shown = []
+    for gpu_id in gpu_ids.split(","):
+        if gpu_id.strip().startswith("-"):
+            break
+        shown.append(gpu_id)
+    return ",".join(shown)
 
 
 def _join_cluster(ray_session: ModuleType, address: str, options: Mapping[str, Any], *, verbose: bool) -> None:
@@ -148,7 +171,7 @@ def machines_of_session() -> list[dict[str, float]]:
 
 def gpus_of_this_machine() -> float:
     """Return the number of GPUs that a session on this machine would have; no session is started."""
-    os.environ.update(ENVIRONMENT)
+    _set_environment()
     count: float = _import_ray_session().count_own_gpus()
     return count
 

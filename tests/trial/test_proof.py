@@ -339,6 +339,23 @@ def test_a_kind_of_device_is_proven_once_and_again_after_a_change(tmp_path, few_
     assert len(list(tmp_path.glob("*.json"))) == 7
 
 
+def test_without_the_drivers_file_its_library_tells_the_version(tmp_path, monkeypatch):
+    """Containers and WSL do not show the file."""
+    monkeypatch.setattr(proof, "DRIVER_FILE", tmp_path / "missing")
+
+    def get_version(pointer):
+        pointer._obj.value = 13020
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "GPU X")
+    monkeypatch.setattr(proof.ctypes, "CDLL", lambda name: SimpleNamespace(cuDriverGetVersion=get_version))
+    assert DeviceKind.of(torch.device("cuda")).driver == "CUDA 13.2"
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "GPU X")
+    monkeypatch.setattr(proof, "DRIVER_FILE", tmp_path / "missing")
+    monkeypatch.setattr(proof, "DRIVER_LIBRARY", str(tmp_path / "missing.so"))
+    assert DeviceKind.of(torch.device("cuda")).driver == ""
+
+
 def test_a_damaged_report_is_made_anew(tmp_path, few_checks):
     ran, _ = few_checks
     proving.prove_once(CPU, tmp_path, [], compiled=False)

@@ -1,7 +1,9 @@
 """A worker's descriptions of data and model, its failures, memory and adapters; test_trial.py tests its results."""
 
+import gc
 import json
 import platform
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,6 +14,7 @@ from fpp_sweep.core.compute.memory import MemoryBudget
 from fpp_sweep.core.images.features import tower_bytes_per_view
 from fpp_sweep.core.methods import gradients
 from fpp_sweep.core.models.clip import Clip
+from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.prompt import from_words
 from fpp_sweep.spec import tasks as cutting
 from fpp_sweep.spec.keys import TaskKeys
@@ -190,6 +193,17 @@ def test_memory_limits_the_number_of_views_in_one_call_of_the_tower(make_worker,
         evaluation(dataset="digits", stop=8, **{"views.count": 2}), []
     )
     assert abs(predictions.confidence - expected.predictions.confidence).max() < 1e-5
+
+
+def test_the_measured_memory_of_a_tower_does_not_keep_its_model():
+    """A worker loads its model again after a plugin has broken its contract; the old one would stay on the GPU."""
+    clip = load("tiny")
+    clip = replace(clip, text=replace(clip.text, memory=MemoryBudget(device=2**30)))
+    assert tower_bytes_per_view(clip) > 0
+    visual = weakref.ref(clip.visual)
+    del clip
+    gc.collect()
+    assert visual() is None
 
 
 def test_missing_inputs_of_a_task_are_a_failure(pets_worker):

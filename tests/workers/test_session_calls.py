@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 from ray._private import ray_constants
+from ray._private.accelerators import NvidiaGPUAcceleratorManager
 from ray.exceptions import GetTimeoutError
 
 from fpp_sweep.spec.errors import MachineError
@@ -66,6 +67,16 @@ def test_ray_is_imported_for_the_number_of_gpus_after_its_environment_is_set(mon
 
     monkeypatch.setattr(session, "_import_ray_session", import_ray_session)
     assert session.gpus_of_this_machine() == 2.0
+
+
+@pytest.mark.parametrize(("gpu_ids", "count"), [("-1", 0.0), ("", 0.0), ("1,3", 2.0), ("1,-1,3", 1.0), (None, 4.0)])
+    """Ray counts -1 as a GPU, where CUDA shows none. Only the number of this machine's GPUs is made up."""
+    """Of this machine only the number of its GPUs is made up; Ray counts -1 as a GPU, where CUDA shows none."""
+    monkeypatch.setattr(NvidiaGPUAcceleratorManager, "get_current_node_num_accelerators", staticmethod(lambda: 4))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if gpu_ids is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpu_ids)
+    assert session.gpus_of_this_machine() == count
 
 
 def test_a_pools_status_fails_at_once_if_rays_session_is_gone(monkeypatch):

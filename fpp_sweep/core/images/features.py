@@ -13,10 +13,10 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from time import perf_counter
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -189,11 +189,21 @@ def images_per_batch(views: int, batch: int = BATCH) -> int:
     return max(1, min(batch // views, CHUNK))
 
 
-@lru_cache(maxsize=8)
+# by image tower; a model that is loaded again must not keep the old one in the GPU's memory
+_bytes_per_view: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
+
+
 def tower_bytes_per_view(clip: Clip) -> float:
-    """Estimate the memory that a view needs in the image tower, from its largest output of a layer; 0 if unlimited."""
+    """Return the memory that a view needs in the image tower, measured once for a tower; 0 if memory is unlimited."""
     if math.isinf(clip.text.memory.device):
         return 0.0
+    if clip.visual not in _bytes_per_view:
+        _bytes_per_view[clip.visual] = _measure_bytes_per_view(clip)
+    return _bytes_per_view[clip.visual]
+
+
+def _measure_bytes_per_view(clip: Clip) -> float:
+    """Estimate the memory that a view needs in the image tower from its largest output of a layer."""
     largest = 0
 
     def measure(module: nn.Module, inputs: object, output: object) -> None:
