@@ -70,8 +70,8 @@ def test_ray_is_imported_for_the_number_of_gpus_after_its_environment_is_set(mon
 
 
 @pytest.mark.parametrize(("gpu_ids", "count"), [("-1", 0.0), ("", 0.0), ("1,3", 2.0), ("1,-1,3", 1.0), (None, 4.0)])
+def test_ray_counts_the_gpus_that_cuda_shows(monkeypatch, gpu_ids, count):
     """Ray counts -1 as a GPU, where CUDA shows none. Only the number of this machine's GPUs is made up."""
-    """Of this machine only the number of its GPUs is made up; Ray counts -1 as a GPU, where CUDA shows none."""
     monkeypatch.setattr(NvidiaGPUAcceleratorManager, "get_current_node_num_accelerators", staticmethod(lambda: 4))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if gpu_ids is not None:
