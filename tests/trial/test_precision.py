@@ -274,15 +274,18 @@ def test_a_worker_refuses_to_start_if_its_device_lacks_a_precision(make_worker):
         make_worker(limit=8).run(task_of(precision="tf32"), ())
 
 
-def test_a_full_device_is_not_taken_for_one_without_half_precision(monkeypatch):
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED")]
+)
+def test_a_full_device_is_not_taken_for_one_without_half_precision(monkeypatch, error):
     conv2d = torch.nn.functional.conv2d
 
     def fail(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
 
     _lacks_half.cache_clear()
     monkeypatch.setattr(torch.nn.functional, "conv2d", fail)
-    with pytest.raises(torch.OutOfMemoryError), computing("fp16", CPU):
+    with pytest.raises(type(error), match=str(error)), computing("fp16", CPU):
         pass
     monkeypatch.setattr(torch.nn.functional, "conv2d", conv2d)
     with computing("fp16", CPU):

@@ -161,13 +161,26 @@ def test_a_shortage_of_memory_that_is_not_recognised_fails(bench, monkeypatch):
     assert result.text.startswith("a shortage of memory was not survived")
 
 
-def test_a_shortage_that_the_check_did_not_provoke_is_no_failed_check(bench, monkeypatch):
-    def fill(clip, pixels):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUDA error: uncorrectable ECC error")]
+)
+def test_a_device_that_fills_up_or_breaks_during_the_check_of_memory_is_no_failed_check(bench, monkeypatch, error):
+    """The error comes after a batch of views has its features."""
+    image_features = type(bench.clip).image_features
+    batch_sizes = []
 
-    monkeypatch.setattr(type(bench.clip), "image_features", fill)
-    with pytest.raises(torch.OutOfMemoryError):
+    def fail_later(clip, pixels):
+        if clip is bench.clip:
+            batch_sizes.append(len(pixels))
+        if len(batch_sizes) > 1:
+            raise error
+        return image_features(clip, pixels)
+
+    monkeypatch.setattr(type(bench.clip), "image_features", fail_later)
+    with pytest.raises(type(error)) as raised:
         proof_checks.check_memory(bench)
+    assert raised.value is error
+    assert len(batch_sizes) > 1
 
 
 @pytest.mark.parametrize("form", proof_checks.GRADIENT_FORMS)

@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from fpp_sweep.core.compute.devices import is_device_failure
 from fpp_sweep.core.compute.memory import is_out_of_memory
 from fpp_sweep.spec.errors import InputError, first_line
 from fpp_sweep.spec.messages import warn_once
@@ -74,8 +75,10 @@ class Compiler:
         try:
             self._compile(torch.neg)(torch.ones(1, device=device))
         except Exception as error:  # a C++ compiler or Triton is missing, the GPU is too old, ...
-            reason = str(getattr(error, "inner_exception", error)).partition("\n")[0]
-            raise InputError(f"work.compile: torch.compile cannot be used on {device}: {reason}") from error
+            cause: Exception = getattr(error, "inner_exception", error)
+            if is_device_failure(cause):
+                raise cause from None
+            raise InputError(f"work.compile: torch.compile cannot be used on {device}: {first_line(cause)}") from error
         for tensor in frozen:  # a CUDA graph copies all other inputs at every launch
             torch._dynamo.mark_static_address(tensor)
 

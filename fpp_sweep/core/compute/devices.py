@@ -7,12 +7,24 @@ import torch
 from fpp_sweep.core.compute.memory import is_out_of_memory
 from fpp_sweep.spec.errors import DeviceError, InputError, first_sentence
 
-# phrases of cuBLAS, and of CUDA, about a computation that a sound device cannot do
+# CUDA, its driver and Triton begin errors with these phrases; cuDNN's are about a full or broken device
+FAILURE_PHRASES = (
+    "CUDA error",
+    "CUDA driver error",
+    "Triton Error [CUDA]",
+    "CUDNN_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_INTERNAL_ERROR",
+    "CUDNN_STATUS_EXECUTION_FAILED",
+)
+# phrases of cuBLAS, and of CUDA, about a computation that a sound device cannot do; they outweigh the phrases above
 UNSUPPORTED_PHRASES = (
     "CUBLAS_STATUS_NOT_SUPPORTED",
     "CUBLAS_STATUS_ARCH_MISMATCH",
     "CUBLAS_STATUS_INVALID_VALUE",
     "no kernel image is available",
+    "device kernel image is invalid",
+    "unsupported toolchain",
+    "invalid argument",
 )
 
 
@@ -43,4 +55,4 @@ def is_device_failure(error: BaseException) -> bool:
     text = str(error)
     if any(phrase in text for phrase in UNSUPPORTED_PHRASES):
         return False
-    return is_out_of_memory(error) or "CUDA error" in text
+    return is_out_of_memory(error) or any(phrase in text for phrase in FAILURE_PHRASES)

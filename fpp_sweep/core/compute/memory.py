@@ -20,11 +20,12 @@ Rows = TypeVar("Rows", bound=Tensor | Sequence[Any])
 BATCH_FRACTION = 1 / 4  # share of the memory budget for one batch on its way through a model
 CACHE_FRACTION = 1 / 2  # share of the memory budget for what is kept for all samples, such as the Jacobian
 
-# phrases of the CPU's allocator, of CUDA, of cuBLAS, and of cuDNN when no algorithm has enough workspace
+# phrases of the CPU's allocator, of CUDA, of cuBLAS, of cuDNN, and of cuDNN when no algorithm has enough workspace
 OUT_OF_MEMORY_PHRASES = (
     "can't allocate memory",
-    "CUDA error: out of memory",
+    "out of memory",
     "_STATUS_ALLOC_FAILED",
+    "_ALLOCATION_FAILED",
     "unable to find an engine",
 )
 UNIT_BYTES = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch._inductor.exc import InductorError
 
 from fpp_sweep.core.compute.compiling import EAGER_CALLS, MAX_SHAPES, Compiler, eagerly
 from fpp_sweep.core.compute.memory import run_in_batches
@@ -22,6 +23,7 @@ from fpp_sweep.core.methods.penalties import dispersion
 from fpp_sweep.core.methods.tpt import Tpt, TptState
 from fpp_sweep.core.text.classes import ClassTexts
 from fpp_sweep.spec.config import AdaptConfig, FppConfig, ViewConfig
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import warn_once
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.trial.worker import Worker
@@ -239,6 +241,25 @@ def test_a_lack_of_memory_in_compiled_code_is_raised_and_does_not_end_compilatio
     with pytest.raises(torch.OutOfMemoryError):
         compiler(doubled, torch.arange(3))
     assert not compiler.failures
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUDA error: uncorrectable ECC error")]
+)
+def test_a_full_or_broken_device_is_not_taken_for_one_without_torch_compile(monkeypatch, error):
+    from_compiler = InductorError(error, None)
+    for raised in (error, from_compiler):
+        break_torch_compile(monkeypatch, "neg", raised)
+        with pytest.raises(type(error)) as caught:
+            Compiler(torch.device("cpu"), frozen=[], constant_types=())
+        assert caught.value is error
+
+
+def test_torch_without_a_compiler_is_wrong_input(monkeypatch):
+    break_torch_compile(monkeypatch, "neg", InductorError(RuntimeError("no C++ compiler\nand a trace"), None))
+    expected = "^work.compile: torch.compile cannot be used on cpu: no C\\+\\+ compiler$"
+    with pytest.raises(InputError, match=expected):
+        Compiler(torch.device("cpu"), frozen=[], constant_types=())
 
 
 @DEVICES

@@ -39,12 +39,19 @@ def test_out_of_memory_of_the_cpu_allocator_is_recognised():
     "text",
     [
         "CUDA error: out of memory",
+        "CUDA driver error: out of memory",
+        "Triton Error [CUDA]: out of memory",
+        "OutOfMemoryError: CUDA out of memory",
         "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
         "GET was unable to find an engine to execute this computation",
     ],
 )
 def test_out_of_memory_messages_of_cuda_libraries_are_recognised(text):
-    """They come as RuntimeError. The last is cuDNN's message if every algorithm needs more memory than is free."""
+    """They come as RuntimeError, from torch.compile with the type of the error in the text.
+
+    The last is cuDNN's message if every algorithm needs more memory than is free.
+    """
 
     def work(rows):
         if len(rows) > 1:
