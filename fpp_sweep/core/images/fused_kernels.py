@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fpp_sweep.core.compute.compiling import P, T
+from fpp_sweep.core.compute.memory import is_out_of_memory
 from fpp_sweep.spec.errors import first_line
 
 # without it a compiler for GPUs rounds a product and the sum that follows only once
@@ -58,9 +59,9 @@ class FusedRunner:
                 torch._dynamo.maybe_mark_dynamic(argument, 0)
         try:
             result: T = self._compiled[function](*arguments, **named)
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:  # no compiler, a GPU that is too old, too many shapes
+            if is_out_of_memory(error):
+                raise
             self.fail(f"torch.compile failed ({first_line(error)})")
             return function(*arguments, **named)
         return result
