@@ -72,6 +72,7 @@ class TaskScheduler:
     _worker_loops: set[asyncio.Task[None]] = field(default_factory=set)  # one for each worker that starts or works
     _fatal: TaskFailed | None = None  # why no task can be computed any more
     _model_digest: str = ""  # digest of the first worker's model; empty while no worker has ever started
+    _refusals: list[TaskFailed] = field(default_factory=list)  # of starts that wait for the first worker
     _failed_rounds: int = 0  # starts that failed in a row without any worker; simultaneous starts count once
     _failed_starts: int = 0  # starts that failed in a row while other workers work
     _last_failed_start: str = ""  # the reason of the last of them
@@ -263,7 +264,18 @@ class TaskScheduler:
                 worker_loop = asyncio.create_task(self._run_worker(self._failed_rounds))
                 self._worker_loops.add(worker_loop)
                 worker_loop.add_done_callback(self._worker_loops.discard)
+            if self._every_start_was_refused():
+                self._fail_all_tasks(self._refusals[0])
             await asyncio.sleep(START_INTERVAL)
+
+    def _every_start_was_refused(self) -> bool:
+        """Return True if no worker has ever started and no start goes on that may succeed.
+
+        One kind of GPU may be refused and another one not, so the first refusal must not decide.
+        """
+        if self._model_digest or not self._refusals:
+            return False
+        return len(self._refusals) == len(self._worker_loops)
 
     async def _run_worker(self, rounds_before: int) -> None:
         """Start a worker and give it tasks until it is lost or has to leave.
@@ -275,8 +287,10 @@ class TaskScheduler:
             worker = await self.start_worker()
             self._require_same_weights(worker)
         except Exception as error:
-            if isinstance(error, TaskFailed) and not self._model_digest:  # every start would fail for this reason
-                self._fail_all_tasks(error)
+            if isinstance(error, TaskFailed) and not self._model_digest:
+                self._refusals.append(error)
+                await self.first_worker()  # or until every start was refused
+            if self._fatal:
                 return
             self._counts.lost += 1
             await self._handle_failed_start(_error_text(error), rounds_before)

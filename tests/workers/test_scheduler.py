@@ -518,6 +518,33 @@ async def test_a_model_that_cannot_be_loaded_fails_everything_at_once(start):
     assert (fatal, first.details, harness.starts) == ("unknown model 'tinny'", "a traceback", 1)
 
 
+REFUSED, LOST = TaskFailed("this GPU fails a check of its results"), LostError("out of memory")
+
+
+@pytest.mark.parametrize("errors", [[REFUSED], [REFUSED, LOST], [LOST, REFUSED]])
+async def test_a_gpu_that_is_refused_before_another_ones_worker_is_ready_fails_nothing(start, errors):
+    def on_start(number):
+        if number < len(errors):
+            raise errors[number]
+        return {}
+
+    harness = start(on_start=on_start, wanted=2)
+    assert titles_in(await harness.results(shards(2))) == titles(shards(2))
+    await until(lambda: harness.status.workers == 2)  # the refused start was tried again
+    assert (harness.status.fatal, harness.counts.lost) == (None, len(errors))
+
+
+async def test_if_every_gpu_is_refused_everything_fails(start):
+    def on_start(number):
+        if number == 1:
+            raise LOST
+        raise TaskFailed(f"GPU {number} fails a check of its results")
+
+    harness = start(on_start=on_start, wanted=2)
+    fatal, _ = await check_that_everything_fails(harness)
+    assert (fatal, harness.starts) == ("GPU 0 fails a check of its results", 3)
+
+
 async def test_a_model_that_cannot_be_loaded_on_a_later_machine_fails_nothing(start):
     def on_start(number):
         if number:

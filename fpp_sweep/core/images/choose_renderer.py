@@ -62,7 +62,7 @@ def seconds_per_image(tower: Tower, reader: Reader, renderer: ViewRenderer, inde
 
     def compute_features() -> None:
         if not isinstance(views, UnreadableImage):
-            renderer.fill(pixels, {0: views})
+            renderer.fill_in_any_memory(pixels, {0: views})
         tower(pixels.flatten(0, 1)).cpu()
 
     reading = _fastest(read_image)

@@ -15,12 +15,12 @@ from PIL import Image
 from torch import Tensor
 
 from fpp_sweep.core.compute.compiling import Runner, eagerly
-from fpp_sweep.core.compute.memory import run_in_batches
+from fpp_sweep.core.compute.memory import is_out_of_memory, run_in_batches
 from fpp_sweep.core.images.augmix import MixingPlan
 from fpp_sweep.core.images.distorting import apply_chains, mix
 from fpp_sweep.core.images.fused_kernels import FusedRunner, fused_runner
 from fpp_sweep.core.images.resampling import Crops, pack, resize, unpack
-from fpp_sweep.core.images.views import ViewPlan, as_tower_input, centre_crop, normalize
+from fpp_sweep.core.images.views import ViewPlan, as_tower_input, centre_crop, normalize, render_with_pillow
 from fpp_sweep.core.models.clip import Preprocess
 
 EAGER_IMAGES = 512  # rendered by a process before it compiles the kernels, which takes a minute
@@ -43,6 +43,13 @@ class PlannedImage:
     def pin_memory(self) -> PlannedImage:
         """Return the image in memory that a GPU can fetch from; torch's loader calls this method."""
         return replace(self, data=self.data.pin_memory())
+
+    def by_pillow(self, preprocess: Preprocess) -> Tensor:
+        """Return the normalised views (1 + V, 3, size, size) as Pillow renders them."""
+        plain_pixels = preprocess.size**2
+        pixels = self.data[:-plain_pixels].view(-1, self.width, 3)
+        views = render_with_pillow(Image.fromarray(pixels.numpy()), self.plan, preprocess.size)
+        return normalize(torch.from_numpy(views), preprocess)
 
 
 class ViewRenderer:
@@ -73,6 +80,22 @@ class ViewRenderer:
                 pixels[row] = as_tower_input(self._to_device(views), self.preprocess)
         if planned_images:
             self._render(pixels, planned_rows, planned_images)
+
+    def fill_in_any_memory(self, pixels: Tensor, group: Mapping[int, Tensor | PlannedImage]) -> None:
+        """Write the same rows as `fill`; let Pillow render them if the device lacks the memory to render one image."""
+        try:
+            self.fill(pixels, group)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        else:
+            return
+        by_pillow: dict[int, Tensor | PlannedImage] = {}
+        for row, views in group.items():
+            by_pillow[row] = views
+            if isinstance(views, PlannedImage):
+                by_pillow[row] = views.by_pillow(self.preprocess)
+        self.fill(pixels, by_pillow)
 
     def _render(self, pixels: Tensor, rows: Sequence[int], images: Sequence[PlannedImage]) -> None:
         self._compile_once_it_pays(len(images))

@@ -412,7 +412,7 @@ class _Filling:
             views_by_row = self._take_batch(batch_ids, results, skipped)
             for row in views_by_row:
                 readable[start + row] = True
-            self.view_renderer.fill(pixels, views_by_row)
+            self.view_renderer.fill_in_any_memory(pixels, views_by_row)
             # every batch has the same size: rows without a readable image hold zeros or views of an earlier batch, and
             # their features are dropped here or set to zero below
             features = self.tower.features(pixels.flatten(0, 1))

@@ -169,12 +169,24 @@ def first_gradient(texts: ClassTexts, context: Tensor, samples: int) -> FirstGra
 def jacobian_pays(texts: ClassTexts, context: Tensor, samples: int) -> bool:
     """Return whether J fits in memory and is cheaper for that number of samples."""
     tokens, memory = len(context), texts.tower.memory
+    size = jacobian_bytes(texts, context)
+    fits_device = size <= CACHE_FRACTION * memory.device
+    fits_host = pinned_bytes(size) <= CACHE_FRACTION * memory.host
     cheaper = jacobian_cost(texts, tokens).total(samples) < pullback_cost(texts, tokens).total(samples)
-    return cheaper and jacobian_bytes(texts, context) <= CACHE_FRACTION * max(memory.device, memory.host)
+    return cheaper and (fits_device or fits_host)
 
 
 def jacobian_bytes(texts: ClassTexts, context: Tensor) -> int:
     return len(texts) * texts.tower.feature_size * context.numel() * product_dtype(context).itemsize
+
+
+def pinned_bytes(size: int) -> int:
+    """Return the bytes that torch takes to pin `size` bytes: the next power of two.
+
+    >>> pinned_bytes(9), pinned_bytes(16)
+    (16, 16)
+    """
+    return 1 << (size - 1).bit_length()
 
 
 # text features (b, K, D) of the samples `rows` (b,) -> gradients (b, K, D) of these samples' losses

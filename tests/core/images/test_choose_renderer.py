@@ -76,6 +76,37 @@ def test_a_timed_image_goes_through_the_tower_in_smaller_batches_if_memory_is_sh
 
 
 @pytest.mark.parametrize("augmix", [True, False])
+def test_images_that_a_device_has_no_memory_to_render_are_measured_and_rendered_by_pillow(
+    tmp_path, monkeypatch, augmix
+):
+    dataset, seconds = painted_dataset(3, augmix=augmix), []
+    by_pillow, _ = fill(tmp_path / "pillow", dataset, exact=True)
+
+    def measure(tower, reader, view_renderer, index, workers, progress):
+        by_device = dataclasses.replace(reader, renderer="device")
+        seconds.append(choose_renderer.seconds_per_image(tower, by_device, view_renderer, index, workers))
+        return "device"
+
+    monkeypatch.setattr("fpp_sweep.core.images.features.choose_renderer", measure)
+    monkeypatch.setattr(device_views, "render", ShortOfMemory(device_views.render, max_rows=0))
+    clip = dataclasses.replace(CLIP, device_views="eager")
+    by_device, _ = fill(tmp_path / "device", dataset, clip=clip, exact=True)
+    assert seconds[0] > 0
+    assert torch.equal(everything(by_device), everything(by_pillow))
+
+
+def test_any_other_error_of_a_device_that_renders_is_raised(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(device_views, "render", fail)
+    reader = dataclasses.replace(Reader.of(painted_dataset(3), VIEWS, CLIP.preprocess, 0), renderer="device")
+    view_renderer = ViewRenderer(CLIP.preprocess, CLIP.device)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        choose_renderer.seconds_per_image(CLIP.image_features, reader, view_renderer, 0, 0)
+
+
+@pytest.mark.parametrize("augmix", [True, False])
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=[pytest.mark.slow, pytest.mark.nightly])])
 def test_features_are_the_same_bits_with_either_renderer(tmp_path, monkeypatch, augmix, workers):
     dataset = painted_dataset(70, augmix=augmix, bad=BAD)
