@@ -111,19 +111,19 @@ def terminable() -> Iterator[None]:
 
 def _interrupt(*_: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # batch systems send the signal twice
-    _ignore_ends_of_children()
+    ignore_ends_of_children()
     raise KeyboardInterrupt
 
 
-def _ignore_ends_of_children() -> None:
-    """Let the end of a process that reads images raise nothing from now on.
+def ignore_ends_of_children() -> None:
+    """Let the end of a process that reads images raise nothing from now on; call this in the main thread.
 
-    Batch systems send SIGTERM to a whole group of processes, so these processes end as well. For each of them torch's
-    handler would raise an error at any line of the main thread, and hide the interrupt.
+    For each process that ends, torch's handler raises an error at any line of the main thread. Batch systems send
+    SIGTERM to a whole group of processes, so the error would hide the interrupt.
     """
-    for _ in range(2):
-        with suppress(RuntimeError):  # of torch's handler: `signal.signal` first calls it for a process that has ended
-            signal.signal(signal.SIGCHLD, _do_nothing)
+    with suppress(RuntimeError):  # a signal that is pending already is handled within this call, which then fails
+        signal.signal(signal.SIGCHLD, _do_nothing)
+    signal.signal(signal.SIGCHLD, _do_nothing)
 
 
 def _do_nothing(*_: object) -> None:

@@ -122,7 +122,7 @@ def _time_features(worker: Worker, task: EvalTask) -> tuple[float, float]:
         return [reader[index] for index in range(len(dataset) - count, len(dataset))]
 
     size = clip.preprocess.size
-    n_views = max(1, VIEWS_PER_BATCH // config.count) * config.count  # those of whole images
+    n_views = max(1, VIEWS_PER_BATCH // config.count) * config.count  # all views of some images
     pixels = torch.randn(n_views, 3, size, size, device=clip.device)
     at_once = clip.text.memory.batch_size(n_views, tower_bytes_per_view(clip))
     clip.image_features(pixels[:1])

@@ -72,7 +72,7 @@ class TaskScheduler:
     _worker_loops: set[asyncio.Task[None]] = field(default_factory=set)  # one for each worker that starts or works
     _fatal: TaskFailed | None = None  # why no task can be computed any more
     _model_digest: str = ""  # digest of the first worker's model; empty while no worker has ever started
-    _refusals: list[TaskFailed] = field(default_factory=list)  # of starts that wait for the first worker
+    _refusals: list[TaskFailed] = field(default_factory=list)  # refused starts, which wait for the first worker
     _failed_rounds: int = 0  # starts that failed in a row without any worker; simultaneous starts count once
     _failed_starts: int = 0  # starts that failed in a row while other workers work
     _last_failed_start: str = ""  # the reason of the last of them
@@ -179,7 +179,7 @@ class TaskScheduler:
             return tuple(await asyncio.gather(*requests))
         finally:
             for request in requests:
-                request.cancel()  # of those that have not ended
+                request.cancel()  # does nothing to a request that has ended
 
     def _finish_lookup(self, pending: PendingTask) -> None:
         """Unblock the tasks that waited for the end of this lookup (see `_dispatch`)."""

@@ -31,7 +31,7 @@ class ClassFolders(Layout):
     def read(self, root: Path, split: str) -> Listing:
         images = root / self.images
         require_folder(images, "image folder")
-        split_folders = self.split_folders or _find_split_folders(images)
+        split_folders = self._split_folders_in(images)
         if split_folders:
             classes, images_by_class = _read_split_folder(images, split_folders, split)
         else:
@@ -43,18 +43,20 @@ class ClassFolders(Layout):
 
     def ignored_files(self, root: Path, split: str) -> list[str]:
         images = root / self.images
-        split_folders = self.split_folders or _find_split_folders(images)
-        parent = split_folders.get(split, ".")
+        parent = self._split_folders_in(images).get(split, ".")
         ignored = []
         for name in folders_in(images / parent):
             ignored += ignored_in(images, f"{parent}/{name}")
         return ignored
 
+    def _split_folders_in(self, images: Path) -> Mapping[str, str]:
+        """Return the folders of splits, by split; none if the classes are in `images` itself."""
+        return self.split_folders or _find_split_folders(images)
+
     def require_classes(self) -> None:
         """Raise InputError unless there are two classes or more, each with an image in some split."""
         images = Path(self.images)
-        split_folders = self.split_folders or _find_split_folders(images)
-        parents = list(split_folders.values()) or ["."]
+        parents = list(self._split_folders_in(images).values()) or ["."]
         count_by_class: dict[str, int] = {}
         for parent in parents:
             for name in folders_in(images / parent):

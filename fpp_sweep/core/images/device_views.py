@@ -85,11 +85,10 @@ class ViewRenderer:
         """Write the same rows as `fill`; let Pillow render them if the device lacks the memory to render one image."""
         try:
             self.fill(pixels, group)
+            return
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        else:
-            return
         by_pillow: dict[int, Tensor | PlannedImage] = {}
         for row, views in group.items():
             by_pillow[row] = views

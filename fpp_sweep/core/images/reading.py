@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from types import FrameType, TracebackType
@@ -23,6 +23,7 @@ from fpp_sweep.core.images.views import normalize, plan_views, render_with_pillo
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.spec.config import Auto, ViewConfig
 from fpp_sweep.spec.errors import MachineError
+from fpp_sweep.spec.process import ignore_ends_of_children
 
 Renderer = Literal["pillow", "device"]
 
@@ -129,14 +130,12 @@ def dead_process_as_machine_error(views: Iterator[ReadResult]) -> Iterator[None]
 
 
 def _shut_down(views: Iterator[ReadResult]) -> None:
-    """End the other processes; torch's handler in the main thread raises for each that ends, so it is off meanwhile."""
+    """End the other processes; meanwhile the end of one raises nothing."""
     if threading.current_thread() is not threading.main_thread():
         views._shutdown_workers()  # type: ignore[attr-defined]
         return
     handler = signal.getsignal(signal.SIGCHLD)
-    with suppress(RuntimeError):  # a signal that is pending already is handled within this call, which then fails
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    ignore_ends_of_children()
     views._shutdown_workers()  # type: ignore[attr-defined]
     signal.signal(signal.SIGCHLD, handler)
 

@@ -132,17 +132,24 @@ def centre_crop(image: Image.Image, size: int) -> Image.Image:
     new_width, new_height = int(size * width / shorter), int(size * height / shorter)
     left, top = round((new_width - size) / 2), round((new_height - size) / 2)
     if max(new_width, new_height) > MAX_RESIZED_SIDE * size:
-        return _centre_crop_of_middle(image, size, (new_width, new_height))
+        return _centre_crop_of_middle(image, size, (new_width, new_height), (left, top))
     resized = resize(image, (new_width, new_height), Image.Resampling.BICUBIC)
     return resized.crop((left, top, left + size, top + size))
 
 
-def _centre_crop_of_middle(image: Image.Image, size: int, whole_size: tuple[int, int]) -> Image.Image:
-    """Return the centre crop of a long, thin image, all of which would take gigabytes at `whole_size`."""
+def _centre_crop_of_middle(
+    image: Image.Image, size: int, whole_size: tuple[int, int], corner: tuple[int, int]
+) -> Image.Image:
+    """Return the centre crop of a long, thin image, all of which would take gigabytes at `whole_size`.
+
+    `corner` is the upper left corner of the crop in the image of `whole_size`.
+    """
     width, height = image.size
     new_width, new_height = whole_size
-    x, y = round((new_width - size) / 2) * width / new_width, round((new_height - size) / 2) * height / new_height
-    crop_width, crop_height = size * width / new_width, size * height / new_height
+    x = corner[0] * width / new_width  # the crop in pixels of the image, which are not whole
+    y = corner[1] * height / new_height
+    crop_width = size * width / new_width
+    crop_height = size * height / new_height
     reach = 2 + math.ceil(2 * min(width, height) / size)  # pixels beside the crop that bicubic filtering looks at
     left, top = max(0, int(x) - reach), max(0, int(y) - reach)
     right = min(width, math.ceil(x + crop_width) + reach)
