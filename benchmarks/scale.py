@@ -42,7 +42,7 @@ from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.opening import OpenedSweep
 from fpp_sweep.sweep.sweep_info import new_info
 from fpp_sweep.tracking import check_store, sync_folder
-from fpp_sweep.trial.results import TaskResult
+from fpp_sweep.trial.results import TaskResult, pack_predictions
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.session import session
 from tests.kit.processes import descendants, environment
@@ -122,7 +122,9 @@ class LightActor:
         seconds = self._seconds
         if not isinstance(task, EvalTask):
             return TaskResult(prompt=bytes(PROMPT_BYTES), seconds={"pretrain": seconds}, worker_seconds=seconds)
-        return TaskResult(predictions=predictions(task), seconds={"adapt": seconds}, worker_seconds=seconds)
+        return TaskResult(
+            predictions=pack_predictions(predictions(task)), seconds={"adapt": seconds}, worker_seconds=seconds
+        )
 
 
 def predictions(task: EvalTask) -> Predictions:

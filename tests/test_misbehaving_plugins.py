@@ -34,7 +34,7 @@ from fpp_sweep.trial.worker import Worker
 from fpp_sweep.workers.actors import start_pool
 from fpp_sweep.workers.needs import WorkerNeeds
 from fpp_sweep.workers.session import session
-from tests.kit.tasks import predictions, same_predictions
+from tests.kit.tasks import predictions
 from tests.kit.waiting import LONG
 
 pytestmark = pytest.mark.usefixtures("no_plugins_left")
@@ -327,7 +327,7 @@ def test_a_misbehaving_plugin_is_noticed_and_changes_no_other_trial(case, runner
         outcome = RESTORED, on_load
     assert is_right(case, "mine", outcome), outcome
     assert state_of_process() == before
-    assert same_predictions(runner.run(probe()).predictions, expected)
+    assert runner.run(probe()).predictions == expected
 
 
 def test_a_setting_that_two_tasks_change_is_noted_once(runner, capsys):
@@ -387,7 +387,7 @@ def outcomes_on_ray(folder):
         for number, (name, case) in enumerate(zip(files, cases, strict=True)):
             outcome = outcome_of(case, name, on_ray, number)
             result = on_ray.run(probe(number)).predictions
-            yield case, name, outcome, same_predictions(result, alone.run(probe(number)).predictions)
+            yield case, name, outcome, result == alone.run(probe(number)).predictions
 
 
 @pytest.mark.nightly  # the fast tests do the same in one process
@@ -422,7 +422,7 @@ def print_table(folder):
                 outcome = outcome_of(case, "mine", _worker_of_table(folder))
         if case.kind == "on load":
             outcome = RESTORED, err.getvalue()
-        is_same = same_predictions(_worker_of_table(folder).run(probe()).predictions, before)
+        is_same = _worker_of_table(folder).run(probe()).predictions == before
         here = f"{outcome[0]}, others {'same' if is_same else 'CHANGED'}"
         there = "-"
         if case in on_ray:

@@ -38,7 +38,7 @@ from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, WorkerSpec
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.sweep_info import new_info
-from fpp_sweep.trial.results import TaskResult
+from fpp_sweep.trial.results import TaskResult, pack_predictions
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.actors import Pool, SchedulerActor
 from fpp_sweep.workers.assignment import Unavailable
@@ -136,7 +136,8 @@ def print_overhead(trials: int) -> None:
                 return TaskResult(prompt=b"prompt", seconds={"pretrain": 0.0})
             probabilities = np.full((SAMPLES, CLASSES), 1 / CLASSES, np.float32)
             labels = np.arange(SAMPLES) % CLASSES
-            return TaskResult(predictions=Predictions.of([str(i) for i in range(SAMPLES)], labels, probabilities))
+            rows = Predictions.of([str(i) for i in range(SAMPLES)], labels, probabilities)
+            return TaskResult(predictions=pack_predictions(rows))
 
         async def wait_until_unavailable(self) -> Unavailable:
             await asyncio.Event().wait()

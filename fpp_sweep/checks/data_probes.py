@@ -119,7 +119,7 @@ def _split_readings(worker: Worker, whole: Dataset, opened_split: str, *, may_sk
         result = _classify_first_images(worker, info)
         for sample in result.skipped:
             problem_by_image.setdefault(sample.sample_id, sample.reason)
-        accuracy = count_hits(result.predictions) | {"classes": len(info.classes)}
+        accuracy = count_hits(result.read_predictions()) | {"classes": len(info.classes)}
     except Exception as error:
         accuracy = {"failed": message_in_one_line(error)}
     problems = [problem for problem in problem_by_image.values() if problem]

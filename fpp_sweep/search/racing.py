@@ -392,15 +392,15 @@ class RacePolicy(StoppingPolicy):
         """Return the block statistics so far by dataset and seed; None if a dataset has no readable image."""
         parts: dict[DatasetSeed, list[Any]] = {}
         for task in sorted(self._results, key=lambda task: (task.dataset, task.prompt_seed, task.start)):
-            predictions = parts.setdefault((task.dataset, task.prompt_seed), [])
-            shard = self._results[task].predictions
+            shards = parts.setdefault((task.dataset, task.prompt_seed), [])
+            shard = self._results[task].read_predictions()
             if shard is not None:
-                predictions.append(shard)
+                shards.append(shard)
         if not all(parts.values()):
             return None
         table = {}
-        for (dataset, seed), predictions in parts.items():
-            table[dataset, seed] = BlockStats.of_predictions(dataset, concatenate(predictions))
+        for (dataset, seed), shards in parts.items():
+            table[dataset, seed] = BlockStats.of_predictions(dataset, concatenate(shards))
         return table
 
     def _rung_file(self, name: str) -> Path:

@@ -18,17 +18,21 @@ from fpp_sweep.spec.messages import masked, masked_lines
 
 # torch raises RuntimeError for CUDA, cuDNN, oneDNN and dead loaders
 MACHINE_ERRORS = MemoryError, OSError, RuntimeError, DeviceError
+PARTS = ("prompt", "predictions", "state")  # the bytes in a stored result, each a safetensors file
 SMALL_INTEGERS = (np.int8, np.int16, np.int32)
-SHRUNK = "shrunk"  # array in a stored result: the names of the arrays that were int64 before they were stored
-BIN_PREFIX, COLUMN_PREFIX = "bins_", "column_"  # prefixes of the names of arrays in a stored result
+SHRUNK = "shrunk"  # array in packed predictions: the names of the arrays that were int64 before
+BIN_PREFIX, COLUMN_PREFIX = "bins_", "column_"  # prefixes of the names of arrays in packed predictions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskResult:
-    """Result of a task, and what it cost."""
+    """Result of a task, and what it cost.
+
+    Its parts are bytes: the scheduler passes them on and stores them, and only their readers spend time on the content.
+    """
 
     prompt: bytes | None = None  # result of a PretrainTask: a safetensors file
-    predictions: Predictions | None = None  # result of an EvalTask; None if no image could be read
+    predictions: bytes | None = None  # result of an EvalTask, see `pack_predictions`; None if no image could be read
     state: bytes | None = None  # state of a stateful method after the last sample: a safetensors file
     skipped: tuple[Skipped, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage; empty for a cached result
@@ -40,15 +44,25 @@ class TaskResult:
     adapters: tuple[str, ...] = ()  # keys of the adapters that the worker holds afterwards
     notes: tuple[str, ...] = ()  # the worker's sentences for the user
 
-    def from_cache(self, columns: tuple[str, ...]) -> TaskResult:
-        """Return a result that took no time, with only these optional columns of the predictions."""
-        predictions = self.predictions
-        if predictions is not None and set(predictions.columns) != set(columns):
-            kept_columns = {}
-            for name in columns:
-                kept_columns[name] = predictions.columns[name]
-            predictions = replace(predictions, columns=kept_columns)
-        return replace(self, predictions=predictions, seconds={}, features={}, worker_seconds=0.0, notes=())
+    def read_predictions(self) -> Predictions | None:
+        """Return the predictions; None if there are none."""
+        if self.predictions is None:
+            return None
+        return unpack_predictions(self.predictions)
+
+    def from_cache(self) -> TaskResult:
+        """Return a result that took no time."""
+        return replace(self, seconds={}, features={}, worker_seconds=0.0, notes=())
+
+    def with_columns(self, names: tuple[str, ...]) -> TaskResult:
+        """Return a result with only these of the predictions' optional columns."""
+        predictions = self.read_predictions()
+        if predictions is None:
+            return self
+        kept_columns = {}
+        for name in names:
+            kept_columns[name] = predictions.columns[name]
+        return replace(self, predictions=pack_predictions(replace(predictions, columns=kept_columns)))
 
 
 class TaskFailed(Exception):
@@ -79,17 +93,51 @@ class TaskFailed(Exception):
 
 
 def pack(result: TaskResult) -> bytes:
-    """Return a result as the bytes of a safetensors file, without what it cost the trial that requested it."""
-    arrays: dict[str, Any] = {
-        "skipped": _json_array([asdict(sample) for sample in result.skipped]),
-        "cost": _json_array({"spent": dict(result.spent), "device": result.device}),
+    """Return a result as the bytes of a file, without what it cost the trial that requested it.
+
+    The first line is a JSON object that names the size of each part; the parts follow.
+    """
+    parts = {}
+    for name in PARTS:
+        part = getattr(result, name)
+        if part is not None:
+            parts[name] = part
+    header = {
+        "sizes": {name: len(part) for name, part in parts.items()},
+        "skipped": [asdict(sample) for sample in result.skipped],
+        "spent": dict(result.spent),
+        "device": result.device,
     }
-    if result.prompt is not None:
-        arrays["prompt"] = np.frombuffer(result.prompt, np.uint8)
-    if result.state is not None:
-        arrays["state"] = np.frombuffer(result.state, np.uint8)
-    if result.predictions is not None:
-        arrays |= _prediction_arrays(result.predictions)
+    return b"".join([json.dumps(header).encode(), b"\n", *parts.values()])
+
+
+def unpack(data: bytes) -> TaskResult:
+    """Return the result that `pack` was given, as one that took no time; raise ValueError if the data are damaged."""
+    header_size = data.index(b"\n") + 1
+    header = json.loads(data[:header_size])
+    parts = {}
+    start = header_size
+    for name, size in header["sizes"].items():
+        parts[name] = data[start : start + size]
+        start += size
+    if start != len(data):
+        raise ValueError(f"{len(data)} bytes instead of {start}")
+    return TaskResult(
+        prompt=parts.get("prompt"),
+        predictions=parts.get("predictions"),
+        state=parts.get("state"),
+        skipped=tuple(Skipped(**sample) for sample in header["skipped"]),
+        spent=header["spent"],
+        device=header["device"],
+    )
+
+
+# ------------------------------------------------------------ predictions
+
+
+def pack_predictions(predictions: Predictions) -> bytes:
+    """Return predictions as the bytes of a safetensors file."""
+    arrays = _arrays_of(predictions)
     shrunk = []
     for name, array in arrays.items():
         smaller = _shrunk(array)
@@ -100,18 +148,7 @@ def pack(result: TaskResult) -> bytes:
     return save(arrays)
 
 
-def _shrunk(array: Any) -> Any:
-    """Return int64 numbers in the smallest type that holds them: labels and counts of bins are half of a file else."""
-    if array.dtype != np.int64 or not array.size:
-        return array
-    low, high = array.min(), array.max()
-    for kind in SMALL_INTEGERS:
-        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
-            return array.astype(kind)
-    return array
-
-
-def _prediction_arrays(predictions: Predictions) -> dict[str, Any]:
+def _arrays_of(predictions: Predictions) -> dict[str, Any]:
     arrays = _field_values(predictions)
     bins = arrays.pop("class_bins")
     columns = arrays.pop("columns")
@@ -128,24 +165,26 @@ def _field_values(value: Any) -> dict[str, Any]:
     return {item.name: getattr(value, item.name) for item in fields(value)}
 
 
-def unpack(data: bytes) -> TaskResult:
-    """Return the result that `pack` was given, as one that took no time."""
+def _shrunk(array: Any) -> Any:
+    """Return int64 numbers in the smallest type that holds them: labels and counts of bins are half of a file else."""
+    if array.dtype != np.int64 or not array.size:
+        return array
+    low, high = array.min(), array.max()
+    for kind in SMALL_INTEGERS:
+        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+            return array.astype(kind)
+    return array
+
+
+def unpack_predictions(data: bytes) -> Predictions:
+    """Return the predictions that `pack_predictions` was given."""
     arrays: dict[str, Any] = load(data)
     for name in _json_of(arrays.pop(SHRUNK)):
         arrays[name] = arrays[name].astype(np.int64)
-    skipped = tuple(Skipped(**sample) for sample in _json_of(arrays.pop("skipped")))
-    cost = _json_of(arrays.pop("cost"))
-    prompt = state = predictions = None
-    if "prompt" in arrays:
-        prompt = arrays.pop("prompt").tobytes()
-    if "state" in arrays:
-        state = arrays.pop("state").tobytes()
-    if arrays:
-        ids = tuple(_json_of(arrays.pop("ids")))
-        bins = ClassBins(**_pop_prefixed(arrays, BIN_PREFIX))
-        columns = _pop_prefixed(arrays, COLUMN_PREFIX)
-        predictions = Predictions(ids=ids, class_bins=bins, columns=columns, **arrays)
-    return TaskResult(prompt=prompt, predictions=predictions, state=state, skipped=skipped, **cost)
+    ids = tuple(_json_of(arrays.pop("ids")))
+    bins = ClassBins(**_pop_prefixed(arrays, BIN_PREFIX))
+    columns = _pop_prefixed(arrays, COLUMN_PREFIX)
+    return Predictions(ids=ids, class_bins=bins, columns=columns, **arrays)
 
 
 def _json_array(value: Any) -> Any:

@@ -17,7 +17,7 @@ from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.spec.tasks import EvalTask, Task
 from fpp_sweep.trial.results import TaskResult, pack, unpack
 
-FORMAT = "fpp_sweep task 5"
+FORMAT = "fpp_sweep task 6"
 SEAL = 32  # bytes of the SHA-256 in front of the content
 
 
@@ -31,11 +31,15 @@ class Store(Protocol):
 
 def find_cached(store: Store, keys: TaskKeys, task: Task) -> TaskResult | None:
     """Return the stored result of a task, or of the same task with more optional columns."""
-    columns = task.columns if isinstance(task, EvalTask) else ()
+    own_key = keys.of(task)
     for key in keys.compatible_keys(task):
         result = store.get(key)
-        if result is not None:
-            return result.from_cache(columns)
+        if result is None:
+            continue
+        has_more_columns = key != own_key
+        if has_more_columns and isinstance(task, EvalTask):
+            result = result.with_columns(task.columns)
+        return result.from_cache()
     return None
 
 
@@ -108,9 +112,11 @@ def _read(root: Path, key: str) -> TaskResult | None:
     if seal != _seal(key, data):
         return None
     try:
-        return unpack(data)
+        result = unpack(data)
+        result.read_predictions()
     except Exception:  # another program may have sealed any content
         return None
+    return result
 
 
 def _link(file: Path, target: Path) -> None:

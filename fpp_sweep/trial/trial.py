@@ -383,9 +383,10 @@ def join_shards(shards: Sequence[tuple[EvalTask, TaskResult]], images: ImageRang
     predictions = []
     for task, result in ordered:
         covered = len(result.skipped)
-        if result.predictions is not None:
-            covered += len(result.predictions)
-            predictions.append(result.predictions)
+        predicted = result.read_predictions()
+        if predicted is not None:
+            covered += len(predicted)
+            predictions.append(predicted)
         if covered != task.stop - task.start:
             raise ValueError(f"{dataset}: samples {task.start}..{task.stop} came back as {covered}")
     if not predictions:

@@ -36,7 +36,7 @@ from fpp_sweep.spec.specs import (
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task, views_for
 from fpp_sweep.trial.adapting import Adapter, evaluate, make_adapter, pack_state, stream_of, with_state
 from fpp_sweep.trial.prompts import make_prompt
-from fpp_sweep.trial.results import TaskFailed, TaskResult
+from fpp_sweep.trial.results import TaskFailed, TaskResult, pack_predictions
 from fpp_sweep.trial.validation import validate
 from fpp_sweep.trial.worker_datasets import WorkerDatasets
 from fpp_sweep.trial.worker_model import WorkerModel
@@ -139,7 +139,7 @@ class Worker:
         stream = stream_of(task, dataset)
         features = self._features(task)
         features_done = perf_counter()
-        predictions = None
+        packed_predictions = None
         state = None
         if task.previous:
             state = inputs[task.previous].state
@@ -153,10 +153,11 @@ class Worker:
                 refuse_writes_to(adapter)
                 with self.model.computing(adaptation_precision(task.config.precision)):
                     predictions, adapter = evaluate(self.clip, task, dataset, features, adapter, bar.advance)
+                packed_predictions = pack_predictions(predictions)
                 state = pack_state(adapter)
         own_samples = {dataset.ids[index] for index in stream}
         return TaskResult(
-            predictions=predictions,
+            predictions=packed_predictions,
             state=state,
             skipped=tuple(sample for sample in features.skipped if sample.sample_id in own_samples),
             seconds={"features": features_done - began, "adapt": perf_counter() - features_done},

@@ -18,7 +18,7 @@ from fpp_sweep.core.images.chunks import Chunk, Skipped
 from fpp_sweep.core.prompt import from_words, prompt_bytes
 from fpp_sweep.reproduce.experiment_files import find, shipped
 from fpp_sweep.spec import keys
-from fpp_sweep.trial.results import TaskResult
+from fpp_sweep.trial.results import TaskResult, pack_predictions
 from fpp_sweep.trial.store import TaskStore
 from tests.kit.processes import ROOT
 from tests.kit.records import build_sweep
@@ -117,7 +117,8 @@ def write_records(folder: Path) -> None:
         json.dumps({"format": keys.FEATURES, "model": "tiny", "dataset": "dtd", "count": 8}),
     )
     store = TaskStore(folder)
-    store.put(KEY, TaskResult(predictions=predictions(3), skipped=(Skipped(sample_id="a", reason="b"),), device="cpu"))
+    skipped = (Skipped(sample_id="a", reason="b"),)
+    store.put(KEY, TaskResult(predictions=pack_predictions(predictions(3)), skipped=skipped, device="cpu"))
     (task,) = folder.rglob("*.task")
     for target in ("task", "sealed"):
         write_file(target, "result.task", task.read_bytes())

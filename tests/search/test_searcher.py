@@ -20,7 +20,7 @@ from fpp_sweep.search.trial_runner import ABORT_REASON
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import MachineError
-from fpp_sweep.trial.results import TaskResult
+from fpp_sweep.trial.results import TaskResult, pack_predictions
 from fpp_sweep.trial.trial import Plan
 from tests.kit.names import TPT, ZERO_SHOT, named
 from tests.kit.records import split_result, sweep_info, trial
@@ -426,7 +426,7 @@ class SplitDependentExecutor:
     def results(self, tasks, order):
         for task in tasks:
             rows = predictions(task.stop - task.start, seed=len(task.split))
-            yield task, TaskResult(predictions=rows, seconds={"adapt": 1.0})
+            yield task, TaskResult(predictions=pack_predictions(rows), seconds={"adapt": 1.0})
 
 
 def test_results_on_the_test_split_are_added_and_change_nothing_else_of_the_record(tmp_path):

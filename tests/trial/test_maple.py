@@ -39,9 +39,9 @@ def compute(worker, folder, **config):
     task = evaluation(dataset="digits", stop=20, **{"method": TPT, **SETTINGS, **config})
     if task.pretrain is None:
         results = dict(executor.results([task]))
-        return results[task].predictions, None
+        return results[task].read_predictions(), None
     results = dict(executor.results([task.pretrain, task]))
-    return results[task].predictions, results[task.pretrain].prompt
+    return results[task].read_predictions(), results[task.pretrain].prompt
 
 
 def differ(one, other):

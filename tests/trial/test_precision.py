@@ -180,7 +180,7 @@ def test_predictions_are_near_those_in_float64(method):
 def test_probabilities_in_half_precision_are_stored_in_half_precision_as_in_the_released_code(make_worker, tmp_path):
     worker = make_worker(limit=8, cache=str(tmp_path))
     for precision in ("float32", "fp16"):
-        confidence = torch.as_tensor(worker.run(task_of(precision=precision), ()).predictions.confidence)
+        confidence = torch.as_tensor(worker.run(task_of(precision=precision), ()).read_predictions().confidence)
         are_half_precision_numbers = torch.equal(confidence.half().double(), confidence.double())
         assert are_half_precision_numbers == (precision == "fp16")
 

@@ -22,7 +22,7 @@ from fpp_sweep.statistics.block_stats import metric_value
 from fpp_sweep.trial.adapting import evaluate, make_adapter
 from fpp_sweep.trial.artifacts import read_or_compute_block_stats, write_artifacts
 from fpp_sweep.trial.prompts import make_prompt
-from fpp_sweep.trial.results import TaskFailed, TaskResult
+from fpp_sweep.trial.results import TaskFailed, TaskResult, pack_predictions
 from fpp_sweep.trial.trial import (
     DatasetResult,
     ImageRange,
@@ -336,7 +336,7 @@ def shard_with_result(start, stop, *, skipped=0, seed=None):
     size = stop - start - skipped
     rows = None
     if size:
-        rows = predictions(size, seed=start if seed is None else seed)
+        rows = pack_predictions(predictions(size, seed=start if seed is None else seed))
     lost = tuple(Skipped(sample_id=f"{start + number}", reason="cut off") for number in range(skipped))
     return evaluation(start=start, stop=stop), TaskResult(predictions=rows, skipped=lost)
 
@@ -344,7 +344,8 @@ def shard_with_result(start, stop, *, skipped=0, seed=None):
 def test_shards_are_joined_in_order():
     first, second, third = shard_with_result(0, 64), shard_with_result(64, 128), shard_with_result(128, 130)
     whole = join_shards([third, first, second], ImageRange(0, 130))
-    assert whole.ids == first[1].predictions.ids + second[1].predictions.ids + third[1].predictions.ids
+    parts = [result.read_predictions().ids for _, result in (first, second, third)]
+    assert whole.ids == parts[0] + parts[1] + parts[2]
 
 
 def test_skipped_images_are_left_out_and_counted():
@@ -375,7 +376,7 @@ def test_a_missing_or_doubled_shard_is_refused(parts):
 @pytest.mark.parametrize(("lost", "count"), [(0, 63), (2, 65)])
 def test_a_shard_with_missing_or_extra_samples_is_refused(lost, count):
     task, result = shard_with_result(0, 64, skipped=lost)
-    wrong = replace(result, predictions=predictions(63))
+    wrong = replace(result, predictions=pack_predictions(predictions(63)))
     with pytest.raises(ValueError, match=rf"dtd: samples 0\.\.64 came back as {count}"):
         join_shards([(task, wrong)], ImageRange(0, 64))
 

@@ -170,7 +170,7 @@ def test_batches_are_halved_when_memory_runs_out_until_one_view_does_not_fit(mak
     worker.model.clip = replace(worker.clip, visual=LimitedTower(worker.clip.visual, max_images))
     task = evaluation(dataset="digits", stop=8, **{"views.count": 2})
     if max_images:
-        assert len(worker.run(task, []).predictions) == 8
+        assert len(worker.run(task, []).read_predictions()) == 8
         return
     message = (
         r"digits, val samples 0\.\.8.*: MemoryError: needs 4194304.0 GiB, [0-9.]+ GiB are free on cpu; use a larger"
@@ -188,11 +188,11 @@ def test_memory_limits_the_number_of_views_in_one_call_of_the_tower(make_worker,
     room = MemoryBudget(device=4 * 3 * bytes_per_view)  # a quarter of the memory holds three views
     clip = replace(worker.clip, visual=LimitedTower(worker.clip.visual, 3), text=replace(worker.clip.text, memory=room))
     worker.model.clip = clip
-    predictions = worker.run(evaluation(dataset="digits", stop=8, **{"views.count": 2}), []).predictions
+    predictions = worker.run(evaluation(dataset="digits", stop=8, **{"views.count": 2}), []).read_predictions()
     expected = make_worker(limit=8, cache=str(tmp_path / "whole")).run(
         evaluation(dataset="digits", stop=8, **{"views.count": 2}), []
     )
-    assert abs(predictions.confidence - expected.predictions.confidence).max() < 1e-5
+    assert abs(predictions.confidence - expected.read_predictions().confidence).max() < 1e-5
 
 
 def test_the_measured_memory_of_a_tower_does_not_keep_its_model():
