@@ -95,6 +95,11 @@ def rename(names: Sequence[str], renaming: Renaming) -> tuple[str, ...]:
     else:
         renamed = renaming or tuple(as_words(name) for name in names)
     for name, words in zip(names, renamed, strict=True):
-        if not as_words(html.unescape(words)):  # tokenizers read &nbsp; as a space
+        if not _has_visible_character(html.unescape(words)):  # tokenizers read &nbsp; as a space
             raise InputError(f"class {name!r}: its name is empty in prompts; rename it, or name it in `classes`")
     return renamed
+
+
+def _has_visible_character(text: str) -> bool:
+    """Return True unless the text is empty or holds only underscores, spaces and characters without a width."""
+    return any(character.isprintable() and not character.isspace() for character in as_words(text))
