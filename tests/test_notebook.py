@@ -21,7 +21,7 @@ shown = sweep._repr_html_()
 assert "<table>" in shown and "is finished (all 3 trials)" in shown
 assert {"accuracy low", "ece/digits", "test/accuracy", "test/accuracy low"} <= set(table.columns), list(table.columns)
 front = table[table.on_front]
-assert (front["accuracy low"] < front["accuracy high"]).all() and (table.seconds > 0).all()
+assert (front["accuracy low"] < front["accuracy high"]).all() and (table.duration > 0).all()
 figure = figures["front-0"]
 assert type(figure).__name__ == "Figure" and sum(len(trace.x) for trace in figure.data) >= 3
 assert "<div" in figure.to_html(include_plotlyjs=False)
@@ -84,10 +84,12 @@ def test_a_table_has_reasons_marks_durations_and_numbers_by_dataset(tmp_path):
     sweep = Sweep.open(build_sweep(tmp_path / "made", trials=6, failed_trials=(3,)).path)
     rows = {row["name"]: row for row in sweep.table()}
     failed, best = rows["trial-0003"], rows["trial-0005"]
-    assert (failed["reason"], failed["seconds"]) == ("FloatingPointError: non-finite objectives ['ece']", 5.0)
+    assert (failed["reason"], failed["duration"]) == ("FloatingPointError: non-finite objectives ['ece']", 5.0)
     assert (best["marks"], best["on_front"]) == ("best accuracy, best ece, knee", True)
-    assert (best["seconds"], best["accuracy/textures"]) == (50.0, 58.0)
+    assert (best["duration"], best["accuracy/textures"]) == (50.0, 58.0)
     assert "test/ece/textures" in best
+    assert (best["seconds"], best["test/worker_seconds"]) == (45.0, 45.0)  # as objectives, not from start to end
+    assert "seconds" not in failed
     assert "accuracy low" not in best  # there are no block statistics for an interval
 
 

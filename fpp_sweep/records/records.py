@@ -99,13 +99,14 @@ class SplitResult:
     devices: Sequence[str] = ()  # devices that computed the results
     notes: Sequence[str] = ()  # post-hoc maps without a temperature, and why
 
+    @property
+    def trial_costs(self) -> dict[str, float]:
+        """The metrics that belong to the whole trial, by name."""
+        return {"seconds": math.fsum(self.seconds.values()), "worker_seconds": self.worker_seconds}
+
     def cost(self, name: str) -> float | None:
         """Return a cost of the trial, which is an objective such as `seconds`; None for the name of another metric."""
-        if name == "seconds":
-            return math.fsum(self.seconds.values())
-        if name == "worker_seconds":
-            return self.worker_seconds
-        return None
+        return self.trial_costs.get(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

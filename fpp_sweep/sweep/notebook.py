@@ -39,7 +39,7 @@ def record_row(info: SweepInfo, record: TrialRecord, statistics: SweepStatistics
     row: dict[str, Any] = {name: getattr(record, name) for name in COPIED}
     row["marks"] = ", ".join(statistics.front.remarks(record))
     row["on_front"] = record in statistics.front.members
-    row["seconds"] = record.duration
+    row["duration"] = record.duration
     row |= record.params
     for split in record.results:
         prefix = "" if split == info.search_split else f"{split}/"
@@ -49,9 +49,11 @@ def record_row(info: SweepInfo, record: TrialRecord, statistics: SweepStatistics
 
 
 def _numbers(info: SweepInfo, record: TrialRecord, split: str, statistics: SweepStatistics) -> dict[str, float]:
-    """Return a record's averages on a split, then its numbers by dataset, then the ends of its intervals."""
+    """Return a record's averages and costs on a split, its numbers by dataset, and the ends of its intervals."""
     result = record.results[split]
     numbers = dict(result.average)
+    if not record.is_imported:
+        numbers |= result.trial_costs
     for dataset, values in result.datasets.items():
         for metric, value in values.items():
             numbers[f"{metric}/{dataset}"] = value

@@ -424,9 +424,12 @@ def _estimates(info: SweepInfo, record: TrialRecord, estimate: Sequence[float]) 
 
 
 def _durations(record: TrialRecord, result: SplitResult) -> dict[str, float]:
-    durations = {"worker_seconds": result.worker_seconds}
+    """Return the costs of a trial, and the seconds from its start to its end; nothing of an import."""
+    if record.is_imported:
+        return {}
+    durations = result.trial_costs
     if record.duration is not None:
-        durations["seconds"] = record.duration
+        durations["duration"] = record.duration
     return durations
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fpp_sweep.records.records import IMPORTED, TrialRecord, WorkTotals
 from fpp_sweep.report.writing import write_report
+from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tracking.desired import (
@@ -152,14 +153,20 @@ def test_averages_and_datasets_have_a_metric_each_and_test_has_a_prefix():
     assert metrics["accuracy"] == split_result(55.0, 10.1).average["accuracy"]
     assert metrics["ece/textures"] == split_result(55.0, 10.1).datasets["textures"]["ece"]
     assert metrics["test/ece"] == pytest.approx(split_result(54.0, 10.8).average["ece"])
-    assert metrics["seconds"] == 50.0
+    assert metrics["duration"] == 50.0
     assert metrics["worker_seconds"] == 45.0
 
 
-def test_imported_predictions_have_no_duration():
+def test_a_cost_has_the_value_that_it_has_as_an_objective():
+    record = replace(trial(2), results={"val": replace(split_result(55.0, 10.1), worker_seconds=48.0)})
+    run = trial_run(replace(INFO, objectives=(Objective(metric="accuracy"), Objective(metric="seconds"))), record)
+    assert (run.metrics["seconds"], run.metrics["worker_seconds"], run.metrics["duration"]) == (45.0, 48.0, 50.0)
+
+
+def test_imported_predictions_have_no_duration_and_no_costs():
     imported = replace(baseline("theirs", 60.0, 5.0), started=0.0, origin=IMPORTED)
-    assert "seconds" not in trial_run(INFO, imported).metrics
-    assert "seconds" in trial_run(INFO, baseline("theirs", 60.0, 5.0)).metrics
+    assert not {"duration", "seconds", "worker_seconds"} & set(trial_run(INFO, imported).metrics)
+    assert "duration" in trial_run(INFO, baseline("theirs", 60.0, 5.0)).metrics
 
 
 def test_the_time_of_a_trials_metrics_is_the_time_of_its_end():
