@@ -106,7 +106,8 @@ def _front_document(info: SweepInfo, front: Front, statistics: SweepStatistics) 
         "search_split": info.search_split,
         "objectives": objectives,
         "answer": _answer_document(statistics),
-        "recommended": statistics.answer.recommended,
+        "recommended": statistics.answer.recommended_trial,
+        "best_baseline": statistics.answer.best_baseline,
         "members": members,
         "rivals": rivals,
         "baselines": [_record_document(front, record) for record in front.baselines],
@@ -190,7 +191,7 @@ def interval_document(interval: Interval | str) -> dict[str, float] | str:
 
 
 def write_configs(folder: Path, info: SweepInfo, front: Front, statistics: SweepStatistics) -> None:
-    """Write a YAML file for each chosen trial, for each of its marks, and for what is recommended.
+    """Write a YAML file for each chosen trial, for each of its marks, and for the recommended trial or best baseline.
 
     A manifest has digests of the files that this function wrote. Files of an earlier front are deleted by them, so that
     a file that the user put or changed here is never deleted; one in the way of a new file is renamed.
@@ -221,8 +222,10 @@ def _config_files(info: SweepInfo, front: Front, answer: Answer) -> dict[str, st
         marks = list(front.marks.get(record.name, []))
         if record.kind == "trial":
             marks.append(record.name)
-        if record.name == answer.recommended and not record.is_imported:
+        if record.name == answer.recommended_trial:
             marks.append("recommended")
+        if record.name == answer.best_baseline and not record.is_imported:
+            marks.append("baseline")
         for mark in marks:
             texts[_file_name(mark)] = _config_text(info, front, record, answer)
     return texts
@@ -265,8 +268,10 @@ def _config_text(info: SweepInfo, front: Front, record: TrialRecord, answer: Ans
     if record.kind == "trial":
         is_member = record in front.members
         remarks.insert(0, "on its front" if is_member else "beside its front")
-    if record.name == answer.recommended:
+    if record.name == answer.recommended_trial:
         remarks.append("recommended")
+    if record.name == answer.best_baseline:
+        remarks.append("the best baseline; no trial is recommended")
     comments = [", ".join([f"{record.name} of sweep {info.name}", *remarks])]
     for split, result in record.results.items():
         values = [f"{metric} {format_result(metric, result)}" for metric in metrics_shown(info)]

@@ -50,6 +50,15 @@ class Answer:
     recommended_kind: RecommendedKind | None = None
     reason: str = ""  # one clause: why this finalist, or why no finalist
 
+    @property
+    def recommended_trial(self) -> str | None:
+        return self.recommended if self.recommended_kind == "trial" else None
+
+    @property
+    def best_baseline(self) -> str | None:
+        """The baseline that the answer names where no trial is recommended."""
+        return self.recommended if self.recommended_kind == "baseline" else None
+
     def difference(self, finalist: str, baseline: str, metric: str) -> Difference | None:
         return self.differences.get((finalist, baseline, metric))
 

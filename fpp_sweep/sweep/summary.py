@@ -154,15 +154,15 @@ def next_lines(folder: SweepFolder, info: SweepInfo, answer: Answer) -> Iterator
 def _use_lines(folder: SweepFolder, info: SweepInfo, answer: Answer) -> Iterator[str]:
     """Yield the command that uses the recommended config; that of the knee, by its name, if none is recommended.
 
-    A baseline is recommended instead of the trials only after the sweep.
+    The best baseline replaces the knee only after the sweep.
     """
     if info.evaluate_only:
         return
     choices = [("the knee", "knee.yaml")]
-    if answer.recommended_kind == "trial":
+    if answer.recommended_trial:
         choices.insert(0, ("use it", "recommended.yaml"))
-    elif answer.recommended_kind == "baseline" and info.state == "finished":
-        choices.insert(0, ("baseline", "recommended.yaml"))
+    elif answer.best_baseline and info.state == "finished":
+        choices.insert(0, ("baseline", "baseline.yaml"))
     for label, name in choices:
         file = folder.report / "best" / name
         if file.is_file():

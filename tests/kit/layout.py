@@ -24,7 +24,9 @@ from tests.kit.processes import ROOT, environment, only_sweep, tune_command
 
 LAYOUT_FILE = ROOT / "tests/data/sweep_layout.yaml"
 SPACE = (ROOT / "search_spaces/smoke.yaml").read_text()
-DEPENDS_ON_RESULTS = "report/best/recommended.yaml"  # only a sweep with a recommendation writes this file
+# a sweep that recommends a trial writes the first file and the tag, another one the second file
+DEPENDS_ON_RESULTS = {"report/best/recommended.yaml", "report/best/baseline.yaml"}
+TAG_OF_RECOMMENDATION = "recommended"
 TABLES = {"params": "params", "metrics": "latest_metrics", "tags": "tags"}  # tables of MLflow's store
 
 
@@ -45,7 +47,7 @@ def files_of(folder: Path) -> list[str]:
     for path in folder.rglob("*"):
         if path.is_file():
             names.add(generalized(path.relative_to(folder).as_posix()))
-    return sorted(names - {DEPENDS_ON_RESULTS})
+    return sorted(names - DEPENDS_ON_RESULTS)
 
 
 def generalized(name: str) -> str:
@@ -91,7 +93,7 @@ def keys_of_runs(store: sqlite3.Connection, table: str, ids: Iterable[str]) -> s
     keys: set[str] = set()
     for run_id in ids:
         keys.update(key for (key,) in store.execute(f"select key from {table} where run_uuid = ?", [run_id]))
-    return keys
+    return keys - {TAG_OF_RECOMMENDATION}
 
 
 def assert_same_layout(sweep: SweepFolder, database: Path) -> None:

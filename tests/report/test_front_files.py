@@ -51,7 +51,7 @@ def test_front_json_and_csv_have_intervals_support_and_the_answer(far):
     assert float(row["accuracy (val) low"]) == interval["low"] < interval["high"] == float(row["accuracy (val) high"])
     assert row["support"] == front["support"]["trial-0002"] == "likely"
     assert front["support"]["trial-0003"] == "unlikely"
-    assert front["recommended"] == "trial-0002"
+    assert (front["recommended"], front["best_baseline"]) == ("trial-0002", None)
     assert front["answer"]["sentence"].startswith("Recommended: trial-0002")
     differences = {(entry["second"], entry["metric"]): entry for entry in front["answer"]["differences"]}
     assert differences[f"baseline-{TPT}", "ece"]["high"] < 0
@@ -131,10 +131,19 @@ def test_a_config_names_the_baselines_that_it_does_not_beat(tmp_path):
         f"# not shown to be better in accuracy than {ZERO_SHOT}"
         in (folder.report / "best" / f"{name}.yaml").read_text()
     )
-    assert front["recommended"] == f"baseline-{ZERO_SHOT}"
-    assert (
-        f"baseline-{ZERO_SHOT} of sweep near, recommended" in (folder.report / "best" / "recommended.yaml").read_text()
-    )
+
+
+def test_the_best_baseline_is_not_called_recommended(tmp_path):
+    folder = write_measured_sweep(tmp_path / "near", World(200), CLOSE_TOGETHER)
+    write_report(folder, pages=False)
+    front = document(folder)
+    assert front["answer"]["sentence"].startswith("No trial is recommended")
+    assert (front["recommended"], front["best_baseline"]) == (None, f"baseline-{ZERO_SHOT}")
+    assert "recommended.yaml" not in configs(folder)
+    comment, *_ = (folder.report / "best" / "baseline.yaml").read_text().splitlines()
+    assert comment == f"# baseline-{ZERO_SHOT} of sweep near, the best baseline; no trial is recommended"
+    tagged = FrontDocument.read(folder).tags_of(f"baseline-{ZERO_SHOT}")
+    assert "recommended" not in tagged
 
 
 def test_a_report_between_two_pages_uses_the_statistics_of_the_last_page(far):
@@ -304,12 +313,8 @@ def configs(folder):
 def test_each_member_has_a_config_for_its_name_and_each_of_its_marks(tmp_path):
     members = [trial(0, 70, 5), trial(1, 71, 6)]
     folder = simple_sweep(tmp_path, *members, trial(2, 60, 9), baseline(ZERO_SHOT, 66.0, 9.0))
-    names = ["trial-0000", "trial-0001", "best-accuracy", "best-ece", "knee", "recommended"]
+    names = ["trial-0000", "trial-0001", "best-accuracy", "best-ece", "knee", "baseline"]
     assert configs(folder) == {".written.json", *(f"{name}.yaml" for name in names)}
-    assert (
-        f"# baseline-{ZERO_SHOT} of sweep mine, recommended\n"
-        in (folder.report / "best" / "recommended.yaml").read_text()
-    )
     best = (folder.report / "best" / "best-accuracy.yaml").read_text()
     assert best == (folder.report / "best" / "trial-0001.yaml").read_text()
     comments = [line for line in best.splitlines() if line.startswith("#")]
@@ -330,12 +335,12 @@ def test_a_config_without_a_model_has_no_comment_on_it(tmp_path):
 def test_an_imported_baseline_has_no_config(tmp_path):
     folder = write_measured_sweep(tmp_path / "near", World(200), CLOSE_TOGETHER)
     statistics = write_report(folder, pages=False)
-    assert "recommended.yaml" in configs(folder)
+    assert "baseline.yaml" in configs(folder)
     record = folder.trial(f"baseline-{ZERO_SHOT}")
     assert statistics.answer.recommended == record.name
     folder.write_trial(replace(record, origin=IMPORTED))
     write_report(folder, pages=False, statistics=statistics)
-    assert "recommended.yaml" not in configs(folder)
+    assert "baseline.yaml" not in configs(folder)
 
 
 def test_only_baselines_that_are_not_beaten_are_named(far):

@@ -140,7 +140,7 @@ def test_a_record_serves_as_a_config(tmp_path):
 def test_the_state_comes_first_then_the_table_then_what_to_open(tmp_path):
     folder = write_sweep(tmp_path, sweep_info(**RAN), [baseline(ZERO_SHOT, 60, 5), trial(0, 66, 4)])
     (folder.report / "best").mkdir(parents=True)
-    for name in ("sweep.html", "best/knee.yaml", "best/recommended.yaml"):
+    for name in ("sweep.html", "best/knee.yaml", "best/baseline.yaml"):
         (folder.report / name).touch()
     text = "\n".join(summary_lines(folder, 100))
     parts = [
@@ -153,7 +153,7 @@ def test_the_state_comes_first_then_the_table_then_what_to_open(tmp_path):
     ]
     assert sorted(parts, key=text.index) == parts
     words = "--model ViT-B-16/openai --datasets dtd pets --data-root 'my data' --plugin /code/mine.py"
-    assert runnable(f"fpp-sweep evaluate --config {folder.report}/best/recommended.yaml {words}\n") in text
+    assert runnable(f"fpp-sweep evaluate --config {folder.report}/best/baseline.yaml {words}\n") in text
     folder.write_info(replace(folder.info(), state="interrupted"))
     text = "\n".join(summary_lines(folder, 100))
     assert f"\nthe knee    {runnable(f'fpp-sweep evaluate --config {folder.report}/best/knee.yaml {words}')}\n" in text
