@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fpp_sweep.records.front import format_setting
 from fpp_sweep.records.records import REQUESTED_ORIGINS, trial_name
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.config import TrialConfig, relevant
@@ -58,11 +59,7 @@ def _shared_settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _settings_text(settings: Mapping[str, Any]) -> str:
-    parts = []
-    for key, value in settings.items():
-        text = f"{value:.4g}" if isinstance(value, float) else str(value)
-        parts.append(f"{key}={text}")
-    return ", ".join(parts)
+    return ", ".join(f"{key}={format_setting(value, 4)}" for key, value in settings.items())
 
 
 def _filled(text: str, *, indent: str, hanging: int) -> str:

@@ -92,6 +92,15 @@ def test_settings_that_no_method_reads_are_not_shown(space):
     assert f"baseline-{TPT}: method={TPT}, prompt=a photo of a" in text
 
 
+def test_settings_are_shown_as_set_takes_them():
+    space = parse_space(named(f"params: {{fpp.noise_shared: [true, false], method: [{OTPT}]}}"), "space.yaml")
+    text = " ".join(line.strip() for line in config_lines(space, expected_configs(space)))
+    assert "adapt.penalty_weight=none" in text
+    assert "fpp.noise_shared=true" in text
+    words = [word.removesuffix(",") for word in text.split() if word.startswith(("adapt.", "views.", "fpp."))]
+    parse_space(named(f"params: {{method: [{OTPT}]}}"), "space.yaml", words)  # refuses words that are no values
+
+
 def test_settings_of_one_config_alone_stand_in_its_line(space):
     first, second = expected_configs(space)["trial-0000"], expected_configs(space)[f"baseline-{ZERO_SHOT}"]
     _, shared, *lines = config_lines(space, {"trial-0000": first, "baseline-0": second})
