@@ -67,6 +67,19 @@ def test_a_copied_folder_needs_the_flag(tmp_path, monkeypatch, capsys):
     assert (copy / STATE_FILE).is_file()
 
 
+def test_a_sweep_without_a_store_goes_on_in_the_one_of_the_last_sync(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = build_sweep(tmp_path / "evaluate-1", trials=1, baselines=())
+    assert not folder.info().tracking_uri
+    main([str(folder.path), "--into", "sqlite:///mine.db"])
+    main([str(folder.path)])
+    assert "evaluate-1: up to date" in capsys.readouterr().out
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    main([str(folder.path), "--verify"])
+    assert [file.parent for file in tmp_path.rglob("m*.db")] == [tmp_path]
+
+
 def test_the_store_of_a_received_sweep_must_be_named_once_only(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     sender = "sqlite:////home/sender/mlflow.db"

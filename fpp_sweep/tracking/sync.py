@@ -240,8 +240,8 @@ def trusted_uri(folder: SweepFolder, recorded: str, *, flag: str = "--tracking-u
     Raise InputError if the user has to name a store with the flag. A folder from elsewhere must not choose where its
     user's files, passwords and tokens go, and a copy of a folder must not write to the runs of the original.
     """
-    uri = absolute(recorded or DEFAULT_URI)
     state = SyncState.read(folder)
+    uri = absolute(recorded or state.uri or DEFAULT_URI)
     problem = _why_not_trusted(folder, uri, state)
     if problem is None:
         return uri
