@@ -209,7 +209,7 @@ def study_outcome(record: TrialRecord) -> tuple[TrialState, Sequence[float] | No
 
 def user_attributes(record: TrialRecord) -> dict[str, str]:
     """Return the texts that the study has of a trial, for dashboards."""
-    attributes = {NAME_ATTRIBUTE: record.name, "origin": record.origin, "key": record.key}
+    attributes = {NAME_ATTRIBUTE: record.name, "state": record.state, "origin": record.origin, "key": record.key}
     if record.estimate is not None:
         attributes["fidelity"] = f"{record.fidelity:.4g}"  # the values are estimates
     if record.state != "complete":

@@ -399,13 +399,21 @@ def test_values_of_a_failed_trial_do_not_reach_the_sampler(tmp_path):
     assert load_stored_study(tmp_path).trials[0].values is None
 
 
-def test_a_trial_is_reported_with_its_name_origin_and_key(tmp_path):
+def test_a_trial_is_reported_with_its_name_state_origin_and_key(tmp_path):
     study = open_study(tmp_path, space_of())
     number, origin, values = study.ask()
     study.tell(record(number, values, origin=origin, key="0123456789ab"))
     (trial,) = load_stored_study(tmp_path).trials
     assert trial.values == objective_values(values)
-    assert trial.user_attrs == {"name": "trial-0000", "origin": "point", "key": "0123456789ab"}
+    assert trial.user_attrs == {"name": "trial-0000", "state": "complete", "origin": "point", "key": "0123456789ab"}
+
+
+def test_a_stopped_trial_differs_from_a_complete_one_by_its_attribute(tmp_path):
+    study = open_study(tmp_path, space_of())
+    number, _, values = study.ask()
+    study.tell(record(number, values, state="stopped", values=None, estimate=[60.0, 5.0], fidelity=0.25))
+    (trial,) = load_stored_study(tmp_path).trials
+    assert (trial.state, trial.user_attrs["state"]) == (TrialState.COMPLETE, "stopped")
 
 
 @pytest.mark.parametrize("is_new_driver", [False, True])
