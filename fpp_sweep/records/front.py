@@ -160,14 +160,17 @@ class Front:
 
     @cached_property
     def corner(self) -> list[float]:
-        """The point that the knee is measured from: the worst baseline of each objective, else the median trial.
+        """The point that the knee is measured from: in each objective the worst baseline or the median trial.
 
-        Imported baselines do not count: an import leaves the order of the sweep's own trials as it is.
+        The worse of the two counts. With the worst baseline alone, trials of which none is better than it in one
+        objective would be ordered by that objective alone. Imported baselines do not count: an import leaves the order
+        of the sweep's own trials as it is.
         """
-        if self.own_baselines:
-            return pareto.worst(_points(self.own_baselines), self.goals)
         columns = zip(*_points(self.trials), strict=True)
-        return [statistics.median(column) for column in columns]
+        median_trial = [statistics.median(column) for column in columns]
+        if not self.own_baselines or not self.trials:
+            return median_trial
+        return pareto.worst([median_trial, *_points(self.own_baselines)], self.goals)
 
     def by_trade_off(self, records: Sequence[TrialRecord]) -> list[TrialRecord]:
         """Return records by their trade-off of the objectives, the knee first; those below the floor last."""

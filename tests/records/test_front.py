@@ -223,6 +223,14 @@ def test_an_imported_baseline_does_not_move_the_knee():
         assert "knee" in front_of(sweep_info(), compared).marks["trial-0001"]
 
 
+def test_the_knee_is_a_trade_off_though_no_trial_is_as_accurate_as_the_worst_baseline():
+    accurate, balanced = trial(0, 76.0, 12.0), trial(1, 75.99, 5.0)
+    others = [trial(number, 74.0 + 0.1 * number, 13.0) for number in range(2, 7)]
+    records = [baseline(ZERO_SHOT, 76.1, 13.0), accurate, balanced, *others]
+    marks = front_of(sweep_info(), records).marks
+    assert marks == {"trial-0000": ["best accuracy"], "trial-0001": ["best ece", "knee"]}
+
+
 def test_one_trial_can_be_best_in_all_objectives_and_the_knee():
     front = front_of(sweep_info(), [trial(0, 70, 5), trial(1, 71, 4)])
     assert front.marks == {"trial-0001": ["best accuracy", "best ece", "knee"]}
