@@ -100,12 +100,17 @@ class SplitResult:
     notes: Sequence[str] = ()  # post-hoc maps without a temperature, and why
 
     def cost(self, name: str) -> float | None:
-        """Return a cost of the trial, which is an objective such as `seconds`; None for the name of another metric."""
-        if name == "seconds":
-            return math.fsum(self.seconds.values())
-        if name == "worker_seconds":
-            return self.worker_seconds
-        return None
+        """Return a cost of the trial, which is an objective such as `seconds`; None for the name of another metric.
+
+        A cached result costs what it cost when it was computed, or a trial that repeats the settings of another one, or
+        shares its prompt, would be the cheaper one. Image features, which all trials share, cost nothing.
+        """
+        if name != "seconds":
+            return None
+        seconds_of_one_seed = 0.0
+        for stages in self.costs.values():
+            seconds_of_one_seed += math.fsum(stages.values()) - stages.get("features", 0.0)
+        return seconds_of_one_seed * max(1, len(self.by_seed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,11 +164,11 @@ def test_a_constraint_may_require_one_value():
 
 
 def test_the_goal_is_that_of_the_metric():
-    text = "objectives: [ece/dtd, {metric: nll, goal: min, reference: 3}, worker_seconds]\n" + RANGE
+    text = "objectives: [ece/dtd, {metric: nll, goal: min, reference: 3}, seconds]\n" + RANGE
     assert read_space(text).objectives == (
         Objective(metric="ece/dtd", goal="min"),
         Objective(metric="nll", goal="min", reference=3.0),
-        Objective(metric="worker_seconds", goal="min"),
+        Objective(metric="seconds", goal="min"),
     )
 
 
