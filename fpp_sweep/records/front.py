@@ -61,9 +61,8 @@ class Front:
     @cached_property
     def members(self) -> tuple[TrialRecord, ...]:
         """The trials that no other dominates, the best in the first objective first."""
-        indices = pareto.front(_points(self.trials), self.goals)
         sign = catalogue.sign(self.goals[0])
-        members = [self.trials[index] for index in indices]
+        members = undominated(self.trials, self.goals)
         return tuple(sorted(members, key=lambda record: -sign * values_of(record)[0]))
 
     @property
@@ -257,6 +256,15 @@ def orders_remark(record: TrialRecord, split: str) -> list[str]:
     if orders == 1:
         return ["one order of the stream"]
     return [f"{orders} orders of the stream"]
+
+
+def undominated(trials: Sequence[TrialRecord], goals: Sequence[Goal]) -> list[TrialRecord]:
+    """Return the trials that no other dominates; of trials that repeat settings and values, the first."""
+    members: dict[object, TrialRecord] = {}
+    for index in pareto.front(_points(trials), goals):
+        trial = trials[index]
+        members.setdefault((trial.key, tuple(values_of(trial))), trial)
+    return list(members.values())
 
 
 def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:

@@ -231,6 +231,15 @@ def test_the_knee_is_a_trade_off_though_no_trial_is_as_accurate_as_the_worst_bas
     assert marks == {"trial-0000": ["best accuracy"], "trial-0001": ["best ece", "knee"]}
 
 
+def test_the_front_has_each_settings_once():
+    """A sampler may propose settings again, whose values are equal."""
+    first, repeat, worse = trial(0, 71, 4), trial(3, 71, 4, params=trial(0).params), trial(1, 70, 5)
+    equal = trial(4, 71, 4)  # other settings, and by chance the same values
+    front = front_of(sweep_info(), [first, worse, repeat, equal])
+    assert [member.name for member in front.members] == ["trial-0000", "trial-0004"]
+    assert [record.name for record in front.dominated] == ["trial-0001", "trial-0003"]
+
+
 def test_one_trial_can_be_best_in_all_objectives_and_the_knee():
     front = front_of(sweep_info(), [trial(0, 70, 5), trial(1, 71, 4)])
     assert front.marks == {"trial-0001": ["best accuracy", "best ece", "knee"]}
