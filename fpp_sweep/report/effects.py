@@ -82,16 +82,28 @@ class _Column:
 
         Numbers that the space lists are choices: of 0, 0.15 and 15 the mean is over the three, not over 0 to 15.
         """
-        if all(is_number(setting) for setting in of_all_trials) and _are_values_listed(info, key):
-            numbers = sorted(set(of_all_trials))
-            indices = [float(numbers.index(setting)) for setting in settings]
-            return cls(key, Dimension(len(numbers)), np.array(indices), choice_positions=numbers)
-        present = [setting for setting in settings if setting is not None]
+        present = [setting for setting in of_all_trials if setting is not None]
         if all(is_number(setting) for setting in present):
+            if _are_values_listed(info, key):
+                return cls._of_listed_numbers(key, settings, of_all_trials)
             return cls._of_range(info, key, settings)
         names = sorted(set(choice_texts(of_all_trials)))
         indices = [float(names.index(text)) for text in choice_texts(settings)]
         return cls(key, Dimension(len(names)), np.array(indices), choice_positions=range(len(names)))
+
+    @classmethod
+    def _of_listed_numbers(
+        cls, key: str, settings: Sequence[float | None], of_all_trials: Sequence[float | None]
+    ) -> _Column:
+        """Return choices that are numbers; of a trial that lacks the setting, or has none, the choice stands below."""
+        numbers = sorted({setting for setting in of_all_trials if setting is not None})
+        choices: list[float | None] = [*numbers]
+        positions = [*numbers]
+        if None in of_all_trials:
+            choices.insert(0, None)
+            positions.insert(0, position_of_not_set(numbers[0], numbers[-1]))
+        indices = [float(choices.index(setting)) for setting in settings]
+        return cls(key, Dimension(len(choices)), np.array(indices), choice_positions=positions)
 
     @classmethod
     def _of_range(cls, info: SweepInfo, key: str, settings: Sequence[float | None]) -> _Column:
@@ -119,6 +131,11 @@ class _Column:
             positions = [self.choice_positions[int(choice)] for choice in grid]
             return np.array(positions, float)
         return self.low + grid * (self.high - self.low)
+
+
+def position_of_not_set(low: float, high: float) -> float:
+    """Return where trials that lack a setting stand on its axis: below those that have a number."""
+    return low - (high - low or 1.0) / 6
 
 
 def _are_values_listed(info: SweepInfo, key: str) -> bool:

@@ -365,6 +365,24 @@ def test_numbers_that_the_space_lists_are_choices(space):
     assert curve.mean == pytest.approx([70, 72, 70], abs=0.4)
 
 
+def test_trials_without_a_listed_number_are_a_choice_below_the_numbers():
+    generator = random.Random(1)
+    records = []
+    for number in range(45):
+        weight = [None, 1, 30][number % 3]
+        params = {"weight": weight, "b": generator.random()}
+        if number % 6 == 0:
+            del params["weight"]  # by a condition
+        accuracy = 70 + 2 * (weight is None) + generator.gauss(0, 0.3)
+        records.append(trial(number, accuracy, 5, params=params))
+    information = sweep_info(space={"params": {"weight": {"choices": [None, 1, 30]}, "b": {"low": 0, "high": 1}}})
+    axis = axes_of(information, records)["weight"]
+    curve = effects_of(information, records)[0].curves["weight"]
+    assert curve.positions == pytest.approx(sorted(set(axis.positions)), abs=1e-3)
+    assert axis.tick_texts == ["not set", "1", "30"]
+    assert curve.mean == pytest.approx([72, 70, 70], abs=0.4)
+
+
 def test_numbers_and_words_of_one_setting_are_choices():
     generator = random.Random(1)
     records = []
