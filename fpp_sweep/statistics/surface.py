@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular
+from scipy.stats import qmc
 
 from fpp_sweep.statistics.block_stats import Integers, Numbers
 
@@ -288,8 +289,6 @@ class Surface:
 
         Random points are so few that settings correlate there by chance. All draws share the error of that in a share.
         """
-        from scipy.stats import qmc  # takes half a second
-
         locations: Numbers = qmc.Sobol(len(self.dimensions), seed=self._rng).random(N_LOCATIONS)
         for index, dimension in enumerate(self.dimensions):
             if dimension.choices:
