@@ -464,7 +464,7 @@ def _are_identical(first: RecordSamples, second: RecordSamples) -> bool:
     if first.metrics.keys() != second.metrics.keys():
         return False
     for metric, samples in first.metrics.items():
-        if not np.array_equal(samples.by_seed, second.metrics[metric].by_seed):
+        if not np.array_equal(samples.mean_over_seeds, second.metrics[metric].mean_over_seeds):
             return False
     return True
 
