@@ -273,7 +273,7 @@ def test_seeds_that_change_nothing_give_no_difference_to_a_single_seed():
 
 
 def test_accuracies_that_are_equal_by_chance_rule_no_loss_out():
-    """Of settings that lose 2 points to the reference, 28 % have its accuracy on 60 images."""
+    """On 60 images, 28 % of the settings that lose 2 points to the reference have its accuracy."""
     generator = np.random.default_rng(0)
     correct, confidence = generator.random(60) < 0.7, generator.uniform(0.3, 1, 60)
     tables = {}
