@@ -17,7 +17,7 @@ def test_init_writes_a_space_that_runs_and_a_dataset_file_that_is_read(tmp_path,
     printed = capsys.readouterr().out
     space = load_space("mine/space.yaml")
     assert space.question.endswith("?")
-    assert space.left_out() == []
+    assert space.notes() == []
     assert list(read_custom(Path("mine/datasets.yaml"))) == ["mine"]
     assert "--space mine/space.yaml --dry-run" in printed
     assert "--space mine/space.yaml --dataset-file mine/datasets.yaml" in printed

@@ -88,7 +88,7 @@ def test_a_table_has_reasons_marks_durations_and_numbers_by_dataset(tmp_path):
     assert (best["marks"], best["on_front"]) == ("best accuracy, best ece, knee", True)
     assert (best["duration"], best["accuracy/textures"]) == (50.0, 58.0)
     assert "test/ece/textures" in best
-    assert (best["seconds"], best["test/worker_seconds"]) == (45.0, 45.0)  # as objectives, not from start to end
+    assert (best["seconds"], best["test/seconds"]) == (45.0, 45.0)  # as objectives, not from start to end
     assert "seconds" not in failed
     assert "accuracy low" not in best  # there are no block statistics for an interval
 

@@ -61,9 +61,8 @@ class Front:
     @cached_property
     def members(self) -> tuple[TrialRecord, ...]:
         """The trials that no other dominates, the best in the first objective first."""
-        indices = pareto.front(_points(self.trials), self.goals)
         sign = catalogue.sign(self.goals[0])
-        members = [self.trials[index] for index in indices]
+        members = undominated(self.trials, self.goals)
         return tuple(sorted(members, key=lambda record: -sign * values_of(record)[0]))
 
     @property
@@ -160,14 +159,17 @@ class Front:
 
     @cached_property
     def corner(self) -> list[float]:
-        """The point that the knee is measured from: the worst baseline of each objective, else the median trial.
+        """The point that the knee is measured from: in each objective the worst baseline or the median trial.
 
-        Imported baselines do not count: an import leaves the order of the sweep's own trials as it is.
+        The worse of the two counts. With the worst baseline alone, trials of which none is better than it in one
+        objective would be ordered by that objective alone. Imported baselines do not count: an import leaves the order
+        of the sweep's own trials as it is.
         """
-        if self.own_baselines:
-            return pareto.worst(_points(self.own_baselines), self.goals)
         columns = zip(*_points(self.trials), strict=True)
-        return [statistics.median(column) for column in columns]
+        median_trial = [statistics.median(column) for column in columns]
+        if not self.own_baselines or not self.trials:
+            return median_trial
+        return pareto.worst([median_trial, *_points(self.own_baselines)], self.goals)
 
     def by_trade_off(self, records: Sequence[TrialRecord]) -> list[TrialRecord]:
         """Return records by their trade-off of the objectives, the knee first; those below the floor last."""
@@ -254,6 +256,15 @@ def orders_remark(record: TrialRecord, split: str) -> list[str]:
     if orders == 1:
         return ["one order of the stream"]
     return [f"{orders} orders of the stream"]
+
+
+def undominated(trials: Sequence[TrialRecord], goals: Sequence[Goal]) -> list[TrialRecord]:
+    """Return the trials that no other dominates; of trials that repeat settings and values, the first."""
+    members: dict[object, TrialRecord] = {}
+    for index in pareto.front(_points(trials), goals):
+        trial = trials[index]
+        members.setdefault((trial.key, tuple(values_of(trial))), trial)
+    return list(members.values())
 
 
 def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:

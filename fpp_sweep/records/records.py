@@ -100,13 +100,22 @@ class SplitResult:
     notes: Sequence[str] = ()  # post-hoc maps without a temperature, and why
 
     @property
-    def trial_costs(self) -> dict[str, float]:
-        """The metrics that belong to the whole trial, by name."""
-        return {"seconds": math.fsum(self.seconds.values()), "worker_seconds": self.worker_seconds}
+    def work_seconds(self) -> float:
+        """Seconds that pretraining and adaptation took when they were computed: the metric `seconds`.
+
+        A cached result costs what it cost then, or a trial that repeats the settings of another one, or shares its
+        prompt, would be the cheaper one. Image features, which all trials share, cost nothing.
+        """
+        seconds_of_one_seed = 0.0
+        for stages in self.costs.values():
+            seconds_of_one_seed += math.fsum(stages.values()) - stages.get("features", 0.0)
+        return seconds_of_one_seed * max(1, len(self.by_seed))
 
     def cost(self, name: str) -> float | None:
         """Return a cost of the trial, which is an objective such as `seconds`; None for the name of another metric."""
-        return self.trial_costs.get(name)
+        if name == "seconds":
+            return self.work_seconds
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

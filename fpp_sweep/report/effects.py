@@ -36,7 +36,7 @@ Z = 1.96  # standard deviations of a 95 % interval
 class Curve:
     """An objective over one setting, as the mean over all values of the others, with its 95 % interval."""
 
-    positions: Numbers  # on the setting's axis: the value, its logarithm, or the number of the choice
+    positions: Numbers  # on the setting's axis: the value, its logarithm, or the number of a choice in words
     mean: Numbers
     low: Numbers
     high: Numbers
@@ -72,18 +72,38 @@ class _Column:
     key: str
     dimension: Dimension
     values: Numbers  # by trial, as the dimension has them
-    low: float = 0.0  # the ends of the axis
+    low: float = 0.0  # the ends of the axis of a range
     high: float = 1.0
+    choice_positions: Sequence[float] = ()  # position of each choice on the axis
 
     @classmethod
     def of(cls, info: SweepInfo, key: str, settings: Sequence[Any], of_all_trials: Sequence[Any]) -> _Column:
-        """Return a column of some trials' values; charts have an axis for the values of all trials."""
-        present = [setting for setting in settings if setting is not None]
+        """Return a column of some trials' values; charts have an axis for the values of all trials.
+
+        Numbers that the space lists are choices: of 0, 0.15 and 15 the mean is over the three, not over 0 to 15.
+        """
+        present = [setting for setting in of_all_trials if setting is not None]
         if all(is_number(setting) for setting in present):
+            if _are_values_listed(info, key):
+                return cls._of_listed_numbers(key, settings, of_all_trials)
             return cls._of_range(info, key, settings)
         names = sorted(set(choice_texts(of_all_trials)))
-        numbers = [float(names.index(text)) for text in choice_texts(settings)]
-        return cls(key, Dimension(len(names)), np.array(numbers))
+        indices = [float(names.index(text)) for text in choice_texts(settings)]
+        return cls(key, Dimension(len(names)), np.array(indices), choice_positions=range(len(names)))
+
+    @classmethod
+    def _of_listed_numbers(
+        cls, key: str, settings: Sequence[float | None], of_all_trials: Sequence[float | None]
+    ) -> _Column:
+        """Return choices that are numbers; of a trial that lacks the setting, or has none, the choice stands below."""
+        numbers = sorted({setting for setting in of_all_trials if setting is not None})
+        choices: list[float | None] = [*numbers]
+        positions = [*numbers]
+        if None in of_all_trials:
+            choices.insert(0, None)
+            positions.insert(0, position_of_not_set(numbers[0], numbers[-1]))
+        indices = [float(choices.index(setting)) for setting in settings]
+        return cls(key, Dimension(len(choices)), np.array(indices), choice_positions=positions)
 
     @classmethod
     def _of_range(cls, info: SweepInfo, key: str, settings: Sequence[float | None]) -> _Column:
@@ -108,8 +128,19 @@ class _Column:
 
     def positions(self, grid: Numbers) -> Numbers:
         if self.dimension.choices:
-            return grid
+            positions = [self.choice_positions[int(choice)] for choice in grid]
+            return np.array(positions, float)
         return self.low + grid * (self.high - self.low)
+
+
+def position_of_not_set(low: float, high: float) -> float:
+    """Return where trials that lack a setting stand on its axis: below those that have a number."""
+    return low - (high - low or 1.0) / 6
+
+
+def _are_values_listed(info: SweepInfo, key: str) -> bool:
+    """Return True for a setting whose values the space lists, as choices or in a grid."""
+    return "choices" in search_range(info, key) or bool(info.space.get("grid"))
 
 
 def compute_effects(info: SweepInfo, front: Front) -> list[Effects]:

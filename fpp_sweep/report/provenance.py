@@ -56,9 +56,11 @@ def _computation(info: SweepInfo, front: Front) -> Iterator[str]:
     if front.reference is not None:
         corner = format_values(info.objectives, front.reference)
         yield f"The hypervolume is the volume that the front dominates, up to the reference point {corner}."
-    corner_name = "worst baseline" if front.own_baselines else "median trial"
+    corner = "the median trial"
+    if front.own_baselines:
+        corner = "the worst baseline or the median trial, whichever is worse"
     yield (
-        "The knee is the member with the best trade-off: the largest volume between its values and those of the "
-        f"{corner_name}, each objective measured in shares of the front's gain."
+        "The knee is the member with the best trade-off: the largest volume between its values and those of "
+        f"{corner}, each objective measured in shares of the front's gain."
     )
     yield "The folder best/ beside this page has the configs of the front, its knee and the best in each objective."

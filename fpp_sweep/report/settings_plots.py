@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fpp_sweep.records.front import Front, choice_texts, is_number, search_range, values_by_setting, values_of, varies
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.document import Plot
-from fpp_sweep.report.effects import Curve, EffectMap, Effects, below_floor
+from fpp_sweep.report.effects import Curve, EffectMap, Effects, below_floor, position_of_not_set
 from fpp_sweep.report.figures import with_margin
 from fpp_sweep.report.plots import (
     COLOR_SCALE,
@@ -123,7 +123,7 @@ def _number_axis(label: str, column: Sequence[float | None], *, log: bool) -> Ax
     tick_texts = [f"{value:.3g}" for value in tick_values]
     bottom = low
     if not is_set.all():
-        bottom = low - span / 6
+        bottom = position_of_not_set(low, high)
         ticks = np.array([bottom, *ticks])
         tick_texts.insert(0, "not set")
     return Axis(

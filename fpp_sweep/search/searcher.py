@@ -20,9 +20,8 @@ from ray.tune import RunConfig, TuneConfig, Tuner
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
-from fpp_sweep.records import pareto
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import MIN_GROWTH, front_of, growth_text
+from fpp_sweep.records.front import MIN_GROWTH, front_of, growth_text, undominated
 from fpp_sweep.records.records import (
     ENDED,
     FINAL,
@@ -503,14 +502,10 @@ class SweepSearcher(Searcher):
     def front(self) -> list[TrialRecord]:
         """Return the trials that no other dominates; infeasible trials are not on the front."""
         feasible = []
-        points = []
         for record in self._trials():
             if record.state == "complete" and record.feasible:
                 feasible.append(record)
-                points.append(list(record.values or ()))
-        if not points:
-            return []
-        return [feasible[index] for index in pareto.front(points, goals_of(self._space.objectives))]
+        return undominated(feasible, goals_of(self._space.objectives))
 
     def _count_ended(self, record: TrialRecord) -> None:
         if record.state == "complete":

@@ -105,6 +105,19 @@ class Param:
         return range_kind(self.key)
 
     @property
+    def n_values(self) -> float:
+        """Number of values; infinite for a range of real numbers."""
+        if self.choices:
+            return len(self.choices)
+        step = self.step
+        if step is None and self.kind == "int":
+            step = 1
+        if step is None:
+            return math.inf
+        low, high = self.bounds
+        return round((high - low) / step) + 1
+
+    @property
     def bounds(self) -> tuple[float | int, float | int]:
         """Low and high of a range."""
         assert self.low is not None

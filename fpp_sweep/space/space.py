@@ -400,9 +400,16 @@ class Space:
             points.append(QueuedPoint("grid", values))
         return self._distinct(points)
 
-    def left_out(self) -> list[str]:
-        """Return a line for each published point that the space does not hold."""
+    def notes(self) -> list[str]:
+        """Return lines on published points that the space does not hold, and on more trials than it has points."""
         lines = []
+        most_points = math.prod(param.n_values for param in self.params)
+        trials = self.search.trials
+        if self.search.sampler != "grid" and trials is not None and trials > most_points:
+            lines.append(
+                f"search.trials is {trials}, and the space has at most {most_points} points, so trials will repeat "
+                "settings, with the same values; lower it, or list all values as choices and set search.sampler=grid"
+            )
         for published in self._published():
             if published.problems:
                 lines.append(f"the {published.origin}'s settings are not tried: {'; '.join(published.problems)}")

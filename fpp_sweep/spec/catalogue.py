@@ -606,8 +606,7 @@ _METRIC_ROWS = (
     _on_request("fisher_rao", "mean square of <prompt, gradient of the entropy>", heading="F-R", column="product"),
     _on_request("fisher_rao_root", "the root of `fisher_rao`", heading="F-R root", column="product"),
     *chain.from_iterable(_conformal(column) for column in CONFORMAL),
-    _cost("seconds", "seconds of work that a trial took, over all workers", heading="seconds"),
-    _cost("worker_seconds", "seconds that workers spent on a trial", heading="worker s"),
+    _cost("seconds", "seconds that pretraining and adaptation took when they were computed", heading="seconds"),
 )
 
 # ------------------------------------------------------------ the tables

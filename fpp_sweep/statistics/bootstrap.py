@@ -48,9 +48,16 @@ class MetricSamples:
     residual_bias: float = 0.0
 
     @property
+    def mean_over_seeds(self) -> Numbers:
+        """(1 + resamples,); of equal seeds exactly their values, which a sum of three would round."""
+        first = self.by_seed[0]
+        mean: Numbers = first + (self.by_seed - first).mean(axis=0)
+        return mean
+
+    @property
     def value(self) -> float:
         """Mean over seeds, on all images."""
-        return float(self.by_seed[:, 0].mean())
+        return float(self.mean_over_seeds[0])
 
     @property
     def seed_values(self) -> Numbers:
@@ -60,8 +67,7 @@ class MetricSamples:
     @property
     def draws(self) -> Numbers:
         """(resamples,) mean over seeds."""
-        draws: Numbers = self.by_seed[:, 1:].mean(axis=0)
-        return draws
+        return self.mean_over_seeds[1:]
 
     @property
     def bias(self) -> float:

@@ -434,7 +434,7 @@ def difference(
     first_seeds = seeds.variance_of_mean(samples.records[first])
     second_seeds = seeds.variance_of_mean(samples.records[second])
     variance = satterthwaite([images, first_seeds, second_seeds])
-    if np.array_equal(minuend.by_seed, subtrahend.by_seed):  # identical results, such as of settings without effect
+    if _are_identical(samples.records[first], samples.records[second]):
         standard_error = 0.0
         hidden_loss = 0.0
     else:
@@ -454,6 +454,19 @@ def difference(
         bias=bias,
         hidden_loss=hidden_loss,
     )
+
+
+def _are_identical(first: RecordSamples, second: RecordSamples) -> bool:
+    """Return True for results that are equal in all metrics, such as of settings without effect.
+
+    Accuracies on few images may be equal by chance, and the difference of others is then as uncertain as any.
+    """
+    if first.metrics.keys() != second.metrics.keys():
+        return False
+    for metric, samples in first.metrics.items():
+        if not np.array_equal(samples.mean_over_seeds, second.metrics[metric].mean_over_seeds):
+            return False
+    return True
 
 
 def without_residual_bias(difference: Numbers, first: Numbers, second: Numbers) -> Numbers:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular
+from scipy.stats import qmc
 
 from fpp_sweep.statistics.block_stats import Integers, Numbers
 
@@ -24,7 +25,7 @@ SURFACES_PER_SCALE = 16  # draws of the surface for each draw of the scales
 JITTER = 1e-6  # added to variances, so that rounding leaves matrices positive
 CONSTANT_VARIANCE = 1.0  # variance of the surface's mean, in variances of the trials' values
 N_MEAN = 33  # points of a range that its mean is taken over
-N_LOCATIONS = 32  # points of the space that shares of the variance are computed at
+N_LOCATIONS = 32  # points of the space that shares of the variance are computed at; a power of 2 for Sobol's sequence
 
 # means and standard deviations of the logarithms of the scales; lengths are in widths of a range, the others in
 # standard deviations of the trials' values
@@ -268,10 +269,10 @@ class Surface:
         for fit in self._fits:
             surfaces = self._draw_surfaces(fit, columns, len(blocks) * N_LOCATIONS)
             by_block = surfaces.reshape(len(blocks), N_LOCATIONS, SURFACES_PER_SCALE)
-            variances = by_block.var(axis=1)
-            total = np.maximum(variances[0], JITTER)
-            draws.append(1 - variances[1:] / total)
-        shares: Numbers = np.clip(np.concatenate(draws, axis=1).T, 0.0, 1.0)
+            removed = np.square(by_block[0] - by_block[1:]).mean(axis=1)
+            total = np.maximum(by_block[0].var(axis=0), JITTER)
+            draws.append(removed / total)
+        shares: Numbers = np.minimum(np.concatenate(draws, axis=1).T, 1.0)
         return shares
 
     def _draw_surfaces(self, fit: _Fit, columns: Sequence[Column], count: int) -> Numbers:
@@ -284,12 +285,12 @@ class Surface:
         return surfaces
 
     def _random_locations(self) -> Numbers:
-        """Return locations (locations, settings): for a range a Latin hypercube, for choices random ones."""
-        columns = []
-        for dimension in self.dimensions:
+        """Return locations (locations, settings): points of a scrambled Sobol sequence.
+
+        Random points are so few that settings correlate there by chance. All draws share the error of that in a share.
+        """
+        locations: Numbers = qmc.Sobol(len(self.dimensions), seed=self._rng).random(N_LOCATIONS)
+        for index, dimension in enumerate(self.dimensions):
             if dimension.choices:
-                columns.append(self._rng.integers(dimension.choices, size=N_LOCATIONS).astype(float))
-            else:
-                stratum = self._rng.permutation(N_LOCATIONS)  # one location in each of N_LOCATIONS equal parts
-                columns.append((stratum + self._rng.random(N_LOCATIONS)) / N_LOCATIONS)
-        return np.stack(columns, axis=1)
+                locations[:, index] = np.floor(locations[:, index] * dimension.choices)
+        return locations

@@ -105,7 +105,7 @@ def _expected_sweeps(spaces: Sequence[Space], worker: Worker) -> tuple[list[Expe
     notes: dict[str, None] = {}
     for space in spaces:
         plan, final, validation = check_plan(space, worker)
-        notes.update(dict.fromkeys([*validation.notes, *space.left_out()]))
+        notes.update(dict.fromkeys([*validation.notes, *space.notes()]))
         sweeps.append(ExpectedSweep(space, plan, expected_configs(space), final))
     return sweeps, list(notes)
 

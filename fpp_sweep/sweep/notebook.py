@@ -53,7 +53,7 @@ def _numbers(info: SweepInfo, record: TrialRecord, split: str, statistics: Sweep
     result = record.results[split]
     numbers = dict(result.average)
     if not record.is_imported:
-        numbers |= result.trial_costs
+        numbers["seconds"] = result.work_seconds
     for dataset, values in result.datasets.items():
         for metric, value in values.items():
             numbers[f"{metric}/{dataset}"] = value

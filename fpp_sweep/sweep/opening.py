@@ -44,7 +44,7 @@ def open_sweep(space: Space, folder: SweepFolder, workers: Workers) -> OpenedSwe
         datasets.update(later_plan.datasets_by_key())
     before = folder.info()
     info = with_inputs(before, space, model, datasets.values(), validation)
-    for line in (*validation.notes, *space.left_out(), *image_changes(before, info)):
+    for line in (*validation.notes, *space.notes(), *image_changes(before, info)):
         note(line)
     pool.begin(TaskKeys(model, datasets, validation.prompts))
     folder.write_info(info)

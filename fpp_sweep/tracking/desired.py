@@ -427,7 +427,7 @@ def _durations(record: TrialRecord, result: SplitResult) -> dict[str, float]:
     """Return the costs of a trial, and the seconds from its start to its end; nothing of an import."""
     if record.is_imported:
         return {}
-    durations = result.trial_costs
+    durations = {"seconds": result.work_seconds, "worker_seconds": result.worker_seconds}
     if record.duration is not None:
         durations["duration"] = record.duration
     return durations

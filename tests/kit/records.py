@@ -18,7 +18,7 @@ CREATED = 1_795_201_952.0  # seconds since 1970: 2026-11-20, the date in the def
 ACCURACY = Objective(metric="accuracy", goal="max")
 ECE = Objective(metric="ece", goal="min")
 NLL = Objective(metric="nll", goal="min")
-WORKER_SECONDS = Objective(metric="worker_seconds", goal="min")
+SECONDS = Objective(metric="seconds", goal="min")
 REFERENCES = {"accuracy": 60.0, "ece": 20.0, "nll": 2.0}  # corner of the hypervolume
 DATASETS = ("shapes", "textures", "digits")
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">&amp; $x^2$"
@@ -52,6 +52,7 @@ def split_result(accuracy=70.0, ece=5.0, *, datasets=DATASETS, seeds=2):
         samples=200 * len(datasets),
         seconds={"pretrain": 20.0, "evaluate": 25.0},
         worker_seconds=45.0,
+        costs={dataset: {"pretrain": 5.0, "adapt": 10.0} for dataset in datasets},
     )
 
 

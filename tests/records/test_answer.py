@@ -14,7 +14,7 @@ from fpp_sweep.statistics.front_support import FrontSupport
 from fpp_sweep.statistics.verdicts import Answer
 from tests.kit.measured import SEARCH_SEED, World, write_block_stats, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
-from tests.kit.records import ACCURACY, ECE, WORKER_SECONDS, sweep_info, trial
+from tests.kit.records import ACCURACY, ECE, SECONDS, sweep_info, trial
 
 BETTER = {ZERO_SHOT: (0.60, 0.15), TPT: (0.60, 0.25), "trial-0002": (0.64, 0.05), "trial-0003": (0.55, 0.3)}
 EQUAL = {ZERO_SHOT: (0.60, 0.15), TPT: (0.601, 0.15), "trial-0002": (0.602, 0.15), "trial-0003": (0.599, 0.15)}
@@ -264,7 +264,7 @@ def test_finalists_and_baselines_must_keep_the_constraints_on_the_images_they_ar
     "constraint",
     [
         {"name": "c", "metric": "ece", "at_most": 50.0},
-        {"name": "c", "metric": "worker_seconds", "at_most": 45.0},
+        {"name": "c", "metric": "seconds", "at_most": 135.0},
         {"name": "c", "metric": "nll@other", "at_most": 0.0},  # not measured
         {"name": "c", "metric": "ece", "at_most": 0.0, "baseline": "otpt"},  # a baseline that did not run
     ],
@@ -278,14 +278,14 @@ def test_constraints_that_hold_or_cannot_be_judged_prevent_no_recommendation(tmp
 def test_costs_are_constrained_as_the_search_has_measured_them(tmp_path):
     """Later stages have more seeds and images; the search judges trials, and nothing else judges baselines."""
     folder = write_sweep_of(tmp_path, EQUAL)
-    constraint = {"name": "c", "metric": "worker_seconds", "at_most": 45.0}
+    constraint = {"name": "c", "metric": "seconds", "at_most": 135.0}
     folder.write_info(replace(folder.info(), space={"constraints": [constraint]}))
     for record in folder.trials():
-        slow = replace(record.results["test"], worker_seconds=1e9)
+        slow = replace(record.results["test"], costs={"a": {"adapt": 1e9}})
         folder.write_trial(replace(record, results={**record.results, "test": slow}))
     assert read_statistics(folder).answer.recommended == "baseline-tpt"
     tpt = folder.trial("baseline-tpt")
-    slow = replace(tpt.results["val"], worker_seconds=46.0)
+    slow = replace(tpt.results["val"], costs={"a": {"adapt": 46.0}})
     folder.write_trial(replace(tpt, results={**tpt.results, "val": slow}))
     assert read_statistics(folder).answer.recommended == "baseline-zero_shot"
 
@@ -407,7 +407,7 @@ def test_the_best_baseline_is_named_on_images_that_all_baselines_have(tmp_path):
 def test_the_cheaper_of_two_trials_is_the_one_that_cost_less_in_the_search(tmp_path):
     """On the test split a prompt of words runs with one seed, and others with three."""
     sides = {ZERO_SHOT: (0.60, 0.20), TPT: (0.60, 0.19), "trial-0002": (0.66, 0.05), "trial-0003": (0.66, 0.05)}
-    folder = write_sweep_of(tmp_path, sides, objectives=(ECE, WORKER_SECONDS))
+    folder = write_sweep_of(tmp_path, sides, objectives=(ECE, SECONDS))
     shutil.rmtree(folder.artifacts("trial-0003"))  # equal in all but the cost
     shutil.copytree(folder.artifacts("trial-0002"), folder.artifacts("trial-0003"))
     equal = folder.trial("trial-0002")
@@ -415,7 +415,7 @@ def test_the_cheaper_of_two_trials_is_the_one_that_cost_less_in_the_search(tmp_p
         record = replace(folder.trial(name), results=equal.results)
         results = {}
         for split, seconds in (("val", of_search), (FINAL, of_test), ("test", of_test)):
-            results[split] = replace(record.results[split], worker_seconds=seconds)
+            results[split] = replace(record.results[split], costs={"a": {"adapt": seconds}})
         folder.write_trial(replace(record, results=results, values=[record.values[0], of_search]))
     assert read_statistics(folder).answer.recommended == "trial-0003"
 
@@ -550,12 +550,12 @@ def test_without_zero_shot_the_first_baseline_is_the_reference(tmp_path):
 
 def test_the_best_baseline_of_a_sweep_for_costs_is_named(tmp_path):
     folder = write_sweep_of(tmp_path, EQUAL)
-    folder.write_info(replace(folder.info(), objectives=(ACCURACY, WORKER_SECONDS), reference=None))
+    folder.write_info(replace(folder.info(), objectives=(ACCURACY, SECONDS), reference=None))
     for record in folder.trials():
         accuracy, _ = record.values
         folder.write_trial(replace(record, values=[accuracy, 45.0]))
     answer = read_statistics(folder).answer
-    assert (answer.recommended, answer.untested) == (f"baseline-{TPT}", ("worker_seconds",))
+    assert (answer.recommended, answer.untested) == (f"baseline-{TPT}", ("seconds",))
 
 
 def test_few_images_are_not_tested_and_the_answer_keeps_finalists_images_and_the_best_baseline(tmp_path):

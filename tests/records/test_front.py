@@ -223,6 +223,23 @@ def test_an_imported_baseline_does_not_move_the_knee():
         assert "knee" in front_of(sweep_info(), compared).marks["trial-0001"]
 
 
+def test_the_knee_is_a_trade_off_though_no_trial_is_as_accurate_as_the_worst_baseline():
+    accurate, balanced = trial(0, 76.0, 12.0), trial(1, 75.99, 5.0)
+    others = [trial(number, 74.0 + 0.1 * number, 13.0) for number in range(2, 7)]
+    records = [baseline(ZERO_SHOT, 76.1, 13.0), accurate, balanced, *others]
+    marks = front_of(sweep_info(), records).marks
+    assert marks == {"trial-0000": ["best accuracy"], "trial-0001": ["best ece", "knee"]}
+
+
+def test_the_front_has_each_settings_once():
+    """A sampler may propose settings again, whose values are equal."""
+    first, repeat, worse = trial(0, 71, 4), trial(3, 71, 4, params=trial(0).params), trial(1, 70, 5)
+    equal = trial(4, 71, 4)  # other settings, and by chance the same values
+    front = front_of(sweep_info(), [first, worse, repeat, equal])
+    assert [member.name for member in front.members] == ["trial-0000", "trial-0004"]
+    assert [record.name for record in front.dominated] == ["trial-0001", "trial-0003"]
+
+
 def test_one_trial_can_be_best_in_all_objectives_and_the_knee():
     front = front_of(sweep_info(), [trial(0, 70, 5), trial(1, 71, 4)])
     assert front.marks == {"trial-0001": ["best accuracy", "best ece", "knee"]}

@@ -346,6 +346,43 @@ def test_only_a_positive_range_is_logarithmic(low, log, ends):
     assert (curve.positions[0], curve.positions[-1]) == pytest.approx(ends)
 
 
+@pytest.mark.parametrize(
+    "space",
+    [{"params": {"a": {"choices": [0, 0.15, 15]}, "b": {"low": 0, "high": 1}}}, {"grid": [{"a": [0, 0.15, 15]}]}],
+)
+def test_numbers_that_the_space_lists_are_choices(space):
+    """As a range from 0 to 15, most of which no trial has, `a` would leave a part of its effect to other settings."""
+    generator = random.Random(1)
+    records = []
+    for number in range(45):
+        params = {"a": [0, 0.15, 15][number % 3], "b": generator.random(), "c": generator.choice(["x", "y"])}
+        accuracy = 70 + 2 * (params["a"] == 0.15) + generator.gauss(0, 0.3)
+        records.append(trial(number, accuracy, 5, params=params))
+    accuracy = effects_of(sweep_info(space=space), records)[0]
+    assert accuracy.shares["c"] < 0.1 < 0.9 < accuracy.shares["a"]
+    curve = accuracy.curves["a"]
+    assert curve.positions.tolist() == [0, 0.15, 15]
+    assert curve.mean == pytest.approx([70, 72, 70], abs=0.4)
+
+
+def test_trials_without_a_listed_number_are_a_choice_below_the_numbers():
+    generator = random.Random(1)
+    records = []
+    for number in range(45):
+        weight = [None, 1, 30][number % 3]
+        params = {"weight": weight, "b": generator.random()}
+        if number % 6 == 0:
+            del params["weight"]  # by a condition
+        accuracy = 70 + 2 * (weight is None) + generator.gauss(0, 0.3)
+        records.append(trial(number, accuracy, 5, params=params))
+    information = sweep_info(space={"params": {"weight": {"choices": [None, 1, 30]}, "b": {"low": 0, "high": 1}}})
+    axis = axes_of(information, records)["weight"]
+    curve = effects_of(information, records)[0].curves["weight"]
+    assert curve.positions == pytest.approx(sorted(set(axis.positions)), abs=1e-3)
+    assert axis.tick_texts == ["not set", "1", "30"]
+    assert curve.mean == pytest.approx([72, 70, 70], abs=0.4)
+
+
 def test_numbers_and_words_of_one_setting_are_choices():
     generator = random.Random(1)
     records = []

@@ -21,7 +21,7 @@ from fpp_sweep.sweep.summary import summary_lines
 from fpp_sweep.tracking.desired import FrontDocument
 from tests.kit.measured import CLOSE_TOGETHER, FAR_APART, World, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
-from tests.kit.records import ACCURACY, WORKER_SECONDS, baseline, sweep_info, trial, write_sweep
+from tests.kit.records import ACCURACY, SECONDS, baseline, sweep_info, trial, write_sweep
 
 SIDES = {**FAR_APART, "trial-0004": (0.69, 0.11)}
 
@@ -182,15 +182,15 @@ def test_a_sweep_that_only_evaluates_has_no_answer_anywhere(tmp_path):
 
 def test_a_cost_has_its_value_in_tables_files_and_configs(tmp_path):
     record = trial(0, 70, 5, values=[70.0, 45.0])
-    folder = write_sweep(tmp_path, sweep_info((ACCURACY, WORKER_SECONDS), reference=None), [record])
+    folder = write_sweep(tmp_path, sweep_info((ACCURACY, SECONDS), reference=None), [record])
     write_report(folder, pages=False)
-    assert rows(folder)["trial-0000"]["worker_seconds (val)"] == "45.0"
-    assert "worker_seconds 45.0" in (folder.report / "best" / "knee.yaml").read_text()
+    assert rows(folder)["trial-0000"]["seconds (val)"] == "45.0"
+    assert "seconds 45.0" in (folder.report / "best" / "knee.yaml").read_text()
     table = (folder.report / "answer.md").read_text()
     assert "| 45.0 |" in table
     info = folder.info()
     all_trials = trial_table(info, [record], statistics_of(folder, info, [record]))
-    assert "worker_seconds" in [column.title for column in all_trials.columns]
+    assert "seconds" in [column.title for column in all_trials.columns]
 
 
 def test_a_trial_that_equals_a_baseline_has_a_report(tmp_path):

@@ -32,7 +32,7 @@ from tests.kit.records import (
     HOSTILE,
     NLL,
     SEARCHED_RANGES,
-    WORKER_SECONDS,
+    SECONDS,
     all_baselines,
     baseline,
     failed,
@@ -565,10 +565,10 @@ def test_numbers_of_a_trial_begin_with_the_objectives_and_the_metrics_of_every_t
 
 def test_numbers_of_a_trial_have_the_cost_that_is_an_objective(tmp_path):
     record = trial(0, 70, 5, values=[70.0, 45.0])
-    written = write_sweep(tmp_path, sweep_info((ACCURACY, WORKER_SECONDS), reference=None), [record])
+    written = write_sweep(tmp_path, sweep_info((ACCURACY, SECONDS), reference=None), [record])
     write_report(written, pages=True)
     heads, *_, averages = page_data(written.report)["trials"]["trial-0000"]["numbers"]["val"]
-    assert dict(zip(heads, averages, strict=True))["worker_seconds"] == "45.0"
+    assert dict(zip(heads, averages, strict=True))["seconds"] == "45.0"
 
 
 @pytest.mark.slow

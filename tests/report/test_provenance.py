@@ -30,14 +30,17 @@ def test_the_provenance_has_the_searched_ranges_and_the_commands(tmp_path):
     assert [block.title for block in without_ranges.blocks] == titles[1:]
 
 
-@pytest.mark.parametrize(("baselines", "corner"), [(all_baselines(), "worst baseline"), ([], "median trial")])
+@pytest.mark.parametrize(
+    ("baselines", "corner"),
+    [(all_baselines(), "the worst baseline or the median trial, whichever is worse"), ([], "the median trial")],
+)
 def test_the_commands_name_the_folder_and_the_knee_its_corner(tmp_path, baselines, corner):
     info = sweep_info()
     folder = write_sweep(tmp_path, info, [trial(0), *baselines])
     text = blocks_to_html([provenance_section(folder, info, front_of(info, folder.trials()))])
     assert f"<pre>{runnable(f'fpp-sweep show {folder.path}')}</pre>" in text
     assert f"<pre>{runnable(f'fpp-sweep show {folder.path} --page')}</pre>" in text
-    assert f"between its values and those of the {corner}, each" in text
+    assert f"between its values and those of {corner}, each" in text
 
 
 def paragraphs_of(info, records):

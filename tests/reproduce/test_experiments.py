@@ -55,7 +55,7 @@ def test_each_shipped_experiment_is_a_grid_of_its_cells(name):
                 cell_configs.add(space.resolve(experiment.settings(row, column, CHECKPOINTS)))
     assert configs == cell_configs
     assert len(space.queue()) == len(configs)
-    assert space.left_out() == []
+    assert space.notes() == []
 
 
 @pytest.mark.parametrize("name", [name for name in shipped() if not find(name).theory])

@@ -218,6 +218,13 @@ def test_a_baseline_that_a_constraint_needs_runs_again_in_the_next_driver(tmp_pa
     assert ran[:2] == [f"baseline-{TPT}", "trial-0000"]
 
 
+def test_a_trial_that_repeats_the_settings_of_another_one_does_not_join_the_front(tmp_path):
+    sweep = Sweep(tmp_path, "params.fpp.gamma1={choices: [2]}", "search.include_published=false")
+    sweep.run()
+    assert sweep.searcher.progress.finished == 4
+    assert [record.name for record in sweep.searcher.front()] == ["trial-0000"]
+
+
 def test_infeasible_trials_are_not_on_the_front(tmp_path):
     sweep = Sweep(tmp_path / "sweep", named("constraints=[{metric: accuracy, at_least: -0.5, baseline: tpt}]"))
     context = TrialContext(

@@ -54,7 +54,7 @@ def test_shipped_spaces_try_both_published_points_on_every_model(path):
     for overrides in ([], ["work.model=ViT-B-16/openai", "work.datasets=[dtd]"]):
         space = load_space(path, overrides)
         assert {"code", "paper"} <= {origin for origin, _ in space.queue()}
-        assert space.left_out() == []
+        assert space.notes() == []
         for _, values in space.queue():
             assert space.resolve(values)
 

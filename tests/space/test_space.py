@@ -164,11 +164,11 @@ def test_a_constraint_may_require_one_value():
 
 
 def test_the_goal_is_that_of_the_metric():
-    text = "objectives: [ece/dtd, {metric: nll, goal: min, reference: 3}, worker_seconds]\n" + RANGE
+    text = "objectives: [ece/dtd, {metric: nll, goal: min, reference: 3}, seconds]\n" + RANGE
     assert read_space(text).objectives == (
         Objective(metric="ece/dtd", goal="min"),
         Objective(metric="nll", goal="min", reference=3.0),
-        Objective(metric="worker_seconds", goal="min"),
+        Objective(metric="seconds", goal="min"),
     )
 
 
@@ -253,7 +253,7 @@ def test_users_points_come_first_then_the_codes_and_the_papers():
         ("code", {"fpp.gamma1": 1.0, "fpp.gamma2": 15.0}),
         ("paper", {"fpp.gamma1": 1.0, "fpp.gamma2": 0.15}),
     ]
-    assert space.left_out() == []
+    assert space.notes() == []
 
 
 def test_a_partial_point_does_not_replace_a_similar_full_point():
@@ -263,10 +263,29 @@ def test_a_partial_point_does_not_replace_a_similar_full_point():
     assert [origin for origin, _ in space.first_points()] == ["point", "code", "paper"]
 
 
+@pytest.mark.parametrize(
+    ("params", "trials", "points"),
+    [
+        ("method: [tpt, otpt], fpp.draws: {low: 1, high: 3}", 7, 6),
+        ("method: [tpt, otpt], fpp.draws: {low: 1, high: 3}", 6, None),
+        ("fpp.gamma1: {low: 0, high: 1, step: 0.25}", 6, 5),
+        ("fpp.gamma1: {low: 0, high: 1}", 1000, None),
+    ],
+)
+def test_more_trials_than_the_space_has_points_are_noted(params, trials, points):
+    search = f"search: {{trials: {trials}, include_published: false, sampler: random}}"
+    notes = read_space(f"params: {{{params}}}\n{search}").notes()
+    if points is None:
+        assert notes == []
+    else:
+        (note,) = notes
+        assert note.startswith(f"search.trials is {trials}, and the space has at most {points} points, so trials will")
+
+
 def test_a_published_point_outside_the_space_is_reported_and_not_tried():
     space = read_space("params: {fpp.gamma2: {low: 1, high: 20}, fpp.start: [random]}")
     assert [origin for origin, _ in space.first_points()] == ["code"]
-    (line,) = space.left_out()
+    (line,) = space.notes()
     assert line.startswith(
         "the paper's settings are not tried: fpp.gamma2: 0.15 is outside 1..20; fpp.start: predefined"
     )

@@ -257,6 +257,36 @@ def test_a_trial_identical_to_the_reference_loses_nothing():
     assert difference(samples, "a", "b", "accuracy").excludes_loss_beyond(0.0)
 
 
+def test_seeds_that_change_nothing_give_no_difference_to_a_single_seed():
+    """The mean of three equal values was off by its last bit, and the spread of that over resamples was no larger."""
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        correct, confidence = generator.random(200) < 0.7, generator.uniform(0.3, 1, 200)
+        stats_of_seed = block_stats(correct, confidence, nll=-np.log(confidence))
+        tables = {
+            "words": {("dtd", 0): stats_of_seed},
+            "no steps": {("dtd", number): stats_of_seed for number in (1, 2, 3)},
+        }
+        samples = sample_split("test", tables, ["accuracy", "ece", "smooth_ece", "nll"], deterministic=["words"])
+        for result in corrected_differences(samples, [("no steps", "words")], ["accuracy", "ece", "smooth_ece", "nll"]):
+            assert (result.value, result.bias, result.half_width, result.p_value) == (0, 0, 0, 1)
+
+
+def test_accuracies_that_are_equal_by_chance_rule_no_loss_out():
+    """On 60 images, 28 % of the settings that lose 2 points to the reference have its accuracy."""
+    generator = np.random.default_rng(0)
+    correct, confidence = generator.random(60) < 0.7, generator.uniform(0.3, 1, 60)
+    tables = {}
+    for name, scale in (("reference", 1.0), ("other", 0.9), ("same", 1.0)):
+        tables[name] = {("dtd", 0): block_stats(correct, scale * confidence)}
+    samples = sample_split("test", tables, ["accuracy", "ece"], deterministic=tables)
+    result = difference(samples, "other", "reference", "accuracy")
+    assert result.value == 0
+    assert not result.excludes_loss_beyond(1.0)
+    assert result.half_width == pytest.approx(2 * math.sqrt(2) * 100 / 60, rel=0.02)  # of two images more that differ
+    assert difference(samples, "same", "reference", "accuracy").half_width == 0
+
+
 @pytest.mark.parametrize(
     ("metric", "is_removed"), [("ece", True), ("nll_refinement", True), ("debiased_ece", False), ("accuracy", False)]
 )

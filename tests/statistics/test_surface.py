@@ -65,3 +65,17 @@ def test_intervals_contain_the_effects_of_planted_worlds():
     worlds = [measure(kind, 30, 0.5, seed) for kind in ("smooth", "additive") for seed in range(4)]
     assert 0.88 < np.mean([coverage.effects for coverage in worlds]) <= 0.995
     assert np.mean([coverage.shares for coverage in worlds]) > 0.85
+
+
+def test_shares_of_an_additive_world_are_those_of_its_terms():
+    """Noise is small, so that the shares are as exact as the points that they are computed at."""
+    weights = np.array([2.0, 1.0, 0.5])
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        points = rng.random((40, 3))
+        choices = rng.integers(2, size=40).astype(float)  # 0 and 1 vary three times as much as a range from 0 to 1
+        values = points @ weights + choices / np.sqrt(3) + 0.02 * rng.standard_normal(40)
+        dimensions = [Dimension()] * 3 + [Dimension(choices=2)]
+        surface = Surface(dimensions, np.column_stack([points, choices]), values, seed)
+        truth = np.array([4.0, 1.0, 0.25, 1.0]) / 6.25
+        assert np.median(surface.variance_shares(), axis=0) == pytest.approx(truth, abs=0.04)

@@ -15,7 +15,7 @@ import pytest
 from fpp_sweep.search.searcher import TrialChange
 from fpp_sweep.sweep.display import Display, split_line, trial_line
 from fpp_sweep.sweep.live_status import Status
-from tests.kit.records import ACCURACY, ECE, WORKER_SECONDS, failed, split_result, trial
+from tests.kit.records import ACCURACY, ECE, SECONDS, failed, split_result, trial
 
 GOALS = (ACCURACY, ECE)
 STATUS = Status(
@@ -314,7 +314,7 @@ def test_a_line_about_another_split_has_the_objectives_or_the_reason():
     assert split_line(tested, "test", GOALS) == "trial-0001  on test: accuracy 69.30, ece 5.00"
     partial = replace(tested, results={"test": replace(split_result(70, 5), average={"accuracy": 70.0})})
     assert split_line(partial, "test", GOALS) == "trial-0001  on test: accuracy 70.00"
-    assert split_line(tested, "test", (ACCURACY, WORKER_SECONDS)).endswith("accuracy 69.30, worker_seconds 45.0")
+    assert split_line(tested, "test", (ACCURACY, SECONDS)).endswith("accuracy 69.30, seconds 45.0")
     assert split_line(failed(2, "on test: no memory"), "test", GOALS) == "trial-0002  on test: no memory"
 
 
