@@ -159,6 +159,9 @@ def test_classes_without_images_are_a_note_and_files_that_cannot_be_read_an_erro
         "ok",
         "note",
     ]
+    many = {"classes": 90, "empty": [f"class {number}" for number in range(40)]}
+    (finding,) = findings({"here": {"classes of pets, test": many}})
+    assert re.fullmatch(r"40 of 90 without images: class 0, class 1, .*, \.\.\.", finding.text)
     (finding,) = findings({"here": {"files of pets, test": bad}})
     assert finding.state == "wrong"
     assert finding.text == "32 of 400 images opened, 2 cannot be read: cat/1.jpg: not an image"

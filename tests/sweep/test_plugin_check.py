@@ -84,6 +84,10 @@ def space_with(*settings):
         ("return float(next(iter({str(i) for i in range(100)})))", OTHER_BITS),
         ("return int(time.time())", OTHER_BITS),
         ("return random.Random(os.getpid()).random()", OTHER_BITS),
+        (
+            "kept['calls'] = kept.get('calls', 0) + 1; assert kept['calls'] < 3, 'called too often'; return mean",
+            f"{EARLIER_CALLS}; fails: AssertionError: called too often",
+        ),
         ("return sum(range(10**12))", ENDLESS),  # it holds Python's lock
         ("os._exit(3)", "ends the process that runs it (status 3)"),
         ("os.kill(os.getpid(), 11)", "ends the process that runs it (status -11)"),
