@@ -10,6 +10,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
@@ -73,9 +74,9 @@ class Compiler:
         self.failures: dict[Callable[..., Any], str] = {}  # functions that torch could not compile, and why
         torch.compiler.reset()
         try:
-            self._compile(torch.neg)(torch.ones(1, device=device))
+            _call_compiled(self._compile(torch.neg), torch.ones(1, device=device))
         except Exception as error:  # a C++ compiler or Triton is missing, the GPU is too old, ...
-            cause: Exception = getattr(error, "inner_exception", error)
+            cause = _cause_of(error)
             if is_device_failure(cause):
                 raise cause from None
             raise InputError(f"work.compile: torch.compile cannot be used on {device}: {first_line(cause)}") from error
@@ -96,7 +97,7 @@ class Compiler:
         if function not in self._compiled:
             self._compiled[function] = self._compile(function)
         try:
-            result: T = _clone(self._compiled[function](*arguments, **named))
+            result: T = _clone(_call_compiled(self._compiled[function], *arguments, **named))
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -152,6 +153,42 @@ class Compiler:
             return self._signature(vars(value))
         constant: Hashable = value
         return constant
+
+
+def _call_compiled(compiled: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Call a compiled function; remove libraries of torch that cannot be loaded, so that torch builds them anew.
+
+    A C++ compiler that is killed leaves a part of a library in torch's cache, which torch takes for a whole one from then on.
+    """
+    removed: set[Path] = set()
+    while True:
+        try:
+            return compiled(*arguments, **named)
+        except Exception as error:
+            library = _damaged_library(error)
+            if library is None or library in removed:
+                raise
+            library.unlink(missing_ok=True)
+            removed.add(library)
+
+
+def _damaged_library(error: Exception) -> Path | None:
+    """Return the library in torch's cache whose loading has failed; None if the error has another cause."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir  # takes seconds, and is loaded once torch compiles
+
+    cause = _cause_of(error)
+    if not isinstance(cause, ImportError) or cause.path is None:
+        return None
+    library = Path(cause.path)
+    if not library.is_relative_to(cache_dir()):
+        return None
+    return library
+
+
+def _cause_of(error: Exception) -> Exception:
+    """Return the error that torch's compiler has wrapped in one of its own."""
+    cause: Exception = getattr(error, "inner_exception", error)
+    return cause
 
 
 def _clone(value: Any) -> Any:

@@ -235,6 +235,76 @@ def test_after_a_failed_compilation_a_function_runs_eagerly(monkeypatch, caplog)
     assert line == "work.compile: torch.compile fails on doubled: no Triton; it runs uncompiled from now on"
 
 
+@pytest.fixture
+def torchs_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_a_library_in_torchs_cache_that_cannot_be_loaded_is_built_anew(torchs_cache, monkeypatch):
+    """The stand-in for torch.compile loads a library, and builds it first if it is missing."""
+    library = torchs_cache / "half.so"
+    library.write_bytes(b"")
+    loads = []
+
+    def load_and_call(function):
+        def call(*arguments):
+            loads.append(library.exists())
+            if library.exists() and not library.read_bytes():
+                raise InductorError(ImportError(f"{library}: file too short", path=str(library)), None)
+            library.write_bytes(b"whole")
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: load_and_call(function))
+    compiler = Compiler(torch.device("cpu"), frozen=[], constant_types=(), eager_calls=0)
+    assert compiler(doubled, torch.arange(3)).tolist() == [0, 2, 4]
+    assert loads == [True, False, True]
+    assert not compiler.failures
+
+
+@pytest.mark.parametrize("is_in_cache", [True, False])
+def test_a_library_that_stays_damaged_is_removed_once_and_only_from_torchs_cache(
+    torchs_cache, tmp_path_factory, monkeypatch, is_in_cache
+):
+    folder = torchs_cache if is_in_cache else tmp_path_factory.mktemp("elsewhere")
+    library = folder / "half.so"
+    library.write_bytes(b"")
+    break_torch_compile(
+        monkeypatch, "doubled", InductorError(ImportError(f"{library}: file too short", path=str(library)), None)
+    )
+    compiler = Compiler(torch.device("cpu"), frozen=[], constant_types=(), eager_calls=0)
+    assert compiler(doubled, torch.arange(3)).tolist() == [0, 2, 4]
+    assert list(compiler.failures) == [doubled]
+    assert library.exists() != is_in_cache
+
+
+COMPILE = """
+import torch
+from fpp_sweep.core.compute.compiling import Compiler
+
+def shifted(rows):
+    return rows.sin() + 1
+
+compiler = Compiler(torch.device("cpu"), frozen=[], constant_types=(), eager_calls=0)
+assert compiler(shifted, torch.zeros(3)).tolist() == [1, 1, 1]
+assert not compiler.failures, compiler.failures
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.skipif(MISSING, reason="no C++ compiler")
+def test_torch_compiles_again_after_its_libraries_were_cut_off(torchs_cache):
+    subprocess.run([sys.executable, "-c", COMPILE], check=True)
+    libraries = list(torchs_cache.rglob("*.so"))
+    assert libraries
+    for library in libraries:
+        os.truncate(library, 0)
+    subprocess.run([sys.executable, "-c", COMPILE], check=True)
+
+
 def test_a_lack_of_memory_in_compiled_code_is_raised_and_does_not_end_compilation(monkeypatch):
     break_torch_compile(monkeypatch, "doubled", torch.OutOfMemoryError("CUDA out of memory"))
     compiler = Compiler(torch.device("cpu"), frozen=[], constant_types=(), eager_calls=0)
