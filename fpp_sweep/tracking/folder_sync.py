@@ -34,7 +34,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import LockHeldError, exclusive_lock, require_inside, stamp_of, written_whole
-from fpp_sweep.spec.messages import masked
+from fpp_sweep.spec.messages import masked, plural
 from fpp_sweep.spec.version import VERSION
 from fpp_sweep.tracking.desired import (
     CHANGES_LIMIT,
@@ -330,15 +330,17 @@ class FolderSync:
     def _try_to_write(self, runs: SweepRuns, info: SweepInfo, change: _Change) -> Failure | None:
         """Write a run and return None, or else the failure. A run that was kept from an earlier read is read again."""
         try:
-            self._write(runs, info, change)
+            return self._write(runs, info, change)
         except Exception as error:  # MLflow, its database and a disk raise many
             if runs.forget(change.run):  # the user may have deleted the run since the earlier read
                 return self._try_to_write(runs, info, change)
             return Failure(change.run.key, one_line(error), is_permanent(error))
-        return None
 
-    def _write(self, runs: SweepRuns, info: SweepInfo, change: _Change) -> None:
-        """Write a run with its artifacts. The state keeps each upload that succeeded, so that a retry skips it."""
+    def _write(self, runs: SweepRuns, info: SweepInfo, change: _Change) -> Failure | None:
+        """Write a run with its artifacts; return a failure if the store refuses some of these.
+
+        The state keeps each upload that succeeded, so that a retry skips it.
+        """
         run = change.run
         group = None
         if run.key == SWEEP_KEY:
@@ -349,38 +351,63 @@ class FolderSync:
         current = runs.open(run, parent, restore=self._restore)
         if current is None:  # the user has deleted the run; count it as written, so that it stays deleted
             self._state.runs[run.key] = _WrittenRun(runs.by_id[run.id].run_id, change.digest)
-            return
+            return None
         written = self._state.runs.get(run.key)
         if written is None or written.run_id != current.run_id:
             written = _WrittenRun(current.run_id)
             self._state.runs[run.key] = written
         runs.write(current, run, parent)
         self.writes += 1
-        self._upload_artifacts(runs, current, change, written.files)
+        refused = self._upload_artifacts(runs, current, change, written.files)
         runs.set_status(current, run)
         if group is not None and (run.is_in_progress or group.is_in_progress):
             runs.set_state(group, run)  # the group runs while one of its sweeps does, and ends with it
+        if refused:
+            name, cause = next(iter(refused.items()))
+            counts = plural(len(refused), "artifact")
+            return Failure(run.key, f"{counts} refused, such as {name}: {cause}", is_permanent=True)
         written.digest = change.digest
         if time.monotonic() - self._saved > SAVE_EVERY:
             self._save(runs)
+        return None
 
     def _upload_artifacts(
         self, runs: SweepRuns, current: CurrentRun, change: _Change, uploaded: dict[str, Any]
+    ) -> dict[str, str]:
+        """Upload artifacts that differ from `uploaded`, and add each one to it.
+
+        Return those that the store refuses, such as one too large for a proxy, with the cause.
+        """
+        contents: dict[str, str | Path] = {**change.run.texts, **change.files}
+        refused: dict[str, str] = {}
+        for name, content in contents.items():
+            try:
+                self._upload_if_changed(runs, current, name, content, uploaded)
+            except FileNotFoundError:  # replaced meanwhile; the next pass compares it again
+                continue
+            except Exception as error:  # MLflow and a disk raise many
+                if not is_permanent(error):
+                    raise
+                refused[name] = one_line(error)
+        return refused
+
+    def _upload_if_changed(
+        self, runs: SweepRuns, current: CurrentRun, name: str, content: str | Path, uploaded: dict[str, Any]
     ) -> None:
-        """Upload artifacts that differ from `uploaded`, and add each one to it."""
-        for name, text in change.run.texts.items():
-            digest = hashlib.sha256(text.encode()).hexdigest()
-            if uploaded.get(name) != digest:
-                runs.write_text(current, name, text)
-                uploaded[name] = digest
-                self.writes += 1
-        for name, path in change.files.items():
-            with suppress(FileNotFoundError):  # replaced meanwhile; the next pass compares it again
-                stamp = list(_stamp(path))  # a list, as JSON returns it
-                if uploaded.get(name) != stamp:
-                    runs.upload(current, name, path)
-                    uploaded[name] = stamp
-                    self.writes += 1
+        """Upload a text or a file unless `uploaded` has the digest or the stamp of this version."""
+        if isinstance(content, str):
+            digest = hashlib.sha256(content.encode()).hexdigest()
+            if uploaded.get(name) == digest:
+                return
+            runs.write_text(current, name, content)
+            uploaded[name] = digest
+        else:
+            stamp = list(_stamp(content))  # a list, as JSON returns it
+            if uploaded.get(name) == stamp:
+                return
+            runs.upload(current, name, content)
+            uploaded[name] = stamp
+        self.writes += 1
 
     def _sweep_run_id(self, runs: SweepRuns, info: SweepInfo) -> str:
         """Return the id of the sweep's run; create it without content if a trial's run is written first."""
