@@ -141,9 +141,11 @@ class _WrittenRun:
     run_id: str = ""  # MLflow's
     digest: str = ""  # digest of the run and its artifacts; empty while something is missing
     files: dict[str, Any] = field(default_factory=dict)  # artifact's name -> stamp of its file, or digest of its text
+    deleted: bool = False  # True if nothing was written, because the user has deleted the run in MLflow
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.run_id, str) and isinstance(self.digest, str) and isinstance(self.files, dict)):
+        texts_are_valid = isinstance(self.run_id, str) and isinstance(self.digest, str)
+        if not (texts_are_valid and isinstance(self.files, dict) and isinstance(self.deleted, bool)):
             raise TypeError("damaged")  # `SyncState.read` catches it
 
 
@@ -188,6 +190,20 @@ class _Change:
     files: Mapping[str, Path]  # name of an artifact -> its file
     digest: str  # digest of the run and the stamps of its files
 
+    @property
+    def contents(self) -> dict[str, str | Path]:
+        """The texts and files that are the run's artifacts, by name."""
+        return {**self.run.texts, **self.files}
+
+
+def _size_of(content: str | Path) -> int | None:
+    """Return the bytes of an artifact's text or file; None for a file that was replaced meanwhile."""
+    if isinstance(content, str):
+        return len(content.encode())
+    with suppress(FileNotFoundError):
+        return content.stat().st_size
+    return None
+
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
@@ -201,14 +217,18 @@ class _Comparison:
 class FolderSync:
     """The comparison of one folder with one store; one thread makes passes, any thread may call `pending`."""
 
-    def __init__(self, folder: SweepFolder, uri: str, *, restore: bool) -> None:
+    def __init__(self, folder: SweepFolder, uri: str, *, restore: bool, verify: bool = False) -> None:
         self.result = SyncResult()
         self.writes = 0  # writes to MLflow that succeeded; a pass that adds none has made no progress
         self._folder = folder
         self._uri = absolute(uri)
         self._restore = restore  # runs that the user deleted in MLflow are restored
+        self._verify = verify  # everything is compared with MLflow again
         self._file = folder.path / STATE_FILE
         self._state = SyncState.read(folder)
+        if verify:
+            for written in self._state.runs.values():
+                written.digest = ""
         self._saved = 0.0  # `time.monotonic()` when the state was last written
         self._versions: dict[str, _Version] = {}  # versions of the records compared since the connection was made
         self._mlflow_runs: SweepRuns | None = None  # None while there is no connection
@@ -226,6 +246,8 @@ class FolderSync:
         """
         folder_fingerprint = fingerprint(self._folder) if thorough else ""
         self._lock_folder()
+        if thorough and any(written.deleted for written in self._state.runs.values()):
+            self._mlflow_runs = None  # a new connection shows whether the user has restored a run
         try:
             runs = self._connected()
         except InputError:
@@ -288,11 +310,17 @@ class FolderSync:
         return self._mlflow_runs
 
     def _forget_missing(self, runs: SweepRuns) -> None:
-        """Forget runs that this store does not have, or that will be restored, so that they are written again."""
+        """Forget runs that this store does not have, or that were or will be restored, so that they are written."""
         self._versions = {}
-        usable_ids = {run.run_id for run in runs.by_id.values() if not self._will_be_restored(run)}
-        written_runs = self._state.runs.items()
-        self._state.runs = {key: written for key, written in written_runs if written.run_id in usable_ids}
+        by_run_id = {mlflow_run.run_id: mlflow_run for mlflow_run in runs.by_id.values()}
+        for key, written in list(self._state.runs.items()):
+            mlflow_run = by_run_id.get(written.run_id)
+            if mlflow_run is None or self._will_be_restored(mlflow_run):
+                del self._state.runs[key]
+                continue
+            user_has_restored = written.deleted and not mlflow_run.deleted
+            if user_has_restored:
+                del self._state.runs[key]
 
     def _will_be_restored(self, mlflow_run: _MlflowRun) -> bool:
         """Return True for a run that the user has deleted; without `restore` it stays deleted."""
@@ -350,7 +378,7 @@ class FolderSync:
             parent = self._sweep_run_id(runs, info)
         current = runs.open(run, parent, restore=self._restore)
         if current is None:  # the user has deleted the run; count it as written, so that it stays deleted
-            self._state.runs[run.key] = _WrittenRun(runs.by_id[run.id].run_id, change.digest)
+            self._state.runs[run.key] = _WrittenRun(runs.by_id[run.id].run_id, change.digest, deleted=True)
             return None
         written = self._state.runs.get(run.key)
         if written is None or written.run_id != current.run_id:
@@ -358,6 +386,11 @@ class FolderSync:
             self._state.runs[run.key] = written
         runs.write(current, run, parent)
         self.writes += 1
+        if self._verify:
+            stored_sizes = runs.artifact_sizes(current)
+            for name, content in change.contents.items():
+                if stored_sizes.get(safe_name(name)) != _size_of(content):
+                    written.files.pop(name, None)  # so that it is uploaded again
         refused = self._upload_artifacts(runs, current, change, written.files)
         runs.set_status(current, run)
         if group is not None and (run.is_in_progress or group.is_in_progress):
@@ -378,9 +411,8 @@ class FolderSync:
 
         Return those that the store refuses, such as one too large for a proxy, with the cause.
         """
-        contents: dict[str, str | Path] = {**change.run.texts, **change.files}
         refused: dict[str, str] = {}
-        for name, content in contents.items():
+        for name, content in change.contents.items():
             try:
                 self._upload_if_changed(runs, current, name, content, uploaded)
             except FileNotFoundError:  # replaced meanwhile; the next pass compares it again
@@ -610,6 +642,18 @@ class SweepRuns:
                 source = Path(scratch) / posixpath.basename(artifact)
                 shutil.copyfile(path, source)
             self.client.log_artifact(current.run_id, str(source), posixpath.dirname(artifact) or None)
+
+    def artifact_sizes(self, current: CurrentRun) -> dict[str, int | None]:
+        """Return the bytes of all artifacts that MLflow has of a run, by name; None if the store does not know them."""
+        sizes: dict[str, int | None] = {}
+        waiting: list[str | None] = [None]  # folders; None is the one of the run
+        while waiting:
+            for artifact in self.client.list_artifacts(current.run_id, waiting.pop()):
+                if artifact.is_dir:
+                    waiting.append(artifact.path)
+                else:
+                    sizes[artifact.path] = artifact.file_size
+        return sizes
 
     def _artifact_file(self, current: CurrentRun, artifact: str) -> Path | None:
         """Return the file of an artifact; None if artifacts are not on this machine.
