@@ -364,10 +364,18 @@ def _check_file(path: Path) -> None:
             tempfile.TemporaryFile(dir=file.parent).close()
     except (OSError, sqlite3.Error) as error:
         problem = f"not usable as MLflow's database ({one_line(error)})"
-        raise InputError(f"tracking URI sqlite:///{path}: {problem}; give another file") from error
+        advice = _advice_for_file(error, "give another file")
+        raise InputError(f"tracking URI sqlite:///{path}: {problem}; {advice}") from error
     if not _is_known_revision(revision):
         problem = f"a newer MLflow has written this database (revision {revision})"
         raise InputError(f"tracking URI sqlite:///{path}: {problem}; update MLflow, or give another file")
+
+
+def _advice_for_file(error: Exception, advice: str) -> str:
+    """Return the advice, or another one if the file is only in use: another file would split the user's runs."""
+    if "database is locked" in str(error):
+        return "another program, such as a backup, holds it; end that program, or repeat the command later"
+    return advice
 
 
 def _revision_of_writable(path: Path) -> str | None:
@@ -431,6 +439,9 @@ def _unusable(uri: str, error: Exception) -> InputError:
     advice = f"start it, or give another URI, such as {DEFAULT_URI}"
     if isinstance(error, ModuleNotFoundError):  # the driver of a database is not installed
         advice = f"install the Python module {error.name}, or give another URI, such as {DEFAULT_URI}"
+    elif http_status(error) in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        variables = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+        advice = f"set {variables}, of a user who may write there"
     return InputError(f"MLflow at {masked(uri)} cannot be used ({one_line(error)}); {advice}")
 
 
@@ -478,7 +489,8 @@ def _prepare_database(uri: str, path: Path) -> None:
         raise
     except Exception as error:  # MLflow and its libraries for databases raise many
         problem = f"MLflow cannot use this database ({one_line(error)})"
-        raise InputError(f"{path}: {problem}; update MLflow if a newer one wrote it, or give another file") from error
+        advice = _advice_for_file(error, "update MLflow if a newer one wrote it, or give another file")
+        raise InputError(f"{path}: {problem}; {advice}") from error
     finally:
         engine.dispose()
 
