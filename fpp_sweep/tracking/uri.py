@@ -67,6 +67,18 @@ def absolute(uri: str) -> str:
     return uri if path is None else f"sqlite:///{path}"
 
 
+def uri_of_new_sweep(requested: str | None) -> str:
+    """Return the requested store, or else the one that the user has named for all programs that use MLflow."""
+    if requested:
+        return absolute(requested)
+    named = os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
+    try:
+        _check_form(named)
+    except InputError as error:
+        raise InputError(f"MLFLOW_TRACKING_URI: {error}; or name a store with --tracking-uri") from None
+    return absolute(named)
+
+
 def sqlite_file(uri: str) -> Path | None:
     """Return the absolute path of an SQLite URI's file; None for another kind of URI.
 
