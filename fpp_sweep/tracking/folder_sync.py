@@ -219,7 +219,7 @@ class FolderSync:
 
     def __init__(self, folder: SweepFolder, uri: str, *, restore: bool, verify: bool = False) -> None:
         self.result = SyncResult()
-        self.writes = 0  # writes to MLflow that succeeded; a pass that adds none has made no progress
+        self.writes = 0  # changes that MLflow has taken; a pass that adds none has made no progress
         self._folder = folder
         self._uri = absolute(uri)
         self._restore = restore  # runs that the user deleted in MLflow are restored
@@ -384,8 +384,8 @@ class FolderSync:
         if written is None or written.run_id != current.run_id:
             written = _WrittenRun(current.run_id)
             self._state.runs[run.key] = written
-        runs.write(current, run, parent)
-        self.writes += 1
+        if runs.write(current, run, parent):
+            self.writes += 1
         if self._verify:
             stored_sizes = runs.artifact_sizes(current)
             for name, content in change.contents.items():
@@ -400,6 +400,7 @@ class FolderSync:
             counts = plural(len(refused), "artifact")
             return Failure(run.key, f"{counts} refused, such as {name}: {cause}", is_permanent=True)
         written.digest = change.digest
+        self.writes += 1
         if time.monotonic() - self._saved > SAVE_EVERY:
             self._save(runs)
         return None
@@ -578,8 +579,8 @@ class SweepRuns:
         name = group.partition("@")[0]
         return CurrentRun.of(self.client.create_run(self.experiment_id, started, tags, name))
 
-    def write(self, current: CurrentRun, run: DesiredRun, parent: str | None) -> None:
-        """Write the params, metrics, tags and name that differ."""
+    def write(self, current: CurrentRun, run: DesiredRun, parent: str | None) -> bool:
+        """Write the params, metrics, tags and name that differ; return False if none does."""
         tags = _with_parent(run.tags, parent)
         new_params = []
         changes = []
@@ -594,7 +595,9 @@ class SweepRuns:
         for key, value in tags.items():
             if current.tags.get(key) != value:
                 new_tags.append(self._entities.RunTag(key, value))
-        self.client.log_batch(current.run_id, self._new_metrics(run, current.metrics), new_params, new_tags)
+        new_metrics = self._new_metrics(run, current.metrics)
+        differs = bool(new_metrics or new_params or new_tags) or current.name != run.name
+        self.client.log_batch(current.run_id, new_metrics, new_params, new_tags)
         self._logged.update(run.curves)
         current.params = {**run.params, **current.params}
         current.metrics |= run.metrics
@@ -606,6 +609,7 @@ class SweepRuns:
         if current.name != run.name:
             self.client.update_run(current.run_id, name=run.name)
             current.name = run.name
+        return differs
 
     def set_status(self, current: CurrentRun, run: DesiredRun) -> None:
         """Set the run's state; called last, after everything else has arrived."""
