@@ -435,9 +435,11 @@ def errors_of_mlflow():
         return response
 
     refused = "failed with exception HTTPConnectionPool(host='h'): Max retries exceeded (Caused by {})"
+    slow = "API request to http://h/x failed with exception HTTPConnectionPool(host='h'): Read timed out."
     return [
         (requests.HTTPError("for url: x", response=answer(503)), "HTTP 503 Service Unavailable: for url: x", False),
         (requests.HTTPError("for url: x", response=answer(403)), "HTTP 403 Forbidden: for url: x", True),
+        (MlflowException(slow), "no answer in time; MLFLOW_HTTP_REQUEST_TIMEOUT=60 waits", False),
         (requests.HTTPError("for url: x", response=answer(429)), "HTTP 429 Too Many Requests: for url: x", False),
         (requests.HTTPError("for url: x", response=answer(599)), "HTTP 599 error: for url: x", False),
         (MlflowException("failed with error code 401 != 200"), "HTTP 401 Unauthorized: failed with", True),
