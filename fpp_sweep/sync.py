@@ -36,7 +36,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="URI",
         help="MLflow store to write to; default: the sweep's own, or the one of the last --into",
     )
-    add("--verify", action="store_true", help="compare with MLflow even if nothing has changed since the last sync")
+    add("--verify", action="store_true", help="compare everything with MLflow again, such as after a restored backup")
     add(
         "--retry-for",
         type=_seconds,

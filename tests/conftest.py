@@ -16,6 +16,7 @@ settings.load_profile("untimed")
 
 _home = tempfile.TemporaryDirectory(prefix="fpp-config-")
 os.environ["XDG_CONFIG_HOME"] = _home.name
+os.environ.pop("MLFLOW_TRACKING_URI", None)
 
 
 @pytest.fixture(scope="session")

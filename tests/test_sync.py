@@ -17,7 +17,7 @@ from fpp_sweep.sync import main
 from fpp_sweep.tracking.folder_sync import STATE_FILE
 from fpp_sweep.tracking.uri import connect
 from tests.kit.records import build_sweep
-from tests.kit.stores import free_port, rows
+from tests.kit.stores import as_sets, contents, free_port, rows
 
 ROOT = Path(__file__).parent.parent
 
@@ -52,6 +52,26 @@ def test_verify_restores_a_run_that_was_deleted_in_mlflow(tmp_path, monkeypatch,
     main([str(folder.path), "--verify"])
     assert rows(tmp_path / "mlflow.db", deleted) == [(0,)]
     assert "restored after deletion in MLflow: 0000 53/11.5" in capsys.readouterr().out
+
+
+def test_verify_brings_back_what_a_restored_backup_of_mlflow_lacks(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = build_sweep(tmp_path / "perturb-1", trials=1, running_trials=(0,), baselines=(), state="running")
+    main([str(folder.path)])
+    backup = shutil.copyfile("mlflow.db", "backup.db")
+    folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
+    main([str(folder.path)])
+    complete = as_sets(contents(tmp_path / "mlflow.db"))
+    shutil.copyfile(backup, "mlflow.db")
+    (lost,) = tmp_path.glob("mlartifacts/**/metrics.csv")
+    lost.unlink()
+    (cut,) = tmp_path.glob("mlartifacts/**/front.csv")
+    cut.unlink()
+    cut.write_text("cut")
+    main([str(folder.path), "--verify"])
+    assert as_sets(contents(tmp_path / "mlflow.db")) == complete
+    assert lost.is_file()
+    assert cut.read_bytes() == (folder.report / "front.csv").read_bytes()
 
 
 def test_a_copied_folder_needs_the_flag(tmp_path, monkeypatch, capsys):

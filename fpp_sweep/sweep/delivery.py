@@ -15,7 +15,7 @@ from fpp_sweep.tracking.sync import is_synced
 def deliver(sweep: Path, into: str | None, *, verify: bool, retry_for: float) -> Iterator[str]:
     """Bring MLflow up to date with a sweep's folder; yield what was written, and how to see it.
 
-    Without `into` the sweep's own store is used, if this user has used that store before. An unchanged folder is
+    Without `into` the sweep's own store is used, if this user has used that store before. What was written before is
     compared with MLflow only if `verify` is true.
     """
     folder = SweepFolder.open(sweep)
@@ -28,7 +28,7 @@ def deliver(sweep: Path, into: str | None, *, verify: bool, retry_for: float) ->
         yield f"{name}: up to date, nothing has changed since the last sync (--verify compares with MLflow)"
     else:
         check_store(uri)
-        result = sync_folder(folder, uri, retry_for=retry_for, show_progress=True)
+        result = sync_folder(folder, uri, retry_for=retry_for, show_progress=True, verify=verify)
         yield f"{name}: {_result_text(result)}"
         if result.left_out:
             first = min(result.left_out)

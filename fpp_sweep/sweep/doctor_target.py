@@ -15,7 +15,7 @@ from fpp_sweep.sweep.request import space_to_tune
 from fpp_sweep.sweep.warm_start import with_warm_start
 from fpp_sweep.sweep.worker_pool import gpus_of_a_worker
 from fpp_sweep.sweep.worker_spec import worker_spec
-from fpp_sweep.tracking import DEFAULT_URI
+from fpp_sweep.tracking import uri_of_new_sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Target:
         named = self.options.tracking_uri
         if self.space is None:
             return named
-        return named or self.space.work.tracking_uri or DEFAULT_URI
+        return uri_of_new_sweep(named or self.space.work.tracking_uri)
 
 
 def target_of(path: Path | None, overrides: Sequence[str], options: Options) -> Target:

@@ -16,7 +16,7 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.resume import load_for_resume, load_stopped_info, merge_resume_request, require_same
 from fpp_sweep.sweep.steering import require_above_spent
 from fpp_sweep.sweep.sweep_info import new_info, resumed_info
-from fpp_sweep.tracking import DEFAULT_URI, absolute, trusted_uri
+from fpp_sweep.tracking import absolute, trusted_uri, uri_of_new_sweep
 
 FIRST_RELOAD_SECONDS = 10
 
@@ -50,7 +50,7 @@ def start_of(space: Space, options: Options, folder: SweepFolder) -> Start:
     """Return the start of a new sweep; or repair the folder of a sweep to be resumed, and return its start."""
     if options.resume:
         return _resumed_start(space, options, folder)
-    uri = absolute(options.tracking_uri or space.work.tracking_uri or DEFAULT_URI)
+    uri = uri_of_new_sweep(options.tracking_uri or space.work.tracking_uri)
     return Start(space=space, info=new_info(space, options, folder, uri), tracking_uri=uri, info_before=None)
 
 

@@ -20,7 +20,7 @@ from fpp_sweep.sweep.node_checks import check_nodes, shared_environment
 from fpp_sweep.sweep.worker_spec import shared_results_folder, worker_spec
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.workers.needs import Resources, WorkerNeeds, require_room
-from fpp_sweep.workers.session import gpus_of_this_machine, machines_of_session, session
+from fpp_sweep.workers.session import free_resources, gpus_of_this_machine, machines_of_session, session
 
 if TYPE_CHECKING:
     from fpp_sweep.workers.actors import Pool
@@ -92,6 +92,13 @@ def _note_shared_cores(work: Work) -> None:
         note(f"{plural(workers, 'worker')} share {plural(cores(), 'core')} of this machine and wait for each other")
 
 
+def _note_busy_cluster(needs: WorkerNeeds) -> None:
+    """Note a cluster on which no worker can start before other work ends; the sweep waits."""
+    if needs.room_on(free_resources().values()) == 0:
+        problem = "no node of the cluster has room for a worker now"
+        note(f"{problem}; waiting until other work on the cluster ends (`ray status` shows what is in use)")
+
+
 def gpus_of_a_worker(work: Work, gpus_of_session: float) -> float:
     """Return how many GPUs each worker gets in a Ray session with `gpus_of_session` GPUs in all."""
     if work.device == "cpu":
@@ -111,6 +118,8 @@ def start_workers(space: Space, options: Options, task_folder: Path) -> Workers:
     needs, note_on_room = needs_of_workers(work, machines_of_session(), on_cluster=options.on_cluster)
     if note_on_room is not None:
         note(note_on_room)
+    elif options.on_cluster:
+        _note_busy_cluster(needs)
     spec = replace(worker_spec(space, needs.gpus), plugins=options.plugins)
     shared_folder = None
     if options.on_cluster:

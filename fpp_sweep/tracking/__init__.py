@@ -5,7 +5,7 @@ the runs that differ, in one pass; `sync.py` repeats passes until MLflow shows a
 """
 
 from fpp_sweep.tracking.sync import BackgroundSync, last_uri, mlflow_links, sync_folder, trusted_uri, upload_group_files
-from fpp_sweep.tracking.uri import DEFAULT_URI, absolute, check_address, check_store, one_line
+from fpp_sweep.tracking.uri import DEFAULT_URI, absolute, check_address, check_store, one_line, uri_of_new_sweep
 
 __all__ = [
     "DEFAULT_URI",
@@ -19,4 +19,5 @@ __all__ = [
     "sync_folder",
     "trusted_uri",
     "upload_group_files",
+    "uri_of_new_sweep",
 ]

@@ -34,7 +34,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import LockHeldError, exclusive_lock, require_inside, stamp_of, written_whole
-from fpp_sweep.spec.messages import masked
+from fpp_sweep.spec.messages import masked, plural
 from fpp_sweep.spec.version import VERSION
 from fpp_sweep.tracking.desired import (
     CHANGES_LIMIT,
@@ -141,9 +141,11 @@ class _WrittenRun:
     run_id: str = ""  # MLflow's
     digest: str = ""  # digest of the run and its artifacts; empty while something is missing
     files: dict[str, Any] = field(default_factory=dict)  # artifact's name -> stamp of its file, or digest of its text
+    deleted: bool = False  # True if nothing was written, because the user has deleted the run in MLflow
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.run_id, str) and isinstance(self.digest, str) and isinstance(self.files, dict)):
+        texts_are_valid = isinstance(self.run_id, str) and isinstance(self.digest, str)
+        if not (texts_are_valid and isinstance(self.files, dict) and isinstance(self.deleted, bool)):
             raise TypeError("damaged")  # `SyncState.read` catches it
 
 
@@ -188,6 +190,20 @@ class _Change:
     files: Mapping[str, Path]  # name of an artifact -> its file
     digest: str  # digest of the run and the stamps of its files
 
+    @property
+    def contents(self) -> dict[str, str | Path]:
+        """The texts and files that are the run's artifacts, by name."""
+        return {**self.run.texts, **self.files}
+
+
+def _size_of(content: str | Path) -> int | None:
+    """Return the bytes of an artifact's text or file; None for a file that was replaced meanwhile."""
+    if isinstance(content, str):
+        return len(content.encode())
+    with suppress(FileNotFoundError):
+        return content.stat().st_size
+    return None
+
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
@@ -201,14 +217,18 @@ class _Comparison:
 class FolderSync:
     """The comparison of one folder with one store; one thread makes passes, any thread may call `pending`."""
 
-    def __init__(self, folder: SweepFolder, uri: str, *, restore: bool) -> None:
+    def __init__(self, folder: SweepFolder, uri: str, *, restore: bool, verify: bool = False) -> None:
         self.result = SyncResult()
-        self.writes = 0  # writes to MLflow that succeeded; a pass that adds none has made no progress
+        self.writes = 0  # changes that MLflow has taken; a pass that adds none has made no progress
         self._folder = folder
         self._uri = absolute(uri)
         self._restore = restore  # runs that the user deleted in MLflow are restored
+        self._verify = verify  # everything is compared with MLflow again
         self._file = folder.path / STATE_FILE
         self._state = SyncState.read(folder)
+        if verify:
+            for written in self._state.runs.values():
+                written.digest = ""
         self._saved = 0.0  # `time.monotonic()` when the state was last written
         self._versions: dict[str, _Version] = {}  # versions of the records compared since the connection was made
         self._mlflow_runs: SweepRuns | None = None  # None while there is no connection
@@ -226,6 +246,8 @@ class FolderSync:
         """
         folder_fingerprint = fingerprint(self._folder) if thorough else ""
         self._lock_folder()
+        if thorough and any(written.deleted for written in self._state.runs.values()):
+            self._mlflow_runs = None  # a new connection shows whether the user has restored a run
         try:
             runs = self._connected()
         except InputError:
@@ -288,11 +310,17 @@ class FolderSync:
         return self._mlflow_runs
 
     def _forget_missing(self, runs: SweepRuns) -> None:
-        """Forget runs that this store does not have, or that will be restored, so that they are written again."""
+        """Forget runs that this store does not have, or that were or will be restored, so that they are written."""
         self._versions = {}
-        usable_ids = {run.run_id for run in runs.by_id.values() if not self._will_be_restored(run)}
-        written_runs = self._state.runs.items()
-        self._state.runs = {key: written for key, written in written_runs if written.run_id in usable_ids}
+        by_run_id = {mlflow_run.run_id: mlflow_run for mlflow_run in runs.by_id.values()}
+        for key, written in list(self._state.runs.items()):
+            mlflow_run = by_run_id.get(written.run_id)
+            if mlflow_run is None or self._will_be_restored(mlflow_run):
+                del self._state.runs[key]
+                continue
+            user_has_restored = written.deleted and not mlflow_run.deleted
+            if user_has_restored:
+                del self._state.runs[key]
 
     def _will_be_restored(self, mlflow_run: _MlflowRun) -> bool:
         """Return True for a run that the user has deleted; without `restore` it stays deleted."""
@@ -330,15 +358,17 @@ class FolderSync:
     def _try_to_write(self, runs: SweepRuns, info: SweepInfo, change: _Change) -> Failure | None:
         """Write a run and return None, or else the failure. A run that was kept from an earlier read is read again."""
         try:
-            self._write(runs, info, change)
+            return self._write(runs, info, change)
         except Exception as error:  # MLflow, its database and a disk raise many
             if runs.forget(change.run):  # the user may have deleted the run since the earlier read
                 return self._try_to_write(runs, info, change)
             return Failure(change.run.key, one_line(error), is_permanent(error))
-        return None
 
-    def _write(self, runs: SweepRuns, info: SweepInfo, change: _Change) -> None:
-        """Write a run with its artifacts. The state keeps each upload that succeeded, so that a retry skips it."""
+    def _write(self, runs: SweepRuns, info: SweepInfo, change: _Change) -> Failure | None:
+        """Write a run with its artifacts; return a failure if the store refuses some of these.
+
+        The state keeps each upload that succeeded, so that a retry skips it.
+        """
         run = change.run
         group = None
         if run.key == SWEEP_KEY:
@@ -348,39 +378,69 @@ class FolderSync:
             parent = self._sweep_run_id(runs, info)
         current = runs.open(run, parent, restore=self._restore)
         if current is None:  # the user has deleted the run; count it as written, so that it stays deleted
-            self._state.runs[run.key] = _WrittenRun(runs.by_id[run.id].run_id, change.digest)
-            return
+            self._state.runs[run.key] = _WrittenRun(runs.by_id[run.id].run_id, change.digest, deleted=True)
+            return None
         written = self._state.runs.get(run.key)
         if written is None or written.run_id != current.run_id:
             written = _WrittenRun(current.run_id)
             self._state.runs[run.key] = written
-        runs.write(current, run, parent)
-        self.writes += 1
-        self._upload_artifacts(runs, current, change, written.files)
+        if runs.write(current, run, parent):
+            self.writes += 1
+        if self._verify:
+            stored_sizes = runs.artifact_sizes(current)
+            for name, content in change.contents.items():
+                if stored_sizes.get(safe_name(name)) != _size_of(content):
+                    written.files.pop(name, None)  # so that it is uploaded again
+        refused = self._upload_artifacts(runs, current, change, written.files)
         runs.set_status(current, run)
         if group is not None and (run.is_in_progress or group.is_in_progress):
             runs.set_state(group, run)  # the group runs while one of its sweeps does, and ends with it
+        if refused:
+            name, cause = next(iter(refused.items()))
+            counts = plural(len(refused), "artifact")
+            return Failure(run.key, f"{counts} refused, such as {name}: {cause}", is_permanent=True)
         written.digest = change.digest
+        self.writes += 1
         if time.monotonic() - self._saved > SAVE_EVERY:
             self._save(runs)
+        return None
 
     def _upload_artifacts(
         self, runs: SweepRuns, current: CurrentRun, change: _Change, uploaded: dict[str, Any]
+    ) -> dict[str, str]:
+        """Upload artifacts that differ from `uploaded`, and add each one to it.
+
+        Return those that the store refuses, such as one too large for a proxy, with the cause.
+        """
+        refused: dict[str, str] = {}
+        for name, content in change.contents.items():
+            try:
+                self._upload_if_changed(runs, current, name, content, uploaded)
+            except FileNotFoundError:  # replaced meanwhile; the next pass compares it again
+                continue
+            except Exception as error:  # MLflow and a disk raise many
+                if not is_permanent(error):
+                    raise
+                refused[name] = one_line(error)
+        return refused
+
+    def _upload_if_changed(
+        self, runs: SweepRuns, current: CurrentRun, name: str, content: str | Path, uploaded: dict[str, Any]
     ) -> None:
-        """Upload artifacts that differ from `uploaded`, and add each one to it."""
-        for name, text in change.run.texts.items():
-            digest = hashlib.sha256(text.encode()).hexdigest()
-            if uploaded.get(name) != digest:
-                runs.write_text(current, name, text)
-                uploaded[name] = digest
-                self.writes += 1
-        for name, path in change.files.items():
-            with suppress(FileNotFoundError):  # replaced meanwhile; the next pass compares it again
-                stamp = list(_stamp(path))  # a list, as JSON returns it
-                if uploaded.get(name) != stamp:
-                    runs.upload(current, name, path)
-                    uploaded[name] = stamp
-                    self.writes += 1
+        """Upload a text or a file unless `uploaded` has the digest or the stamp of this version."""
+        if isinstance(content, str):
+            digest = hashlib.sha256(content.encode()).hexdigest()
+            if uploaded.get(name) == digest:
+                return
+            runs.write_text(current, name, content)
+            uploaded[name] = digest
+        else:
+            stamp = list(_stamp(content))  # a list, as JSON returns it
+            if uploaded.get(name) == stamp:
+                return
+            runs.upload(current, name, content)
+            uploaded[name] = stamp
+        self.writes += 1
 
     def _sweep_run_id(self, runs: SweepRuns, info: SweepInfo) -> str:
         """Return the id of the sweep's run; create it without content if a trial's run is written first."""
@@ -519,8 +579,8 @@ class SweepRuns:
         name = group.partition("@")[0]
         return CurrentRun.of(self.client.create_run(self.experiment_id, started, tags, name))
 
-    def write(self, current: CurrentRun, run: DesiredRun, parent: str | None) -> None:
-        """Write the params, metrics, tags and name that differ."""
+    def write(self, current: CurrentRun, run: DesiredRun, parent: str | None) -> bool:
+        """Write the params, metrics, tags and name that differ; return False if none does."""
         tags = _with_parent(run.tags, parent)
         new_params = []
         changes = []
@@ -535,7 +595,9 @@ class SweepRuns:
         for key, value in tags.items():
             if current.tags.get(key) != value:
                 new_tags.append(self._entities.RunTag(key, value))
-        self.client.log_batch(current.run_id, self._new_metrics(run, current.metrics), new_params, new_tags)
+        new_metrics = self._new_metrics(run, current.metrics)
+        differs = bool(new_metrics or new_params or new_tags) or current.name != run.name
+        self.client.log_batch(current.run_id, new_metrics, new_params, new_tags)
         self._logged.update(run.curves)
         current.params = {**run.params, **current.params}
         current.metrics |= run.metrics
@@ -547,6 +609,7 @@ class SweepRuns:
         if current.name != run.name:
             self.client.update_run(current.run_id, name=run.name)
             current.name = run.name
+        return differs
 
     def set_status(self, current: CurrentRun, run: DesiredRun) -> None:
         """Set the run's state; called last, after everything else has arrived."""
@@ -583,6 +646,18 @@ class SweepRuns:
                 source = Path(scratch) / posixpath.basename(artifact)
                 shutil.copyfile(path, source)
             self.client.log_artifact(current.run_id, str(source), posixpath.dirname(artifact) or None)
+
+    def artifact_sizes(self, current: CurrentRun) -> dict[str, int | None]:
+        """Return the bytes of all artifacts that MLflow has of a run, by name; None if the store does not know them."""
+        sizes: dict[str, int | None] = {}
+        waiting: list[str | None] = [None]  # folders; None is the one of the run
+        while waiting:
+            for artifact in self.client.list_artifacts(current.run_id, waiting.pop()):
+                if artifact.is_dir:
+                    waiting.append(artifact.path)
+                else:
+                    sizes[artifact.path] = artifact.file_size
+        return sizes
 
     def _artifact_file(self, current: CurrentRun, artifact: str) -> Path | None:
         """Return the file of an artifact; None if artifacts are not on this machine.

@@ -142,13 +142,19 @@ class BackgroundSync:
 
 
 def sync_folder(
-    folder: SweepFolder, uri: str, *, retry_for: float = RETRY_SECONDS, show_progress: bool = False
+    folder: SweepFolder,
+    uri: str,
+    *,
+    retry_for: float = RETRY_SECONDS,
+    show_progress: bool = False,
+    verify: bool = False,
 ) -> SyncResult:
     """Bring MLflow up to date now, and restore runs that were deleted there.
 
-    Requests that may succeed later are repeated, with pauses, until there is no progress for `retry_for` seconds.
+    Requests that may succeed later are repeated, with pauses, until there is no progress for `retry_for` seconds. With
+    `verify`, also what was written before is compared with MLflow, and with the names and sizes of its artifacts.
     """
-    sync = FolderSync(folder, uri, restore=True)
+    sync = FolderSync(folder, uri, restore=True, verify=verify)
     try:
         with Bar("MLflow", 0, "runs", shown=show_progress) as bar:
             failures = _pass_until_done(sync, retry_for, bar)

@@ -67,6 +67,18 @@ def absolute(uri: str) -> str:
     return uri if path is None else f"sqlite:///{path}"
 
 
+def uri_of_new_sweep(requested: str | None) -> str:
+    """Return the requested store, or else the one that the user has named for all programs that use MLflow."""
+    if requested:
+        return absolute(requested)
+    named = os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
+    try:
+        _check_form(named)
+    except InputError as error:
+        raise InputError(f"MLFLOW_TRACKING_URI: {error}; or name a store with --tracking-uri") from None
+    return absolute(named)
+
+
 def sqlite_file(uri: str) -> Path | None:
     """Return the absolute path of an SQLite URI's file; None for another kind of URI.
 
@@ -165,6 +177,8 @@ def one_line(error: BaseException, limit: int = 200) -> str:
     for reason in ("Connection refused", "Name or service not known", "Temporary failure in name resolution"):
         if reason in text:
             return reason.lower()
+    if "API request to" in text and "Read timed out" in text:  # by MLflow's client, such as of a large file
+        return "no answer in time; MLFLOW_HTTP_REQUEST_TIMEOUT=60 waits for 60 s"
     if "timed out" in text.lower():
         return "no answer in time"
     if "Connection aborted" in text:
@@ -364,10 +378,18 @@ def _check_file(path: Path) -> None:
             tempfile.TemporaryFile(dir=file.parent).close()
     except (OSError, sqlite3.Error) as error:
         problem = f"not usable as MLflow's database ({one_line(error)})"
-        raise InputError(f"tracking URI sqlite:///{path}: {problem}; give another file") from error
+        advice = _advice_for_file(error, "give another file")
+        raise InputError(f"tracking URI sqlite:///{path}: {problem}; {advice}") from error
     if not _is_known_revision(revision):
         problem = f"a newer MLflow has written this database (revision {revision})"
         raise InputError(f"tracking URI sqlite:///{path}: {problem}; update MLflow, or give another file")
+
+
+def _advice_for_file(error: Exception, advice: str) -> str:
+    """Return the advice, or another one if the file is only in use: another file would split the user's runs."""
+    if "database is locked" in str(error):
+        return "another program, such as a backup, holds it; end that program, or repeat the command later"
+    return advice
 
 
 def _revision_of_writable(path: Path) -> str | None:
@@ -431,6 +453,9 @@ def _unusable(uri: str, error: Exception) -> InputError:
     advice = f"start it, or give another URI, such as {DEFAULT_URI}"
     if isinstance(error, ModuleNotFoundError):  # the driver of a database is not installed
         advice = f"install the Python module {error.name}, or give another URI, such as {DEFAULT_URI}"
+    elif http_status(error) in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        variables = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+        advice = f"set {variables}, of a user who may write there"
     return InputError(f"MLflow at {masked(uri)} cannot be used ({one_line(error)}); {advice}")
 
 
@@ -478,7 +503,8 @@ def _prepare_database(uri: str, path: Path) -> None:
         raise
     except Exception as error:  # MLflow and its libraries for databases raise many
         problem = f"MLflow cannot use this database ({one_line(error)})"
-        raise InputError(f"{path}: {problem}; update MLflow if a newer one wrote it, or give another file") from error
+        advice = _advice_for_file(error, "update MLflow if a newer one wrote it, or give another file")
+        raise InputError(f"{path}: {problem}; {advice}") from error
     finally:
         engine.dispose()
 

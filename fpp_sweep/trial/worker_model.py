@@ -141,6 +141,7 @@ class WorkerModel:
             seconds=self._load_seconds,
             device_kind=self.device_name,
             notes=self.notes,
+            software=software(),
             made_with=f"{made_with()}, {gpu}",
         )
 
@@ -164,15 +165,20 @@ class WorkerModel:
         return explain_out_of_memory(error, device)
 
 
-def made_with() -> str:
-    """Return a text with the versions of code, libraries and processor, each of which can change last bits."""
-    libraries = [
-        f"torch {torch.__version__}",
+def software() -> tuple[str, ...]:
+    """Return the code and the libraries' versions; builds of torch for different devices are one version."""
+    return (
+        f"code {code_digest()}",
+        f"torch {torch.__version__.partition('+')[0]}",
         f"numpy {np.__version__}",
         f"pillow {PIL.__version__}",
         f"open_clip {version('open_clip_torch')}",
-    ]
-    return ", ".join([f"code {code_digest()}", *libraries, _processor()])
+    )
+
+
+def made_with() -> str:
+    """Return a text with code, libraries, torch's build and processor, each of which can change last bits."""
+    return ", ".join([*software(), f"build {torch.__version__}", _processor()])
 
 
 def _processor() -> str:

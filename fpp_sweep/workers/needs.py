@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fpp_sweep.spec.errors import InputError
@@ -30,7 +30,11 @@ class WorkerNeeds:
 
     def workers_with_room(self, machines: Sequence[Resources]) -> int:
         """Return how many workers the machines have room for; at least one."""
-        return max(1, sum(self._workers_on(machine) for machine in machines))
+        return max(1, self.room_on(machines))
+
+    def room_on(self, machines: Iterable[Resources]) -> int:
+        """Return how many workers the machines have room for; perhaps none."""
+        return sum(self._workers_on(machine) for machine in machines)
 
     def _workers_on(self, machine: Resources) -> int:
         """Return how many workers one machine has room for; a worker has no parts of two GPUs."""

@@ -103,6 +103,11 @@ def machines_of_session() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
+def free_resources() -> Mapping[str, Mapping[str, float]]:
+    """Return the free resources of each node that is up, by its id."""
+    return dict(ray._private.state.state.available_resources_per_node())
+
+
 def count_own_gpus() -> float:
     """Return the number of GPUs that Ray finds on this machine and that CUDA_VISIBLE_DEVICES shows."""
     manager, count = ResourceAndLabelSpec._get_current_node_accelerator(None, {})

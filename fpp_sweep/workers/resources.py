@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
@@ -11,7 +11,7 @@ import ray
 
 from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.workers.needs import ROUNDING, WorkerNeeds
-from fpp_sweep.workers.ray_session import machines_of_session
+from fpp_sweep.workers.ray_session import free_resources, machines_of_session
 
 RELEASE_INTERVAL = 0.1  # seconds between two checks whether a node has room
 RELEASE_TIMEOUT = 15.0  # seconds; a killed worker that still holds its resources then is not waited for
@@ -50,17 +50,12 @@ async def wait_released(node: str, needs: WorkerNeeds) -> None:
     with suppress(Exception):  # the machine may be lost without notice
         async with asyncio.timeout(RELEASE_TIMEOUT):
             while True:
-                available = await asyncio.to_thread(_available_resources)
+                available = await asyncio.to_thread(free_resources)
                 if node not in available:  # the machine is gone
                     return
                 if available[node].get(kind, 0.0) >= amount - ROUNDING:
                     return
                 await asyncio.sleep(RELEASE_INTERVAL)
-
-
-def _available_resources() -> Mapping[str, Mapping[str, float]]:
-    """Return the free resources of each node."""
-    return dict(ray._private.state.state.available_resources_per_node())
 
 
 def require_session() -> None:

@@ -72,6 +72,7 @@ class TaskScheduler:
     _worker_loops: set[asyncio.Task[None]] = field(default_factory=set)  # one for each worker that starts or works
     _fatal: TaskFailed | None = None  # why no task can be computed any more
     _model_digest: str = ""  # digest of the first worker's model; empty while no worker has ever started
+    _software: tuple[str, ...] = ()  # software of the workers, which all have the same
     _refusals: list[TaskFailed] = field(default_factory=list)  # refused starts, which wait for the first worker
     _failed_rounds: int = 0  # starts that failed in a row without any worker; simultaneous starts count once
     _failed_starts: int = 0  # starts that failed in a row while other workers work
@@ -286,6 +287,7 @@ class TaskScheduler:
         try:
             worker = await self.start_worker()
             self._require_same_weights(worker)
+            self._require_same_software(worker)
         except Exception as error:
             if isinstance(error, TaskFailed) and not self._model_digest:
                 self._refusals.append(error)
@@ -308,6 +310,22 @@ class TaskScheduler:
             worker.kill()
             problem = f"{worker.info.node}: its model {worker.info.name} has other weights than the first worker's"
             raise TaskFailed(f"{problem}; put the same file on every machine")
+
+    def _require_same_software(self, worker: WorkerHandle) -> None:
+        """Kill a worker with other software than those that work, and raise TaskFailed; if none works, note the change.
+
+        The driver has compared the machines that were up at the start; another machine may have joined since, or the
+        user has changed the code.
+        """
+        changes = ", ".join(name for name in worker.info.software if name not in self._software)
+        if changes and self.workers:
+            worker.kill()
+            problem = f"{worker.info.node}: other software than the other workers' ({changes})"
+            raise TaskFailed(f"{problem}; bring every machine to the same commit and versions")
+        if changes and self._software:
+            note = f"the workers' software has changed since the start ({changes}), and results may differ from then on"
+            self._worker_notes[note] = None
+        self._software = worker.info.software
 
     async def _serve(self, worker: WorkerHandle) -> None:
         """Give a worker tasks until it is lost or has to leave."""

@@ -169,6 +169,12 @@ def machines_of_session() -> list[dict[str, float]]:
     return machines
 
 
+def free_resources() -> Mapping[str, Mapping[str, float]]:
+    """Return the free resources of each node of the session that is up, by its id."""
+    free: Mapping[str, Mapping[str, float]] = _import_ray_session().free_resources()
+    return free
+
+
 def gpus_of_this_machine() -> float:
     """Return the number of GPUs that a session on this machine would have; no session is started."""
     _set_environment()

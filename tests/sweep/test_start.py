@@ -36,6 +36,32 @@ def test_a_resume_keeps_the_page_of_the_sweep(tmp_path, start):
     assert (folder.report / "sweep.html").read_text() == "report"
 
 
+@pytest.mark.parametrize(
+    ("flag", "key", "variable", "store"),
+    [
+        (None, None, None, "sqlite:////work/mlflow.db"),
+        (None, None, "http://group:5000", "http://group:5000"),
+        (None, "http://key:5000", "http://group:5000", "http://key:5000"),
+        ("sqlite:////mine.db", "http://key:5000", "http://group:5000", "sqlite:////mine.db"),
+        ("sqlite:////mine.db", None, "./mlruns", "sqlite:////mine.db"),
+    ],
+)
+def test_a_new_sweep_writes_to_the_store_that_is_named_most_closely(tmp_path, monkeypatch, flag, key, variable, store):
+    monkeypatch.chdir(tmp_path)
+    if variable is not None:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", variable)
+    overrides = [f"work.tracking_uri={key}"] if key else []
+    start = start_of(small_space(*overrides), Options(tracking_uri=flag), SweepFolder(tmp_path / "one"))
+    assert start.tracking_uri == start.info.tracking_uri == store.replace("/work/", f"{tmp_path}/")
+
+
+def test_a_store_of_the_environment_that_cannot_be_used_is_refused_by_the_name_of_its_variable(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "./mlruns")
+    problem = r"^MLFLOW_TRACKING_URI: tracking URI \./mlruns: not a database or server .*--tracking-uri$"
+    with pytest.raises(InputError, match=problem):
+        start_of(small_space(), Options(), SweepFolder(tmp_path / "one"))
+
+
 @pytest.fixture
 def stopped(tmp_path):
     """The folder of an interrupted sweep of two trials."""

@@ -80,3 +80,15 @@ def test_the_user_reads_which_of_a_workers_needs_the_session_lacks(monkeypatch, 
     workers = worker_pool.start_workers(small_space(), Options(), tmp_path)
     assert workers.model == "model"
     assert "note: no machine has a GPU yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("free_cpus", "is_noted"), [(0.0, True), (0.5, True), (1.0, False)])
+def test_a_wait_for_a_busy_cluster_is_noted(monkeypatch, tmp_path, capsys, free_cpus, is_noted):
+    """Ray is not started: the cluster has one node of two CPUs, and its pool opens at once."""
+    monkeypatch.setattr(worker_pool, "machines_of_session", lambda: [{"CPU": 2.0}])
+    monkeypatch.setattr(worker_pool, "free_resources", lambda: {"node": {"CPU": free_cpus}})
+    monkeypatch.setattr(worker_pool, "check_nodes", lambda _: None)
+    monkeypatch.setattr(actors, "start_pool", lambda *_, **__: SimpleNamespace(open=lambda: "model"))
+    worker_pool.start_workers(small_space(), Options(address="127.0.0.1:6379"), tmp_path)
+    note = "note: no node of the cluster has room for a worker now; waiting until other work on the cluster ends"
+    assert (note in capsys.readouterr().err) == is_noted

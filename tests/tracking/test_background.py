@@ -97,6 +97,35 @@ def test_a_run_that_a_user_deletes_during_the_sweep_stays_deleted(tmp_path, data
     assert len(statuses(database)) == 5
 
 
+@pytest.mark.parametrize("restored", ["during the sweep", "before its resume"])
+@pytest.mark.parametrize("deleted", ["trial", "experiment"])
+def test_a_run_that_a_user_deletes_and_restores_gets_what_it_lacks(tmp_path, database, uri, deleted, restored):
+    folder = build_sweep(tmp_path / "perturb-1", trials=2, running_trials=(0, 1), state="running", report=False)
+    client = connect(uri)
+    sync = FolderSync(folder, uri, restore=False)
+
+    def make_pass(thorough):
+        return sync.make_pass(thorough=thorough, stop=lambda: False, on_update=lambda _: None)
+
+    assert make_pass(thorough=True) == []
+    ((run, experiment),) = rows(database, "select run_uuid, experiment_id from runs where name like '0001%'")
+    delete, restore, item = {
+        "trial": (client.delete_run, client.restore_run, run),
+        "experiment": (client.delete_experiment, client.restore_experiment, str(experiment)),
+    }[deleted]
+    delete(item)
+    folder.write_trial(trial(1))
+    assert make_pass(thorough=False) == []
+    if restored == "before its resume":
+        sync.disconnect()
+        sync = FolderSync(folder, uri, restore=False)
+    restore(item)
+    assert make_pass(thorough=True) == []
+    sync.disconnect()
+    assert rows(database, "select status from runs where run_uuid = ?", run) == [("FINISHED",)]
+    assert rows(database, "select count(*) from latest_metrics where run_uuid = ?", run) != [(0,)]
+
+
 @pytest.mark.parametrize("is_deleted", [False, True], ids=["kept", "deleted"])
 def test_a_run_in_progress_is_read_again_only_if_a_user_deleted_it(tmp_path, database, uri, is_deleted, monkeypatch):
     from mlflow import MlflowClient

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep import sync as command
-from fpp_sweep.spec.errors import MachineError
+from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.tracking import BackgroundSync, check_store, mlflow_links, sync_folder
 from fpp_sweep.tracking.folder_sync import STATE_FILE, SweepRuns
 from tests.kit.records import build_sweep
-from tests.kit.stores import as_sets, contents, faulty_proxy, server
+from tests.kit.stores import as_sets, contents, faulty_proxy, proxy, server
 from tests.kit.waiting import LONG, wait_for
 
 pytestmark = pytest.mark.slow
@@ -152,3 +152,23 @@ def test_fifteen_runs_arrive_once_although_a_fifth_of_all_requests_fail(
         everything = sync_without_faults(folder, tmp_path, empty_database, trials=11)
         assert as_sets(contents(mlflow.database)) == everything
         assert len(list((tmp_path / "server_artifacts").rglob("config.yaml"))) == 14
+
+
+def test_artifacts_that_a_proxy_refuses_as_too_large_keep_nothing_else_from_mlflow(tmp_path, empty_database):
+    folder = build_sweep(tmp_path / "perturb-1", trials=2)
+    for name in ("a", "b"):
+        (folder.artifacts("trial-0001") / f"{name}.large").write_bytes(bytes(100_000))
+
+    def refuse_large(request):
+        return 413 if int(request.headers.get("Content-Length", 0)) >= 100_000 else None
+
+    problem = r"trial-0001: 2 artifacts refused, such as a\.large: HTTP 413 .*; 5 runs written, 1 left"
+    with server(tmp_path, empty_database) as mlflow:
+        mlflow.start()
+        with proxy(mlflow.uri, refuse_large) as address, pytest.raises(InputError, match=problem):
+            sync_folder(folder, f"http://{address}")
+        arrived = {path.name for path in (tmp_path / "server_artifacts").rglob("*") if path.is_file()}
+        undisturbed = sync_without_faults(folder, tmp_path, empty_database, trials=2)
+        assert as_sets(contents(mlflow.database)) == undisturbed
+    expected = {path.name for path in folder.artifacts("trial-0001").rglob("*") if path.is_file()}
+    assert expected - arrived == {"a.large", "b.large"}

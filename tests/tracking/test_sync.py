@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -537,6 +538,28 @@ def test_a_sync_without_progress_ends_in_time_and_names_the_cause(tmp_path, uri,
     retries = [line for line in capsys.readouterr().err.splitlines() if "next attempt in" in line]
     assert retries
     assert all("HTTP 503 Service Unavailable" in line and "s more without progress" in line for line in retries)
+
+
+def test_a_sync_ends_if_a_file_fails_again_and_again_although_its_run_can_be_written(
+    tmp_path, uri, monkeypatch, quick_retries
+):
+    folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
+    sync_folder(folder, uri)
+    (prompts,) = (tmp_path / "mlartifacts").glob("*/*/artifacts/prompts")
+    (prompts.parent / "new").write_text("a file where the store needs a folder")
+    (folder.artifacts("trial-0000") / "new").mkdir()
+    (folder.artifacts("trial-0000") / "new" / "file").write_text("")
+    pauses = []
+    sleep = time.sleep
+
+    def pause(seconds):
+        pauses.append(seconds)
+        assert len(pauses) < 200, "attempts go on without progress"
+        sleep(seconds)
+
+    monkeypatch.setattr("fpp_sweep.tracking.sync.time.sleep", pause)
+    with pytest.raises(MachineError, match=r"trial-0000: .*; 0 runs written, 1 left for another sync"):
+        sync_folder(folder, uri, retry_for=0.2)
 
 
 def make_run_with_bad_param(name):

@@ -28,7 +28,7 @@ from fpp_sweep.tracking.uri import (
     store_identity,
     ui_command,
 )
-from tests.kit.stores import free_port, rows
+from tests.kit.stores import free_port, proxy, rows
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -100,6 +100,25 @@ def test_a_file_that_is_not_a_database_is_refused(tmp_path):
     for file in (tmp_path / "notes.db", tmp_path):
         with pytest.raises(InputError, match="not usable as MLflow's database"):
             check_store(f"sqlite:///{file}")
+
+
+@pytest.mark.parametrize("check", [check_address, lambda address: uri._prepare_database(address, Path("mlflow.db"))])
+def test_a_file_that_another_program_holds_is_not_to_be_replaced_by_another_one(tmp_path, database, monkeypatch, check):
+    monkeypatch.setattr(uri, "CHECK_SECONDS", 0.01)
+    monkeypatch.chdir(tmp_path)
+    with closing(sqlite3.connect(database, isolation_level=None)) as other_program:
+        other_program.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(InputError, match=r"database is locked.*; another program, .* the command later$"):
+            check(f"sqlite:///{database}")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_server_that_refuses_the_user_is_no_server_to_start(status):
+    with (
+        proxy("http://127.0.0.1:1", lambda _: status) as address,
+        pytest.raises(InputError, match=rf"cannot be used \(HTTP {status} .*; set MLFLOW_TRACKING_USERNAME and "),
+    ):
+        check_store(f"http://{address}")
 
 
 def test_an_address_of_anything_but_a_file_is_refused_and_left_as_it_is(tmp_path):
@@ -416,9 +435,11 @@ def errors_of_mlflow():
         return response
 
     refused = "failed with exception HTTPConnectionPool(host='h'): Max retries exceeded (Caused by {})"
+    slow = "API request to http://h/x failed with exception HTTPConnectionPool(host='h'): Read timed out."
     return [
         (requests.HTTPError("for url: x", response=answer(503)), "HTTP 503 Service Unavailable: for url: x", False),
         (requests.HTTPError("for url: x", response=answer(403)), "HTTP 403 Forbidden: for url: x", True),
+        (MlflowException(slow), "no answer in time; MLFLOW_HTTP_REQUEST_TIMEOUT=60 waits", False),
         (requests.HTTPError("for url: x", response=answer(429)), "HTTP 429 Too Many Requests: for url: x", False),
         (requests.HTTPError("for url: x", response=answer(599)), "HTTP 599 error: for url: x", False),
         (MlflowException("failed with error code 401 != 200"), "HTTP 401 Unauthorized: failed with", True),

@@ -166,6 +166,11 @@ def test_results_are_marked_with_code_libraries_and_processor(tmp_path, monkeypa
     assert len(marks) == 2
 
 
+def test_a_worker_states_its_code_and_libraries(worker):
+    names = [name.partition(" ")[0] for name in worker.model_info().software]
+    assert names == ["code", "torch", "numpy", "pillow", "open_clip"]
+
+
 def test_results_are_marked_with_all_code_that_can_change_them():
     package = Path(fpp_sweep.__file__).parent
     files = {str(file.relative_to(package)) for file in code.code_files(package)}

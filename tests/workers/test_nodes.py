@@ -13,13 +13,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-import ray
 
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.workers.actors import RayWorker
 from fpp_sweep.workers.needs import WorkerNeeds
-from fpp_sweep.workers.session import session
+from fpp_sweep.workers.session import free_resources, session
 from tests.kit.processes import (
     SMALL_SPACE,
     assert_same_as_in_one_process,
@@ -199,9 +198,9 @@ def test_a_stopped_workers_resources_are_free_before_the_next_start(tmp_path):
         os.kill(worker.info.pid, signal.SIGSTOP)
         worker.kill()
         assert await worker.wait_until_unavailable() == "dead"  # Ray reports the death before the resources are free
-        taken = ray.available_resources().get("CPU", 0.0)
+        room_before = needs.room_on(free_resources().values())
         await worker.wait_resources_released()
-        return taken, ray.available_resources().get("CPU")
+        return room_before, needs.room_on(free_resources().values())
 
     with session(None, cpus=1, verbose=False):
-        assert asyncio.run(scenario()) == (0.0, 1.0)
+        assert asyncio.run(scenario()) == (0, 1)

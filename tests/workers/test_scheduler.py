@@ -725,6 +725,37 @@ async def test_other_weights_fail_everything_if_no_worker_has_the_right_ones(sta
     assert harness.counts.loads == 1
 
 
+def other_software(number):
+    """Return the software of a worker: all but the first have other code, and another NumPy."""
+    if number == 0:
+        return {"software": ("code 11111111", "torch 2.9.0", "numpy 2.4.6")}
+    return {"software": ("code 22222222", "torch 2.9.0", "numpy 2.4.5"), "node": "gpu7"}
+
+
+async def test_a_machine_that_joins_with_other_code_or_libraries_computes_nothing(start):
+    harness = start(on_start=other_software, wanted=2)
+    await until(lambda: harness.status.notes)
+    problem = "gpu7: other software than the other workers' (code 22222222, numpy 2.4.5)"
+    remedy = "bring every machine to the same commit and versions"
+    assert harness.status.notes == (
+        f"3 starts of workers in a row failed while others work; the last: {problem}; {remedy}",
+    )
+    assert titles_in(await harness.results(shards(2))) == titles(shards(2))
+    assert [len(worker.ran) for worker in harness.workers[:2]] == [2, 0]
+    assert all(worker.lost.is_set() for worker in harness.workers[1:])
+
+
+async def test_other_software_is_used_and_noted_once_no_other_worker_is_left(start):
+    harness = start(on_start=other_software)
+    await harness.scheduler.first_worker()
+    assert harness.status.notes == ()
+    harness.workers[0].kill()
+    assert titles_in(await harness.results(shards(2))) == titles(shards(2))
+    assert [len(worker.ran) for worker in harness.workers] == [0, 2]
+    (note,) = harness.status.notes
+    assert note.startswith("the workers' software has changed since the start (code 22222222, numpy 2.4.5)")
+
+
 async def test_the_first_worker_describes_its_model(start):
     assert (await start().scheduler.first_worker()).digest == "weights"
 
