@@ -10,10 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import ray
 
-from fpp_sweep.spec.errors import InputError, MachineError
-from fpp_sweep.workers import ray_session
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.workers.session import joining_time_limit
 from tests.kit.disks import mounted
 from tests.kit.processes import descendants, killed_at_end
@@ -145,15 +143,6 @@ def test_an_unreachable_cluster_is_reported_in_one_line(tmp_path):
     done = join(tmp_path, address)
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: --address {address}: cannot be reached")
-
-
-def test_rays_own_error_is_the_reason_if_its_services_have_logged_none(tmp_path, monkeypatch):
-    def fail(*_, **__):
-        raise ConnectionError("no session\nand advice")
-
-    monkeypatch.setattr(ray, "init", fail)
-    with pytest.raises(MachineError, match=r"^Ray does not start \(no session\); free processors, memory or disk"):
-        ray_session.start(str(tmp_path))
 
 
 @pytest.mark.nightly
