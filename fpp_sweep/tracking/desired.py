@@ -108,7 +108,7 @@ class FrontDocument:
     """The contents of report/front.json that MLflow shows."""
 
     members: frozenset[str] = frozenset()  # names of records
-    recommended: str | None = None  # the name of a record
+    recommended: str | None = None  # the name of a trial
     support: Mapping[str, str] = field(default_factory=dict)  # record -> its support for being on the front
     hypervolume: Sequence[tuple[float, float]] = ()  # time in seconds, value
     answer: str = ""  # report/answer.md: the answer of the sweep and the front, without the heading
