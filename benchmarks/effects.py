@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import qmc
 
 from benchmarks.harness import table
 from fpp_sweep.cli.command import parser, run
@@ -25,9 +26,11 @@ Function = Callable[[Numbers], Numbers]
 SETTINGS = 4
 WAVES = 200
 VALUES = np.linspace(0.05, 0.95, 9)
+GRID = (np.arange(24) + 0.5) / 24  # values of a setting that a true mean is taken over
 N_TRUTH = 1500  # number of random points over which true effects are averaged
 FALLEN = (0.12, 0.4)  # share of trials with fallen values
-TOLERANCE = 0.02  # error of a true share, which is computed from random points too
+N_SOBOL = 1024  # points that true shares are computed at
+TOLERANCE = 0.01  # error of a true share
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ def measure(kind: str, trials: int, noise: float, seed: int) -> Coverage:
         inside.append(np.abs(estimate.mean - truth) <= Z * estimate.deviation)
         widths.append(Z * estimate.deviation / (deviation or 1.0))
     lows, highs = np.quantile(surface.variance_shares(), SPREAD, axis=0)
-    truth = true_shares(function, everywhere[:300])
+    truth = true_shares(function)
     shares_inside = (truth >= lows - TOLERANCE) & (truth <= highs + TOLERANCE)
     return Coverage(float(np.mean(inside)), float(shares_inside.mean()), float(np.mean(widths)))
 
@@ -122,15 +125,14 @@ def measure_falls(worlds: int, trials: int, fallen: float) -> dict[str, object]:
     return row
 
 
-def true_shares(function: Function, points: Numbers) -> Numbers:
+def true_shares(function: Function) -> Numbers:
     """Return the share of the variance that a mean over each setting removes."""
-    whole = function(points).var()
+    points = qmc.Sobol(SETTINGS, seed=0).random(N_SOBOL)
+    values = function(points)
     shares = []
     for index in range(SETTINGS):
-        averaged = np.mean(
-            [function(with_value(points, index, value)) for value in np.linspace(0.02, 0.98, 25)], axis=0
-        )
-        shares.append(1 - averaged.var() / whole if whole else 0.0)
+        averaged = np.mean([function(with_value(points, index, value)) for value in GRID], axis=0)
+        shares.append(np.square(values - averaged).mean() / values.var() if values.var() else 0.0)
     return np.array(shares)
 
 

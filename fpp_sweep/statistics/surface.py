@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular
-from scipy.stats import qmc
 
 from fpp_sweep.statistics.block_stats import Integers, Numbers
 
@@ -25,7 +24,7 @@ SURFACES_PER_SCALE = 16  # draws of the surface for each draw of the scales
 JITTER = 1e-6  # added to variances, so that rounding leaves matrices positive
 CONSTANT_VARIANCE = 1.0  # variance of the surface's mean, in variances of the trials' values
 N_MEAN = 33  # points of a range that its mean is taken over
-N_LOCATIONS = 32  # points of the space that shares of the variance are computed at; a power of 2 for Sobol's sequence
+N_LOCATIONS = 32  # points of the space that shares of the variance are computed at
 
 # means and standard deviations of the logarithms of the scales; lengths are in widths of a range, the others in
 # standard deviations of the trials' values
@@ -269,10 +268,10 @@ class Surface:
         for fit in self._fits:
             surfaces = self._draw_surfaces(fit, columns, len(blocks) * N_LOCATIONS)
             by_block = surfaces.reshape(len(blocks), N_LOCATIONS, SURFACES_PER_SCALE)
-            removed = np.square(by_block[0] - by_block[1:]).mean(axis=1)
-            total = np.maximum(by_block[0].var(axis=0), JITTER)
-            draws.append(removed / total)
-        shares: Numbers = np.minimum(np.concatenate(draws, axis=1).T, 1.0)
+            variances = by_block.var(axis=1)
+            total = np.maximum(variances[0], JITTER)
+            draws.append(1 - variances[1:] / total)
+        shares: Numbers = np.clip(np.concatenate(draws, axis=1).T, 0.0, 1.0)
         return shares
 
     def _draw_surfaces(self, fit: _Fit, columns: Sequence[Column], count: int) -> Numbers:
@@ -285,12 +284,33 @@ class Surface:
         return surfaces
 
     def _random_locations(self) -> Numbers:
-        """Return locations (locations, settings): points of a scrambled Sobol sequence.
+        """Return locations (locations, settings) at which the settings hardly correlate.
 
-        Random points are so few that settings correlate there by chance. All draws share the error of that in a share.
+        A correlation would go into every draw's difference of two variances, and so its interval would not show it.
         """
-        locations: Numbers = qmc.Sobol(len(self.dimensions), seed=self._rng).random(N_LOCATIONS)
+        locations = uncorrelated_hypercube(N_LOCATIONS, len(self.dimensions), self._rng)
         for index, dimension in enumerate(self.dimensions):
             if dimension.choices:
                 locations[:, index] = np.floor(locations[:, index] * dimension.choices)
         return locations
+
+
+def uncorrelated_hypercube(n_points: int, n_columns: int, rng: np.random.Generator) -> Numbers:
+    """Return a random Latin hypercube (points, columns) whose columns hardly correlate, by Owen's ranked regression.
+
+    Columns of a few random points correlate by chance. Each column gets the ranks of what its regression on the columns
+    before leaves; ranks correlate a little again, so this is done twice.
+    """
+    ranks = np.empty((n_points, n_columns))
+    for index in range(n_columns):
+        ranks[:, index] = rng.permutation(n_points)
+    centre = (n_points - 1) / 2
+    for _ in range(2):
+        for index in range(1, n_columns):
+            before = ranks[:, :index] - centre
+            column = ranks[:, index] - centre
+            coefficients = np.linalg.lstsq(before, column)[0]
+            rest = column - before @ coefficients
+            ranks[:, index] = rest.argsort().argsort()
+    points: Numbers = (ranks + rng.random(ranks.shape)) / n_points
+    return points

@@ -5,7 +5,7 @@ import pytest
 from sklearn.gaussian_process.kernels import Matern
 
 from benchmarks.effects import measure
-from fpp_sweep.statistics.surface import Dimension, Surface, matern_kernel
+from fpp_sweep.statistics.surface import Dimension, Surface, matern_kernel, uncorrelated_hypercube
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +69,25 @@ def test_intervals_contain_the_effects_of_planted_worlds():
 
 def test_shares_of_an_additive_world_are_those_of_its_terms():
     """Noise is small, so that the shares are as exact as the points that they are computed at."""
-    weights = np.array([2.0, 1.0, 0.5])
+    weights = np.array([2.0, 1.0, 0.5, 0.25])
+    truth = np.square(weights) / np.square(weights).sum()
     for seed in range(3):
         rng = np.random.default_rng(seed)
-        points = rng.random((40, 3))
-        choices = rng.integers(2, size=40).astype(float)  # 0 and 1 vary three times as much as a range from 0 to 1
-        values = points @ weights + choices / np.sqrt(3) + 0.02 * rng.standard_normal(40)
-        dimensions = [Dimension()] * 3 + [Dimension(choices=2)]
-        surface = Surface(dimensions, np.column_stack([points, choices]), values, seed)
-        truth = np.array([4.0, 1.0, 0.25, 1.0]) / 6.25
-        assert np.median(surface.variance_shares(), axis=0) == pytest.approx(truth, abs=0.04)
+        points = rng.random((40, 4))
+        values = points @ weights + 0.02 * rng.standard_normal(40)
+        surface = Surface([Dimension()] * 4, points, values, seed)
+        assert np.median(surface.variance_shares(), axis=0) == pytest.approx(truth, abs=0.03)
+
+
+@pytest.mark.parametrize("n_columns", [1, 2, 6, 12])
+def test_columns_of_the_hypercube_are_strata_that_hardly_correlate(n_columns):
+    points = uncorrelated_hypercube(32, n_columns, np.random.default_rng(0))
+    strata = np.sort(np.floor(points * 32), axis=0)
+    assert (strata == np.arange(32)[:, None]).all()
+    correlations = np.corrcoef(points, rowvar=False).reshape(n_columns, n_columns)
+    np.fill_diagonal(correlations, 0.0)
+    assert abs(correlations).max() < 0.13  # of random points 0.18 is one standard deviation
+
+
+def test_more_columns_than_points_are_possible():
+    assert uncorrelated_hypercube(4, 9, np.random.default_rng(0)).shape == (4, 9)
