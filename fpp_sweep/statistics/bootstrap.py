@@ -50,7 +50,9 @@ class MetricSamples:
     @property
     def mean_over_seeds(self) -> Numbers:
         """(1 + resamples,); of equal seeds exactly their values, which a sum of three would round."""
-        first = self.by_seed[0]
+        first: Numbers = self.by_seed[0]
+        if len(self.by_seed) == 1:
+            return first
         mean: Numbers = first + (self.by_seed - first).mean(axis=0)
         return mean
 
