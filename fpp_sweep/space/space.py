@@ -36,6 +36,7 @@ from fpp_sweep.space.validation import (
 from fpp_sweep.space.work import Sampler, Search, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import PRESETS, READ_BY, TrialConfig, dotted, preset, relevant
+from fpp_sweep.spec.messages import plural
 
 MIN_MAPPED_IMAGES = 50  # images that the fit of a post-hoc map, or of conformal sets, needs
 DEFAULT_TRIALS = 16  # if no budget is given
@@ -406,8 +407,9 @@ class Space:
         most_points = math.prod(param.n_values for param in self.params)
         trials = self.search.trials
         if self.search.sampler != "grid" and trials is not None and trials > most_points:
+            points = plural(int(most_points), "point")
             lines.append(
-                f"search.trials is {trials}, and the space has at most {most_points} points, so trials will repeat "
+                f"search.trials is {trials}, and the space has at most {points}, so trials will repeat "
                 "settings, with the same values; lower it, or list all values as choices and set search.sampler=grid"
             )
         for published in self._published():

@@ -270,6 +270,7 @@ def test_a_partial_point_does_not_replace_a_similar_full_point():
         ("method: [tpt, otpt], fpp.draws: {low: 1, high: 3}", 6, None),
         ("fpp.gamma1: {low: 0, high: 1, step: 0.25}", 6, 5),
         ("fpp.gamma1: {low: 0, high: 1}", 1000, None),
+        ("method: [tpt]", 2, 1),
     ],
 )
 def test_more_trials_than_the_space_has_points_are_noted(params, trials, points):
@@ -279,7 +280,8 @@ def test_more_trials_than_the_space_has_points_are_noted(params, trials, points)
         assert notes == []
     else:
         (note,) = notes
-        assert note.startswith(f"search.trials is {trials}, and the space has at most {points} points, so trials will")
+        unit = "point" if points == 1 else "points"
+        assert note.startswith(f"search.trials is {trials}, and the space has at most {points} {unit}, so trials will")
 
 
 def test_a_published_point_outside_the_space_is_reported_and_not_tried():
