@@ -309,7 +309,7 @@ def _alive(pid: int) -> bool:
 
 def without_costs(found: dict[str, Any]) -> dict[str, Any]:
     """Return the state of a sweep without times, which differ for a trial that ran again after a lost record."""
-    metrics = [row for row in found["metrics"] if row[1] not in ("seconds", "worker_seconds")]
+    metrics = [row for row in found["metrics"] if row[1] not in ("duration", "seconds", "worker_seconds")]
     return {**found, "metrics": metrics}
 
 

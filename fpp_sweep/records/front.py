@@ -481,7 +481,7 @@ def varies(values: Sequence[Any]) -> bool:
 
 
 def search_range(info: SweepInfo, key: str) -> Mapping[str, Any]:
-    """Return the range of a setting in the space: low, high, log, ...; empty for a list of choices."""
+    """Return what the space says of a setting: low, high, log, ..., or choices; empty if it does not search it."""
     params = info.space.get("params")
     if not isinstance(params, Mapping):
         return {}

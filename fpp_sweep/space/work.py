@@ -295,7 +295,7 @@ class Work:
     columns: Annotated[tuple[Column, ...], Items()] = ()  # optional columns of the predictions that are kept
     # maps of calibration after the fact; the method's own probabilities, `none`, are always measured
     posthoc: Annotated[tuple[Posthoc, ...], Items()] = ()
-    tracking_uri: Text | None = None  # none: an embedded store
+    tracking_uri: Text | None = None  # none: that of MLFLOW_TRACKING_URI, or else an embedded store
 
     def __post_init__(self) -> None:
         check_fields(self, "work")

@@ -246,9 +246,9 @@ class FolderSync:
         """
         folder_fingerprint = fingerprint(self._folder) if thorough else ""
         self._lock_folder()
-        if thorough and any(written.deleted for written in self._state.runs.values()):
-            self._mlflow_runs = None  # a new connection shows whether the user has restored a run
         try:
+            if thorough and any(written.deleted for written in self._state.runs.values()):
+                self._look_for_restored_runs()
             runs = self._connected()
         except InputError:
             raise
@@ -308,6 +308,18 @@ class FolderSync:
             self._forget_missing(runs)
             self._mlflow_runs = runs
         return self._mlflow_runs
+
+    def _look_for_restored_runs(self) -> None:
+        """Connect anew, which shows the runs that the user has restored; keep the connection if that is refused.
+
+        MLflow refuses a new connection while the experiment is deleted.
+        """
+        connected_before = self._mlflow_runs
+        self._mlflow_runs = None
+        try:
+            self._connected()
+        except InputError:
+            self._mlflow_runs = connected_before
 
     def _forget_missing(self, runs: SweepRuns) -> None:
         """Forget runs that this store does not have, or that were or will be restored, so that they are written."""
@@ -416,9 +428,10 @@ class FolderSync:
         for name, content in change.contents.items():
             try:
                 self._upload_if_changed(runs, current, name, content, uploaded)
-            except FileNotFoundError:  # replaced meanwhile; the next pass compares it again
-                continue
             except Exception as error:  # MLflow and a disk raise many
+                was_replaced = isinstance(content, Path) and not content.exists()
+                if was_replaced:  # the next pass compares it again
+                    continue
                 if not is_permanent(error):
                     raise
                 refused[name] = one_line(error)

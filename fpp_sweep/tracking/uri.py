@@ -178,7 +178,7 @@ def one_line(error: BaseException, limit: int = 200) -> str:
         if reason in text:
             return reason.lower()
     if "API request to" in text and "Read timed out" in text:  # by MLflow's client, such as of a large file
-        return "no answer in time; MLFLOW_HTTP_REQUEST_TIMEOUT=60 waits for 60 s"
+        return "no answer in time; a larger MLFLOW_HTTP_REQUEST_TIMEOUT waits longer (seconds)"
     if "timed out" in text.lower():
         return "no answer in time"
     if "Connection aborted" in text:

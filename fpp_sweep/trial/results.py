@@ -28,7 +28,7 @@ BIN_PREFIX, COLUMN_PREFIX = "bins_", "column_"  # prefixes of the names of array
 class TaskResult:
     """Result of a task, and what it cost.
 
-    Its parts are bytes: the scheduler passes them on and stores them, and only their readers spend time on the content.
+    Its parts are bytes: the scheduler stores a computed result and passes it on without spending time on the content.
     """
 
     prompt: bytes | None = None  # result of a PretrainTask: a safetensors file
@@ -112,7 +112,7 @@ def pack(result: TaskResult) -> bytes:
 
 
 def unpack(data: bytes) -> TaskResult:
-    """Return the result that `pack` was given, as one that took no time; raise ValueError if the data are damaged."""
+    """Return the result that `pack` was given, as one that took no time; raise an error for other data."""
     header_size = data.index(b"\n") + 1
     header = json.loads(data[:header_size])
     parts = {}

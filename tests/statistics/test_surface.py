@@ -90,4 +90,6 @@ def test_columns_of_the_hypercube_are_strata_that_hardly_correlate(n_columns):
 
 
 def test_more_columns_than_points_are_possible():
-    assert uncorrelated_hypercube(4, 9, np.random.default_rng(0)).shape == (4, 9)
+    points = uncorrelated_hypercube(4, 9, np.random.default_rng(0))
+    assert points.shape == (4, 9)
+    assert (np.sort(np.floor(points * 4), axis=0) == np.arange(4)[:, None]).all()

@@ -116,6 +116,7 @@ def test_a_run_that_a_user_deletes_and_restores_gets_what_it_lacks(tmp_path, dat
     delete(item)
     folder.write_trial(trial(1))
     assert make_pass(thorough=False) == []
+    assert make_pass(thorough=True) == []  # as at the end of a sweep, with the run still deleted
     if restored == "before its resume":
         sync.disconnect()
         sync = FolderSync(folder, uri, restore=False)
@@ -124,6 +125,18 @@ def test_a_run_that_a_user_deletes_and_restores_gets_what_it_lacks(tmp_path, dat
     sync.disconnect()
     assert rows(database, "select status from runs where run_uuid = ?", run) == [("FINISHED",)]
     assert rows(database, "select count(*) from latest_metrics where run_uuid = ?", run) != [(0,)]
+
+
+def test_a_text_that_cannot_be_written_is_a_failure(tmp_path, uri, monkeypatch):
+    def fail(*_):
+        raise FileNotFoundError("no folder for temporary files")
+
+    monkeypatch.setattr(SweepRuns, "write_text", fail)
+    folder = build_sweep(tmp_path / "perturb-1", baselines=(), trials=1, report=False)
+    failures = FolderSync(folder, uri, restore=False).make_pass(
+        thorough=True, stop=lambda: False, on_update=lambda _: None
+    )
+    assert {failure.cause for failure in failures} == {"no folder for temporary files"}
 
 
 @pytest.mark.parametrize("is_deleted", [False, True], ids=["kept", "deleted"])

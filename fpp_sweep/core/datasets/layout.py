@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Protocol, TypeAlias
 
 from fpp_sweep.core.datasets.dataset import SPLITS, Group, ImageSource
 from fpp_sweep.spec.errors import InputError, unknown
+
+INVISIBLE = frozenset({"Cc", "Cf", "Mn", "Me", "Zl", "Zp", "Zs"})  # Unicode's categories without a shape
 
 # A user's own class names: all of them by label, or some by their names in files
 Renaming: TypeAlias = tuple[str, ...] | Mapping[str, str]
@@ -101,5 +104,5 @@ def rename(names: Sequence[str], renaming: Renaming) -> tuple[str, ...]:
 
 
 def _has_visible_character(text: str) -> bool:
-    """Return True unless the text is empty or holds only underscores, spaces and characters without a width."""
-    return any(character.isprintable() and not character.isspace() for character in as_words(text))
+    """Return False for a text of underscores, spaces, marks and control or format characters only."""
+    return any(unicodedata.category(character) not in INVISIBLE for character in as_words(text))

@@ -91,7 +91,7 @@ def test_dividing_loses_no_image_and_gives_test_at_least_one(count: int) -> None
     assert divide(images[::-1]) == parts
 
 
-@pytest.mark.parametrize("name", ["_", "&nbsp;", "&#8203;"])
+@pytest.mark.parametrize("name", ["_", "&nbsp;", "&#8203;", "&#65039;"])
 def test_a_class_whose_name_is_empty_in_prompts_is_refused_unless_it_is_renamed(tmp_path: Path, name: str) -> None:
     build_folders(tmp_path / "images", [f"test/{name}", "test/cat"])
     with pytest.raises(InputError, match=f"class '{name}': its name is empty in prompts"):
