@@ -1,7 +1,7 @@
 """Recommendations of real sweeps, with fresh pretraining seeds: `python -m benchmarks.recommended --out FILE`.
 
 The command that a user types runs sweeps of the embedded model, each with its number as seed of the sampler. The
-recommended trial then runs on the test split with fresh seeds. If the sweep recommends a baseline, the finalist with
+recommended trial then runs on the test split with fresh seeds. If the sweep recommends no trial, the finalist with
 the best trade-off runs instead, which shows if the sweep was right not to recommend it. The table has the mean
 difference to zero-shot in each objective, and marks losses beyond the margin of a recommendation.
 

@@ -26,7 +26,7 @@ DifferenceTable = Mapping[tuple[str, str, str], Difference]  # by finalist, base
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """A recommended finalist or baseline, if there is one."""
+    """A recommended finalist, or else the best baseline, if there is one."""
 
     name: str | None = None
     kind: RecommendedKind | None = None
@@ -46,7 +46,7 @@ class Answer:
     seeds: int = 0  # number of each finalist's seeds
     seeds_unknown: bool = False  # True if too few seeds show by how much seeds change the finalists, for all of them
     differences: DifferenceTable = field(default_factory=dict)
-    recommended: str | None = None
+    recommended: str | None = None  # the recommended trial, or else the best baseline, as `recommended_kind` says
     recommended_kind: RecommendedKind | None = None
     reason: str = ""  # one clause: why this finalist, or why no finalist
 
