@@ -31,12 +31,11 @@ class Store(Protocol):
 
 def find_cached(store: Store, keys: TaskKeys, task: Task) -> TaskResult | None:
     """Return the stored result of a task, or of the same task with more optional columns."""
-    own_key = keys.of(task)
-    for key in keys.compatible_keys(task):
+    for number, key in enumerate(keys.compatible_keys(task)):
         result = store.get(key)
         if result is None:
             continue
-        has_more_columns = key != own_key
+        has_more_columns = number > 0  # the first key is the task's own
         if has_more_columns and isinstance(task, EvalTask):
             result = result.with_columns(task.columns)
         return result.from_cache()
