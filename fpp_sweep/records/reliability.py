@@ -62,7 +62,10 @@ def read_reliability(folder: SweepFolder, trial: str, split: str) -> dict[str, D
 
 
 def _is_diagram(numbers: Any) -> bool:
-    if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+    if not isinstance(numbers, list) or len(numbers) % NUMBERS_OF_A_BIN != 0:
+        return False
+    types = set(map(type, numbers))
+    if not types <= {int}:
         return False
     bins = numbers[::NUMBERS_OF_A_BIN]
-    return len(numbers) % NUMBERS_OF_A_BIN == 0 and all(0 <= index < BINS for index in bins)
+    return not bins or (min(bins) >= 0 and max(bins) < BINS)

@@ -21,7 +21,7 @@ from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError, escaped
-from fpp_sweep.spec.messages import printable
+from fpp_sweep.spec.messages import printable, printable_lines
 from fpp_sweep.spec.progress import duration
 
 LOG_LINES = 5  # last lines of a trial's log
@@ -122,10 +122,7 @@ def _last_log_lines(folder: SweepFolder, record: TrialRecord) -> list[str]:
         lines = folder.last_log_lines(record.name, LOG_LINES)
     except (InputError, OSError):  # no file of this folder, or one that cannot be read
         return []
-    printable_lines = []
-    for line in lines:
-        printable_lines.append(printable(line))
-    return printable_lines
+    return printable_lines(lines)
 
 
 def _prompt_files(folder: SweepFolder, record: TrialRecord) -> list[str]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -192,11 +193,29 @@ def config_text(config: Mapping[str, Any]) -> str:
     >>> config_text({"method": "tpt"})
     'config:\\n  method: tpt\\n'
     """
-    document = {"config": dict(config)}
+    if not config:
+        return "config: {}\n"
+    entries = []
+    for key, value in config.items():
+        if isinstance(value, list | dict):  # cannot be the key of a cache
+            entries.append(_config_entry(key, value))
+        else:
+            entries.append(_cached_entry(key, value))
+    return "config:\n" + "".join(entries)
+
+
+def _config_entry(key: str, value: Any) -> str:
+    """Return the lines of one setting, indented below `config`."""
+    document = {"config": {key: value}}
     try:
-        return yaml.dump(document, Dumper=_FastDumper, sort_keys=False, allow_unicode=True)
+        text: str = yaml.dump(document, Dumper=_FastDumper, sort_keys=False, allow_unicode=True)
     except UnicodeEncodeError:  # half of a surrogate pair, which libyaml does not escape
-        return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    return text.removeprefix("config:\n")
+
+
+# the trials of a sweep share most settings; typed: 1, 1.0 and True are equal
+_cached_entry = lru_cache(maxsize=10_000, typed=True)(_config_entry)
 
 
 def join(path: str, name: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 from itertools import chain
 from typing import Any, Literal, NamedTuple
@@ -686,6 +687,7 @@ def method(name: str) -> MethodRow:
     return METHODS[name]
 
 
+@cache
 def parts_of(name: str) -> MetricParts:
     """Return the parts of a metric's name.
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from types import TracebackType
@@ -46,12 +46,17 @@ def masked(text: str) -> str:
     >>> masked("postgresql://me:secret@db/mlflow?sslpassword=secret"), masked("http://me:secret@host/#/runs?view=1")
     ('postgresql://***@db/mlflow?***', 'http://***@host/#/runs?view=1')
     """
-    return _without_recognised_secrets(_without_secrets_of_environment(text))
+    return _masked(text, _secrets_of_environment())
+
+
+def _masked(text: str, secrets: Sequence[str]) -> str:
+    """Return text without these secrets, and without those that are recognised by the text around them."""
+    return _without_recognised_secrets(_without(secrets, text))
 
 
 def masked_lines(text: str) -> str:
     """Return a text of several lines, such as a traceback, without secrets."""
-    text = _without_secrets_of_environment(text)  # a secret may have several lines
+    text = _without(_secrets_of_environment(), text)  # a secret may have several lines
     return "\n".join(_without_recognised_secrets(line) for line in text.split("\n"))
 
 
@@ -104,13 +109,18 @@ def _address_with_query(text: str, end: int) -> tuple[int, int] | None:
     return None
 
 
-def _without_secrets_of_environment(text: str) -> str:
-    """Mask the values of environment variables that hold secrets, the longest first: one may begin with another."""
+def _secrets_of_environment() -> list[str]:
+    """Return the values of environment variables that hold secrets, the longest first: one may begin with another."""
     secrets = []
-    for name in os.environ:  # values are decoded one by one, and a page masks ten thousand texts
+    for name in os.environ:  # each value is decoded when it is read
         if _is_secret(name) and len(os.environ[name]) >= MIN_SECRET:
             secrets.append(os.environ[name])
-    for secret in sorted(secrets, key=len, reverse=True):
+    return sorted(secrets, key=len, reverse=True)
+
+
+def _without(secrets: Sequence[str], text: str) -> str:
+    """Return text in which each of these secrets is masked."""
+    for secret in secrets:
         text = text.replace(secret, "***")
     return text
 
@@ -126,16 +136,24 @@ def printable(value: object) -> str:
     return escaped(masked(str(value)))  # in this order: a secret may hold characters that are escaped
 
 
+def printable_lines(lines: Iterable[str]) -> list[str]:
+    """Return each line as `printable` does; the environment is searched for secrets once."""
+    secrets = _secrets_of_environment()
+    return [escaped(_masked(line, secrets)) for line in lines]
+
+
 def command_line(command: str, words: Iterable[str]) -> str:
     """Return a command as it is recorded: as any shell could run it, without secrets.
 
     >>> command_line("tune", ["--set", "search.notify=curl https://hooks/secret"])
     "fpp-sweep tune --set 'search.notify=***'"
     """
-    return shlex.join([SCRIPT, command, *map(_recorded_word, words)])
+    secrets = _secrets_of_environment()
+    recorded_words = [_recorded_word(word, secrets) for word in words]
+    return shlex.join([SCRIPT, command, *recorded_words])
 
 
-def _recorded_word(word: str) -> str:
+def _recorded_word(word: str, secrets: Sequence[str] = ()) -> str:
     """Return a word of a command without the secret in it.
 
     >>> _recorded_word("--set=search={notify: curl https://hooks/secret}"), _recorded_word("search.trials=3")
@@ -148,7 +166,7 @@ def _recorded_word(word: str) -> str:
     key = assignment.partition("=")[0].strip()
     if key in SECRET_KEYS and "=" in assignment:
         return f"{flag}{key}=***"
-    return masked(word)
+    return _masked(word, secrets)
 
 
 def runnable(command: str) -> str:
@@ -156,11 +174,17 @@ def runnable(command: str) -> str:
     if not command.isprintable():  # few are not, and a page has a command for each trial
         command = " ".join(_shell_word(word) for word in shlex.split(command))
     name, _, words = command.partition(" ")
-    script = shutil.which(name)
-    own_scripts = os.path.realpath(os.path.dirname(sys.executable))
-    if script is not None and os.path.realpath(os.path.dirname(script)) == own_scripts:
+    if _is_own_script(name, os.environ.get("PATH")):
         return command
     return f"{shlex.quote(sys.executable)} -m {MODULES[name]} {words}"
+
+
+@cache
+def _is_own_script(name: str, path: str | None) -> bool:
+    """Return True if a shell with this PATH finds the script of this interpreter's own environment."""
+    script = shutil.which(name, path=path)
+    own_scripts = os.path.realpath(os.path.dirname(sys.executable))
+    return script is not None and os.path.realpath(os.path.dirname(script)) == own_scripts
 
 
 def _shell_word(word: str) -> str:
