@@ -309,7 +309,7 @@ def run_null(sweeps: int, images: int) -> None:
                 truths[f"trial-{number:04d}"] = Truth(accuracy_spread=spread, gap_spread=spread)
             answer = simulated_answer(truths, images, seed)[1]
             false.add(any(difference.mark for difference in answer.differences.values()))
-            recommended.add(answer.recommended_kind == "trial")
+            recommended.add(answer.recommended is not None)
         print(f"| nothing differs, seed spread {100 * spread:g} | {false} | {recommended} |", flush=True)
 
 
@@ -328,7 +328,7 @@ def run_lucky(sweeps: int, images: int) -> None:
                     gap = BASE_GAP - 2 * GAP_OF_TWO_POINTS
                     truths[f"trial-{number:04d}"] = Truth(accuracy=-loss, gap=gap, accuracy_spread=0.01)
                 answer = simulated_answer(truths, images, seed, test_seeds)[1]
-                recommended.add(answer.recommended_kind == "trial")
+                recommended.add(answer.recommended is not None)
             cells.append(f"{title}: {recommended}")
         print(f"| a true loss of {100 * loss:g} | {' | '.join(cells)} |", flush=True)
 
@@ -343,9 +343,8 @@ def run_search(sweeps: int, images: int) -> None:
         for number in range(24):
             truths[f"trial-{number:04d}"] = measured_trial(generator)
         simulation, answer = simulated_answer(truths, images, seed)
-        is_trial = answer.recommended_kind == "trial"
-        any_recommended.add(is_trial)
-        if is_trial and answer.recommended:
+        any_recommended.add(answer.recommended is not None)
+        if answer.recommended is not None:
             worse.add(is_truly_worse(simulation.truths[answer.recommended], zero_shot))
     print(f"recommended trials truly worse than zero-shot by more than the margin: {worse}")
     print(f"sweeps that recommend a trial: {any_recommended}", flush=True)

@@ -75,16 +75,16 @@ def run_and_check(args: argparse.Namespace, folder: Path, seed: int) -> dict[str
     info, records = sweep.info(), sweep.trials()
     answer = statistics_of(sweep, info, records).answer
     chosen = answer.recommended
-    if answer.recommended_kind != "trial":
+    if chosen is None:
         chosen = next(iter(answer.finalists), None)
     row: dict[str, Any] = {
         "recommended": answer.recommended,
-        "kind": answer.recommended_kind,
+        "best_baseline": answer.best_baseline,
         "reason": answer.reason,
         "fresh": chosen,
     }
-    if answer.recommended is not None and answer.recommended_kind == "baseline":
-        row["baseline"] = differences(info, records, answer.split, record_of(records, answer.recommended))
+    if answer.best_baseline is not None:
+        row["baseline"] = differences(info, records, answer.split, record_of(records, answer.best_baseline))
     if chosen is not None:
         row["sweep"] = differences(info, records, answer.split, record_of(records, chosen))
         fresh = with_fresh_seeds(args, folder, sweep, chosen)
@@ -155,12 +155,10 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
     for number, row in enumerate(rows):
         is_worse = any(value["worse"] for value in row.get("differences", {}).values())
         if row["fresh"] is not None:
-            cases[row["kind"] == "trial"].append(is_worse)
-        name = "none"
-        if row["recommended"] is not None:
-            name = label_of(row["recommended"])
-            if "baseline" in row:
-                name = f"{name} ({text_of(row['baseline'])})"
+            cases[row["recommended"] is not None].append(is_worse)
+        name = row["recommended"] or "none"
+        if row["best_baseline"] is not None:
+            name = f"{label_of(row['best_baseline'])} ({text_of(row['baseline'])})"
         cells = [name, row["fresh"] or "none", text_of(row.get("sweep", {})), text_of(row.get("differences", {}))]
         print(f"| {number} | {' | '.join(cells)} | {'yes' if is_worse else 'no'} |")
     print(f"\nrecommended trials that are worse than zero-shot beyond the margin: {share_text(cases[True])}")

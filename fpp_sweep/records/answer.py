@@ -176,11 +176,11 @@ def sentence_of(statistics: SweepStatistics) -> str:
     design = ""
     if answer.design:
         design = f" ({answer.design})"
+    if answer.best_baseline is not None:
+        baseline = label_of(answer.best_baseline)
+        return f"No trial is recommended, because {answer.reason}; the best baseline is {baseline}{design}."
     if answer.recommended is None:
         return f"Nothing is recommended: {answer.reason}{design}."
-    if answer.recommended_kind == "baseline":
-        baseline = label_of(answer.recommended)
-        return f"No trial is recommended, because {answer.reason}; the best baseline is {baseline}{design}."
     settings = ""
     for trial in statistics.front.trials:
         if trial.name == answer.recommended:

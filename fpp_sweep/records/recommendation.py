@@ -65,8 +65,8 @@ def answer_of(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistic
     recommendation = _recommendation(judged, left_out)
     finalists = judged.finalists
     judged_names = finalists
-    if recommendation.kind == "trial" and recommendation.name is not None:
-        judged_names = [recommendation.name]
+    if recommendation.trial is not None:
+        judged_names = [recommendation.trial]
     return Answer(
         metrics=tuple(tested_metrics),
         untested=tuple(untested_metrics),
@@ -77,8 +77,8 @@ def answer_of(info: SweepInfo, front: Front, splits: Mapping[str, SplitStatistic
         seeds=_max_seeds(judged.samples, judged_names),
         seeds_unknown=all(left_out.get(name) == TOO_FEW_SEEDS for name in finalists),
         differences=judged.comparison.differences,
-        recommended=recommendation.name,
-        recommended_kind=recommendation.kind,
+        recommended=recommendation.trial,
+        best_baseline=recommendation.best_baseline,
         reason=recommendation.reason,
     )
 
@@ -108,18 +108,19 @@ def _judged_finalists(
 
 
 def _recommendation(judged: _JudgedFinalists, left_out: Mapping[str, str]) -> Recommendation:
-    """Recommend a finalist; without a finalist that qualifies, recommend the best baseline and give the reason."""
+    """Recommend a finalist; without a finalist that qualifies, name the best baseline and give the reason."""
     reason = _obstacle(judged)
     if not reason and set(judged.finalists) == left_out.keys():
         reason = _why_all_left_out(left_out, judged.split)
     if not reason:
         recommendation = _recommended_finalist(judged, left_out)
-        if recommendation.name is not None:
+        if recommendation.trial is not None:
             return recommendation
         reason = recommendation.reason
     if _missing_baselines(judged):
         return Recommendation(reason=reason)  # another baseline may be the best one
-    return _recommended_baseline(judged.info, judged.baselines, judged.split, reason)
+    name = _best_baseline(judged.info, judged.baselines, judged.split)
+    return Recommendation(best_baseline=name, reason=reason)
 
 
 def _left_out(judged: _JudgedFinalists) -> dict[str, str]:
@@ -177,7 +178,7 @@ def _recommended_finalist(judged: _JudgedFinalists, left_out: Mapping[str, str])
             qualifying.append(name)
     if qualifying:
         name = _best_of(judged, qualifying)
-        return Recommendation(name=name, kind="trial", reason=judged.comparison.why_recommended(name))
+        return Recommendation(trial=name, reason=judged.comparison.why_recommended(name))
     reason = why_none_qualifies(eligible, judged.comparison)
     if left_out:
         reason = f"{reason}, apart from {_left_out_text(left_out)}"
@@ -326,9 +327,9 @@ def _answer_without_finalists(info: SweepInfo, front: Front) -> Answer:
     for split in ("test", FINAL, info.search_split):
         if any(split not in baseline.results for baseline in front.own_baselines):
             continue  # another baseline may be the best one
-        recommendation = _recommended_baseline(info, front.baselines, split, reason)
-        if recommendation.name is not None:
-            return Answer(recommended=recommendation.name, recommended_kind=recommendation.kind, reason=reason)
+        name = _best_baseline(info, front.baselines, split)
+        if name is not None:
+            return Answer(best_baseline=name, reason=reason)
     return Answer(reason=reason)
 
 
@@ -401,11 +402,8 @@ def reference_labels(labels: Iterable[str]) -> list[str]:
     return references or ordered[:1]
 
 
-def _recommended_baseline(info: SweepInfo, baselines: Sequence[TrialRecord], split: str, reason: str) -> Recommendation:
-    """Recommend the best of the baselines that keep all constraints and have all objectives on a split, if any does."""
+def _best_baseline(info: SweepInfo, baselines: Sequence[TrialRecord], split: str) -> str | None:
+    """Return the best of the baselines that keep all constraints and have all objectives on a split, if any does."""
     eligible = [baseline for baseline in baselines if keeps_constraints(info, baseline, split, baselines)]
     points = _complete_points(info, eligible, split)
-    name = best_baseline(points, goals_of(info.objectives))
-    if name is None:
-        return Recommendation(reason=reason)
-    return Recommendation(name=name, kind="baseline", reason=reason)
+    return best_baseline(points, goals_of(info.objectives))

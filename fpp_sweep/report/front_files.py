@@ -106,7 +106,7 @@ def _front_document(info: SweepInfo, front: Front, statistics: SweepStatistics) 
         "search_split": info.search_split,
         "objectives": objectives,
         "answer": _answer_document(statistics),
-        "recommended": statistics.answer.recommended_trial,
+        "recommended": statistics.answer.recommended,
         "best_baseline": statistics.answer.best_baseline,
         "members": members,
         "rivals": rivals,
@@ -222,7 +222,7 @@ def _config_files(info: SweepInfo, front: Front, answer: Answer) -> dict[str, st
         marks = list(front.marks.get(record.name, []))
         if record.kind == "trial":
             marks.append(record.name)
-        if record.name == answer.recommended_trial:
+        if record.name == answer.recommended:
             marks.append("recommended")
         if record.name == answer.best_baseline and not record.is_imported:
             marks.append("baseline")
@@ -268,7 +268,7 @@ def _config_text(info: SweepInfo, front: Front, record: TrialRecord, answer: Ans
     if record.kind == "trial":
         is_member = record in front.members
         remarks.insert(0, "on its front" if is_member else "beside its front")
-    if record.name == answer.recommended_trial:
+    if record.name == answer.recommended:
         remarks.append("recommended")
     if record.name == answer.best_baseline:
         remarks.append("the best baseline; no trial is recommended")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
@@ -20,17 +19,16 @@ FRACTION_MARGIN = 0.01  # for a metric on the scale from 0 to 1
 NLL_MARGIN = 0.02  # nats
 
 
-RecommendedKind = Literal["trial", "baseline"]
 DifferenceTable = Mapping[tuple[str, str, str], Difference]  # by finalist, baseline and metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """A recommended finalist, or else the best baseline, if there is one."""
+    """A recommended trial, or else the best baseline, if there is one."""
 
-    name: str | None = None
-    kind: RecommendedKind | None = None
-    reason: str  # one clause: why this finalist, or why no finalist
+    trial: str | None = None
+    best_baseline: str | None = None
+    reason: str  # one clause: why this trial, or why none
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,18 +44,9 @@ class Answer:
     seeds: int = 0  # number of each finalist's seeds
     seeds_unknown: bool = False  # True if too few seeds show by how much seeds change the finalists, for all of them
     differences: DifferenceTable = field(default_factory=dict)
-    recommended: str | None = None  # the recommended trial, or else the best baseline, as `recommended_kind` says
-    recommended_kind: RecommendedKind | None = None
-    reason: str = ""  # one clause: why this finalist, or why no finalist
-
-    @property
-    def recommended_trial(self) -> str | None:
-        return self.recommended if self.recommended_kind == "trial" else None
-
-    @property
-    def best_baseline(self) -> str | None:
-        """The baseline that the answer names where no trial is recommended."""
-        return self.recommended if self.recommended_kind == "baseline" else None
+    recommended: str | None = None  # name of a trial
+    best_baseline: str | None = None  # named where no trial is recommended
+    reason: str = ""  # one clause: why this trial, or why none
 
     def difference(self, finalist: str, baseline: str, metric: str) -> Difference | None:
         return self.differences.get((finalist, baseline, metric))

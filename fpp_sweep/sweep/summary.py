@@ -159,7 +159,7 @@ def _use_lines(folder: SweepFolder, info: SweepInfo, answer: Answer) -> Iterator
     if info.evaluate_only:
         return
     choices = [("the knee", "knee.yaml")]
-    if answer.recommended_trial:
+    if answer.recommended:
         choices.insert(0, ("use it", "recommended.yaml"))
     elif answer.best_baseline and info.state == "finished":
         choices.insert(0, ("baseline", "baseline.yaml"))

@@ -32,7 +32,7 @@ def read_statistics(folder):
 def test_a_trial_that_is_better_without_a_loss_is_recommended(tmp_path):
     folder = write_sweep_of(tmp_path, BETTER)
     statistics = read_statistics(folder)
-    assert (statistics.answer.recommended, statistics.answer.recommended_kind) == ("trial-0002", "trial")
+    assert (statistics.answer.recommended, statistics.answer.best_baseline) == ("trial-0002", None)
     assert statistics.answer.split == "test"
     assert statistics.answer.difference("trial-0002", f"baseline-{ZERO_SHOT}", "accuracy").mark == "+"
     sentence = sentence_of(statistics)
@@ -40,10 +40,10 @@ def test_a_trial_that_is_better_without_a_loss_is_recommended(tmp_path):
     assert sentence.endswith("(3 seeds, 2 x 1000 test images).")
 
 
-def test_without_a_significant_difference_the_best_baseline_is_recommended(tmp_path):
+def test_without_a_significant_difference_the_best_baseline_is_named(tmp_path):
     folder = write_sweep_of(tmp_path, EQUAL)
     statistics = read_statistics(folder)
-    assert statistics.answer.recommended_kind == "baseline"
+    assert statistics.answer.best_baseline is not None
     sentence = sentence_of(statistics)
     assert sentence.startswith("No trial is recommended, because no finalist is shown to be better than ")
     assert sentence.endswith(f"; the best baseline is {TPT} (3 seeds, 2 x 1000 test images).")
@@ -51,16 +51,16 @@ def test_without_a_significant_difference_the_best_baseline_is_recommended(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("recommended", "kind", "sentence"),
+    ("recommended", "best_baseline", "sentence"),
     [
-        ("trial-0003", "trial", "Recommended: trial-0003 with gamma2 4.3: for a reason."),
-        (f"baseline-{TPT}", "baseline", f"No trial is recommended, because for a reason; the best baseline is {TPT}."),
+        ("trial-0003", None, "Recommended: trial-0003 with gamma2 4.3: for a reason."),
+        (None, f"baseline-{TPT}", f"No trial is recommended, because for a reason; the best baseline is {TPT}."),
         (None, None, "Nothing is recommended: for a reason."),
     ],
 )
-def test_the_sentence_names_the_trial_with_its_settings_or_the_baseline_and_the_reason(recommended, kind, sentence):
+def test_the_sentence_names_the_trial_with_its_settings_or_the_best_baseline(recommended, best_baseline, sentence):
     front = front_of(sweep_info(), [trial(2), trial(3, params={"fpp.gamma2": 4.3})])
-    answer = Answer(recommended=recommended, recommended_kind=kind, reason="for a reason")
+    answer = Answer(recommended=recommended, best_baseline=best_baseline, reason="for a reason")
     statistics = SweepStatistics(front=front, splits={}, support=FrontSupport(), answer=answer)
     assert sentence_of(statistics) == sentence
 
@@ -85,7 +85,7 @@ def test_without_a_trial_that_keeps_the_constraints_the_best_baseline_is_named(t
         if record.kind == "trial":
             folder.write_trial(replace(record, constraints={"ece": 1.0}))
     answer = read_statistics(folder).answer
-    assert (answer.recommended, answer.recommended_kind) == (f"baseline-{ZERO_SHOT}", "baseline")
+    assert (answer.recommended, answer.best_baseline) == (None, f"baseline-{ZERO_SHOT}")
     sentence = sentence_of(read_statistics(folder))
     assert (
         sentence == "No trial is recommended, because no trial keeps all constraints; the best baseline is zero_shot."
@@ -100,7 +100,7 @@ def test_nothing_is_recommended_if_seeds_may_matter_and_each_trial_has_one(tmp_p
     folder = write_sweep_of(tmp_path, BETTER, ("val", "test"), seeds=(0,))
     answer = read_statistics(folder).answer
     assert answer.seeds_unknown
-    assert answer.recommended_kind == "baseline"
+    assert answer.best_baseline is not None
     assert answer.reason == "the finalists have too few seeds: one may be a lucky one"
     for record in folder.trials():  # prompts of words have no seed
         folder.write_trial(replace(record, config={**record.config, "prompt": "a photo of a"}))
@@ -180,7 +180,8 @@ def test_a_trial_is_recommended_only_on_images_that_did_not_choose_it(tmp_path, 
     """The best of many trials is lucky with the images of the search, which the test split may have, too."""
     folder = write_sweep_of(tmp_path, BETTER, (search_split, later), search_split=search_split, is_search_apart=False)
     answer = read_statistics(folder).answer
-    assert (answer.split, answer.recommended_kind) == (later, "baseline")
+    assert answer.split == later
+    assert answer.best_baseline is not None
     assert answer.reason == "the finalists were chosen on these images, so a gain may be luck with them"
     if later == "test":
         return
@@ -191,7 +192,8 @@ def test_a_trial_is_recommended_only_on_images_that_did_not_choose_it(tmp_path, 
     shutil.rmtree(folder.artifacts("trial-0002") / FINAL)
     shutil.rmtree(folder.artifacts("trial-0003") / FINAL)
     answer = read_statistics(folder).answer
-    assert (answer.split, answer.recommended_kind) == (search_split, "baseline")
+    assert answer.split == search_split
+    assert answer.best_baseline is not None
 
 
 def add_results_on_final(folder, source):
@@ -216,7 +218,7 @@ def test_one_dataset_with_the_images_of_the_search_is_enough(tmp_path):
             mixed[dataset, seed] = replace(stats, digests=digests)
         write_block_stats(folder, record.name, "test", mixed)
     answer = read_statistics(folder).answer
-    assert answer.recommended_kind == "baseline"
+    assert answer.best_baseline is not None
     assert answer.reason == "the finalists were chosen on these images, so a gain may be luck with them"
 
 
@@ -225,7 +227,7 @@ def test_nothing_is_recommended_if_the_images_of_the_search_are_unknown(tmp_path
     for record in folder.trials():
         shutil.rmtree(folder.artifacts(record.name) / "val")
     answer = read_statistics(folder).answer
-    assert answer.recommended_kind == "baseline"
+    assert answer.best_baseline is not None
     assert answer.reason.startswith("it is unknown on which images of val the finalists were chosen")
 
 
@@ -235,7 +237,8 @@ def test_no_trial_is_recommended_before_the_sweep_has_finished(tmp_path, state, 
     folder = write_sweep_of(tmp_path, BETTER, splits)
     folder.write_info(replace(folder.info(), state=state))
     answer = read_statistics(folder).answer
-    assert (answer.split, answer.recommended_kind) == (splits[-1], "baseline")
+    assert answer.split == splits[-1]
+    assert answer.best_baseline is not None
     assert answer.reason == "the sweep has not finished"
     assert answer.differences
 
@@ -257,7 +260,7 @@ def test_finalists_and_baselines_must_keep_the_constraints_on_the_images_they_ar
         replace(folder.info(), space={"constraints": [{"name": "c", "metric": "ece", "at_least": accuracy}]})
     )
     answer = read_statistics(folder).answer
-    assert (answer.recommended, answer.recommended_kind) == ("baseline-tpt", "baseline")
+    assert (answer.recommended, answer.best_baseline) == (None, "baseline-tpt")
 
 
 @pytest.mark.parametrize(
@@ -283,11 +286,11 @@ def test_costs_are_constrained_as_the_search_has_measured_them(tmp_path):
     for record in folder.trials():
         slow = replace(record.results["test"], costs={"a": {"adapt": 1e9}})
         folder.write_trial(replace(record, results={**record.results, "test": slow}))
-    assert read_statistics(folder).answer.recommended == "baseline-tpt"
+    assert read_statistics(folder).answer.best_baseline == "baseline-tpt"
     tpt = folder.trial("baseline-tpt")
     slow = replace(tpt.results["val"], costs={"a": {"adapt": 46.0}})
     folder.write_trial(replace(tpt, results={**tpt.results, "val": slow}))
-    assert read_statistics(folder).answer.recommended == "baseline-zero_shot"
+    assert read_statistics(folder).answer.best_baseline == "baseline-zero_shot"
 
 
 def test_a_finalist_of_one_seed_is_not_recommended_on_the_seeds_of_an_imported_record(tmp_path):
@@ -302,7 +305,8 @@ def test_a_finalist_of_one_seed_is_not_recommended_on_the_seeds_of_an_imported_r
     shutil.copytree(imported.artifacts("trial-0009"), folder.artifacts("baseline-theirs"))
     answer = read_statistics(folder).answer
     assert "baseline-theirs" in answer.baselines
-    assert (answer.recommended_kind, answer.seeds_unknown) == ("baseline", True)
+    assert answer.best_baseline is not None
+    assert answer.seeds_unknown
     assert answer.reason == "the finalists have too few seeds: one may be a lucky one"
 
 
@@ -317,7 +321,7 @@ def test_no_trial_is_recommended_on_the_seeds_that_chose_it(tmp_path):
         same_seeds = replace(record.results["val"], by_seed=record.results["test"].by_seed)
         folder.write_trial(replace(record, results={**record.results, "val": same_seeds}))
     answer = read_statistics(folder).answer
-    assert answer.recommended_kind == "baseline"
+    assert answer.best_baseline is not None
     assert answer.reason == "the finalists were chosen with these seeds, so a gain may be luck with them"
     for record in folder.trials():  # seeds that draw views only are others on other images
         folder.write_trial(replace(record, config={**record.config, "prompt": "a photo of a"}))
@@ -330,7 +334,7 @@ def test_no_trial_is_recommended_while_zero_shot_has_no_results_to_compare_with(
     zero_shot = folder.trial("baseline-zero_shot")
     folder.write_trial(replace(zero_shot, results={"val": zero_shot.results["val"]}))
     answer = read_statistics(folder).answer
-    assert answer.recommended_kind is None
+    assert (answer.recommended, answer.best_baseline) == (None, None)
     assert answer.reason == "zero_shot has no usable results on the test images"
 
 
@@ -348,7 +352,7 @@ def test_no_trial_is_recommended_while_a_baseline_that_may_be_better_has_no_resu
         folder.write_trial(replace(record, results=results))
     answer = read_statistics(folder).answer
     assert answer.split == judged_split
-    assert (answer.recommended, answer.recommended_kind) == (None, None)  # nor is zero-shot called the best baseline
+    assert (answer.recommended, answer.best_baseline) == (None, None)  # nor is zero-shot called the best baseline
     assert answer.reason == f"tpt has no usable results on the {judged_split} images"
 
 
@@ -374,7 +378,8 @@ def answer_by_ece(folder):
 def test_without_an_objective_on_accuracy_a_trial_below_its_floor_is_not_recommended(tmp_path):
     sides = {ZERO_SHOT: (0.60, 0.20), TPT: (0.60, 0.19), "trial-0002": (0.31, 0.05)}
     answer = answer_by_ece(write_sweep_of(tmp_path, sides, objectives=(ECE,)))
-    assert (answer.recommended_kind, answer.reason) == ("baseline", "every finalist is below the floor of accuracy")
+    assert answer.best_baseline is not None
+    assert answer.reason == "every finalist is below the floor of accuracy"
     sides["trial-0002"] = (0.57, 0.05)
     answer = answer_by_ece(write_sweep_of(tmp_path / "above", sides, objectives=(ECE,)))
     assert answer.recommended == "trial-0002"
@@ -401,7 +406,7 @@ def test_the_best_baseline_is_named_on_images_that_all_baselines_have(tmp_path):
     tpt = folder.trial(f"baseline-{TPT}")
     folder.write_trial(replace(tpt, results={"val": tpt.results["val"]}))
     folder.write_trial(replace(folder.trial("trial-0002"), state="failed", values=None, results={}))
-    assert read_statistics(folder).answer.recommended == f"baseline-{TPT}"
+    assert read_statistics(folder).answer.best_baseline == f"baseline-{TPT}"
 
 
 def test_the_cheaper_of_two_trials_is_the_one_that_cost_less_in_the_search(tmp_path):
@@ -444,7 +449,7 @@ def test_no_trial_is_recommended_if_zero_shot_failed(tmp_path):
     zero_shot = folder.trial("baseline-zero_shot")
     folder.write_trial(replace(zero_shot, state="failed", values=None, results={}, reason="the disk"))
     answer = read_statistics(folder).answer
-    assert answer.recommended_kind == "baseline"
+    assert answer.best_baseline is not None
     assert answer.reason == "zero_shot has no usable results on the test images"
 
 
@@ -512,7 +517,8 @@ def test_hidden_losses_are_the_reason_only_where_nothing_else_is(tmp_path, accur
     search = {**space["search"], "margin": {"ece": 4}}
     folder.write_info(replace(folder.info(), space={**space, "search": search}))
     answer = read_statistics(folder).answer
-    assert (answer.recommended_kind, answer.reason) == ("baseline", reason)
+    assert answer.best_baseline is not None
+    assert answer.reason == reason
 
 
 @pytest.mark.parametrize("state", ["running", "finished"])
@@ -555,7 +561,7 @@ def test_the_best_baseline_of_a_sweep_for_costs_is_named(tmp_path):
         accuracy, _ = record.values
         folder.write_trial(replace(record, values=[accuracy, 45.0]))
     answer = read_statistics(folder).answer
-    assert (answer.recommended, answer.untested) == (f"baseline-{TPT}", ("seconds",))
+    assert (answer.best_baseline, answer.untested) == (f"baseline-{TPT}", ("seconds",))
 
 
 def test_few_images_are_not_tested_and_the_answer_keeps_finalists_images_and_the_best_baseline(tmp_path):
@@ -563,7 +569,7 @@ def test_few_images_are_not_tested_and_the_answer_keeps_finalists_images_and_the
     answer = statistics.answer
     assert sentence_of(statistics) == (
         "No trial is recommended, because no difference can be tested (fewer than 30 images); "
-        f"the best baseline is {answer.recommended.removeprefix('baseline-')} (3 seeds, 2 x 20 test images)."
+        f"the best baseline is {answer.best_baseline.removeprefix('baseline-')} (3 seeds, 2 x 20 test images)."
     )
     assert (answer.split, answer.images) == ("test", {"digits": 20, "scenes": 20})
     assert "trial-0002" in answer.finalists
@@ -587,7 +593,7 @@ def test_missing_block_statistics_are_not_taken_for_a_final_stage_that_has_not_r
     folder = write_sweep_of(tmp_path, BETTER, splits)
     shutil.rmtree(folder.path / "artifacts")
     statistics = read_statistics(folder)
-    assert statistics.answer.recommended_kind == "baseline"
+    assert statistics.answer.best_baseline is not None
     assert sentence_of(statistics).startswith(
         "No trial is recommended, because the trials have no usable block statistics; the best baseline is "
     )

@@ -337,7 +337,7 @@ def test_an_imported_baseline_has_no_config(tmp_path):
     statistics = write_report(folder, pages=False)
     assert "baseline.yaml" in configs(folder)
     record = folder.trial(f"baseline-{ZERO_SHOT}")
-    assert statistics.answer.recommended == record.name
+    assert statistics.answer.best_baseline == record.name
     folder.write_trial(replace(record, origin=IMPORTED))
     write_report(folder, pages=False, statistics=statistics)
     assert "baseline.yaml" not in configs(folder)
