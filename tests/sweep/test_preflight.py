@@ -14,6 +14,7 @@ from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.node_checks import shared_environment
 from fpp_sweep.sweep.notify import Notifier
 from fpp_sweep.sweep.preflight import check_before_start
+from fpp_sweep.sweep.run import run_sweep
 from fpp_sweep.sweep.worker_spec import require_precisions
 from fpp_sweep.tracking import check_address
 from fpp_sweep.workers.addresses import require_reachable
@@ -26,6 +27,14 @@ from tests.kit.stores import free_port
 def test_the_driver_of_workers_on_gpus_opens_no_gpu_itself(monkeypatch):
     monkeypatch.setattr(devices, "choose_device", lambda name: pytest.fail("opened"))
     require_precisions(small_space("work.device=cuda", "base.precision=tf32"))
+
+
+def test_a_store_of_the_environment_that_cannot_be_used_is_refused_before_a_sweep_has_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "./mlruns")
+    out = tmp_path / "sweeps"
+    with pytest.raises(InputError, match="MLFLOW_TRACKING_URI"):
+        run_sweep(small_space(), Options(root=out))
+    assert not out.exists()
 
 
 @pytest.fixture(scope="module")
