@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fpp_sweep.records.answer import MAX_COMPARED
+from fpp_sweep.records.constraints import keeps_constraints
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, values_of
 from fpp_sweep.records.measurements import measure, resampled_metrics
@@ -76,15 +77,18 @@ def first_by_settings(records: Sequence[TrialRecord]) -> list[TrialRecord]:
 def choose_for_test_split(folder: SweepFolder, front: Front, finalists: Sequence[TrialRecord]) -> list[TrialRecord]:
     """Return the finalists that run on the test split, at most MAX_ON_TEST_SPLIT.
 
-    A finalist is left out if another finalist is clearly ahead. The others are sorted by the chance of a
-    recommendation: the least excess loss against zero-shot, then the largest t statistic of a gain, then support.
-    A finalist whose seeds disagree comes late, even if its mean is the best: its standard error is large. Without a
-    baseline, support alone decides.
+    Finalists that break a constraint with fresh seeds and images are left out if others keep all. A finalist is left
+    out, too, if another one is clearly ahead. The others are sorted by the chance of a recommendation: the least excess
+    loss against zero-shot, then the largest t statistic of a gain, then support. A finalist whose seeds disagree comes
+    late, even if its mean is the best: its standard error is large. Without a baseline, support alone decides.
     """
-    supports = supports_of(folder, front, finalists, FINAL)
-    comparisons = compare_with_main_reference(folder, front, finalists, FINAL)
+    info = folder.info()
+    feasible = [record for record in finalists if keeps_constraints(info, record, FINAL, front.baselines)]
+    candidates = feasible or finalists
+    supports = supports_of(folder, front, candidates, FINAL)
+    comparisons = compare_with_main_reference(folder, front, candidates, FINAL)
     contenders = []
-    for record in finalists:
+    for record in candidates:
         if supports.get(record.name, UNKNOWN_SUPPORT).word != "unlikely":
             contenders.append(record)
 

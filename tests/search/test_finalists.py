@@ -242,6 +242,26 @@ def test_a_finalist_that_is_clearly_beaten_by_another_is_not_tested(tmp_path):
     assert [record.name for record in choose_for_test_split(folder, front_in(folder), finalists)] == ["trial-0002"]
 
 
+def test_a_finalist_that_breaks_a_constraint_in_the_final_stage_is_tested_only_if_all_do(tmp_path):
+    """It is clearly ahead of the finalist that keeps the constraint, and could not be recommended."""
+    sides = {ZERO_SHOT: (0.60, 0.1), "trial-0002": (0.62, 0.01), "trial-0003": (0.61, 0.2)}
+    folder = write_measured_sweep(tmp_path / "sweep", World(1000), sides, ("val", FINAL), seeds=(0, 1, 2))
+    finalists = []
+    for name, value in (("trial-0002", 2.0), ("trial-0003", 1.0)):
+        record = folder.trial(name)
+        final = record.results[FINAL]
+        final = replace(final, average=final.average | {"nll": value})
+        finalists.append(replace(record, results=record.results | {FINAL: final}))
+    tested = []
+    for bound in (1.5, 0.5):
+        constraint = {"name": "nll", "metric": "nll", "at_most": bound}
+        info = folder.info()
+        folder.write_info(replace(info, space=dict(info.space) | {"constraints": [constraint]}))
+        chosen = choose_for_test_split(folder, front_in(folder), finalists)
+        tested.append([record.name for record in chosen])
+    assert tested == [["trial-0003"], ["trial-0002"]]
+
+
 def test_finalists_whose_seeds_disagree_are_tested_last(tmp_path):
     """The first finalist has the best mean, but its seeds differ so much that it may be worse than zero-shot."""
     sides = {ZERO_SHOT: (0.60, 0.1), "trial-0002": (0.64, 0.05), "trial-0003": (0.61, 0.09), "trial-0004": (0.60, 0.08)}
