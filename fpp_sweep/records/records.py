@@ -288,9 +288,11 @@ class SweepInfo:
     group: str = ""  # id of the reproduction that the sweep belongs to; empty for a sweep that stands alone
     plugins: Texts = field(default_factory=dict)  # name of a plugin -> digest of its file
     plugin_files: Texts = field(default_factory=dict)  # name of a plugin -> full path of its file
-    versions: Texts = field(default_factory=dict)  # versions of Python, this package and the libraries, by name
+    # software by name; if it was changed between two drivers, the texts are such as `2.9.0, then 2.10.0`
+    versions: Texts = field(default_factory=dict)  # versions of Python, this package and the libraries
     git_commit: str = ""  # commit of this package; empty where it is not a checkout
     git_dirty: bool = False  # the checkout had uncommitted changes
+    engine: str = ""  # version of what is computed; a resume needs the same one
 
     # model, device and data, as the first worker reported them
     model: str = ""

@@ -15,6 +15,7 @@ from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import STEERED, Search
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.keys import ENGINE_NAME
 from fpp_sweep.spec.messages import note, stage
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.warm_start import with_warm_start
@@ -55,7 +56,11 @@ def _repair(folder: SweepFolder, info: SweepInfo, space: Space, problem: str | N
 
 
 def require_same(info: SweepInfo, space: Space, options: Options, folder: SweepFolder) -> None:
-    """Raise InputError if a setting that decides results has changed; budgets and machines may change."""
+    """Raise InputError if a setting or code that decides results has changed; budgets and machines may change."""
+    if info.engine != ENGINE_NAME:
+        problem = f"it was begun with engine {info.engine or 'unknown'}, and engine {ENGINE_NAME} gives other results"
+        remedy = "install the version of fpp_sweep that began it, or begin another with --name"
+        raise InputError(f"{folder.path.name} cannot be resumed: {problem}; {remedy}")
     plugins = options.plugin_digests()
     if info.plugins != plugins:
         changes = [f"plugins: {_plugins_text(info.plugins)} -> {_plugins_text(plugins)}"]

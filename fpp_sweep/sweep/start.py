@@ -15,7 +15,7 @@ from fpp_sweep.spec.messages import note
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.resume import load_for_resume, load_stopped_info, merge_resume_request, require_same
 from fpp_sweep.sweep.steering import require_above_spent
-from fpp_sweep.sweep.sweep_info import new_info, resumed_info
+from fpp_sweep.sweep.sweep_info import new_info, resumed_info, software_changes
 from fpp_sweep.tracking import absolute, trusted_uri, uri_of_new_sweep
 
 FIRST_RELOAD_SECONDS = 10
@@ -62,7 +62,7 @@ def _resumed_start(space: Space, options: Options, folder: SweepFolder) -> Start
         uri = trusted_uri(folder, before.tracking_uri)
     space, request = merge_resume_request(space, before, folder)
     require_above_spent(folder, request.budget, before.spent)
-    info = resumed_info(before, space, uri, options.command)
+    info = _record_of_resume(before, space, uri, options)
     return Start(space=space, info=info, tracking_uri=uri, info_before=before, sent=request.send(folder))
 
 
@@ -78,8 +78,16 @@ def local_start(space: Space, options: Options, folder: SweepFolder) -> Start:
     uri = _requested_uri(space, options)
     if not uri and before.tracking_uri:
         uri = trusted_uri(folder, before.tracking_uri)
-    info = resumed_info(before, space, uri, options.command)
+    info = _record_of_resume(before, space, uri, options)
     return Start(space=space, info=info, tracking_uri=uri, info_before=before)
+
+
+def _record_of_resume(before: SweepInfo, space: Space, tracking_uri: str, options: Options) -> SweepInfo:
+    """Return the record of a resumed sweep, and print a note if the software was changed since."""
+    info = resumed_info(before, space, tracking_uri, options.command)
+    for line in software_changes(before, info):
+        note(line)
+    return info
 
 
 def _requested_uri(space: Space, options: Options) -> str:

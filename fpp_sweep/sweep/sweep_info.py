@@ -12,15 +12,17 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.keys import ENGINE_NAME
 from fpp_sweep.spec.messages import masked
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, Validation
 from fpp_sweep.sweep.api import Options
 
+THEN = ", then "  # between the software of two drivers
+
 
 def new_info(space: Space, options: Options, folder: SweepFolder, tracking_uri: str) -> SweepInfo:
     """Return the record of a sweep that starts now."""
-    commit, has_changes = git_state()
-    return SweepInfo(
+    info = SweepInfo(
         name=folder.path.name,
         created=time.time(),
         state="running",
@@ -32,10 +34,9 @@ def new_info(space: Space, options: Options, folder: SweepFolder, tracking_uri: 
         group=options.group,
         plugins=options.plugin_digests(),
         plugin_files=options.plugin_files(),
-        versions=versions(),
-        git_commit=commit,
-        git_dirty=has_changes,
+        engine=ENGINE_NAME,
     )
+    return _with_software(info)
 
 
 def resumed_info(info: SweepInfo, space: Space, tracking_uri: str, command: str = "") -> SweepInfo:
@@ -48,7 +49,7 @@ def resumed_info(info: SweepInfo, space: Space, tracking_uri: str, command: str 
     if not initial_space and plain != info.space:
         initial_space = info.space
     return replace(
-        info,
+        _with_software(info),
         state="running",
         finished=None,
         end_reason="",
@@ -57,6 +58,42 @@ def resumed_info(info: SweepInfo, space: Space, tracking_uri: str, command: str 
         space=plain,
         initial_space=initial_space,
     )
+
+
+def _with_software(info: SweepInfo) -> SweepInfo:
+    """Return the record with the software of this driver, behind that of earlier drivers if it differs."""
+    by_name = dict(info.versions)
+    for name, version in versions().items():
+        by_name[name] = _then(by_name.get(name, ""), version)
+    commit, has_changes = git_state()
+    git_commit = _then(info.git_commit, commit)
+    return replace(info, versions=by_name, git_commit=git_commit, git_dirty=info.git_dirty or has_changes)
+
+
+def _then(before: str, now: str) -> str:
+    """Return what a text was before, and what it is now if that differs.
+
+    >>> _then("", "2.9"), _then("2.9", "2.9"), _then("2.9", "2.10"), _then("2.9, then 2.10", "2.10")
+    ('2.9', '2.9', '2.9, then 2.10', '2.9, then 2.10')
+    """
+    if not before:
+        return now
+    if not now or before.split(THEN)[-1] == now:
+        return before
+    return f"{before}{THEN}{now}"
+
+
+def software_changes(before: SweepInfo, now: SweepInfo) -> list[str]:
+    """Return a note if this driver has other software than the one before it."""
+    changes = []
+    for name, text in now.versions.items():
+        if text != before.versions.get(name):
+            changes.append(f"{name} {text}")
+    if now.git_commit != before.git_commit:
+        changes.append(f"commit {now.git_commit}")
+    if not changes:
+        return []
+    return [f"software has changed since the sweep began: {'; '.join(changes)}; its results are of all these"]
 
 
 def recorded_space(space: Space) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, trial
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.keys import ENGINE_NAME
 from tests.kit.names import CTPT, OTPT, TPT, ZERO_SHOT
 
 CREATED = 1_795_201_952.0  # seconds since 1970: 2026-11-20, the date in the default name of a sweep
@@ -159,6 +160,7 @@ def sweep_info(objectives=(ACCURACY, ECE), *, ranges=RANGES, **changes):
         "objectives": objectives,
         "search_split": "val",
         "git_commit": "9defbb8" * 5,
+        "engine": ENGINE_NAME,
         "model": "tiny",
         "versions": {"torch": "2.15.0", "ray": "2.60.0"},
         "reference": [REFERENCES.get(objective.metric) for objective in objectives],

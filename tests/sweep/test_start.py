@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from fpp_sweep.checks.versions import git_state, versions
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import waiting_record
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.keys import ENGINE_NAME
 from fpp_sweep.sweep import sweep_info as sweep_info_module
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.start import Start, begin, start_of
@@ -100,6 +102,28 @@ def test_a_resume_refuses_a_budget_that_is_spent_and_leaves_no_command(stopped, 
     with pytest.raises(InputError, match=complaint):
         resumed(stopped, override)
     assert not stopped.commands()
+
+
+def test_a_resume_with_other_software_says_so_once_and_the_record_has_both(stopped, capsys):
+    commit = "9defbb8" * 5
+    now = versions()
+    stopped.write_info(replace(stopped.info(), versions={**now, "torch": "1.0"}, git_commit=commit))
+    info = resumed(stopped).info
+    assert info.versions == {**now, "torch": f"1.0, then {now['torch']}"}
+    assert info.git_commit == f"{commit}, then {git_state()[0]}"
+    changes = f"torch {info.versions['torch']}; commit {info.git_commit}"
+    text = capsys.readouterr().err
+    assert f"note: software has changed since the sweep began: {changes}; its results are of all these\n" in text
+    stopped.write_info(info)
+    assert resumed(stopped).info.versions == info.versions
+    assert "software" not in capsys.readouterr().err
+
+
+def test_results_of_another_engine_are_not_added_to_a_sweep(stopped):
+    stopped.write_info(replace(stopped.info(), engine="1.1"))
+    refusal = rf"^sweep cannot be resumed: it was begun with engine 1\.1, and engine {ENGINE_NAME} gives other results;"
+    with pytest.raises(InputError, match=refusal):
+        resumed(stopped)
 
 
 def test_a_new_sweep_records_the_commit_of_the_code(tmp_path, monkeypatch):
