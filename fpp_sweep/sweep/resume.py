@@ -27,6 +27,7 @@ def load_for_resume(space: Space, options: Options, folder: SweepFolder) -> Swee
     require_same(info, space, options, folder)
     _repair(folder, info, space, problem)
     _require_same_final_stage(info, space, folder)
+    _require_measured_baselines(info, space, folder)
     _require_stopped_early(folder, options.continue_trials)
     return info
 
@@ -82,6 +83,19 @@ def _require_same_final_stage(info: SweepInfo, space: Space, folder: SweepFolder
         _require_no_results(folder, splits, "search.finalists.seeds", former.seeds, requested.seeds)
     if former.images != requested.images:
         _require_no_results(folder, {FINAL}, "search.finalists.images", former.images, requested.images)
+
+
+def _require_measured_baselines(info: SweepInfo, space: Space, folder: SweepFolder) -> None:
+    """Raise InputError if a baseline with results of the search is taken out.
+
+    Trials are still judged by it, and none could be recommended, as it would lack results of the later splits.
+    """
+    requested = space.baselines()
+    for record in folder.trials():
+        is_measured = record.kind == "baseline" and info.search_split in record.results and not record.is_imported
+        if is_measured and record.label not in requested:
+            problem = f"{record.label} is missing, but it has results, by which trials are judged"
+            raise InputError(f"{problem}; list it again, or begin another sweep", "work.baselines")
 
 
 def _require_no_results(

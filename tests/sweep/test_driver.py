@@ -277,6 +277,20 @@ def test_trials_that_have_run_on_test_keep_their_seeds(tmp_path):
     load_for_resume(small_space("search.finalists={seeds: 1, images: 50}"), Options(), folder)  # for the final stage
 
 
+def test_a_baseline_that_has_run_stays_a_baseline(tmp_path):
+    space = small_space("work.baselines=[zero_shot, tpt]")
+    fewer = small_space("work.baselines=[zero_shot]")
+    folder = SweepFolder(tmp_path)
+    folder.write_info(sweep_info(name="sweep", state="interrupted", space=space.plain()))
+    tpt = waiting_record("baseline-tpt", "baseline", space.baselines()["tpt"])
+    folder.write_trial(tpt)
+    load_for_resume(fewer, Options(), folder)  # it has no results yet
+    folder.write_trial(replace(tpt, state="complete", values=[50.0, 10.0], results={"val": split_result(50.0, 10.0)}))
+    load_for_resume(space, Options(), folder)
+    with pytest.raises(InputError, match=r"^work\.baselines: tpt is missing, but it has results, .*; list it again"):
+        load_for_resume(fewer, Options(), folder)
+
+
 def test_what_is_written_after_a_driver_was_killed_is_no_time_of_the_sweep(tmp_path):
     space = small_space()
     folder = SweepFolder(tmp_path)
