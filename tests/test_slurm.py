@@ -73,6 +73,10 @@ def is_idle(cluster):
     return not running and not left
 
 
+def count_tasks(sweep):
+    return len([*sweep.glob("tasks/*/*.task")])
+
+
 def read_log(cluster):
     return (cluster.home / "found.log").read_text()
 
@@ -82,16 +86,20 @@ def read_log(cluster):
 def test_a_sweep_continues_after_every_loss_of_its_machines(cluster):
     sweep = cluster.home / "sweeps/found"
     draw = random.Random()
+    tasks = 0  # finished when the job started last
     job = submit(cluster, "found")
     wait_for(lambda: finished(sweep))
     assert_only_owner_has_access(cluster)
     wait_for(lambda: all("ray::WorkerActor" in str(node.processes()) for node in cluster.nodes))
     for number, interruption in enumerate(INTERRUPTIONS * ROUNDS, start=1):
+        if "signal" in interruption:  # a job that finished no task would not be queued again
+            wait_for(lambda tasks=tasks: count_tasks(sweep) > tasks)
         before = finished(sweep)
         began = time.monotonic()
         cluster.run(f"{interruption} {job}")
         wait_for(lambda number=number: cluster.job(job).get("Restarts") == str(number))
         wait_for(lambda: cluster.job(job)["JobState"] == "RUNNING")
+        tasks = count_tasks(sweep)
         seconds = time.monotonic() - began
         assert before.items() <= finished(sweep).items(), read_log(cluster)  # no finished trial is lost or runs again
         if draw.random() < 0.25:  # the next interruption may come during the start
@@ -185,3 +193,16 @@ def test_wrong_input_ends_the_job_with_one_line_and_leaves_no_files(cluster):
     (line,) = (cluster.home / "bare.log").read_text().splitlines()
     assert "env/bin/activate: No such file or directory" in line
     assert data.is_dir()
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_a_job_whose_time_ends_before_its_first_task_is_not_queued_again(cluster):
+    job = submit(cluster, "brief")
+    log = cluster.home / "brief.log"
+    wait_for(lambda: log.is_file() and "sweep     brief" in log.read_text())
+    cluster.run(f"scancel --batch --signal=TERM {job}")
+    wait_for(lambda: cluster.job(job)["JobState"] == "FAILED")
+    assert cluster.job(job)["Restarts"] == "0"
+    assert "brief is not queued again, because it finished no task; give it more time with --time\n" in log.read_text()
+    wait_for(lambda: is_idle(cluster))
