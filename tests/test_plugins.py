@@ -1,6 +1,7 @@
 """Plugins: the recipes of docs/plugins.md as printed, and files that are no plugins."""
 
 import errno
+import importlib
 import json
 import os
 import random
@@ -25,6 +26,7 @@ from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import TaskKeys
+from fpp_sweep.spec.plugin_guard import PluginGuard
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, WorkerSpec
 from fpp_sweep.spec.tasks import EvalTask
 from fpp_sweep.trial.results import TaskFailed
@@ -284,6 +286,18 @@ def test_an_error_in_a_method_names_the_samples_the_worker_the_method_and_the_li
         worker.run(task, [])
     where = f"{task.title}, {worker.model_info().where}, method mine (mine.py:{line})"
     assert failure.value.reason == f"{where}: IndexError: list index out of range"
+
+
+def test_a_plugin_is_not_accused_of_the_random_number_that_a_library_draws_when_it_is_imported(tmp_path):
+    """The progress bar imports rich during the first task, which draws one."""
+    load(tmp_path, mine=METHOD.replace("LOGITS", "logits"))
+    (tmp_path / "draws_when_imported.py").write_text("import random\nrandom.random()\n")
+    notes = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        with PluginGuard(notes.append).around(catalogue.method("mine")):
+            importlib.import_module("draws_when_imported")
+    assert notes == []
 
 
 # ------------------------------------------------------------ samplers

@@ -19,8 +19,8 @@ from fpp_sweep.spec.patched_functions import KnownFunctions
 
 ReadAndWrite = tuple[Callable[[], Any], Callable[[Any], object]]  # two functions that read and write a setting
 
-# importing a library may change these, too
-CHANGED_BY_IMPORTS = ("the environment", "the filters of warnings")
+# importing a library may change these, too: rich draws a random number
+CHANGED_BY_IMPORTS = ("the environment", "the filters of warnings", "Python's random state")
 _entered_modes: list[Any] = []  # torch's inference modes: one ends when its object is freed
 SMALLEST_FLOAT64 = 5e-324  # a denormal number: zero where torch flushes such numbers
 
