@@ -288,6 +288,19 @@ def test_an_error_in_a_method_names_the_samples_the_worker_the_method_and_the_li
     assert failure.value.reason == f"{where}: IndexError: list index out of range"
 
 
+@pytest.mark.parametrize(
+    ("logits", "columns"), [("torch.nn.functional.pad(logits, (0, 2))", 12), ("logits[:, :9]", 9)]
+)
+def test_logits_of_more_or_fewer_classes_fail_the_trial(tmp_path, worker, logits, columns):
+    """The check has three classes only: more classes than the dataset has would count in every metric."""
+    load(tmp_path, mine=METHOD.replace("LOGITS", f"{logits} if len(text) > 3 else logits"))
+    worker.check(["mine"], [], [], LONG)
+    config = TrialConfig(method="mine", prompt="a photo of a").replace({"views.count": 2, "adapt.lr": columns})
+    task = EvalTask(config=config, dataset="digits", split="val", seed=0, start=0, stop=5)
+    with pytest.raises(TaskFailed, match=rf"mine: logits of shape \(5, {columns}\), must be \(5, 10\): a row for"):
+        worker.run(task, [])
+
+
 def test_a_plugin_is_not_accused_of_the_random_number_that_a_library_draws_when_it_is_imported(tmp_path):
     """The progress bar imports rich during the first task, which draws one."""
     load(tmp_path, mine=METHOD.replace("LOGITS", "logits"))

@@ -162,8 +162,7 @@ def evaluate(
             continue
         views = features.of(readable)[:, : adapter.row.views].to(clip.device)
         logits, columns, adapter = _adapt(clip, task, adapter, views)
-        if not logits.isfinite().all():
-            raise FloatingPointError(f"{task.config.method}: logits are not finite after adaptation")
+        _require_logits(logits, task, (len(readable), len(dataset.classes)))
         probabilities = upcast(logits).softmax(-1)
         if adaptation_precision(task.config.precision) == "fp16":
             probabilities = probabilities.half()  # as the released code, which takes the softmax of such logits
@@ -172,6 +171,18 @@ def evaluate(
         if on_samples:
             on_samples(len(readable))
     return concatenate(predictions), adapter
+
+
+def _require_logits(logits: Tensor, task: EvalTask, shape: tuple[int, int]) -> None:
+    """Raise an error unless a batch has a finite logit for each sample and class.
+
+    A plugin's method may give more or fewer classes for real data than for the made-up samples of its check.
+    """
+    if logits.shape != shape:
+        given = f"logits of shape {tuple(logits.shape)}, must be {shape}"
+        raise ValueError(f"{task.config.method}: {given}: a row for each sample, a column for each class")
+    if not logits.isfinite().all():
+        raise FloatingPointError(f"{task.config.method}: logits are not finite after adaptation")
 
 
 def _batches(task: EvalTask, stream: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
