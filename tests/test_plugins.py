@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -187,6 +188,20 @@ def test_a_missing_file_and_two_plugins_of_one_name_are_refused(tmp_path):
         plugins.read([path])
 
 
+@pytest.mark.parametrize("statement", ["import helper", "from helper.parts import x", "def f():\n    import helper"])
+def test_a_plugin_that_imports_a_file_of_the_working_folder_is_refused(tmp_path, monkeypatch, statement):
+    """Keys of results would not contain that file, so that a resumed sweep would mix results of two versions of it."""
+    (tmp_path / "helper.py").write_text("x = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    (path,) = write_plugins(tmp_path, mine=f"import torch, fpp_sweep\n{statement}\n")
+    line = 2 + statement.count("\n")
+    problem = f"--plugin {path}: line {line} imports helper, which is not installed but in {tmp_path}; put that code"
+    with pytest.raises(InputError, match=re.escape(problem)):
+        plugins.read([path])
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])  # as if it were installed
+    assert plugins.read([path])
+
+
 def test_a_file_with_a_byte_order_mark_is_a_plugin(tmp_path):
     (path,) = write_plugins(tmp_path, angular=RECIPES["angular"])
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
@@ -288,9 +303,7 @@ def test_an_error_in_a_method_names_the_samples_the_worker_the_method_and_the_li
     assert failure.value.reason == f"{where}: IndexError: list index out of range"
 
 
-@pytest.mark.parametrize(
-    ("logits", "columns"), [("torch.nn.functional.pad(logits, (0, 2))", 12), ("logits[:, :9]", 9)]
-)
+@pytest.mark.parametrize(("logits", "columns"), [("torch.nn.functional.pad(logits, (0, 2))", 12), ("logits[:, :9]", 9)])
 def test_logits_of_more_or_fewer_classes_fail_the_trial(tmp_path, worker, logits, columns):
     """The check has three classes only: more classes than the dataset has would count in every metric."""
     load(tmp_path, mine=METHOD.replace("LOGITS", f"{logits} if len(text) > 3 else logits"))

@@ -15,6 +15,7 @@ import linecache
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from threading import Thread
 from types import ModuleType
@@ -26,6 +27,7 @@ from fpp_sweep.spec.errors import InputError, message_in_one_line, readable_mess
 from fpp_sweep.spec.files import read_at_most
 from fpp_sweep.spec.global_state import CHANGED_BY_IMPORTS, restored
 from fpp_sweep.spec.messages import note
+from fpp_sweep.spec.patched_functions import PACKAGE
 from fpp_sweep.spec.specs import PluginFile
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -61,9 +63,41 @@ def read(paths: Iterable[Path]) -> tuple[PluginFile, ...]:
             continue
         if name in files:
             raise InputError(f"--plugin {path}: another plugin is named {name}, too; rename one of them")
+        _require_single_file(path, text)
         digest = hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
         files[name] = PluginFile(name=name, path=str(path.resolve()), text=text, digest=digest)
     return tuple(files.values())
+
+
+def _require_single_file(path: Path, text: str) -> None:
+    """Raise InputError if a plugin imports a file of the folder that the command runs in.
+
+    Workers elsewhere lack that file, and keys of results do not contain it: after it is edited, a resumed sweep would
+    mix results of both versions.
+    """
+    try:
+        statements = ast.walk(ast.parse(text))
+    except (SyntaxError, ValueError):
+        return  # `load` reports it with its line
+    for line, module in _imports(statements):
+        root = module.partition(".")[0]
+        if root != PACKAGE and _is_found_beside_command_only(root):
+            problem = f"imports {root}, which is not installed but in {sys.path[0] or Path.cwd()}"
+            raise InputError(f"--plugin {path}: line {line} {problem}; put that code into the plugin, or install it")
+
+
+def _is_found_beside_command_only(module: str) -> bool:
+    """Return True for a module that is only in the first folder of `sys.path`, that of the script or of the shell."""
+    if sys.flags.safe_path:  # Python has not added that folder
+        return False
+    first, *others = sys.path
+    if PathFinder.find_spec(module, [first]) is None:
+        return False
+    sys.path[:] = others  # finders of editable installations look elsewhere, too
+    try:
+        return not any(finder.find_spec(module, None) for finder in sys.meta_path)
+    finally:
+        sys.path[:] = [first, *others]
 
 
 def load(files: Sequence[PluginFile]) -> None:
@@ -191,7 +225,8 @@ def _import_libraries(text: str, on_change: Callable[[str], None]) -> None:
 
     A library may set environment variables and filters of warnings. One that cannot be imported fails in the plugin.
     """
-    names = _imported_modules(text)
+    # statements of the file's top level
+    names = [module for _, module in _imports(ast.parse(text).body)]
     for library in GUARDED_LIBRARIES:
         root = library.partition(".")[0]
         # settings can be read only from a library that is loaded
@@ -203,15 +238,15 @@ def _import_libraries(text: str, on_change: Callable[[str], None]) -> None:
                 importlib.import_module(name)
 
 
-def _imported_modules(text: str) -> list[str]:
-    """Return the modules that the statements of a file's top level import."""
-    names = []
-    for statement in ast.parse(text).body:
+def _imports(statements: Iterable[ast.AST]) -> list[tuple[int, str]]:
+    """Return the line and the name of each module that statements import."""
+    modules = []
+    for statement in statements:
         if isinstance(statement, ast.Import):
-            names += [alias.name for alias in statement.names]
+            modules += [(statement.lineno, alias.name) for alias in statement.names]
         elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
-            names.append(statement.module)
-    return names
+            modules.append((statement.lineno, statement.module))
+    return modules
 
 
 def _execution_error(file: PluginFile, source: str, error: BaseException) -> InputError:
