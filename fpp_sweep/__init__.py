@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fpp_sweep.spec.config import TrialConfig as TrialConfig
     from fpp_sweep.spec.config import preset as preset
     from fpp_sweep.spec.errors import InputError as InputError
+    from fpp_sweep.spec.plugins import load_plugins as load_plugins
     from fpp_sweep.spec.plugins import method as method
     from fpp_sweep.spec.plugins import metric as metric
     from fpp_sweep.spec.plugins import penalty as penalty
@@ -44,6 +45,7 @@ MODULES = {  # where each public name is defined
     "Space": "space.space",
     "Sweep": "sweep.api",
     "TrialConfig": "spec.config",
+    "load_plugins": "spec.plugins",
     "load_space": "space.reading",
     "method": "spec.plugins",
     "metric": "spec.plugins",

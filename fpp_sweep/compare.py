@@ -22,7 +22,7 @@ from fpp_sweep.sweep.folders import require_writable
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    plugins.load(plugins.read(args.plugin))
+    plugins.load_plugins(*args.plugin)
     first, *other_names = args.names
     sweep = find_sweep(first)
     if not other_names:

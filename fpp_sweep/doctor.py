@@ -32,8 +32,7 @@ split, splits of an own dataset share images, or an image cannot be read; 2 for 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    files = plugins.read(args.plugin)
-    plugins.load(files)
+    plugins.load_plugins(*args.plugin)
     if args.device is not None:
         print_proof = catalogue.code_of("fpp_sweep.sweep.device_report:print_proof")  # loads torch, now only
         if not print_proof(args.device):
@@ -42,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from fpp_sweep.sweep import api, doctor_target, inspection  # load numpy, which --help does without
 
     cluster_file = inspection.cluster_file_of(args.cluster_file)
-    options = api.Options(address=args.address, tracking_uri=args.tracking_uri, plugins=tuple(files))
+    options = api.Options(address=args.address, tracking_uri=args.tracking_uri)
     with flags_in_errors(args):
         target = doctor_target.target_of(args.space, overrides(args), options)
     is_well = True

@@ -25,8 +25,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = typed_words(argv)
     from fpp_sweep.sweep import launch, request  # load much that --help does without
 
-    files = plugins.read(args.plugin)
-    plugins.load(files)
+    plugins.load_plugins(*args.plugin)
     with flags_in_errors(args):
         space = request.space_to_evaluate(
             overrides(args),
@@ -35,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             prompts=args.prompt,
             anchor_prompt=args.anchor_prompt,
         )
-    options = launch.options_of(args, files)
+    options = launch.options_of(args)
     in_process = args.address is None and space.work.workers is None
     folder = launch.launch(space, options, command="evaluate", words=words, in_process=in_process, export=True)
     if any(record.state == "failed" for record in folder.trials()):

@@ -21,7 +21,7 @@ from fpp_sweep.spec.messages import printable
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    plugins.load(plugins.read(args.plugin))
+    plugins.load_plugins(*args.plugin)
     sweep = find_sweep(args.into)
     from fpp_sweep.sweep.importing import import_predictions  # loads numpy, which --help does without
 

@@ -21,7 +21,7 @@ from fpp_sweep.spec.errors import InputError
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    plugins.load(plugins.read(args.plugin))
+    plugins.load_plugins(*args.plugin)
     path = names.SWEEPS
     if args.sweep is not None:
         path = names.find_folder(args.sweep)

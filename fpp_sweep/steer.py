@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from fpp_sweep.sweep import steering  # reads records, which --help does without
 
     if args.command == "add":
-        plugins.load(plugins.read(args.plugin))
+        plugins.load_plugins(*args.plugin)
         text = steering.add_point(sweep, args.values)
     elif args.command == "stop":
         text = steering.stop_trial(sweep, args.trial)

@@ -36,14 +36,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = typed_words(argv)
     from fpp_sweep.sweep import launch, request, warm_start  # load much that --help does without
 
-    files = plugins.read(args.plugin)
-    plugins.load(files)
+    plugins.load_plugins(*args.plugin)
     with flags_in_errors(args):
         space = request.space_to_tune(args.space, overrides(args), config=args.config)
     if args.dry_run:
         launch.print_dry_run([warm_start.with_warm_start(space)], args.worker_counts)
         return
-    options = replace(launch.options_of(args, files), continue_trials=tuple(args.continue_trials))
+    options = replace(launch.options_of(args), continue_trials=tuple(args.continue_trials))
     folder = launch.launch(space, options, command="tune", words=words)
     if folder.info().state != "finished":
         raise SystemExit(1)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from fpp_sweep import evaluate
+from fpp_sweep import Options, evaluate, load_plugins, run_locally
 from fpp_sweep.core import metrics
 from fpp_sweep.core.metrics import Predictions, score
 from fpp_sweep.search import trial_runner
@@ -207,6 +207,26 @@ def test_a_file_with_a_byte_order_mark_is_a_plugin(tmp_path):
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     plugins.load(plugins.read([path]))
     assert "angular" in catalogue.METHODS
+
+
+def test_a_plugin_of_a_python_program_is_that_of_its_sweeps(tmp_path, monkeypatch):
+    """Without a way to load it, a notebook could neither run nor read a sweep with an objective of a plugin."""
+    monkeypatch.setenv("FPP_SWEEP_CACHE", str(tmp_path / "cache"))
+    (path,) = write_plugins(tmp_path, overconfidence=RECIPES["overconfidence"])
+    text = """
+        base: {prompt: a photo of a, method: tpt, adapt.view_fraction: 0.5}
+        params: {views.count: [4]}
+        objectives: [accuracy, overconfidence]
+        search: {sampler: grid}
+        work: {datasets: [scenes], limit: 8, baselines: []}
+    """
+    with pytest.raises(InputError, match=r"needs --plugin FILE, in Python load_plugins\(FILE\)"):
+        parse_space(text, "mine.yaml")
+    load_plugins(path)
+    sweep = run_locally(parse_space(text, "mine.yaml"), Options(root=tmp_path, name="mine"))
+    assert list(sweep.info.plugins) == ["overconfidence"]
+    assert sweep.table()[0]["overconfidence"] >= 0
+    assert Options().plugins == plugins.read([path])
 
 
 def test_a_method_that_sees_views_depends_on_their_settings(tmp_path):

@@ -31,8 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.list or not args.table:
         print(listing())
         return
-    plugin_files = plugins.read(args.plugin)
-    plugins.load(plugin_files)
+    plugins.load_plugins(*args.plugin)
     with flags_in_errors(args):
         request = Request.of(args)
         selection = select(request, folder_name_of(args.name, args.model))
@@ -42,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         session.print_dry_run(selection)
         return
     command = command_line("reproduce", typed_words(argv))
-    options = session.options_of(args, command=command, plugin_files=plugin_files)
+    options = session.options_of(args, command=command)
     if not session.run_selection(selection, args.out, options):
         raise SystemExit(1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from fpp_sweep.reproduce.output import as_text
@@ -13,21 +13,14 @@ from fpp_sweep.reproduce.running import Reproduction, deliver, reproduce
 from fpp_sweep.reproduce.selection import Selection
 from fpp_sweep.reproduce.tables import ResultTable
 from fpp_sweep.spec.messages import runnable
-from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep import launch
 from fpp_sweep.sweep.api import InterruptedSweep, Options
 from fpp_sweep.sweep.folders import require_writable
 
 
-def options_of(args: argparse.Namespace, *, command: str, plugin_files: Sequence[PluginFile]) -> Options:
+def options_of(args: argparse.Namespace, *, command: str) -> Options:
     """Return the options of all sweeps of a command line."""
-    return Options(
-        address=args.address,
-        tracking_uri=args.tracking_uri,
-        verbose=args.verbose,
-        command=command,
-        plugins=tuple(plugin_files),
-    )
+    return Options(address=args.address, tracking_uri=args.tracking_uri, verbose=args.verbose, command=command)
 
 
 def print_dry_run(selection: Selection) -> None:

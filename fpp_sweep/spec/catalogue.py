@@ -727,7 +727,7 @@ def _unknown_row(
     error = unknown(kind, name, table, aliases, listed)
     if "did you mean" in error.problem:
         return error
-    return InputError(f"{error.problem}; the {kind} of a plugin needs --plugin FILE")
+    return InputError(f"{error.problem}; the {kind} of a plugin needs --plugin FILE, in Python load_plugins(FILE)")
 
 
 def require_sampler(name: str) -> None:

@@ -1,7 +1,7 @@
-"""Methods, penalties, metrics and samplers from Python files that the user names with --plugin (docs/plugins.md).
+"""Methods, penalties, metrics and samplers from Python files that the user names (docs/plugins.md).
 
 A plugin is read where the command runs and travels as its text; every process that computes executes it once. Only
-the user's flag loads a plugin: a sweep's folder or a space from elsewhere runs no code by itself.
+the user's --plugin or `load_plugins` loads a plugin: a sweep's folder or a space from elsewhere runs no code by itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from fpp_sweep.spec import catalogue, plugin_rows
 from fpp_sweep.spec.catalogue import Goal, MethodRow, MetricRow, Row, SamplerRow
 from fpp_sweep.spec.errors import InputError, message_in_one_line, readable_message, type_and_message
-from fpp_sweep.spec.files import read_at_most
+from fpp_sweep.spec.files import read_at_most, user_path
 from fpp_sweep.spec.global_state import CHANGED_BY_IMPORTS, restored
 from fpp_sweep.spec.messages import note
 from fpp_sweep.spec.patched_functions import PACKAGE
@@ -46,6 +46,11 @@ class ContractError(InputError):
 
 
 # ------------------------------------------------------------ reading and loading
+
+
+def load_plugins(*paths: Path | str) -> None:
+    """Read and execute plugin files; the sweeps that this process then runs have them."""
+    load(read(user_path(path) for path in paths))
 
 
 def read(paths: Iterable[Path]) -> tuple[PluginFile, ...]:

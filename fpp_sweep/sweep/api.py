@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import user_path
+from fpp_sweep.spec.plugins import loaded
 from fpp_sweep.spec.specs import PluginFile
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Options:
     tracking_uri: str | None = None
     verbose: bool = False
     command: str = ""  # the command line, for the record
-    plugins: tuple[PluginFile, ...] = ()
+    plugins: tuple[PluginFile, ...] = field(default_factory=loaded)  # those that this process has loaded
     continue_trials: tuple[str, ...] = ()  # trials that were stopped early, to be run to their end by a resumed sweep
     group: str = ""  # id of the reproduction that the sweep belongs to
 

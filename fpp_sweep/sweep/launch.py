@@ -13,7 +13,6 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.spec.progress import Screen
-from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.heading import heading
@@ -24,7 +23,7 @@ from fpp_sweep.sweep.trial_view import print_trial
 INTERRUPTED = 130  # exit status, as a shell has it for Ctrl-C
 
 
-def options_of(args: argparse.Namespace, files: Sequence[PluginFile]) -> Options:
+def options_of(args: argparse.Namespace) -> Options:
     """Return what the flags of a command line say about the folder, the cluster and MLflow."""
     return Options(
         root=args.out,
@@ -33,7 +32,6 @@ def options_of(args: argparse.Namespace, files: Sequence[PluginFile]) -> Options
         address=args.address,
         tracking_uri=args.tracking_uri,
         verbose=args.verbose,
-        plugins=tuple(files),
     )
 
 
