@@ -294,12 +294,32 @@ def plugin_metric(row: MetricRow, predictions: Predictions) -> float:
     """
     assert row.compute is not None
     try:
-        value = float(catalogue.code_of(row.compute)(_read_only(predictions)))
+        returned = catalogue.code_of(row.compute)(_read_only(predictions))
     except (Exception, SystemExit) as error:
         raise plugins.metric_error(row.name, error) from error
+    where = f"metric {row.name} ({plugins.origin_of(row)})"
+    try:
+        value = float(returned)
+    except Exception as error:  # NumPy and torch each raise their own for an array of several numbers
+        raise InputError(f"{where}: must return a number, not {_kind_of(returned)}") from error
     if not math.isfinite(value):
-        raise InputError(f"metric {row.name} ({plugins.origin_of(row)}): must return a finite number ({value})")
+        raise InputError(f"{where}: must return a finite number ({value})")
     return value
+
+
+def _kind_of(value: Any) -> str:
+    """Return what a value is, in words.
+
+    >>> _kind_of(None), _kind_of(np.zeros((2, 3)))
+    ('None', 'ndarray of shape (2, 3)')
+    """
+    if value is None:
+        return "None"
+    kind = type(value).__name__
+    shape = getattr(value, "shape", None)
+    if shape is None:
+        return kind
+    return f"{kind} of shape {tuple(shape)}"
 
 
 def _read_only(predictions: Predictions) -> Predictions:

@@ -647,6 +647,8 @@ POSTHOC = {
 }
 BUILT_IN_SAMPLERS = ("auto", "gp", "tpe", "nsga2", "random", "grid")  # search/samplers.py builds them
 SAMPLERS: dict[str, SamplerRow] = {}  # rows that plugins define
+# columns of `Sweep.table()` beside those of settings and metrics
+COLUMNS_OF_TRIALS = ("name", "kind", "state", "origin", "reason", "marks", "on_front", "duration")
 COLUMNS = {  # optional columns of the predictions, stored if they are requested
     "logits": "the logits of all classes for the plain view",
     "sharpness": "rise of the entropy from the adapted prompt to the worst point nearby (measure.*)",

@@ -44,6 +44,12 @@ def check_weight(key: str, weight: Any) -> None:
         raise InputError(f"{key} must be a finite number ({weight!r})")
 
 
+def check_metric_name(name: str) -> None:
+    """Raise InputError if another column of the table of all trials has this name."""
+    if name in catalogue.COLUMNS_OF_TRIALS or name in settings():
+        raise InputError(f"name {name!r} is that of a column of each sweep's table; choose another")
+
+
 def check_metric(goal: Any, heading: Any, decimals: Any, columns: Any) -> None:
     """Raise InputError unless tables can show a metric with this goal, heading and number of decimals."""
     if goal not in get_args(Goal):

@@ -326,6 +326,7 @@ def metric(
 
     def register(function: Function) -> Function:
         described = _described(function, name)
+        plugin_rows.check_metric_name(described["name"])
         row = MetricRow(
             **described,
             goal=goal,

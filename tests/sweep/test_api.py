@@ -3,6 +3,7 @@
 import pytest
 
 from fpp_sweep.spec import keys
+from fpp_sweep.spec.catalogue import COLUMNS_OF_TRIALS
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Sweep
 from tests.kit.records import build_sweep
@@ -22,6 +23,8 @@ def test_a_sweep_is_read_from_its_folder_as_a_table_and_a_front(tmp_path):
     assert len(rows) == len(sweep.trials())
     assert rows["trial-0003"]["state"] == "failed"
     assert "ece" not in rows["trial-0003"]
+    settings_searched = sweep.trial("trial-0003").record.params
+    assert rows["trial-0003"].keys() - settings_searched.keys() == set(COLUMNS_OF_TRIALS)
     members = sweep.front()
     assert members
     assert keys.config_key(sweep.best("knee")) in {member.key for member in members}
