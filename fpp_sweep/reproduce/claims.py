@@ -8,7 +8,7 @@ are paired by seed; their test is about the seeds, on these images.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -65,8 +65,7 @@ def judge_claims(table: ResultTable) -> list[JudgedClaim]:
     corrected = dict(zip(differences, adjust_p_values(list(differences.values())), strict=True))
     judged = []
     for claim in table.experiment.claims:
-        family = [corrected[pair] for pair in pairs_of(table, claim) if pair in corrected]
-        judged.append(_judge(claim, table.experiment.column(claim.column), family))
+        judged.append(_judge(table, claim, corrected))
     return judged
 
 
@@ -125,18 +124,21 @@ def _values_by_seed(table: ResultTable, row: str, column: ExperimentColumn, scop
     return values
 
 
-def _judge(claim: Claim, column: ExperimentColumn, differences: Sequence[Difference]) -> JudgedClaim:
+def _judge(table: ResultTable, claim: Claim, differences: Mapping[Pair, Difference]) -> JudgedClaim:
+    column = table.experiment.column(claim.column)
+    pairs = list(pairs_of(table, claim))
+    tested = [differences[pair] for pair in pairs if pair in differences]
     texts = []
     held = 0
     against = 0
-    for paired in differences:
+    for paired in tested:
         gain = paired.debiased * sign(column.goal)
         texts.append(_gain_text(gain, paired))
         if paired.is_significant and gain > 0:
             held += 1
         elif paired.is_significant and gain < 0:
             against += 1
-    verdict = _verdict(claim, held=held, against=against, tested=len(differences))
+    verdict = _verdict(claim, held=held, against=against, tested=len(tested), comparisons=len(pairs))
     return JudgedClaim(says=claim.says, verdict=verdict, numbers=", ".join(texts))
 
 
@@ -149,22 +151,27 @@ def _gain_text(gain: float, paired: Difference) -> str:
     return f"{gain:+.2f}{spread}{mark}"
 
 
-def _verdict(claim: Claim, *, held: int, against: int, tested: int) -> str:
+def _verdict(claim: Claim, *, held: int, against: int, tested: int, comparisons: int) -> str:
     """Return the verdict on a claim from the number of significant differences for and against it.
 
+    Without one of its comparisons a claim may be shown to be wrong, but not to hold.
+
     >>> claim = Claim(says="a is best", row="a", than=["b", "c"], column="ece")
-    >>> _verdict(claim, held=1, against=0, tested=2)
+    >>> _verdict(claim, held=1, against=0, tested=2, comparisons=2)
     'undecided; holds in 1 of 2'
+    >>> _verdict(claim, held=1, against=0, tested=1, comparisons=2)
+    'not tested; holds in 1 of 2'
     """
-    if not tested:
-        return NOT_TESTED
-    if claim.kind == "differs":
-        if held + against:
-            return DIFFERS
-        return UNDECIDED
-    if held == tested:
+    if claim.kind == "differs" and held + against:
+        return DIFFERS
+    if against:
+        verdict = DOES_NOT_HOLD
+    elif tested < comparisons:
+        verdict = NOT_TESTED
+    elif held == comparisons:
         return HOLDS
-    verdict = DOES_NOT_HOLD if against else UNDECIDED
+    else:
+        verdict = UNDECIDED
     if held:
-        verdict = f"{verdict}; holds in {held} of {tested}"
+        verdict = f"{verdict}; holds in {held} of {comparisons}"
     return verdict

@@ -49,6 +49,10 @@ SIDES = {"zero_shot": (0.6, 0.1), "tpt": (0.7, 0.1), "ctpt": (0.602, 0.1)}
         (better("zero_shot", "ctpt", kind="differs"), "undecided"),
         (better("tpt", "zero_shot", where="every dataset"), "holds"),
         (better("fpp", "zero_shot"), "not tested"),  # a row without numbers
+        (better("tpt", "zero_shot", "fpp"), "not tested; holds in 1 of 2"),
+        (better("zero_shot", "ctpt", "fpp"), "not tested"),
+        (better("zero_shot", "tpt", "fpp"), "does not hold"),
+        (better("zero_shot", "tpt", "fpp", kind="differs"), "differs"),
     ],
 )
 def test_a_claim_has_a_verdict(tmp_path, claim, verdict):
