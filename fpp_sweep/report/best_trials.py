@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from fpp_sweep.records.luck import has_images_of_search, has_seeds_of_search
@@ -86,26 +87,27 @@ def best_trials_table(comparison: SweepComparison) -> Table:
     columns = columns_of(["best in", "first", "second", "on", "metric"], is_text=True)
     columns += columns_of(["difference", "p"])
     rows = []
-    splits = set()
     for test in comparison.tests:
         difference = test.difference
-        splits.add(test.split)
         cells = cells_of([", ".join(test.marks), difference.first, difference.second, test.split, difference.metric])
         value = difference_cell(difference.metric, difference)
         cells.append(replace(value, interval=format_bounds(difference.metric, difference)))
         cells.append(Cell(format_p_value(difference.adjusted_p)))
         rows.append(Row(cells))
-    notes = [
-        "none: a test takes two different best trials, enough shared images, and an objective that can be resampled"
-    ]
-    if rows:
-        first_split = comparison.tests[0].split
-        pairing = paired_over(comparison.statistics.splits[first_split].samples)
-        notes = [
-            f"first minus second, {pairing}; p two-sided, after Holm's correction over these "
-            f"{len(rows)} tests; {SIGNIFICANT} below 0.05"
-        ]
-        for split in sorted(splits):
-            if _were_chosen_by_images(comparison, split):
-                notes.append(f"on {split} they were chosen by these images: optimistic")
-    return Table(columns=columns, rows=rows, notes=notes)
+    return Table(columns=columns, rows=rows, notes=list(_notes_on_tests(comparison)))
+
+
+def _notes_on_tests(comparison: SweepComparison) -> Iterator[str]:
+    if not comparison.tests:
+        yield (
+            "none: a test takes two different best trials, enough shared images, and an objective that can be resampled"
+        )
+        return
+    yield (
+        f"first minus second; p two-sided, after Holm's correction over these {len(comparison.tests)} tests; "
+        f"{SIGNIFICANT} below 0.05"
+    )
+    for split in sorted({test.split for test in comparison.tests}):
+        yield f"on {split} {paired_over(comparison.statistics.splits[split].samples)}"
+        if _were_chosen_by_images(comparison, split):
+            yield f"on {split} they were chosen by these images: optimistic"

@@ -289,12 +289,31 @@ def test_the_table_of_the_best_trials_has_differences_with_intervals_and_p_value
     assert second == ["knee", *names, "val", "ece", "+0.5", "0.400"]
     cell = table.rows[0].cells[5]
     assert (cell.mark, cell.style, cell.interval) == ("*", "good", "[+1.0, +5.0]")
-    note, optimistic = table.notes
-    assert note.startswith("first minus second, ")
-    assert note.endswith("; p two-sided, after Holm's correction over these 2 tests; * below 0.05")
-    assert optimistic == "on val they were chosen by these images: optimistic"
+    assert table.notes == [
+        "first minus second; p two-sided, after Holm's correction over these 2 tests; * below 0.05",
+        "on test paired over images and seeds",
+        "on val paired over images and seeds",
+        "on val they were chosen by these images: optimistic",
+    ]
     (none,) = best_trials_table(replace(seeded, tests=[])).notes
     assert none.startswith("none: a test takes two different best trials")
+
+
+def test_a_note_says_for_each_split_what_the_differences_are_paired_over(seeded):
+    """A search has one seed, and the test split several; the note on one of them does not speak for the other."""
+    searched = seeded.statistics.splits["val"]
+    of_one_seed = {}
+    for name, record in searched.samples.records.items():
+        of_one_seed[name] = replace(record, seeds=record.seeds[:1])
+    searched = replace(searched, samples=replace(searched.samples, records=of_one_seed))
+    splits = {**seeded.statistics.splits, "val": searched}
+    tests = []
+    for split in ("val", "test"):
+        tests.append(best_trials_test("far/trial-0002", "better/trial-0002", "ece", 0.5, 0.4, split))
+    statistics = replace(seeded.statistics, splits=splits)
+    _, on_test, on_val, _ = best_trials_table(replace(seeded, tests=tests, statistics=statistics)).notes
+    assert on_test == "on test paired over images and seeds"
+    assert on_val == "on val paired over images, of one seed each"
 
 
 def test_only_members_that_hold_the_same_mark_are_tested_in_every_metric(comparison):
