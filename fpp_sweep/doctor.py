@@ -59,7 +59,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     space = "check what a sweep of a space would use: a file, or the name of a shipped space"
     options.add_argument("--space", type=user_path, metavar="YAML", help=space)
     add_flags(options, "--model", "--data-root", "--dataset-file", "--datasets", "--limit", "--set", "--plugin")
-    options.add_argument("--verify", action="store_true", help="open every image and list damaged ones")
+    options.add_argument(
+        "--verify", action="store_true", help="open every image; list damaged ones, and copies in two splits"
+    )
     device = "prove a device: compare its results with the CPU's, and write a report"
     options.add_argument("--device", choices=("cuda", "cpu"), help=device)
     add_flags(options, "--address", "--tracking-uri")

@@ -13,7 +13,7 @@ import pytest
 from fpp_sweep import doctor
 from fpp_sweep.checks.datasets import WIDTH
 from fpp_sweep.spec.errors import InputError
-from tests.kit.datasets import build_aircraft, build_coop, build_folders, write_image
+from tests.kit.datasets import JPEG, build_aircraft, build_coop, build_folders, write_image
 
 
 @pytest.fixture(autouse=True)
@@ -168,6 +168,29 @@ def test_verify_names_every_damaged_image(tmp_path: Path, capsys: pytest.Capture
     assert f"{images}/zebra_4.jpg: the file is empty" in text
     assert f"{images}/acorn_18.jpg: " in text
     assert "18 images opened, 2 of them cannot be read" in text
+
+
+def test_verify_finds_copies_in_two_splits_of_own_datasets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files in folders of splits never have one name, so only their content tells a copy."""
+    image = JPEG
+    for split in ("train", "val", "test"):
+        for name in ("cat", "dog"):
+            image += b"."  # a decoder ignores what follows an image
+            write_image(tmp_path / f"photos/{split}/{name}/{len(image)}.jpg", image)
+    command = ("--datasets", f"zoo={tmp_path}/photos", "--verify")
+    assert exit_status(*command) == 0
+    write_image(tmp_path / "photos/val/dog/a.jpg", image)
+    capsys.readouterr()
+    assert exit_status(*command) == 1
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "equal image" in line]
+    assert line == (
+        f"zoo: val and test hold 1 equal image, such as val/dog/a.jpg and test/dog/{len(image)}.jpg; take the images "
+        "of the test split out of the other splits"
+    )
+    (tmp_path / "photos/val/dog/a.jpg").write_bytes(b"")  # damaged files are equal, and no copies of each other
+    (tmp_path / f"photos/test/dog/{len(image)}.jpg").write_bytes(b"")
+    assert exit_status(*command) == 1
+    assert "equal image" not in capsys.readouterr().out
 
 
 def test_verify_without_a_folder_opens_the_embedded_sets(capsys: pytest.CaptureFixture[str]) -> None:

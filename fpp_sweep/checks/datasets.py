@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import textwrap
 from collections import Counter
@@ -17,6 +18,7 @@ from fpp_sweep.core.datasets import (
     SPLITS,
     BadImageError,
     DatasetSpec,
+    FileImages,
     Listing,
     custom_datasets,
     expand,
@@ -212,3 +214,51 @@ def _unreadable(label: str, listing: Listing) -> list[str]:
             problems += [problem for problem in threads.map(problem_of, batch) if problem]
             bar.advance(len(batch))
     return problems
+
+
+def copies_in_two_splits(surveys: Sequence[DatasetSurvey]) -> list[str]:
+    """Return a text for each two splits of a user's own dataset with equal image files under two names."""
+    texts = []
+    for survey in surveys:
+        if survey.spec.group != "custom":
+            continue
+        ids_by_split = _ids_by_content(survey.splits)
+        for first, second in combinations(ids_by_split, 2):
+            copies = []
+            for content, sample in ids_by_split[first].items():
+                copy = ids_by_split[second].get(content, sample)
+                if copy != sample:  # the same name in both splits is a problem of the table
+                    copies.append(f"{sample} and {copy}")
+            if copies:
+                number = plural(len(copies), "equal image")
+                problem = f"{survey.name}: {first} and {second} hold {number}, such as {min(copies)}"
+                texts.append(f"{problem}; {CHECKS['splits'].remedy}")
+    return texts
+
+
+def _ids_by_content(splits: Mapping[str, Listing]) -> dict[str, dict[str, str]]:
+    """Return the names of each split's images by the digest of their files; a file of a unique size has no copy."""
+    sizes = {split: _sizes(listing) for split, listing in splits.items()}
+    files_of_size: Counter[int] = Counter()
+    for size_by_path in sizes.values():
+        files_of_size.update(size_by_path.values())
+    ids_by_split: dict[str, dict[str, str]] = {}
+    for split, listing in splits.items():
+        ids = ids_by_split.setdefault(split, {})
+        for sample, (path, size) in zip(listing.ids, sizes[split].items(), strict=True):
+            if size and files_of_size[size] > 1:
+                with path.open("rb") as file:
+                    ids[hashlib.file_digest(file, "sha256").hexdigest()] = sample
+    return ids_by_split
+
+
+def _sizes(listing: Listing) -> dict[Path, int]:
+    """Return the size of each image's file, in the order of the images; 0 if it cannot be opened."""
+    assert isinstance(listing.source, FileImages)  # as all of a user's own images
+    sizes = {}
+    for sample in listing.ids:
+        path = listing.source.folder / sample
+        sizes[path] = 0
+        if os.access(path, os.R_OK):
+            sizes[path] = path.stat().st_size
+    return sizes

@@ -13,7 +13,7 @@ from typing import Any
 from fpp_sweep.checks import checks
 from fpp_sweep.checks.cluster_file import ClusterFile, missing_nodes, open_values, read_cluster_file
 from fpp_sweep.checks.data_probes import all_readings
-from fpp_sweep.checks.datasets import dataset_table, survey_datasets, unreadable_images
+from fpp_sweep.checks.datasets import copies_in_two_splits, dataset_table, survey_datasets, unreadable_images
 from fpp_sweep.checks.finding_table import finding_table
 from fpp_sweep.checks.probes import Readings, measure_disk, run_probes
 from fpp_sweep.spec.errors import InputError, escaped, problem_of_system
@@ -37,7 +37,8 @@ def cluster_file_of(path: Path | None) -> ClusterFile | None:
 def print_datasets(named: NamedDatasets, *, verify: bool) -> bool:
     """Print which datasets there are; return False if a requested one is missing or its splits share images.
 
-    With `verify` open every image as well, and return False if one cannot be read.
+    With `verify` open every image as well, and return False if one cannot be read, or if an own dataset has equal files
+    in two splits.
     """
     surveys = survey_datasets(named.names, named.data_root, named.dataset_file)
     print(dataset_table(surveys, named.data_root), flush=True)
@@ -48,7 +49,10 @@ def print_datasets(named: NamedDatasets, *, verify: bool) -> bool:
     for problem in problems:
         print(escaped(problem))
     print(f"{n_images} images opened, {len(problems)} of them cannot be read")
-    return are_requested_sound and not problems
+    copies = copies_in_two_splits(surveys)
+    for problem in copies:
+        print(escaped(problem))
+    return are_requested_sound and not problems and not copies
 
 
 def print_findings(target: Target, cluster_file: ClusterFile | None) -> bool:
