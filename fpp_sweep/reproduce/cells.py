@@ -8,9 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from fpp_sweep.core.datasets import DATASETS, expand
 from fpp_sweep.records.records import SplitResult
-from fpp_sweep.reproduce.experiments import STAGES, ExperimentColumn
-from fpp_sweep.reproduce.printed import PrintedNumber
+from fpp_sweep.reproduce.experiments import STAGES, Experiment, ExperimentColumn, ExperimentRow
+from fpp_sweep.reproduce.printed import PrintedNumber, mean_of_printed
+from fpp_sweep.space.validation import as_mapping
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.names import listed_names
 from fpp_sweep.statistics.paired import LEVEL, Interval, t_quantile
 
 Verdict = Literal["agrees", "differs", ""]
@@ -26,6 +30,7 @@ class ResultCell:
     interval: Interval | None = None  # 95 %, over images and seeds
     printed: PrintedNumber | None = None
     is_papers_model: bool = True
+    has_all_images: bool = True  # of the test splits, as the printed number
 
     @property
     def difference(self) -> float | None:
@@ -38,13 +43,13 @@ class ResultCell:
         """The result of a t test over seeds, with the rounding of the printed number as tolerance; empty: no test.
 
         The printed number counts as one run of the same spread, our number as a mean over seeds. Images have no part
-        in the test, because both numbers are about the same images.
+        in the test, because both numbers are about the same images; a number of fewer images has no test.
 
         >>> printed = PrintedNumber.of_text("65.37")
         >>> ResultCell(value=64.8, deviation=0.1, seeds=3, printed=printed).verdict
         'differs'
         """
-        if self.difference is None or self.deviation is None:
+        if self.difference is None or self.deviation is None or not self.has_all_images:
             return ""
         quantile = t_quantile(1 - LEVEL / 2, self.seeds - 1)
         standard_error = self.deviation * math.sqrt(1 + 1 / self.seeds)
@@ -111,3 +116,42 @@ def _mean_deviation(result: SplitResult, column: ExperimentColumn, datasets: Seq
             return None
         deviations.append(statistics.stdev(by_seed.values()))
     return statistics.fmean(deviations)
+
+
+# --- what the printed numbers are of ------------------------------------------------------------------
+
+
+def datasets_of_printed_averages(experiment: Experiment) -> set[str]:
+    """Return the datasets that an experiment's printed averages are of; empty if its file does not name them."""
+    if experiment.average:
+        return set(experiment.average)
+    work = as_mapping(experiment.root.plain().get("work") or {})
+    datasets: set[str] = set()
+    for name in listed_names(work.get("datasets") or []):
+        try:
+            datasets.update(expand(name))
+        except InputError:  # the name of a user's own dataset, which only its file tells
+            datasets.add(name.partition("=")[0])
+    return datasets
+
+
+def has_all_images(datasets: Sequence[str], limit: int | None) -> bool:
+    """Return False if datasets were cut to a number of images below that of the published test split."""
+    if limit is None:
+        return True
+    for name in datasets:
+        published = DATASETS[name].test_size if name in DATASETS else None
+        if published is None or published > limit:
+            return False
+    return True
+
+
+def mean_printed(row: ExperimentRow, column: ExperimentColumn, datasets: Sequence[str]) -> PrintedNumber | None:
+    """Return the mean of a row's printed numbers on some datasets; None unless each of them is printed."""
+    printed = []
+    for name in datasets:
+        number = row.printed.get(column.name, {}).get(name)
+        if number is None:
+            return None
+        printed.append(number)
+    return mean_of_printed(printed)

@@ -30,6 +30,7 @@ from fpp_sweep.spec.files import written_whole
 PAPER = "paper"
 OTHER_MODEL = f"paper ({PAPERS_MODEL}/{PAPERS_TAG}, other model)"
 DIFFERS = "*"
+FEWER_IMAGES = " (fewer images)"
 MARKS = {"differs": DIFFERS, "agrees": "", "": " (one seed)"}
 NOTES = (
     "ours: mean over seeds, ± their standard deviation; [low, high]: 95 % interval over images and seeds.",
@@ -120,7 +121,8 @@ def _printed_below_ours(cell: ResultCell, column: ExperimentColumn) -> Cell:
         if cell.value is None:
             sort_value = cell.printed.value
     if cell.difference is not None:
-        below["difference"] = f"{cell.difference:+.{column.decimals}f}{MARKS[cell.verdict]}"
+        mark = MARKS[cell.verdict] if cell.has_all_images else FEWER_IMAGES
+        below["difference"] = f"{cell.difference:+.{column.decimals}f}{mark}"
     if cell.verdict == "differs":
         style = "bad"
     elif cell.verdict == "agrees":

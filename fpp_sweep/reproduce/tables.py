@@ -11,10 +11,16 @@ from typing import Any
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import measure, resampled_metrics
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.reproduce.cells import ResultCell, measured_cell
+from fpp_sweep.reproduce.cells import (
+    ResultCell,
+    datasets_of_printed_averages,
+    has_all_images,
+    mean_printed,
+    measured_cell,
+)
 from fpp_sweep.reproduce.experiment_files import experiment_of, find
 from fpp_sweep.reproduce.experiments import Experiment, ExperimentColumn, ExperimentRow
-from fpp_sweep.reproduce.printed import AVERAGE, PrintedNumber, is_papers_model, mean_of_printed
+from fpp_sweep.reproduce.printed import AVERAGE, is_papers_model
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.yamlfile import of_plain
@@ -124,7 +130,7 @@ def table_of(
         model=info.model,
         is_papers_model=is_papers_model(info.model),
         scopes=scopes,
-        cells=_cells_of(experiment, info.model, scopes, records, samples),
+        cells=_cells_of(experiment, info.model, space.work.limit, scopes, records, samples),
         run_notes=(*run_notes, *_settings_sentences(info, space), *measurements.notes),
         samples=samples,
         failed=failed,
@@ -171,25 +177,35 @@ def _settings_sentences(info: SweepInfo, space: Space) -> Iterator[str]:
 def _cells_of(
     experiment: Experiment,
     model: str,
+    limit: int | None,
     scopes: Mapping[str, Sequence[str]],
     records: Mapping[tuple[str, str], TrialRecord],
     samples: Mapping[str, SplitSamples],
 ) -> dict[tuple[str, str, str], ResultCell]:
     """Return the cells that have a number, ours or the paper's, by row, column and scope."""
     is_same_model = is_papers_model(model)
+    averaged = datasets_of_printed_averages(experiment)
     cells = {}
-    for row in experiment.rows:
-        for column in experiment.columns:
-            record = records.get((row.name, column.name))
-            for scope, datasets in scopes.items():
+    for scope, datasets in scopes.items():
+        is_whole = has_all_images(datasets, limit)
+        is_own_average = scope == WITHOUT
+        if scope == AVERAGE and is_same_model and averaged:
+            is_own_average = set(datasets) != averaged
+        for row in experiment.rows:
+            for column in experiment.columns:
+                record = records.get((row.name, column.name))
                 cell = ResultCell()
                 if record is not None:
                     cell = measured_cell(record.results[SPLIT], column, datasets)
                     cell = replace(cell, interval=_interval(samples[scope], record, column))
-                printed = printed_in(row, column, scope)
-                if cell.value is not None or printed is not None:
-                    key = row.name, column.name, scope
-                    cells[key] = replace(cell, printed=printed, is_papers_model=is_same_model)
+                printed = row.printed.get(column.name, {}).get(scope)
+                if is_own_average:  # over other datasets than the paper's, whose average is another number
+                    printed = mean_printed(row, column, datasets)
+                if cell.value is None and printed is None:
+                    continue
+                cells[row.name, column.name, scope] = replace(
+                    cell, printed=printed, is_papers_model=is_same_model, has_all_images=is_whole
+                )
     return cells
 
 
@@ -200,23 +216,6 @@ def _interval(samples: SplitSamples, record: TrialRecord, column: ExperimentColu
     if isinstance(interval, str):  # the reason why there is none
         return None
     return interval
-
-
-def printed_in(row: ExperimentRow, column: ExperimentColumn, scope: str) -> PrintedNumber | None:
-    """Return a row's printed number; the average without EuroSAT is computed from the printed columns."""
-    numbers = row.printed.get(column.name, {})
-    if scope != WITHOUT:
-        return numbers.get(scope)
-    rest = []
-    for name, number in numbers.items():
-        if name in (AVERAGE, EUROSAT):
-            continue
-        if number is None:
-            return None
-        rest.append(number)
-    if not rest:
-        return None
-    return mean_of_printed(rest)
 
 
 # --- saved tables ---------------------------------------------------------------------------------------

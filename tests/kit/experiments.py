@@ -44,12 +44,16 @@ def result_from_stats(stats, **others):
     return two_seed_result(datasets, numbers)
 
 
-def write_experiment(path, experiment, datasets, results, *, model=f"{PAPERS_MODEL}/{PAPERS_TAG}", stats=None):
+def write_experiment(
+    path, experiment, datasets, results, *, model=f"{PAPERS_MODEL}/{PAPERS_TAG}", stats=None, limit=None
+):
     """Write an experiment's sweep and return its table.
 
     `results` has a result for each row, or the reason of its failure; `stats` has block statistics by row.
     """
     overrides = [f"work.datasets=[{', '.join(datasets)}]", f"work.model={model}", "work.seeds=[0, 1]"]
+    if limit is not None:
+        overrides.append(f"work.limit={limit}")
     space = experiment.space(overrides=overrides, checkpoints={})
     folder = SweepFolder(path)
     folder.write_info(
