@@ -25,8 +25,9 @@ from typing import Any, Self
 import yaml
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import format_range, format_setting, metrics_shown
+from fpp_sweep.records.front import format_range, format_setting, metric_of, metrics_shown
 from fpp_sweep.records.records import ENDED, SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.space.validation import require
 from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec import catalogue
@@ -380,7 +381,7 @@ def _trial_metrics(info: SweepInfo, record: TrialRecord) -> dict[str, float]:
     """Return at most METRICS_LIMIT metrics; each group of them is shown whole or not at all."""
     metrics: dict[str, float] = {}
     for group in _metric_groups(info, record):
-        if len(metrics) + len(group) <= METRICS_LIMIT:
+        if len(metrics | group) <= METRICS_LIMIT:
             metrics |= group
     return {safe_name(name): round_metric(value) for name, value in metrics.items()}
 
@@ -396,11 +397,13 @@ def _metric_groups(info: SweepInfo, record: TrialRecord) -> list[dict[str, float
     main = _main_metrics(info, result)
     n_further = max(0, AVERAGES_SHOWN - len(main))
     further = _further_metrics(result, main)[:n_further]
-    groups.append(_renamed(result.average, main))
+    groups.append(_renamed(result.average, main) | _objectives_on_one_dataset(info, result))
     groups.append(_durations(record, result))
     for split, split_result in record.results.items():
         if split != info.search_split:
-            groups.append(_renamed(split_result.average, main, prefix=f"{split}/"))
+            prefix = f"{split}/"
+            averages = _renamed(split_result.average, main, prefix=prefix)
+            groups.append(averages | _objectives_on_one_dataset(info, split_result, prefix))
     groups.append(_renamed(result.average, further))
     for metric in main:
         by_dataset = {}
@@ -431,6 +434,16 @@ def _durations(record: TrialRecord, result: SplitResult) -> dict[str, float]:
     if record.duration is not None:
         durations["duration"] = record.duration
     return durations
+
+
+def _objectives_on_one_dataset(info: SweepInfo, result: SplitResult, prefix: str = "") -> dict[str, float]:
+    """Return the values of objectives such as `ece/dtd`, whose group may be too large to be shown."""
+    values = {}
+    for metric in metrics_of(info.objectives):
+        value = metric_of(result, metric)
+        if catalogue.parts_of(metric).dataset and value is not None:
+            values[f"{prefix}{metric}"] = value
+    return values
 
 
 def _main_metrics(info: SweepInfo, result: SplitResult) -> list[str]:

@@ -192,6 +192,16 @@ def test_metrics_of_eleven_datasets_fit_and_those_of_forty_are_left_out():
     assert not [key for key in metrics if "/d" in key]
 
 
+def test_an_objective_on_one_dataset_is_shown_on_every_split_however_many_datasets_there_are():
+    datasets = [f"d{number}" for number in range(40)]
+    val, final = split_result(datasets=datasets), split_result(69.0, 6.0, datasets=datasets)
+    info = replace(INFO, objectives=(Objective(metric="accuracy"), Objective(metric="ece/d3")))
+    metrics = trial_run(info, replace(trial(0), results={"val": val, "final": final})).metrics
+    assert metrics["ece/d3"] == pytest.approx(val.datasets["d3"]["ece"], rel=1e-5)
+    assert metrics["final/ece/d3"] == pytest.approx(final.datasets["d3"]["ece"], rel=1e-5)
+    assert not [key for key in metrics if key.endswith("/d4")]
+
+
 def test_the_table_has_all_metrics():
     text = metrics_table({"val": split_result(), "test": split_result(54.0, 10.8)})
     assert "\r" not in text
