@@ -198,10 +198,6 @@ class Front:
     def coordinates(self, records: Sequence[TrialRecord], pair: tuple[int, int]) -> tuple[list[float], list[float]]:
         """Return the coordinates of records in a plot: two objectives, or one over the order of finished trials."""
         x_index, y_index = pair
-        positions = {}
-        in_order = sorted(self.finished, key=lambda trial: trial.finished or 0.0)
-        for position, trial in enumerate(in_order, 1):
-            positions[trial.name] = position
         xs: list[float] = []
         ys: list[float] = []
         for record in records:
@@ -210,8 +206,14 @@ class Front:
             if x_index != y_index:
                 xs.append(values[x_index])
             else:
-                xs.append(positions.get(record.name, 0))  # baselines are drawn at 0
+                xs.append(self.positions.get(record.name, 0))  # baselines are drawn at 0
         return xs, ys
+
+    @cached_property
+    def positions(self) -> dict[str, int]:
+        """The number of each finished trial in the order in which they finished, from 1."""
+        in_order = sorted(self.finished, key=lambda trial: trial.finished or 0.0)
+        return {trial.name: position for position, trial in enumerate(in_order, 1)}
 
     def remarks(self, record: TrialRecord) -> list[str]:
         """Return a record's marks, and what else a table says beside its name."""

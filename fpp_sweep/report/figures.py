@@ -272,7 +272,7 @@ def axis_titles(info: SweepInfo, pair: tuple[int, int]) -> tuple[str, str]:
     y_arrow = "↑" if y.goal == "max" else "↓"
     x_title = f"{x.metric}  (better {x_arrow})"
     if x is y:
-        x_title = "trials, in the order they finished; baselines at 0"
+        x_title = "trials, in the order they ended; baselines at 0"
     return x_title, f"{y.metric}  (better {y_arrow})"
 
 

@@ -360,7 +360,7 @@ def hypervolume_plot(front: Front) -> Plot:
     trace = {
         "type": "scatter",
         "mode": "lines+markers",
-        "x": list(range(1, len(front.trials) + 1)),
+        "x": [front.positions[name] for name in names],
         "y": volumes,
         "text": plot_texts(names),
         "customdata": names,

@@ -40,7 +40,7 @@ def test_the_figure_has_points_intervals_the_staircase_and_the_region_of_resampl
 def test_arrows_of_the_axes_lead_to_their_better_ends(objectives, titles):
     info = sweep_info(objectives)
     assert axis_titles(info, (0, 1)) == titles
-    assert axis_titles(info, (1, 1)) == ("trials, in the order they finished; baselines at 0", titles[1])
+    assert axis_titles(info, (1, 1)) == ("trials, in the order they ended; baselines at 0", titles[1])
 
 
 def test_matplotlib_and_plotly_draw_the_same_points(far):

@@ -327,6 +327,23 @@ def test_the_hypervolume_grows_with_the_trials_in_the_order_they_finished():
     assert (plot.layout["height"], trace["marker"]["size"]) == (340, 5)  # pixels
 
 
+def test_a_trial_has_one_position_in_the_charts_over_the_order_of_trials():
+    broken = trial(1, 69, 6, objectives=(ACCURACY,), constraints={"accuracy": 1.0})
+    records = [trial(0, 70, 5, objectives=(ACCURACY,)), broken, trial(2, 72, 4, objectives=(ACCURACY,))]
+    (volume,) = hypervolume_plot(front_of(sweep_info((ACCURACY,)), records)).traces
+    (plot,) = plots_of(records, (ACCURACY,))
+    positions = {}
+    for trace in plot.traces:
+        positions |= dict(zip(trace["customdata"], trace["x"], strict=True))
+    assert positions == {"trial-0000": 1, "trial-0001": 2, "trial-0002": 3}
+    assert dict(zip(volume["customdata"], volume["x"], strict=True)) == {"trial-0000": 1, "trial-0002": 3}
+
+
+def test_the_title_of_the_order_of_trials_is_shown_whole():
+    (plot,) = plots_of([trial(0, objectives=(ACCURACY,))], (ACCURACY,))
+    assert plot.layout["xaxis"]["title"]["text"] == "trials, in the order they ended; baselines at 0"
+
+
 def test_a_long_text_loses_its_middle():
     text = plot_text("a" * 40 + "b" * 40)
     assert len(text) == 48
