@@ -31,6 +31,8 @@ from fpp_sweep.statistics.block_stats import Numbers
 
 LABEL_LENGTH = 18  # characters beside an axis
 MAX_TICKS = 8
+MAX_DIGITS = 12  # of a number at a tick
+MAX_LABEL_ERROR = 0.01  # largest distance of a tick from the place of its number, as a share of the axis
 MAX_SLICES = 12  # settings that have a plot of their own
 GAIN_SCALE = [[0, RED], [0.5, "#ffffff"], [1, BLUE]]  # colors of maps, around the mean of all
 UNKNOWN_SCALE = [[0, "#cfd3d8"], [1, "#cfd3d8"]]
@@ -117,10 +119,7 @@ def _number_axis(label: str, column: Sequence[float | None], *, log: bool) -> Ax
     span = high - low or 1.0
     if len(ticks) > MAX_TICKS:
         ticks = round_ticks(low, low + span, log=log)
-    tick_values = ticks
-    if log:
-        tick_values = 10**ticks
-    tick_texts = [f"{value:.3g}" for value in tick_values]
+    tick_texts = _tick_texts(ticks, span, log=log)
     bottom = low
     if not is_set.all():
         bottom = position_of_not_set(low, high)
@@ -133,6 +132,23 @@ def _number_axis(label: str, column: Sequence[float | None], *, log: bool) -> Ax
         tick_texts=tick_texts,
         range=(float(bottom), float(low + span)),
     )
+
+
+def _tick_texts(ticks: Numbers, span: float, *, log: bool) -> list[str]:
+    """Return the numbers of ticks with three digits, or with as many more as put each number where its tick stands.
+
+    >>> _tick_texts(np.array([0.25, 12.3456]), 15.0, log=False), _tick_texts(np.array([71.0, 71.05]), 0.1, log=False)
+    (['0.25', '12.3'], ['71', '71.05'])
+    """
+    numbers = 10**ticks if log else ticks
+    for digits in range(3, MAX_DIGITS + 1):
+        texts = [f"{number:.{digits}g}" for number in numbers]
+        positions = np.array(texts, np.float64)
+        if log:
+            positions = np.log10(positions)
+        if np.abs(positions - ticks).max() <= MAX_LABEL_ERROR * span:
+            break
+    return texts
 
 
 def round_ticks(low: float, high: float, *, log: bool) -> Numbers:

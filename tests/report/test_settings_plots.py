@@ -100,6 +100,19 @@ def test_an_axis_is_logarithmic_on_request_if_all_values_are_positive_numbers(co
     assert list(axis.tick_texts) == texts
 
 
+@pytest.mark.parametrize(
+    ("column", "log", "texts"),
+    [
+        ([71 + 0.003 * step for step in range(100)], False, ["71", "71.05", "71.1", "71.15", "71.2", "71.25"]),
+        ([0.1095, 0.1096, 0.1099], False, ["0.1095", "0.1096", "0.1099"]),
+        ([0.15, 0.150001, 9.20065], False, ["0.15", "0.15", "9.2"]),  # two ticks in one place
+        ([1000, 1001, 1002], True, ["1000", "1001", "1002"]),
+    ],
+)
+def test_the_number_at_a_tick_is_where_the_tick_stands(column, log, texts):
+    assert list(axis_of("accuracy", column, log=log).tick_texts) == texts
+
+
 def test_a_logarithmic_axis_of_many_values_has_ticks_at_round_numbers():
     axis = axis_of("gamma", [10 ** (number / 10) for number in range(21)], log=True)
     assert list(axis.tick_texts) == ["1", "2", "5", "10", "20", "50", "100"]
