@@ -38,8 +38,9 @@ READING = (
     "datasets.",
     "Support for being on the front is likely in at least 80 % of the resamples of the images. It is unlikely if one "
     "other trial is clearly ahead in every objective, and uncertain in all other cases.",
-    "Hollow markers are the same trials on later splits. Point at a marker to see its settings, and click it to read "
-    "all about the trial. Draw a box to mark trials: all charts and the table then show these. A double click ends it.",
+    "Hollow markers are the same trials on later splits, at the end of a solid line in the final stage. Point at a "
+    "marker to see its settings, and click it to read all about the trial. Draw a box to mark trials: all charts and "
+    "the table then show these. A double click ends it.",
 )
 CURVES = (
     f"A line is an objective as a model (a Gaussian process of at most {MAX_TRIALS} finished trials) has it: the mean "

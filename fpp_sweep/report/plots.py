@@ -15,7 +15,7 @@ from typing import Any
 
 from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.front import Front, format_metric, format_setting, metric_of, splits_of, values_of
-from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.effects import Effects
 from fpp_sweep.report.figures import (
@@ -66,7 +66,7 @@ def _front_plot(name: str, info: SweepInfo, statistics: SweepStatistics, figure:
     for staircase in figure.staircases:
         traces.append(_staircase_trace(staircase))
     for points in figure.points:
-        if points.kind in ("front", "baseline"):
+        if points.kind != "infeasible":
             traces += _other_split_traces(info, front, figure, points)
     for points in figure.points:
         traces.append(_points_trace(info, statistics, points))
@@ -153,13 +153,14 @@ def _hover_text(info: SweepInfo, statistics: SweepStatistics, record: TrialRecor
 
 
 def _other_split_traces(info: SweepInfo, front: Front, figure: FrontFigure, points: Points) -> Iterator[Trace]:
-    """Yield where the same trials are on other splits: hollow markers, each at the end of a thin line."""
+    """Yield where the same trials are on other splits: hollow markers, each at the end of a thin line.
+
+    The line of the final stage is solid, others are dotted. Of the trials beside the front only finalists have any.
+    """
     x_metric, y_metric = (info.objectives[index].metric for index in figure.pair)
     for split in splits_of(info, points.records)[1:]:
-        records = []
-        for record in points.records:
-            if split in record.results:
-                records.append(record)
+        records = [record for record in points.records if split in record.results]
+        dash = "solid" if split == FINAL else "dot"
         start_xs, start_ys = front.coordinates(records, figure.pair)
         xs: list[float | None] = []
         ys: list[float | None] = []
@@ -178,14 +179,14 @@ def _other_split_traces(info: SweepInfo, front: Front, figure: FrontFigure, poin
         yield {
             "type": "scatter",
             "mode": "lines+markers",
-            "name": f"front on {plot_text(split)}",
+            "name": f"{plot_text(points.label)} on {plot_text(split)}",
             "showlegend": points.kind == "front" and bool(records),
             "x": xs,
             "y": ys,
             "text": texts,
             "customdata": names,
             "hovertemplate": "%{text}<extra></extra>",
-            "line": {"color": points.color, "width": 1, "dash": "dot"},
+            "line": {"color": points.color, "width": 1, "dash": dash},
             # only the end of each line has a marker; a filled one marks its start already
             "marker": {"symbol": f"{points.marker.plotly}-open", "size": [0, 10, 0] * len(records)},
             "opacity": 0.75,

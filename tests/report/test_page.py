@@ -769,7 +769,7 @@ def test_sentences_of_the_page_are_true_of_few_and_of_infeasible_trials(tmp_path
         page = (written.report / "sweep.html").read_text()
         assert ("The same in all finished trials: fpp.gamma2 = 3." in page) == is_said
         assert "The same in all trials" not in page
-    assert "Hollow markers are the same trials on later splits." in page
+    assert "Hollow markers are the same trials on later splits, at the end of a solid line in the final stage." in page
     broken = write_page(tmp_path, "all infeasible")
     page = (broken / "sweep.html").read_text()
     assert "No trial that finished keeps all constraints." in page

@@ -156,6 +156,7 @@ def test_a_thin_line_leads_from_each_member_to_its_hollow_marker_on_a_later_spli
         title = f"<b>{name}</b> on test<br>ece: {end_y:.2f}"
         assert trace["text"][part] == [None, title, None]
     assert (by_name[f"front on {FINAL}"]["x"], by_name[f"front on {FINAL}"]["y"]) == ([70, 71.5, None], [5, 6.5, None])
+    assert by_name[f"front on {FINAL}"]["line"]["dash"] == "solid"
     assert (trace["line"]["width"], trace["line"]["dash"]) == (1, "dot")
     assert 0 < trace["opacity"] < 1
     assert trace["marker"]["size"] == [0, 10, 0] * 2
@@ -167,9 +168,18 @@ def test_a_single_objective_has_its_later_splits_above_the_same_position():
     (plot,) = plots_of(
         [trial(number, 70 + number, objectives=(ACCURACY,), test=True) for number in (0, 1)], (ACCURACY,)
     )
-    (trace,) = hollow_traces(plot)
+    (trace,) = [trace for trace in hollow_traces(plot) if trace["showlegend"]]
     assert trace["x"] == [2, 2, None]
     assert trace["y"] == [71, pytest.approx(70.3), None]
+
+
+def test_a_finalist_beside_the_front_has_hollow_markers_without_a_line_in_the_legend():
+    beside = trial(0, 69, 6, test=True)
+    (plot,) = plots_of([trial(1, 70, 5, test=True), beside, trial(2, 68, 7)])
+    (trace,) = [trace for trace in hollow_traces(plot) if beside.name in trace["customdata"]]
+    assert trace["customdata"] == [beside.name] * 3
+    assert (trace["x"], trace["y"]) == ([69, pytest.approx(68.3), None], [6, 6, None])
+    assert (trace["line"]["color"], trace["showlegend"]) == (GREY, False)
 
 
 def test_bands_lie_below_the_staircase_and_points_are_drawn_last(far):
@@ -188,7 +198,7 @@ def test_bands_lie_below_the_staircase_and_points_are_drawn_last(far):
     assert (staircase["mode"], staircase["showlegend"], staircase["line"]["color"]) == ("lines", False, BLUE)
     assert len(staircase["x"]) == len(staircase["y"]) == 1
     modes = [trace["mode"] for trace in others]
-    assert modes == ["lines+markers"] * 3 + ["markers"] * 4
+    assert modes == ["lines+markers"] * 4 + ["markers"] * 4
     assert {trace["hoverinfo"] for trace in plot.traces[:4]} == {"skip"}
 
 
