@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import combinations
+from pathlib import Path
 
 from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import metrics_shown, splits_of
 from fpp_sweep.records.luck import has_images_of_search, has_seeds_of_search
-from fpp_sweep.records.measurements import is_deterministic, resampled_metrics
+from fpp_sweep.records.measurements import is_deterministic, read_block_stats, resampled_metrics
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.report.shared_images import TEST, MeasuredImages, restrict_result
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.statistics.block_stats import seeds_of
-from fpp_sweep.statistics.bootstrap import SplitSamples, sample_split
+from fpp_sweep.statistics.block_stats import StatsBySeed, seeds_of
+from fpp_sweep.statistics.bootstrap import SplitSamples, image_digests, sample_record, sample_split
 from fpp_sweep.statistics.paired import (
     Difference,
     SeedVariances,
@@ -154,7 +155,27 @@ def _sample_records(
         tables[record.label] = images.read(folder.artifacts(record.name), split)
         if is_deterministic(record, seeds_of(tables[record.label])):
             deterministic.append(record.label)
-    return sample_split(split, tables, resampled_metrics(metrics), deterministic)
+    samples = sample_split(split, tables, resampled_metrics(metrics), deterministic)
+    maps = sorted({catalogue.parts_of(metric).posthoc for metric in metrics} - {""})
+    with_maps = {}
+    for record in records:
+        by_metric = dict(samples.records[record.label].metrics)
+        for posthoc in maps:
+            table = images.restrict(_stats_after_map(folder.artifacts(record.name), split, posthoc))
+            if image_digests(table) == samples.digests:
+                by_metric |= sample_record(record.label, table, split, metrics, posthoc=posthoc).metrics
+        with_maps[record.label] = replace(samples.records[record.label], metrics=by_metric)
+    return replace(samples, records=with_maps)
+
+
+def _stats_after_map(artifacts: Path, split: str, posthoc: str) -> StatsBySeed:
+    """Return a record's block statistics after a post-hoc map; an empty table if their file is missing or damaged."""
+    try:
+        return read_block_stats(artifacts, split, posthoc) or {}
+    except InputError:  # a link out of the folder
+        raise
+    except ValueError:
+        return {}
 
 
 def _seed_variances(
