@@ -10,7 +10,9 @@ from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.space.validation import as_mapping
+from fpp_sweep.space.objectives import Constraint, metrics_of
+from fpp_sweep.space.validation import as_list, as_mapping
+from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.messages import command_line, runnable
 from fpp_sweep.spec.names import listed_names
 
@@ -44,6 +46,8 @@ def repeat_command(folder: SweepFolder, info: SweepInfo, record: TrialRecord) ->
             split = name
     words = ["--config", str(folder.trial_file(record.name)), *_model_and_data(info, datasets, FLAGS)]
     words += ["--seed", *seeds, "--set", f"search.split={split}", *_work_assignments(info)]
+    if failed_task is None:  # some maps need all datasets
+        words += _measured_assignments(info)
     words += _plugin_words(info)
     return runnable(command_line("evaluate", words))
 
@@ -98,4 +102,22 @@ def _work_assignments(info: SweepInfo) -> list[str]:
         value = work.get(key)
         if value is not None and value != DEFAULTS.get(key):
             assignments.append(f"work.{key}={_as_yaml(value)}")
+    return assignments
+
+
+def _measured_assignments(info: SweepInfo) -> list[str]:
+    """Return the keys of `work` without which a repeated trial lacks metrics that the sweep has."""
+    work = _work(info)
+    metrics = metrics_of(info.objectives)
+    for constraint in as_list(info.space.get("constraints", [])):
+        metrics.append(Constraint.recorded(as_mapping(constraint)).metric)
+    columns = set(as_list(work.get("columns", [])))
+    for metric in metrics:
+        row = catalogue.METRICS.get(catalogue.parts_of(metric).stem)
+        if row is not None:  # else of a plugin that is not loaded
+            columns.update(row.columns)
+    assignments = []
+    for key, values in (("posthoc", as_list(work.get("posthoc", []))), ("columns", sorted(columns))):
+        if values:
+            assignments.append(f"work.{key}={json.dumps(values)}")
     return assignments

@@ -1,6 +1,7 @@
 """The summary at the end of a sweep, and in `show`."""
 
 import errno
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import WorkTotals
 from fpp_sweep.report.repeat import repeat_command, use_command
+from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.reading import load_space, read_config
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
@@ -95,6 +97,21 @@ def test_a_trial_is_repeated_on_all_its_datasets_and_seeds_and_a_failed_test_on_
     assert " --seed 0 --set search.split=test " in again
     assert " --datasets dtd --data-root " in again
     assert list(failure_lines(folder, folder.info(), [tested]))
+
+
+def test_a_trial_is_repeated_with_the_maps_and_columns_that_the_sweeps_metrics_need(tmp_path):
+    space = {
+        "work": {"posthoc": ["temperature_transfer"], "columns": ["logits"]},
+        "constraints": [{"metric": "sharpness", "at_most": 1.0}],
+    }
+    objectives = (Objective(metric="ece@temperature_transfer"), Objective(metric="lac_90_size"))
+    info = sweep_info(objectives, space=space, datasets={"dtd": "1", "pets": "2"}, reference=None)
+    folder = write_sweep(tmp_path, info, [])
+    words = shlex.split(repeat_command(folder, folder.info(), trial(0)))
+    assert 'work.posthoc=["temperature_transfer"]' in words
+    assert 'work.columns=["lac_90", "logits", "sharpness"]' in words
+    failed_on_dtd = failed(0, "dtd, val samples 0..64, seed 0, worker 7 on here: OSError")
+    assert "work.posthoc" not in repeat_command(folder, folder.info(), failed_on_dtd)
 
 
 @pytest.mark.parametrize(
