@@ -238,7 +238,7 @@ def regions_of(front: Front, attainment: Attainment | None, color: str) -> list[
     if attainment is None:
         return []
     worst = attainment.worst
-    reached = np.concatenate([attainment.best, worst])
+    reached = np.concatenate([attainment.best, attainment.median, worst])
     reached = reached[np.isfinite(reached)]
     if len(reached):  # where fewer than 90 % of the resamples reach so far along x, the front may be as bad as anywhere
         limit = reached.max() if front.goals[1] == "min" else reached.min()

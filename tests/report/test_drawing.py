@@ -134,6 +134,16 @@ def test_the_region_ends_at_the_worst_value_that_is_reached_where_few_resamples_
     assert region.worst == [-6, -6, -6]
 
 
+def test_the_region_contains_the_front_of_half_of_the_resamples_also_if_few_get_as_far_anywhere(far):
+    _, statistics = far
+    nowhere = np.full(2, np.inf)
+    attainment = Attainment(
+        np.array([60.0, 65.0]), best=np.array([2.0, 3.0]), median=np.array([4.0, 5.0]), worst=nowhere
+    )
+    (region,) = regions_of(statistics.front, attainment, RED)
+    assert region.worst == [5, 5]
+
+
 def points_of(records, xs, ys, kind="trials", **changes):
     return Points(kind=kind, label=kind, records=records, xs=xs, ys=ys, color=GREY, **changes)
 
