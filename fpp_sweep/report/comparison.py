@@ -26,7 +26,7 @@ from fpp_sweep.report.shared_images import (
     restrict_record,
     shared_split,
 )
-from fpp_sweep.space.objectives import Objective
+from fpp_sweep.space.objectives import Objective, metrics_of
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import plural
@@ -130,9 +130,10 @@ def _comparable_objectives(shared: SharedSplit) -> tuple[list[Objective], list[s
                 notes.append(f"{objective.metric} is not tested: the statistics of maps are not compared")
     if not objectives:
         raise InputError("; ".join(notes))
+    judged_by = replace(first, objectives=tuple(objectives)).goals
     for sweep in shared.sweeps:
         if sweep.info.goals != first.goals:
-            notes.append(f"{sweep.label} searched {sweep.info.goals}; all are judged by {first.goals}")
+            notes.append(f"{sweep.label} searched {sweep.info.goals}; all are judged by {judged_by}")
     return objectives, notes
 
 
@@ -285,7 +286,7 @@ def _test_best_trials(
 
     All these tests are one family of Holm's correction.
     """
-    metrics = resampled_metrics([objective.metric for objective in info.objectives])
+    metrics = [metric for metric in metrics_of(info.objectives) if resampled_metrics([metric])]
     tests = []
     for first, second in combinations(sweeps, 2):
         for (first_name, second_name), marks in _pairs_of_best(first.front, second.front).items():

@@ -1,6 +1,7 @@
 """Comparisons of sweeps in parts: shared images, costs, settings, tests of the best trials, pictures and files."""
 
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -314,6 +315,21 @@ def test_a_note_says_for_each_split_what_the_differences_are_paired_over(seeded)
     _, on_test, on_val, _ = best_trials_table(replace(seeded, tests=tests, statistics=statistics)).notes
     assert on_test == "on test paired over images and seeds"
     assert on_val == "on val paired over images, of one seed each"
+
+
+def test_best_trials_by_an_objective_on_one_dataset_are_tested_on_that_dataset(folders, tmp_path):
+    """They are judged by the objectives that can be compared, which the notes name."""
+    objectives = (Objective(metric="accuracy"), Objective(metric="ece/digits"), Objective(metric="ece/lost"))
+    far = SweepFolder(shutil.copytree(folders["far"].path, tmp_path / "far"))
+    far.write_info(replace(far.info(), objectives=objectives, reference=None))
+    for record in far.trials():
+        far.write_trial(replace(record, values=[*record.values, 1.0]))
+    comparison = compare_sweeps({"far": far, "better": folders["better"]})
+    assert {test.difference.metric for test in comparison.tests} == {"accuracy", "ece/digits"}
+    assert comparison.notes[-2:] == [
+        "ece/lost cannot be compared: lost is not shared",
+        "better searched accuracy (max) and ece (min); all are judged by accuracy (max) and ece/digits (min)",
+    ]
 
 
 def test_only_members_that_hold_the_same_mark_are_tested_in_every_metric(comparison):
