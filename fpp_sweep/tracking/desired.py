@@ -46,6 +46,7 @@ SWEEP_KEY = "sweep"  # key of the sweep's own run; the keys of the others are th
 KEY_LIMIT = 250  # MLflow's limit for names of params, metrics and tags
 PARAM_LIMIT = 6000  # MLflow's limit; longer values are cut without notice
 TAG_LIMIT = 5000  # limit of hosted MLflow; the open one allows 8000
+MAX_TEXT_BYTES = 4 * TAG_LIMIT  # read of a text that becomes a tag; a character has at most four bytes
 REASON_LIMIT = 500  # a reason is one cell of a table; the whole traceback is an artifact
 NAME_LIMIT = 120  # length of a run's name that is readable in the legend of a chart
 MAX_JSON_BYTES = 2**28  # limit for a JSON file of the folder
@@ -512,7 +513,15 @@ def description(info: SweepInfo, front: FrontDocument) -> str:
     verb = "Evaluation by" if info.evaluate_only else "Search for"
     purpose = f"{verb} {info.goals} on split `{info.search_split}`."
     files = "Artifacts: `report/sweep.html` (open this), `report/front.csv`, `report/best/`, `space.yaml`."
-    return "\n\n".join(text for text in (front.answer, purpose, files) if text)
+    ending = f"{purpose}\n\n{files}"
+    if not front.answer:
+        return ending
+    answer = front.answer
+    room = TAG_LIMIT - len(ending) - 2
+    if len(answer) > room:  # whole lines, as half a row of a table is misread
+        note = "\n\nThe rest is in the artifact `report/answer.md`."
+        answer = answer[: answer.rfind("\n", 0, room - len(note))] + note
+    return f"{answer}\n\n{ending}"
 
 
 def _sweep_curves(info: SweepInfo, records: Sequence[TrialRecord], front: FrontDocument) -> list[Point]:
@@ -639,7 +648,7 @@ def read_text(folder: Path, file: Path) -> str:
     """Return the beginning of a folder's own file; an empty text if it is missing or not text."""
     try:
         with open_inside(folder, file) as stream:
-            return stream.read(TAG_LIMIT).decode(errors="ignore")
+            return stream.read(MAX_TEXT_BYTES).decode(errors="ignore")
     except OSError:
         return ""
 

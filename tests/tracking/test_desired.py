@@ -376,6 +376,20 @@ def test_the_description_has_the_answer_and_the_front_of_the_report(tmp_path):
     assert description(folder.info(), FrontDocument.read(folder)).startswith("Search for accuracy (max) and ece (min)")
 
 
+def test_a_long_answer_is_described_in_whole_lines_and_keeps_its_end(tmp_path):
+    folder = build_sweep(tmp_path / "made", trials=4)
+    write_report(folder, pages=False)
+    lines = [f"| größe-{number} | 70.00 [68.0, 72.0] |" for number in range(1000)]
+    (folder.report / "answer.md").write_text("\n".join(["# made", *lines]), encoding="utf-8")
+    text = sweep_run(folder.info(), [], FrontDocument.read(folder)).tags["mlflow.note.content"]
+    shown, note, purpose, files = text.split("\n\n")
+    assert shown.splitlines() == lines[: len(shown.splitlines())]
+    assert TAG_LIMIT - len(lines[0]) - 3 < len(text) <= TAG_LIMIT
+    assert note == "The rest is in the artifact `report/answer.md`."
+    assert purpose.startswith("Search for accuracy")
+    assert files.startswith("Artifacts: `report/sweep.html`")
+
+
 def test_the_description_of_a_sweep_that_only_evaluates_does_not_speak_of_a_search():
     info = replace(INFO, space={"search": {"evaluate_only": True}})
     assert description(info, FrontDocument()).startswith("Evaluation by accuracy (max) and ece (min) on split `")
