@@ -498,6 +498,8 @@ def format_range(setting: Any) -> str:
 
     >>> format_range({"low": 1, "high": 5, "log": True}), format_range({"choices": ["a", True]})
     ('1 to 5, log', 'a, true')
+    >>> format_range({"low": 1, "high": 5, "step": 2})
+    '1 to 5, step 2'
     """
     choices = setting
     if isinstance(setting, Mapping):
@@ -505,6 +507,8 @@ def format_range(setting: Any) -> str:
             text = f"{setting['low']} to {setting['high']}"
             if setting.get("log"):
                 text += ", log"
+            if setting.get("step"):
+                text += f", step {setting['step']}"
             return text
         choices = setting.get("choices", setting)
     if isinstance(choices, list | tuple):
