@@ -39,6 +39,10 @@ class DeviceError(InputError):
     """
 
 
+class ChangedDataError(InputError):
+    """Data on a machine that are not those that a sweep began with; another machine may have them."""
+
+
 class MachineError(OSError):
     """A failure of the machine, such as a full disk or a lost process; the input is not to blame."""
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.released import fill_released, resolved_templates
-from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, adaptation_precision, pretraining_precision
+from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, TaskData, adaptation_precision, pretraining_precision
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task
 
 ENGINE = 2  # raise this when the same task gives other bits
@@ -134,6 +134,18 @@ class TaskKeys:
     def of_adapter(self, task: EvalTask) -> str:
         """Return a key that is equal for tasks that start from one method, set up for one prompt and its classes."""
         return self._shared_digest("adapter", task)
+
+    def data_of(self, task: Task) -> TaskData:
+        """Return digests of the data that a task's key is made from; a worker compares them with what it reads."""
+        _, classes = self._classes(task.dataset)
+        samples = ""
+        if isinstance(task, EvalTask):
+            samples = self.datasets[task.dataset, task.split].digest
+        source = task.config.templates or task.config.source
+        files = {}
+        if source in self.prompts:
+            files[source] = self.prompts[source]
+        return TaskData(classes=digest(classes), samples=samples, files=files)
 
     def compatible_keys(self, task: Task) -> Iterator[str]:
         """Yield the keys whose results hold the task's: its own, then those of the task with more optional columns."""

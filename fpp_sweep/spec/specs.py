@@ -99,6 +99,15 @@ class DatasetInfo:
     file_order_digest: str = ""  # digest of the samples' order in the split file or folder listing
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskData:
+    """Digests of the data that a task's key is made from: a worker must find the same data on its machine."""
+
+    classes: str  # of the dataset's class names
+    samples: str = ""  # `DatasetInfo.digest`; empty for a pretraining, which sees class names only
+    files: Mapping[str, str] = field(default_factory=dict)  # digests of files of prompts and templates, by name
+
+
 class TextSource(NamedTuple):
     """Where a trial's text features come from: a prompt, or templates."""
 

@@ -36,7 +36,7 @@ class LocalExecutor:
         adapter_key = ""
         if isinstance(task, EvalTask):
             adapter_key = self.keys.of_adapter(task)
-        result = self.worker.run(task, inputs, adapter_key)
+        result = self.worker.run(task, inputs, adapter_key, self.keys.data_of(task))
         key = self.keys.of(task)
         new[key] = result
         try:

@@ -13,11 +13,11 @@ from safetensors.numpy import load, save
 
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import ClassBins, Predictions
-from fpp_sweep.spec.errors import DeviceError, readable_message
+from fpp_sweep.spec.errors import ChangedDataError, DeviceError, readable_message
 from fpp_sweep.spec.messages import masked, masked_lines
 
 # torch raises RuntimeError for CUDA, cuDNN, oneDNN and dead loaders
-MACHINE_ERRORS = MemoryError, OSError, RuntimeError, DeviceError
+MACHINE_ERRORS = MemoryError, OSError, RuntimeError, DeviceError, ChangedDataError
 PARTS = ("prompt", "predictions", "state")  # the bytes in a stored result, each a safetensors file
 SMALL_INTEGERS = (np.int8, np.int16, np.int32)
 SHRUNK = "shrunk"  # array in packed predictions: the names of the arrays that were int64 before

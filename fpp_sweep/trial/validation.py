@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fpp_sweep.core.models.clip import Clip
+from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.core.text.ensemble import require_room
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import is_file_name, is_template_file
+from fpp_sweep.spec.errors import ChangedDataError
 from fpp_sweep.spec.plugin_guard import PluginGuard
 from fpp_sweep.spec.specs import DatasetInfo, TextSource, Validation
 from fpp_sweep.trial.contract import check_method
@@ -41,6 +43,15 @@ def validate(
         else:
             words.add(source.prompt)
     return Validation(notes=(*notes, *_untrained_note(clip, sorted(words))), prompts=digests)
+
+
+def require_unchanged_files(clip: Clip, files: Mapping[str, str]) -> None:
+    """Raise ChangedDataError unless files of prompts and templates, by name, still have these digests."""
+    for file, digest in files.items():
+        found = file_digest(file) if is_template_file(file) else open_prompt(clip, file).digest
+        if found != digest:
+            problem = f"{file}: is not the file that the run began with"
+            raise ChangedDataError(f"{problem}; restore it, or begin another run")
 
 
 def _fitting_texts(clip: Clip, templates: str, datasets: Sequence[DatasetInfo]) -> set[str]:

@@ -26,6 +26,7 @@ from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import (
     DatasetInfo,
     ModelInfo,
+    TaskData,
     TextSource,
     Validation,
     WorkerSpec,
@@ -37,7 +38,7 @@ from fpp_sweep.spec.tasks import EvalTask, PretrainTask, Task, views_for
 from fpp_sweep.trial.adapting import Adapter, evaluate, make_adapter, pack_state, stream_of, with_state
 from fpp_sweep.trial.prompts import make_prompt
 from fpp_sweep.trial.results import TaskFailed, TaskResult, pack_predictions
-from fpp_sweep.trial.validation import validate
+from fpp_sweep.trial.validation import require_unchanged_files, validate
 from fpp_sweep.trial.worker_datasets import WorkerDatasets
 from fpp_sweep.trial.worker_model import WorkerModel
 from fpp_sweep.trial.worker_plugins import WorkerPlugins
@@ -93,15 +94,21 @@ class Worker:
         self._adapters.clear()
         self._adapter_bytes.clear()
 
-    def run(self, task: Task, inputs: Sequence[TaskResult], adapter_key: str = "") -> TaskResult:
+    def run(
+        self, task: Task, inputs: Sequence[TaskResult], adapter_key: str = "", data: TaskData | None = None
+    ) -> TaskResult:
         """Compute a task; `inputs` are the results of `task.needs`. The adapter is kept under its key.
 
+        With `data`, the task fails if the dataset or a file of texts is not the one that the task's key is made from.
         Raise TaskFailed with dataset, samples, machine and worker, then the cause.
         """
         began = perf_counter()
         worker = worker_at(platform.node(), os.getpid())
         try:
             with self._plugins.restoring_settings(task.config.method):
+                if data is not None:
+                    self.datasets.require_unchanged(task, data)
+                    require_unchanged_files(self.clip, data.files)
                 if isinstance(task, PretrainTask):
                     result = self._pretrain(task)
                 else:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from fpp_sweep.core.datasets import Dataset, custom_datasets, expand, open_dataset
 from fpp_sweep.spec import keys
-from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.specs import DatasetInfo, WorkerSpec
+from fpp_sweep.spec.errors import ChangedDataError, InputError
+from fpp_sweep.spec.specs import DatasetInfo, TaskData, WorkerSpec
+from fpp_sweep.spec.tasks import EvalTask, Task
 
 
 class WorkerDatasets:
@@ -21,6 +22,7 @@ class WorkerDatasets:
             self._root = Path(spec.data_root)
         self._custom = custom_datasets(spec.datasets, spec.dataset_file)
         self._opened: dict[tuple[str, str], Dataset] = {}
+        self._digests: dict[tuple[str, str], str] = {}  # see `samples_digest`
 
     def open(self, name: str, split: str) -> Dataset:
         """Return a split, with as many samples as the limit allows; `val:600` means the first 600 samples of val."""
@@ -49,6 +51,31 @@ class WorkerDatasets:
                 return dataset
         return self.open(name, "test")
 
+    def samples_digest(self, name: str, split: str) -> str:
+        """Return the digest of a split's samples and labels, and of the way to draw views."""
+        if (name, split) not in self._digests:
+            dataset = self.open(name, split)
+            digest = keys.digest(dataset.ids, dataset.labels.tolist(), dataset.augmix, dataset.flip, length=16)
+            self._digests[name, split] = digest
+        return self._digests[name, split]
+
+    def require_unchanged(self, task: Task, data: TaskData) -> None:
+        """Raise ChangedDataError unless a task's class names and samples here are those of its key."""
+        problem = ""
+        if isinstance(task, EvalTask):
+            classes = self.open(task.dataset, task.split).classes
+            if self.samples_digest(task.dataset, task.split) != data.samples:
+                problem = "images or labels"
+        else:
+            classes = self.open_any_split(task.dataset).classes
+        if keys.digest(classes) != data.classes:
+            problem = "class names"
+        if problem:
+            raise ChangedDataError(
+                f"{task.dataset}: its {problem} here are not those that the run began with; restore them, or begin "
+                "another run"
+            )
+
     def describe(self, names: Iterable[str], split: str) -> list[DatasetInfo]:
         """Describe datasets and groups, or all datasets of the dataset file if no name is given."""
         descriptions = []
@@ -67,7 +94,7 @@ class WorkerDatasets:
             group=dataset.group,
             classes=dataset.classes,
             size=len(dataset),
-            digest=keys.digest(dataset.ids, dataset.labels.tolist(), dataset.augmix, dataset.flip, length=16),
+            digest=self.samples_digest(name, split),
             images=dataset.digest()[:16],
             file_order_digest=file_order,
         )

@@ -27,7 +27,7 @@ from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import MachineError, first_line
 from fpp_sweep.spec.keys import TaskKeys, config_key
 from fpp_sweep.spec.progress import Bar
-from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, TextSource, Validation, WorkerSpec
+from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, TaskData, TextSource, Validation, WorkerSpec
 from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 from fpp_sweep.trial.store import TaskStore, folder_for
@@ -122,10 +122,10 @@ class WorkerActor:
 
     @_returning_failures
     def run(self, pickled: bytes) -> bytes:
-        """Run a task, which is pickled with its inputs and the key of its adapter; return the pickled result."""
-        task, inputs, adapter_key = pickle.loads(pickled)
+        """Run a task, which is pickled with the other arguments of `Worker.run`; return the pickled result."""
+        task, *arguments = pickle.loads(pickled)
         print(describe_task(task), flush=True)  # to Ray's log of this process
-        return pickle.dumps(self._worker.run(task, inputs, adapter_key))
+        return pickle.dumps(self._worker.run(task, *arguments))
 
     def location(self) -> WorkerLocation:
         gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
@@ -190,11 +190,13 @@ class RayWorker:
         write_line(worker._log_file, f"{info.where} holds {info.name} ({info.digest}) on {info.device}")
         return worker
 
-    async def run(self, task: Task, inputs: Sequence[TaskResult], adapter_key: str) -> TaskResult | TaskFailed:
+    async def run(
+        self, task: Task, inputs: Sequence[TaskResult], adapter_key: str, data: TaskData
+    ) -> TaskResult | TaskFailed:
         label = describe_task(task)
         write_line(self._log_file, f"{label}: begins")
         self._task_began = time.monotonic()
-        pickled = pickle.dumps((task, inputs, adapter_key))
+        pickled = pickle.dumps((task, inputs, adapter_key, data))
         try:
             answer = await _answer(self.actor.run.remote(pickled), f"{task.title}, {self.info.where}")
         except LostError as error:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from fpp_sweep.spec.specs import ModelInfo
+from fpp_sweep.spec.specs import ModelInfo, TaskData
 from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.results import TaskFailed, TaskResult
 
@@ -30,7 +30,9 @@ class WorkerHandle(Protocol):
     slot: str  # machine and GPU; a worker that replaces this one on the same slot would have the same faults
     doing: str  # progress of a long step; empty if there is none
 
-    async def run(self, task: Task, inputs: Sequence[TaskResult], adapter_key: str) -> TaskResult | TaskFailed:
+    async def run(
+        self, task: Task, inputs: Sequence[TaskResult], adapter_key: str, data: TaskData
+    ) -> TaskResult | TaskFailed:
         """Compute a task; raise LostError if the worker is gone."""
         ...
 

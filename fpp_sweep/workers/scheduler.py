@@ -405,7 +405,9 @@ class TaskScheduler:
         self._running += 1
         pending.attempts += 1
         try:
-            running = worker.run(pending.task, pending.inputs, pending.adapter_key)
+            assert self.keys is not None, "a run has begun"
+            data = self.keys.data_of(pending.task)
+            running = worker.run(pending.task, pending.inputs, pending.adapter_key, data)
             result = await asyncio.wait_for(running, self.timeout)
         except TimeoutError:
             self._retry_after_loss(worker, pending, f"no result after {self.timeout:g} s")

@@ -43,7 +43,7 @@ class FakeWorker:
     is_draining: bool = False  # whether a lost worker is alive on a node that Ray drains; otherwise its process is dead
     released: asyncio.Event = field(default_factory=asyncio.Event)  # its resources are free
 
-    async def run(self, task: Any, inputs: Any, adapter_key: str) -> Any:
+    async def run(self, task: Any, inputs: Any, adapter_key: str, data: Any) -> Any:
         self.ran.append(task)
         self.harness.ran.append(task)
         self.harness.inputs.append(inputs)

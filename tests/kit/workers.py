@@ -68,11 +68,11 @@ class InProcess:
         self.slot = self.info.node
         self.doing = ""
 
-    async def run(self, task: Any, inputs: Any, adapter_key: str) -> Any:
+    async def run(self, task: Any, inputs: Any, adapter_key: str, data: Any) -> Any:
         if self.around:
             await self.around(task, "begins")
         try:
-            result = self.worker.run(task, inputs, adapter_key)
+            result = self.worker.run(task, inputs, adapter_key, data)
         except TaskFailed as failure:
             result = failure
         if self.around:

@@ -15,10 +15,10 @@ from fpp_sweep.core.images.features import tower_bytes_per_view
 from fpp_sweep.core.methods import gradients
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.models.loading import load
-from fpp_sweep.core.prompt import from_words
+from fpp_sweep.core.prompt import from_words, prompt_bytes
 from fpp_sweep.spec import tasks as cutting
 from fpp_sweep.spec.keys import TaskKeys
-from fpp_sweep.spec.specs import WorkerSpec
+from fpp_sweep.spec.specs import TextSource, WorkerSpec
 from fpp_sweep.trial import adapting, worker_model
 from fpp_sweep.trial import worker as worker_module
 from fpp_sweep.trial.results import TaskFailed
@@ -109,6 +109,57 @@ def test_a_failure_names_samples_machine_and_worker_then_the_cause(pets_worker, 
     assert platform.node() in where
     assert cause == f"{type(error).__name__}: {' '.join(str(error).split())}"
     assert "in broken_evaluate\n    raise error" in failure.value.details
+
+
+def refused(worker, keys, task):
+    """Return the reason of a task's failure, which another machine might not have."""
+    with pytest.raises(TaskFailed) as failure:
+        worker.run(task, [], "", keys.data_of(task))
+    assert failure.value.retry_elsewhere
+    return failure.value.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda folder: write_dataset(folder, file=FILE.replace("}", ", classes: {cat: tabby}}")), "class names"),
+        (lambda folder: write_dataset(folder, {**SPLITS, "test": SPLITS["test"][:2]}), "images or labels"),
+    ],
+)
+def test_a_task_is_refused_by_a_worker_that_finds_other_data_than_the_run_began_with(
+    make_worker, tmp_path, change, problem
+):
+    first = make_worker(dataset_file=write_dataset(tmp_path))
+    keys = TaskKeys(first.model_info(), {("pets_of_mine", "test"): first.describe(["pets_of_mine"], "test")[0]})
+    task = evaluation(dataset="pets_of_mine", split="test", stop=2, method=ZERO_SHOT)
+    assert first.run(task, [], "", keys.data_of(task)).read_predictions()
+    change(tmp_path)
+    later = make_worker(dataset_file=str(tmp_path / "mine.yaml"))  # such as one that replaces a worker that has died
+    assert f"pets_of_mine: its {problem} here are not those that the run began with" in refused(later, keys, task)
+    assert first.run(task, [], "", keys.data_of(task)).read_predictions()  # it has opened the data before
+
+
+@pytest.mark.parametrize("kind", ["templates", "prompt"])
+def test_a_task_is_refused_if_its_file_of_texts_has_changed_since_the_run_began(make_worker, tmp_path, kind):
+    worker = make_worker()
+    if kind == "templates":
+        file = tmp_path / "mine.json"
+        file.write_text('["a photo of a {}."]')
+        settings, source = {"adapt.templates": str(file)}, TextSource(prompt="", templates=str(file))
+        other = b'["a picture of a {}."]'
+    else:
+        file = tmp_path / "mine.safetensors"
+        file.write_bytes(prompt_bytes(from_words(worker.clip, "a photo of a"), worker.clip, {}))
+        settings, source = {"prompt": str(file)}, TextSource(prompt=str(file))
+        other = prompt_bytes(from_words(worker.clip, "a picture of a"), worker.clip, {})
+    datasets = plan_of(worker).datasets_by_key()
+    prompts = worker.check([], [source], list(datasets.values()), 60).prompts
+    keys = TaskKeys(worker.model_info(), datasets, prompts)
+    method = "zero_shot_ensemble" if kind == "templates" else ZERO_SHOT
+    task = evaluation(dataset="digits", stop=2, method=method, **settings)
+    assert worker.run(task, [], "", keys.data_of(task)).read_predictions()
+    file.write_bytes(other)
+    assert f"{file}: is not the file that the run began with" in refused(worker, keys, task)
 
 
 def test_a_model_that_cannot_be_loaded_fails_the_task(monkeypatch):

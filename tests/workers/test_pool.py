@@ -205,7 +205,8 @@ async def test_a_workers_answer_is_a_result_or_a_failure_and_its_death_a_loss(tm
     task, result = evaluation(), TaskResult(prompt=b"a prompt")
 
     async def run(answer):
-        return await RayWorker(SimpleNamespace(run=answering(answer)), MODEL, ONE_CPU, tmp_path).run(task, (), "")
+        worker = RayWorker(SimpleNamespace(run=answering(answer)), MODEL, ONE_CPU, tmp_path)
+        return await worker.run(task, (), "", KEYS.data_of(task))
 
     assert (await run(pickle.dumps(result))).prompt == b"a prompt"
     assert (await run(TaskFailed("no"))).reason == "no"
