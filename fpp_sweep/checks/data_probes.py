@@ -12,7 +12,6 @@ from fpp_sweep.checks.guessing import images_needed
 from fpp_sweep.checks.probes import Readings, gpus, node_readings, run_probes
 from fpp_sweep.core.datasets import DATASETS, BadImageError, Dataset, custom_datasets, expand
 from fpp_sweep.space.published import preset_for
-from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.errors import message_in_one_line
 from fpp_sweep.spec.specs import DatasetInfo, WorkerSpec
@@ -126,7 +125,7 @@ def _split_readings(worker: Worker, whole: Dataset, opened_split: str, *, may_sk
     files = {"opened": len(problem_by_image), "images": len(opened), "problems": problems, "may_skip": may_skip}
     split = f"{whole.name}, {whole.split}"
     return {
-        f"dataset {split}": keys.digest(info.digest, info.classes, length=DIGEST_LENGTH),
+        f"dataset {split}": info.digest[:DIGEST_LENGTH],
         f"images of {split}": info.images,
         f"classes of {split}": class_counts(whole),
         f"files of {split}": files,

@@ -299,7 +299,7 @@ class SweepInfo:
     model_digest: str = ""  # digest of all weights
     embedding_scale: Number | None = None
     device: str = ""
-    datasets: TextsByName = field(default_factory=dict)  # dataset -> digest of its samples, labels and views
+    datasets: TextsByName = field(default_factory=dict)  # dataset -> digest of its classes, samples and views
     images: TextsByName = field(default_factory=dict)  # dataset -> digest of its image files' sizes and times
     # these digests for splits that are not searched, by dataset and split, such as `dtd test`
     unsearched_datasets: Texts = field(default_factory=dict)

@@ -223,7 +223,7 @@ def differing_inputs(shared: SharedSplit) -> Iterator[str]:
         counts = shared.images_of(sweep).counts
         same_size = [name for name in shared.images.datasets if counts[name] == first_counts[name]]
         compared_digests = (
-            ("labels or views", sweep.info.datasets, first.info.datasets),
+            ("class names, labels or views", sweep.info.datasets, first.info.datasets),
             ("image files (size or time)", sweep.info.images, first.info.images),
         )
         for subject, digests, first_digests in compared_digests:

@@ -94,7 +94,7 @@ class DatasetInfo:
     group: str
     classes: tuple[str, ...]
     size: int
-    digest: str  # digest of the samples' names and labels, and of the way to draw views
+    digest: str  # digest of the class names, the samples' names and labels, and the way to draw views
     images: str  # digest of the images' fingerprints
     file_order_digest: str = ""  # digest of the samples' order in the split file or folder listing
 

@@ -52,11 +52,11 @@ class WorkerDatasets:
         return self.open(name, "test")
 
     def samples_digest(self, name: str, split: str) -> str:
-        """Return the digest of a split's samples and labels, and of the way to draw views."""
+        """Return the digest of a split's class names, samples and labels, and of the way to draw views."""
         if (name, split) not in self._digests:
             dataset = self.open(name, split)
-            digest = keys.digest(dataset.ids, dataset.labels.tolist(), dataset.augmix, dataset.flip, length=16)
-            self._digests[name, split] = digest
+            parts = [dataset.classes, dataset.ids, dataset.labels.tolist(), dataset.augmix, dataset.flip]
+            self._digests[name, split] = keys.digest(*parts, length=16)
         return self._digests[name, split]
 
     def require_unchanged(self, task: Task, data: TaskData) -> None:

@@ -313,7 +313,7 @@ def test_a_note_names_datasets_whose_files_or_labels_differ(sweeps, tmp_path):
         sweeps[name].write_info(replace(sweeps[name].info(), datasets=datasets, images=files))
     notes = compare_by_name(sweeps, "far", "better", "few").notes
     assert [note for note in notes if "compared on" not in note] == [
-        "better: labels or views of scenes differ from far's; paired by their names",
+        "better: class names, labels or views of scenes differ from far's; paired by their names",
         "better: image files (size or time) of scenes differ from far's; paired by their names",
     ]
 

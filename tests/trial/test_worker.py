@@ -56,6 +56,16 @@ def test_other_labels_change_a_datasets_digest(pets_worker):
     assert digests["train"] == digests["val"] != digests["test"]
 
 
+def test_other_class_names_change_a_datasets_digest(pets_worker, make_worker, tmp_path):
+    """A sweep compares the digest when it is resumed."""
+    renamed = write_dataset(tmp_path, file=FILE.replace("}", ", classes: {cat: tabby}}"))
+    digests = [
+        worker.describe(["pets_of_mine"], "val")[0].digest
+        for worker in (pets_worker, make_worker(dataset_file=renamed))
+    ]
+    assert len(set(digests)) == 2
+
+
 def test_other_views_change_a_datasets_digest(make_worker, tmp_path):
     digests = set()
     for number, more in enumerate(("", ", flip: false", ", augmix: false")):
