@@ -137,15 +137,16 @@ class TaskKeys:
 
     def data_of(self, task: Task) -> TaskData:
         """Return digests of the data that a task's key is made from; a worker compares them with what it reads."""
-        _, classes = self._classes(task.dataset)
-        samples = ""
-        if isinstance(task, EvalTask):
-            samples = self.datasets[task.dataset, task.split].digest
-        source = task.config.templates or task.config.source
+        if isinstance(task, PretrainTask):
+            _, classes = self._classes(task.dataset)
+            dataset_digest = digest(classes)
+        else:
+            dataset_digest = self.datasets[task.dataset, task.split].digest
         files = {}
+        source = task.config.templates or task.config.source
         if source in self.prompts:
             files[source] = self.prompts[source]
-        return TaskData(classes=digest(classes), samples=samples, files=files)
+        return TaskData(dataset=dataset_digest, files=files)
 
     def compatible_keys(self, task: Task) -> Iterator[str]:
         """Yield the keys whose results hold the task's: its own, then those of the task with more optional columns."""

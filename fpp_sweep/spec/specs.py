@@ -103,8 +103,7 @@ class DatasetInfo:
 class TaskData:
     """Digests of the data that a task's key is made from: a worker must find the same data on its machine."""
 
-    classes: str  # of the dataset's class names
-    samples: str = ""  # `DatasetInfo.digest`; empty for a pretraining, which sees class names only
+    dataset: str  # `DatasetInfo.digest`; of a pretraining, which sees no images, that of the class names
     files: Mapping[str, str] = field(default_factory=dict)  # digests of files of prompts and templates, by name
 
 

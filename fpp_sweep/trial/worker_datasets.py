@@ -60,21 +60,16 @@ class WorkerDatasets:
         return self._digests[name, split]
 
     def require_unchanged(self, task: Task, data: TaskData) -> None:
-        """Raise ChangedDataError unless a task's class names and samples here are those of its key."""
-        problem = ""
+        """Raise ChangedDataError unless a task's class names, and samples if it has any, are those of its key."""
         if isinstance(task, EvalTask):
-            classes = self.open(task.dataset, task.split).classes
-            if self.samples_digest(task.dataset, task.split) != data.samples:
-                problem = "images or labels"
+            subject = "class names, images or labels"
+            found = self.samples_digest(task.dataset, task.split)
         else:
-            classes = self.open_any_split(task.dataset).classes
-        if keys.digest(classes) != data.classes:
-            problem = "class names"
-        if problem:
-            raise ChangedDataError(
-                f"{task.dataset}: its {problem} here are not those that the run began with; restore them, or begin "
-                "another run"
-            )
+            subject = "class names"
+            found = keys.digest(self.open_any_split(task.dataset).classes)
+        if found != data.dataset:
+            problem = f"its {subject} here are not those that the run began with"
+            raise ChangedDataError(f"{task.dataset}: {problem}; restore them, or begin another run")
 
     def describe(self, names: Iterable[str], split: str) -> list[DatasetInfo]:
         """Describe datasets and groups, or all datasets of the dataset file if no name is given."""

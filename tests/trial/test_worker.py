@@ -17,8 +17,10 @@ from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.prompt import from_words, prompt_bytes
 from fpp_sweep.spec import tasks as cutting
+from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import TextSource, WorkerSpec
+from fpp_sweep.spec.tasks import PretrainTask
 from fpp_sweep.trial import adapting, worker_model
 from fpp_sweep.trial import worker as worker_module
 from fpp_sweep.trial.results import TaskFailed
@@ -130,23 +132,32 @@ def refused(worker, keys, task):
 
 
 @pytest.mark.parametrize(
-    ("change", "problem"),
+    "change",
     [
-        (lambda folder: write_dataset(folder, file=FILE.replace("}", ", classes: {cat: tabby}}")), "class names"),
-        (lambda folder: write_dataset(folder, {**SPLITS, "test": SPLITS["test"][:2]}), "images or labels"),
+        lambda folder: write_dataset(folder, file=FILE.replace("}", ", classes: {cat: tabby}}")),
+        lambda folder: write_dataset(folder, {**SPLITS, "test": SPLITS["test"][:2]}),
     ],
 )
-def test_a_task_is_refused_by_a_worker_that_finds_other_data_than_the_run_began_with(
-    make_worker, tmp_path, change, problem
-):
+def test_a_task_is_refused_by_a_worker_that_finds_other_data_than_the_run_began_with(make_worker, tmp_path, change):
     first = make_worker(dataset_file=write_dataset(tmp_path))
     keys = TaskKeys(first.model_info(), {("pets_of_mine", "test"): first.describe(["pets_of_mine"], "test")[0]})
     task = evaluation(dataset="pets_of_mine", split="test", stop=2, method=ZERO_SHOT)
     assert first.run(task, [], "", keys.data_of(task)).read_predictions()
     change(tmp_path)
     later = make_worker(dataset_file=str(tmp_path / "mine.yaml"))  # such as one that replaces a worker that has died
-    assert f"pets_of_mine: its {problem} here are not those that the run began with" in refused(later, keys, task)
+    problem = "pets_of_mine: its class names, images or labels here are not those that the run began with"
+    assert problem in refused(later, keys, task)
     assert first.run(task, [], "", keys.data_of(task)).read_predictions()  # it has opened the data before
+
+
+def test_a_pretraining_is_refused_by_a_worker_that_finds_other_class_names(make_worker, tmp_path):
+    first = make_worker(dataset_file=write_dataset(tmp_path))
+    keys = TaskKeys(first.model_info(), {("pets_of_mine", "test"): first.describe(["pets_of_mine"], "test")[0]})
+    task = PretrainTask(config=TrialConfig().replace({"fpp.steps": 1}), dataset="pets_of_mine", seed=0)
+    assert first.run(task, [], "", keys.data_of(task)).prompt
+    write_dataset(tmp_path, file=FILE.replace("}", ", classes: {cat: tabby}}"))
+    later = make_worker(dataset_file=str(tmp_path / "mine.yaml"))
+    assert "pets_of_mine: its class names here are not those" in refused(later, keys, task)
 
 
 @pytest.mark.parametrize("kind", ["templates", "prompt"])
