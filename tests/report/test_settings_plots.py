@@ -105,7 +105,7 @@ def test_an_axis_is_logarithmic_on_request_if_all_values_are_positive_numbers(co
     [
         ([71 + 0.003 * step for step in range(100)], False, ["71", "71.05", "71.1", "71.15", "71.2", "71.25"]),
         ([0.1095, 0.1096, 0.1099], False, ["0.1095", "0.1096", "0.1099"]),
-        ([0.15, 0.150001, 9.20065], False, ["0.15", "0.15", "9.2"]),  # two ticks in one place
+        ([0.15, 0.150001, 9.20065], False, ["0.15", "0.15", "9.2"]),  # two ticks on one pixel
         ([1000, 1001, 1002], True, ["1000", "1001", "1002"]),
     ],
 )
