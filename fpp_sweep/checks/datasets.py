@@ -227,7 +227,7 @@ def copies_in_two_splits(surveys: Sequence[DatasetSurvey]) -> list[str]:
             copies = []
             for content, sample in ids_by_split[first].items():
                 copy = ids_by_split[second].get(content, sample)
-                if copy != sample:  # the same name in both splits is a problem of the table
+                if copy != sample:  # `dataset_table` reports one name in two splits
                     copies.append(f"{sample} and {copy}")
             if copies:
                 number = plural(len(copies), "equal image")

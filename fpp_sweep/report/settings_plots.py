@@ -31,7 +31,7 @@ from fpp_sweep.statistics.block_stats import Numbers
 
 LABEL_LENGTH = 18  # characters beside an axis
 MAX_TICKS = 8
-MAX_DIGITS = 12  # of a number at a tick
+MAX_DIGITS = 12  # significant digits in the number at a tick
 MAX_LABEL_ERROR = 0.01  # largest distance of a tick from its number, as a share of the axis
 MAX_SLICES = 12  # settings that have a plot of their own
 GAIN_SCALE = [[0, RED], [0.5, "#ffffff"], [1, BLUE]]  # colors of maps, around the mean of all

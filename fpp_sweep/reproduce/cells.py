@@ -30,7 +30,7 @@ class ResultCell:
     interval: Interval | None = None  # 95 %, over images and seeds
     printed: PrintedNumber | None = None
     is_papers_model: bool = True
-    has_all_images: bool = True  # of the test splits, as the printed number
+    has_all_images: bool = True  # False if --limit left images of a test split out
 
     @property
     def difference(self) -> float | None:

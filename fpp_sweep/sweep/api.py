@@ -39,7 +39,7 @@ class Options:
     tracking_uri: str | None = None
     verbose: bool = False
     command: str = ""  # the command line, for the record
-    plugins: tuple[PluginFile, ...] = field(default_factory=loaded)  # those that this process has loaded
+    plugins: tuple[PluginFile, ...] = field(default_factory=loaded)  # default: all that this process has loaded
     continue_trials: tuple[str, ...] = ()  # trials that were stopped early, to be run to their end by a resumed sweep
     group: str = ""  # id of the reproduction that the sweep belongs to
 

@@ -48,7 +48,10 @@ def validate(
 def require_unchanged_files(clip: Clip, files: Mapping[str, str]) -> None:
     """Raise ChangedDataError unless files of prompts and templates, by name, still have these digests."""
     for file, digest in files.items():
-        found = file_digest(file) if is_template_file(file) else open_prompt(clip, file).digest
+        if is_template_file(file):
+            found = file_digest(file)
+        else:
+            found = open_prompt(clip, file).digest
         if found != digest:
             problem = f"{file}: is not the file that the run began with"
             raise ChangedDataError(f"{problem}; restore it, or begin another run")
