@@ -47,7 +47,7 @@ from fpp_sweep.statistics.block_stats import (
     risk_coverage_contributions,
     to_bytes,
 )
-from fpp_sweep.statistics.bootstrap import SplitSamples, sample_record, sample_split
+from fpp_sweep.statistics.bootstrap import NO_MAP, SplitSamples, sample_record, sample_split
 from fpp_sweep.statistics.paired import LEVEL, Interval, corrected_differences, metric_interval, t_quantile
 from fpp_sweep.statistics.verdicts import Answer, margin_of
 
@@ -640,7 +640,7 @@ def run_blocks(sweeps: int, images: int) -> None:
         for seed in range(sweeps):
             drawn = predictions_of(*draw_images(np.random.default_rng([seed, 8]), images, temperature))
             table = {("one", 0): BlockStats.of_predictions("one", drawn)}
-            record = sample_record("one", table, "test", FROM_BLOCKS, deterministic=True)
+            record = sample_record("one", {NO_MAP: table}, "test", FROM_BLOCKS, deterministic=True)
             for metric in FROM_BLOCKS:
                 measured = record.metrics[metric]
                 half_width = t_quantile(1 - LEVEL / 2, measured.blocks - 1.0) * float(measured.draws.std())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
@@ -13,7 +13,7 @@ from fpp_sweep.spec.config import draws_order
 from fpp_sweep.spec.files import read_inside
 from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, StatsBySeed, from_bytes, seeds_of
-from fpp_sweep.statistics.bootstrap import RecordSamples, SplitSamples, image_digests, sample_record
+from fpp_sweep.statistics.bootstrap import NO_MAP, RecordSamples, SplitSamples, image_digests, sample_record
 
 BLOCK_STATS_FILE = "block_stats.npz"
 ACCURACY_TOLERANCE = 1e-6  # points; a file of another record differs by far more
@@ -41,6 +41,15 @@ def resampled_metrics(metrics: Sequence[str]) -> list[str]:
         if parts.stem in BLOCKWISE_METRICS and parts.of_average not in names:
             names.append(parts.of_average)
     return names
+
+
+def maps_of(metrics: Sequence[str]) -> list[str]:
+    """Return the post-hoc maps of metrics, in alphabetical order.
+
+    >>> maps_of(["ece", "ece@sals", "nll@sals", "accuracy@bcts"])
+    ['bcts', 'sals']
+    """
+    return sorted({catalogue.parts_of(metric).posthoc for metric in metrics} - {NO_MAP})
 
 
 def block_stats_file(posthoc: str) -> str:
@@ -134,20 +143,20 @@ def _measure_record(
     if digests is None:
         raise ValueError("its seeds have different images")
     require_same_accuracy(accuracies_of(table), record.results[split])
-    deterministic = is_deterministic(record, seeds_of(table))
-    samples = sample_record(record.name, table, split, metrics, deterministic=deterministic)
-    samples_by_metric = dict(samples.metrics)
-    for posthoc in sorted({catalogue.parts_of(metric).posthoc for metric in metrics} - {""}):
+    tables = {NO_MAP: table}
+    for posthoc in maps_of(metrics):
         mapped_table = read_block_stats(path.parent, split, posthoc)
         if not mapped_table:
             continue
         if image_digests(mapped_table) != digests:
             raise ValueError(f"{block_stats_file(posthoc)} is of other images than {BLOCK_STATS_FILE}")
-        samples_by_metric |= sample_record(record.name, mapped_table, split, metrics, posthoc=posthoc).metrics
+        tables[posthoc] = mapped_table
+    deterministic = is_deterministic(record, seeds_of(table))
+    samples = sample_record(record.name, tables, split, metrics, deterministic=deterministic)
     images = {}
     for (dataset, _), stats in sorted(table.items()):
         images[dataset] = stats.total
-    return _MeasuredRecord(replace(samples, metrics=samples_by_metric), images, digests)
+    return _MeasuredRecord(samples, images, digests)
 
 
 def accuracies_of(table: StatsBySeed) -> dict[DatasetSeed, float]:

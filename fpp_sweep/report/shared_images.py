@@ -47,6 +47,11 @@ class MeasuredImages:
     def counts(self) -> dict[str, int]:
         return {dataset: stats.total for dataset, stats in self.datasets.items()}
 
+    @property
+    def digests(self) -> dict[str, bytes]:
+        """Digests of each dataset's images; equal for all statistics that `restrict` returns."""
+        return {dataset: stats.digests.tobytes() for dataset, stats in self.datasets.items()}
+
     def intersection(self, other: MeasuredImages) -> MeasuredImages:
         datasets = {}
         for name, stats in self.datasets.items():

@@ -12,13 +12,13 @@ from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import metrics_shown, splits_of
 from fpp_sweep.records.luck import has_images_of_search, has_seeds_of_search
-from fpp_sweep.records.measurements import is_deterministic, read_block_stats, resampled_metrics
+from fpp_sweep.records.measurements import is_deterministic, maps_of, read_block_stats, resampled_metrics
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.report.shared_images import TEST, MeasuredImages, restrict_result
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.statistics.block_stats import StatsBySeed, seeds_of
-from fpp_sweep.statistics.bootstrap import SplitSamples, image_digests, sample_record, sample_split
+from fpp_sweep.statistics.bootstrap import NO_MAP, SplitSamples, image_digests, sample_record
 from fpp_sweep.statistics.paired import (
     Difference,
     SeedVariances,
@@ -149,23 +149,20 @@ def _sample_records(
     folder: SweepFolder, records: Sequence[TrialRecord], split: str, images: MeasuredImages, metrics: Sequence[str]
 ) -> SplitSamples:
     """Resample the records on common images, by label."""
-    tables = {}
-    deterministic = []
+    by_label = {}
     for record in records:
-        tables[record.label] = images.read(folder.artifacts(record.name), split)
-        if is_deterministic(record, seeds_of(tables[record.label])):
-            deterministic.append(record.label)
-    samples = sample_split(split, tables, resampled_metrics(metrics), deterministic)
-    maps = sorted({catalogue.parts_of(metric).posthoc for metric in metrics} - {""})
-    with_maps = {}
-    for record in records:
-        by_metric = dict(samples.records[record.label].metrics)
-        for posthoc in maps:
-            table = images.restrict(_stats_after_map(folder.artifacts(record.name), split, posthoc))
-            if image_digests(table) == samples.digests:
-                by_metric |= sample_record(record.label, table, split, metrics, posthoc=posthoc).metrics
-        with_maps[record.label] = replace(samples.records[record.label], metrics=by_metric)
-    return replace(samples, records=with_maps)
+        artifacts = folder.artifacts(record.name)
+        table = images.read(artifacts, split)
+        tables = {NO_MAP: table}
+        for posthoc in maps_of(metrics):
+            mapped_table = images.restrict(_stats_after_map(artifacts, split, posthoc))
+            if image_digests(mapped_table) == images.digests:
+                tables[posthoc] = mapped_table
+        deterministic = is_deterministic(record, seeds_of(table))
+        by_label[record.label] = sample_record(
+            record.label, tables, split, resampled_metrics(metrics), deterministic=deterministic
+        )
+    return SplitSamples(split, images.counts, by_label, images.digests)
 
 
 def _stats_after_map(artifacts: Path, split: str, posthoc: str) -> StatsBySeed:

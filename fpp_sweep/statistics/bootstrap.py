@@ -30,6 +30,8 @@ N_RESAMPLES = 500
 # a calibration error below this multiple of what a perfectly calibrated model shows on as many images has no interval:
 # below it, intervals cover too rarely (benchmarks/answer.py, `thresholds`)
 MIN_CALIBRATION_RATIO = 1.5
+NO_MAP = ""  # stands for the method itself among post-hoc maps
+StatsByMap = Mapping[str, StatsBySeed]  # statistics of a record after post-hoc maps, and always those of `NO_MAP`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,26 +143,25 @@ def resample(metric: str, stats: BlockStats, weights: Numbers) -> Numbers:
 
 
 def sample_record(
-    name: str, table: StatsBySeed, split: str, metrics: Sequence[str], *, deterministic: bool = False, posthoc: str = ""
+    name: str, tables: StatsByMap, split: str, metrics: Sequence[str], *, deterministic: bool = False
 ) -> RecordSamples:
     """Resample the metrics of one record: on each dataset, and their average over datasets.
 
-    `posthoc` is the post-hoc map that the statistics were measured after; metrics after other maps are left out.
+    Metrics after a post-hoc map without statistics are left out.
     """
-    datasets = datasets_of(table)
-    seeds = tuple(seeds_of(table))
     samples: dict[str, MetricSamples] = {}
     for metric in metrics:
         parts = parts_of(metric)
-        if parts.posthoc != posthoc:
+        if parts.posthoc not in tables:
             continue
+        table = tables[parts.posthoc]
         by_dataset = {}
-        for dataset in datasets:
-            stats = [table[dataset, seed] for seed in seeds]
+        for dataset in datasets_of(table):
+            stats = [table[dataset, seed] for seed in seeds_of(table)]
             by_dataset[dataset] = _sample_dataset(parts.stem, dataset, split, stats)
             samples[f"{metric}/{dataset}"] = by_dataset[dataset]
         samples[metric] = _average(list(by_dataset.values()))
-    return RecordSamples(name, seeds, deterministic, samples)
+    return RecordSamples(name, tuple(seeds_of(tables[NO_MAP])), deterministic, samples)
 
 
 def _sample_dataset(metric: str, dataset: str, split: str, stats: Sequence[BlockStats]) -> MetricSamples:
@@ -285,7 +286,7 @@ def sample_split(
             images = {dataset: stats.total for (dataset, _), stats in sorted(table.items())}
         elif own_digests != digests:
             continue
-        records[name] = sample_record(name, table, split, metrics, deterministic=name in deterministic)
+        records[name] = sample_record(name, {NO_MAP: table}, split, metrics, deterministic=name in deterministic)
     return SplitSamples(split, images, records, digests or {})
 
 

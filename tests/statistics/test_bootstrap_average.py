@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fpp_sweep.statistics.bootstrap import sample_record
+from fpp_sweep.statistics.bootstrap import NO_MAP, sample_record
 from tests.kit.measured import block_stats
 
 SIZES = {"large": 1600, "small": 800}
@@ -16,7 +16,7 @@ def record():
     for dataset, size in SIZES.items():
         confidence, correct = generator.random(size), generator.random(size) < 0.7
         table[dataset, 0] = block_stats(correct, confidence, dataset=dataset)
-    return sample_record("a", table, "val", ["accuracy", "ece"])
+    return sample_record("a", {NO_MAP: table}, "val", ["accuracy", "ece"])
 
 
 def test_an_average_is_the_unweighted_mean_of_its_datasets(record):
