@@ -366,6 +366,20 @@ def metric_of(result: SplitResult | None, metric: str) -> float | None:
     return result.average.get(parts.of_average)
 
 
+def _deviation_of(result: SplitResult, metric: str) -> float | None:
+    """Return the standard deviation over seeds of an average, or of the value on one dataset; None for one seed."""
+    parts = catalogue.parts_of(metric)
+    if not parts.dataset:
+        return result.deviation.get(parts.of_average)
+    values = []
+    for datasets in result.by_seed.values():
+        if parts.of_average in datasets.get(parts.dataset, {}):
+            values.append(datasets[parts.dataset][parts.of_average])
+    if len(values) < 2:
+        return None
+    return statistics.stdev(values)
+
+
 def values_on(record: TrialRecord, split: str, metrics: Sequence[str]) -> list[float]:
     """Return a record's values on a split; NaN, which is no better and no worse than any value, if one is missing."""
     values = []
@@ -397,7 +411,7 @@ def format_result(metric: str, result: SplitResult | None, *, deviation: bool = 
     """Return a metric of a trial's result as `format_metric` does; empty without a result."""
     spread = None
     if result is not None and deviation:
-        spread = result.deviation.get(metric)
+        spread = _deviation_of(result, metric)
     return format_metric(metric, metric_of(result, metric), spread)
 
 

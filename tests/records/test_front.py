@@ -82,6 +82,14 @@ def test_a_result_is_shown_with_or_without_its_deviation_over_seeds():
     assert format_result("accuracy", None) == ""
 
 
+def test_the_value_on_one_dataset_has_a_deviation_over_seeds_too():
+    by_seed = {str(seed): {"dtd": {"ece": value}} for seed, value in enumerate([4.0, 5.0, 6.0])}
+    result = replace(split_result(), datasets={"dtd": {"ece": 5.0}}, by_seed=by_seed)
+    assert format_result("ece/dtd", result) == "5.00±1.00"
+    of_one_seed = replace(result, by_seed={})
+    assert format_result("ece/dtd", of_one_seed) == "5.00"
+
+
 def test_a_sweep_without_seeds_has_seed_0():
     assert replace(sweep_info(), space={}).seeds == (0,)
 
