@@ -33,7 +33,6 @@ from fpp_sweep.report.text_layout import cut
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.palette import BLUE, GREY, RED
 
-COLOR_SCALE = [[0, GREY], [0.5, BLUE], [1, RED]]  # from worst to best
 N_HOVERED_SETTINGS = 18  # settings in a hover label; a click shows all
 OUTLIER_DISTANCE = 2.0  # interquartile ranges beyond the quartiles; points further out are left out at first
 RANGE_MARGIN = 0.07  # share of a range that is added at both of its ends

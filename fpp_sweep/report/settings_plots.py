@@ -16,7 +16,6 @@ from fpp_sweep.report.document import Plot
 from fpp_sweep.report.effects import Curve, EffectMap, Effects, below_floor, position_of_not_set
 from fpp_sweep.report.figures import with_margin
 from fpp_sweep.report.plots import (
-    COLOR_SCALE,
     RANGE_MARGIN,
     largest_shares,
     plot_text,
@@ -26,7 +25,7 @@ from fpp_sweep.report.plots import (
 )
 from fpp_sweep.report.text_layout import cut
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.palette import BLUE, INK, RED
+from fpp_sweep.spec.palette import BLUE, GREY, INK, RED
 from fpp_sweep.statistics.block_stats import Numbers
 
 LABEL_LENGTH = 18  # characters beside an axis
@@ -35,6 +34,7 @@ MAX_DIGITS = 12  # significant digits in the number at a tick
 MAX_LABEL_ERROR = 0.01  # largest distance of a tick from its number, as a share of the axis
 MAX_SLICES = 12  # settings that have a plot of their own
 GAIN_SCALE = [[0, RED], [0.5, "#ffffff"], [1, BLUE]]  # colors of maps, around the mean of all
+LINE_SCALE = [[0, RED], [0.5, GREY], [1, BLUE]]  # colors of lines, from worst to best as in maps
 UNKNOWN_SCALE = [[0, "#cfd3d8"], [1, "#cfd3d8"]]
 MARGIN = {"l": 48, "r": 12, "t": 12, "b": 40}
 
@@ -201,7 +201,7 @@ def parallel_plot(info: SweepInfo, front: Front) -> Plot:
     trace = {
         "type": "parcoords",
         "dimensions": [axis.dimension for axis in axes],
-        "line": {"colorscale": COLOR_SCALE, "showscale": True, "colorbar": {"thickness": 10}},
+        "line": {"colorscale": LINE_SCALE, "showscale": True, "colorbar": {"thickness": 10}},
         "labelangle": -20,
         "meta": [trial.name for trial in trials],
     }
