@@ -35,7 +35,7 @@ from fpp_sweep.space.validation import (
 )
 from fpp_sweep.space.work import Sampler, Search, Work
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.config import PRESETS, READ_BY, TrialConfig, dotted, preset, relevant
+from fpp_sweep.spec.config import METHOD_AND_START, PRESETS, TrialConfig, dotted, preset, relevant
 from fpp_sweep.spec.messages import plural
 
 MIN_MAPPED_IMAGES = 50  # images that the fit of a post-hoc map, or of conformal sets, needs
@@ -325,10 +325,7 @@ class Space:
         return [*self._trial_methods(), *self._baseline_methods()]
 
     def _trial_methods(self) -> list[str]:
-        for param in self.searched():
-            if param.key == "method":
-                return list(param.choices)
-        return [self.start().method]
+        return _values_of_trials("method", self.searched(), self.start())
 
     def _baseline_methods(self) -> list[str]:
         return [config.method for config in self.baselines().values()]
@@ -511,18 +508,30 @@ class Space:
 SPACE_PARTS = tuple(name for name in keys(Space) if name not in ("name", "question", "preset"))
 
 
-def _read_settings(searched: Iterable[Param], start: TrialConfig) -> set[str]:
+def _read_settings(searched: Sequence[Param], start: TrialConfig) -> set[str]:
     """Return the settings that a trial reads with at least one of the searched methods, prompts and templates."""
     settings = start.flat()
-    choices = {key: (settings[key],) for key in READ_BY}
-    for param in searched:
-        if param.key in choices:
-            choices[param.key] = param.choices
+    choices = [_values_of_trials(key, searched, start) for key in METHOD_AND_START]
     read: set[str] = set()
-    for values in itertools.product(*choices.values()):
-        alternative = dict(zip(choices, values, strict=True))
+    for values in itertools.product(*choices):
+        alternative = dict(zip(METHOD_AND_START, values, strict=True))
         read.update(relevant({**settings, **alternative}))
     return read
+
+
+def _values_of_trials(key: str, searched: Iterable[Param], start: TrialConfig) -> list[Any]:
+    """Return the values of a setting that trials may have: its choices, or the base's value.
+
+    Trials have the base's value, too, where the conditions of a searched setting fail.
+    """
+    base_value = start.flat()[key]
+    for param in searched:
+        if param.key == key:
+            values = list(param.choices)
+            if param.when and base_value not in values:
+                values.append(base_value)
+            return values
+    return [base_value]
 
 
 def _is_changeable(key: str) -> bool:

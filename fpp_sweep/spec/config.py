@@ -39,7 +39,7 @@ Auto = Literal["auto", "on", "off"]
 # by_class: one class after the other; dirichlet:0.1: classes come in waves, as in studies of correlated streams
 StreamOrder = Literal["fair", "file", "shuffled", "by_class", "dirichlet:0.1"]
 FIXED_ORDERS = ("fair", "file")  # orders that are the same for every seed
-READ_BY = ("method", "prompt", "adapt.templates")  # settings that decide which others a trial reads; see `relevant`
+METHOD_AND_START = ("method", "prompt", "adapt.templates")  # they decide which other settings a trial reads: `relevant`
 
 
 def draws_order(method: object, order: object) -> bool:

@@ -102,10 +102,19 @@ def test_a_searched_setting_that_no_trial_reads_is_refused(text, where, key):
     [
         "params: {method: [tpt, ctpt], adapt.penalty_weight: {low: 1, high: 3, when: {method: ctpt}}}",
         "params: {prompt: [fpp, a photo of a], fpp.gamma2: [1, 3]}",
+        "params: {prompt: [fpp, a photo of a], method: {choices: [zero], when: {prompt: fpp}}, adapt.lr: [1, 3]}",
+        "params: {method: [zero, tpt], prompt: {choices: [a photo], when: {method: zero}}, fpp.gamma2: [1, 3]}",
         "grid: [{method: [tpt]}, {method: [dynaprompt], adapt.slots: [1, 3]}]",
         "params: {measure.rho: [0.1, 0.2]}",
     ],
-    ids=["of one method", "of one prompt", "of another block", "of the measurement"],
+    ids=[
+        "of one method",
+        "of one prompt",
+        "of the base's method, where the condition of the searched one fails",
+        "of the base's prompt, where the condition of the searched one fails",
+        "of another block",
+        "of the measurement",
+    ],
 )
 def test_a_searched_setting_that_some_trials_read_is_taken(text):
     assert read_space(text).searched()
