@@ -321,8 +321,8 @@ class Space:
         return baseline_configs(self.work.baselines, self.start(), self._preset_name())
 
     def methods(self) -> list[str]:
-        """Return the methods of trials and baselines."""
-        return [*self._trial_methods(), *self._baseline_methods()]
+        """Return the methods of trials and baselines, each once."""
+        return list(dict.fromkeys([*self._trial_methods(), *self._baseline_methods()]))
 
     def _trial_methods(self) -> list[str]:
         return _values_of_trials("method", self.searched(), self.start())

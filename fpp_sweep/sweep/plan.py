@@ -59,8 +59,7 @@ def make_plan(space: Space, inspector: Inspector) -> Plan:
         posthoc=space.work.posthoc,
         released_temperature=released_temperature(space.work.model),
     )
-    require_mappable(plan.posthoc, datasets)
-    require_conformal(plan.conformal, datasets)
+    _require_images_of_fits(plan)
     return plan
 
 
@@ -75,24 +74,17 @@ def splits_of_space(space: Space) -> list[str]:
     return splits
 
 
-def require_mappable(maps: Sequence[str], datasets: Mapping[str, Sequence[DatasetInfo]]) -> None:
-    """Raise InputError unless the maps can be fitted: on enough images, for a transfer of others."""
-    if not any(is_fitted(name) for name in maps):
-        return
-    split = _fitted_split(datasets)
-    for dataset in datasets[split]:
-        require_images(f"{dataset.name}, split {split}", dataset.size)
-    if "temperature_transfer" in maps and len(datasets[split]) < 2:
+def _require_images_of_fits(plan: Plan) -> None:
+    """Raise InputError unless there are enough images for the fits of post-hoc maps and of conformal thresholds."""
+    split = _fitted_split(plan.datasets)
+    if any(is_fitted(name) for name in plan.posthoc):
+        for dataset in plan.datasets[split]:
+            require_images(f"{dataset.name}, split {split}", dataset.size)
+    if "temperature_transfer" in plan.posthoc and len(plan.datasets[split]) < 2:
         raise InputError("temperature_transfer needs the logits of another dataset; add one", "work.posthoc")
-
-
-def require_conformal(names: Sequence[str], datasets: Mapping[str, Sequence[DatasetInfo]]) -> None:
-    """Raise InputError unless there are enough images for the thresholds of conformal sets."""
-    if not names:
-        return
-    split = _fitted_split(datasets)
-    for dataset in datasets[split]:
-        require_images(f"{dataset.name}, split {split}", dataset.size, CONFORMAL_SETS)
+    if plan.conformal:
+        for dataset in plan.datasets[split]:
+            require_images(f"{dataset.name}, split {split}", dataset.size, CONFORMAL_SETS)
 
 
 def _fitted_split(datasets: Mapping[str, Sequence[DatasetInfo]]) -> str:
@@ -120,16 +112,7 @@ def check_plan(space: Space, inspector: Inspector) -> CheckedPlan:
 def validate(space: Space, inspector: Inspector, plan: Plan) -> Validation:
     """Check every method and prompt that trials may use against the model and the class names."""
     datasets = list(plan.datasets_by_key().values())
-    return inspector.check(methods_of(space), sorted(sources_of(space)), datasets, space.work.task_timeout)
-
-
-def methods_of(space: Space) -> list[str]:
-    """Return the methods that trials and baselines may use."""
-    methods = {config.method for config in [*space.baselines().values(), space.start()]}
-    for param in space.searched():
-        if param.key == "method":
-            methods.update(param.choices)
-    return sorted(methods)
+    return inspector.check(sorted(space.methods()), sorted(sources_of(space)), datasets, space.work.task_timeout)
 
 
 def sources_of(space: Space) -> set[TextSource]:

@@ -14,7 +14,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.notify import command_words
-from fpp_sweep.sweep.plan import methods_of, require_measured, sources_of, splits_of_space
+from fpp_sweep.sweep.plan import require_measured, sources_of, splits_of_space
 from fpp_sweep.sweep.plugin_check import check_plugins
 from fpp_sweep.sweep.worker_spec import require_kind_of_device, require_precisions, require_writable_cache
 from fpp_sweep.tracking import uri_of_new_sweep
@@ -28,7 +28,7 @@ def check_before_start(space: Space, options: Options) -> None:
     On a cluster only the first worker can tell about files: it may see others than the driver.
     """
     _check_notify(space)
-    check_plugins(space, methods_of(space))
+    check_plugins(space, sorted(space.methods()))
     if options.address is not None and options.on_cluster:
         require_reachable(options.address)
         return

@@ -9,7 +9,7 @@ from fpp_sweep.checks.probes import Readings, run_probes
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.plan import CheckedPlan, check_plan, methods_of, sources_of
+from fpp_sweep.sweep.plan import CheckedPlan, check_plan, sources_of
 from fpp_sweep.sweep.preflight import check_before_ray_start
 from fpp_sweep.sweep.worker_pool import machine_of_session, needs_of_workers
 from fpp_sweep.workers.needs import Resources
@@ -50,7 +50,7 @@ def plan_reading(space: Space, worker: Worker) -> dict[str, Any]:
     """Return the reading of the checks that the workers make; raise InputError for the first that fails."""
     checked = check_plan(space, worker)
     return {
-        "methods": len(methods_of(space)),
+        "methods": len(space.methods()),
         "prompts": len(sources_of(space)),
         "notes": list(checked.validation.notes),
         "final_split": _final_split(checked, space.search.split),
