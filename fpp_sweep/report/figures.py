@@ -92,6 +92,15 @@ class Points:
     x_errors: Sequence[ErrorBar | None] = ()  # one for each point, or none at all
     y_errors: Sequence[ErrorBar | None] = ()
 
+    def error_bars(self, index: int) -> tuple[ErrorBar | None, ErrorBar | None]:
+        """Return the intervals of a point along x and along y; None where it has none."""
+        x_error = y_error = None
+        if self.x_errors:
+            x_error = self.x_errors[index]
+        if self.y_errors:
+            y_error = self.y_errors[index]
+        return x_error, y_error
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
@@ -193,7 +202,7 @@ def frame_of(front: Front, points_of_kinds: Sequence[Points]) -> Frame | None:
         for index, record in enumerate(points.records):
             if front.is_below_floor(record):
                 continue
-            for x, y in _ends_of_intervals(points, index):
+            for x, y in _point_with_interval_ends(points, index):
                 xs.append(x)
                 ys.append(y)
     if min(xs, default=0.0) == max(xs, default=0.0) or min(ys) == max(ys):
@@ -211,14 +220,13 @@ def with_margin(values: Sequence[float], share: float) -> tuple[float, float]:
 def ends_of_intervals(points: Points) -> Iterator[tuple[float, float]]:
     """Yield the points, and the ends of their intervals."""
     for index in range(len(points.records)):
-        yield from _ends_of_intervals(points, index)
+        yield from _point_with_interval_ends(points, index)
 
 
-def _ends_of_intervals(points: Points, index: int) -> Iterator[tuple[float, float]]:
+def _point_with_interval_ends(points: Points, index: int) -> Iterator[tuple[float, float]]:
     x, y = points.xs[index], points.ys[index]
     yield x, y
-    x_error = points.x_errors[index] if points.x_errors else None
-    y_error = points.y_errors[index] if points.y_errors else None
+    x_error, y_error = points.error_bars(index)
     if x_error is not None:
         yield x - x_error.below, y
         yield x + x_error.above, y
@@ -335,9 +343,10 @@ def draw_front(axes: Axes, figure: FrontFigure) -> None:
 def _draw_intervals(axes: Axes, points: Points) -> None:
     style: Mapping[str, Any] = {"color": points.color, "linewidth": 0.8, "alpha": 0.6, "zorder": 4}
     for index, (x, y) in enumerate(zip(points.xs, points.ys, strict=True)):
-        if points.x_errors and (x_error := points.x_errors[index]):
+        x_error, y_error = points.error_bars(index)
+        if x_error is not None:
             axes.errorbar(x, y, xerr=[[x_error.below], [x_error.above]], **style)
-        if points.y_errors and (y_error := points.y_errors[index]):
+        if y_error is not None:
             axes.errorbar(x, y, yerr=[[y_error.below], [y_error.above]], **style)
 
 
