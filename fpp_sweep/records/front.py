@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 from fpp_sweep.records import pareto
 from fpp_sweep.records.records import FINAL, SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
-from fpp_sweep.space.validation import as_mapping, require
+from fpp_sweep.space.validation import require
 from fpp_sweep.space.work import BASELINES, DEFAULT_FLOOR
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
@@ -291,7 +291,7 @@ def front_of(info: SweepInfo, records: Sequence[TrialRecord]) -> Front:
     reference = None
     if info.reference is not None:
         reference = tuple(info.reference)
-    search = info.space.get("search", {})
+    search = info.search_settings
     return Front(
         objectives=info.objectives,
         trials=tuple(feasible),
@@ -330,7 +330,7 @@ def metrics_shown(info: SweepInfo) -> list[str]:
     ECE is shown after each post-hoc map of the sweep, too.
     """
     names = [*metrics_of(info.objectives), catalogue.ACCURACY, catalogue.ECE]
-    for posthoc in as_mapping(info.space.get("work", {})).get("posthoc", ()):
+    for posthoc in info.work_settings.get("posthoc", ()):
         if posthoc in catalogue.POSTHOC:
             names.append(f"{catalogue.ECE}@{posthoc}")
     return list(dict.fromkeys(names))

@@ -182,6 +182,11 @@ class TrialRecord:
         return self.finished - self.started
 
     @property
+    def worker_seconds(self) -> float:
+        """Seconds that workers spent on the trial, on all splits, also where it got no result."""
+        return self.seconds_without_result + math.fsum(result.worker_seconds for result in self.results.values())
+
+    @property
     def broken(self) -> list[str]:
         """The constraints that are broken."""
         return [name for name, value in self.constraints.items() if value > 0]
@@ -323,23 +328,33 @@ class SweepInfo:
         return self.initial_space or self.space
 
     @property
+    def search_settings(self) -> Settings:
+        """The key `search` of the space."""
+        return as_mapping(self.space.get("search", {}))
+
+    @property
+    def work_settings(self) -> Settings:
+        """The key `work` of the space."""
+        return as_mapping(self.space.get("work", {}))
+
+    @property
     def seeds(self) -> tuple[int, ...]:
-        return tuple(as_mapping(self.space.get("work", {})).get("seeds", (0,)))
+        return tuple(self.work_settings.get("seeds", (0,)))
 
     @property
     def evaluate_only(self) -> bool:
         """True if the sweep evaluates given settings: no trial is to be chosen."""
-        return bool(as_mapping(self.space.get("search", {})).get("evaluate_only", False))
+        return bool(self.search_settings.get("evaluate_only", False))
 
     @property
     def margins(self) -> Mapping[str, float]:
         """The largest losses to the main reference that the space sets, by metric; other metrics have the defaults."""
-        return as_mapping(as_mapping(self.space.get("search", {})).get("margin", {}))
+        return as_mapping(self.search_settings.get("margin", {}))
 
     @property
     def requested_baselines(self) -> Sequence[str]:
         """The names of the baselines that the space lists, plugins' methods included."""
-        return as_list(as_mapping(self.space.get("work", {})).get("baselines", []))
+        return as_list(self.work_settings.get("baselines", []))
 
     def provenance(self) -> dict[str, str]:
         """Return the origin of the sweep's numbers and its course, as text by name: for tables and MLflow's tags."""
@@ -350,7 +365,7 @@ class SweepInfo:
         return provenance
 
     def _provenance_fields(self) -> dict[str, str]:
-        search = as_mapping(self.space.get("search", {}))
+        search = self.search_settings
         git_dirty = ""
         if self.git_commit:
             git_dirty = str(self.git_dirty)

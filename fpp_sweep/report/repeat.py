@@ -59,12 +59,8 @@ def _plugin_words(info: SweepInfo) -> list[str]:
     return ["--plugin", *info.plugin_files.values()]
 
 
-def _work(info: SweepInfo) -> Mapping[str, Any]:
-    return as_mapping(info.space.get("work", {}))
-
-
 def _model_and_data(info: SweepInfo, datasets: Sequence[str], keys: Sequence[str] | Mapping[str, str]) -> list[str]:
-    work = _work(info)
+    work = info.work_settings
     words = ["--model", work.get("model", "tiny")]
     if datasets:
         words += ["--datasets", *with_folders(datasets, work.get("datasets", ()))]
@@ -94,7 +90,7 @@ def _as_yaml(value: Any) -> str:
 
 def _work_assignments(info: SweepInfo) -> list[str]:
     """Return the keys of `work` that decide how a worker computes, as far as they are not the defaults."""
-    work = dict(_work(info))
+    work = dict(info.work_settings)
     if not info.evaluate_only and work.get("threads") is None:
         work["threads"] = max(1, int(work.get("cpus_per_worker", 1)))  # as many as a worker on Ray has
     assignments = []
@@ -107,7 +103,7 @@ def _work_assignments(info: SweepInfo) -> list[str]:
 
 def _measured_assignments(info: SweepInfo) -> list[str]:
     """Return the keys of `work` without which a repeated trial lacks metrics that the sweep has."""
-    work = _work(info)
+    work = info.work_settings
     metrics = metrics_of(info.objectives)
     for constraint in as_list(info.space.get("constraints", [])):
         metrics.append(Constraint.recorded(as_mapping(constraint)).metric)

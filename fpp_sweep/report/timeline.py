@@ -17,7 +17,6 @@ from fpp_sweep.records.state import is_abandoned, last_change
 from fpp_sweep.records.time_left import search_seconds_left
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.plots import LEGEND, MARGIN, plot_text
-from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.files import files_inside, read_end_inside
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.palette import BLUE, GREEN, GREY, RED
@@ -193,7 +192,7 @@ def progress_line(info: SweepInfo, records: Sequence[TrialRecord], now: float) -
     """Return how far a running sweep is: `7 of 16 trials, as of 2026-11-23 01:08 UTC, about 2:05 of search left`."""
     trials = [record for record in records if record.kind == "trial"]
     n_ended = len([trial for trial in trials if trial.state in ENDED])
-    total = as_mapping(info.space.get("search", {})).get("trials")
+    total = info.search_settings.get("trials")
     progress = plural(n_ended, "trial")
     if total is not None:
         progress = f"{n_ended} of {plural(total, 'trial')}"
@@ -208,7 +207,7 @@ def _search_seconds_left(info: SweepInfo, trials: Sequence[TrialRecord]) -> floa
     """Return the time of search that is left of a running sweep; None if it is unknown or the search has ended."""
     if info.end_reason:
         return None
-    search = as_mapping(info.space.get("search", {}))
+    search = info.search_settings
     budget_left = None
     if search.get("wall_clock") is not None:
         budget_left = search["wall_clock"] - info.spent
@@ -236,13 +235,11 @@ def cost_sentences(info: SweepInfo, records: Sequence[TrialRecord], *, is_runnin
         if record.finished is not None and record.state != "interrupted":
             n_ended[record.kind] += 1
             last = max(last, record.finished)
-            seconds += record.seconds_without_result
-            for result in record.results.values():
-                seconds += result.worker_seconds
+            seconds += record.worker_seconds
     elapsed = (info.finished or last) - info.created
     trials = plural(n_ended.total(), "trial")
     sentences = [f"{seconds / 3600:.2f} worker hours for {trials}, including baselines, in {duration(elapsed)}."]
-    search = as_mapping(info.space.get("search", {}))
+    search = info.search_settings
     n_trials = n_ended["trial"]
     if is_running and n_trials and is_number(search.get("trials")):
         n_left = max(0, search["trials"] - n_trials)
@@ -254,7 +251,7 @@ def cost_sentences(info: SweepInfo, records: Sequence[TrialRecord], *, is_runnin
 
 def _budget_sentences(info: SweepInfo) -> list[str]:
     """Return a sentence on the limits of the search and on its end, if it has limits."""
-    search = as_mapping(info.space.get("search", {}))
+    search = info.search_settings
     limits = []
     for key in ("trials", "wall_clock", "gpu_hours"):
         if search.get(key) is not None:
@@ -267,7 +264,7 @@ def _budget_sentences(info: SweepInfo) -> list[str]:
 
 def growth_sentences(info: SweepInfo, front: Front) -> list[str]:
     """Return a sentence on the growth of hypervolume that `search.patience` goes by, if the sweep has it."""
-    patience = as_mapping(info.space.get("search", {})).get("patience")
+    patience = info.search_settings.get("patience")
     if not patience:
         return []
     share = front.growth(patience)

@@ -534,8 +534,7 @@ def savings_text(records: Sequence[TrialRecord], split: str) -> str:
             finished.append(record)
         if record.state == "stopped" and record.estimate is not None:
             stopped.append(record)
-        spent += record.seconds_without_result
-        spent += math.fsum(result.worker_seconds for result in record.results.values())
+        spent += record.worker_seconds
     if not finished or not stopped:
         return "no trial was stopped early; nothing was saved"
     skipped = math.fsum(1 - record.fidelity for record in stopped)  # in trials

@@ -7,6 +7,7 @@ folder from which the next driver continues.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -440,11 +441,7 @@ class SweepSearcher(Searcher):
 
     def gpu_hours(self) -> float:
         """Return the hours of workers, times the GPUs of each; on CPUs, the hours of workers."""
-        worker_seconds = 0.0
-        for record in self._records.values():
-            worker_seconds += record.seconds_without_result
-            for result in record.results.values():
-                worker_seconds += result.worker_seconds
+        worker_seconds = math.fsum(record.worker_seconds for record in self._records.values())
         return worker_seconds * (self._gpus or 1) / 3600
 
     def _next_trial(self) -> TrialRecord:

@@ -146,7 +146,7 @@ def views_for(config: TrialConfig, group: str) -> ViewConfig:
 
 
 def cost(task: Task, classes: int) -> float:
-    """Return about how many texts go through the text tower: the scheduler orders tasks by this size."""
+    """Return about how many texts go through the text tower: a trial requests its largest tasks first."""
     if isinstance(task, PretrainTask):
         fpp = task.config.fpp
         return fpp.steps * (2 + fpp.draws) * classes

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
-from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetInfo, DatasetSeed
@@ -52,7 +51,7 @@ def _with_maps(
 ) -> ImportedResults:
     """Return the results of a split with the sweep's post-hoc maps and conformal sets, as far as they have inputs."""
     zero_shot = sources.zero_shot(split, list(predictions))
-    requested_maps = as_mapping(info.space.get("work", {})).get("posthoc", ())
+    requested_maps = info.work_settings.get("posthoc", ())
     names = []
     notes = []
     for name in [*requested_maps, *_conformal_sets(info)]:
@@ -96,7 +95,7 @@ def _dataset_results(sources: MeasuredSamples, split: str, predictions: Predicti
 
 def _conformal_sets(info: SweepInfo) -> list[str]:
     """Return the columns of conformal sets that the sweep keeps or has objectives of."""
-    columns = {*as_mapping(info.space.get("work", {})).get("columns", ())}
+    columns = {*info.work_settings.get("columns", ())}
     for objective in info.objectives:
         columns.update(catalogue.metric(objective.metric).columns)
     return [name for name in catalogue.CONFORMAL if name in columns]

@@ -13,7 +13,6 @@ from fpp_sweep.records.front import Front, format_values, front_of, values_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.records.state import last_change, state_text
 from fpp_sweep.report.table import Table, to_text
-from fpp_sweep.space.validation import as_mapping
 from fpp_sweep.spec.errors import InputError, is_of_system, problem_of_system
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import duration
@@ -45,7 +44,7 @@ def _sweep_cells(folder: SweepFolder) -> list[str]:
 
 def _progress(info: SweepInfo, records: Sequence[TrialRecord]) -> str:
     """Return such as `12/16, 1 failed`."""
-    total = as_mapping(info.space.get("search", {})).get("trials")
+    total = info.search_settings.get("trials")
     states = Counter(record.state for record in records if record.kind == "trial")
     progress = str(states["complete"])
     if total:

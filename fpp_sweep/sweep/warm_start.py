@@ -29,7 +29,7 @@ def with_warm_start(space: Space, info: SweepInfo | None = None) -> Space:
     """
     recorded_names: Sequence[str] = ()
     if info is not None:
-        recorded_names = as_list(as_mapping(info.space.get("search", {})).get("from", []))
+        recorded_names = as_list(info.search_settings.get("from", []))
     with at_key("search.from"):
         for name in reversed(space.search.from_):
             if name not in recorded_names:
@@ -90,7 +90,7 @@ def _require_other_images(name: str, info: SweepInfo, space: Space) -> None:
         return
     problem = f"{name} was searched on the test split, which will judge the finalists"
     require(space.search.split == "test", f"{problem}; give a sweep that was searched on {space.search.split}")
-    limit = as_mapping(info.space.get("work", {})).get("limit")
+    limit = info.work_settings.get("limit")
     has_more_images = space.work.limit is not None and (limit is None or limit > space.work.limit)
     problem = f"{name} was searched on more test images (work.limit {limit}), which may judge the finalists"
     require(not has_more_images, f"{problem}; give a sweep of {space.work.limit} images at most, or raise work.limit")
