@@ -60,28 +60,43 @@ class Finding(NamedTuple):
 
 
 def findings(nodes: Mapping[str, Readings]) -> list[Finding]:
-    """Judge the readings of all nodes, in the order of the readings."""
+    """Judge the readings of all nodes, subject by subject; of each subject the probes that failed come first."""
     judged: list[Finding] = []
-    failures: set[tuple[str, str]] = set()  # nodes, and reasons of their failed probes
-    for subject in dict.fromkeys(subject for readings in nodes.values() for subject in readings):
-        by_node = {node: readings[subject] for node, readings in nodes.items() if subject in readings}
-        check = CHECKS[subject.partition(" ")[0]]
+    reasons_by_node: set[tuple[str, str]] = set()  # nodes with the reasons for which their probes failed
+    for subject, readings in _by_subject(nodes).items():
+        check = check_of(subject)
         remedy = check.remedy
         if len(nodes) == 1 and check.remedy_alone:
             remedy = check.remedy_alone
-        for node, reading in by_node.items():
+        readable = {}
+        for node, reading in readings.items():
             if not has_failed(reading):
+                readable[node] = reading
                 continue
             reason = reading["failed"]
-            is_repeated = subject in REPEATING and (node, reason) in failures
+            is_repeated = subject in REPEATING and (node, reason) in reasons_by_node
             if not is_repeated:
                 judged.append(Finding(node, subject, "wrong", reason, remedy))
-            failures.add((node, reason))
-        readable = {node: reading for node, reading in by_node.items() if not has_failed(reading)}
+            reasons_by_node.add((node, reason))
         for node, reading in readable.items():
             verdict = check.rule(reading, list(readable.values()))
             judged.append(Finding(node, subject, verdict.state, verdict.text, verdict.remedy or remedy))
     return [finding._replace(text=masked(finding.text)) for finding in judged]
+
+
+def _by_subject(nodes: Mapping[str, Readings]) -> dict[str, dict[str, Any]]:
+    """Return the readings by subject and node."""
+    by_subject: dict[str, dict[str, Any]] = {}
+    for node, readings in nodes.items():
+        for subject, reading in readings.items():
+            by_subject.setdefault(subject, {})[node] = reading
+    return by_subject
+
+
+def check_of(subject: str) -> Check:
+    """Return the check of a subject, such as `files of dtd, val`; its key is the subject or begins it: `files of`."""
+    keys = [key for key in CHECKS if f"{subject} ".startswith(f"{key} ")]
+    return CHECKS[max(keys, key=len)]
 
 
 # --- rules
@@ -344,31 +359,31 @@ def check_open_value(value: str, _: Sequence[Any]) -> Verdict:
 SAME_CODE = Check(check_equal, "bring every node to the same commit, and start Ray there again")
 SAME_LIBRARIES = Check(check_equal, "install the same versions everywhere, from one list of them")
 REQUIRED = ("fpp_sweep", "code", "python", *LIBRARIES, "cache")  # a sweep does not begin if one of these is wrong
-CHECKS: dict[str, Check] = {  # by the first word of the subject
+CHECKS: dict[str, Check] = {  # by the subject, or by the words that it begins with
     "fpp_sweep": SAME_CODE,
     "code": SAME_CODE,
     **dict.fromkeys(("python", *LIBRARIES), SAME_LIBRARIES),
     "answer": Check(check_equal, "see with `ray status` whether the node is up"),
     "cache": Check(check_disk, "make room, allow writing, or name another folder with work.cache or FPP_SWEEP_CACHE"),
-    "temporary": Check(check_temporary_files, "make room, allow writing, or name another folder with TMPDIR"),
-    "Ray's": Check(
+    "temporary files": Check(check_temporary_files, "make room, allow writing, or name another folder with TMPDIR"),
+    "Ray's files": Check(
         check_ray_files, "make the folder, room in it, or allow writing, or name another one with RAY_TMPDIR"
     ),
-    "killed": Check(check_killed_drivers, "end the processes that killed drivers have left"),
-    "home": Check(
+    "killed drivers": Check(check_killed_drivers, "end the processes that killed drivers have left"),
+    "home folder": Check(
         check_home,
         "set HOME to a folder in which ~/.ray can be written, or RAY_AUTH_TOKEN_PATH: Ray keeps its token there",
     ),
-    "session": Check(
+    "session token": Check(
         check_session_token, "chmod 600 of the file that RAY_AUTH_TOKEN_PATH names, or name one that has the token"
     ),
     "threads": Check(check_threads, "lower work.threads or work.workers: their product is the number of threads"),
     "proxy": Check(check_proxy, "add 127.0.0.1 and localhost to no_proxy"),
     "memory": Check(check_memory, "free memory, or raise the limit of the user, job or container"),
-    "open": Check(check_open_files, "ulimit -n 65536, before `ray start`"),
+    "open files": Check(check_open_files, "ulimit -n 65536, before `ray start`"),
     "clock": Check(check_clock, "set the clock, with a service such as chrony"),
     "token": Check(check_token, "chmod 600 of the token's file: a user who can read the token can run code"),
-    "same": Check(check_equal, "copy one token to every node, and start Ray there again"),
+    "same token": Check(check_equal, "copy one token to every node, and start Ray there again"),
     "GPUs": Check(check_gpus, "install a driver for torch's CUDA, or torch for the driver's CUDA"),
     "weights": Check(
         check_equal,
@@ -380,16 +395,22 @@ CHECKS: dict[str, Check] = {  # by the first word of the subject
         "copy the same dataset to the same folder on every node",
         "correct the dataset's name, folder or split file, or leave it out; doctor --datasets lists what splits lack",
     ),
-    "classes": Check(check_classes, "add images of these classes, or take their names out of the list of classes"),
-    "names": Check(check_names, "give each class its own name: of equal ones, the first is always predicted"),
-    "splits": Check(check_splits, "take the images of the test split out of the other splits"),
-    "size": Check(check_size, "restore the published split: other images give other results than the papers'"),
-    "files": Check(check_files, "replace these files; doctor --verify lists all damaged ones"),
-    "images": Check(check_equal_images, "copy files with their times (rsync -a): only then machines share features"),
-    "accuracy": Check(check_accuracy, "check that images, labels and class names belong together, and the model fits"),
-    "start": Check(check_start, "correct the setting or plugin that is named there: `tune` would stop there, too"),
-    "room": Check(check_room, "lower the setting that is named there, or run on a larger machine or cluster"),
-    "plan": Check(check_plan, "correct the method, prompt, dataset or plugin that is named there"),
+    "classes of": Check(check_classes, "add images of these classes, or take their names out of the list of classes"),
+    "names of": Check(check_names, "give each class its own name: of equal ones, the first is always predicted"),
+    "splits of": Check(check_splits, "take the images of the test split out of the other splits"),
+    "size of": Check(check_size, "restore the published split: other images give other results than the papers'"),
+    "files of": Check(check_files, "replace these files; doctor --verify lists all damaged ones"),
+    "images of": Check(check_equal_images, "copy files with their times (rsync -a): only then machines share features"),
+    "accuracy on": Check(
+        check_accuracy, "check that images, labels and class names belong together, and the model fits"
+    ),
+    "start of the sweep": Check(
+        check_start, "correct the setting or plugin that is named there: `tune` would stop there, too"
+    ),
+    "room for workers": Check(
+        check_room, "lower the setting that is named there, or run on a larger machine or cluster"
+    ),
+    "plan of the sweep": Check(check_plan, "correct the method, prompt, dataset or plugin that is named there"),
     "sweeps": Check(check_disk, "make room, allow writing, or name another folder with --out"),
     "MLflow": Check(check_mlflow, "name another store with --tracking-uri"),
     "joined": Check(check_joined, "see logs/monitor.* of Ray's session on the head, and start the node"),

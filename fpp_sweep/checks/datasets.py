@@ -86,7 +86,7 @@ class DatasetSurvey:
         if self.ignored_files:
             counts = _counts_by_suffix(self.ignored_files)
             yield f"ignored files: {counts}; convert the images among them to PNG or JPEG"
-        for subject, problems in (("names", self._repeated_names()), ("splits", self._shared_images())):
+        for subject, problems in (("names of", self._repeated_names()), ("splits of", self._shared_images())):
             if problems:
                 verdict = CHECKS[subject].rule(problems, ())
                 yield f"{verdict.text}; {CHECKS[subject].remedy}"
@@ -232,7 +232,7 @@ def copies_in_two_splits(surveys: Sequence[DatasetSurvey]) -> list[str]:
             if copies:
                 number = plural(len(copies), "equal image")
                 problem = f"{survey.name}: {first} and {second} hold {number}, such as {min(copies)}"
-                texts.append(f"{problem}; {CHECKS['splits'].remedy}")
+                texts.append(f"{problem}; {CHECKS['splits of'].remedy}")
     return texts
 
 
