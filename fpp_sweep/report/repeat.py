@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +37,38 @@ def repeat_command(folder: SweepFolder, info: SweepInfo, record: TrialRecord) ->
     datasets = list(info.datasets)
     seeds = [str(seed) for seed in info.seeds]
     reason = record.reason or ""
-    failed_task = re.match(rf"(?:on \w+: )?({'|'.join(map(re.escape, datasets))}), .*?seed (\d+)\b", reason)
-    if failed_task is not None:
-        datasets, seeds = [failed_task[1]], [failed_task[2]]
-    split = info.search_split
-    for name in SPLITS:
-        if f"{name} samples" in reason:
-            split = name
-    words = ["--config", str(folder.trial_file(record.name)), *_model_and_data(info, datasets, FLAGS)]
-    words += ["--seed", *seeds, "--set", f"search.split={split}", *_work_assignments(info)]
-    if failed_task is None:  # some maps need all datasets
+    failed = _dataset_and_seed_of_failure(reason, datasets)
+    if failed is not None:
+        dataset, seed = failed
+        datasets, seeds = [dataset], [seed]
+    words = ["--config", str(folder.trial_file(record.name)), *_model_and_data(info, datasets, tuple(FLAGS))]
+    words += ["--seed", *seeds, "--set", f"search.split={_split_of_failure(reason) or info.search_split}"]
+    words += _work_assignments(info)
+    if failed is None:  # some maps need all datasets
         words += _measured_assignments(info)
     words += _plugin_words(info)
     return runnable(command_line("evaluate", words))
+
+
+def _dataset_and_seed_of_failure(reason: str, datasets: Sequence[str]) -> tuple[str, str] | None:
+    """Return the dataset and the seed of the task that has failed, by the reason on record; None without a task.
+
+    >>> _dataset_and_seed_of_failure("on test: dtd, test samples 0..64, seed 3: out of memory", ["pets", "dtd"])
+    ('dtd', '3')
+    """
+    names = "|".join(re.escape(name) for name in datasets)
+    task = re.match(rf"(?:on \w+: )?({names}), .*?seed (\d+)\b", reason)
+    if task is None:
+        return None
+    return task[1], task[2]
+
+
+def _split_of_failure(reason: str) -> str:
+    """Return the split of the evaluation that has failed, by the reason on record; empty if it is of none."""
+    for split in SPLITS:
+        if f"{split} samples" in reason:
+            return split
+    return ""
 
 
 def _plugin_words(info: SweepInfo) -> list[str]:
@@ -59,7 +78,8 @@ def _plugin_words(info: SweepInfo) -> list[str]:
     return ["--plugin", *info.plugin_files.values()]
 
 
-def _model_and_data(info: SweepInfo, datasets: Sequence[str], keys: Sequence[str] | Mapping[str, str]) -> list[str]:
+def _model_and_data(info: SweepInfo, datasets: Sequence[str], keys: Sequence[str]) -> list[str]:
+    """Return the flags of the sweep's model, of datasets, and of these keys of `work`."""
     work = info.work_settings
     words = ["--model", work.get("model", "tiny")]
     if datasets:
