@@ -15,7 +15,7 @@ from fpp_sweep.space.later_seeds import later_seeds
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.params import check_point
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.validation import as_list, as_mapping, at_key, require
+from fpp_sweep.space.validation import as_list, as_mapping, at_key
 from fpp_sweep.spec.errors import InputError
 
 
@@ -61,7 +61,8 @@ def _with_front_of(name: str, space: Space) -> Space:
     _require_same_search(name, info, front, space)
     _require_other_images(name, info, space)
     _require_other_seeds(name, info, front, space)
-    require(front, f"{name} has no front yet; give a sweep with a trial that finished")
+    if not front:
+        raise InputError(f"{name} has no front yet; give a sweep with a trial that finished")
     for member in reversed(front):
         try:
             point = check_point(member.params, space.searched(), space.start())
@@ -74,26 +75,30 @@ def _with_front_of(name: str, space: Space) -> Space:
 def _require_same_search(name: str, info: SweepInfo, front: Sequence[TrialRecord], space: Space) -> None:
     """Raise InputError if a sweep had other objectives or parameters than the space."""
     theirs, ours = _goals(info.objectives), _goals(space.objectives)
-    problem = f"{name} has the objectives {', '.join(theirs)}, and {space.name} has {', '.join(ours)}"
-    require(theirs == ours, f"{problem}; give a sweep of the same objectives")
+    if theirs != ours:
+        problem = f"{name} has the objectives {', '.join(theirs)}, and {space.name} has {', '.join(ours)}"
+        raise InputError(f"{problem}; give a sweep of the same objectives")
     unknown_keys: set[str] = set()
     for member in front:
         unknown_keys |= set(member.params)
     unknown_keys -= {param.key for param in space.searched()}
-    problem = f"{name} searched {', '.join(sorted(unknown_keys))}, which {space.name} does not"
-    require(not unknown_keys, f"{problem}; give a sweep of the same parameters")
+    if unknown_keys:
+        problem = f"{name} searched {', '.join(sorted(unknown_keys))}, which {space.name} does not"
+        raise InputError(f"{problem}; give a sweep of the same parameters")
 
 
 def _require_other_images(name: str, info: SweepInfo, space: Space) -> None:
     """Raise InputError if a sweep was searched on images that will judge the space's finalists: a gain may be luck."""
     if info.search_split != "test":
         return
-    problem = f"{name} was searched on the test split, which will judge the finalists"
-    require(space.search.split == "test", f"{problem}; give a sweep that was searched on {space.search.split}")
+    if space.search.split != "test":
+        problem = f"{name} was searched on the test split, which will judge the finalists"
+        raise InputError(f"{problem}; give a sweep that was searched on {space.search.split}")
     limit = info.work_settings.get("limit")
     has_more_images = space.work.limit is not None and (limit is None or limit > space.work.limit)
-    problem = f"{name} was searched on more test images (work.limit {limit}), which may judge the finalists"
-    require(not has_more_images, f"{problem}; give a sweep of {space.work.limit} images at most, or raise work.limit")
+    if has_more_images:
+        problem = f"{name} was searched on more test images (work.limit {limit}), which may judge the finalists"
+        raise InputError(f"{problem}; give a sweep of {space.work.limit} images at most, or raise work.limit")
 
 
 def _require_other_seeds(name: str, info: SweepInfo, front: Sequence[TrialRecord], space: Space) -> None:
