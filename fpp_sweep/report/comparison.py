@@ -84,7 +84,8 @@ def compare_sweeps(folders: Mapping[str, SweepFolder]) -> SweepComparison:
     restricted = {}
     for sweep in shared.sweeps:
         restricted[sweep.label] = _restrict_sweep(sweep, shared, objectives)
-        notes += _notes_on_lost_trials(sweep, restricted[sweep.label], shared.split)
+        _require_trials(sweep, restricted[sweep.label], shared.split)
+        notes += _notes_on_left_out_trials(sweep, restricted[sweep.label])
     records, paths = _labelled_records(shared.sweeps, restricted)
     info, front = _union(shared, objectives, records)
     samples = _sample_union(info, front, records, shared, paths)
@@ -167,20 +168,27 @@ def _restrict_sweep(sweep: LoadedSweep, shared: SharedSplit, objectives: Sequenc
     return restricted
 
 
-def _notes_on_lost_trials(sweep: LoadedSweep, restricted: Sequence[TrialRecord], split: str) -> Iterator[str]:
-    """Yield how many trials cannot be paired or break a constraint; raise InputError if none is left."""
-    trials = [record for record in sweep.complete if record.kind == "trial"]
-    n_measured = len([record for record in restricted if record.kind == "trial"])
-    n_lost = len(trials) - n_measured
-    n_infeasible = len([trial for trial in trials if not trial.feasible])
-    if not trials:
+def _require_trials(sweep: LoadedSweep, restricted: Sequence[TrialRecord], split: str) -> None:
+    """Raise InputError if a sweep has no finished trial, or none on the shared images."""
+    if not _trials_among(sweep.complete):
         raise InputError(f"{sweep.label} has no finished trial")
-    if n_measured == 0:
+    if not _trials_among(restricted):
         raise InputError(f"{sweep.label} has no finished trial with block statistics of its predictions on {split}")
-    if n_lost:
-        yield f"{sweep.label}: {plural(n_lost, 'trial')} without these images: left out"
+
+
+def _notes_on_left_out_trials(sweep: LoadedSweep, restricted: Sequence[TrialRecord]) -> Iterator[str]:
+    """Yield how many trials cannot be paired, and how many are not on the front as they break a constraint."""
+    trials = _trials_among(sweep.complete)
+    n_unpaired = len(trials) - len(_trials_among(restricted))
+    n_infeasible = len([trial for trial in trials if not trial.feasible])
+    if n_unpaired:
+        yield f"{sweep.label}: {plural(n_unpaired, 'trial')} without these images: left out"
     if n_infeasible:
         yield f"{sweep.label}: {plural(n_infeasible, 'trial')} not on the front, for constraints of that sweep"
+
+
+def _trials_among(records: Sequence[TrialRecord]) -> list[TrialRecord]:
+    return [record for record in records if record.kind == "trial"]
 
 
 def _labelled_records(
