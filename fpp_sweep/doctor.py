@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.cli.flags import add_flags, flags_in_errors, overrides
-from fpp_sweep.spec import catalogue, plugins
+from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import user_path
 
@@ -34,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     plugins.load_plugins(*args.plugin)
     if args.device is not None:
-        print_proof = catalogue.code_of("fpp_sweep.sweep.device_report:print_proof")  # loads torch, now only
+        from fpp_sweep.sweep.device_report import print_proof  # loads torch, which all other checks do without
+
         if not print_proof(args.device):
             sys.exit(1)
         return

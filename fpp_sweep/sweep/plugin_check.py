@@ -47,7 +47,8 @@ def check_plugins(space: Space, methods: Sequence[str]) -> None:
     """Raise InputError if a metric, a sampler or one of these methods is a plugin's and breaks its contract."""
     check_in_new_processes(space, methods)  # first, because code that never ends can be stopped there only
     if space.search.sampler in catalogue.SAMPLERS:
-        check_sampler = catalogue.code_of("fpp_sweep.search.sampler_contract:check_sampler")  # loads Optuna
+        from fpp_sweep.search.sampler_contract import check_sampler  # loads Optuna
+
         check_sampler(space)
     for row in catalogue.METRICS.values():
         if row.digest:

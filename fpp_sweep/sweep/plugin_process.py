@@ -15,14 +15,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Literal, NamedTuple, TextIO
 
+from fpp_sweep.core.metric_contract import bits_of_metric
 from fpp_sweep.core.models.model_names import EMBEDDED
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.errors import readable_message
 from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep.child_process import end_with_parent
+
+if TYPE_CHECKING:
+    from fpp_sweep.core.models.clip import Clip  # loads torch
 
 # names of files in the folder of a process
 REQUEST = "request.pickle"
@@ -100,26 +104,27 @@ class StepLog:
 
 def _computations(request: Request) -> dict[str, Callable[[], str]]:
     """Return, by the title of each row, a function that computes the row's result in all bits."""
-    computations: dict[str, Callable[[], str]] = {}
-    after_others = request.after_others
-    for row in request.rows:
-        match row.kind:  # code that takes long to load is loaded only for a row that needs it
-            case "metric":
-                bits_of_metric = catalogue.code_of("fpp_sweep.core.metric_contract:bits_of_metric")
-                compute = partial(bits_of_metric, catalogue.METRICS[row.name], after_others)
-            case "sampler":
-                bits_of_sampler = catalogue.code_of("fpp_sweep.search.sampler_contract:bits_of_sampler")
-                compute = partial(bits_of_sampler, request.space, after_others)
-            case "method":
-                bits_of_method = catalogue.code_of("fpp_sweep.trial.contract:bits_of_method")
-                compute = partial(bits_of_method, _embedded_model(), catalogue.method(row.name), after_others)
-        computations[row.title] = compute
-    return computations
+    return {row.title: _computation(row, request) for row in request.rows}
+
+
+def _computation(row: PluginRow, request: Request) -> Callable[[], str]:
+    match row.kind:
+        case "metric":
+            return partial(bits_of_metric, catalogue.METRICS[row.name], request.after_others)
+        case "sampler":
+            from fpp_sweep.search.sampler_contract import bits_of_sampler  # loads Optuna
+
+            return partial(bits_of_sampler, request.space, request.after_others)
+        case "method":
+            from fpp_sweep.trial.contract import bits_of_method  # loads torch
+
+            return partial(bits_of_method, _embedded_model(), catalogue.method(row.name), request.after_others)
 
 
 @cache
-def _embedded_model() -> Any:
-    load = catalogue.code_of("fpp_sweep.core.models.loading:load")
+def _embedded_model() -> Clip:
+    from fpp_sweep.core.models.loading import load  # loads torch
+
     return load(EMBEDDED)
 
 
