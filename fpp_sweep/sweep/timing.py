@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter, process_time
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fpp_sweep.core.compute.memory import run_in_batches
 from fpp_sweep.core.images.choose_renderer import seconds_per_image
@@ -43,6 +44,18 @@ class Speed:
     drawn_image: float  # all views of an image
     encoded_view: float  # a view in the image tower
     core_share: float = 1.0  # share of the time of measuring in which this process had a core; less on a busy machine
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RandomFeatures:
+    """Made-up image features, with all that `evaluate` uses of core.images.features.Features."""
+
+    sample_indices: NDArray[np.int64]  # positions of the samples in the dataset
+    drawn: Tensor  # (images, views, width)
+
+    def of(self, indices: Sequence[int]) -> Tensor:
+        """Return features of as many samples; all samples have the same ones."""
+        return self.drawn[: len(indices)]
 
 
 def measure(worker: Worker, start: TrialConfig, dataset: DatasetInfo) -> Speed:
@@ -90,10 +103,8 @@ def _time_adaptation(worker: Worker, task: EvalTask) -> tuple[float, float]:
     dataset = worker.datasets.open(task.dataset, task.split)
     n_images = min(IMAGES_PER_BATCH, len(dataset))
     width = len(worker.clip.text.projection[0])
-    features = torch.nn.functional.normalize(torch.randn(n_images, task.config.views.count, width), dim=-1)
-    features_of_any_image: Any = SimpleNamespace(  # has all that `evaluate` uses of Features
-        sample_indices=np.arange(len(dataset)), of=lambda indices: features[: len(indices)]
-    )
+    drawn = torch.nn.functional.normalize(torch.randn(n_images, task.config.views.count, width), dim=-1)
+    features: Any = RandomFeatures(np.arange(len(dataset)), drawn)
     clip = worker.model.clip_for(task.config)
     prompt = open_prompt(clip, task.config.prompt)
     began = perf_counter()
@@ -101,7 +112,7 @@ def _time_adaptation(worker: Worker, task: EvalTask) -> tuple[float, float]:
     method_start = _seconds_since(began)
 
     def adapt(count: int) -> object:
-        return evaluate(clip, replace(task, stop=count), dataset, features_of_any_image, adapter)
+        return evaluate(clip, replace(task, stop=count), dataset, features, adapter)
 
     return _seconds_of_one(adapt, n_images) / effort(task.config), method_start
 
