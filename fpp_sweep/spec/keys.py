@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import combinations
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
@@ -162,16 +162,18 @@ class TaskKeys:
         shared = _shared_parts(kind, task)
         shared_digest = self._shared_digests.get(shared)
         if shared_digest is None:
-            if kind == "pretrain":
-                key_parts = [self._prompt(task), self._classes(task.dataset)]
-            elif kind == "evaluate":
-                key_parts = self._evaluation(cast(EvalTask, task))
-            else:
-                key_parts = self._adapter(cast(EvalTask, task))
+            shared_digest = digest(kind, self._machine(task), self._deciding_parts(kind, task))
             if len(self._shared_digests) >= MAX_KEPT:
                 self._shared_digests.clear()
-            shared_digest = self._shared_digests[shared] = digest(kind, self._machine(task), key_parts)
+            self._shared_digests[shared] = shared_digest
         return shared_digest
+
+    def _deciding_parts(self, kind: Kind, task: Task) -> list[Any]:
+        if isinstance(task, PretrainTask):
+            return [self._prompt(task), self._classes(task.dataset)]
+        if kind == "adapter":
+            return self._adapter(task)
+        return self._evaluation(task)
 
     def _machine(self, task: Task) -> list[Any]:
         """Return what the bits of any result depend on: code, weights, device and arithmetic."""
