@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fpp_sweep.space.objectives import MAX_OBJECTIVES
 from fpp_sweep.spec.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 Values = Sequence[float]  # values of one point, by objective
 Minimized = tuple[float, float, float]
-MAX_OBJECTIVES = 3
 
 
 def front(points: Sequence[Values], goals: Sequence[Goal]) -> list[int]:

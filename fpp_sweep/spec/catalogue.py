@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
-from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from fpp_sweep.spec.errors import InputError, unknown
@@ -606,45 +605,45 @@ _METRIC_ROWS = (
     _on_request("sharpness", "rise of the entropy to the worst point nearby", heading="sharp", column="sharpness"),
     _on_request("fisher_rao", "mean square of <prompt, gradient of the entropy>", heading="F-R", column="product"),
     _on_request("fisher_rao_root", "the root of `fisher_rao`", heading="F-R root", column="product"),
-    *chain.from_iterable(_conformal(column) for column in CONFORMAL),
+    *_conformal("lac_90"),
+    *_conformal("lac_95"),
+    *_conformal("aps_90"),
+    *_conformal("aps_95"),
     _cost("seconds", "seconds that pretraining and adaptation took when they were computed", heading="seconds"),
+)
+
+# ------------------------------------------------------------ post-hoc maps
+
+_POSTHOC_ROWS = (
+    PosthocRow(
+        name="temperature_val",
+        title="logits divided by the temperature of least NLL on the validation split",
+        fitted_on="val",
+    ),
+    PosthocRow(
+        name="temperature_transfer",
+        title="the same, fitted on the validation splits of the other datasets",
+        fitted_on="val of other datasets",
+    ),
+    PosthocRow(
+        name="temperature_released",
+        title="the temperature of released code: 1.15 for models named RN..., else 1.16; its origin is not said",
+        fitted_on="nothing",
+    ),
+    PosthocRow(name="sals", title="SaLS: logits rescaled to the range of the zero-shot logits", fitted_on="nothing"),
+    PosthocRow(name="isotonic", title="the confidence by isotonic regression on the validation split", fitted_on="val"),
+    PosthocRow(
+        name="temperature_oracle",
+        title="the temperature of least NLL on the measured images: a bound",
+        fitted_on="the measured labels",
+    ),
 )
 
 # ------------------------------------------------------------ the tables
 
 METHODS: dict[str, MethodRow] = {row.name: row for row in _METHOD_ROWS}
 METRICS: dict[str, MetricRow] = {row.name: row for row in _METRIC_ROWS}
-POSTHOC = {
-    row.name: row
-    for row in (
-        PosthocRow(
-            name="temperature_val",
-            title="logits divided by the temperature of least NLL on the validation split",
-            fitted_on="val",
-        ),
-        PosthocRow(
-            name="temperature_transfer",
-            title="the same, fitted on the validation splits of the other datasets",
-            fitted_on="val of other datasets",
-        ),
-        PosthocRow(
-            name="temperature_released",
-            title="the temperature of released code: 1.15 for models named RN..., else 1.16; its origin is not said",
-            fitted_on="nothing",
-        ),
-        PosthocRow(
-            name="sals", title="SaLS: logits rescaled to the range of the zero-shot logits", fitted_on="nothing"
-        ),
-        PosthocRow(
-            name="isotonic", title="the confidence by isotonic regression on the validation split", fitted_on="val"
-        ),
-        PosthocRow(
-            name="temperature_oracle",
-            title="the temperature of least NLL on the measured images: a bound",
-            fitted_on="the measured labels",
-        ),
-    )
-}
+POSTHOC = {row.name: row for row in _POSTHOC_ROWS}
 BUILT_IN_SAMPLERS = ("auto", "gp", "tpe", "nsga2", "random", "grid")  # search/samplers.py builds them
 SAMPLERS: dict[str, SamplerRow] = {}  # rows that plugins define
 # columns of `Sweep.table()` beside those of settings and metrics
