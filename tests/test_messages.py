@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fpp_sweep.spec.messages import command_line, masked, masked_lines, printable, runnable, runnable_record
+from fpp_sweep.spec.masking import masked, masked_lines
+from fpp_sweep.spec.messages import command_line, printable, runnable, runnable_record
 
 PARTS = st.sampled_from(["://", "sqlite", "?", "#", "@", "a", "me:pw", "\n", "x=1"])
 

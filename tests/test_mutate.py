@@ -141,7 +141,8 @@ def test_calls_of_a_shared_fixture_count_for_every_test_that_uses_it(tmp_path):
     (tmp_path / "copy" / "test_shared.py").write_text(
         """
 import pytest
-from fpp_sweep.spec.messages import masked, plural
+from fpp_sweep.spec.messages import plural
+from fpp_sweep.spec.names import label_of
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +152,7 @@ def words():
 
 @pytest.fixture(scope="module")
 def sentence(words):
-    return masked(words)
+    return label_of(words)
 
 
 def test_first(sentence): ...
@@ -162,7 +163,7 @@ def test_fourth(): ...
     )
     reach = record_reach(tmp_path / "copy", tmp_path / "hits", ["test_shared.py"])
     functions = {name.rpartition("::")[2]: set(called) for name, (_, called) in reach.items()}
-    plural, masked = "fpp_sweep.spec.messages.plural", "fpp_sweep.spec.messages.masked"
-    assert functions["test_first"] == functions["test_second"] >= {plural, masked}
+    plural, label_of = "fpp_sweep.spec.messages.plural", "fpp_sweep.spec.names.label_of"
+    assert functions["test_first"] == functions["test_second"] == {plural, label_of}
     assert functions["test_third"] == {plural}
     assert functions["test_fourth"] == set()

@@ -14,7 +14,8 @@ from fpp_sweep.checks.guessing import images_needed, looks_like_guessing
 from fpp_sweep.checks.probes import Readings, has_failed
 from fpp_sweep.checks.versions import LIBRARIES
 from fpp_sweep.core.images.cache import readable_size
-from fpp_sweep.spec.messages import masked, plural
+from fpp_sweep.spec.masking import masked
+from fpp_sweep.spec.messages import plural
 from fpp_sweep.workers.token import OTHER_USERS
 
 State = Literal["ok", "note", "wrong"]

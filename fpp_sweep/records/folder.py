@@ -67,7 +67,8 @@ from fpp_sweep.spec.files import (
     stamp_of,
     write_json,
 )
-from fpp_sweep.spec.messages import masked, note, plural
+from fpp_sweep.spec.masking import masked
+from fpp_sweep.spec.messages import note, plural
 
 FORMAT = 5
 RECORDS = "[!.]*.json"  # names of records; a file that is being written begins with a dot

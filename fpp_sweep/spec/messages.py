@@ -1,10 +1,9 @@
-"""Text of messages: one printable line without secrets, counts with their nouns, notes and stages on stderr."""
+"""Text of messages: one printable line, commands, counts with their nouns, notes and stages on stderr."""
 
 from __future__ import annotations
 
 import logging
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -18,117 +17,13 @@ from types import TracebackType
 from typing import Any
 
 from fpp_sweep.spec.errors import escaped
+from fpp_sweep.spec.masking import masked, secrets_of_environment
 
 _log = logging.getLogger(__name__)
 
 SCRIPT = "fpp-sweep"  # the console script of pyproject.toml
 MODULES = {SCRIPT: "fpp_sweep", "mlflow": "mlflow"}  # console scripts of an environment, and the modules that they run
 SECRET_KEYS = ("search.notify", "search")  # keys of a space whose values in an override may hold a secret
-
-# ends of the names of environment variables that hold secrets, in capital letters
-_SECRET_NAME = re.compile(
-    r"(PASSWORD|PASSWD|PASSPHRASE|_PASS|_PWD|TOKEN|SECRET|CREDENTIALS?|_PAT|API_?KEY|PRIVATE_KEY|ACCESS_KEY(_ID)?)"
-    r"(_\d+)?$"
-)
-MIN_SECRET = 6  # characters; a shorter value would occur in any text
-
-_ADDRESS = re.compile(r"(?<!sqlite)://")  # any kind but a database in a file
-_QUERY_OR_FRAGMENT = re.compile(r"[?#]")
-_NAMED_SECRET = re.compile(r"(?i)\b(password|passwd|pwd|token|access_token|api_?key|secret)=(['\"]?)[^\s&;,'\"]+")
-_BEARER = re.compile(r"(?i)\b(bearer) [\w.~+/=-]{8,}")
-
-
-def masked(text: str) -> str:
-    """Return text without the passwords and queries of addresses in it, and without other secrets.
-
-    Other secrets are the values of environment variables with names such as HF_TOKEN, and text such as token=abc.
-
-    >>> masked("postgresql://me:secret@db/mlflow?sslpassword=secret"), masked("http://me:secret@host/#/runs?view=1")
-    ('postgresql://***@db/mlflow?***', 'http://***@host/#/runs?view=1')
-    """
-    return _masked(text, _secrets_of_environment())
-
-
-def _masked(text: str, secrets: Sequence[str]) -> str:
-    """Return text without these secrets, and without those that are recognised by the text around them."""
-    return _without_recognised_secrets(_without(secrets, text))
-
-
-def masked_lines(text: str) -> str:
-    """Return a text of several lines, such as a traceback, without secrets."""
-    text = _without(_secrets_of_environment(), text)  # a secret may have several lines
-    return "\n".join(_without_recognised_secrets(line) for line in text.split("\n"))
-
-
-def _without_recognised_secrets(text: str) -> str:
-    """Mask the secrets that are recognised by the text around them."""
-    if "://" in text:
-        text = _without_secrets_of_addresses(text)
-    if "=" in text:
-        text = _NAMED_SECRET.sub(r"\1=\2***", text)
-    if "earer" in text:
-        text = _BEARER.sub(r"\1 ***", text)
-    return text
-
-
-def _without_secrets_of_addresses(text: str) -> str:
-    """Mask user and password before @, and a query after ?; after # nothing is secret.
-
-    The steps look for single characters only: patterns for all at once take minutes for a text of a hundred kilobytes.
-    """
-    last_at = text.rfind("@")
-    with_query = _address_with_query(text, last_at)
-    if with_query is not None:  # an @ in the query: the password had a question mark
-        start, _ = with_query
-        text = f"{text[:start]}***"
-    last_at = text.rfind("@")
-    address = _ADDRESS.search(text)
-    if address is not None and address.end() <= last_at:
-        text = f"{text[: address.end()]}***{text[last_at:]}"
-    with_query = _address_with_query(text, len(text))
-    if with_query is not None:
-        _, query = with_query
-        text = f"{text[:query]}?***"
-    return text
-
-
-def _address_with_query(text: str, end: int) -> tuple[int, int] | None:
-    """Return the first address whose query begins before `end`: where host and query begin; None if there is none."""
-    mark = -1
-    for address in _ADDRESS.finditer(text):
-        start = address.end()
-        if mark < start:
-            found = _QUERY_OR_FRAGMENT.search(text, start)
-            if found is None:
-                return None
-            mark = found.start()
-        if mark >= end:
-            return None
-        if text[mark] == "?":
-            return start, mark
-    return None
-
-
-def _secrets_of_environment() -> list[str]:
-    """Return the values of environment variables that hold secrets, the longest first: one may begin with another."""
-    secrets = []
-    for name in os.environ:  # each value is decoded when it is read
-        if _is_secret(name) and len(os.environ[name]) >= MIN_SECRET:
-            secrets.append(os.environ[name])
-    return sorted(secrets, key=len, reverse=True)
-
-
-def _without(secrets: Sequence[str], text: str) -> str:
-    """Return text in which each of these secrets is masked."""
-    for secret in secrets:
-        text = text.replace(secret, "***")
-    return text
-
-
-@cache
-def _is_secret(name: str) -> bool:
-    """Return whether an environment variable of this name holds a secret."""
-    return _SECRET_NAME.search(name.upper()) is not None
 
 
 def printable(value: object) -> str:
@@ -138,8 +33,8 @@ def printable(value: object) -> str:
 
 def printable_lines(lines: Iterable[str]) -> list[str]:
     """Return each line as `printable` does; the environment is searched for secrets once."""
-    secrets = _secrets_of_environment()
-    return [escaped(_masked(line, secrets)) for line in lines]
+    secrets = secrets_of_environment()
+    return [escaped(masked(line, secrets)) for line in lines]
 
 
 def command_line(command: str, words: Iterable[str]) -> str:
@@ -148,7 +43,7 @@ def command_line(command: str, words: Iterable[str]) -> str:
     >>> command_line("tune", ["--set", "search.notify=curl https://hooks/secret"])
     "fpp-sweep tune --set 'search.notify=***'"
     """
-    secrets = _secrets_of_environment()
+    secrets = secrets_of_environment()
     recorded_words = [_recorded_word(word, secrets) for word in words]
     return shlex.join([SCRIPT, command, *recorded_words])
 
@@ -166,7 +61,7 @@ def _recorded_word(word: str, secrets: Sequence[str] = ()) -> str:
     key = assignment.partition("=")[0].strip()
     if key in SECRET_KEYS and "=" in assignment:
         return f"{flag}{key}=***"
-    return _masked(word, secrets)
+    return masked(word, secrets)
 
 
 def runnable(command: str) -> str:

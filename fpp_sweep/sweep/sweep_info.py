@@ -13,7 +13,7 @@ from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import ENGINE_NAME
-from fpp_sweep.spec.messages import masked
+from fpp_sweep.spec.masking import masked
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, Validation
 from fpp_sweep.sweep.api import Options
 

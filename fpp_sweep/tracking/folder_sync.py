@@ -34,7 +34,8 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import LockHeldError, exclusive_lock, require_inside, stamp_of, written_whole
-from fpp_sweep.spec.messages import masked, plural
+from fpp_sweep.spec.masking import masked
+from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.version import VERSION
 from fpp_sweep.tracking.desired import (
     CHANGES_LIMIT,

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError, MachineError
-from fpp_sweep.spec.messages import command_line, masked, runnable
+from fpp_sweep.spec.masking import masked
+from fpp_sweep.spec.messages import command_line, runnable
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.tracking.desired import SWEEP_KEY, milliseconds, sweep_id
 from fpp_sweep.tracking.folder_sync import Failure, FolderSync, SweepRuns, SyncResult, SyncState, fingerprint, real_path

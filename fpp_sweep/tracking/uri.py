@@ -31,7 +31,8 @@ from urllib.parse import unquote, urlsplit
 
 from fpp_sweep.spec.errors import InputError, message_in_one_line
 from fpp_sweep.spec.files import NotAFileError, exclusive_lock, require_inside, user_path, written_whole
-from fpp_sweep.spec.messages import masked, printable, runnable
+from fpp_sweep.spec.masking import masked
+from fpp_sweep.spec.messages import printable, runnable
 from fpp_sweep.tracking.desired import shortened
 
 if TYPE_CHECKING:

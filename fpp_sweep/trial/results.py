@@ -14,7 +14,7 @@ from safetensors.numpy import load, save
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import ClassBins, Predictions
 from fpp_sweep.spec.errors import ChangedDataError, DeviceError, readable_message
-from fpp_sweep.spec.messages import masked, masked_lines
+from fpp_sweep.spec.masking import masked, masked_lines
 
 # torch raises RuntimeError for CUDA, cuDNN, oneDNN and dead loaders
 MACHINE_ERRORS = MemoryError, OSError, RuntimeError, DeviceError, ChangedDataError

@@ -15,7 +15,8 @@ from fpp_sweep import sync
 from fpp_sweep.cli.command import run
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError, MachineError
-from fpp_sweep.spec.messages import command_line, masked
+from fpp_sweep.spec.masking import masked
+from fpp_sweep.spec.messages import command_line
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.inspection import mlflow_versions
 from fpp_sweep.sweep.sweep_info import new_info, resumed_info
