@@ -20,11 +20,11 @@ def find_sweep(word: str) -> Path:
         if is_sweep(path):
             return path
     names = [path.name for path in sweeps_below(SWEEPS)]
-    if not os.path.exists(user_path(word)) and (_is_path(word) or not names):
-        raise InputError(f"{word}: there is no such sweep; `show` lists the sweeps")
-    if _is_path(word) or not names:
+    if names and not _is_path(word):
+        raise unknown("sweep", word, names)
+    if os.path.exists(user_path(word)):
         raise InputError(f"{word} is not a sweep's folder (it has no {SWEEP_FILES[0]}); `show` lists the sweeps")
-    raise unknown("sweep", word, names)
+    raise InputError(f"{word}: there is no such sweep; `show` lists the sweeps")
 
 
 def find_folder(word: str) -> Path:

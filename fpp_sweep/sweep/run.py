@@ -18,7 +18,7 @@ from fpp_sweep.sweep.opening import OpenedSweep, open_sweep
 from fpp_sweep.sweep.preflight import check_before_ray_start
 from fpp_sweep.sweep.recording import recording_interruption
 from fpp_sweep.sweep.resume import undo_if_refused
-from fpp_sweep.sweep.start import Start, begin, start_of
+from fpp_sweep.sweep.start import Start, begin, ray_start
 from fpp_sweep.sweep.warm_start import with_warm_start
 from fpp_sweep.sweep.worker_pool import Workers, ray_session, start_workers
 from fpp_sweep.tracking import check_address, check_store
@@ -43,7 +43,7 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
     folder = sweep_folder(space, options)
     set_environment(options)
     with folder.locked(), terminable():
-        start = start_of(space, options, folder)
+        start = ray_start(space, options, folder)
         with undo_if_refused(folder, start.info_before, start.sent) as accept, recording_interruption(folder):
             begin(folder, start)  # from here on the sweep can be resumed
             check_address(start.tracking_uri)

@@ -46,8 +46,8 @@ def begin(folder: SweepFolder, start: Start) -> None:
     write_html(page, document, reload_seconds=FIRST_RELOAD_SECONDS)
 
 
-def start_of(space: Space, options: Options, folder: SweepFolder) -> Start:
-    """Return the start of a new sweep; or repair the folder of a sweep to be resumed, and return its start."""
+def ray_start(space: Space, options: Options, folder: SweepFolder) -> Start:
+    """Return the start of a sweep on Ray, new or resumed; first repair the folder of one that is resumed."""
     if options.resume:
         return _resumed_start(space, options, folder)
     uri = uri_of_new_sweep(options.tracking_uri or space.work.tracking_uri)

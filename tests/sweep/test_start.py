@@ -11,7 +11,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import ENGINE_NAME
 from fpp_sweep.sweep import sweep_info as sweep_info_module
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.start import Start, begin, start_of
+from fpp_sweep.sweep.start import Start, begin, ray_start
 from tests.kit.records import CREATED, sweep_info
 from tests.kit.spaces import small_space
 
@@ -53,7 +53,7 @@ def test_a_new_sweep_writes_to_the_store_that_is_named_most_closely(tmp_path, mo
     if variable is not None:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", variable)
     overrides = [f"work.tracking_uri={key}"] if key else []
-    start = start_of(small_space(*overrides), Options(tracking_uri=flag), SweepFolder(tmp_path / "one"))
+    start = ray_start(small_space(*overrides), Options(tracking_uri=flag), SweepFolder(tmp_path / "one"))
     assert start.tracking_uri == start.info.tracking_uri == store.replace("/work/", f"{tmp_path}/")
 
 
@@ -61,7 +61,7 @@ def test_a_store_of_the_environment_that_cannot_be_used_is_refused_by_the_name_o
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "./mlruns")
     problem = r"^MLFLOW_TRACKING_URI: tracking URI \./mlruns: not a database or server .*--tracking-uri$"
     with pytest.raises(InputError, match=problem):
-        start_of(small_space(), Options(), SweepFolder(tmp_path / "one"))
+        ray_start(small_space(), Options(), SweepFolder(tmp_path / "one"))
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def stopped(tmp_path):
 
 def resumed(folder, *overrides, command="", **options):
     request = Options(resume=True, command=command, **options)
-    return start_of(small_space("search.trials=4", *overrides), request, folder)
+    return ray_start(small_space("search.trials=4", *overrides), request, folder)
 
 
 def test_a_resumed_sweep_records_the_command_line_that_was_accepted_last(stopped):
