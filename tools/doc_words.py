@@ -10,11 +10,8 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-GENERATED = {
-    "conformance.md",
-    "findings.md",
-    "printed.md",
-}  # pages that `python -m tools.conformance`, `tools.findings` and `tools.printed` write
+# pages that `python -m tools.conformance`, `tools.findings` and `tools.printed` write
+GENERATED = {"conformance.md", "findings.md", "printed.md"}
 MAX_WORDS = 20_000  # words of docs/, generated pages not counted
 MAX_README_WORDS = 1_200
 MAX_PARAGRAPH_WORDS = 100

@@ -26,9 +26,8 @@ from fpp_sweep.spec.keys import ENGINE
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "first_sweep.ipynb"
 DIGEST = "outputs_of"  # key of the digest in the metadata
 LONGEST_OUTPUT = 2000  # number of characters of a cell's output that are kept
-HTML_ATTRIBUTES = (
-    r' (?:class|id|tabindex|role|aria-label|scope|data-[a-z]+)="[^"]*"'  # attributes that only web pages need
-)
+# attributes that only web pages need
+HTML_ATTRIBUTES = r' (?:class|id|tabindex|role|aria-label|scope|data-[a-z]+)="[^"]*"'
 
 
 def main() -> None:

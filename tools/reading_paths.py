@@ -247,9 +247,9 @@ class StackRecorder:
         stack = _stack_of(frame)
         remaining = iter(stack)
         functions = [step for step in self._walk.chains[number] if not _is_class(step)]
-        if all(
-            step.definition in remaining for step in functions
-        ):  # the steps of the chain are on the stack in this order
+        # `in` consumes the stack up to the step, so that the steps must be on it in this order
+        is_on_stack = all(step.definition in remaining for step in functions)
+        if is_on_stack:
             self.seen_chains.add(number)
             self.files |= {file for file, _ in stack}
         if len(self.seen_chains) == len(self._walk.chains):

@@ -79,10 +79,8 @@ def _definitions() -> Schema:
         definitions[kind] = number
         definitions[f"{kind}.range"] = _range(kind)
     definitions["settings"] = _object(single_values)
-    definitions["values"] = {
-        **_object(values),
-        "patternProperties": {",": {}},
-    }  # keys with a comma are groups of settings that change together
+    # keys with a comma are groups of settings that change together
+    definitions["values"] = {**_object(values), "patternProperties": {",": {}}}
     definitions["when"] = {**_ref("values"), "propertyNames": {"pattern": "^[^,]+$"}}
     return definitions
 

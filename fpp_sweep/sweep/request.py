@@ -21,11 +21,11 @@ EVALUATION = {  # the keys of a space that only evaluates
     "search": {"split": "test", "include_published": False, "evaluate_only": True},
     "work": {"baselines": []},
 }
-FLAGS_OF_TRIALS = {
+FLAGS_OF_TRIALS = {  # flags of `evaluate`, by setting
     "method": "--method",
     "prompt": "--prompt",
     "anchor_prompt": "--anchor-prompt",
-}  # flags of `evaluate`, by setting
+}
 
 
 def space_to_tune(path: Path, overrides: Sequence[str], *, config: Path | None = None) -> Space:
