@@ -18,12 +18,15 @@ from tests.kit.records import failed, sweep_info, trial
 
 def two_seed_result(datasets, numbers, costs=None):
     """Return the result of two seeds; `numbers(dataset, seed)` returns a dataset's metrics."""
-    by_seed = {str(seed): {name: numbers(name, seed) for name in datasets} for seed in (0, 1)}
-    metrics = list(numbers(datasets[0], 0))
-    mean = {name: {m: fmean(row[name][m] for row in by_seed.values()) for m in metrics} for name in datasets}
+    by_seed = {}
+    for seed in (0, 1):
+        by_seed[str(seed)] = {dataset: numbers(dataset, seed) for dataset in datasets}
+    means = {}  # over seeds, by dataset
+    for dataset in datasets:
+        means[dataset] = _means([values_of_seed[dataset] for values_of_seed in by_seed.values()])
     return SplitResult(
-        average={m: fmean(mean[name][m] for name in datasets) for m in metrics},
-        datasets=mean,
+        average=_means(list(means.values())),
+        datasets=means,
         deviation={},
         samples=10,
         seconds={},
@@ -31,6 +34,11 @@ def two_seed_result(datasets, numbers, costs=None):
         by_seed=by_seed,
         costs=costs or {},
     )
+
+
+def _means(rows):
+    """Return the mean of each metric over rows that all have the same metrics."""
+    return {metric: fmean(row[metric] for row in rows) for metric in rows[0]}
 
 
 def result_from_stats(stats, **others):
