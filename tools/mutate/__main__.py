@@ -173,32 +173,40 @@ def try_break(change: Break, copy: Path, tests: Reach) -> tuple[str, str]:
     A test counts only if it passes on the unbroken copy; a test that does not is taken out of `tests`. Likewise a time
     limit counts only if the unbroken copy keeps to it; a busy machine gets more time.
     """
-    path = copy / change.path
-    source = path.read_bytes()
     patience = 1.0
-    while chosen := reaching_tests(change, tests):
+    while True:
+        chosen = reaching_tests(change, tests)
+        if not chosen:
+            return "unreached", ""
         limit = patience * limit_of(chosen, tests)
-        path.write_bytes(change.apply(source))
-        try:
-            outcome, by = run_tests(copy, chosen, limit)
-        finally:
-            path.write_bytes(source)
+        outcome, by = run_broken(change, copy, chosen, limit)
         if outcome == "survived":
             return outcome, by
         if by == TIME_LIMIT:
-            _, also_by = run_tests(copy, chosen, limit)
-            if also_by != TIME_LIMIT:
+            _, by_unbroken = run_tests(copy, chosen, limit)
+            if by_unbroken != TIME_LIMIT:
                 return outcome, by
             patience *= FACTOR
             continue
-        check = [by] if by in tests else chosen
-        unbroken, also_by = run_tests(copy, check, PATIENCE * limit_of(check, tests))
-        if unbroken == "survived":
+        suspects = [by] if by in tests else chosen
+        outcome_unbroken, by_unbroken = run_tests(copy, suspects, PATIENCE * limit_of(suspects, tests))
+        if outcome_unbroken == "survived":
             return outcome, by
-        if also_by not in tests:
-            raise SystemExit(f"the tests cannot run on the unbroken copy, see {copy.with_name('output.txt')}: {check}")
-        del tests[also_by]
-    return "unreached", ""
+        if by_unbroken not in tests:
+            output = copy.with_name("output.txt")
+            raise SystemExit(f"the tests cannot run on the unbroken copy, see {output}: {suspects}")
+        del tests[by_unbroken]
+
+
+def run_broken(change: Break, copy: Path, names: Sequence[str], limit: float) -> tuple[str, str]:
+    """Run tests as `run_tests` does, on the copy with a break, which is undone afterwards."""
+    path = copy / change.path
+    source = path.read_bytes()
+    path.write_bytes(change.apply(source))
+    try:
+        return run_tests(copy, names, limit)
+    finally:
+        path.write_bytes(source)
 
 
 def reaching_tests(change: Break, tests: Reach) -> list[str]:
