@@ -18,7 +18,7 @@ from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import FileTooLargeError, read_end_inside, read_inside
 from fpp_sweep.sweep.received import read_settings
-from fpp_sweep.tracking.desired import find_artifacts
+from fpp_sweep.tracking.folder_files import find_artifacts
 from tests.kit.records import build_sweep
 
 ROOT = Path(__file__).parent.parent
@@ -210,7 +210,7 @@ OTHER_READERS = {  # modules of these packages that read other files, or read in
     "search/racing.py": "removes the folder of a race, which `SweepFolder.race` has checked",
     "tracking/uri.py": "MLflow's stores",
     "tracking/folder_sync.py": "opens runs of MLflow",
-    "tracking/desired.py": "walks artifacts, each of which is checked",
+    "tracking/folder_files.py": "walks artifacts, each of which is checked",
     "trial/imported.py": "the file that the user imports",
     "trial/proof.py": "the proof of this machine's GPU, and the version of its driver",
     "trial/store.py": "",

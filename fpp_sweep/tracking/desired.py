@@ -10,16 +10,12 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import json
 import math
-import os
 import re
-import stat
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from typing import Any, Self
 
 import yaml
@@ -32,9 +28,8 @@ from fpp_sweep.space.validation import require
 from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
-from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import open_inside, read_inside, require_inside
 from fpp_sweep.spec.messages import plural
+from fpp_sweep.tracking.folder_files import read_beginning, read_json
 
 ID_TAG = "fpp_sweep.id"  # identifies a run: a run with this tag is updated, not created again
 SWEEP_TAG = "fpp_sweep.sweep"  # equal for all runs of a sweep
@@ -46,12 +41,9 @@ SWEEP_KEY = "sweep"  # key of the sweep's own run; the keys of the others are th
 KEY_LIMIT = 250  # MLflow's limit for names of params, metrics and tags
 PARAM_LIMIT = 6000  # MLflow's limit; longer values are cut without notice
 TAG_LIMIT = 5000  # limit of hosted MLflow; the open one allows 8000
-MAX_TEXT_BYTES = 4 * TAG_LIMIT  # read of a text that becomes a tag; a character has at most four bytes
+MAX_ANSWER_BYTES = 4 * TAG_LIMIT  # read of the answer, which becomes a tag; a character has at most four bytes
 REASON_LIMIT = 500  # a reason is one cell of a table; the whole traceback is an artifact
 NAME_LIMIT = 120  # length of a run's name that is readable in the legend of a chart
-MAX_JSON_BYTES = 2**28  # limit for a JSON file of the folder
-# limit for an artifact, which a store on another disk copies; logits of 50,000 images and 1,000 classes take 200 MiB
-MAX_ARTIFACT_BYTES = 2**29
 CHANGES_LIMIT = 500  # length of the tag that lists changed params
 # most metrics of a run, enough for the paper's sweeps: six averages, two times, two objectives on test, and both
 # objectives on eleven datasets
@@ -120,7 +112,7 @@ class FrontDocument:
         """Return the contents of the file; an empty document if it is missing, damaged, or outside the folder."""
         try:
             document = cls.parse(read_json(folder.path, folder.report / "front.json"))
-            answer = _without_heading(read_text(folder.path, folder.report / "answer.md"))
+            answer = _without_heading(read_beginning(folder.path, folder.report / "answer.md", MAX_ANSWER_BYTES))
         except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
             return cls()
         return replace(document, answer=answer)
@@ -576,88 +568,3 @@ def _improved(info: SweepInfo, record: TrialRecord, best: Mapping[str, float]) -
         if metric not in best or (value - best[metric]) * catalogue.sign(objective.goal) > 0:
             improved[metric] = float(value)
     return improved
-
-
-# Files of the folder.
-
-
-@dataclass(frozen=True, slots=True)
-class Artifacts:
-    """The files below a subfolder of a sweep's folder."""
-
-    files: Mapping[str, Path] = field(default_factory=dict)  # by name of the artifact
-    left_out: frozenset[str] = frozenset()  # paths of links, and of files that are larger than MAX_ARTIFACT_BYTES
-
-
-def find_artifacts(folder: SweepFolder, subfolder: Path, prefix: str = "") -> Artifacts:
-    """Return the files below a subfolder as artifacts whose names begin with a prefix; no link is followed."""
-    try:
-        folder.inside(subfolder)
-    except InputError:
-        return Artifacts(left_out=frozenset([str(subfolder.relative_to(folder.path))]))
-    files: dict[str, Path] = {}
-    left_out: set[str] = set()
-    for entry in _files_below(subfolder):
-        path = Path(entry)
-        if entry.is_symlink():  # such as one to sweep.json, which may hold a password
-            left_out.add(str(path.relative_to(folder.path)))
-            continue
-        size = _file_size(path)
-        if size is None:
-            continue
-        if size > MAX_ARTIFACT_BYTES:
-            left_out.add(str(path.relative_to(folder.path)))
-        else:
-            files[f"{prefix}{path.relative_to(subfolder).as_posix()}"] = path
-    return Artifacts(dict(sorted(files.items())), frozenset(left_out))
-
-
-def _files_below(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield all entries of a folder and its subfolders, except folders and files that are being written."""
-    waiting = [folder]  # folders, which may be nested deeper than calls can be
-    while waiting:
-        for entry in _entries_of(waiting.pop()):
-            is_being_written = entry.name.startswith(".")
-            if entry.is_dir(follow_symlinks=False):
-                waiting.append(Path(entry))
-            elif not is_being_written:
-                yield entry
-
-
-def _entries_of(directory: Path) -> list[os.DirEntry[str]]:
-    """Return the entries of a folder, which know their kinds; none if the folder cannot be listed."""
-    try:
-        with os.scandir(directory) as entries:
-            return list(entries)
-    except OSError:
-        return []
-
-
-def _file_size(path: Path) -> int | None:
-    """Return the size of a regular file; None for anything else, and for a file that is gone."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    if not stat.S_ISREG(status.st_mode):
-        return None
-    return status.st_size
-
-
-def read_text(folder: Path, file: Path) -> str:
-    """Return the beginning of a folder's own file; an empty text if it is missing or not text."""
-    try:
-        with open_inside(folder, file) as stream:
-            return stream.read(MAX_TEXT_BYTES).decode(errors="ignore")
-    except OSError:
-        return ""
-
-
-def read_json(folder: Path, file: Path) -> dict[str, Any]:
-    """Return a JSON object; an empty one if the file is missing, damaged or holds something else."""
-    require_inside(folder, file)
-    try:
-        document = json.loads(read_inside(folder, file, MAX_JSON_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}

@@ -46,19 +46,17 @@ from fpp_sweep.tracking.desired import (
     PARENT_TAG,
     SWEEP_KEY,
     SWEEP_TAG,
-    Artifacts,
     DesiredRun,
     FrontDocument,
     Point,
-    find_artifacts,
     milliseconds,
-    read_json,
     safe_name,
     shortened,
     sweep_id,
     sweep_run,
     trial_run,
 )
+from fpp_sweep.tracking.folder_files import Artifacts, find_artifacts, read_json
 from fpp_sweep.tracking.uri import (
     absolute,
     artifact_folder,

@@ -21,7 +21,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import stamps_below
 from fpp_sweep.sweep.resume_command import command_that_continues
 from fpp_sweep.sweep.summary import features_text
-from fpp_sweep.tracking.desired import find_artifacts
+from fpp_sweep.tracking.folder_files import find_artifacts
 from tests.kit.measured import FAR_APART, World, write_measured_sweep
 from tests.kit.records import split_result, sweep_info, trial
 

@@ -17,7 +17,6 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tracking.desired import (
     KEY_LIMIT,
-    MAX_ARTIFACT_BYTES,
     METRICS_LIMIT,
     NAME_LIMIT,
     NO_FRONT,
@@ -27,15 +26,14 @@ from fpp_sweep.tracking.desired import (
     TAG_LIMIT,
     FrontDocument,
     description,
-    find_artifacts,
     metrics_table,
     param_text,
-    read_json,
     run_name,
     safe_name,
     sweep_run,
     trial_run,
 )
+from fpp_sweep.tracking.folder_files import MAX_ARTIFACT_BYTES, find_artifacts, read_json
 from tests.kit.names import SAM, TPT, ZERO_SHOT
 from tests.kit.records import CREATED, DATASETS, baseline, build_sweep, failed, running, split_result, sweep_info, trial
 
