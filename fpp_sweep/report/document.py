@@ -110,7 +110,7 @@ def _plots(blocks: Sequence[Block]) -> Iterator[Plot]:
             yield from _plots(block.blocks)
 
 
-def document_to_text(document: Document, width: int = DEFAULT_WIDTH, *, color: bool = False) -> str:
+def document_to_text(document: Document, width: int = DEFAULT_WIDTH) -> str:
     """Return texts and tables for a terminal; the document's title is left out.
 
     >>> print(document_to_text(Document("Comparison", [Section("Costs", [Text("no sweep has finished")])])))
@@ -118,20 +118,20 @@ def document_to_text(document: Document, width: int = DEFAULT_WIDTH, *, color: b
     Costs
     no sweep has finished
     """
-    return "\n".join(_text_lines(document.sections, width, color=color))
+    return "\n".join(_text_lines(document.sections, width))
 
 
-def _text_lines(blocks: Sequence[Block], width: int, *, color: bool) -> Iterator[str]:
+def _text_lines(blocks: Sequence[Block], width: int) -> Iterator[str]:
     for block in blocks:
         if isinstance(block, Section):
             if block.title:
                 yield ""
                 yield from wrap_words(escaped(block.title), width)
-            yield from _text_lines(block.blocks, width, color=color)
+            yield from _text_lines(block.blocks, width)
         elif isinstance(block, Table):
             if block.title:
                 yield ""
-            yield to_text(block, width, color=color)
+            yield to_text(block, width)
         elif isinstance(block, Text) and block.text:
             yield from wrap_words(escaped(block.text), width, indent=2)
 

@@ -36,7 +36,6 @@ SHORT_TEXT = 16  # characters that a page does not wrap
 CellStyle = Literal["", "good", "bad", "faint"]
 RowStyle = Literal["", "best", "baseline"]
 
-_ANSI = {"": "", "good": "\x1b[32m", "bad": "\x1b[31m", "faint": "\x1b[2m"}
 _TEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -187,7 +186,7 @@ IntervalPlacement = Literal["beside", "below", "hidden"]
 PLACEMENTS: tuple[IntervalPlacement, ...] = ("beside", "below", "hidden")  # from the widest layout to the narrowest
 
 
-def to_text(table: Table, width: int = DEFAULT_WIDTH, *, color: bool = False) -> str:
+def to_text(table: Table, width: int = DEFAULT_WIDTH) -> str:
     """Return the table as lines of at most `width` terminal columns.
 
     Intervals stand beside the values, below them if the table is too wide, and are left out if it still is. Then the
@@ -211,7 +210,7 @@ def to_text(table: Table, width: int = DEFAULT_WIDTH, *, color: bool = False) ->
     if table.title:
         lines += wrap_words(escaped(table.title), width)
     if table.rows:
-        block, left_out = _fitting_block(table, width, color=color)
+        block, left_out = _fitting_block(table, width)
         for index, part in enumerate(block.split(width)):
             if index > 0:
                 lines.append("")
@@ -223,11 +222,11 @@ def to_text(table: Table, width: int = DEFAULT_WIDTH, *, color: bool = False) ->
     return "\n".join(lines)
 
 
-def _fitting_block(table: Table, width: int, *, color: bool) -> tuple[TextBlock, list[str]]:
+def _fitting_block(table: Table, width: int) -> tuple[TextBlock, list[str]]:
     """Return the widest layout that fits, or else the narrowest one, and the headings of what it leaves out."""
     columns = list(range(len(table.columns)))
     for placement in _placements(table):
-        block = _text_block(table, columns, placement, color=color)
+        block = _text_block(table, columns, placement)
         if block.fits(width):
             break
     left_out = []
@@ -238,7 +237,7 @@ def _fitting_block(table: Table, width: int, *, color: bool) -> tuple[TextBlock,
         if table.columns[least_important].drop_rank == 0:
             break
         columns.remove(least_important)
-        block = _text_block(table, columns, placement, color=color)
+        block = _text_block(table, columns, placement)
     for index, column in enumerate(table.columns):
         if index not in columns:
             left_out.append(column.heading)
@@ -252,16 +251,15 @@ def _placements(table: Table) -> Sequence[IntervalPlacement]:
     return PLACEMENTS[:1]
 
 
-def _text_block(table: Table, columns: Sequence[int], placement: IntervalPlacement, *, color: bool) -> TextBlock:
+def _text_block(table: Table, columns: Sequence[int], placement: IntervalPlacement) -> TextBlock:
     text_columns = []
     for index in columns:
         column = table.columns[index]
         cells = [row.cells[index] for row in table.rows]
         values = _text_values(cells, placement) if column.is_text else _number_values(cells, placement)
         text_cells = []
-        for row, cell, value in zip(table.rows, cells, values, strict=True):
-            below = _lines_below(row, index, placement)
-            text_cells.append(TextCell(value, below, _ANSI[cell.style] if color else ""))
+        for row, value in zip(table.rows, values, strict=True):
+            text_cells.append(TextCell(value, _lines_below(row, index, placement)))
         text_columns.append(TextColumn(escaped(column.title), escaped(column.group), column.is_text, text_cells))
     separated_rows = set()
     for index, row in enumerate(table.rows):

@@ -14,16 +14,14 @@ DEFAULT_WIDTH = 100  # columns of an output that is not a terminal
 GAP = 2  # spaces between two columns
 WRAPPED_WIDTH = 20  # text columns shrink to this width before anything is left out
 LONGEST_WORD = 36  # longer words lose their middle; two of these fit into 80 columns
-ANSI_END = "\x1b[0m"
 
 
 @dataclass(frozen=True, slots=True)
 class TextCell:
-    """A value, the lines below it, and the escape sequence that colours them."""
+    """A value and the lines below it."""
 
     value: str
     below: Sequence[str] = ()
-    ansi: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +184,8 @@ class TextBlock:
                 stack += cell.below
         for texts in zip_longest(*stacks, fillvalue=""):
             parts = []
-            for column, cell, text, width in zip(self.columns, cells, texts, widths, strict=True):
-                line = column.aligned(text, width)
-                if cell.ansi:
-                    line = f"{cell.ansi}{line}{ANSI_END}"
-                parts.append(line)
+            for column, text, width in zip(self.columns, texts, widths, strict=True):
+                parts.append(column.aligned(text, width))
             yield _joined(parts)
 
 

@@ -11,7 +11,7 @@ from fpp_sweep.report.front_table import front_table
 from fpp_sweep.spec.messages import plural
 
 
-def final_table(info: SweepInfo, statistics: SweepStatistics, width: int, *, color: bool = False) -> str:
+def final_table(info: SweepInfo, statistics: SweepStatistics, width: int) -> str:
     """Return the answer, the front, and the settings of its trials, in lines of at most `width` columns."""
     front = statistics.front
     sections = answer_sections(statistics)
@@ -20,7 +20,7 @@ def final_table(info: SweepInfo, statistics: SweepStatistics, width: int, *, col
     if not statistics.answer.finalists and len(settings.columns) > 1:
         blocks.append(settings)
     sections.append(Section("", blocks))
-    return document_to_text(Document("", sections), width, color=color).removeprefix("\n")
+    return document_to_text(Document("", sections), width).removeprefix("\n")
 
 
 def _title(info: SweepInfo, front: Front) -> str:

@@ -68,13 +68,6 @@ def test_the_note_states_if_any_difference_is_significant(statistics, tmp_path):
     assert difference_table(answer).notes[0].startswith("no difference is significant at 5 % after Holm's")
 
 
-def test_colors_of_the_terminal_are_those_of_the_page(statistics):
-    table = difference_table(statistics.answer)
-    text = to_text(table, color=True)
-    assert text.count("\x1b[32m") == sum(cell.style == "good" for row in table.rows for cell in row.cells)
-    assert text.count("\x1b[31m") == sum(cell.style == "bad" for row in table.rows for cell in row.cells)
-
-
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_the_answer_fits_the_terminal(statistics, width):
     (section,) = answer_sections(statistics)

@@ -26,13 +26,6 @@ def test_what_is_for_pages_only_and_an_empty_text_leave_no_line_in_a_text():
     assert document_to_text(Document("Comparison", [section])).splitlines() == ["", "Costs", "none"]
 
 
-def test_a_text_has_colours_only_on_request():
-    table = Table(columns=[Column("verdict")], rows=[Row([Cell("holds", style="good")])])
-    document = Document("Comparison", [Section("Claims", [table])])
-    assert "\x1b[" not in document_to_text(document)
-    assert "\x1b[" in document_to_text(document, color=True)
-
-
 def test_a_table_in_latex_has_its_own_title_or_that_of_its_section():
     rows = [Row([Cell("1.0")])]
     tables = [Table(columns=[Column("ece")], rows=rows), Table(columns=[Column("ece")], rows=rows, title="Own")]
@@ -94,10 +87,3 @@ def test_a_document_has_the_plots_of_its_sections_and_groups_in_order():
         "x", [Section("y", [plots[0], PlotGroup([plots[1]]), Text("t"), inner]), Section("z", plots[3:])]
     )
     assert document.plots == plots
-
-
-def test_a_colored_table_in_an_inner_section_is_colored_on_request():
-    table = Table(columns=[Column("verdict")], rows=[Row([Cell("holds", style="good")])])
-    document = Document("Comparison", [Section("Claims", [Section("Inner", [table])])])
-    assert "\x1b[32m" in document_to_text(document, color=True)
-    assert "\x1b[" not in document_to_text(document, color=False)

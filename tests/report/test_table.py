@@ -129,13 +129,6 @@ def test_wide_letters_take_two_columns():
     assert len(set(widths(to_text(table)))) == 1
 
 
-def test_color_adds_escape_sequences_only():
-    table = front_like_table()
-    colored = to_text(table, 120, color=True)
-    assert "\x1b[32m" in colored
-    assert re.sub(r"\x1b\[\d+m", "", colored) == to_text(table, 120)
-
-
 def test_a_row_of_another_length_is_refused():
     with pytest.raises(ValueError, match="1 cells for 2 columns"):
         Table(columns=[Column("a"), Column("b")], rows=[Row([Cell("1")])])

@@ -97,12 +97,6 @@ def test_lines_below_a_value_begin_below_the_longest_wrapped_value_that_has_line
     assert lines_of(without, 26)[1:3] == [" 5.0  one of several", "0.03  remarks on a trial"]
 
 
-def test_every_line_of_a_colored_cell_is_colored_and_the_padding_with_it():
-    cell = TextCell("+3.4", ["0.03"], "\x1b[32m")
-    lines = lines_of([column("a", "x", is_text=True), TextColumn("ece", "", False, [cell])])
-    assert lines[1:] == ["x  \x1b[32m+3.4\x1b[0m", "   \x1b[32m0.03\x1b[0m"]
-
-
 GROUPED = [
     column("trial", "a", "b", is_text=True),
     column("x", "111", "112", group="val"),
