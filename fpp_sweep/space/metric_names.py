@@ -14,8 +14,7 @@ def check_metric(value: Any) -> Any:
     row = catalogue.metric(value)
     _, slash, dataset = value.partition("/")
     if slash:
-        map_is_last = f"a post-hoc map stands before the dataset, such as ece@sals/dtd ({shown(value)})"
-        require("@" not in dataset, map_is_last)
+        require("@" not in dataset, f"a post-hoc map stands before the dataset, such as ece@sals/dtd ({shown(value)})")
         require(row.of_dataset, f"{row.name} is a metric of a whole trial, not of a dataset ({shown(value)})")
         require(dataset.strip(), f"a dataset is missing after '/' ({shown(value)})")
     if "@" in value:
