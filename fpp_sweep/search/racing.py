@@ -337,7 +337,7 @@ class RacePolicy(StoppingPolicy):
             return None
         self._rung += 1
         try:
-            self._last_decision = self._decide_once()
+            self._last_decision = self._end_rung()
         except OSError as error:  # the disk failed, which says nothing about the trial
             raise MachineError.of(error) from error
         return self._last_decision.reason
@@ -349,7 +349,7 @@ class RacePolicy(StoppingPolicy):
             return record
         return replace(record, estimate=decision.estimate, fidelity=decision.share, constraints=decision.constraints)
 
-    def _decide_once(self) -> RungDecision:
+    def _end_rung(self) -> RungDecision:
         """Write the rung's block statistics; return the decision of an earlier process, else decide and write."""
         table = self._table()
         if table is not None:  # other trials are compared with this one
@@ -369,13 +369,9 @@ class RacePolicy(StoppingPolicy):
     def _decide(self, table: StatsBySeed | None, share: float) -> RungDecision:
         """Return the decision after a share of the images; baselines and requested settings are never stopped."""
         may_be_stopped = self._record.kind == "trial" and self._record.origin not in REQUESTED_ORIGINS
-        decision = None
-        if table is not None and may_be_stopped:
-            own_rung = RungMetrics.of(table, self._rules.metrics)
-            decision = self._decision_to_stop(own_rung, share)
-        if decision is None:
+        if table is None or not may_be_stopped:
             return RungDecision(share=share)
-        return decision
+        return self._compared(RungMetrics.of(table, self._rules.metrics), share)
 
     def _read_decisions(self) -> list[RungDecision]:
         """Return the decisions of an earlier process; none if the file is damaged or of other settings."""
@@ -408,12 +404,13 @@ class RacePolicy(StoppingPolicy):
 
     # --- the decision
 
-    def _decision_to_stop(self, own_rung: RungMetrics, share: float) -> RungDecision | None:
-        """Return why the trial stops, with its estimate; None if it goes on."""
+    def _compared(self, own_rung: RungMetrics, share: float) -> RungDecision:
+        """Return the decision by comparison with the finished trials, with the trial's estimate if it stops."""
+        going_on = RungDecision(share=share)
         finished = self._finished_at(own_rung)
         trials = [rival.record for rival in finished if rival.record.kind == "trial"]
         if len(trials) < self._rules.race.reserve:
-            return None
+            return going_on
         predictions = self._predictions(own_rung, finished)
         violations = {}
         for constraint in self._rules.constraints:
@@ -423,7 +420,7 @@ class RacePolicy(StoppingPolicy):
         if decision is None:
             decision = self._stop_if_infeasible(violations)
         if decision is None:
-            return None
+            return going_on
         return replace(
             decision,
             share=share,

@@ -19,7 +19,6 @@ from fpp_sweep.search.racing import (
     Prediction,
     RacePolicy,
     RaceRules,
-    RungDecision,
     RungMetrics,
     extrapolate_final,
     find_dominating,
@@ -596,7 +595,7 @@ def decide_after_first_block(raced_sweep, name="trial-0003", *, changes=None, **
             folder.write_trial(replace(before[changed], **change))
         policy = RacePolicy(RaceRules(**{**defaults, **rules}), folder, folder.trial(name))
         policy._rung, policy._sizes = 1, {"digits": 192, "scenes": 192}
-        return policy._decision_to_stop(policy._rung_of(name), 0.25) or RungDecision(share=0.25)
+        return policy._compared(policy._rung_of(name), 0.25)
     finally:
         for record in before.values():
             folder.write_trial(record)
