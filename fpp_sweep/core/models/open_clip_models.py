@@ -4,7 +4,8 @@ The activation is the one that the weights were trained with. Where neither the 
 open_clip has the architecture with both, the user has to name it; a contradiction is an error.
 
 For weights from a file, images are preprocessed as CLIP's (bicubic, shorter side, CLIP's mean and deviation), unless
-all tags of the architecture share other settings. This module imports open_clip, which takes ten seconds.
+all tags of the architecture share other settings. A warning names the tags that need others than the file gets. This
+module imports open_clip, which takes ten seconds.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 import torch
 from open_clip import get_model_config
+from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
 from open_clip.model import CLIP, CustomTextCLIP
 from open_clip.pretrained import download_pretrained, get_pretrained_cfg
 from torch import Tensor, nn
@@ -38,6 +40,7 @@ from fpp_sweep.core.models.model_names import (
 )
 from fpp_sweep.core.text.tower import Activation
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.messages import warn_once
 from fpp_sweep.tiny import model as tiny
 
 IMAGE_SIZE = 224  # open_clip's default
@@ -50,6 +53,14 @@ _ANY_VALUE = {
 }
 # values that other settings may have, besides those that turn them off
 _SUPPORTED_VALUES = {"pool_type": ("argmax", "eos"), "proj_type": ("linear",)}
+
+# settings of a tag, with CLIP's values
+_CLIPS_PREPROCESSING: dict[str, Any] = {
+    "mean": OPENAI_DATASET_MEAN,
+    "std": OPENAI_DATASET_STD,
+    "interpolation": "bicubic",
+    "resize_mode": "shortest",
+}
 
 _TEXT_PARTS = ("positional_embedding", "text_projection", "token_embedding.", "transformer.", "ln_final.")
 _CONSTANTS = {"attn_mask"}  # the causal mask, which TorchScript archives list among the weights
@@ -80,6 +91,8 @@ def load_open_clip(model_name: str, spec: ModelSpec, device: str) -> Clip:
         preprocess = _preprocess(spec.architecture, _shared_recipe(spec.architecture), config)
         checkpoint = read_checkpoint(spec.path)
         activation = _activation_of_file(model_name, spec, requested, checkpoint, config)
+        if not checkpoint.is_openai:
+            _warn_of_other_preprocessing(spec, activation)
     else:
         recipe = _tag_recipe(spec)
         preprocess = _preprocess(model_name, recipe, config)
@@ -201,14 +214,34 @@ def _tag_recipe(spec: ModelSpec) -> dict[str, Any]:
 
 def _shared_recipe(name: str) -> dict[str, Any]:
     """Return the preprocessing that all tags of an architecture share; empty if they differ or there are none."""
-    keys = ("mean", "std", "interpolation", "resize_mode")
     settings = []
     for tag in tags_of(name):
         recipe = get_pretrained_cfg(name, tag)
-        settings.append({key: recipe[key] for key in keys})
+        settings.append({key: recipe[key] for key in _CLIPS_PREPROCESSING})
     if settings and all(recipe == settings[0] for recipe in settings):
         return settings[0]
     return {}
+
+
+def _is_preprocessing_of_files(name: str, recipe: Mapping[str, Any]) -> bool:
+    """Return True if a tag's images need the preprocessing that weights of this architecture get from a file."""
+    settings = {**_CLIPS_PREPROCESSING, **_shared_recipe(name)}
+    return all(recipe[key] == setting for key, setting in settings.items())
+
+
+def _warn_of_other_preprocessing(spec: ModelSpec, activation: Activation) -> None:
+    """Warn if a file may hold the weights of a tag whose images need other preprocessing than the file's get."""
+    models = []
+    for tag in tags_of(spec.architecture):
+        recipe = get_pretrained_cfg(spec.architecture, tag)
+        may_be_of_tag = _activation_setting(recipe) == activation
+        if may_be_of_tag and not _is_preprocessing_of_files(spec.architecture, recipe):
+            models.append(f"{spec.architecture}/{tag}")
+    if models:
+        warn_once(
+            f"{spec.path}: its images are preprocessed as CLIP's, which gives wrong results for the weights of "
+            f"{', '.join(models)}; load those by that name"
+        )
 
 
 def _download(spec: ModelSpec, recipe: dict[str, Any]) -> Path:
@@ -217,9 +250,11 @@ def _download(spec: ModelSpec, recipe: dict[str, Any]) -> Path:
         with _quiet():
             return Path(download_pretrained(recipe))
     except Exception as error:  # from the hub's client, the network or the disk
+        advice = f"download them elsewhere and write {spec.architecture}:PATH"
+        if not _is_preprocessing_of_files(spec.architecture, recipe):
+            advice = "copy the cache of Hugging Face from a machine that has them"
         raise InputError(
-            f"model '{spec.architecture}/{spec.tag}': could not fetch its weights; connect to the network, "
-            f"or download them elsewhere and write {spec.architecture}:PATH"
+            f"model '{spec.architecture}/{spec.tag}': could not fetch its weights; connect to the network, or {advice}"
         ) from error
 
 

@@ -67,6 +67,12 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "oblong": {**SMALL_SETTINGS, "vision_cfg": {**SMALL_SETTINGS["vision_cfg"], "image_size": [32, 48]}},
 }
 PREPROCESSING = {"mean": (0.5, 0.4, 0.3), "std": (0.3, 0.2, 0.1), "interpolation": "bicubic", "resize_mode": "shortest"}
+CLIPS_PREPROCESSING = {
+    "mean": (0.48145466, 0.4578275, 0.40821073),
+    "std": (0.26862954, 0.26130258, 0.27577711),
+    "interpolation": "bicubic",
+    "resize_mode": "shortest",
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -97,6 +103,7 @@ def tags(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "openai": {**PREPROCESSING, "file": str(quick), "quick_gelu": True},
         "laion": {**PREPROCESSING, "file": str(plain)},
         "elsewhere": {**PREPROCESSING, "hf_hub": "no-user/nothing/"},
+        "clips": {**CLIPS_PREPROCESSING, "hf_hub": "no-user/nothing/"},
         "squashed": {**PREPROCESSING, "resize_mode": "squash"},
         "smooth": {**PREPROCESSING, "interpolation": "bilinear"},
     }
@@ -358,13 +365,21 @@ def test_a_wrong_model_name_is_refused_with_a_remedy(spec: str, expected: str) -
 
 
 @pytest.mark.usefixtures("tags")
-def test_weights_that_cannot_be_fetched_are_refused_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("tag", "advice"),
+    [
+        ("clips", "download them elsewhere and write small:PATH"),
+        ("elsewhere", "copy the cache of Hugging Face from a machine that has them"),  # a file would get CLIP's mean
+    ],
+)
+def test_weights_that_cannot_be_fetched_are_refused_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch, tag: str, advice: str
+) -> None:
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    assert message("small/elsewhere") == (
-        "model 'small/elsewhere': could not fetch its weights; connect to the network, "
-        "or download them elsewhere and write small:PATH"
+    assert message(f"small/{tag}") == (
+        f"model 'small/{tag}': could not fetch its weights; connect to the network, or {advice}"
     )
 
 
@@ -419,6 +434,32 @@ def test_an_unsupported_architecture_is_refused_by_its_setting(name: str, expect
 )
 def test_models_with_other_preprocessing_are_refused(spec: str, expected: str) -> None:
     assert f"is not supported: its images need {expected}" in message(spec)
+
+
+def test_a_file_that_may_need_other_preprocessing_is_warned_of_by_the_names_of_its_tags(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """open_clip's ViT-L-14/laion2b_s32b_b82k has another mean than the other tags."""
+    spec = ModelSpec(architecture="ViT-L-14", path=tmp_path / "file.pt")
+    open_clip_models._warn_of_other_preprocessing(spec, "quick_gelu")  # no such tag has this activation
+    assert not caplog.messages
+    open_clip_models._warn_of_other_preprocessing(spec, "gelu")
+    (warning,) = caplog.messages
+    assert warning == (
+        f"{spec.path}: its images are preprocessed as CLIP's, which gives wrong results for the weights of "
+        "ViT-L-14/laion2b_s32b_b82k; load those by that name"
+    )
+
+
+@pytest.mark.usefixtures("tags")
+def test_only_files_that_are_not_openais_may_need_other_preprocessing(
+    tmp_path: Path, openai_files: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    load(f"small:{openai_files[0]}")
+    assert not caplog.messages
+    load(f"small+gelu:{saved(tmp_path / 'bare.pt', small_clip().state_dict())}")
+    (warning,) = caplog.messages
+    assert "wrong results for the weights of small/laion, small/elsewhere, small/squashed, small/smooth;" in warning
 
 
 # --- weights that do not fit
