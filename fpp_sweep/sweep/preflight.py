@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fpp_sweep.core.datasets import custom_datasets, list_split, require_known, resolve
+from fpp_sweep.core.datasets import custom_datasets, list_split, require_known, require_possible_split, resolve
 from fpp_sweep.core.models.model_names import require_model
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import plugins
@@ -35,7 +35,7 @@ def check_before_start(space: Space, options: Options) -> None:
     require_model(space.work.model)
     datasets = require_known(space.work.datasets, space.work.data_root, space.work.dataset_file)
     require_measured(space, datasets)
-    _require_own_splits(space, datasets)
+    _require_splits(space, datasets)
     for source in sorted(sources_of(space)):
         require_prompt(source.prompt)
         require_templates(source.templates)
@@ -69,14 +69,18 @@ def _check_notify(space: Space) -> None:
         note(error)
 
 
-def _require_own_splits(space: Space, datasets: Sequence[str]) -> None:
-    """Raise InputError if the user's own images lack a split; listing the files of all datasets could take minutes."""
+def _require_splits(space: Space, datasets: Sequence[str]) -> None:
+    """Raise InputError if a dataset never has a split that is used, or if the user's own images lack one.
+
+    Listing the files of all datasets could take minutes.
+    """
     custom = custom_datasets(space.work.datasets, space.work.dataset_file)
     for name in datasets:
-        if name not in custom:
-            continue
         for split in splits_of_space(space):
-            list_split(name, custom[name], split, None)
+            if name in custom:
+                list_split(name, custom[name], split, None)
+            else:
+                require_possible_split(*resolve(name, custom), split)
 
 
 def _require_texts_of_classes(space: Space, datasets: Sequence[str]) -> None:

@@ -82,6 +82,16 @@ def test_a_folder_of_images_that_lacks_a_split_is_refused_before_ray_starts(tmp_
         check_before_start(small_space(dataset), Options())
 
 
+def test_a_split_that_a_dataset_never_has_is_refused_before_ray_starts(tmp_path):
+    overrides = ["work.datasets=[dtd,imagenet_a]", f"work.data_root={tmp_path}"]
+    with pytest.raises(InputError) as refusal:
+        check_before_start(small_space(*overrides), Options())
+    assert str(refusal.value) == (
+        "imagenet_a has only a test split, not 'val'; leave this dataset out, or set search.split=test"
+    )
+    check_before_start(small_space(*overrides, "search.split=test"), Options())
+
+
 @pytest.mark.parametrize(
     "check",
     [

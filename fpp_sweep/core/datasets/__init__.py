@@ -6,7 +6,13 @@ from fpp_sweep.core.datasets.custom import custom_datasets, folder_dataset, read
 from fpp_sweep.core.datasets.dataset import SPLITS, BadImageError, Dataset, Group, ImageSource, fair_order
 from fpp_sweep.core.datasets.files import FileImages
 from fpp_sweep.core.datasets.layout import DatasetSpec, Layout, Listing
-from fpp_sweep.core.datasets.opening import list_split, open_dataset, require_known, require_root
+from fpp_sweep.core.datasets.opening import (
+    list_split,
+    open_dataset,
+    require_known,
+    require_possible_split,
+    require_root,
+)
 
 __all__ = [
     "DATASETS",
@@ -29,6 +35,7 @@ __all__ = [
     "open_dataset",
     "read_custom",
     "require_known",
+    "require_possible_split",
     "require_root",
     "resolve",
 ]

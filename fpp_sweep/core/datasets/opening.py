@@ -46,10 +46,7 @@ def open_dataset(
 
 def list_split(name: str, spec: DatasetSpec, split: str, data_root: Path | None) -> Listing:
     """List the samples of a split; raise InputError that names the dataset if it has none."""
-    if split not in SPLITS:
-        raise unknown("split", split, SPLITS)
-    if split not in spec.layout.splits:
-        raise InputError(f"{name} has only a {' and a '.join(spec.layout.splits)} split, not {split!r}")
+    require_possible_split(name, spec, split)
     try:
         root = Path()
         if spec.below_root:
@@ -62,6 +59,17 @@ def list_split(name: str, spec: DatasetSpec, split: str, data_root: Path | None)
     if len(listing.classes) < 2:
         raise InputError(f"{name}: has one class ({listing.classes[0]!r}), but needs two or more; add another class")
     return listing
+
+
+def require_possible_split(name: str, spec: DatasetSpec, split: str) -> None:
+    """Raise InputError if a dataset of this layout never has the split, such as `val` of ImageNet's shifts."""
+    if split not in SPLITS:
+        raise unknown("split", split, SPLITS)
+    if split not in spec.layout.splits:
+        possible = " and a ".join(spec.layout.splits)
+        raise InputError(
+            f"{name} has only a {possible} split, not {split!r}; leave this dataset out, or set search.split=test"
+        )
 
 
 def require_known(names: Iterable[str], data_root: str | None, dataset_file: str | None) -> list[str]:
