@@ -29,13 +29,7 @@ SETTING_LENGTH = 60  # characters of a setting's value
 
 
 def front_table(
-    info: SweepInfo,
-    front: Front,
-    statistics: SweepStatistics | None = None,
-    *,
-    splits: Sequence[str] | None = None,
-    settings: bool = True,
-    title: str = "",
+    info: SweepInfo, front: Front, statistics: SweepStatistics | None = None, *, settings: bool = True, title: str = ""
 ) -> Table:
     """Return a row for each record of `front.compared`: front members, other finalists and baselines.
 
@@ -50,8 +44,7 @@ def front_table(
     >>> print(to_text(front_table(info, front_of(info, []), title="no trial has finished")))
     no trial has finished
     """
-    if splits is None:
-        splits = splits_of(info, front.compared)
+    splits = splits_of(info, front.compared)
     searched = values_by_setting(front.members) if settings else {}
     has_support = statistics is not None and bool(statistics.support.trials)
     rows: list[Row] = []

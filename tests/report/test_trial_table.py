@@ -158,10 +158,10 @@ def test_the_front_without_statistics_has_neither_support_nor_intervals():
         assert not any(row.has_interval for row in table.rows)
 
 
-@pytest.mark.parametrize(("splits", "groups"), [(None, {"val", "test"}), (["test"], {"test"})])
-def test_the_front_shows_all_splits_or_those_that_are_chosen(splits, groups):
-    info, records = sweep_info(), [trial(0), trial(1, test=True)]
-    table = front_table(info, front_of(info, records), splits=splits)
+@pytest.mark.parametrize(("has_test_result", "groups"), [(False, {"val"}), (True, {"val", "test"})])
+def test_the_front_shows_all_splits_of_its_records(has_test_result, groups):
+    info, records = sweep_info(), [trial(0), trial(1, test=has_test_result)]
+    table = front_table(info, front_of(info, records))
     assert {column.group for column in table.columns if column.group} == groups
 
 
