@@ -130,6 +130,7 @@ def _override(root: Node, assignment: str) -> None:
     where = f"--set {assignment}"
     if not value.strip():
         raise InputError(f"{where}: has no value; give one, or null, which takes {path} out")
+    had_params = _has_params(root)
     if path in settings():
         _require_outside_grid(root, path, where)
         _remove_param(root, path)
@@ -137,6 +138,13 @@ def _override(root: Node, assignment: str) -> None:
     elif path.partition(".")[0] not in keys(Space):
         raise InputError(f"{where}: {unknown('key', path, _known_keys())}")
     _put(root, path, of_plain(parse(value, where).plain(), where, path))
+    if had_params and not _has_params(root):
+        root.where = f"{root.where} with {where}"  # an error then does not say that the file has nothing to search
+
+
+def _has_params(root: Node) -> bool:
+    params = root.value.get("params")
+    return params is not None and bool(params.value)
 
 
 def _known_keys() -> list[str]:
