@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,20 +120,25 @@ def folder_name_of(name: str | None, model: str) -> str:
 
 
 def requested_experiments(request: Request) -> list[Experiment]:
-    """Return the requested tables, each once; `all` leaves out those that cannot run, with a note."""
+    """Return the requested tables, each once; `all` leaves out those without a requested row, or that cannot run."""
     experiments = [find(name) for name in request.tables if name != ALL]
     if ALL not in request.tables:
         return experiments
-    for name in shipped():
-        if name in request.tables:
+    others = [find(name) for name in shipped() if name not in request.tables]
+    require_known_rows(request.rows, [*experiments, *others])
+    without_rows = []
+    for experiment in others:
+        if not has_row(experiment, request.rows):
+            without_rows.append(experiment.name)
             continue
-        experiment = find(name)
         try:
             space_with_notes(experiment, request, request.rows)
         except InputError as error:
             note(f"left out: {error}")
         else:
             experiments.append(experiment)
+    if without_rows:
+        note(f"left out, because they have no row {' or '.join(request.rows)}: {', '.join(without_rows)}")
     return experiments
 
 
@@ -183,20 +188,29 @@ def _rows_in_precisions(
     return further
 
 
-def check_rows(names: Sequence[str], experiments: Iterable[Experiment]) -> None:
-    """Raise InputError unless each name is a row of some table, and each table has one of the rows."""
-    rows_by_table = {}
+def has_row(experiment: Experiment, names: Sequence[str]) -> bool:
+    """Return True if the table has one of the rows, no rows are named, or it is a computation, which has none."""
+    return not names or bool(experiment.theory) or any(row.name in names for row in experiment.rows)
+
+
+def require_known_rows(names: Sequence[str], experiments: Iterable[Experiment]) -> None:
+    """Raise InputError unless each name is a row of some table."""
     rows: dict[str, None] = {}
     for experiment in experiments:
         if not experiment.theory:
-            rows_by_table[experiment.name] = [row.name for row in experiment.rows]
-            rows.update(dict.fromkeys(rows_by_table[experiment.name]))
+            rows.update(dict.fromkeys(row.name for row in experiment.rows))
     for name in names:
         if name not in rows:
             raise InputError(f"--methods {name}: {unknown('row', name, list(rows))}")
-    for table, table_rows in rows_by_table.items():
-        if names and not set(names) & set(table_rows):
-            raise InputError(f"--methods: table {table} has none of these rows; it has {', '.join(table_rows)}")
+
+
+def check_rows(names: Sequence[str], experiments: Collection[Experiment]) -> None:
+    """Raise InputError unless each name is a row of some table, and each table has one of the rows."""
+    require_known_rows(names, experiments)
+    for experiment in experiments:
+        if not has_row(experiment, names):
+            rows = ", ".join(row.name for row in experiment.rows)
+            raise InputError(f"--methods: table {experiment.name} has none of these rows; it has {rows}")
 
 
 # --- spaces -------------------------------------------------------------------------------------------

@@ -96,6 +96,19 @@ def test_a_row_by_name_is_run_in_every_precision(monkeypatch):
     assert points == [("tpt", "fp16"), ("tpt", "float32")]
 
 
+def test_all_tables_leave_out_those_without_a_row_of_the_name_in_one_note(monkeypatch, capsys):
+    from fpp_sweep.reproduce.__main__ import main
+
+    planned = []
+    monkeypatch.setattr("fpp_sweep.sweep.launch.print_dry_run", planned.extend)
+    main(["--table", "all", "--methods", "tpt_sam", "--datasets", "scenes", "--dry-run"])
+    assert [space.name for space in planned] == ["sam", "flatness_ece"]
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    assert line.startswith("note: left out, because they have no row tpt_sam: main, init, dynaprompt, ")
+    with pytest.raises(InputError, match="unknown row 'tpt_asm', did you mean 'tpt_asam' or 'tpt_sam'"):
+        main(["--table", "all", "--methods", "tpt_asm", "--dry-run"])
+
+
 def test_rows_and_tables_may_be_given_in_several_flags():
     from fpp_sweep.reproduce.__main__ import parse
 
