@@ -352,6 +352,8 @@ class FolderSync:
             versions[name] = _stamp(file), front.tags_of(name)  # before the record is read, which may change then
             record = self._folder.trial(name)
             records.append(record)
+            if record.state == "waiting" and not record.started:
+                continue  # MLflow never changes the start of a run, so a run begins with its trial
             if thorough or self._versions.get(name) != versions[name]:
                 artifacts = find_artifacts(self._folder, self._folder.path / "artifacts" / name)
                 candidates.append((trial_run(info, record, front), artifacts))

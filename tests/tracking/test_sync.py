@@ -244,19 +244,27 @@ def test_a_trial_that_leaves_the_front_loses_the_tags_of_the_front(tmp_path, dat
     assert "recommended" not in tags(database, "perturb-1")
 
 
-def test_a_waiting_trial_is_scheduled_and_a_stopped_trial_has_a_reason(tmp_path, database, uri):
+def test_a_waiting_trial_has_a_run_from_its_start_on_and_a_stopped_trial_has_a_reason(tmp_path, database, uri):
     folder = build_sweep(
         tmp_path / "perturb-1", baselines=(), trials=2, failed_trials=(1,), running_trials=(0,), report=False
     )
-    folder.write_trial(replace(running(0), state="waiting"))
+    begun = running(0)
+    folder.write_trial(replace(begun, state="waiting", started=0.0))
     folder.write_trial(replace(failed(1), state="stopped", reason="lower after 2 of 5 datasets"))
     waiting, stopped = "0000 code gamma2=0.1 class_var=0.001", "0001 gamma2=0.17 class_var=0.002"
     sync_folder(folder, uri)
-    assert (statuses(database)[waiting], statuses(database)[stopped]) == ("SCHEDULED", "FINISHED")
-    assert rows(database, "select end_time from runs where name = ?", waiting) == [(None,)]
-    assert tags(database, waiting)["state"] == "waiting"
+    assert waiting not in statuses(database)
+    assert statuses(database)[stopped] == "FINISHED"
     assert tags(database, stopped)["state"] == "stopped"
     assert tags(database, stopped)["reason"] == "lower after 2 of 5 datasets"
+    folder.write_trial(begun)
+    sync_folder(folder, uri)
+    start = round(1000 * begun.started)
+    assert rows(database, "select start_time, status from runs where name = ?", waiting) == [(start, "RUNNING")]
+    folder.write_trial(replace(begun, state="waiting"))  # it waits to be continued
+    sync_folder(folder, uri)
+    assert rows(database, "select end_time, status from runs where name = ?", waiting) == [(None, "SCHEDULED")]
+    assert tags(database, waiting)["state"] == "waiting"
 
 
 def test_a_changed_value_replaces_the_former_one_even_if_it_is_smaller_and_equally_old(tmp_path, database, uri):
