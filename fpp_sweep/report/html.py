@@ -18,6 +18,7 @@ from fpp_sweep.spec.files import read_inside, written_whole
 # nothing can be fetched or sent, even if a hostile text should get into a page
 POLICY = "default-src 'none'; script-src 'unsafe-inline'{}; style-src 'unsafe-inline'; img-src data: blob:"
 COMPILES_SHADERS = " 'unsafe-eval'"  # plotly's parallel coordinates do
+NO_SCRIPT = "<noscript><p>Plots, the filter and the sections of trials need JavaScript, which is off.</p></noscript>"
 MAX_PICTURE_BYTES = 2**24
 GZIP_LEVEL = 4  # level 6 takes twice as long for pages that are 7 % smaller
 ASSETS = Path(__file__).with_name("assets")
@@ -48,6 +49,7 @@ def write_html(
 </head>
 <body data-reload-seconds="{reload_seconds}">
 {_header(document)}
+{NO_SCRIPT if plots or trials else ""}
 <main>
 {blocks_to_html(document.sections)}
 </main>

@@ -150,6 +150,13 @@ def test_only_pages_with_plots_contain_plotly_compressed(tmp_path, folder):
     assert (write_page(tmp_path, "nothing yet") / "sweep.html").stat().st_size < 26_000
 
 
+def test_a_page_with_plots_says_without_javascript_that_it_needs_it(tmp_path, folder):
+    line = "<noscript><p>Plots, the filter and the sections of trials need JavaScript, which is off.</p></noscript>"
+    page = (folder / "sweep.html").read_text()
+    assert page.index("<header>") < page.index(line) < page.index("<main>")
+    assert "<noscript>" not in (write_page(tmp_path, "nothing yet") / "sweep.html").read_text()
+
+
 def test_sections_begin_with_the_answer_and_can_be_linked(folder):
     page = (folder / "sweep.html").read_text()
     heads = re.findall(r"<h2>(.*?)</h2>", page)
