@@ -63,6 +63,8 @@ def read(paths: Iterable[Path]) -> tuple[PluginFile, ...]:
             raise InputError(f"--plugin {path}: {error.strerror or error}; give a file that can be read") from error
         except UnicodeDecodeError as error:
             raise InputError(f"--plugin {path}: not UTF-8 text") from error
+        if path.suffix != ".py":
+            raise InputError(f"--plugin {path}: must be a Python file, whose name ends with .py")
         name = path.stem
         if name in files and files[name].path == str(path.resolve()):
             continue
