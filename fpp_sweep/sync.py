@@ -48,9 +48,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
     if not 0 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"must be finite, and 0 or more ({text})")
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 or more ({text})")
     return seconds
 
 
