@@ -78,7 +78,7 @@ FLAGS: dict[str, Flag] = {
         group=SETTINGS,
         several=True,
         metavar="KEY=VALUE",
-        help="a setting of the trials, such as fpp.gamma2=0.3, or a key of the space, such as search.trials=8",
+        help="a setting of the trials, such as fpp.gamma2=0.3, or a key of the space, such as work.threads=1",
     ),
     "--plugin": Flag(
         group=SETTINGS,
