@@ -69,8 +69,9 @@ class TaskStore:
         if result is not None:
             shared_file = file_of(self.shared, key)
             with suppress(OSError):
-                os.utime(shared_file)  # pruning removes the files that were not used for the longest time
                 _link(shared_file, file_of(self.root, key))
+            with suppress(OSError):  # a file of another user
+                os.utime(shared_file)  # pruning removes the files that were not used for the longest time
         return result
 
     def put(self, key: str, result: TaskResult) -> None:

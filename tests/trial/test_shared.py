@@ -116,6 +116,15 @@ def test_a_shared_folder_on_another_disk_holds_copies(tmp_path):
         assert file_of(tmp_path / "other", KEY).stat().st_nlink == 1
 
 
+def test_a_result_that_may_only_be_read_is_kept_by_the_sweep(tmp_path):
+    """Its time of use cannot be set, as on a disk that is read-only, or if another user owns the file."""
+    with mounted(tmp_path / "disk", "size=1m") as disk:
+        TaskStore(tmp_path / "one", disk / "cache").put(KEY, RESULT)
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        assert TaskStore(tmp_path / "other", disk / "cache").get(KEY).prompt == RESULT.prompt
+    assert TaskStore(tmp_path / "other").get(KEY).prompt == RESULT.prompt
+
+
 WRITER_PROGRAM = """
 import sys
 from pathlib import Path
