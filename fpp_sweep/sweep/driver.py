@@ -106,9 +106,12 @@ class SweepDriver:
         try:
             self._report_and_deliver()
         except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a third Ctrl-C ends the process at once
-            stage("interrupted: leaving without the report, closing MLflow's run")
-            self._deliver(HURRIED_DELIVERY_TIMEOUT)
+            handler_before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # a third Ctrl-C ends the process at once
+            try:
+                stage("interrupted: leaving without the report, closing MLflow's run")
+                self._deliver(HURRIED_DELIVERY_TIMEOUT)
+            finally:
+                signal.signal(signal.SIGINT, handler_before)  # a notebook or program goes on
             raise
 
     def _report_and_deliver(self) -> None:

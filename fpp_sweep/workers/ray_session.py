@@ -94,6 +94,11 @@ def _remedy_for_refused_token() -> str:
     return "the token is missing or wrong; copy the cluster's, by default ~/.ray/auth_token of its head, to this path"
 
 
+def is_open() -> bool:
+    """Return whether this process has a session, which its own program may have begun."""
+    return bool(ray.is_initialized())
+
+
 def end() -> None:
     ray.shutdown()
 

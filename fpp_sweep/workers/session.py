@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.process import interrupts_wait
 from fpp_sweep.workers.addresses import ray_temp_folder, require_reachable
 from fpp_sweep.workers.session_folders import (
     SESSION_PREFIX,
@@ -46,16 +47,21 @@ ENVIRONMENT = {
     "TUNE_WARN_SLOW_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "3600",
 }
 ReadingsOfNodes = dict[str, dict[str, Any]]  # returned values of a function, by the node's address
+_session_lock = threading.Lock()  # held while this process has a session: Ray allows one in each process
 _own_folders: list[DriverFolder] = []  # folders of the sessions that this process started
 
 
 @contextmanager
 def session(address: str | None, *, cpus: int, verbose: bool) -> Iterator[None]:
-    """Open a small Ray session, which ends with the context, or join the cluster at the address."""
-    _set_environment()
+    """Open a small Ray session, which ends with the context, or join the cluster at the address.
+
+    Raise InputError if this process has a session already.
+    """
     level = logging.INFO if verbose else logging.ERROR
     options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": level, "configure_logging": True}
     with ExitStack() as session_resources:
+        session_resources.enter_context(_only_session())
+        folder = None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ray_session = _import_ray_session()
@@ -67,8 +73,37 @@ def session(address: str | None, *, cpus: int, verbose: bool) -> Iterator[None]:
                 ray_session.start(folder, num_cpus=cpus, **options)
             else:
                 _join_cluster(ray_session, require_reachable(address), options, verbose=verbose)
-        session_resources.callback(ray_session.end)
+        session_resources.callback(_leave, ray_session, folder)
         yield
+
+
+@contextmanager
+def _only_session() -> Iterator[None]:
+    """Let this process begin no other session within the block; raise InputError if it has one."""
+    if not _session_lock.acquire(blocking=False):
+        raise InputError("Ray: another thread of this process runs a sweep; wait for its end, or use another process")
+    try:
+        _set_environment()
+        if _import_ray_session().is_open():
+            raise InputError("Ray: this process has a session already; call ray.shutdown() first")
+        yield
+    finally:
+        _session_lock.release()
+
+
+def _leave(ray_session: ModuleType, folder: str | None) -> None:
+    """End the session, or leave the cluster; an interrupt waits, because half a session would stay otherwise.
+
+    If a second Ctrl-C does not wait, the processes of a session in `folder` are killed.
+    """
+    has_left = False
+    try:
+        with interrupts_wait("interrupted; leaving Ray ..."):
+            ray_session.end()
+            has_left = True
+    finally:
+        if folder is not None and not has_left:
+            remove_session(Path(folder))
 
 
 def _set_environment() -> None:

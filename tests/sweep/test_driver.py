@@ -180,17 +180,23 @@ def test_a_second_ctrl_c_skips_the_report_and_still_delivers_to_mlflow(tmp_path,
     folder.write_info(sweep_info(name="sweep", state="running"))
     driver = make_driver(folder, small_space())
     deliveries = []
+
+    def deliver(timeout):
+        deliveries.append((timeout, signal.getsignal(signal.SIGINT)))
+
     driver.reporter = SimpleNamespace(close=lambda: signal.raise_signal(signal.SIGINT))
-    driver.mlflow_sync = SimpleNamespace(close=deliveries.append)
+    driver.mlflow_sync = SimpleNamespace(close=deliver)
     # In a background process of a shell, SIGINT is ignored, so the test installs the usual handler.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
             driver.close()
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL  # a third Ctrl-C ends the process
+        # a notebook or program that goes on is interrupted as before
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
-    assert deliveries == [driver_module.HURRIED_DELIVERY_TIMEOUT]
+    # meanwhile a third Ctrl-C ends the process
+    assert deliveries == [(driver_module.HURRIED_DELIVERY_TIMEOUT, signal.SIG_DFL)]
 
 
 @pytest.mark.parametrize("error", [InputError("sampler mine: no"), RuntimeError("a defect")])

@@ -12,7 +12,7 @@ from ray._private import ray_constants
 from ray._private.accelerators import NvidiaGPUAcceleratorManager
 from ray.exceptions import GetTimeoutError
 
-from fpp_sweep.spec.errors import MachineError
+from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.sweep.child_process import child_environment
 from fpp_sweep.workers import actors, ray_session, session
 
@@ -34,6 +34,38 @@ def test_a_session_has_its_folder_inside_one_that_only_its_user_can_enter(monkey
     assert options["_temp_dir"] == "/private/r"
     assert options["num_cpus"] == 2
     assert before == ray_constants.ENABLE_RAY_CLUSTER
+
+
+def test_a_second_session_of_a_process_is_refused_until_the_first_one_has_ended():
+    """Two threads run a sweep each; Ray would fail in both, with pages of its logs."""
+    refused = pytest.raises(InputError, match=r"^Ray: another thread of this process runs a sweep; wait for its end")
+    with session._only_session(), refused, session.session(None, cpus=1, verbose=False):
+        pass
+    with session._only_session():
+        pass
+
+
+OWN_SESSION = """
+import sys
+import ray
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.workers.session import session
+ray.init(address="local", num_cpus=1, include_dashboard=False, _temp_dir=sys.argv[1])
+try:
+    with session(None, cpus=1, verbose=False):
+        pass
+except InputError as error:
+    print(error, ray.is_initialized())
+ray.shutdown()
+"""
+
+
+@pytest.mark.slow  # starts a session of Ray
+def test_a_program_that_has_begun_ray_itself_is_refused_and_keeps_its_session():
+    with tempfile.TemporaryDirectory() as folder:  # its path is short, as sockets need
+        words = [sys.executable, "-c", OWN_SESSION, folder]
+        done = subprocess.run(words, env=child_environment(), capture_output=True, text=True)
+    assert done.stdout == "Ray: this process has a session already; call ray.shutdown() first True\n", done.stderr
 
 
 SESSION = """

@@ -7,11 +7,12 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from fpp_sweep.workers import session_folders
+from fpp_sweep.workers import session, session_folders
 from fpp_sweep.workers.session_folders import (
     CLOSED,
     MAX_TEMP_PATH,
@@ -96,6 +97,31 @@ def test_a_driver_that_closes_its_session_waits_for_the_end_of_the_cleaner(sessi
         assert str(SCRIPT) in words
     assert not process.is_running()
     assert session_folder.exists()
+
+
+@pytest.fixture
+def python_interrupts():
+    """Let SIGINT raise KeyboardInterrupt, as in a terminal: a shell lets its background jobs ignore the signal."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.mark.parametrize("interrupts", [1, 2])
+def test_an_interrupt_while_a_session_is_left_leaves_no_half_of_it(session_folder, python_interrupts, interrupts):
+    """A notebook goes on after the interrupt, and its next sweep begins another session."""
+    leader = start_raylet(session_folder)
+    processes = wait_for_processes(session_folder, 2)
+
+    def end():
+        for _ in range(interrupts):
+            signal.raise_signal(signal.SIGINT)
+        kill_all(session_processes(session_folder))
+
+    with pytest.raises(KeyboardInterrupt):
+        session._leave(SimpleNamespace(end=end), str(session_folder))
+    assert alive(processes) == []
+    leader.wait(timeout=LONG)
 
 
 def test_the_cleaner_leaves_a_session_alone_that_its_driver_has_closed(session_folder):
