@@ -35,14 +35,15 @@ from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.keys import TaskKeys
-from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, WorkerSpec
+from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, TaskData, WorkerSpec
+from fpp_sweep.spec.tasks import EvalTask, Task
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.sweep_info import new_info
 from fpp_sweep.trial.results import TaskResult, pack_predictions
 from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.actors import Pool, SchedulerActor
 from fpp_sweep.workers.assignment import Unavailable
-from fpp_sweep.workers.resources import WorkerNeeds
+from fpp_sweep.workers.needs import WorkerNeeds
 from fpp_sweep.workers.session import session
 from fpp_sweep.workers.status import StatusPoller
 
@@ -131,8 +132,10 @@ def print_overhead(trials: int) -> None:
             self.slot = "here"
             self.doing = ""
 
-        async def run(self, task: Any, inputs: Any, adapter_key: str) -> TaskResult:
-            if not hasattr(task, "start"):
+        async def run(
+            self, task: Task, inputs: Sequence[TaskResult], adapter_key: str, data: TaskData
+        ) -> TaskResult:
+            if not isinstance(task, EvalTask):
                 return TaskResult(prompt=b"prompt", seconds={"pretrain": 0.0})
             probabilities = np.full((SAMPLES, CLASSES), 1 / CLASSES, np.float32)
             labels = np.arange(SAMPLES) % CLASSES
