@@ -132,9 +132,7 @@ def print_overhead(trials: int) -> None:
             self.slot = "here"
             self.doing = ""
 
-        async def run(
-            self, task: Task, inputs: Sequence[TaskResult], adapter_key: str, data: TaskData
-        ) -> TaskResult:
+        async def run(self, task: Task, inputs: Sequence[TaskResult], adapter_key: str, data: TaskData) -> TaskResult:
             if not isinstance(task, EvalTask):
                 return TaskResult(prompt=b"prompt", seconds={"pretrain": 0.0})
             probabilities = np.full((SAMPLES, CLASSES), 1 / CLASSES, np.float32)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
-from pyarrow import compute, parquet, types
+from pyarrow import parquet, types
 
 from fpp_sweep.core.metrics import Confidences, Predictions
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE, block_stats_file, read_block_stats
@@ -31,23 +31,19 @@ from fpp_sweep.records.reliability import FILE as RELIABILITY_FILE
 from fpp_sweep.records.reliability import write_reliability
 from fpp_sweep.records.skipped_images import FILE as SKIPPED_FILE
 from fpp_sweep.records.skipped_images import SkippedImage, write_skipped
-from fpp_sweep.spec.errors import InputError, message_in_one_line
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import files_inside, open_inside, require_inside, write_json, written_whole
 from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import BlockStats, to_bytes
+from fpp_sweep.trial.parquet_files import read_columns, require_texts
 from fpp_sweep.trial.trial import DatasetResult
 
 FITTED_ON = "fitted_on"  # the folder in a split's folder
 PREDICTIONS = ".predictions.parquet"  # the end of a file's name
 POSTHOC_FILE, DIAGRAM_FILE = "posthoc.json", "reliability.png"  # in a split's folder
-# limits of a file that is read: rows and decoded bytes; a file without compression has far less for its size
-FREE_ROWS = 2**20  # a file of any size may have as many rows
-FREE_BYTES = 2**26  # and as many decoded bytes
-MAX_RATIO = 64  # decoded bytes for each byte of the file beyond FREE_BYTES
 # columns that metrics are computed from, beside `id`
 CLASS_COLUMNS = ("label", "predicted")  # positions in the list of classes
 LARGEST_VALUES = {"confidence": 1.0, "nll": 1e3, "brier": 1e3}  # a loss of 1e3 is above the NLL of a probability of 0
-BYTES_OF_TEXT = 64  # a text takes as many in memory, besides its characters
 
 
 def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, title: str) -> None:
@@ -206,86 +202,6 @@ def _require_column(path: Path, table: pyarrow.Table, name: str, has_right_type:
         raise InputError(f"{path}: has no `{name}` for each sample; delete it")
     if not has_right_type(table[name].type):
         raise InputError(f"{path}: `{name}` must hold numbers ({table[name].type}); delete it")
-
-
-def require_texts(path: Path, table: pyarrow.Table) -> None:
-    """Raise InputError unless a table has rows, and a column `id` with the name of each row's sample."""
-    if "id" not in table.column_names:
-        raise InputError(f"{path}: has no column `id`, the names of samples; delete it")
-    if not table.num_rows or table["id"].null_count or not types.is_string(table["id"].type):
-        raise InputError(f"{path}: `id` must hold names of samples ({table['id'].type}, {table.num_rows} rows)")
-
-
-def require_proportion(path: Path, decoded: float, rows: int) -> None:
-    """Raise InputError for a file that takes far more memory than its size, as no file of predictions does."""
-    size = path.stat().st_size
-    if rows > FREE_ROWS + size or decoded > FREE_BYTES + MAX_RATIO * size:
-        raise InputError(
-            f"{path}: would take {decoded / 2**20:.0f} MiB of memory, with {rows} rows, from a file of "
-            f"{size / 2**20:.1f} MiB; if it is right, write it without compression"
-        )
-
-
-def read_columns(path: Path, is_wanted: Callable[[str], bool], *, remedy: str) -> pyarrow.Table:
-    """Return columns of a parquet file.
-
-    Raise InputError, with the remedy, if it cannot be read, or `require_proportion` refuses it.
-    """
-    try:
-        with parquet.ParquetFile(path) as file:
-            names = [name for name in file.schema_arrow.names if is_wanted(name)]
-            if len(set(names)) < len(names):
-                raise InputError(f"{path}: has two columns of one name; {remedy}")
-            texts = _require_small_columns(path, file, names, remedy)
-        # columns of texts are read as positions in the list of distinct texts: one long text may stand in many rows
-        with parquet.ParquetFile(path, read_dictionary=texts) as file:
-            table = file.read(names)
-        return _with_texts(path, table, texts)
-    except InputError:
-        raise
-    except Exception as error:  # pyarrow raises nearly anything on a damaged file
-        if isinstance(error, OSError) and error.errno:
-            raise
-        problem = message_in_one_line(error)
-        raise InputError(f"{path}: not readable as parquet ({problem}); {remedy}") from error
-
-
-def _require_small_columns(path: Path, file: parquet.ParquetFile, names: Sequence[str], remedy: str) -> list[str]:
-    """Check the sizes that a file states of its columns; return the columns that hold texts."""
-    metadata, schema = file.metadata, file.schema
-    texts = []
-    decoded = 0
-    for position in range(metadata.num_columns):
-        column = schema.column(position)
-        if column.path not in names and column.path.partition(".")[0] not in names:
-            continue
-        width = 8
-        if column.physical_type == "BYTE_ARRAY":
-            if column.max_repetition_level:
-                raise InputError(f"{path}: `{column.path}` must hold numbers (lists of texts); {remedy}")
-            texts.append(column.path)
-            width = BYTES_OF_TEXT
-        for group in range(metadata.num_row_groups):
-            chunk = metadata.row_group(group).column(position)
-            decoded += chunk.total_uncompressed_size + chunk.num_values * max(width, column.length)
-    require_proportion(path, decoded, metadata.num_rows)
-    return texts
-
-
-def _with_texts(path: Path, table: pyarrow.Table, texts: Sequence[str]) -> pyarrow.Table:
-    """Return a table whose columns of distinct texts are columns of texts, if these are not too long together."""
-    total = 0
-    for position, field in enumerate(table.schema):
-        if not types.is_dictionary(field.type):
-            continue
-        column = table.column(position)
-        if field.name in texts:
-            for chunk in column.chunks:
-                lengths = compute.binary_length(chunk.dictionary).take(chunk.indices)
-                total += compute.sum(lengths).as_py() or 0
-            require_proportion(path, total, table.num_rows)
-        table = table.set_column(position, field.name, column.cast(field.type.value_type))
-    return table
 
 
 def write_predictions(predictions: Predictions, classes: Sequence[str], path: Path) -> None:

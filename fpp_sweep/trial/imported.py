@@ -25,7 +25,7 @@ from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.spec.errors import InputError, message_in_one_line, unknown
 from fpp_sweep.spec.files import NotAFileError
 from fpp_sweep.statistics.posthoc_maps import Integers, Numbers, softmax
-from fpp_sweep.trial.artifacts import read_columns, require_proportion, require_texts
+from fpp_sweep.trial.parquet_files import read_columns, require_proportion, require_texts
 
 Kind = Literal["logits", "probabilities"]
 KINDS: tuple[Kind, ...] = ("logits", "probabilities")

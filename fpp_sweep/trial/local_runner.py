@@ -23,22 +23,24 @@ class LocalExecutor:
 
     def results(self, tasks: Sequence[Task], order: int = 0) -> Generator[tuple[Task, TaskResult]]:
         """Yield tasks with their results in the given order; raise at the first failure."""
-        new: dict[str, TaskResult] = {}  # computed as inputs of other tasks and not yet yielded
+        unreported: dict[str, TaskResult] = {}  # results by key that were computed here and not yet yielded
         for task in tasks:
-            result = self._result(task, new)
-            yield task, new.pop(self.keys.of(task), result)
+            result = self._result(task, unreported)
+            # the task may have been computed before, as an input of another one; yield that result with its cost
+            yield task, unreported.pop(self.keys.of(task), result)
 
-    def _result(self, task: Task, new: dict[str, TaskResult]) -> TaskResult:
+    def _result(self, task: Task, unreported: dict[str, TaskResult]) -> TaskResult:
+        """Return a task's result from the store, or compute it and the tasks that it needs."""
         cached = find_cached(self.store, self.keys, task)
         if cached is not None:
             return cached
-        inputs = [self._result(needed, new) for needed in task.needs]
+        inputs = [self._result(needed, unreported) for needed in task.needs]
         adapter_key = ""
         if isinstance(task, EvalTask):
             adapter_key = self.keys.of_adapter(task)
         result = self.worker.run(task, inputs, adapter_key, self.keys.data_of(task))
         key = self.keys.of(task)
-        new[key] = result
+        unreported[key] = result
         try:
             self.store.put(key, result)
         except OSError as error:  # a full disk says nothing about the trial

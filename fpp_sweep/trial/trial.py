@@ -260,7 +260,8 @@ def _run_stages(
                 done[task] = result
                 if len(done) == total:  # all is computed: there is nothing left to stop
                     continue
-                if reason := policy.reason_to_stop(task, result):
+                reason = policy.reason_to_stop(task, result)
+                if reason is not None:
                     raise TrialStopped(reason)
     return done
 

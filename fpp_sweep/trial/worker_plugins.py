@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.messages import note
 from fpp_sweep.spec.plugin_guard import PluginGuard
+from fpp_sweep.spec.plugins import ContractError
 from fpp_sweep.spec.specs import PluginFile
-from fpp_sweep.trial.write_guard import writes_refused
+from fpp_sweep.trial.write_guard import WriteGuard
 
 
 class WorkerPlugins:
@@ -26,12 +27,23 @@ class WorkerPlugins:
         return self._guard.around(catalogue.method(method))
 
     @staticmethod
-    def refusing_writes(method: str, model: Any) -> AbstractContextManager[Callable[[Any], None]]:
-        """Return a context that raises ContractError at its end if a plugin's method has written to the model.
+    @contextmanager
+    def refusing_writes(method: str, model: Any) -> Iterator[Callable[[Any], None]]:
+        """Raise ContractError at the end of the block if a plugin's method has written to the model.
 
-        The context yields a function that protects further values.
+        Yield a function that adds values to watch. Methods of this package are not watched, which costs nothing.
         """
-        return writes_refused(catalogue.method(method), model)
+        row = catalogue.method(method)
+        if not row.digest:
+            yield _watch_nothing
+            return
+        guard = WriteGuard(model)
+        try:
+            yield guard.watch
+        finally:
+            if guard.has_change():
+                problem = "writes to the model, the class texts or the state that it is given; it must work on copies"
+                raise ContractError(f"method {row.name} ({plugins.origin_of(row)}): {problem}")
 
     @staticmethod
     def location_of(error: BaseException, method: str) -> str:
@@ -48,3 +60,7 @@ class WorkerPlugins:
         for text in notes:
             note(text)
         return notes
+
+
+def _watch_nothing(*_: Any) -> None:
+    """Do nothing with values that a method of this package gets."""

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fpp_sweep.spec import plugins
-from fpp_sweep.spec.catalogue import MethodRow
-from fpp_sweep.spec.plugins import ContractError
 from fpp_sweep.trial.adapting import reachable_tensors
 
 WORD = torch.int64  # tensors are summed as words of this type
@@ -32,24 +27,6 @@ class WriteGuard:
 
     def has_change(self) -> bool:
         return any(_checksum(tensor) != checksum for tensor, checksum in self._checksums)
-
-
-@contextmanager
-def writes_refused(row: MethodRow, model: Any) -> Iterator[Callable[[Any], None]]:
-    """Raise ContractError at the end of the block if a plugin's method has written to the model.
-
-    Yield a function that adds values to watch. Methods of this package are not watched, which costs nothing.
-    """
-    if not row.digest:
-        yield lambda _: None
-        return
-    guard = WriteGuard(model)
-    try:
-        yield guard.watch
-    finally:
-        if guard.has_change():
-            problem = "writes to the model, the class texts or the state that it is given; it must work on copies"
-            raise ContractError(f"method {row.name} ({plugins.origin_of(row)}): {problem}")
 
 
 def _checksum(tensor: Tensor) -> int:

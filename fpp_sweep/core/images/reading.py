@@ -118,15 +118,21 @@ def dead_process_as_machine_error(views: Iterator[ReadResult]) -> Iterator[None]
     try:
         yield
     except (RuntimeError, ConnectionError, EOFError) as error:  # the last two: it died while it handed views over
-        message = str(error)
-        raised_in_worker = message.startswith("Caught ")  # the process itself lives
-        other_error = isinstance(error, RuntimeError) and not message.startswith(DEAD_PROCESS)
-        if raised_in_worker or other_error:
+        if not _means_dead_process(error):
             raise
         _shut_down(views)
-        reason = message.partition(". ")[0]
+        reason = str(error).partition(". ")[0]
         advice = "where memory ran out, start fewer with --set work.loaders=N"
         raise MachineError(f"a process that reads images has died ({reason}); {advice}") from error
+
+
+def _means_dead_process(error: Exception) -> bool:
+    message = str(error)
+    if message.startswith("Caught "):  # torch's word for an error that a worker process raised; the process lives
+        return False
+    if isinstance(error, RuntimeError):
+        return message.startswith(DEAD_PROCESS)
+    return True
 
 
 def _shut_down(views: Iterator[ReadResult]) -> None:

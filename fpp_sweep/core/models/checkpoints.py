@@ -165,7 +165,8 @@ def _as_input_errors(path: Path) -> Iterator[None]:
 def _reason(error: Exception) -> str:
     if isinstance(error, InputError):
         return str(error)
-    if code := re.search(r"GLOBAL ([\w.]+)", str(error)):
+    code = re.search(r"GLOBAL ([\w.]+)", str(error))
+    if code is not None:
         return f"refused, reading it would run code ({code[1]}); only plain weights are read"
     if isinstance(error, pickle.UnpicklingError):
         return "not a file of plain weights; damaged, or not a PyTorch checkpoint"
