@@ -184,22 +184,19 @@ def _cells_of(
 ) -> dict[tuple[str, str, str], ResultCell]:
     """Return the cells that have a number, ours or the paper's, by row, column and scope."""
     is_same_model = is_papers_model(model)
-    averaged = datasets_of_printed_averages(experiment)
     cells = {}
     for scope, datasets in scopes.items():
+        prints_own_mean = _prints_own_mean(experiment, scope, datasets, is_same_model)
         is_whole = has_all_images(datasets, limit)
-        is_own_average = scope == WITHOUT
-        if scope == AVERAGE and is_same_model and averaged:
-            is_own_average = set(datasets) != averaged
         for row in experiment.rows:
             for column in experiment.columns:
-                record = records.get((row.name, column.name))
                 cell = ResultCell()
+                record = records.get((row.name, column.name))
                 if record is not None:
                     cell = measured_cell(record.results[SPLIT], column, datasets)
                     cell = replace(cell, interval=_interval(samples[scope], record, column))
                 printed = row.printed.get(column.name, {}).get(scope)
-                if is_own_average:  # over other datasets than the paper's, whose average is another number
+                if prints_own_mean:
                     printed = mean_printed(row, column, datasets)
                 if cell.value is None and printed is None:
                     continue
@@ -207,6 +204,19 @@ def _cells_of(
                     cell, printed=printed, is_papers_model=is_same_model, has_all_images=is_whole
                 )
     return cells
+
+
+def _prints_own_mean(experiment: Experiment, scope: str, datasets: Sequence[str], is_same_model: bool) -> bool:
+    """Return True for an average that the paper does not print: we compute it from the numbers printed by dataset.
+
+    Such are the average without EuroSAT, and our average if it is over other datasets than the paper's.
+    """
+    if scope == WITHOUT:
+        return True
+    if scope != AVERAGE or not is_same_model:
+        return False
+    papers_datasets = datasets_of_printed_averages(experiment)
+    return bool(papers_datasets) and set(datasets) != papers_datasets
 
 
 def _interval(samples: SplitSamples, record: TrialRecord, column: ExperimentColumn) -> Interval | None:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -253,9 +252,8 @@ def checked_predictions(rows: ImportedRows, samples: Samples, seed: int) -> Pred
     predictions.
     """
     where = f"{rows.file}: {samples.dataset}, split {samples.split}, seed {seed}"
-    first_problem = next(chain(_sample_problems(rows, samples), _value_problems(rows, samples)), None)
-    if first_problem is not None:
-        raise InputError(first_problem, where)
+    _require_samples(rows, samples, where)
+    _require_values(rows, samples, where)
     values = rows.values[:, : len(samples.classes)]
     if rows.kind == "logits":
         return _predictions(rows.ids, samples, softmax(values), values)
@@ -268,25 +266,29 @@ def _predictions(ids: Sequence[str], samples: Samples, probabilities: Numbers, l
     return Predictions.of(ids, labels, clipped, {"logits": logits.astype(np.float32)})
 
 
-def _sample_problems(rows: ImportedRows, samples: Samples) -> Iterator[str]:
-    """Yield how the samples differ from those of the sweep."""
-    names = set()
+def _require_samples(rows: ImportedRows, samples: Samples, where: str) -> None:
+    """Raise InputError unless the samples, and their labels if the file has them, are those of the sweep."""
+    names: set[str] = set()
     for name in rows.ids:
         if name in names:
-            yield f"sample {name!r} appears more than once; keep one of its rows"
+            raise InputError(f"sample {name!r} appears more than once; keep one of its rows", where)
         if name not in samples.labels:
-            yield f"unknown sample {name!r}; the sweep has {_some(samples.labels)}"
+            raise InputError(f"unknown sample {name!r}; the sweep has {_some(samples.labels)}", where)
         names.add(name)
     missing = [name for name in sorted(samples.labels) if name not in names]
     if missing:
-        yield f"lacks {len(missing)} of {len(samples.labels)} samples, first {missing[0]!r}; add them"
-    for name, label in zip(rows.ids, rows.columns.get("label", ()), strict=False):
+        counts = f"{len(missing)} of {len(samples.labels)} samples"
+        raise InputError(f"lacks {counts}, first {missing[0]!r}; add them", where)
+    if "label" in rows.columns:
+        _require_labels(rows, samples, where)
+
+
+def _require_labels(rows: ImportedRows, samples: Samples, where: str) -> None:
+    for name, label in zip(rows.ids, rows.columns["label"], strict=True):
         expected = samples.labels[name]
         if label != expected:
-            yield (
-                f"sample {name!r} has label {label}, in the sweep {expected} ({samples.classes[expected]}); number "
-                "classes as the sweep does"
-            )
+            problem = f"sample {name!r} has label {label}, in the sweep {expected} ({samples.classes[expected]})"
+            raise InputError(f"{problem}; number classes as the sweep does", where)
 
 
 def _some(labels: Mapping[str, int]) -> str:
@@ -294,33 +296,37 @@ def _some(labels: Mapping[str, int]) -> str:
     return f"{len(labels)} samples, such as {min(labels)!r}"
 
 
-def _value_problems(rows: ImportedRows, samples: Samples) -> Iterator[str]:
-    """Yield why the values are no logits or probabilities of the sweep's classes."""
+def _require_values(rows: ImportedRows, samples: Samples, where: str) -> None:
+    """Raise InputError unless the values are logits or probabilities of the sweep's classes."""
     classes = len(samples.classes)
     filled = np.flatnonzero(~np.isnan(rows.values).all(axis=0))
     width = int(filled.max(initial=-1)) + 1
     if width != classes:
-        yield f"has {width} classes, the sweep has {classes}, from {samples.classes[0]!r} to {samples.classes[-1]!r}"
-    bad = np.argwhere(~(np.abs(rows.values[:, :classes]) <= np.finfo(np.float32).max))  # nan, too
+        names = f"from {samples.classes[0]!r} to {samples.classes[-1]!r}"
+        raise InputError(f"has {width} classes, the sweep has {classes}, {names}", where)
+    values = rows.values[:, :classes]
+    bad = np.argwhere(~(np.abs(values) <= np.finfo(np.float32).max))  # nan, too
     if bad.size:
         row, column = bad[0]
-        value = rows.values[row, column]
-        yield f"sample {rows.ids[row]!r}: {rows.kind} of class {column} is {value}, must be a finite float32"
-    if rows.kind == "logits":
-        return
-    values = rows.values[:, :classes]
+        number = f"{rows.kind} of class {column} is {values[row, column]}"
+        raise InputError(f"sample {rows.ids[row]!r}: {number}, must be a finite float32", where)
+    if rows.kind == "probabilities":
+        _require_probabilities(rows.ids, values, where)
+
+
+def _require_probabilities(ids: Sequence[str], values: Numbers, where: str) -> None:
+    """Raise InputError unless all values (N, K) lie in 0..1 and each row sums to one, but for rounding."""
     outside = np.argwhere((values < 0) | (values > 1 + SUM_TOLERANCE))
     if outside.size:
         row, column = outside[0]
-        yield (
-            f"sample {rows.ids[row]!r}: the probability of class {column} is {values[row, column]:g}, must lie in "
-            "0..1; name the values logits if they are"
-        )
+        number = f"the probability of class {column} is {values[row, column]:g}"
+        problem = f"sample {ids[row]!r}: {number}, must lie in 0..1"
+        raise InputError(f"{problem}; name the values logits if they are", where)
     sums = values.sum(axis=1)
     off = np.flatnonzero(np.abs(sums - 1) > SUM_TOLERANCE)
     if off.size:
-        sample = rows.ids[off[0]]
-        yield f"sample {sample!r}: probabilities sum to {sums[off[0]]:g}, must sum to 1; apply a softmax first"
+        problem = f"sample {ids[off[0]]!r}: probabilities sum to {sums[off[0]]:g}, must sum to 1"
+        raise InputError(f"{problem}; apply a softmax first", where)
 
 
 def require_parts(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -146,31 +146,36 @@ class Worker:
         stream = stream_of(task, dataset)
         features = self._features(task)
         features_done = perf_counter()
-        packed_predictions = None
-        state = None
-        if task.previous:
-            state = inputs[task.previous].state
+        predictions = None
+        state = _state_before(task, inputs)  # stays as it is if no image of the task can be read
         readable = int(np.isin(stream, features.sample_indices).sum())
         if readable:
-            progress = self._show(f"{task.dataset}: {task.config.method}", readable, "images")
-            with self._plugins.refusing_writes(task.config.method, self.clip) as refuse_writes_to, progress as bar:
-                adapter = self.adapter(task, self._prompt(task, inputs), adapter_key)
-                if state is not None:  # None: no earlier image of the stream could be read
-                    adapter = with_state(adapter, state)
-                refuse_writes_to(adapter)
-                with self.model.computing(adaptation_precision(task.config.precision)):
-                    predictions, adapter = evaluate(self.clip, task, dataset, features, adapter, bar.advance)
-                packed_predictions = pack_predictions(predictions)
-                state = pack_state(adapter)
+            predictions, state = self._adapt(task, inputs, adapter_key, features, readable)
         own_samples = {dataset.ids[index] for index in stream}
         return TaskResult(
-            predictions=packed_predictions,
+            predictions=predictions,
             state=state,
             skipped=tuple(sample for sample in features.skipped if sample.sample_id in own_samples),
             seconds={"features": features_done - began, "adapt": perf_counter() - features_done},
             features=features.cost,
             notes=features.notes,
         )
+
+    def _adapt(
+        self, task: EvalTask, inputs: dict[Task, TaskResult], adapter_key: str, features: Features, readable: int
+    ) -> tuple[bytes, bytes | None]:
+        """Return the packed predictions of a task's readable images, and the state of a stateful method after them."""
+        dataset = self.datasets.open(task.dataset, task.split)
+        progress = self._show(f"{task.dataset}: {task.config.method}", readable, "images")
+        with self._plugins.refusing_writes(task.config.method, self.clip) as refuse_writes_to, progress as bar:
+            adapter = self.adapter(task, self._prompt(task, inputs), adapter_key)
+            state = _state_before(task, inputs)
+            if state is not None:
+                adapter = with_state(adapter, state)
+            refuse_writes_to(adapter)
+            with self.model.computing(adaptation_precision(task.config.precision)):
+                predictions, adapter = evaluate(self.clip, task, dataset, features, adapter, bar.advance)
+            return pack_predictions(predictions), pack_state(adapter)
 
     def _features(self, task: EvalTask) -> Features:
         """Return the image features of a task's samples."""
@@ -221,3 +226,10 @@ class Worker:
         if self._adapters:
             key = next(reversed(self._adapters))
             self._adapter_bytes[key] = self._adapters[key].state_bytes
+
+
+def _state_before(task: EvalTask, inputs: Mapping[Task, TaskResult]) -> bytes | None:
+    """Return the state of the stream before a task; None at its beginning, or if no earlier image could be read."""
+    if task.previous is None:
+        return None
+    return inputs[task.previous].state

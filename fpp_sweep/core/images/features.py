@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -266,6 +266,31 @@ class _BatchedTower:
             return self.clip.image_features(pixels)
 
 
+class _ChunkLocks:
+    """The locks of the chunks that this process computes, the oldest first."""
+
+    def __init__(self, entry: Entry, stack: ExitStack) -> None:
+        """Take the stack that frees the locks which are still held when it ends."""
+        self._entry = entry
+        self._stack = stack
+        self._held: dict[int, ExitStack] = {}  # by number of the chunk
+
+    def acquire(self, number: int) -> bool:
+        """Lock a chunk; return False if another process is computing it."""
+        lock = self._stack.enter_context(ExitStack())
+        if not lock.enter_context(self._entry.lock(number, blocking=False)):
+            return False
+        self._held[number] = lock
+        return True
+
+    def release(self, number: int) -> None:
+        self._held.pop(number).close()
+
+    @property
+    def oldest(self) -> int:
+        return next(iter(self._held))
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Filling:
     """One run over the requested chunks of an entry: finds those on disk, computes and writes the others."""
@@ -292,7 +317,8 @@ class _Filling:
         if missing:
             self.entry.clean()
         while missing:
-            missing = self._compute_unlocked(missing)
+            self._compute_unlocked(missing)
+            missing = [number for number in missing if number not in self.chunks]
             if missing:
                 # other processes compute these: wait for the first, with no lock held meanwhile, then look again
                 with self.entry.lock(missing[0], blocking=True):
@@ -333,42 +359,35 @@ class _Filling:
             return False
         return True
 
-    def _compute_unlocked(self, missing: list[int]) -> list[int]:
-        """Compute the chunks that no other process is computing; return the others."""
-        locked: deque[tuple[int, ExitStack]] = deque()
-        busy: list[int] = []
-        with ExitStack() as locks:
-            indices = self._lock_chunks(missing, locks, locked, busy)
+    def _compute_unlocked(self, missing: Sequence[int]) -> None:
+        """Compute the chunks that no other process is computing."""
+        with ExitStack() as stack:
+            locks = _ChunkLocks(self.entry, stack)
+            indices = self._lock_chunks(missing, locks)
             first = next(indices, None)
             if first is not None:  # else there is nothing to read, and no workers start
-                self._compute_locked(first, chain([first], indices), locked)
-        return busy
+                self._compute_locked(first, chain([first], indices), locks)
 
-    def _lock_chunks(
-        self, missing: list[int], locks: ExitStack, locked: deque[tuple[int, ExitStack]], busy: list[int]
-    ) -> Iterator[int]:
+    def _lock_chunks(self, missing: Sequence[int], locks: _ChunkLocks) -> Iterator[int]:
         """Lock one chunk after the other; yield the indices of their samples.
 
-        Append each locked chunk with its lock to `locked`, and each chunk that another process computes to `busy`.
         A chunk is locked when its first index is requested. Workers read ahead of the tower, so that the next chunk
-        may be locked while one is computed. Leaving `locks` frees all.
+        may be locked while one is computed.
         """
         all_indices = range(len(self.reader.dataset))
         for number in missing:
-            lock = locks.enter_context(ExitStack())
-            if not lock.enter_context(self.entry.lock(number, blocking=False)):
-                busy.append(number)
-            elif self._take_cached(number):  # another process has finished it meanwhile
-                lock.close()
+            if not locks.acquire(number):
+                continue
+            if self._take_cached(number):  # another process has finished it meanwhile
+                locks.release(number)
             else:
-                locked.append((number, lock))
                 yield from all_indices[_samples_of_chunk(number)]
 
-    def _compute_locked(self, first: int, indices: Iterator[int], locked: deque[tuple[int, ExitStack]]) -> None:
+    def _compute_locked(self, first: int, indices: Iterator[int], locks: _ChunkLocks) -> None:
         """Compute and write the chunks of these indices, the first of which is `first`.
 
-        Requesting an index locks its chunk (`_lock_chunks`). So once the first result of a chunk has been read, that
-        chunk is the first in `locked`.
+        Requesting an index locks its chunk (`_lock_chunks`). So once the first result of a chunk has been read, its
+        lock is the oldest.
         """
         reader = replace(self.reader, renderer=self._choose_renderer(first))
         reading_stage, computing_stage = "reading and rendering", "tower"
@@ -380,10 +399,10 @@ class _Filling:
         began, seconds_before = perf_counter(), sum(self.seconds.values())
         with dead_process_as_machine_error(loader):
             for first_result in results:
-                number, lock = locked.popleft()
+                number = locks.oldest
                 chunk = self._compute(number, chain([first_result], results))
                 self._write(number, chunk)
-                lock.close()
+                locks.release(number)
         in_other_stages = sum(self.seconds.values()) - seconds_before  # reading and disk, which are timed themselves
         self.seconds[computing_stage] += perf_counter() - began - in_other_stages
 
