@@ -37,6 +37,7 @@ from fpp_sweep.core.prompt import from_file
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.reproduce.experiment_files import experiment_of
 from fpp_sweep.reproduce.running import Reproduction
+from fpp_sweep.reproduce.selection import Selection
 from fpp_sweep.space.reading import load_space, read_config
 from fpp_sweep.space.yamlfile import of_plain, parse
 from fpp_sweep.spec.errors import MAX_MESSAGE, InputError
@@ -96,7 +97,7 @@ def _front(path: Path) -> None:
 
 
 def _reproduction(path: Path) -> None:
-    Reproduction(folder=path.parent, experiments={}).identity()
+    Reproduction(path.parent, Selection()).identity()
 
 
 TARGETS = {

@@ -39,6 +39,7 @@ from fpp_sweep.reproduce.figures import write_figure
 from fpp_sweep.reproduce.output import write_table
 from fpp_sweep.reproduce.page import write_page
 from fpp_sweep.reproduce.running import Reproduction, prepare_folder
+from fpp_sweep.reproduce.selection import Selection
 from fpp_sweep.reproduce.tables import load_table
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.sweep import notebook
@@ -104,7 +105,7 @@ def show_in_notebook(sweep):
 
 def reproduce_again():
     """Do the work of `reproduce` around the sweep of a table, and read a cached result of a task."""
-    reproduced = Reproduction(folder=Path("papers"), experiments={})
+    reproduced = Reproduction(Path("papers"), Selection())
     reproduced.identity()
     print(TaskStore(reproduced.tasks).get(hostile.TASK))
     folder = reproduced.sweep("mine")

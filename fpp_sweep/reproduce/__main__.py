@@ -34,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     plugins.load_plugins(*args.plugin)
     with flags_in_errors(args):
         request = Request.of(args)
-        selection = select(request, folder_name_of(args.name, args.model))
+        folder = args.out / folder_name_of(args.name, args.model)
+        selection = select(request)
     from fpp_sweep.reproduce import session  # start-up time
 
     if args.dry_run:
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     command = command_line("reproduce", typed_words(argv))
     options = session.options_of(args, command=command)
-    if not session.run_selection(selection, args.out, options):
+    if not session.run_selection(selection, folder, options):
         raise SystemExit(1)
 
 

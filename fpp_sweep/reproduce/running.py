@@ -6,15 +6,15 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.reproduce.experiments import Experiment
 from fpp_sweep.reproduce.figures import write_figure
 from fpp_sweep.reproduce.output import write_table
+from fpp_sweep.reproduce.selection import Selection
 from fpp_sweep.reproduce.tables import ResultTable, save_experiment, table_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
@@ -28,15 +28,12 @@ from fpp_sweep.sweep.worker_pool import Workers, open_workers
 from fpp_sweep.tracking import one_line, sync_folder, trusted_uri, upload_group_files
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Reproduction:
     """Some experiments on one model, and the folder of their sweeps."""
 
     folder: Path
-    experiments: Mapping[str, Experiment]  # by name, in the order of the request
-    spaces: Mapping[str, Space] = field(default_factory=dict)  # by name of the experiment
-    checkpoints: Mapping[str, str] = field(default_factory=dict)  # the user's files, by kind
-    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # sentences for the tables, by experiment
+    selection: Selection
 
     def sweep(self, name: str) -> SweepFolder:
         """Return the folder of an experiment's sweep; raise InputError if it is a link out of the folder."""
@@ -62,15 +59,15 @@ class Reproduction:
             raise InputError(f"{file}: not readable ({error}); delete the file, and a new one is written") from error
 
     def running_order(self) -> list[str]:
-        """Return the names of the experiments in the order in which they run.
+        """Return the names of the sweeps in the order in which they run.
 
         Experiments whose predictions have more columns come first, since others can use their results. Experiments that
         compare times come last.
         """
-        return sorted(self.experiments, key=self._rank)
+        return sorted(self.selection.sweeps, key=self._rank)
 
     def _rank(self, name: str) -> tuple[bool, int]:
-        return self.experiments[name].alone, -len(self.spaces[name].work.columns)
+        return self.selection.experiments[name].alone, -len(self.selection.spaces[name].work.columns)
 
 
 def reproduce(reproduction: Reproduction, options: Options) -> Iterator[tuple[str, ResultTable]]:
@@ -78,7 +75,7 @@ def reproduce(reproduction: Reproduction, options: Options) -> Iterator[tuple[st
     with ExitStack() as worker_stack:
         shared_workers: Workers | None = None  # started for the first experiment that needs them
         for name in reproduction.running_order():
-            experiment, space = reproduction.experiments[name], reproduction.spaces[name]
+            experiment, space = reproduction.selection.experiments[name], reproduction.selection.spaces[name]
             folder = reproduction.sweep(name)
             print(f"{name}: {experiment.title}", file=sys.stderr, flush=True)
             prepare_folder(folder)
@@ -103,10 +100,10 @@ def reproduce(reproduction: Reproduction, options: Options) -> Iterator[tuple[st
 
 def write_results(reproduction: Reproduction, name: str) -> ResultTable:
     """Write the table and the figure of an experiment that has ended, and return the table."""
-    experiment, folder = reproduction.experiments[name], reproduction.sweep(name)
-    notes = reproduction.notes.get(name, ())
-    save_experiment(folder.path, experiment, reproduction.checkpoints, notes)
-    table = table_of(experiment, folder, reproduction.checkpoints, notes)
+    selection, folder = reproduction.selection, reproduction.sweep(name)
+    experiment, notes = selection.experiments[name], selection.notes[name]
+    save_experiment(folder.path, experiment, selection.checkpoints, notes)
+    table = table_of(experiment, folder, selection.checkpoints, notes)
     write_table(folder.report, table)
     write_figure(folder, table)
     return table

@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fpp_sweep.cli.flags import overrides
@@ -27,22 +27,21 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Everything that the command line selects."""
+    """The experiments that a command line selects, with their spaces."""
 
-    folder_name: str
-    experiments: Mapping[str, Experiment]  # by name, in the order of the request
-    spaces: Mapping[str, Space]
-    notes: Mapping[str, Sequence[str]]  # sentences for the tables
-    checkpoints: Mapping[str, str]  # the user's files, by kind
+    experiments: Mapping[str, Experiment] = field(default_factory=dict)  # by name, in the order of the request
+    spaces: Mapping[str, Space] = field(default_factory=dict)  # by name of the experiment
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # sentences for the tables, by experiment
+    checkpoints: Mapping[str, str] = field(default_factory=dict)  # the user's files, by kind
 
     @property
     def sweeps(self) -> list[str]:
-        """The experiments that are sweeps."""
+        """The names of the experiments that are sweeps."""
         return [name for name, experiment in self.experiments.items() if not experiment.theory]
 
     @property
     def theories(self) -> list[str]:
-        """The experiments that are computed without a sweep."""
+        """The names of the experiments that are computed without a sweep."""
         return [name for name, experiment in self.experiments.items() if experiment.theory]
 
 
@@ -91,7 +90,7 @@ def _checkpoints(args: argparse.Namespace) -> dict[str, str]:
     return checkpoints
 
 
-def select(request: Request, folder_name: str) -> Selection:
+def select(request: Request) -> Selection:
     """Return the selected experiments; raise InputError for wrong names, rows or settings."""
     experiments = {experiment.name: experiment for experiment in requested_experiments(request)}
     rows = list(request.rows)
@@ -106,9 +105,7 @@ def select(request: Request, folder_name: str) -> Selection:
     notes = {}
     for name, experiment in experiments.items():
         spaces[name], notes[name] = space_with_notes(experiment, request, rows)
-    return Selection(
-        folder_name=folder_name, experiments=experiments, spaces=spaces, notes=notes, checkpoints=request.checkpoints
-    )
+    return Selection(experiments=experiments, spaces=spaces, notes=notes, checkpoints=request.checkpoints)
 
 
 def folder_name_of(name: str | None, model: str) -> str:

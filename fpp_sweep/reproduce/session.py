@@ -28,21 +28,15 @@ def print_dry_run(selection: Selection) -> None:
         launch.print_dry_run([selection.spaces[name] for name in selection.sweeps])
 
 
-def run_selection(selection: Selection, out: Path, options: Options) -> bool:
-    """Run all experiments of a selection; return False if a row of a table failed."""
-    require_writable(out)
-    reproduction = Reproduction(
-        folder=out / selection.folder_name,
-        experiments={name: selection.experiments[name] for name in selection.sweeps},
-        spaces=selection.spaces,
-        checkpoints=selection.checkpoints,
-        notes=selection.notes,
-    )
+def run_selection(selection: Selection, folder: Path, options: Options) -> bool:
+    """Run all experiments of a selection in a folder; return False if a row of a table failed."""
+    require_writable(folder.parent)
+    reproduction = Reproduction(folder, selection)
     tables = run_tables(reproduction, options)
-    print_theory(selection, reproduction.folder)
+    print_theory(selection, folder)
     if tables:
         write_and_deliver(reproduction, tables)
-    print(f"\nreproduction: {reproduction.folder}   tables: {reproduction.folder}/*/report/table.(csv|md|tex)")
+    print(f"\nreproduction: {folder}   tables: {folder}/*/report/table.(csv|md|tex)")
     return not any(table.failed for table in tables.values())
 
 
@@ -55,7 +49,7 @@ def run_tables(reproduction: Reproduction, options: Options) -> dict[str, Result
     except InterruptedSweep:
         print(f"interrupted; the same command continues:\n    {runnable(options.command)}", file=sys.stderr)
         sys.exit(130)
-    for name in reproduction.experiments:
+    for name in reproduction.selection.sweeps:
         print(as_text(tables[name]))
     return tables
 

@@ -124,7 +124,7 @@ def test_missing_datasets_are_left_out_with_a_note_in_every_table(tmp_path, caps
     table = ["--table", "main", "costs", "--data-root", str(tmp_path)]
 
     def select_datasets(*names):
-        return select(Request.of(parse([*table, "--datasets", *names, "--allow-missing"])), "paper")
+        return select(Request.of(parse([*table, "--datasets", *names, "--allow-missing"])))
 
     with_one = select_datasets("dtd", "pets", "scenes")
     for name in ("main", "costs"):

@@ -5,6 +5,7 @@ import pytest
 from fpp_sweep.reproduce.__main__ import main
 from fpp_sweep.reproduce.page import write_page
 from fpp_sweep.reproduce.running import Reproduction, prepare_folder
+from fpp_sweep.reproduce.selection import Selection
 from fpp_sweep.show import main as show
 from fpp_sweep.spec.errors import InputError
 from tests.reproduce.test_page import reproduction
@@ -51,7 +52,7 @@ def test_records_of_a_linked_sweep_are_not_repaired(papers):
     (outside / "trials" / "trial-0001.json").write_text("{}")
     before = contents(outside)
     with pytest.raises(InputError, match=r"papers/main: a link leads out of .*papers; remove the link"):
-        prepare_folder(Reproduction(folder=papers, experiments={}).sweep("main"))
+        prepare_folder(Reproduction(papers, Selection()).sweep("main"))
     assert contents(outside) == before
 
 
@@ -59,7 +60,7 @@ def test_results_of_tasks_are_not_stored_outside(papers):
     (papers / "tasks").mkdir()
     move_out(papers / "tasks")
     with pytest.raises(InputError, match=r"papers/tasks: a link leads out of .*papers; remove the link"):
-        _ = Reproduction(folder=papers, experiments={}).tasks
+        _ = Reproduction(papers, Selection()).tasks
 
 
 def test_the_page_shows_nothing_of_a_linked_sweep(papers):
@@ -76,4 +77,4 @@ def test_a_reproduction_may_be_reached_through_a_link_and_may_hold_links_to_its_
     linked = papers.parent / "linked"
     linked.symlink_to(papers)
     assert 'id="mine"' in write_page(linked).read_text()
-    assert Reproduction(folder=linked, experiments={}).sweep("mine").has_sweep
+    assert Reproduction(linked, Selection()).sweep("mine").has_sweep

@@ -16,5 +16,4 @@ def test_a_reproduction_fails_if_a_row_of_one_table_failed(tmp_path, monkeypatch
     tables = {str(number): SimpleNamespace(failed=has_failed) for number, has_failed in enumerate(failed)}
     monkeypatch.setattr(session, "run_tables", lambda *_: tables)
     monkeypatch.setattr(session, "write_and_deliver", lambda *_: None)
-    selection = Selection(folder_name="main", experiments={}, spaces={}, notes={}, checkpoints={})
-    assert session.run_selection(selection, tmp_path, Options()) is succeeded
+    assert session.run_selection(Selection(), tmp_path / "main", Options()) is succeeded
