@@ -50,6 +50,7 @@ work: {datasets: [digits], limit: 192, baselines: [zero_shot], workers: 1, reuse
 DRIVER = "=== driver"  # line before the output of each driver in the log
 WRITES = 3  # number of writes of a trial's record
 ENDED = ("complete", "stopped")
+Decisions = dict[str, list[dict[str, Any]]]  # of a race, by trial
 # fields that may differ between two runs of the same trial
 TIMES = ("started", "finished", "attempt", "results", "details", "seconds_without_result")
 
@@ -69,12 +70,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         agree(found)
         if args.concurrency == 1:
             compare(root, expected, found)
-    rerun, same = found["rerun"], "as in the undisturbed run" if args.concurrency == 1 else "agree with each other"
-    lost = sum(bool(decided_now) and decided_now[-1]["reason"] is not None for decided_now in found["looks"].values())
-    raced = f", {found['decisions']} decisions of which {lost} stop a trial, none changed" if args.race else ""
-    print(f"{kills} kills, {args.trials} trials{raced}: {rerun} ended trials run again, results {same}")
-    if rerun:
+    print_outcome(args, found, kills)
+    if found["rerun"]:
         sys.exit(1)
+
+
+def print_outcome(args: argparse.Namespace, found: Mapping[str, Any], kills: int) -> None:
+    same = "agree with each other"
+    if args.concurrency == 1:
+        same = "as in the undisturbed run"
+    raced = ""
+    if args.race:
+        stopped = [decisions for decisions in found["decisions"].values() if reason_to_stop(decisions) is not None]
+        made = count_decisions(found["decisions"])
+        raced = f", {made} decisions of which {len(stopped)} stop a trial, none changed"
+    print(f"{kills} kills, {args.trials} trials{raced}: {found['rerun']} ended trials run again, results {same}")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -97,20 +107,19 @@ def start(
     *,
     resume: bool,
     uri: str = "",
-    settings: Sequence[str] = (),
     words: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "fpp_sweep.tune", "--space", "space.yaml", "--name", name]
-    command += ["--tracking-uri", uri or f"sqlite:///{root / name}.db", *(["--resume"] if resume else [])]
-    command += ["--set", *settings] if settings else []
+    command += ["--tracking-uri", uri or f"sqlite:///{root / name}.db"]
+    if resume:
+        command.append("--resume")
     command += words
+    variables = {**environment(root), **(variables or {})}
     with (root / f"{name}.log").open("a") as log:
         log.write(f"{DRIVER}\n")
         log.flush()
-        return subprocess.Popen(
-            command, cwd=root, env={**environment(root), **(variables or {})}, stdout=log, stderr=log, text=True
-        )
+        return subprocess.Popen(command, cwd=root, env=variables, stdout=log, stderr=log, text=True)
 
 
 def run_undisturbed(root: Path) -> dict[str, Any]:
@@ -128,55 +137,73 @@ class Pace:
 
     @classmethod
     def of(cls, folder: Path, began: float) -> Pace:
-        trials = [json.loads(path.read_text()) for path in (folder / "trials").glob("trial-*.json")]
-        every = [json.loads(path.read_text())["started"] for path in (folder / "trials").glob("[!.]*.json")]
+        records = [json.loads(path.read_text()) for path in (folder / "trials").glob("[!.]*.json")]
+        trials = [record for record in records if record["kind"] == "trial"]
+        first_start = min(record["started"] for record in records)
         seconds = max(trial["finished"] for trial in trials) - min(trial["started"] for trial in trials)
-        return cls(start=min(every) - began, write=seconds / (WRITES * len(trials)))
+        return cls(start=first_start - began, write=seconds / (WRITES * len(trials)))
 
 
 def run_disturbed(root: Path, kills: int, writes: int, pace: Pace, draw: random.Random) -> tuple[dict[str, Any], int]:
     """Kill and resume the sweep `kills` times, then let it finish; return its state and the number of kills."""
     folder = root / "sweeps/killed"
-    killed = rerun = 0
-    before: dict[str, str] = {}
-    decided: dict[str, list[Any]] = {}
+    killed = 0
+    rerun = 0  # trials that ran again after they had ended
+    ended: dict[str, str] = {}
+    decisions: Decisions = {}
     while True:
         driver = start(root, "killed", resume=(folder / "sweep.json").is_file())
         moment = "at the end"
         if killed < kills:
-            share = (writes - WRITES * len(before)) // (
-                kills - killed + 1
-            )  # the remaining writes, divided by the remaining kills
-            moment = strike(driver, folder, max(share, 1), pace, draw)
+            remaining_writes = writes - WRITES * len(ended)
+            remaining_kills = kills - killed
+            moment = strike(driver, folder, max(1, remaining_writes // (remaining_kills + 1)), pace, draw)
         code = driver.wait()
-        now = finished(folder)
-        rerun += sum(now.get(name) != text for name, text in before.items())
-        before = now
-        decided = still_decided(folder, decided)
+        ended_before, ended = ended, finished(folder)
+        rerun += sum(ended.get(name) != record for name, record in ended_before.items())
+        decisions_before, decisions = decisions, read_decisions(folder)
+        require_decided_once(decisions)
+        require_kept(decisions_before, decisions)
         if code == -signal.SIGKILL:
             killed += 1
-            stand = f", {sum(map(len, decided.values()))} decisions stand" if decided else ""
-            print(f"kill {killed}, {moment}: {len(now)} trials have ended{stand}", flush=True)
+            stand = ""
+            if decisions:
+                stand = f", {count_decisions(decisions)} decisions stand"
+            print(f"kill {killed}, {moment}: {len(ended)} trials have ended{stand}", flush=True)
             continue
         if code:
             raise InputError((root / "killed.log").read_text()[-2000:])
-        return {**state(root, "killed"), "rerun": rerun, "decisions": sum(map(len, decided.values()))}, killed
+        return {**state(root, "killed"), "rerun": rerun}, killed
 
 
-def still_decided(folder: Path, known: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Return the decisions of trials; raise InputError if an earlier one is missing or was made twice."""
-    decided_now = decisions(folder)
-    for name, made in decided_now.items():
-        shares = [look["share"] for look in made]
+def require_decided_once(decisions: Decisions) -> None:
+    """Raise InputError if a trial decided twice after a block of images."""
+    for name, of_trial in decisions.items():
+        shares = [decision["share"] for decision in of_trial]
         if shares != sorted(set(shares)):
             raise InputError(f"{name} decided twice after a block: {shares}")
-    for name, made in known.items():
-        if decided_now.get(name, [])[: len(made)] != made:
-            raise InputError(f"{name} decided {made}, and after a kill {decided_now.get(name)}")
-    return decided_now
 
 
-def decisions(folder: Path) -> dict[str, list[Any]]:
+def require_kept(before: Decisions, now: Decisions) -> None:
+    """Raise InputError if a decision from before a kill is missing or differs."""
+    for name, of_trial in before.items():
+        if now.get(name, [])[: len(of_trial)] != of_trial:
+            raise InputError(f"{name} decided {of_trial}, and after a kill {now.get(name)}")
+
+
+def count_decisions(decisions: Decisions) -> int:
+    return sum(len(of_trial) for of_trial in decisions.values())
+
+
+def reason_to_stop(of_trial: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the reason of a trial's last decision; None if the trial goes on, or has not decided."""
+    if not of_trial:
+        return None
+    reason: str | None = of_trial[-1]["reason"]
+    return reason
+
+
+def read_decisions(folder: Path) -> Decisions:
     """Return the decisions of each trial."""
     files = sorted(folder.glob("race/*/decisions.json"))
     return {path.parent.name: json.loads(path.read_text())["decisions"] for path in files}
@@ -184,30 +211,33 @@ def decisions(folder: Path) -> dict[str, list[Any]]:
 
 def strike(driver: subprocess.Popen[str], folder: Path, most: int, pace: Pace, draw: random.Random) -> str:
     """Kill the driver; in one of four cases while it starts, otherwise shortly after a number of writes."""
-    starting = draw.random() < 0.25
-    delay = draw.uniform(0, pace.start if starting else pace.write)
-    writes = 0 if starting else draw.randint(1, most)
-    if starting:  # a driver that starts quickly is killed at its first record
-        await_records(driver, folder, 1, delay)
+    if draw.random() < 0.25:
+        delay = draw.uniform(0, pace.start)
+        event = "its start"
+        await_records(driver, folder, 1, delay)  # a driver that starts quickly is killed at its first record
     else:
+        delay = draw.uniform(0, pace.write)
+        writes = draw.randint(1, most)
+        event = f"record {writes}"
         await_records(driver, folder, writes, math.inf)
         time.sleep(delay)
     if driver.poll() is None:
         os.kill(driver.pid, signal.SIGKILL)
-    return f"{delay:.2f} s after {'its start' if starting else f'record {writes}'}"
+    return f"{delay:.2f} s after {event}"
 
 
 def await_records(driver: subprocess.Popen[str], folder: Path, writes: int, seconds: float) -> None:
     """Wait until the driver has made `writes` writes or has ended, or until the time is over."""
     end = time.monotonic() + seconds
-    seen, now = 0, records(folder)
-    while seen < writes and driver.poll() is None and time.monotonic() < end:
+    written = 0
+    times = record_times(folder)
+    while written < writes and driver.poll() is None and time.monotonic() < end:
         time.sleep(0.01)
-        before, now = now, records(folder)
-        seen += sum(now[name] != before.get(name) for name in now)
+        times_before, times = times, record_times(folder)
+        written += sum(times[name] != times_before.get(name) for name in times)
 
 
-def records(folder: Path) -> dict[str, int]:
+def record_times(folder: Path) -> dict[str, int]:
     """Return the modification time of every record."""
     return {path.name: path.stat().st_mtime_ns for path in (folder / "trials").glob("[!.]*.json")}
 
@@ -244,8 +274,15 @@ def state(root: Path, name: str) -> dict[str, Any]:
             (f"{name}%",),
         ).fetchall()
     runs = sorted((run.replace(name, "NAME"), status) for run, status in runs)
-    found = {"records": records, "front": front, "study": trials, "values": values, "runs": runs, "metrics": metrics}
-    return {**found, "looks": decisions(folder)}
+    return {
+        "records": records,
+        "decisions": read_decisions(folder),
+        "front": front,
+        "study": trials,
+        "values": values,
+        "runs": runs,
+        "metrics": metrics,
+    }
 
 
 def agree(found: dict[str, Any]) -> None:
@@ -255,25 +292,26 @@ def agree(found: dict[str, Any]) -> None:
     if {number for number, _ in found["study"]} != {record["number"] for record in trials.values()}:
         raise InputError(f"the study has trials {found['study']}, the folder {sorted(trials)}")
     for name, record in trials.items():
-        known = record["estimate"] or list(record["values"] or ())
-        decided_now = found["looks"].get(name, [])
-        reason = decided_now[-1]["reason"] if decided_now else None
-        ended = "stopped" if reason else "complete"
-        if (record["state"], record["reason"], values[record["number"]]) != (ended, reason, known):
-            raise InputError(
-                f"{name}: {record} is in the study as {values[record['number']]} and decided {decided_now}"
-            )
+        decisions = found["decisions"].get(name, [])
+        reason = reason_to_stop(decisions)
+        state = "complete"
+        if reason:
+            state = "stopped"
+        values_of_record = record["estimate"] or list(record["values"] or ())
+        values_of_study = values[record["number"]]
+        if (record["state"], record["reason"], values_of_study) != (state, reason, values_of_record):
+            raise InputError(f"{name}: {record} is in the study as {values_of_study} and decided {decisions}")
     runs = sorted(run[:4] for run, _ in found["runs"] if run[:4].isdigit())
     if runs != sorted(name.removeprefix("trial-") for name in trials):
         raise InputError(f"MLflow has {found['runs']}, the folder {sorted(trials)}")
 
 
 def compare(root: Path, expected: dict[str, Any], found: dict[str, Any]) -> None:
-    for part in ("records", "looks", "front", "study", "values", "runs", "metrics"):
+    for part in ("records", "decisions", "front", "study", "values", "runs", "metrics"):
         if found[part] != expected[part]:
             kept = Path(tempfile.mkdtemp(prefix="resume-"))
-            for name, what in (("expected", expected), ("found", found)):
-                (kept / f"{name}.json").write_text(json.dumps(what[part], indent=1))
+            for name, side in (("expected", expected), ("found", found)):
+                (kept / f"{name}.json").write_text(json.dumps(side[part], indent=1))
             raise InputError(f"{part} differ from the undisturbed run's; see {kept}")
 
 
