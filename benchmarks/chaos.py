@@ -217,8 +217,9 @@ def strike_until_end(victim: Victim, fault_log: FaultLog, moments: list[Moment],
         now = time.monotonic()
         if now - changed > HANG_SECONDS:
             raise InputError(f"hangs: {(victim.root / f'{victim.name}.log').read_text()[-2000:]}")
-        if (seen := ended_trials(victim)) != before:
-            before, changed = seen, now
+        ended = ended_trials(victim)
+        if ended != before:
+            before, changed = ended, now
             for kind, began in open_since.items():
                 fault_log.seconds[kind].append(now - began)
             open_since = {}
@@ -294,13 +295,15 @@ def is_finished(victim: Victim) -> bool:
 def require_no_processes(pids: set[int]) -> None:
     """Wait until all processes of a driver have ended; raise InputError if some do not end in time."""
     end = time.monotonic() + EXIT_SECONDS
-    while alive := [pid for pid in pids if _alive(pid)]:
+    alive = [pid for pid in pids if _is_alive(pid)]
+    while alive:
         if time.monotonic() > end:
             raise InputError(f"left running: {[Path(f'/proc/{pid}/cmdline').read_text()[:80] for pid in alive]}")
         time.sleep(0.2)
+        alive = [pid for pid in alive if _is_alive(pid)]
 
 
-def _alive(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -322,8 +325,9 @@ def check(victim: Victim, expected: dict[str, Any]) -> None:
         if len(ids) != SAMPLES or len(set(ids)) != SAMPLES:
             raise InputError(f"{path}: {len(ids)} rows of {len(set(ids))} samples")
     text = (victim.root / f"{victim.name}.log").read_text()
-    if found := re.search(r"Traceback.*", text, re.DOTALL):
-        raise InputError(f"a traceback on the terminal: {found[0][:3000]}")
+    traceback = re.search(r"Traceback.*", text, re.DOTALL)
+    if traceback is not None:
+        raise InputError(f"a traceback on the terminal: {traceback[0][:3000]}")
 
 
 if __name__ == "__main__":

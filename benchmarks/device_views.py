@@ -27,7 +27,7 @@ from fpp_sweep.core.compute.compiling import Runner, eagerly
 from fpp_sweep.core.images import augmix, views
 from fpp_sweep.core.images.device_views import PlannedImage, render
 from fpp_sweep.core.images.distorting import apply_chains
-from fpp_sweep.core.images.fused_kernels import fused_runner
+from fpp_sweep.core.images.fused_kernels import FusedRunner, fused_runner
 from fpp_sweep.core.images.resampling import Crops, pack, resize, unpack
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.spec.config import ViewConfig
@@ -37,6 +37,7 @@ SIDES = (1, 2, 3, 7, 33, 60, 200, 333, 500)  # widths and heights of small image
 LARGE = ((4000, 3000), (3000, 1), (1, 3000), (2500, 40), (1200, 1600))
 SIZES = (1, 8, 33, 48, 96, 224, 336)  # sizes of views
 AT_ONCE = 64  # views that are compared in one batch
+WORDS_BEFORE = 5  # words in front of an image
 NAMES = tuple(operation.__name__.strip("_") for operation in augmix.OPERATIONS)
 
 
@@ -47,9 +48,8 @@ class Count:
     cases: int = 0
     differ: int = 0
 
-    def add(self, found: Tensor, expected: NDArray[Any]) -> None:
-        found = found.cpu()
-        same = (found == torch.from_numpy(expected)).flatten(1).all(1)
+    def add(self, drawn: Tensor, expected: NDArray[Any]) -> None:
+        same = (drawn.cpu() == torch.from_numpy(expected)).flatten(1).all(1)
         self.cases += len(same)
         self.differ += int((~same).sum())
 
@@ -66,20 +66,39 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"compiled kernels are left out: {fused.failure}")
         else:
             runners["fused"] = fused
-    found = {name: compare_bytes(args, device, runner) for name, runner in runners.items()}
-    rows: list[dict[str, object]] = [
-        {"bytes of": what, "cases": counts.cases, **{f"differ, {name}": found[name][what].differ for name in found}}
-        for what, counts in found["eager"].items()
-    ]
-    costs = [cost(args, device, runners, mix, images) for mix in (True, False) for images in args.images]
-    print("\n" + "\n".join(f"{row}" for row in costs) + "\n")
-    finish(args, rows, {"equality": found, "costs": costs}, ["Milliseconds an image: median (lowest..highest)."])
-    if gave_up := getattr(runners.get("fused"), "failure", ""):
-        raise SystemExit(f"what is called fused was eager from some case on: {gave_up}")
-    wrong = sum(counts.differ for part in found.values() for counts in part.values())
+    counts_by_runner = {name: compare_bytes(args, device, runner) for name, runner in runners.items()}
+    costs = []
+    for mix in (True, False):
+        for images in args.images:
+            costs.append(cost(args, device, runners, mix, images))
+    print("\n" + "\n".join(str(row) for row in costs) + "\n")
+    raw = {"equality": counts_by_runner, "costs": costs}
+    finish(args, equality_rows(counts_by_runner), raw, ["Milliseconds an image: median (lowest..highest)."])
+    require_equality(runners, counts_by_runner)
+    print("equal within 0: all bytes are Pillow's")
+
+
+def equality_rows(counts_by_runner: dict[str, dict[str, Count]]) -> list[dict[str, object]]:
+    """Return a row for each kind of drawing, with the cases in which each runner's bytes differ."""
+    rows = []
+    for kind, eager_count in counts_by_runner["eager"].items():
+        cells: dict[str, object] = {"bytes of": kind, "cases": eager_count.cases}
+        for name, counts in counts_by_runner.items():
+            cells[f"differ, {name}"] = counts[kind].differ
+        rows.append(cells)
+    return rows
+
+
+def require_equality(runners: dict[str, Runner], counts_by_runner: dict[str, dict[str, Count]]) -> None:
+    """End the command with an error if bytes differ, or if compiled kernels were not used throughout."""
+    fused = runners.get("fused")
+    if isinstance(fused, FusedRunner) and fused.failure:
+        raise SystemExit(f"what is called fused was eager from some case on: {fused.failure}")
+    wrong = 0
+    for counts in counts_by_runner.values():
+        wrong += sum(count.differ for count in counts.values())
     if wrong:
         raise SystemExit(f"{wrong} cases differ from Pillow's bytes")
-    print("equal within 0: all bytes are Pillow's")
 
 
 def _options(options: Parser) -> None:
@@ -143,18 +162,26 @@ def resizes(
 ) -> None:
     """Compare random boxes of an image: the whole image, single pixels, and sizes between them."""
     height, width, _ = pixels.shape
-    sides = [np.sort(np.stack([rng.integers(0, n, boxes), rng.integers(0, n, boxes)]), axis=0) for n in (width, height)]
-    (left, right), (top, bottom) = sides
-    found = np.stack([left, top, right + 1, bottom + 1], axis=1)
-    found[0] = 0, 0, width, height
+    left, right = random_interval(rng, width, boxes)
+    top, bottom = random_interval(rng, height, boxes)
+    corners = np.stack([left, top, right + 1, bottom + 1], axis=1)
+    corners[0] = 0, 0, width, height
     mirrored = rng.random(boxes) < 0.5
-    image, origin = Image.fromarray(pixels), np.full(boxes, 5)
-    pairs = zip(found.tolist(), mirrored.tolist(), strict=True)
+    image = Image.fromarray(pixels)
+    pairs = zip(corners.tolist(), mirrored.tolist(), strict=True)
     expected = np.stack([views.render_crop(image, box, size, mirror) for box, mirror in pairs])
-    words = torch.cat([torch.full((5,), 99, dtype=torch.int32), pack(torch.from_numpy(pixels)).flatten()])
-    crops = Crops(origins=origin, strides=np.full(boxes, width), boxes=found, mirrored=mirrored)
+    before = torch.full((WORDS_BEFORE,), 99, dtype=torch.int32)  # the image does not begin at the first word
+    words = torch.cat([before, pack(torch.from_numpy(pixels)).flatten()])
+    crops = Crops(origins=np.full(boxes, WORDS_BEFORE), strides=np.full(boxes, width), boxes=corners, mirrored=mirrored)
     drawn = resize(words.to(device), crops, size, runner)
     count.add(unpack(drawn), expected)
+
+
+def random_interval(rng: np.random.Generator, side: int, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the first and the last pixel of random intervals of a side."""
+    ends = np.stack([rng.integers(0, side, count), rng.integers(0, side, count)])
+    first, last = np.sort(ends, axis=0)
+    return first, last
 
 
 def operations(
@@ -165,12 +192,14 @@ def operations(
     words = pack(torch.from_numpy(pictures)).to(device)
     for number, (name, count) in enumerate(counts.items()):
         level = rng.uniform(0.01, 0.1, AT_ONCE) * rng.choice((-1, 1), AT_ONCE)
-        levels, chosen = np.zeros((AT_ONCE, 3, 3)), np.full((AT_ONCE, 3, 3), augmix.NO_OPERATION)
-        levels[:, 0, 0], chosen[:, 0, 0] = level, number
-        mixing = augmix.MixingPlan(np.ones((AT_ONCE, 4), np.float32), chosen, levels)
+        levels = np.zeros((AT_ONCE, 3, 3))
+        levels[:, 0, 0] = level
+        operations_of_chains = np.full((AT_ONCE, 3, 3), augmix.NO_OPERATION)
+        operations_of_chains[:, 0, 0] = number
+        mixing = augmix.MixingPlan(np.ones((AT_ONCE, 4), np.float32), operations_of_chains, levels)
         apply = augmix.OPERATIONS[number]
         assert apply.__name__.strip("_") == name
-        expected = np.stack([apply(pixels, each) for pixels, each in zip(pictures, level.tolist(), strict=True)])
+        expected = np.stack([apply(*pair) for pair in zip(pictures, level.tolist(), strict=True)])
         count.add(unpack(apply_chains(words, mixing, runner)[:, 0]), expected)
 
 

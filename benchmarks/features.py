@@ -21,6 +21,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from time import process_time, thread_time
@@ -48,14 +49,8 @@ from fpp_sweep.spec.specs import StagePrecision
 from tests.kit.views import make_views
 
 STAGES = ("decode", "views", "tower")
-SIZES = (
-    (500, 375),
-    (375, 500),
-    (640, 480),
-    (300, 300),
-    (1024, 768),
-    (160, 120),
-)  # widths and heights of the photographs
+# widths and heights of the photographs
+SIZES = ((500, 375), (375, 500), (640, 480), (300, 300), (1024, 768), (160, 120))
 SEED = 0
 IN_SWEEPS, WHOLE = "as in a sweep", "whole last block"  # forms of an image tower
 
@@ -63,36 +58,52 @@ IN_SWEEPS, WHOLE = "as in a sweep", "whole last block"  # forms of an image towe
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse("benchmarks.features", __doc__ or "", _options, argv)
     require_open_clip()
-    rows: list[dict[str, object]] = []
-    raw: dict[str, Any] = {}
-    # by default, a GPU would not convolve in float32
-    precision: StagePrecision = args.precision if args.tower else "float32"
+    report = report_engine
+    precision: StagePrecision = "float32"  # by default, a GPU would not convolve in it
+    if args.handing:
+        report = report_handing
+    elif args.tower:
+        report = report_towers
+        precision = args.precision
     with tempfile.TemporaryDirectory() as name, computing(precision, torch.device(args.device)):
-        folder = Path(name)
-        if args.handing:
-            notes = ["CPU milliseconds an image: median (lowest..highest) over rounds."]
-            for augmix in ("off", "on"):
-                images = photographs(folder / augmix, 2 if args.quick else args.images[0])
-                raw[augmix] = measure_handing(args, images, augmix)
-                cells = {
-                    title: Spread.of([1000 * value for value in seconds]) for title, seconds in raw[augmix].items()
-                }
-                rows.append({"AugMix": augmix, **cells})
-        elif args.tower:
-            notes = ["Ratios: median (lowest..highest) over rounds, wall, and CPU seconds."]
-            for clip in {clip.name: clip for clip, _ in subjects(args, folder)}.values():
-                raw[clip.name] = measure_towers(args, clip)
-                rows.append(tower_row(args, clip, raw[clip.name]))
-        else:
-            notes = ["Ratios are naive / engine, wall, by worker processes: median (lowest..highest) over rounds."]
-            notes += [
-                "Decode, views, tower: shares of the naive side's time, and the rate of each alone in one process."
-            ]
-            for (clip, dataset), augmix in product(subjects(args, folder), ("off", "on")):
-                timings = measure_engine(args, clip, dataset, augmix, folder)
-                raw[f"{clip.name}, {dataset.name}, AugMix {augmix}"] = timings
-                rows.append(row(args, f"{clip.name}, {dataset.name}", augmix, timings))
+        report(args, Path(name))
+
+
+def report_engine(args: Any, folder: Path) -> None:
+    rows = []
+    raw = {}
+    for (clip, dataset), augmix in product(subjects(args, folder), ("off", "on")):
+        timings = measure_engine(args, clip, dataset, augmix, folder)
+        raw[f"{clip.name}, {dataset.name}, AugMix {augmix}"] = timings
+        rows.append(row(args, f"{clip.name}, {dataset.name}", augmix, timings))
+    notes = [
+        "Ratios are naive / engine, wall, by worker processes: median (lowest..highest) over rounds.",
+        "Decode, views, tower: shares of the naive side's time, and the rate of each alone in one process.",
+    ]
     finish(args, rows, raw, notes)
+
+
+def report_handing(args: Any, folder: Path) -> None:
+    rows = []
+    raw = {}
+    for augmix in ("off", "on"):
+        images = photographs(folder / augmix, 2 if args.quick else args.images[0])
+        raw[augmix] = measure_handing(args, images, augmix)
+        cells: dict[str, object] = {"AugMix": augmix}
+        for title, seconds in raw[augmix].items():
+            cells[title] = Spread.of([1000 * value for value in seconds])
+        rows.append(cells)
+    finish(args, rows, raw, ["CPU milliseconds an image: median (lowest..highest) over rounds."])
+
+
+def report_towers(args: Any, folder: Path) -> None:
+    rows = []
+    raw = {}
+    clips = {clip.name: clip for clip, _ in subjects(args, folder)}
+    for name, clip in clips.items():
+        raw[name] = measure_towers(args, clip)
+        rows.append(tower_row(args, clip, raw[name]))
+    finish(args, rows, raw, ["Ratios: median (lowest..highest) over rounds, wall, and CPU seconds."])
 
 
 def _options(options: Parser) -> None:
@@ -163,9 +174,9 @@ def measure_engine(args: Any, clip: Clip, dataset: Dataset, augmix: Any, folder:
     def engine(workers: int) -> Tensor:
         cache.root = Path(tempfile.mkdtemp(dir=folder))
         batch = min(BATCH, args.views * len(dataset))  # smaller batches would be padded
-        found = cache.features(clip, dataset, config, SEED, workers=workers, batch=batch)
-        waited[workers].append(found.cost)
-        return found.of(found.sample_indices)
+        features = cache.features(clip, dataset, config, SEED, workers=workers, batch=batch)
+        waited[workers].append(features.cost)
+        return features.of(features.sample_indices)
 
     def naive() -> Tensor:
         features, spent = naive_features(args, clip, dataset, config)
@@ -176,13 +187,13 @@ def measure_engine(args: Any, clip: Clip, dataset: Dataset, augmix: Any, folder:
     expected = naive()
     for workers in args.workers:
         check_equal(engine(workers), expected, f"{clip.name}, features with {workers} workers")
-    works = {f"{workers} workers": (lambda workers=workers: engine(workers), len(dataset)) for workers in args.workers}
+    works = {f"{workers} workers": (partial(engine, workers), len(dataset)) for workers in args.workers}
     timings = rounds({"naive": (naive, len(dataset)), **works}, args.repeats, args.device)
-    return {
-        **timings,
-        "waited": dict(waited),
-        "stages": [dict(zip(STAGES, (each * (1 / len(dataset)) for each in spent), strict=True)) for spent in stages],
-    }
+    stages_per_image = []
+    for total in stages:
+        per_image = [spent * (1 / len(dataset)) for spent in total]
+        stages_per_image.append(dict(zip(STAGES, per_image, strict=True)))
+    return {**timings, "waited": dict(waited), "stages": stages_per_image}
 
 
 def naive_features(args: Any, clip: Clip, dataset: Dataset, config: ViewConfig) -> tuple[Tensor, tuple[Spent, ...]]:
@@ -210,10 +221,10 @@ class Clocked:
     floats: bool = False
 
     def __getitem__(self, index: int) -> Any:
-        found = self.reader[index]
-        if self.floats and isinstance(found, Tensor):
-            found = as_tower_input(found, self.reader.preprocess)
-        return found, process_time()
+        views = self.reader[index]
+        if self.floats and isinstance(views, Tensor):
+            views = as_tower_input(views, self.reader.preprocess)
+        return views, process_time()
 
 
 def measure_handing(args: Any, dataset: Dataset, augmix: Any) -> dict[str, list[float]]:
@@ -224,34 +235,50 @@ def measure_handing(args: Any, dataset: Dataset, augmix: Any) -> dict[str, list[
         "as today": Clocked(reader),
         "for a device": Clocked(replace(reader, renderer="device")),
     }
-    renderer, pixels = ViewRenderer(reader.preprocess, torch.device("cpu")), torch.zeros(3, args.views, 3, 224, 224)
-    renderer.fill(pixels, {row: each[0][0] for row, each in enumerate(forms_of_views.values())})
+    renderer = ViewRenderer(reader.preprocess, torch.device("cpu"))
+    pixels = torch.zeros(len(forms_of_views), args.views, 3, 224, 224)
+    first_images = {}
+    for row, clocked in enumerate(forms_of_views.values()):
+        first_images[row], _ = clocked[0]
+    renderer.fill(pixels, first_images)
     for row, name in enumerate(forms_of_views):
         check_equal(pixels[row], pixels[0], f"AugMix {augmix}, views handed over {name}", 0.0)
-    found = defaultdict[str, list[float]](list)
+    seconds = defaultdict[str, list[float]](list)
     for _ in range(args.repeats):
-        for name, each in forms_of_views.items():
-            views: Iterator[Any] = read_views(cast(Any, each), range(len(dataset)), workers=1, pin=False)
-            _, first = next(views)
-            began, clocks = thread_time(), [there for _, there in views]
-            here = thread_time() - began
-            found[f"{name}, reading"].append((clocks[-1] - first) / len(clocks))
-            found[f"{name}, waiting"].append(here / len(clocks))
-    return found
+        for name, clocked in forms_of_views.items():
+            reading, waiting = handing_seconds(clocked, len(dataset))
+            seconds[f"{name}, reading"].append(reading)
+            seconds[f"{name}, waiting"].append(waiting)
+    return seconds
+
+
+def handing_seconds(clocked: Clocked, images: int) -> tuple[float, float]:
+    """Return CPU seconds per image in the process that reads and in this one; the first image is not counted."""
+    results: Iterator[Any] = read_views(cast(Any, clocked), range(images), workers=1, pin=False)
+    _, first_clock = next(results)
+    began = thread_time()
+    clocks = [clock for _, clock in results]
+    waiting = thread_time() - began
+    return (clocks[-1] - first_clock) / len(clocks), waiting / len(clocks)
 
 
 def measure_towers(args: Any, clip: Clip) -> dict[str, list[Spent]]:
     """Return the costs of each form of a tower on the same views."""
-    views = 8 if args.quick else args.groups[0 if clip.name == "tiny" else 1]
-    size, noise = clip.preprocess.size, torch.Generator().manual_seed(SEED)
-    pixels = torch.randn(views, 3, size, size, generator=noise).to(args.device)
+    views_of_tiny, views_of_vit = args.groups
+    views = views_of_vit
+    if clip.name == "tiny":
+        views = views_of_tiny
+    if args.quick:
+        views = 8
+    size = clip.preprocess.size
+    pixels = torch.randn(views, 3, size, size, generator=torch.Generator().manual_seed(SEED)).to(args.device)
     forms = {IN_SWEEPS: clip}
     if clip.name != "tiny":
         whole = replace(clip, visual=vit_b_16().to(args.device))
         tolerance = {"float32": 1e-4, "tf32": 1e-3, "fp16": 1e-2}[args.precision]
         check_equal(whole.image_features(pixels), clip.image_features(pixels), f"{clip.name}, {WHOLE}", tolerance)
         forms[WHOLE] = whole
-    works = {name: (lambda each=each: each.image_features(pixels), views) for name, each in forms.items()}
+    works = {name: (partial(form.image_features, pixels), views) for name, form in forms.items()}
     for work, _ in works.values():  # first calls include work that is done only once
         work()
     return rounds(works, args.repeats, args.device)
@@ -262,7 +289,7 @@ def tower_row(args: Any, clip: Clip, spent: dict[str, list[Spent]]) -> dict[str,
     if WHOLE in spent:
         ratio = Ratio.of(spent[WHOLE], spent[IN_SWEEPS])
         wall, cpu = f"{ratio.wall:.2f}", f"{ratio.cpu:.2f}"
-    rate = Spread.of([1 / each.wall for each in spent[IN_SWEEPS]])
+    rate = Spread.of([1 / round_costs.wall for round_costs in spent[IN_SWEEPS]])
     return {
         "model": clip.name,
         "precision": args.precision,
@@ -273,14 +300,16 @@ def tower_row(args: Any, clip: Clip, spent: dict[str, list[Spent]]) -> dict[str,
 
 
 def row(args: Any, subject: str, augmix: str, timings: dict[str, Any]) -> dict[str, object]:
-    parts = {
-        stage: Spread.of([spent[stage].wall / sum(part.wall for part in spent.values()) for spent in timings["stages"]])
-        for stage in STAGES
-    }
     cells: dict[str, object] = {"model, images": subject, "AugMix": augmix}
-    for stage, share in parts.items():
-        rate = Spread.of([1 / spent[stage].wall for spent in timings["stages"]])
-        cells[f"{stage}, %"] = f"{100 * share.median:.0f}"
+    for stage in STAGES:
+        shares = []
+        rates = []
+        for by_stage in timings["stages"]:
+            whole = sum(spent.wall for spent in by_stage.values())
+            shares.append(by_stage[stage].wall / whole)
+            rates.append(1 / by_stage[stage].wall)
+        rate = Spread.of(rates)
+        cells[f"{stage}, %"] = f"{100 * Spread.of(shares).median:.0f}"
         cells[f"{stage}, images/s"] = f"{rate.median:.3g}"
     for workers in args.workers:
         cells[f"{workers} workers"] = Ratio.of(timings["naive"], timings[f"{workers} workers"]).wall

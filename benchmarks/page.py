@@ -117,25 +117,39 @@ def _record(
     draw: random.Random, name: str, number: int, settings: Mapping[str, object], datasets: Sequence[str], known: float
 ) -> TrialRecord:
     """Return a trial or, if its accuracy is `known`, a baseline, which also has a result on test."""
-    far = 8.0 if number % 30 == 29 else 0.0
-    accuracy = known or far or 69 - 1.5 * (math.log10(float(str(settings["adapt.lr"]))) + 2.3) ** 2 + draw.gauss(0, 0.6)
+    accuracy = known or _accuracy(draw, number, settings)
     ece = 4 + abs(draw.gauss(0, 1.5)) + abs(accuracy - 65) / 4
-    config, failed = preset("tiny").replace(settings), not known and number % 20 == 13
-    result, tested = (_result(draw, accuracy - less, ece, datasets) for less in (0.0, 0.7))
-    return TrialRecord(
+    on_validation = _result(draw, accuracy, ece, datasets)
+    on_test = _result(draw, accuracy - 0.7, ece, datasets)
+    config = preset("tiny").replace(settings)
+    record = TrialRecord(
         name=name,
-        kind="baseline" if known else "trial",
-        state="failed" if failed else "complete",
-        number=None if known else number,
-        params={} if known else settings,
+        kind="trial",
+        state="complete",
+        number=number,
+        params=settings,
         config=config.flat(),
         key=keys.config_key(config),
         started=BEGAN + 60 * number,
         finished=BEGAN + 60 * number + 200,
-        reason="FloatingPointError: ece is not finite" if failed else None,
-        results={} if failed else {"val": result, "test": tested} if known else {"val": result},
-        values=None if failed else [accuracy, ece],
+        results={"val": on_validation},
+        values=[accuracy, ece],
     )
+    if known:
+        results = {"val": on_validation, "test": on_test}
+        return replace(record, kind="baseline", number=None, params={}, results=results)
+    if number % 20 == 13:
+        reason = "FloatingPointError: ece is not finite"
+        return replace(record, state="failed", reason=reason, results={}, values=None)
+    return record
+
+
+def _accuracy(draw: random.Random, number: int, settings: Mapping[str, object]) -> float:
+    """Return the accuracy of a trial: a parabola of the learning rate with noise, or far below it."""
+    if number % 30 == 29:
+        return 8.0
+    lr = float(str(settings["adapt.lr"]))
+    return 69 - 1.5 * (math.log10(lr) + 2.3) ** 2 + draw.gauss(0, 0.6)
 
 
 def _result(draw: random.Random, accuracy: float, ece: float, datasets: Sequence[str]) -> SplitResult:
@@ -179,22 +193,31 @@ def _log(file: Path, at: float, line: str) -> None:
         log.write(f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} {line}\n")
 
 
+def installed_browser() -> str | None:
+    """Return the path of a browser of this machine; None means that of playwright."""
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        path = shutil.which(name)
+        if path:
+            return path
+    return None
+
+
 def time_in_browser(page: Path) -> None:
     """Print the seconds that a reader waits."""
     from playwright.sync_api import sync_playwright
 
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     with sync_playwright() as driver:
-        window = driver.chromium.launch(executable_path=browser, args=["--no-sandbox"]).new_page()
+        window = driver.chromium.launch(executable_path=installed_browser(), args=["--no-sandbox"]).new_page()
         began = time.perf_counter()
         window.goto(page.as_uri())
         print(f"text and tables: {time.perf_counter() - began:.2f} s")
         window.locator("#front-0").scroll_into_view_if_needed()
         window.locator("#front-0 svg.main-svg").first.wait_for()
         print(f"front drawn: {time.perf_counter() - began:.2f} s")
-        again = time.perf_counter()
+        began = time.perf_counter()
         window.evaluate("Object.keys(plots).forEach(name => { drawn.add(name); draw(name); })")
-        plots, seconds = window.locator(".plot.js-plotly-plot").count(), time.perf_counter() - again
+        plots = window.locator(".plot.js-plotly-plot").count()
+        seconds = time.perf_counter() - began
         print(f"all {plots} plots at once: {seconds:.2f} s; elements {window.evaluate('document.all.length')}")
 
 

@@ -15,9 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from benchmarks.adapt import build_jacobian, start_state
-from benchmarks.world import VIT_B_16, Shape, build
+from benchmarks.world import VIT_B_16, Shape, World, build
 from fpp_sweep.core.compute.memory import MemoryBudget
 from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback, FirstGradient, first_gradient, jacobian_bytes
 from fpp_sweep.core.methods.tpt import Tpt
@@ -38,25 +39,48 @@ def peak_bytes() -> int:
 
 def main(classes: str, form: str, threads: str, device: str) -> None:
     torch.set_num_threads(int(threads))
-    measured = form in ("jacobian", "pullback")
-    world = build(VIT_B_16 if measured else SHALLOW, int(classes), samples=2, device=device)
-    method = Tpt(adapt=AdaptConfig())
+    if form in ("jacobian", "pullback"):
+        world = build(VIT_B_16, int(classes), samples=2, device=device)
+        adapt(world, first_gradient_of_form(world, form, device))
+        print_peak(device)
+        return
+    world = with_memory(build(SHALLOW, int(classes), samples=2, device=device), gib=float(form))
     with torch.no_grad():
-        first: FirstGradient
-        if not measured:
-            memory = MemoryBudget(device=float(form) * 2**30, host=math.inf)
-            world = replace(world, texts=replace(world.texts, tower=replace(world.texts.tower, memory=memory)))
-            first = first_gradient(world.texts, world.context, samples=50_000)
-        elif form == "jacobian":
-            _, first = build_jacobian(world, whole=False, device=device)
-        else:
-            first = ByPullback(world.texts, world.context)
+        first = first_gradient(world.texts, world.context, samples=50_000)
+    logits = adapt(world, first)
+    print_peak(device)
+    choice = "no J"
+    if isinstance(first, ByJacobian):
+        choice = f"{first._block} classes at a time"
+    size = jacobian_bytes(world.texts, world.context)
+    print(f"{choice}, J of {size} bytes, the largest probabilities {logits.softmax(-1).amax(-1).tolist()}")
+
+
+@torch.no_grad()
+def first_gradient_of_form(world: World, form: str, device: str) -> FirstGradient:
+    if form == "jacobian":
+        return build_jacobian(world, whole=False, device=device)[1]
+    return ByPullback(world.texts, world.context)
+
+
+def with_memory(world: World, gib: float) -> World:
+    """Return the world with a tower on a device of that memory."""
+    memory = MemoryBudget(device=gib * 2**30, host=math.inf)
+    return replace(world, texts=replace(world.texts, tower=replace(world.texts.tower, memory=memory)))
+
+
+def adapt(world: World, first: FirstGradient) -> Tensor:
+    """Return the logits of the images after TPT with a first gradient."""
+    method = Tpt(adapt=AdaptConfig())
     logits, _ = method.predict(world.model, start_state(method, world, first), world.views)
-    print(peak_bytes() if device == "cpu" else torch.cuda.max_memory_allocated(device))
-    if not measured:
-        block = f"{first._block} classes at a time" if isinstance(first, ByJacobian) else "no J"
-        size = jacobian_bytes(world.texts, world.context)
-        print(f"{block}, J of {size} bytes, the largest probabilities {logits.softmax(-1).amax(-1).tolist()}")
+    return logits
+
+
+def print_peak(device: str) -> None:
+    if device == "cpu":
+        print(peak_bytes())
+    else:
+        print(torch.cuda.max_memory_allocated(device))
 
 
 if __name__ == "__main__":

@@ -56,13 +56,13 @@ class Case:
     labels: Any
 
 
-class Chosen(Tpt):
-    """TPT with given views instead of selected ones."""
+class TptOnFixedViews(Tpt):
+    """TPT on fixed views instead of selected ones."""
 
-    kept: Tensor
+    fixed_views: Tensor
 
     def select_views(self, model: TextModel, features: Tensor, views: Tensor) -> Tensor:
-        return self.kept
+        return self.fixed_views
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +82,9 @@ class Trial:
         return values.double() if self.stages[stage] is None else values.float()
 
     def model(self, stage: str) -> TextModel:
-        clip, words = self.clip(stage), open_prompt(self.case.clip, self.case.config.anchor_prompt)
-        texts = class_texts(clip, self.case.classes, len(words.context), words.after)
+        clip = self.clip(stage)
+        anchor = open_prompt(self.case.clip, self.case.config.anchor_prompt)
+        texts = class_texts(clip, self.case.classes, len(anchor.context), anchor.after)
         return TextModel(texts=texts, logit_scale=clip.logit_scale)
 
     def features(self) -> Tensor:
@@ -94,51 +95,60 @@ class Trial:
 
     def prompt(self) -> Tensor:
         config = self.case.config.fpp.scaled(self.case.clip.embedding_scale)
-        texts, words = (
-            self.model("pretraining").texts,
-            open_prompt(self.case.clip, self.case.config.anchor_prompt).context,
-        )
-        start = draw_start(words, config, torch_generator("precision", "start"))
-        noise = draw_noise(texts, len(words), config, torch_generator("precision", "noise"))
+        texts = self.model("pretraining").texts
+        anchor = open_prompt(self.case.clip, self.case.config.anchor_prompt).context
+        start = draw_start(anchor, config, torch_generator("precision", "start"))
+        noise = draw_noise(texts, len(anchor), config, torch_generator("precision", "noise"))
         with self.computing("pretraining"):
-            weight = config.flatness_weight(len(texts))
-            words, start = (self.like("pretraining", each) for each in (words, start))
-            return pretrain(texts, words, config, flatness_weight=weight, start=start, noise=noise).context
+            learned = pretrain(
+                texts,
+                self.like("pretraining", anchor),
+                config,
+                flatness_weight=config.flatness_weight(len(texts)),
+                start=self.like("pretraining", start),
+                noise=noise,
+            )
+        return learned.context
 
     @torch.no_grad()
     def probabilities(self, views: Tensor, prompt: Tensor) -> Tensor:
         """Return TPT's probabilities from that prompt."""
         adapt = self.case.config.adapt.scaled(self.case.clip.embedding_scale)
         with self.computing("selection"):
-            model, chooser = self.model("selection"), Tpt(adapt=adapt)
+            model = self.model("selection")
             features = model.features(self.like("selection", prompt))
-            kept = chooser.select_views(model, features, self.like("selection", views))
+            selected = Tpt(adapt=adapt).select_views(model, features, self.like("selection", views))
         with self.computing("adaptation"):
-            model, method = self.model("adaptation"), Chosen(adapt=adapt)
-            object.__setattr__(method, "kept", self.like("adaptation", self._unrounded(kept, views)))
+            model = self.model("adaptation")
+            method = TptOnFixedViews(adapt=adapt)
+            object.__setattr__(method, "fixed_views", self.like("adaptation", self._unrounded(selected, views)))
             state = method.start(model, self.like("adaptation", prompt), len(views))
             contexts = method.adapt_contexts(model, state, self.like("adaptation", views))
         with self.computing("prediction"):
             model = self.model("prediction")
-            found = method.classify(model, *(self.like("prediction", each) for each in (contexts, views)))
-        return self._stored(found, "prediction")
+            logits = method.classify(model, self.like("prediction", contexts), self.like("prediction", views))
+        return self._stored(logits, "prediction")
 
-    def _unrounded(self, kept: Tensor, views: Tensor) -> Tensor:
+    def _unrounded(self, selected: Tensor, views: Tensor) -> Tensor:
         """Return the selected views with their original numbers, without the rounding of the selection."""
-        distances = torch.cdist(kept.double(), views.double())
+        distances = torch.cdist(selected.double(), views.double())
         return views.gather(1, distances.argmin(-1)[..., None].expand(-1, -1, views.shape[-1]))
 
     @torch.no_grad()
     def zero_shot(self, views: Tensor) -> Tensor:
         with self.computing("zero-shot"):
-            model, words = self.model("zero-shot"), open_prompt(self.case.clip, self.case.config.anchor_prompt).context
-            features = model.features(self.like("zero-shot", words))
-            found = model.logits(self.like("zero-shot", views[:, :1]), features)[:, 0]
-        return self._stored(found, "zero-shot")
+            model = self.model("zero-shot")
+            anchor = open_prompt(self.case.clip, self.case.config.anchor_prompt).context
+            features = model.features(self.like("zero-shot", anchor))
+            logits = model.logits(self.like("zero-shot", views[:, :1]), features)[:, 0]
+        return self._stored(logits, "zero-shot")
 
     def _stored(self, logits: Tensor, stage: str) -> Tensor:
+        """Return probabilities as a trial stores them: in half precision where a stage computes in it."""
         probabilities = logits.softmax(-1)
-        return (probabilities.half() if self.stages[stage] == "fp16" else probabilities).double().cpu()
+        if self.stages[stage] == "fp16":
+            probabilities = probabilities.half()
+        return probabilities.double().cpu()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -149,15 +159,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"{case.title}: {len(case.pixels)} images, K = {len(case.classes)}", flush=True)
         exact = Trial(case=case, stages=dict.fromkeys((*STAGES, WHOLE)))
         views, prompt = exact.features(), exact.prompt()
-        known = {"TPT": exact.probabilities(views, prompt), "zero-shot": exact.zero_shot(views)}
-        rows += [row(case, "float64", WHOLE, name, values, values) for name, values in known.items()]
+        expected_by_name = {"TPT": exact.probabilities(views, prompt), "zero-shot": exact.zero_shot(views)}
+        for name, expected in expected_by_name.items():
+            rows.append(row(case, "float64", WHOLE, name, expected, expected))
         for precision in supported_precisions(args.device):
             for stage in (*STAGES, WHOLE):
                 stages = {name: precision if stage in (name, WHOLE) else None for name in STAGES}
-                for name, found in recompute(Trial(case=case, stages=stages), stage, views, prompt).items():
+                trial = Trial(case=case, stages=stages)
+                for name, probabilities in recompute(trial, stage, views, prompt).items():
+                    expected = expected_by_name[name]
                     if (precision, stage, name) == ("float32", WHOLE, "zero-shot"):
-                        check_equal(found, known[name], f"{case.title}, zero-shot in float32 and in float64", 1e-3)
-                    rows.append(row(case, precision, stage, name, found, known[name]))
+                        check_equal(probabilities, expected, f"{case.title}, zero-shot in float32 and in float64", 1e-3)
+                    rows.append(row(case, precision, stage, name, probabilities, expected))
                     raw[f"{case.title}, {precision}, {stage}, {name}"] = rows[-1]
                     print("   ", *rows[-1].values(), flush=True)
     finish(
@@ -177,12 +190,12 @@ def _options(options: Parser) -> None:
 
 def supported_precisions(device: str) -> list[StagePrecision]:
     """Return the precisions that a device supports."""
-    found: list[StagePrecision] = []
+    supported: list[StagePrecision] = []
     for precision in get_args(StagePrecision):
         with suppress(InputError):
             require_precision_support(precision, device)
-            found.append(precision)
-    return found
+            supported.append(precision)
+    return supported
 
 
 def cases(args: Any) -> Iterator[Case]:
@@ -206,15 +219,17 @@ def cases(args: Any) -> Iterator[Case]:
 
 def render_views(clip: Clip, dataset: Dataset, config: TrialConfig) -> list[Tensor]:
     """Return the views of each image as inputs of the tower."""
-    reader, renderer = Reader.of(dataset, config.views, clip.preprocess, 0), ViewRenderer(clip.preprocess, clip.device)
-    size, found = clip.preprocess.size, []
+    reader = Reader.of(dataset, config.views, clip.preprocess, 0)
+    renderer = ViewRenderer(clip.preprocess, clip.device)
+    size = clip.preprocess.size
+    pixels_of_images = []
     for index in range(len(dataset)):
         pixels = torch.zeros(1, config.views.count, 3, size, size, device=clip.device)
         views = reader[index]
         assert not isinstance(views, UnreadableImage), "rendered images can be read"
         renderer.fill(pixels, {0: views})
-        found.append(pixels[0])
-    return found
+        pixels_of_images.append(pixels[0])
+    return pixels_of_images
 
 
 def vit_b_16(device: str) -> Clip:
@@ -227,9 +242,13 @@ def vit_b_16(device: str) -> Clip:
         model = CLIP(**get_model_config("ViT-B-16")).eval().requires_grad_(False)
     state = {key: value for key, value in model.state_dict().items() if not key.startswith("visual.")}
     text = TextTower.from_state(state, heads=8, activation="gelu").to(device)
-    embedded, sizes = load("tiny", device), Preprocess(size=224)  # its tokenizer is CLIP's
     return replace(
-        embedded, visual=model.visual.to(device), text=text, logit_scale=100.0, preprocess=sizes, embedding_scale=1.0
+        load("tiny", device),  # its tokenizer is CLIP's
+        visual=model.visual.to(device),
+        text=text,
+        logit_scale=100.0,
+        preprocess=Preprocess(size=224),
+        embedding_scale=1.0,
     )
 
 
@@ -252,9 +271,13 @@ def recompute(trial: Trial, stage: str, views: Tensor, prompt: Tensor) -> dict[s
     return probabilities
 
 
-def row(case: Case, precision: str, stage: str, name: str, found: Tensor, exact: Tensor) -> dict[str, object]:
-    change = (found - exact).abs()
-    predictions = Predictions.of(list(map(str, range(len(found)))), case.labels, found.float().numpy(), {})
+def row(
+    case: Case, precision: str, stage: str, name: str, probabilities: Tensor, expected: Tensor
+) -> dict[str, object]:
+    change = (probabilities - expected).abs()
+    n_changed = int((probabilities.argmax(-1) != expected.argmax(-1)).sum())
+    ids = [str(index) for index in range(len(probabilities))]
+    predictions = Predictions.of(ids, case.labels, probabilities.float().numpy(), {})
     return {
         "model and data": case.title,
         "precision": precision,
@@ -262,7 +285,7 @@ def row(case: Case, precision: str, stage: str, name: str, found: Tensor, exact:
         "of": name,
         "largest change": f"{change.max():.1e}",
         "median": f"{change.amax(-1).median():.1e}",
-        "predictions changed": f"{int((found.argmax(-1) != exact.argmax(-1)).sum())} of {len(found)}",
+        "predictions changed": f"{n_changed} of {len(probabilities)}",
         "accuracy": f"{accuracy(predictions):.2f}",
         "ECE": f"{expected_calibration_error(predictions):.3f}",
     }

@@ -26,6 +26,15 @@ from fpp_sweep.statistics.block_stats import block_size
 
 GOALS: tuple[Goal, ...] = ("max", "min")
 DEFAULT = Race()
+HEADS = (
+    "sweep",
+    "images of a dataset",
+    "confidence",
+    "saved of adaptation, %",
+    "of all",
+    "front lost",
+    "hypervolume lost",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +55,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--races", type=int, default=20)
     options.add_argument("--confidence", type=float, nargs="+", default=[0.975, 0.99])
     args = options.parse_args(argv)
-    print(
-        "| sweep | images of a dataset | confidence | saved of adaptation, % | of all | front lost | hypervolume lost |"
-    )
-    print("|---|---|---|---|---|---|---|")
+    print(f"| {' | '.join(HEADS)} |")
+    print("|---" * len(HEADS) + "|")
     for path in args.sweeps:
         folder = SweepFolder.open(path)
         pool = read_pool(folder)
         pretraining = pretraining_share(folder)
-        for images in [None, *args.images]:
-            races = 1 if images is None else args.races
+        for confidence in args.confidence:
+            print_row(path.name, "own", confidence, [run_race(pool, pool, confidence)], pretraining)
+        for images in args.images:
             for confidence in args.confidence:
                 outcomes = []
-                for seed in range(races):
-                    outcomes.append(run_race(pool, images, confidence, seed))
-                print_row(path.name, images, confidence, outcomes, pretraining)
+                for seed in range(args.races):
+                    outcomes.append(run_race(pool, draw_images(pool, images, seed), confidence))
+                print_row(path.name, str(images), confidence, outcomes, pretraining)
 
 
-def print_row(
-    name: str, images: int | None, confidence: float, outcomes: Sequence[Outcome], pretraining: float
-) -> None:
-    cells = [name, str(images or "own"), f"{confidence:g}"]
+def print_row(name: str, images: str, confidence: float, outcomes: Sequence[Outcome], pretraining: float) -> None:
+    cells = [name, images, f"{confidence:g}"]
     saved = [100 * outcome.saved for outcome in outcomes]
     cells.append(with_error(saved))
     cells.append(f"{np.mean(saved) * (1 - pretraining):.0f}")
@@ -82,23 +88,25 @@ def with_error(values: Sequence[float]) -> str:
     return f"{mean} ± {np.std(values, ddof=1) / np.sqrt(len(values)):.1f}"
 
 
-def run_race(pool: Pool, images: int | None, confidence: float, seed: int) -> Outcome:
-    """Race the trials of a pool on `images` drawn images; None means all images, each once."""
-    true_values = values_of(pool)
-    split = pool if images is None else draw_images(pool, images, seed)
+def run_race(population: Pool, split: Pool, confidence: float) -> Outcome:
+    """Race the trials of a population on the images of a split; true values are those on the population."""
+    true_values = values_of(population)
     finals = values_of(split)
     sizes = {dataset: len(trials[0]) for dataset, trials in split.items()}
-    stopped = race(split, finals, rungs_of(sizes), Race(confidence=confidence))
+    images_seen = race(split, finals, rungs_of(sizes), Race(confidence=confidence))  # by each stopped trial
     total = sum(sizes.values())
-    saved = sum(1 - seen / total for seen in stopped.values()) / len(finals)
-    members = front(finals.tolist(), GOALS)
-    kept = [index for index in range(len(finals)) if index not in stopped]
-    chosen = [kept[index] for index in front(finals[kept].tolist(), GOALS)]
+    saved = sum(1 - seen / total for seen in images_seen.values()) / len(finals)
+    front_of_all = front(finals.tolist(), GOALS)
+    finished = [trial for trial in range(len(finals)) if trial not in images_seen]
+    front_of_finished = [finished[index] for index in front(finals[finished].tolist(), GOALS)]
     corner = [float(np.quantile(true_values[:, 0], 0.25)), float(np.quantile(true_values[:, 1], 0.75))]
-    before = hypervolume(true_values[members].tolist(), GOALS, corner)
-    after = hypervolume(true_values[chosen].tolist(), GOALS, corner)
-    lost = sum(index in stopped for index in members) / len(members)
-    return Outcome(saved, lost, 1 - after / before if before else 0.0)
+    volume = hypervolume(true_values[front_of_all].tolist(), GOALS, corner)
+    volume_of_finished = hypervolume(true_values[front_of_finished].tolist(), GOALS, corner)
+    volume_lost = 0.0
+    if volume:
+        volume_lost = 1 - volume_of_finished / volume
+    front_lost = sum(trial in images_seen for trial in front_of_all) / len(front_of_all)
+    return Outcome(saved=saved, front_lost=front_lost, volume_lost=volume_lost)
 
 
 def rungs_of(sizes: Mapping[str, int], rules: Race = DEFAULT) -> list[dict[str, int]]:

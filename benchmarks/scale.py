@@ -14,6 +14,7 @@ import os
 import pickle
 import re
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             simulate(root, workers, args)
     finally:
         if not args.keep:
-            subprocess.run(["rm", "-rf", scratch], check=True)
+            shutil.rmtree(scratch)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -239,8 +240,11 @@ class ProcessLog:
         return total
 
     def at(self, trials: int) -> dict[str, float]:
-        """Return the memory at the time when `trials` trials had ended."""
-        return next((row for ended, row in self.rows if ended >= trials), self.rows[-1][1])
+        """Return the memory at the time when `trials` trials had ended, or at the end."""
+        for ended, row in self.rows:
+            if ended >= trials:
+                return row
+        return self.rows[-1][1]
 
 
 ROLES = {
@@ -254,11 +258,19 @@ ROLES = {
 
 
 def roles(pid: int) -> dict[int, str]:
-    found = {
-        each: next((role for word, role in ROLES.items() if word in line), "ray's others")
-        for each, line in descendants(pid).items()
-    }
-    return {pid: "driver", **found}
+    """Return the roles of a driver and of the processes below it."""
+    by_process = {pid: "driver"}
+    for child, line in descendants(pid).items():
+        by_process[child] = role_of(line)
+    return by_process
+
+
+def role_of(line: str) -> str:
+    """Return the role of a process by its command line."""
+    for word, role in ROLES.items():
+        if word in line:
+            return role
+    return "ray's others"
 
 
 def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
@@ -326,8 +338,8 @@ def print_costs(
 
 def sizes(root: Path, folder: SweepFolder) -> None:
     def size(path: Path) -> float:
-        files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
-        return sum(each.stat().st_size for each in files) / MIB
+        files = [path, *path.rglob("*")]
+        return sum(file.stat().st_size for file in files if file.is_file()) / MIB
 
     parts = {name: size(folder.path / name) for name in ("tasks", "trials", "artifacts", "report", "study.journal")}
     parts["MLflow's database"], parts["MLflow's artifacts"] = size(root / "mlflow.db"), size(root / "mlartifacts")

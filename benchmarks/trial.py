@@ -45,28 +45,24 @@ PROFILED = 20  # number of profiled steps; 1,000 steps per dataset would give so
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse("benchmarks.trial", __doc__ or "", _options, argv)
     require_open_clip()
-    args.steps = args.steps or (PROFILED if args.profile else TrialConfig().fpp.steps)
-    if args.quick:
-        args.model, args.images, args.views, args.steps = "tiny", 2, 4, 3
-    config = (preset("tiny") if args.model == "tiny" else TrialConfig()).replace(
-        {"method": "tpt", "prompt": "fpp", "precision": args.precision, "fpp.steps": args.steps}
-    )
-    config = config.replace({"views.count": args.views, "adapt.view_fraction": max(0.1, 1 / args.views)})
+    config = config_of(args)
     with tempfile.TemporaryDirectory() as folder:
         executor, plan = prepare(args, Path(folder))
-        found: list[list[DatasetResult]] = []
+        results: list[DatasetResult] = []
         with optional_profiler(args) as profiler:
-            first = measure(lambda: found.append(run_trial(plan, config, "test", executor)[1]), device=args.device)
-        other = config.replace({"adapt.lr": 2 * config.adapt.lr, "fpp.gamma2": config.fpp.gamma2 + 1})
+            first = measure(lambda: results.extend(run_trial(plan, config, "test", executor)[1]), device=args.device)
         if args.quick:
             again = run_trial(plan, config, "test", replace(executor, store=MemoryStore()))[1]
-            check_equal(confidences(again), confidences(found[0]), "the trial again, features cached")
-        second = measure(lambda: found.append(run_trial(plan, other, "test", executor)[1]), device=args.device)
+            check_equal(confidences(again), confidences(results), "the trial again, features cached")
+        other = config.replace({"adapt.lr": 2 * config.adapt.lr, "fpp.gamma2": config.fpp.gamma2 + 1})
+        second = measure(lambda: run_trial(plan, other, "test", executor), device=args.device)
     if profiler:
-        by = "self_cuda_time_total" if torch.device(args.device).type == "cuda" else "self_cpu_time_total"
-        print(profiler.key_averages().table(sort_by=by, row_limit=LINES))
-    rows = [row(each) for each in found[0]]
-    totals = {stage: sum(each.costs.get(stage, 0.0) for each in found[0]) for stage in STAGES}
+        sort_key = "self_cpu_time_total"
+        if torch.device(args.device).type == "cuda":
+            sort_key = "self_cuda_time_total"
+        print(profiler.key_averages().table(sort_by=sort_key, row_limit=LINES))
+    rows = [row(result) for result in results]
+    totals = {stage: sum(result.costs.get(stage, 0.0) for result in results) for stage in STAGES}
     shares = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in totals.items())
     notes = [
         f"{args.images} images of {args.views} views a dataset, {args.steps} steps, {args.precision}: {shares}.",
@@ -85,6 +81,29 @@ def _options(options: Parser) -> None:
     options.add_argument("--precision", choices=get_args(Precision), default="float32")
     options.add_argument("--compile", action="store_true", help="run the text tower through torch.compile")
     options.add_argument("--profile", action="store_true", help="print the most expensive operations")
+
+
+def config_of(args: Any) -> TrialConfig:
+    """Return the config of the trial; complete the options of the command that it depends on."""
+    if args.quick:
+        args.model, args.images, args.views, args.steps = "tiny", 2, 4, 3
+    config = TrialConfig()
+    if args.model == "tiny":
+        config = preset("tiny")
+    if args.steps is None:
+        args.steps = TrialConfig().fpp.steps
+        if args.profile:
+            args.steps = PROFILED
+    return config.replace(
+        {
+            "method": "tpt",
+            "prompt": "fpp",
+            "precision": args.precision,
+            "fpp.steps": args.steps,
+            "views.count": args.views,
+            "adapt.view_fraction": max(0.1, 1 / args.views),
+        }
+    )
 
 
 def prepare(args: Any, folder: Path) -> tuple[LocalExecutor, Plan]:

@@ -10,7 +10,9 @@ images in a batch, the engine could reuse more features.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -52,43 +54,52 @@ def measure_streams(args: Any, classes: int) -> dict[str, Any]:
     world = build(SMALL if args.quick else VIT_B_16, classes, samples=images, device=args.device)
     draw = torch.Generator().manual_seed(0)
     offsets = SPREAD * torch.randn(args.slots, *world.context.shape, generator=draw)
-    naive, engine = naive_stream(world, offsets), engine_stream(world, offsets)
-    check_equal(engine(checked), naive(checked), f"K = {classes}, {checked} images", predictions=True)
-    return dict(rounds({"naive": (lambda: naive(1), 1), "engine": (lambda: engine(1), 1)}, args.repeats, args.device))
+    naive, engine = NaiveStream(world, offsets), EngineStream(world, offsets)
+    by_engine, by_naive = engine.adapt_to_next(checked), naive.adapt_to_next(checked)
+    check_equal(by_engine, by_naive, f"K = {classes}, {checked} images", predictions=True)
+    works = {"naive": (partial(naive.adapt_to_next, 1), 1), "engine": (partial(engine.adapt_to_next, 1), 1)}
+    return dict(rounds(works, args.repeats, args.device))
 
 
-Stream = Callable[
-    [int], Tensor
-]  # a function that adapts to the next images of a stream and returns their probabilities
+class NaiveStream:
+    """The naive reference on a stream of images."""
+
+    def __init__(self, world: World, offsets: Tensor) -> None:
+        slots = len(offsets)
+        offsets = offsets.clone().to(world.context.device)
+        self._world = world
+        self._buffer = NaiveBuffer(world.context, offsets, list(range(slots)), [1] * slots)
+        self._images = iter(world.views)
+
+    def adapt_to_next(self, images: int) -> Tensor:
+        """Adapt to the next images of the stream; return their probabilities."""
+        logits = []
+        for views in islice(self._images, images):
+            world = self._world
+            trace = dynaprompt_one(world.naive, world.token_ids, self._buffer, views, logit_scale=LOGIT_SCALE)
+            logits.append(trace.logits)
+        return torch.stack(logits).softmax(-1)
 
 
-def naive_stream(world: World, offsets: Tensor) -> Stream:
-    slots, views = len(offsets), iter(world.views)
-    buffer = NaiveBuffer(world.context, offsets.clone().to(world.context.device), list(range(slots)), [1] * slots)
+class EngineStream:
+    """The engine on a stream of images."""
 
-    def adapt_to_next(images: int) -> Tensor:
-        traces = [
-            dynaprompt_one(world.naive, world.token_ids, buffer, next(views), logit_scale=LOGIT_SCALE)
-            for _ in range(images)
-        ]
-        return torch.stack([trace.logits for trace in traces]).softmax(-1)
+    def __init__(self, world: World, offsets: Tensor) -> None:
+        slots = len(offsets)
+        offsets = offsets.to(world.context.device)
+        self._world = world
+        self._method = DynaPrompt(adapt=AdaptConfig(slots=slots))
+        features = self._method.start(world.model, world.context, len(world.views)).initial_features
+        self._state = Buffer.of(world.context, features, offsets, range(slots), [1] * slots)
+        self._position = 0  # of the next image in the stream
 
-    return adapt_to_next
-
-
-def engine_stream(world: World, offsets: Tensor) -> Stream:
-    method, taken = DynaPrompt(adapt=AdaptConfig(slots=len(offsets))), 0
-    empty = method.start(world.model, world.context, len(world.views))
-    slots, offsets = len(offsets), offsets.to(world.context.device)
-    state = Buffer.of(world.context, empty.initial_features, offsets, range(slots), [1] * slots)
-
-    def adapt_to_next(images: int) -> Tensor:
-        nonlocal state, taken
-        logits, state = method.predict(world.model, state, world.views[taken : taken + images])
-        taken += images
+    def adapt_to_next(self, images: int) -> Tensor:
+        """Adapt to the next images of the stream; return their probabilities."""
+        end = self._position + images
+        views = self._world.views[self._position : end]
+        logits, self._state = self._method.predict(self._world.model, self._state, views)
+        self._position = end
         return logits.softmax(-1)
-
-    return adapt_to_next
 
 
 if __name__ == "__main__":
