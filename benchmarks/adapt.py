@@ -138,9 +138,9 @@ def warm_up(compiled: Any, eager: Any, what: str, device: str) -> None:
 def build_jacobian(world: World, whole: bool, device: str) -> tuple[Spent, FirstGradient]:
     """Return the costs of building J, and J or a random matrix with the same cost of multiplication."""
     if whole:
-        built: list[ByJacobian] = []
-        once = measure(lambda: built.append(ByJacobian(world.texts, world.context)), device=device)
-        return once, built[0]
+        began = now(device)
+        jacobian = ByJacobian(world.texts, world.context)
+        return now(device) - began, jacobian
     weight, bias = world.texts.tower.projection
     narrow = replace(world.texts.tower, projection=(weight[:SAMPLED_DIMENSIONS], bias[:SAMPLED_DIMENSIONS]))
     texts = replace(world.texts, tower=narrow)
@@ -160,32 +160,40 @@ def start_state(method: Tpt, world: World, first: FirstGradient) -> TptState:
 
 def check(world: World, pulling: FirstGradient, jacobian: FirstGradient | None, naive_classes: int, args: Any) -> None:
     """Check that both sides give the same probabilities, unless the naive side cannot take all classes."""
-    count = len(world.views) if args.quick else 1
     if naive_classes < len(world.texts):
         print(f"K = {len(world.texts)}: results are compared at {naive_classes} classes and fewer only", flush=True)
         return
-    for name, penalty, weight in (("tpt", None, 0.0), ("otpt", orthogonality, OTPT_WEIGHT)):
-        if penalty is not None and not args.quick:
-            continue
-        method = Tpt(adapt=AdaptConfig(), penalty=penalty, weight=weight)
-        expected = torch.stack(
-            [
-                adapt_one(
-                    world.naive,
-                    world.token_ids,
-                    world.context,
-                    views,
-                    logit_scale=LOGIT_SCALE,
-                    penalty=None if penalty is None else householder,
-                    weight=weight,
-                ).probabilities
-                for views in world.views[:count]
-            ]
+    forms: dict[str, FirstGradient] = {"pullback": pulling}
+    if jacobian is not None:
+        forms = {"J": jacobian, **forms}
+    if not args.quick:
+        check_method(world, "tpt", Tpt(adapt=AdaptConfig()), None, forms, images=1)
+        return
+    otpt = Tpt(adapt=AdaptConfig(), penalty=orthogonality, weight=OTPT_WEIGHT)
+    check_method(world, "tpt", Tpt(adapt=AdaptConfig()), None, forms, images=len(world.views))
+    check_method(world, "otpt", otpt, householder, forms, images=len(world.views))
+
+
+def check_method(
+    world: World, name: str, method: Tpt, naive_penalty: Any, forms: dict[str, FirstGradient], images: int
+) -> None:
+    """Check a method with each form of the first gradient against the naive reference, whose penalty is given."""
+    expected = []
+    for views in world.views[:images]:
+        adapted = adapt_one(
+            world.naive,
+            world.token_ids,
+            world.context,
+            views,
+            logit_scale=LOGIT_SCALE,
+            penalty=naive_penalty,
+            weight=method.weight,
         )
-        for form, first in (("J", jacobian), ("pullback", pulling)):
-            if first is not None:
-                logits, _ = method.predict(world.model, start_state(method, world, first), world.views[:count])
-                check_equal(logits.softmax(-1), expected, f"K = {len(world.texts)}, {name}, {form}", predictions=True)
+        expected.append(adapted.probabilities)
+    for form, first in forms.items():
+        logits, _ = method.predict(world.model, start_state(method, world, first), world.views[:images])
+        what = f"K = {len(world.texts)}, {name}, {form}"
+        check_equal(logits.softmax(-1), torch.stack(expected), what, predictions=True)
 
 
 def row(classes: int, timings: dict[str, Any]) -> dict[str, object]:

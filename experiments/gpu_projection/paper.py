@@ -13,6 +13,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_args
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.adapt import MOST_IMAGES, TOKENS_AT_ONCE, build_jacobian, start_state
-from benchmarks.harness import Spent, Spread, check_equal, finish, measure, parse
+from benchmarks.harness import Spent, Spread, check_equal, finish, measure, now, parse
 from benchmarks.peak import peak_bytes
 from benchmarks.pretrain import engine_step
 from benchmarks.world import PAPER_CLASSES, SMALL, VIT_B_16, World, build
@@ -83,56 +84,71 @@ def _options(options: Parser) -> None:
 
 def gemm_limit(args: Any) -> float:
     """Return the floating-point operations per second that a large matrix product reaches."""
-    kind = torch.device(args.device).type
-    side = 256 if args.quick else SIDE[kind]
-    matrix = torch.randn(side, side, device=args.device, dtype=torch.float16 if args.precision == "fp16" else None)
+    side = SIDE[torch.device(args.device).type]
+    if args.quick:
+        side = 256
+    matrix = torch.randn(side, side, device=args.device)
+    if args.precision == "fp16":
+        matrix = matrix.half()
     matrix @ matrix  # the first product is slower and is not measured
     seconds = [measure(lambda: matrix @ matrix, device=args.device).wall for _ in range(7)]
     return float(2 * side**3 / statistics.median(seconds))
 
 
 def measure_dataset(args: Any, name: str) -> dict[str, Any]:
-    classes, images = PAPER_CLASSES[name], DATASETS[name].test_size
+    images = DATASETS[name].test_size
     assert images is not None
-    on_gpu = torch.device(args.device).type == "cuda"
-    most = BATCH if on_gpu else MOST_IMAGES
-    world = build(SMALL if args.quick else VIT_B_16, classes, samples=most, device=args.device)
-    fitting = most if on_gpu else max(1, min(most, TOKENS_AT_ONCE // len(world.texts.packing)))
-    batch = 4 if args.quick else fitting  # a GPU adapts to as many images at once as in a trial
-    print(f"{name}: K = {classes}, {len(world.texts.packing)} tokens, {batch} images at once", flush=True)
-    config = AdaptConfig()
+    world, batch = world_and_batch(args, PAPER_CLASSES[name])
+    print(f"{name}: K = {len(world.texts)}, {len(world.texts.packing)} tokens, {batch} images at once", flush=True)
     once, form, first = first_gradient(world, images, args.device)
-    method = Tpt(adapt=config)
     views = world.views[:batch]
-
-    def adapt(world: World = world, first: FirstGradient = first) -> Tensor:
-        return method.predict(world.model, start_state(method, world, first), views)[0]
-
     if args.quick and args.precision == "float32":
         with torch.no_grad():
-            other = ByPullback(world.texts, world.context)
-        check_equal(
-            adapt().softmax(-1), adapt(first=other).softmax(-1), f"{name}, {form} and pullback", predictions=True
-        )
+            pullback = ByPullback(world.texts, world.context)
+        probabilities, expected = adapt(world, first, views).softmax(-1), adapt(world, pullback, views).softmax(-1)
+        check_equal(probabilities, expected, f"{name}, {form} and pullback", predictions=True)
     # the difference of two steps and one step, because the first step has additional work
-    step_flops = count_flops(lambda: engine_step(world, args.device, 2)) - count_flops(
-        lambda: engine_step(world, args.device, 1)
-    )
-    image_flops = count_flops(adapt) / batch
-    timed = world.compiled() if args.compile else world
-    if args.compile and isinstance(first, ByPullback):
-        with torch.no_grad():
-            first = ByPullback(timed.texts, timed.context)
+    one_step = count_flops(partial(engine_step, world, args.device, 1))
+    two_steps = count_flops(partial(engine_step, world, args.device, 2))
+    image_flops = count_flops(partial(adapt, world, first, views)) / batch
+    timed = world
+    if args.compile:
+        timed = world.compiled()
+        if isinstance(first, ByPullback):
+            with torch.no_grad():
+                first = ByPullback(timed.texts, timed.context)
+
+    def measure_step() -> Spent:
+        return engine_step(timed, args.device, args.steps)[1]
+
+    def measure_image() -> Spent:
+        return measure(partial(adapt, timed, first, views), units=batch, device=args.device)
+
     return {
         "images": images,
         "form": form,
         "once": once,
-        "step": Rate(measure_spread(args, lambda: engine_step(timed, args.device, args.steps)[1]), step_flops),
-        "image": Rate(
-            measure_spread(args, lambda: measure(lambda: adapt(timed, first), units=batch, device=args.device)),
-            image_flops,
-        ),
+        "step": Rate(measure_spread(args, measure_step), two_steps - one_step),
+        "image": Rate(measure_spread(args, measure_image), image_flops),
     }
+
+
+def world_and_batch(args: Any, classes: int) -> tuple[World, int]:
+    """Return a tower with its classes, and the number of images to adapt to at once: on a GPU as many as in a trial."""
+    on_gpu = torch.device(args.device).type == "cuda"
+    largest = BATCH if on_gpu else MOST_IMAGES
+    world = build(SMALL if args.quick else VIT_B_16, classes, samples=largest, device=args.device)
+    if args.quick:
+        return world, 4
+    if on_gpu:
+        return world, largest
+    return world, max(1, min(largest, TOKENS_AT_ONCE // len(world.texts.packing)))
+
+
+def adapt(world: World, first: FirstGradient, views: Tensor) -> Tensor:
+    """Return the logits of images after TPT with a first gradient."""
+    method = Tpt(adapt=AdaptConfig())
+    return method.predict(world.model, start_state(method, world, first), views)[0]
 
 
 def first_gradient(world: World, images: int, device: str) -> tuple[Spent, str, FirstGradient]:
@@ -143,9 +159,9 @@ def first_gradient(world: World, images: int, device: str) -> tuple[Spent, str, 
             whole = device != "cpu" or len(world.texts.tower.projection[0]) < 64
             once, first = build_jacobian(world, whole, device)
             return once, "J", first
-        made: list[FirstGradient] = []
-        once = measure(lambda: made.append(ByPullback(world.texts, world.context)), device=device)
-        return once, "pullback", made[0]
+        began = now(device)
+        pullback = ByPullback(world.texts, world.context)
+        return now(device) - began, "pullback", pullback
 
 
 def measure_spread(args: Any, work: Callable[[], Spent]) -> Spread:

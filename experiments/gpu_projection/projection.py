@@ -123,8 +123,11 @@ class Traffic(Operations):
 
 def bytes_stored(values: object) -> int:
     """Return the bytes of all tensors among the values; a tensor that repeats its storage counts once."""
-    tensors = [each for each in tree_leaves(values) if isinstance(each, Tensor)]
-    return sum(min(each.nbytes, each.untyped_storage().nbytes()) for each in tensors)
+    total = 0
+    for value in tree_leaves(values):
+        if isinstance(value, Tensor):
+            total += min(value.nbytes, value.untyped_storage().nbytes())
+    return total
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -136,11 +139,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     print("\n" + table([*project_work(args, counts), ten_sets(args, counts)]) + "\n")
     if not args.quick:
         print(table(whole_sweep(args, counts)) + "\n")
-    rows = [
-        counted_row(name, precision, found, work)
-        for name, work in counts.items()
-        for precision, found in work.counted.items()
-    ]
+    rows = []
+    for name, work in counts.items():
+        for precision, counted in work.counted.items():
+            rows.append(counted_row(name, precision, counted, work))
     notes = [
         f"Assumed: {args.of_peak:.0%} of peak, {args.of_bandwidth:.0%} of bandwidth, {args.launch:g} us a launch.",
         f"A sweep: {TRIALS} trials on all images of the ten test sets, one seed, 1,000 steps of pretraining; features "
@@ -184,8 +186,9 @@ def image_side(args: Any) -> dict[str, Work]:
     """Return the work for an image of 64 views: the whole tower, the shortened tower, and drawing."""
     eager, fused = count_drawing(args)
     whole = count_tower(vit_b_16())
-    found = torch.tensor([whole["float32"].flops, whole["fp16"].flops], dtype=torch.float64)
-    check_equal(found, torch.full_like(found, VIEWS * flops_of_view()), "operations counted and by formula", 0.5)
+    counted = torch.tensor([whole["float32"].flops, whole["fp16"].flops], dtype=torch.float64)
+    by_formula = torch.full_like(counted, VIEWS * flops_of_view())
+    check_equal(counted, by_formula, "operations counted and by formula", 0.5)
     return {
         WHOLE: Work(whole, "image"),
         TOWER: Work(count_tower(shorten_last_block(vit_b_16())), "image"),
@@ -196,20 +199,20 @@ def image_side(args: Any) -> dict[str, Work]:
 
 def count_tower(visual: nn.Module) -> dict[str, Counted]:
     """Return the counts of an image in a group of 256 views by precision, computed from two views and three."""
-    group, found = VIEWS * images_per_batch(VIEWS), {}
-    torch.backends.mha.set_fastpath_enabled(
-        False
-    )  # the fast path is one operation with many kernels that cannot be counted
+    group = VIEWS * images_per_batch(VIEWS)
+    counts = {}
+    # the fast path is one operation with many kernels that cannot be counted
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
         for precision in ("float32", "fp16"):
             with torch.no_grad(), computing(precision, torch.device("cpu")):
                 two_views = count_work(partial(visual, torch.zeros(2, 3, 224, 224)))
                 three_views = count_work(partial(visual, torch.zeros(3, 3, 224, 224)))
             one_view = three_views + two_views * -1
-            found[precision] = (two_views + one_view * (group - 2)) * (VIEWS / group)
+            counts[precision] = (two_views + one_view * (group - 2)) * (VIEWS / group)
     finally:
         torch.backends.mha.set_fastpath_enabled(True)
-    return found
+    return counts
 
 
 def flops_of_view(width: int = 768, tokens: int = 197, blocks: int = 12, out: int = 512) -> float:
@@ -225,10 +228,10 @@ class FusingRunner:
         self.inside, self.kernels = Counted(0, 0, 0), Counted(0, 0, 0)
 
     def __call__(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        found: list[T] = []
-        self.inside += count_work(lambda: found.append(function(*arguments, **named)))
-        self.kernels += Counted(0, 1, bytes_stored((arguments, named, found)))
-        return found[0]
+        results: list[T] = []
+        self.inside += count_work(lambda: results.append(function(*arguments, **named)))
+        self.kernels += Counted(0, 1, bytes_stored((arguments, named, results)))
+        return results[0]
 
 
 def count_drawing(args: Any) -> tuple[Counted, Counted]:
@@ -291,21 +294,29 @@ def text_counts(shape: Shape, classes: int) -> tuple[Counted, Counted, int]:
 # --- tables
 
 
-def counted_row(name: str, precision: str, found: Counted, work: Work) -> dict[str, object]:
-    cells: dict[str, object] = {"work": name, "in": precision, "for each": work.unit}
-    cells |= {"GFLOP": f"{found.flops / 1e9:.3g}", "kernels": f"{found.launches:.3g}"}
-    return cells | {"GB read and written": f"{found.bytes / 1e9:.3g}"}
+def counted_row(name: str, precision: str, counted: Counted, work: Work) -> dict[str, object]:
+    return {
+        "work": name,
+        "in": precision,
+        "for each": work.unit,
+        "GFLOP": f"{counted.flops / 1e9:.3g}",
+        "kernels": f"{counted.launches:.3g}",
+        "GB read and written": f"{counted.bytes / 1e9:.3g}",
+    }
 
 
 def project_work(args: Any, counts: Mapping[str, Work]) -> list[dict[str, object]]:
     """Return rows with the projected seconds per prompt, or images per second, on each device."""
     rows = []
     for name, work in counts.items():
-        prompt = work.unit == "prompt"
-        cells: dict[str, object] = {"work": name, "unit": "s" if prompt else "images/s"}
+        cells: dict[str, object] = {"work": name, "unit": "images/s"}
+        if work.unit == "prompt":
+            cells["unit"] = "s"
         for title, device in DEVICES.items():
-            times = [work.seconds(device, precision, args) for precision in PRECISIONS]
-            cells[title] = format_values(times if prompt else [1 / each for each in times])
+            values = [work.seconds(device, precision, args) for precision in PRECISIONS]
+            if work.unit != "prompt":
+                values = [1 / seconds for seconds in values]
+            cells[title] = format_values(values)
         rows.append(cells)
     return rows
 
@@ -318,9 +329,17 @@ def ten_sets(args: Any, counts: Mapping[str, Work]) -> dict[str, object]:
     images = sum(DATASETS[name].test_size or 0 for name in PAPER_CLASSES)
     cells: dict[str, object] = {"work": f"features of {images} images", "unit": "min"}
     for title, device in DEVICES.items():
-        times = [sum(counts[name].seconds(device, each, args) for name in (TOWER, FUSED)) for each in PRECISIONS]
-        cells[title] = format_values([images * each / 60 for each in times])
+        minutes = []
+        for precision in PRECISIONS:
+            minutes.append(images * feature_seconds(args, counts, device, precision) / 60)
+        cells[title] = format_values(minutes)
     return cells
+
+
+def feature_seconds(args: Any, counts: Mapping[str, Work], device: Device, precision: str) -> float:
+    """Return the seconds for an image's views: drawn by compiled kernels, then encoded."""
+    drawing = counts[FUSED].seconds(device, precision, args)
+    return drawing + counts[TOWER].seconds(device, precision, args)
 
 
 def whole_sweep(args: Any, counts: Mapping[str, Work]) -> list[dict[str, object]]:
@@ -341,7 +360,7 @@ def sweep_seconds(args: Any, counts: Mapping[str, Work], device: Device, precisi
     sizes = sorted(args.classes)
     pretraining = [counts[f"pretraining, K = {size}, 1000 steps"].seconds(device, precision, args) for size in sizes]
     adaptation = [counts[f"adaptation, K = {size}"].seconds(device, precision, args) for size in sizes]
-    features = counts[TOWER].seconds(device, precision, args) + counts[FUSED].seconds(device, precision, args)
+    features = feature_seconds(args, counts, device, precision)
     total = 0.0
     for name, classes in PAPER_CLASSES.items():
         images = DATASETS[name].test_size or 0
@@ -353,7 +372,9 @@ def sweep_seconds(args: Any, counts: Mapping[str, Work], device: Device, precisi
 def format_values(values: Sequence[float]) -> str:
     """Return the numbers with three digits, or a single number if all are equal."""
     texts = [f"{value:.3g}" for value in values]
-    return " / ".join(texts if len(set(texts)) > 1 else texts[:1])
+    if len(set(texts)) == 1:
+        return texts[0]
+    return " / ".join(texts)
 
 
 if __name__ == "__main__":
