@@ -155,11 +155,10 @@ class Simulation:
 
     def measure(self, name: str, split: str, image_split: str, seeds: Sequence[int]) -> None:
         """Write a record's result on a split."""
-        table: StatsBySeed = {
-            (dataset, seed): self.world.stats(dataset, image_split, self.effect(name, seed))
-            for dataset in self.world.names
-            for seed in seeds
-        }
+        table = {}
+        for dataset in self.world.names:
+            for seed in seeds:
+                table[dataset, seed] = self.world.stats(dataset, image_split, self.effect(name, seed))
         path = self.folder.artifacts(name) / split / BLOCK_STATS_FILE
         path.parent.mkdir(parents=True)
         path.write_bytes(to_bytes(table))
@@ -174,10 +173,10 @@ class Simulation:
             self.effects[name, seed] = self.truths[name].of_seed(self.world.generator)
         return self.effects[name, seed]
 
-    def seeds_of(self, name: str, test_seeds: tuple[int, ...]) -> tuple[int, ...]:
-        label = name.removeprefix("baseline-")
-        is_stochastic = name.startswith("trial") or label in STOCHASTIC
-        return test_seeds if is_stochastic else SEARCH_SEED
+    @staticmethod
+    def is_stochastic(name: str) -> bool:
+        """Return True for a record with a pretrained prompt: a trial, or one of some baselines."""
+        return name.startswith("trial") or name.removeprefix("baseline-") in STOCHASTIC
 
 
 def split_result(table: StatsBySeed, seeds: Sequence[int]) -> SplitResult:
@@ -187,12 +186,9 @@ def split_result(table: StatsBySeed, seeds: Sequence[int]) -> SplitResult:
         by_seed.setdefault(str(seed), {})[dataset] = values
     datasets = {}
     for dataset in by_seed[str(seeds[0])]:
-        datasets[dataset] = {
-            metric: float(np.mean([rows[dataset][metric] for rows in by_seed.values()])) for metric in METRICS
-        }
-    average = {metric: float(np.mean([row[metric] for row in datasets.values()])) for metric in METRICS}
+        datasets[dataset] = mean_of([by_dataset[dataset] for by_dataset in by_seed.values()])
     return SplitResult(
-        average=average,
+        average=mean_of(list(datasets.values())),
         datasets=datasets,
         deviation={},
         samples=sum(stats.total for (_, seed), stats in table.items() if seed == seeds[0]),
@@ -200,6 +196,11 @@ def split_result(table: StatsBySeed, seeds: Sequence[int]) -> SplitResult:
         worker_seconds=0.0,
         by_seed=by_seed if len(seeds) > 1 else {},
     )
+
+
+def mean_of(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the mean of each metric."""
+    return {metric: float(np.mean([row[metric] for row in rows])) for metric in METRICS}
 
 
 def simulate(
@@ -216,28 +217,54 @@ def simulate(
     info = SweepInfo(name=path.name, created=0.0, state="running", space={}, objectives=objectives, search_split="val")
     folder.write_info(info)
     simulation = Simulation(folder, World(images, datasets, seed), truths)
-    for number, name in enumerate(truths):
-        kind: Kind = "baseline" if name.startswith("baseline-") else "trial"
-        label = name.removeprefix("baseline-")
-        prompt = "fpp" if kind == "trial" or label in STOCHASTIC else "a photo of a"
+    write_search(simulation)
+    finalists = run_final_stage(simulation, info)
+    run_test(simulation, info, finalists, test_seeds)
+    folder.write_info(replace(info, state="finished"))
+    return simulation
+
+
+def write_search(simulation: Simulation) -> None:
+    """Write all records, with their results on the validation split."""
+    for number, name in enumerate(simulation.truths):
+        kind: Kind = "trial"
+        if name.startswith("baseline-"):
+            kind = "baseline"
+        prompt = "a photo of a"
+        if simulation.is_stochastic(name):
+            prompt = "fpp"
         record = TrialRecord(
             name=name, kind=kind, state="complete", number=number, finished=float(number + 1), key=name,
             config={"prompt": prompt}, params={"fpp.gamma1": float(number)},
         )  # fmt: skip
-        folder.write_trial(record)
+        simulation.folder.write_trial(record)
         simulation.measure(name, "val", "val", SEARCH_SEED)
-    front = front_of(info, folder.trials())
-    finalists = choose_finalists(folder, front, 6)
+
+
+def run_final_stage(simulation: Simulation, info: SweepInfo) -> list[TrialRecord]:
+    """Measure the finalists with fresh seeds and images, and return them."""
+    folder = simulation.folder
+    finalists = choose_finalists(folder, front_of(info, folder.trials()), 6)
     if finalists:
         simulation.measure("baseline-zero_shot", FINAL, "fresh", SEARCH_SEED)
     for finalist in finalists:
         simulation.measure(finalist.name, FINAL, "fresh", SEEDS)
-    finished = [folder.trial(finalist.name) for finalist in finalists]
-    tested = choose_for_test_split(folder, front_of(info, folder.trials()), finished)
-    for name in [*(f"baseline-{label}" for label in BASELINES), *(record.name for record in tested)]:
-        simulation.measure(name, "test", "test", simulation.seeds_of(name, test_seeds))
-    folder.write_info(replace(info, state="finished"))
-    return simulation
+    return [folder.trial(finalist.name) for finalist in finalists]
+
+
+def run_test(
+    simulation: Simulation, info: SweepInfo, finalists: Sequence[TrialRecord], test_seeds: tuple[int, ...]
+) -> None:
+    """Measure the baselines and the best finalists on the test split."""
+    folder = simulation.folder
+    names = [f"baseline-{label}" for label in BASELINES]
+    for record in choose_for_test_split(folder, front_of(info, folder.trials()), finalists):
+        names.append(record.name)
+    for name in names:
+        seeds = SEARCH_SEED
+        if simulation.is_stochastic(name):
+            seeds = test_seeds
+        simulation.measure(name, "test", "test", seeds)
 
 
 def answer_of(simulation: Simulation) -> Answer:
@@ -393,16 +420,20 @@ def simulated_answer(
 def sampled(truths: dict[str, Truth], images: int, seed: int) -> SplitSamples:
     """Sample records with three seeds each on one split, without a search."""
     world = World(images, 5, seed)
-    tables = {}
+    tables: dict[str, StatsBySeed] = {}
+    deterministic = []
     for name, truth in truths.items():
-        seeds = SEEDS if truth.accuracy_spread or truth.gap_spread or name.startswith("trial") else SEEDS[:1]
+        seeds = SEEDS[:1]
+        if truth.accuracy_spread or truth.gap_spread or name.startswith("trial"):
+            seeds = SEEDS
+        else:
+            deterministic.append(name)
         effects = {number: truth.of_seed(world.generator) for number in seeds}
-        tables[name] = {
-            (dataset, number): world.stats(dataset, "test", effects[number])
-            for dataset in world.names
-            for number in seeds
-        }
-    deterministic = [name for name, table in tables.items() if len({seed for _, seed in table}) == 1]
+        table = {}
+        for dataset in world.names:
+            for number in seeds:
+                table[dataset, number] = world.stats(dataset, "test", effects[number])
+        tables[name] = table
     return sample_split("test", tables, METRICS, deterministic)
 
 
@@ -620,15 +651,16 @@ def run_metrics(sweeps: int, images: int) -> None:
         print(f"| one dataset, labels at temperature {temperature} | {' | '.join(cells)} |", flush=True)
 
 
-FROM_BLOCKS: tuple[str, ...] = (
+FROM_BLOCKS = (
     "nll_calibration",
     "nll_refinement",
     "brier_calibration",
     "brier_refinement",
     "auroc",
     "fpr95",
+    "accuracy_at_80",
+    "accuracy_at_90",
 )
-FROM_BLOCKS += ("accuracy_at_80", "accuracy_at_90")
 
 
 def run_blocks(sweeps: int, images: int) -> None:

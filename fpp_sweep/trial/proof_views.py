@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -106,15 +107,17 @@ def measure_speed(bench: Bench) -> CheckResult:
     plan = views.plan_views(image.size, config, augmix=True, flip=True, rng=rng)
     planned = PlannedImage.of(image, plan, preprocess.size)
     on_device = replace(planned, data=planned.data.to(bench.device))
-    features = bench.features.to(bench.device)
-    stages: dict[str, tuple[float, Callable[[], object]]] = {
-        "images/s, views by Pillow": (1, lambda: views.render_with_pillow(image, plan, preprocess.size)),
-        "images/s, views on the device": (1, lambda: render([on_device], preprocess).sum().item()),
-        "views/s, image tower": (len(bench.pixels), lambda: bench.tower_features("float32")),
-        "images/s, tpt": (len(features), lambda: bench.probabilities(bench.clip, catalogue.TPT)),
-        "steps/s, pretraining": (PRETRAINING_STEPS, lambda: bench.context(bench.clip)),
+
+    def render_on_device() -> None:
+        render([on_device], preprocess).sum().item()  # waits for the device
+
+    figures = {
+        "images/s, views by Pillow": _rate(1, partial(views.render_with_pillow, image, plan, preprocess.size)),
+        "images/s, views on the device": _rate(1, render_on_device),
+        "views/s, image tower": _rate(len(bench.pixels), partial(bench.tower_features, "float32")),
+        "images/s, tpt": _rate(len(bench.features), partial(bench.probabilities, bench.clip, catalogue.TPT)),
+        "steps/s, pretraining": _rate(PRETRAINING_STEPS, partial(bench.context, bench.clip)),
     }
-    figures = {name: _rate(count, work) for name, (count, work) in stages.items()}
     text = describe_rates(figures, beside_h100=bench.device.type == "cuda")
     return CheckResult(name=proof.SPEED, state="noted", text=text, figures=figures)
 
