@@ -103,8 +103,13 @@ def select(request: Request) -> Selection:
     check_rows(rows, experiments.values())
     spaces = {}
     notes = {}
+    left_out: dict[str, None] = {}  # a line for each dataset, though tables share datasets
     for name, experiment in experiments.items():
-        spaces[name], notes[name] = space_with_notes(experiment, request, rows)
+        selected = select_space(experiment, request, rows)
+        spaces[name], notes[name] = selected.space, selected.notes
+        left_out.update(dict.fromkeys(selected.missing.values()))
+    for reason in left_out:
+        note(f"left out: {reason}")
     return Selection(experiments=experiments, spaces=spaces, notes=notes, checkpoints=request.checkpoints)
 
 
@@ -129,7 +134,7 @@ def requested_experiments(request: Request) -> list[Experiment]:
             without_rows.append(experiment.name)
             continue
         try:
-            space_with_notes(experiment, request, request.rows)
+            select_space(experiment, request, request.rows)
         except InputError as error:
             note(f"left out: {error}")
         else:
@@ -222,11 +227,21 @@ def assignments_of(experiment: Experiment, request: Request) -> list[str]:
     return list(request.assignments)
 
 
-def space_with_notes(experiment: Experiment, request: Request, rows: Sequence[str]) -> tuple[Space, list[str]]:
-    """Return an experiment's space with the settings of the command line, and notes on what is left out."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectedSpace:
+    """An experiment's space with the settings of the command line."""
+
+    space: Space
+    notes: Sequence[str]  # sentences for the table, on what is left out
+    missing: Mapping[str, str]  # why datasets cannot be opened, by name
+
+
+def select_space(experiment: Experiment, request: Request, rows: Sequence[str]) -> SelectedSpace:
+    """Return an experiment's space; raise InputError if nothing of it can be run."""
     assignments = assignments_of(experiment, request)
     space = experiment.space(overrides=assignments, checkpoints=request.checkpoints, rows=rows)
     notes = []
+    missing: dict[str, str] = {}
     if request.allow_missing:
         present, missing = present_datasets(space)
         assignments.append(f"work.datasets={json.dumps(present)}")
@@ -236,11 +251,11 @@ def space_with_notes(experiment: Experiment, request: Request, rows: Sequence[st
     without = [row.title for row in experiment.rows if not set(row.checkpoints) <= request.checkpoints.keys()]
     if without:
         notes.append(f"PARTIAL: without {', '.join(without)}, whose checkpoints were not passed")
-    return space, notes
+    return SelectedSpace(space=space, notes=notes, missing=missing)
 
 
-def present_datasets(space: Space) -> tuple[list[str], list[str]]:
-    """Return the space's datasets that can be opened here, and those that cannot."""
+def present_datasets(space: Space) -> tuple[list[str], dict[str, str]]:
+    """Return the space's datasets that can be opened here, and why the others cannot; raise InputError if none can."""
     from fpp_sweep.core.datasets import custom_datasets, expand, open_dataset  # start-up time
 
     work = space.work
@@ -249,7 +264,7 @@ def present_datasets(space: Space) -> tuple[list[str], list[str]]:
     if work.data_root:
         root = Path(work.data_root)
     present = []
-    missing = []
+    missing = {}
     problem: InputError | None = None
     for name in expand(list(work.datasets) or list(custom), custom):
         try:
@@ -257,8 +272,7 @@ def present_datasets(space: Space) -> tuple[list[str], list[str]]:
             present.append(name)
         except InputError as error:
             problem = error
-            missing.append(name)
-            note(f"left out: {error}")
+            missing[name] = str(error)
     if not present and problem:
         raise problem
     return with_folders(present, work.datasets), missing
