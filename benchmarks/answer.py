@@ -261,7 +261,7 @@ def run_test(
     for record in choose_for_test_split(folder, front_of(info, folder.trials()), finalists):
         names.append(record.name)
     for name in names:
-        seeds = SEARCH_SEED
+        seeds: tuple[int, ...] = SEARCH_SEED
         if simulation.is_stochastic(name):
             seeds = test_seeds
         simulation.measure(name, "test", "test", seeds)
@@ -423,7 +423,7 @@ def sampled(truths: dict[str, Truth], images: int, seed: int) -> SplitSamples:
     tables: dict[str, StatsBySeed] = {}
     deterministic = []
     for name, truth in truths.items():
-        seeds = SEEDS[:1]
+        seeds: tuple[int, ...] = SEEDS[:1]
         if truth.accuracy_spread or truth.gap_spread or name.startswith("trial"):
             seeds = SEEDS
         else:

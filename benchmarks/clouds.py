@@ -30,11 +30,7 @@ from fpp_sweep.spec.specs import WorkerSpec
 FILE = Path(__file__).parent / "clouds.csv"
 SPLIT = "val"
 METRICS = ("accuracy", "smooth_ece")
-GROUPS = (
-    ("scenes", "digits", "colours"),
-    ("letters", "textures"),
-    ("objects", "compositions"),
-)  # the cheapest datasets come first
+GROUPS = (("scenes", "digits", "colours"), ("letters", "textures"), ("objects", "compositions"))  # the cheapest first
 DATASETS = tuple(itertools.chain.from_iterable(GROUPS))
 POINTS_SEED = 20  # seed of the random points
 MIN_TRIALS = 60  # benchmarks use no smaller cloud; a stopped run leaves some
@@ -68,9 +64,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def collect(space: Space, args: Any, cache: str) -> None:
     """Run the missing trials, and append a row to the file after each."""
-    from fpp_sweep.trial.local_runner import (
-        LocalExecutor,
-    )  # imported here because it loads torch, which --help and the reader do not need
+    # imported here because they load torch, which --help and the reader do not need
+    from fpp_sweep.trial.local_runner import LocalExecutor
     from fpp_sweep.trial.trial import Plan, run_trial
     from fpp_sweep.trial.worker import Worker
 

@@ -38,9 +38,8 @@ class Victim:
     environment: dict[str, str] = field(default_factory=dict)  # variables of the next driver
     lost: int = 0  # number of results that faults have destroyed
     driver: subprocess.Popen[str] | None = None
-    repairs: list[tuple[float, Callable[[], object]]] = field(
-        default_factory=list
-    )  # the time and the function that ends a fault
+    # the time and the function that ends a fault
+    repairs: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
 
     @property
     def folder(self) -> Path:

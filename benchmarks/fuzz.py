@@ -331,7 +331,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = args.targets or list(TARGETS)
     counts: collections.Counter[str] = collections.Counter()
     seconds = dict.fromkeys(names, 0.0)
-    faults: set[tuple[str, str]] = set()  # target, and place in the code
+    faults: set[tuple[str, str]] = set()  # target, and line of code
     model()  # loads libraries now, because loading sets environment variables
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:

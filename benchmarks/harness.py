@@ -147,9 +147,11 @@ def machine(device: str) -> dict[str, object]:
 
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
 
 
 def table(rows: Sequence[Mapping[str, object]]) -> str:
@@ -160,9 +162,12 @@ def table(rows: Sequence[Mapping[str, object]]) -> str:
     |---|---|
     | 10 | 2.0 (2.0..2.0) |
     """
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *([str(value) for value in row.values()] for row in rows)]
-    joined = ["|".join(["", *(f" {cell} " for cell in line), ""]) for line in lines]
-    return "\n".join(line.replace(" --- ", "---") for line in joined)
+    heads = list(rows[0])
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for row in rows:
+        cells = [str(value) for value in row.values()]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def finish(args: Any, rows: Sequence[Mapping[str, object]], raw: Mapping[str, object], notes: Sequence[str]) -> None:
@@ -196,13 +201,13 @@ def append_line(file: Path, row: Mapping[str, Any]) -> None:
 
 
 def check_equal(
-    found: torch.Tensor, expected: torch.Tensor, what: str, tolerance: float = 1e-4, *, predictions: bool = False
+    result: torch.Tensor, expected: torch.Tensor, what: str, tolerance: float = 1e-4, *, predictions: bool = False
 ) -> None:
     """Raise AssertionError unless both sides have equal numbers and, with `predictions`, equal predicted classes."""
-    found, expected = found.cpu(), expected.cpu()
-    error = (found - expected).abs().max().item()
+    result, expected = result.cpu(), expected.cpu()
+    error = (result - expected).abs().max().item()
     if not error <= tolerance:
         raise AssertionError(f"{what}: the two sides differ by {error:.1e}, more than {tolerance:.0e}")
-    if predictions and not torch.equal(found.argmax(-1), expected.argmax(-1)):
+    if predictions and not torch.equal(result.argmax(-1), expected.argmax(-1)):
         raise AssertionError(f"{what}: the two sides predict different classes")
     print(f"{what}: equal within {error:.0e}", flush=True)

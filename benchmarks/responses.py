@@ -15,12 +15,10 @@ from fpp_sweep.spec.catalogue import Goal
 
 GOALS: tuple[Goal, ...] = ("max", "min")  # accuracy and ECE
 ANCHORS = 600  # number of points at which a smooth response is drawn; it is interpolated between them
-REFERENCE_POINTS = (
-    4000  # number of random points; their worse quartiles are the corner, and their front's hypervolume is 100 %
-)
-IMAGE_NOISE = np.array(
-    [0.7, 0.6]
-)  # percentage points of accuracy and ECE: the noise of a difference of two trials on 5 x 1,000 images
+# number of random points; their worse quartiles are the corner, and their front's hypervolume is 100 %
+REFERENCE_POINTS = 4000
+# percentage points of accuracy and ECE: the noise of a difference of two trials on 5 x 1,000 images
+IMAGE_NOISE = np.array([0.7, 0.6])
 NEAREST_TRIALS = 5  # number of trials of a cloud whose differences between seeds are the noise at a point
 TREES = 100  # trees of a random forest
 

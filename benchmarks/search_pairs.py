@@ -75,9 +75,8 @@ class Trials:
     """A runner of trials in this process that keeps finished tasks in memory."""
 
     def __init__(self, args: argparse.Namespace, space: Space, cache: str) -> None:
-        from fpp_sweep.trial.store import (
-            MemoryStore,
-        )  # imported here because it loads torch, which --help does not need
+        # imported here because they load torch, which --help does not need
+        from fpp_sweep.trial.store import MemoryStore
         from fpp_sweep.trial.worker import Worker
 
         self._space = space

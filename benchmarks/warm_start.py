@@ -30,6 +30,7 @@ from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.statistics.block_stats import Numbers
 
 GOALS: tuple[Goal, ...] = ("max", "min")
+MISLEADING_GOALS: tuple[Goal, ...] = ("min", "max")
 ARMS = ("cold", "front first", "misleading front first")
 SURFACE_ARMS = ("surface", "misleading surface")  # for random search only
 NEIGHBOURS = 5  # trials whose seeds give the noise at a point
@@ -101,14 +102,16 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def search(target: Surrogate, source: Surrogate, arm: str, sampler: str, trials: int, seed: int) -> Numbers:
     """Return the hypervolume after each trial, in % of that of random points."""
-    lent: list[Numbers] = []
-    if arm in SURFACE_ARMS:
-        lent = better_half(source, seed, trials, sign=1 if arm == "surface" else -1)
-    elif arm != "cold":
-        goals: tuple[Goal, ...] = GOALS if arm == "front first" else ("min", "max")
-        points, observed = run_search(source, sampler, trials // 2, seed + 1000, [], goals)
-        lent = [points[index] for index in front(observed.tolist(), goals)]
-    points, observed = run_search(target, sampler, trials, seed, lent, GOALS)
+    first_points: list[Numbers] = []
+    if arm == "front first":
+        first_points = front_points(source, sampler, trials // 2, seed, GOALS)
+    elif arm == "misleading front first":
+        first_points = front_points(source, sampler, trials // 2, seed, MISLEADING_GOALS)
+    elif arm == "surface":
+        first_points = better_half(source, seed, trials, sign=1)
+    elif arm == "misleading surface":
+        first_points = better_half(source, seed, trials, sign=-1)
+    points, observed = run_search(target, sampler, trials, seed, first_points, GOALS)
     everywhere = target.true(np.random.default_rng(0).random((N_RANDOM, SETTINGS)))
     corner = [float(np.quantile(everywhere[:, 0], 0.25)), float(np.quantile(everywhere[:, 1], 0.75))]
     best = hypervolume(everywhere.tolist(), GOALS, corner)
@@ -118,6 +121,12 @@ def search(target: Surrogate, source: Surrogate, arm: str, sampler: str, trials:
         chosen = front(observed[:count].tolist(), GOALS)
         volumes.append(100 * hypervolume(true[chosen].tolist(), GOALS, corner) / best)
     return np.array(volumes)
+
+
+def front_points(source: Surrogate, sampler: str, trials: int, seed: int, goals: tuple[Goal, ...]) -> list[Numbers]:
+    """Return the points of the front of a search on the source."""
+    points, observed = run_search(source, sampler, trials, seed + 1000, [], goals)
+    return [points[index] for index in front(observed.tolist(), goals)]
 
 
 def better_half(source: Surrogate, seed: int, count: int, *, sign: int) -> list[Numbers]:

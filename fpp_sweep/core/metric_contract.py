@@ -64,6 +64,9 @@ def made_up_predictions(columns: tuple[str, ...], seed: int = 0, classes: int = 
     probabilities = exponentials / exponentials.sum(1, keepdims=True)
     values = {}
     for name in columns:
-        values[name] = logits if name == "logits" else np.abs(generator.normal(size=SAMPLES)).astype(np.float32)
+        if name == "logits":
+            values[name] = logits
+        else:
+            values[name] = np.abs(generator.normal(size=SAMPLES)).astype(np.float32)
     ids = [f"{number}.jpg" for number in range(SAMPLES)]
     return Predictions.of(ids, labels, probabilities, values)

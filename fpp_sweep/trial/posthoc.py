@@ -164,15 +164,17 @@ def _map_by_folds(name: str, key: DatasetSeed, raw: Predictions) -> MappedDatase
 def _map_by_transfer(key: DatasetSeed, measured: PredictionsBySeed, inputs: PosthocInputs) -> MappedDataset:
     """Map predictions by the temperature of the other datasets, of which each counts the same."""
     dataset, seed = key
-    source = measured if inputs.fitted_on is None else inputs.fitted_on
-    others = []
+    fitted_on = inputs.fitted_on
+    if fitted_on is None:
+        fitted_on = measured
+    sources = []
     images = 0
-    for (other, other_seed), predictions in source.items():
-        if other != dataset and other_seed == seed:
-            require_fittable(other, predictions.labels)
-            others.append(_labelled(predictions))
+    for (source, source_seed), predictions in fitted_on.items():
+        if source != dataset and source_seed == seed:
+            require_fittable(source, predictions.labels)
+            sources.append(_labelled(predictions))
             images += len(predictions)
-    fit = fit_temperature(others)
+    fit = fit_temperature(sources)
     probabilities = with_temperature(logits_of(measured[key]), fit.temperature)
     return MappedDataset(probabilities, _map_fit("temperature_transfer", key, images, [fit]))
 
@@ -186,15 +188,18 @@ def folds_of(dataset: str, ids: Sequence[str]) -> Integers:
 
 
 def _map_fit(name: str, key: DatasetSeed, images: int, fits: Sequence[TemperatureFit]) -> MapFit:
-    problems = [fit.problem for fit in fits if fit.problem]
     dataset, seed = key
+    problems = [fit.problem for fit in fits if fit.problem]
+    first_problem = ""
+    if problems:
+        first_problem = problems[0]
     return MapFit(
         posthoc=name,
         dataset=dataset,
         seed=seed,
         images=images,
         temperatures=tuple(fit.temperature for fit in fits),
-        problem=problems[0] if problems else "",
+        problem=first_problem,
         n_without=len(problems),
     )
 
