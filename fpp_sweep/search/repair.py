@@ -159,7 +159,8 @@ def _restore_lost_records(folder: SweepFolder, info: SweepInfo, space: Space) ->
             yield f"{name} has no usable record; it is run again, with values drawn anew, as the study lacks it, too"
     if names or stored_trials:
         for name in space.work.baselines:
-            if baseline_name(name) not in names:
+            had_record = name in info.requested_baselines  # else this resume adds the baseline
+            if had_record and baseline_name(name) not in names:
                 yield f"{baseline_name(name)} has no usable record; it is run again"
 
 

@@ -323,12 +323,11 @@ def test_an_import_with_a_setting_is_set_aside(folder):
 def test_a_baseline_that_is_no_longer_requested_keeps_its_record_unless_its_config_differs(folder):
     space = replace(space_with_sampler(), constraints=())
     without = replace(space, work=replace(space.work, baselines=("tpt",)))
-    (note,) = repair_records(folder, folder.info(), without)
-    assert note == "baseline-tpt has no usable record; it is run again"
+    assert list(repair_records(folder, folder.info(), without)) == []
     unknown = folder.trial_file("baseline-mine")
     document = json.loads(folder.trial_file(f"baseline-{ZERO_SHOT}").read_text())
     unknown.write_text(json.dumps(document | {"name": "baseline-mine"}))
-    (note, _) = repair_records(folder, folder.info(), without)
+    (note,) = repair_records(folder, folder.info(), without)
     assert f"{unknown}: name: is not that of a baseline of this package (baseline-mine); kept as" in note
 
 
@@ -532,6 +531,12 @@ def test_a_trial_whose_driver_was_killed_before_its_first_record(folder, is_comp
 def test_a_baseline_without_a_record_is_reported(folder):
     folder.trial_file(f"baseline-{ZERO_SHOT}").unlink()
     assert repair_notes(folder) == [f"baseline-{ZERO_SHOT} has no usable record; it is run again"]
+
+
+def test_a_baseline_that_a_resume_adds_has_lost_no_record(folder):
+    space = space_with_sampler()
+    with_tpt = replace(space, work=replace(space.work, baselines=(ZERO_SHOT, "tpt")))
+    assert list(repair_records(folder, folder.info(), with_tpt)) == []
 
 
 def test_a_sweep_that_ended_before_its_first_trial_needs_no_repair(folder):
