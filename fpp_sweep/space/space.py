@@ -94,6 +94,12 @@ class QueuedPoint(NamedTuple):
     origin: str  # point, code, paper, grid, or added (by `steer`)
     values: dict[str, Any]
 
+    def is_partial(self, searched: Iterable[Param]) -> bool:
+        """Return True if the sampler chooses values of the point; a point of a grid is complete."""
+        if self.origin == "grid":
+            return False
+        return any(param.exists(self.values) and param.key not in self.values for param in searched)
+
 
 class PublishedPoint(NamedTuple):
     """Published settings as a point of a space."""
@@ -436,13 +442,12 @@ class Space:
         """Return the points without those that repeat an earlier one."""
         first: dict[tuple[TrialConfig, frozenset[str]], QueuedPoint] = {}
         start = self.start()
+        searched = self.searched()  # once: all points of a grid are listed for it
         for point in points:
-            values = point.values
-            missing = [param for param in self.params if param.exists(values) and param.key not in values]
             keys_of_partial_point: frozenset[str] = frozenset()
-            if missing:  # the sampler chooses their values: a point with other keys may become another trial
-                keys_of_partial_point = frozenset(values)
-            first.setdefault((start.replace(values), keys_of_partial_point), point)
+            if point.is_partial(searched):  # a point with other keys may become another trial
+                keys_of_partial_point = frozenset(point.values)
+            first.setdefault((start.replace(point.values), keys_of_partial_point), point)
         return list(first.values())
 
     # -------------------------------------------------------- as a record

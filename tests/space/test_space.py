@@ -272,6 +272,15 @@ def test_a_partial_point_does_not_replace_a_similar_full_point():
     assert [origin for origin, _ in space.first_points()] == ["point", "code", "paper"]
 
 
+def test_a_partial_point_does_not_replace_a_point_of_a_grid():
+    space = read_space(
+        "points: [{method: tpt}]\ngrid: [{method: [tpt, otpt], fpp.gamma2: [0.15, 15]}]\nbase: {fpp.gamma1: 2}\n"
+        "search: {include_published: false}"
+    )
+    values = [(point.values["method"], point.values["fpp.gamma2"]) for point in space.queue()[1:]]
+    assert values == [("tpt", 0.15), ("tpt", 15.0), ("otpt", 0.15), ("otpt", 15.0)]
+
+
 @pytest.mark.parametrize(
     ("params", "trials", "points"),
     [
