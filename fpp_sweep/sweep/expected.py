@@ -13,7 +13,7 @@ from fpp_sweep.records.recommendation import reference_labels
 from fpp_sweep.records.records import FINAL, baseline_name, trial_name
 from fpp_sweep.search.choosing import MAX_ON_TEST_SPLIT
 from fpp_sweep.space.params import Param
-from fpp_sweep.space.space import Space
+from fpp_sweep.space.space import QueuedPoint, Space
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.tasks import EvalTask, Task
@@ -104,37 +104,51 @@ class ExpectedSweep:
 
 
 def expected_configs(space: Space) -> dict[str, TrialConfig]:
-    """Return baselines and trials by name; random points stand for the sampler's."""
+    """Return baselines and trials by name; random values stand for the sampler's."""
     configs = {baseline_name(name): config for name, config in space.baselines().items()}
     queue = space.queue()
+    searched = space.searched()
     generator = random.Random(space.search.seed)
     total = space.search.trials or len(queue)
     if space.search.sampler == "grid":
         total = min(total, len(queue))
     for number in range(total):
+        point = QueuedPoint("sampled", {})
         if number < len(queue):
-            _, values = queue[number]
-        else:
-            values = sample_point(space.searched(), generator)
+            point = queue[number]
+        values = point.values
+        if point.is_partial(searched):
+            values = sample_point(searched, generator, values)
         with suppress(InputError):  # settings that exclude each other: the trial fails before its first task
             configs[trial_name(number)] = space.resolve(values)
     return configs
 
 
-def sample_point(params: Iterable[Param], generator: random.Random) -> dict[str, Any]:
-    """Draw a point of the space."""
+def sample_point(params: Iterable[Param], generator: random.Random, fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a point of the space with the fixed values; the values of other parameters are drawn."""
     point: dict[str, Any] = {}
     for param in params:
         if not param.exists(point):
             continue
-        if param.kind == "choice":
-            point[param.key] = generator.choice(param.choices)
-            continue
-        low, high = param.bounds
-        if param.log:
-            value = math.exp(generator.uniform(math.log(low), math.log(high)))
+        if param.key in fixed:
+            point[param.key] = fixed[param.key]
         else:
-            value = generator.uniform(low, high)
-        value = min(max(value, low), high)
-        point[param.key] = round(value) if param.kind == "int" else value
+            point[param.key] = _sample_value(param, generator)
     return point
+
+
+def _sample_value(param: Param, generator: random.Random) -> Any:
+    if param.kind == "choice":
+        return generator.choice(param.choices)
+    low, high = param.bounds
+    if param.step is not None:
+        steps = generator.randrange(int(param.n_values))
+        return param.at_step(low + steps * param.step)
+    if param.log:
+        value = math.exp(generator.uniform(math.log(low), math.log(high)))
+    else:
+        value = generator.uniform(low, high)
+    value = min(max(value, low), high)
+    if param.kind == "int":
+        return round(value)
+    return value

@@ -77,10 +77,33 @@ def test_settings_that_exclude_each_other_make_no_expected_config():
 
 def test_sampled_points_are_in_the_space(space):
     generator = random.Random(0)
-    points = [sample_point(space.searched(), generator) for _ in range(50)]
+    points = [sample_point(space.params, generator, {}) for _ in range(50)]
     assert all(0.1 <= point["fpp.gamma1"] <= 10 for point in points)
     assert {point["method"] for point in points} == {TPT, OTPT}
     assert all(("adapt.penalty_weight" in point) == (point["method"] == OTPT) for point in points)
+
+
+def test_expected_values_are_in_the_space_and_keep_those_of_a_partial_point():
+    text = """
+params:
+  fpp.draws: {low: 1, high: 7, step: 3}
+  fpp.weight_decay: {low: 0.1, high: 0.4, step: 0.1}
+  method: [tpt, otpt]
+  adapt.penalty_weight: {low: 1, high: 30, when: {method: otpt}}
+points: [{method: otpt}]
+search: {trials: 30}
+work: {baselines: []}
+"""
+    space = parse_space(named(text), "space.yaml")
+    configs = [config.flat() for config in expected_configs(space).values()]
+    assert {config["fpp.draws"] for config in configs} == {1, 4, 7}
+    assert {config["fpp.weight_decay"] for config in configs} == {0.1, 0.2, 0.3, 0.4}
+    assert configs[0]["method"] == OTPT
+    assert 1 <= configs[0]["adapt.penalty_weight"] <= 30
+    lines = [line for line in config_lines(space, expected_configs(space)) if "trial-" in line]
+    first, second = [" ".join(line.split()) for line in lines]
+    assert first.endswith("(what its point leaves out is drawn at random here)")
+    assert second.endswith("(drawn at random here)")
 
 
 def test_settings_that_no_method_reads_are_not_shown(space):
