@@ -20,6 +20,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.spec.config import draws_order
 from fpp_sweep.spec.messages import plural
+from fpp_sweep.spec.rounding import RELATIVE_ERROR
 
 MIN_GROWTH = 0.01  # growth of the hypervolume that makes further trials worth their cost
 
@@ -350,7 +351,8 @@ def is_less_accurate(record: TrialRecord, reference: TrialRecord, split: str, po
     accuracy_of_reference = metric_of(reference.results.get(split), catalogue.ACCURACY)
     if accuracy is None or accuracy_of_reference is None:
         return False
-    return accuracy < accuracy_of_reference - points
+    shortfall = accuracy_of_reference - accuracy - points
+    return shortfall > RELATIVE_ERROR * accuracy_of_reference
 
 
 def metric_of(result: SplitResult | None, metric: str) -> float | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from fpp_sweep.space.objectives import MAX_OBJECTIVES
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.rounding import without_rounding_error
 
 if TYPE_CHECKING:
     from fpp_sweep.spec.catalogue import Goal
@@ -27,7 +28,7 @@ def front(points: Sequence[Values], goals: Sequence[Goal]) -> list[int]:
     >>> front([(70.0, 4.0), (71.0, 5.0), (69.0, 4.5), (70.0, 4.0)], ["max", "min"])
     [0, 1, 3]
     """
-    minimized = [_minimize(point, goals) for point in points]
+    minimized = [_comparable(point, goals) for point in points]
     stairs = _Staircase()
     members: list[int] = []
     for index in sorted(range(len(minimized)), key=minimized.__getitem__):
@@ -84,8 +85,8 @@ def hypervolume_over_time(points: Sequence[Values], goals: Sequence[Goal], refer
 
 def _is_dominated(point: Values, members: Sequence[Values], goals: Sequence[Goal]) -> bool:
     """Return True if a member is at least as good in every objective."""
-    candidate = _minimize(point, goals)
-    return any(_is_no_worse(_minimize(member, goals), candidate) for member in members)
+    candidate = _comparable(point, goals)
+    return any(_is_no_worse(_comparable(member, goals), candidate) for member in members)
 
 
 def dominates(first: Values, second: Values, goals: Sequence[Goal]) -> bool:
@@ -94,8 +95,8 @@ def dominates(first: Values, second: Values, goals: Sequence[Goal]) -> bool:
     >>> dominates((71.0, 4.0), (70.0, 4.0), ["max", "min"]), dominates((71.0, 5.0), (70.0, 4.0), ["max", "min"])
     (True, False)
     """
-    minimized_first = _minimize(first, goals)
-    minimized_second = _minimize(second, goals)
+    minimized_first = _comparable(first, goals)
+    minimized_second = _comparable(second, goals)
     return _is_no_worse(minimized_first, minimized_second) and not _is_no_worse(minimized_second, minimized_first)
 
 
@@ -161,6 +162,12 @@ def _minimize(point: Values, goals: Sequence[Goal], padding: float = 0.0) -> Min
             coordinates[objective] = value
     first, second, third = coordinates
     return first, second, third
+
+
+def _comparable(point: Values, goals: Sequence[Goal]) -> Minimized:
+    """Return the point to be minimized; rounding errors must not decide which of two points is better."""
+    first, second, third = _minimize(point, goals)
+    return without_rounding_error(first), without_rounding_error(second), without_rounding_error(third)
 
 
 class _Staircase:

@@ -23,6 +23,7 @@ from fpp_sweep.space.work import Baseline
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.rounding import RELATIVE_ERROR
 
 MAX_OBJECTIVES = 3
 MAX_NAME = 64  # characters
@@ -124,15 +125,19 @@ class Constraint:
         ('accuracy_vs_zero_shot', 0.5, -1.5)
         """
         bounded = value
+        largest = abs(value)
         if self.baseline is not None:
             if baseline_value is None:
                 raise InputError(f"constraint {self.name}: baseline {self.baseline} has no {self.metric}")
             bounded = value - baseline_value
+            largest = max(largest, abs(baseline_value))
         violation = -math.inf
         if self.at_least is not None:
             violation = max(violation, self.at_least - bounded)
         if self.at_most is not None:
             violation = max(violation, bounded - self.at_most)
+        if abs(violation) <= RELATIVE_ERROR * largest:  # the value is on the bound, apart from rounding
+            return 0.0
         return violation
 
 

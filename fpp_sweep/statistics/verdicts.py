@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.spec.names import label_of
+from fpp_sweep.spec.rounding import without_rounding_error
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
 from fpp_sweep.statistics.paired import Difference
 
@@ -245,6 +246,9 @@ def best_baseline(values: Mapping[str, Sequence[float]], goals: Sequence[Goal]) 
     """
 
     def gains(name: str) -> tuple[float, ...]:
-        return tuple(catalogue.sign(goal) * value for value, goal in zip(values[name], goals, strict=True))
+        signed = []
+        for value, goal in zip(values[name], goals, strict=True):
+            signed.append(catalogue.sign(goal) * without_rounding_error(value))
+        return tuple(signed)
 
     return max(values, key=gains, default=None)

@@ -12,6 +12,7 @@ from fpp_sweep.records.front import (
     format_result,
     format_setting,
     front_of,
+    is_less_accurate,
     orders_remark,
     staircase,
     values_by_setting,
@@ -88,6 +89,12 @@ def test_the_value_on_one_dataset_has_a_deviation_over_seeds_too():
     assert format_result("ece/dtd", result) == "5.00±1.00"
     of_one_seed = replace(result, by_seed={})
     assert format_result("ece/dtd", of_one_seed) == "5.00"
+
+
+def test_a_trial_on_the_floor_is_not_below_it():
+    zero_shot = baseline(ZERO_SHOT, 74.55000000000001, 5.0)
+    assert not is_less_accurate(trial(0, 69.55, 5.0), zero_shot, "val", 5)  # rounding makes it 5.00000000000001
+    assert is_less_accurate(trial(0, 69.5, 5.0), zero_shot, "val", 5)
 
 
 def test_a_sweep_without_seeds_has_seed_0():

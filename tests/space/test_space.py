@@ -189,6 +189,8 @@ def test_the_violation_of_a_constraint_is_its_excess():
     relative = Constraint(name="b", metric="accuracy", at_least=-0.5, baseline="zero_shot")
     assert relative.violation(61.5, 62) == 0
     assert relative.violation(61, 62) == 0.5
+    assert relative.violation(74.05, 74.55000000000001) == 0  # on the bound, apart from rounding
+    assert relative.violation(74.05, 74.5501) > 0
     with pytest.raises(InputError, match="constraint b: baseline zero_shot has no accuracy"):
         relative.violation(61)
 

@@ -132,6 +132,8 @@ def test_the_best_baseline_is_not_dominated():
     values = {"a": (70.0, 5.0), "b": (70.0, 4.0), "c": (69.0, 1.0)}
     assert best_baseline(values, ["max", "min"]) == "b"
     assert best_baseline({}, ["max", "min"]) is None
+    equal_but_for_rounding = {"a": (72.91666666666667, 5.0), "b": (72.91666666666666, 4.0)}
+    assert best_baseline(equal_but_for_rounding, ["max", "min"]) == "b"
 
 
 def test_the_design_of_an_answer_has_its_seeds_and_images():
