@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from optuna import Study
 from optuna.distributions import BaseDistribution
 from optuna.samplers import GPSampler
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 MAX_FITTED_TRIALS = 200  # trials that the model is fitted to: the cost grows with the cube of their number
 MAX_TRIALS_WITHOUT_VALUES = 8  # trials whose settings are avoided because they gave no values: the latest ones
 
 
 class GaussianProcessSampler(GPSampler):
-    """Optuna's GPSampler with three additions.
+    """Optuna's GPSampler with four additions.
 
     Settings are random until the finished trials outnumber the running ones. A model of so few trials proposes
     worse settings than chance if seeds differ as much as settings do (benchmarks/RESULTS.md, Search).
@@ -23,6 +24,9 @@ class GaussianProcessSampler(GPSampler):
     Settings of trials without values are avoided: of failed ones, and of those that the user stopped. They count as
     running: Optuna looks for settings that add most to the running trials, and does not propose the same settings
     again. Trials that a race stopped have values, their estimates, to which the model is fitted.
+
+    Until a trial keeps all constraints, Optuna looks for settings that do, and with several objectives not at running
+    trials: all trials at a time would have the same settings. Avoided trials then count as bad finished ones.
 
     The model is fitted to at most MAX_FITTED_TRIALS trials: the Pareto front, and a random choice of the others.
     """
@@ -42,6 +46,10 @@ class GaussianProcessSampler(GPSampler):
                 without_values.append(trial)
         avoided = [*without_values[-MAX_TRIALS_WITHOUT_VALUES:], *running_trials]
         fitted = self._trials_to_fit(study, completed_trials)
+        if not any(_is_feasible(trial) for trial in fitted):
+            with_all_settings = [trial for trial in avoided if search_space.keys() <= trial.params.keys()]
+            fitted = [*fitted, *_as_bad_trials(with_all_settings, fitted)]
+            avoided = []
         settings: dict[str, Any] = super()._sample_relative_impl(study, fitted, avoided, search_space)
         return settings
 
@@ -61,3 +69,19 @@ class GaussianProcessSampler(GPSampler):
                 others.append(index)
         chosen = (on_front + others)[:MAX_FITTED_TRIALS]
         return [completed_trials[index] for index in sorted(chosen)]
+
+
+def _is_feasible(trial: FrozenTrial) -> bool:
+    return all(violation <= 0 for violation in trial.constraints.values())
+
+
+def _as_bad_trials(trials: Sequence[FrozenTrial], infeasible: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Return trials as if they had the mean values of infeasible ones, and broke each constraint by as much as any."""
+    mean_values = np.mean([trial.values for trial in infeasible], axis=0).tolist()
+    bad_trials = []
+    for trial in trials:
+        bad = create_trial(params=trial.params, distributions=trial.distributions, values=mean_values)
+        for name in infeasible[0].constraints:
+            bad.set_constraint(name, max(other.constraints[name] for other in infeasible))
+        bad_trials.append(bad)
+    return bad_trials

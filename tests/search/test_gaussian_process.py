@@ -1,5 +1,6 @@
 """The Gaussian-process sampler: trials without values, and the limit on the number of fitted trials."""
 
+import itertools
 import random
 from unittest.mock import patch
 
@@ -42,6 +43,24 @@ def test_settings_that_gave_no_values_are_not_proposed_again(state):
     study.tell(failed, state=state)
     assert distance(ask(study, GPSampler), failed) < 0.001  # Optuna's own sampler forgets a failed trial
     assert distance(ask(study, GaussianProcessSampler), failed) > 0.01
+
+
+@pytest.mark.parametrize("end", [None, TrialState.FAIL])
+def test_settings_differ_while_no_trial_keeps_the_constraints(end):
+    """The constraints are broken least in the corner (0, 0), which Optuna's own sampler proposes again and again."""
+    study = optuna.create_study(directions=["maximize", "minimize"])
+    for trial in study_with_trials(8).trials:
+        trial.set_constraint("sum", 1 + trial.params["x"] + trial.params["y"])
+        trial.set_constraint("x", trial.params["x"] - 2)
+        study.add_trial(trial)
+    proposed = []
+    for _ in range(4):
+        trial = ask(study, GaussianProcessSampler)
+        if end is not None:
+            study.tell(trial, state=end)
+        proposed.append(trial)
+    for first, second in itertools.combinations(proposed, 2):
+        assert distance(first, second) > 0.01
 
 
 def test_the_model_is_fitted_to_a_limited_number_of_trials_that_include_the_front(monkeypatch):
