@@ -304,6 +304,7 @@ def test_finished_tasks_are_pruned_by_age_and_sweeps_keep_their_own(cache, tasks
     assert len(list((cache.parent / "sweep").rglob("*.task"))) == 2
     command(capsys, "prune", "--cache", cache, "--all", "--yes")
     assert not list(tasks.glob("*/*"))
+    assert command(capsys, "prune", "--cache", cache, "--all", "--yes") == "0 to remove, 0 B\n"
 
 
 def test_a_use_renews_the_time_of_a_finished_task(cache, tasks, capsys):

@@ -152,7 +152,9 @@ def select_entries(
         part: CacheEntry | None = entry
         if older_than is not None:
             part = entry.unused_part(older_than, now)
-        if part is not None and (larger_than is None or part.size > larger_than):
+        if part is None or (part.holds_tasks and not part.files):  # an entry of tasks stays when its files are removed
+            continue
+        if larger_than is None or part.size > larger_than:
             selected.append(part)
     return selected
 
