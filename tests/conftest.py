@@ -6,6 +6,7 @@ folder, so that tests neither read nor change those of the developer.
 
 import locale
 import os
+import sys
 import tempfile
 
 import pytest
@@ -41,7 +42,18 @@ def ascii_locale():
 def no_plugins_left():
     """Unload all plugins after the test."""
     yield
-    from fpp_sweep.spec import plugins  # most tests load no plugin
+    _unload_plugins()
 
-    for file in plugins.loaded():
-        plugins.unload(file)
+
+@pytest.fixture(scope="module", autouse=True)
+def no_plugins_left_by_file():
+    """Unload all plugins after each file of tests: files run in another order on another machine."""
+    yield
+    _unload_plugins()
+
+
+def _unload_plugins():
+    plugins = sys.modules.get("fpp_sweep.spec.plugins")  # most tests do not import it
+    if plugins is not None:
+        for file in plugins.loaded():
+            plugins.unload(file)

@@ -68,6 +68,7 @@ def test_the_table_has_60_wrong_inputs():
     assert len(CASES) >= 60
 
 
+@pytest.mark.usefixtures("no_plugins_left")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["command"])
 def test_a_wrong_input_is_refused_in_one_line(folder, monkeypatch, case):
     monkeypatch.chdir(folder)
