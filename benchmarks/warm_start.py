@@ -170,7 +170,8 @@ def compare_arms(sampler: str, target: str, curves: dict[str, list[Numbers]]) ->
         counts = np.array([first_reaching(curve, goal) for curve in found])
         differences = counts - cold
         row: dict[str, object] = {"sampler": sampler, "dataset": target, "arm": arm}
-        for count in (8, 16, 32, len(found[0])):
+        n_trials = len(found[0])
+        for count in sorted({min(count, n_trials) for count in (8, 16, 32, n_trials)}):
             row[f"after {count}"] = with_error(np.array([curve[count - 1] for curve in found]))
         row["trials until 95 %"] = with_error(counts)
         row["paired difference"] = with_error(differences)
