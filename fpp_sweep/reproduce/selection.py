@@ -129,6 +129,7 @@ def requested_experiments(request: Request) -> list[Experiment]:
     others = [find(name) for name in shipped() if name not in request.tables]
     require_known_rows(request.rows, [*experiments, *others])
     without_rows = []
+    problems: dict[str, None] = {}  # a line for each, though tables share datasets
     for experiment in others:
         if not has_row(experiment, request.rows):
             without_rows.append(experiment.name)
@@ -136,9 +137,11 @@ def requested_experiments(request: Request) -> list[Experiment]:
         try:
             select_space(experiment, request, request.rows)
         except InputError as error:
-            note(f"left out: {error}")
+            problems[str(error)] = None
         else:
             experiments.append(experiment)
+    for problem in problems:
+        note(f"left out: {problem}")
     if without_rows:
         note(f"left out, because they have no row {' or '.join(request.rows)}: {', '.join(without_rows)}")
     return experiments
@@ -265,14 +268,15 @@ def present_datasets(space: Space) -> tuple[list[str], dict[str, str]]:
         root = Path(work.data_root)
     present = []
     missing = {}
-    problem: InputError | None = None
     for name in expand(list(work.datasets) or list(custom), custom):
         try:
             open_dataset(name, space.search.split, root, custom)
             present.append(name)
         except InputError as error:
-            problem = error
             missing[name] = str(error)
-    if not present and problem:
-        raise problem
+    if missing and not present:
+        problem = next(iter(missing.values()))
+        if len(missing) > 1:
+            problem = f"none of {', '.join(missing)} can be opened, such as {problem}"
+        raise InputError(problem)
     return with_folders(present, work.datasets), missing

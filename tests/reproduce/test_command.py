@@ -135,8 +135,20 @@ def test_missing_datasets_are_left_out_with_a_note_in_every_table(tmp_path, caps
     whole = select_datasets("dtd", "scenes")
     assert whole.spaces["main"].work.datasets == ("dtd", "scenes")
     assert not [note for note in whole.notes["main"] if "not there" in note]
-    with pytest.raises(InputError, match="oxford_pets"):
+    with pytest.raises(InputError, match=r"^pets: .*oxford_pets"):
         select_datasets("pets")
+    with pytest.raises(InputError, match=r"^none of pets, cars can be opened, such as pets: .*oxford_pets"):
+        select_datasets("pets", "cars")
+
+
+def test_all_tables_without_a_dataset_that_is_there_are_left_out_in_one_note(tmp_path, capsys):
+    from fpp_sweep.reproduce.__main__ import parse
+    from fpp_sweep.reproduce.selection import Request, requested_experiments
+
+    words = ["--table", "all", "--data-root", str(tmp_path), "--datasets", "pets", "cars", "--allow-missing"]
+    assert requested_experiments(Request.of(parse(words))) == []
+    lines = [line for line in capsys.readouterr().err.splitlines() if "none of pets, cars can be opened" in line]
+    assert len(lines) == 1
 
 
 def test_the_list_names_every_table_and_its_question(capsys):
