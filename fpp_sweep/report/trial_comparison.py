@@ -153,6 +153,8 @@ def _sample_records(
     for record in records:
         artifacts = folder.artifacts(record.name)
         table = images.read(artifacts, split)
+        if image_digests(table) != images.digests:
+            raise InputError(f"{record.name}: its block statistics of {split} lack a seed of a dataset; run it again")
         tables = {NO_MAP: table}
         for posthoc in maps_of(metrics):
             mapped_table = images.restrict(_stats_after_map(artifacts, split, posthoc))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.records.answer import statistics_of
-from fpp_sweep.records.measurements import BLOCK_STATS_FILE, block_stats_file
+from fpp_sweep.records.measurements import BLOCK_STATS_FILE, block_stats_file, read_block_stats
 from fpp_sweep.records.records import FINAL
 from fpp_sweep.report.document import document_to_text
 from fpp_sweep.report.formatting import counts_text, format_bounds, format_interval, format_p_value
@@ -14,6 +14,7 @@ from fpp_sweep.report.trial_comparison_view import trial_comparison_document
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.statistics.block_stats import to_bytes
 from tests.kit.measured import FAR_APART, World, write_measured_sweep
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import ACCURACY, ECE, split_result, sweep_info
@@ -98,6 +99,16 @@ def test_seeds_of_the_search_are_luck_if_any_record_has_them(tmp_path):
     record = folder.trial(f"baseline-{TPT}")
     folder.write_trial(replace(record, config={**record.config, "prompt": "a photo of a"}))
     assert (one_has_seeds, compare_trials(folder, NAMES, FINAL).chosen_by) == ("seeds", "")
+
+
+def test_a_record_that_lacks_a_seed_of_a_dataset_is_refused_by_its_name(tmp_path):
+    folder = write_measured_sweep(tmp_path / "two", World(200), FAR_APART, seeds=(0, 1))
+    table = dict(read_block_stats(folder.artifacts("trial-0003"), "val"))
+    del table["digits", 1]
+    (folder.artifacts("trial-0003") / "val" / BLOCK_STATS_FILE).write_bytes(to_bytes(table))
+    line = "^trial-0003: its block statistics of val lack a seed of a dataset; run it again$"
+    with pytest.raises(InputError, match=line):
+        compare_trials(folder, ["trial-0002", "trial-0003"])
 
 
 def test_differences_of_averages_and_of_datasets_are_corrected_in_two_families(comparison):
