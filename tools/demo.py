@@ -38,6 +38,7 @@ def run(words: tuple[str, ...], folder: Path) -> str:
     """Run a command in a folder; return what it prints on both streams, in order."""
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": programs, "COLUMNS": COLUMNS, "NO_COLOR": "1"}
+    environment["FPP_SWEEP_CACHE"] = str(folder / "cache")  # results of an earlier run would take 0 s
     command = [sys.executable, "-m", "fpp_sweep", *words]
     done = subprocess.run(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
