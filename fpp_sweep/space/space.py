@@ -404,6 +404,16 @@ class Space:
             points.append(QueuedPoint("grid", values))
         return self._distinct(points)
 
+    def points_by_config(self) -> dict[TrialConfig, QueuedPoint]:
+        """Return these points by config, for a run that samples nothing: what a point leaves out has the base's values.
+
+        Of points with the same config the first counts.
+        """
+        points: dict[TrialConfig, QueuedPoint] = {}
+        for point in self.queue():
+            points.setdefault(self.resolve(point.values), point)
+        return points
+
     def notes(self) -> list[str]:
         """Return lines on published points that the space does not hold, and on more trials than it has points."""
         lines = []

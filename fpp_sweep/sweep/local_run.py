@@ -20,7 +20,7 @@ from fpp_sweep.spec.messages import command_line, note, plural, runnable
 from fpp_sweep.spec.process import set_thread_defaults, terminable
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.folders import sweep_folder
-from fpp_sweep.sweep.local_trials import has_requested_trial, listed_points, open_context
+from fpp_sweep.sweep.local_trials import has_requested_trial, open_context
 from fpp_sweep.sweep.preflight import check_before_local_start
 from fpp_sweep.sweep.recording import SweepRecorder, recording_end
 from fpp_sweep.sweep.resume import undo_if_refused
@@ -96,7 +96,8 @@ def _write_listed_trials(space: Space, folder: SweepFolder) -> list[str]:
     A record with another config than the point's is set aside: another person may have written it into the folder.
     """
     names = []
-    for number, (config, point) in enumerate(islice(listed_points(space).items(), space.search.trials)):
+    points = space.points_by_config().items()
+    for number, (config, point) in enumerate(islice(points, space.search.trials)):
         name = trial_name(number)
         wanted = waiting_record(name, "trial", config, number=number, origin=point.origin, params=point.values)
         if not has_requested_trial(folder, wanted):

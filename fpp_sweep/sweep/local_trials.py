@@ -1,4 +1,4 @@
-"""Trials of a run in this process: what they have in common, their points, and whether a record is as requested."""
+"""Trials of a run in this process: what they have in common, and whether a record is that of a requested trial."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.records.requested import require_config
 from fpp_sweep.search.job import TrialContext
-from fpp_sweep.space.space import QueuedPoint, Space
+from fpp_sweep.space.space import Space
 from fpp_sweep.space.validation import require
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
@@ -29,17 +29,6 @@ def open_context(space: Space, folder: SweepFolder, options: Options) -> TrialCo
         search_split=space.search.split,
         plugins=options.plugins,
     )
-
-
-def listed_points(space: Space) -> dict[TrialConfig, QueuedPoint]:
-    """Return the points of a space by config, of points with the same config the first.
-
-    Nothing is sampled without Ray: what a point leaves out has the base's values.
-    """
-    points: dict[TrialConfig, QueuedPoint] = {}
-    for point in space.queue():
-        points.setdefault(space.resolve(point.values), point)
-    return points
 
 
 def has_requested_trial(folder: SweepFolder, wanted: TrialRecord) -> bool:
