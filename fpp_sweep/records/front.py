@@ -20,7 +20,7 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.spec.config import draws_order
 from fpp_sweep.spec.messages import plural
-from fpp_sweep.spec.rounding import RELATIVE_ERROR
+from fpp_sweep.spec.rounding import is_rounding_error
 
 MIN_GROWTH = 0.01  # growth of the hypervolume that makes further trials worth their cost
 
@@ -352,7 +352,7 @@ def is_less_accurate(record: TrialRecord, reference: TrialRecord, split: str, po
     if accuracy is None or accuracy_of_reference is None:
         return False
     shortfall = accuracy_of_reference - accuracy - points
-    return shortfall > RELATIVE_ERROR * accuracy_of_reference
+    return shortfall > 0 and not is_rounding_error(shortfall, accuracy_of_reference)
 
 
 def metric_of(result: SplitResult | None, metric: str) -> float | None:

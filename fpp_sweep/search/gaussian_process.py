@@ -78,10 +78,13 @@ def _is_feasible(trial: FrozenTrial) -> bool:
 def _as_bad_trials(trials: Sequence[FrozenTrial], infeasible: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     """Return trials as if they had the mean values of infeasible ones, and broke each constraint by as much as any."""
     mean_values = np.mean([trial.values for trial in infeasible], axis=0).tolist()
+    largest_violations = {}
+    for name in infeasible[0].constraints:
+        largest_violations[name] = max(trial.constraints[name] for trial in infeasible)
     bad_trials = []
     for trial in trials:
         bad = create_trial(params=trial.params, distributions=trial.distributions, values=mean_values)
-        for name in infeasible[0].constraints:
-            bad.set_constraint(name, max(other.constraints[name] for other in infeasible))
+        for name, violation in largest_violations.items():
+            bad.set_constraint(name, violation)
         bad_trials.append(bad)
     return bad_trials

@@ -23,7 +23,7 @@ from fpp_sweep.space.work import Baseline
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.rounding import RELATIVE_ERROR
+from fpp_sweep.spec.rounding import is_rounding_error
 
 MAX_OBJECTIVES = 3
 MAX_NAME = 64  # characters
@@ -136,7 +136,7 @@ class Constraint:
             violation = max(violation, self.at_least - bounded)
         if self.at_most is not None:
             violation = max(violation, bounded - self.at_most)
-        if abs(violation) <= RELATIVE_ERROR * largest:  # the value is on the bound, apart from rounding
+        if is_rounding_error(violation, largest):  # the value is on the bound, apart from rounding
             return 0.0
         return violation
 

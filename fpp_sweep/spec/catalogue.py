@@ -466,6 +466,13 @@ def _conformal(column: str) -> tuple[MetricRow, MetricRow]:
     return size, coverage
 
 
+def _conformal_rows() -> list[MetricRow]:
+    rows: list[MetricRow] = []
+    for column in CONFORMAL:
+        rows += _conformal(column)
+    return rows
+
+
 def _cost(name: str, title: str, *, heading: str) -> MetricRow:
     """Return the row of a cost, which belongs to a whole trial."""
     return MetricRow(name=name, title=title, goal="min", heading=heading, decimals=1, merges="sum")
@@ -605,10 +612,7 @@ _METRIC_ROWS = (
     _on_request("sharpness", "rise of the entropy to the worst point nearby", heading="sharp", column="sharpness"),
     _on_request("fisher_rao", "mean square of <prompt, gradient of the entropy>", heading="F-R", column="product"),
     _on_request("fisher_rao_root", "the root of `fisher_rao`", heading="F-R root", column="product"),
-    *_conformal("lac_90"),
-    *_conformal("lac_95"),
-    *_conformal("aps_90"),
-    *_conformal("aps_95"),
+    *_conformal_rows(),
     _cost("seconds", "seconds that pretraining and adaptation took when they were computed", heading="seconds"),
 )
 

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-RELATIVE_ERROR = 1e-12  # larger than the rounding error of a mean, and smaller than any difference that images make
-DIGITS = 12
+DIGITS = 12  # significant digits of a mean that are right; any difference that images make shows in them
+RELATIVE_ERROR = 10.0**-DIGITS
+
+
+def is_rounding_error(difference: float, largest: float) -> bool:
+    """Return True for a difference that rounding explains; `largest` is the largest value that it was computed from.
+
+    >>> is_rounding_error(1e-14, 72.9), is_rounding_error(0.05, 72.9)
+    (True, False)
+    """
+    return abs(difference) <= RELATIVE_ERROR * largest
 
 
 def without_rounding_error(value: float) -> float:

@@ -155,9 +155,10 @@ def sample_record(
         if parts.posthoc not in tables:
             continue
         table = tables[parts.posthoc]
+        seeds = seeds_of(table)
         by_dataset = {}
         for dataset in datasets_of(table):
-            stats = [table[dataset, seed] for seed in seeds_of(table)]
+            stats = [table[dataset, seed] for seed in seeds]
             by_dataset[dataset] = _sample_dataset(parts.stem, dataset, split, stats)
             samples[f"{metric}/{dataset}"] = by_dataset[dataset]
         samples[metric] = _average(list(by_dataset.values()))
