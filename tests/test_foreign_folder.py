@@ -13,7 +13,7 @@ import pytest
 from fpp_sweep import show
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.state import last_change
-from fpp_sweep.report.trial_sections import trial_contents
+from fpp_sweep.report.trial_contents import trial_contents
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import FileTooLargeError, read_end_inside, read_inside

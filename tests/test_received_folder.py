@@ -11,9 +11,8 @@ import pytest
 from fpp_sweep import evaluate, show, sync
 from fpp_sweep.cli.command import run
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import mean_of_shared
 from fpp_sweep.records.log import write_line
-from fpp_sweep.records.records import SplitResult
+from fpp_sweep.records.records import SplitResult, mean_of_shared
 from fpp_sweep.records.skipped_images import read_skipped
 from fpp_sweep.report import effects
 from fpp_sweep.report.effects import MAX_SETTINGS

@@ -9,11 +9,12 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, format_setting, front_of, metrics_shown, splits_of, values_of, values_on
+from fpp_sweep.records.front import Front, front_of, metrics_shown, splits_of, values_of, values_on
 from fpp_sweep.records.measurements import measure, resampled_metrics
 from fpp_sweep.records.recommendation import answer_of, names_of
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
 from fpp_sweep.records.skipped_images import skipped_notes
+from fpp_sweep.records.texts import format_setting
 from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.attainment import Attainment, attainment

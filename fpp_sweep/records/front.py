@@ -1,15 +1,13 @@
-"""The front of a sweep with its baselines, and the text of its values."""
+"""The front of a sweep with its baselines, and values of records on splits."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from itertools import combinations
-from typing import Any, TypeGuard
 
 from fpp_sweep.records import pareto
 from fpp_sweep.records.records import FINAL, SplitResult, SweepInfo, TrialRecord
@@ -19,7 +17,6 @@ from fpp_sweep.space.work import BASELINES, DEFAULT_FLOOR
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.spec.config import draws_order
-from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.rounding import is_rounding_error
 
 MIN_GROWTH = 0.01  # growth of the hypervolume that makes further trials worth their cost
@@ -368,7 +365,7 @@ def metric_of(result: SplitResult | None, metric: str) -> float | None:
     return result.average.get(parts.of_average)
 
 
-def _deviation_of(result: SplitResult, metric: str) -> float | None:
+def deviation_of(result: SplitResult, metric: str) -> float | None:
     """Return the standard deviation over seeds of an average, or of the value on one dataset; None for one seed."""
     parts = catalogue.parts_of(metric)
     if not parts.dataset:
@@ -389,151 +386,6 @@ def values_on(record: TrialRecord, split: str, metrics: Sequence[str]) -> list[f
         value = metric_of(record.results.get(split), metric)
         values.append(math.nan if value is None else value)
     return values
-
-
-def format_metric(metric: str, value: float | None, deviation: float | None = None) -> str:
-    """Return a metric's value with the decimals that the papers print, and its standard deviation.
-
-    >>> format_metric("ece", 3.14159), format_metric("ece", 3.14159, 0.2), format_metric("nll", 0.5)
-    ('3.14', '3.14±0.20', '0.5000')
-    """
-    if value is None:
-        return ""
-    decimals = 2  # digits of a plugin's metric, if the plugin is not loaded
-    row = catalogue.METRICS.get(catalogue.parts_of(metric).stem)
-    if row is not None:
-        decimals = row.decimals
-    text = f"{value:.{decimals}f}"
-    if deviation is not None:
-        text += f"±{deviation:.{decimals}f}"
-    return text
-
-
-def format_result(metric: str, result: SplitResult | None, *, deviation: bool = True) -> str:
-    """Return a metric of a trial's result as `format_metric` does; empty without a result."""
-    spread = None
-    if result is not None and deviation:
-        spread = _deviation_of(result, metric)
-    return format_metric(metric, metric_of(result, metric), spread)
-
-
-def format_values(objectives: Sequence[Objective], values: Sequence[float]) -> str:
-    """Return the values of all objectives as text: `accuracy 71.00, ece 4.00`."""
-    texts = []
-    for metric, value in zip(metrics_of(objectives), values, strict=True):
-        texts.append(f"{metric} {format_metric(metric, value)}")
-    return ", ".join(texts)
-
-
-def growth_text(growth: float, patience: int) -> str:
-    """Return the growth of hypervolume as text.
-
-    >>> growth_text(0.004, 20), growth_text(math.inf, 20)
-    ('grew by 0.4% in the last 20 finished trials', 'was 0 before the last 20 finished trials')
-    """
-    if math.isinf(growth):
-        return f"was 0 before the last {plural(patience, 'finished trial')}"
-    return f"grew by {growth:.1%} in the last {plural(patience, 'finished trial')}"
-
-
-def format_setting(value: Any, digits: int = 6) -> str:
-    """Return a setting's value as short text on one line.
-
-    >>> format_setting(0.1 + 0.2), format_setting(True), format_setting(None), format_setting("a photo of a")
-    ('0.3', 'true', 'none', 'a photo of a')
-    """
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:.{digits}g}"
-    text = " ".join(str(value).split())
-    if text.isascii():
-        return text
-    return text.encode("utf-8", "backslashreplace").decode()  # half of a surrogate pair, which UTF-8 lacks
-
-
-def format_time(seconds: float) -> str:
-    """Return a time in seconds since 1970 as a date.
-
-    >>> format_time(1_795_000_000)
-    '2026-11-18 11:06 UTC'
-    """
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def mean_of_shared(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the means of the numbers that all rows have."""
-    shared = {}
-    for name in rows[0]:
-        if all(name in row for row in rows):
-            shared[name] = math.fsum([row[name] for row in rows]) / len(rows)
-    return shared
-
-
-def choice_texts(settings: Sequence[Any]) -> list[str]:
-    """Return the texts of a setting's values; None, the value of trials that lack it, is `not set`."""
-    texts = []
-    for setting in settings:
-        if setting is None:
-            texts.append("not set")
-        else:
-            texts.append(format_setting(setting))
-    return texts
-
-
-def values_by_setting(records: Sequence[TrialRecord]) -> dict[str, list[Any]]:
-    """Return each searched setting's values by record; None where a condition leaves the setting out."""
-    values: dict[str, list[Any]] = {}
-    for record in records:
-        for key in record.params:
-            values.setdefault(key, [])
-    for key, column in values.items():
-        for record in records:
-            column.append(record.params.get(key))
-    return values
-
-
-def varies(values: Sequence[Any]) -> bool:
-    texts = {format_setting(value) for value in values}
-    return len(texts) > 1
-
-
-def search_range(info: SweepInfo, key: str) -> Mapping[str, Any]:
-    """Return what the space says of a setting: low, high, log, ..., or choices; empty if it does not search it."""
-    params = info.space.get("params")
-    if not isinstance(params, Mapping):
-        return {}
-    setting = params.get(key)
-    if not isinstance(setting, Mapping):
-        return {}
-    return setting
-
-
-def format_range(setting: Any) -> str:
-    """Return the range or the choices of a setting as text.
-
-    >>> format_range({"low": 1, "high": 5, "log": True}), format_range({"choices": ["a", True]})
-    ('1 to 5, log', 'a, true')
-    >>> format_range({"low": 1, "high": 5, "step": 2})
-    '1 to 5, step 2'
-    """
-    choices = setting
-    if isinstance(setting, Mapping):
-        if "low" in setting:
-            text = f"{setting['low']} to {setting['high']}"
-            if setting.get("log"):
-                text += ", log"
-            if setting.get("step"):
-                text += f", step {setting['step']}"
-            return text
-        choices = setting.get("choices", setting)
-    if isinstance(choices, list | tuple):
-        return ", ".join(format_setting(choice) for choice in choices)
-    return format_setting(choices)
-
-
-def is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def objective_pairs(info: SweepInfo) -> list[tuple[int, int]]:

@@ -118,6 +118,15 @@ class SplitResult:
         return None
 
 
+def mean_of_shared(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the means of the numbers that all rows have."""
+    shared = {}
+    for name in rows[0]:
+        if all(name in row for row in rows):
+            shared[name] = math.fsum([row[name] for row in rows]) / len(rows)
+    return shared
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:
     """The record of a trial or a baseline, from its start on."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fpp_sweep.records.answer import SweepStatistics, sentence_of
-from fpp_sweep.records.front import format_setting
 from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.records.texts import format_setting
 from fpp_sweep.report.document import Block, Section, Text
 from fpp_sweep.report.formatting import decimals_of, format_difference
 from fpp_sweep.report.table import Cell, CellStyle, Column, Row, Table, columns_of

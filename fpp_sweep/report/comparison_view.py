@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from fpp_sweep.records.front import format_metric, format_setting, format_values, values_of
+from fpp_sweep.records.front import values_of
+from fpp_sweep.records.texts import format_metric, format_setting, format_values
 from fpp_sweep.report.best_trials import best_trials_table, best_trials_verdict
 from fpp_sweep.report.comparison import ComparedSweep, SweepComparison, identity_of
 from fpp_sweep.report.document import Document, Section, Text, paragraphs

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep.records.front import Front, format_metric, metrics_shown
+from fpp_sweep.records.front import Front, metrics_shown
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.texts import format_metric
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.effects import below_floor
 from fpp_sweep.report.plots import plot_texts, transparent

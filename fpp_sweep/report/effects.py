@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep.records.front import Front, choice_texts, is_number, search_range, values_by_setting, values_of, varies
+from fpp_sweep.records.front import Front, values_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.texts import choice_texts, is_number, search_range, values_by_setting, varies
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.statistics.block_stats import Numbers

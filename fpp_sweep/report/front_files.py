@@ -12,17 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fpp_sweep.records.answer import SweepStatistics, sentence_of
-from fpp_sweep.records.front import (
-    Front,
-    format_result,
-    format_setting,
-    metric_of,
-    metrics_shown,
-    splits_of,
-    values_by_setting,
-    values_of,
-)
+from fpp_sweep.records.front import Front, metric_of, metrics_shown, splits_of, values_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.texts import format_result, format_setting, values_by_setting
 from fpp_sweep.report.answer_section import answer_sections
 from fpp_sweep.report.document import Document, Section, document_to_markdown, paragraphs
 from fpp_sweep.report.front_table import front_heading, front_table

@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fpp_sweep.records.front import (
-    Front,
-    format_result,
-    format_setting,
-    is_number,
-    metrics_shown,
-    splits_of,
-    values_by_setting,
-)
+from fpp_sweep.records.front import Front, metrics_shown, splits_of
 from fpp_sweep.records.records import IMPORTED, REQUESTED_ORIGINS, SweepInfo, TrialRecord
 from fpp_sweep.records.released_marks import released_mark, released_notes
+from fpp_sweep.records.texts import format_result, format_setting, is_number, values_by_setting
 from fpp_sweep.report.formatting import format_interval
 from fpp_sweep.report.table import Cell, Column, Row, RowStyle, Table, columns_of
 from fpp_sweep.spec import catalogue

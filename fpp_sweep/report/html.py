@@ -29,7 +29,7 @@ def write_html(
 ) -> None:
     """Write a document as a page.
 
-    `trials` are what the sections of `trial_sections` show. A page with `reload_seconds` loads itself again at that
+    `trials` are what the sections of trials show. A page with `reload_seconds` loads itself again at that
     interval; 0 means never.
     """
     plots = {plot.name: _plot_data(plot) for plot in document.plots if plot.traces}

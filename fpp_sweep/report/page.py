@@ -8,17 +8,16 @@ from dataclasses import dataclass
 
 from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, format_setting, splits_of, values_by_setting, varies
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.answer_section import answer_sections
-from fpp_sweep.report.dataset_heatmap import heat_map
-from fpp_sweep.report.document import Block, Details, Document, PlotGroup, Section, Text, paragraphs
-from fpp_sweep.report.effects import MAX_TRIALS, Effects, moved_values_note
-from fpp_sweep.report.front_table import dataset_table, front_heading, front_table
+from fpp_sweep.report.datasets_section import datasets_section
+from fpp_sweep.report.document import Block, Details, Document, Section, Text, paragraphs
+from fpp_sweep.report.effects import Effects
+from fpp_sweep.report.front_table import front_heading, front_table
 from fpp_sweep.report.html import write_html
-from fpp_sweep.report.plots import front_plots, hypervolume_plot, importance_plot
+from fpp_sweep.report.plots import front_plots, hypervolume_plot
 from fpp_sweep.report.provenance import provenance_section
-from fpp_sweep.report.settings_plots import map_plots, parallel_plot, slice_plots
+from fpp_sweep.report.settings_section import settings_section
 from fpp_sweep.report.timeline import (
     busy_share,
     cost_sentences,
@@ -29,7 +28,8 @@ from fpp_sweep.report.timeline import (
     state_sentence,
     timeline_plot,
 )
-from fpp_sweep.report.trial_sections import trial_contents, trials_section
+from fpp_sweep.report.trial_contents import trial_contents
+from fpp_sweep.report.trial_sections import trials_section
 
 RELOAD_SECONDS = 60  # time after which the page of a running sweep loads itself again
 # explanations below the charts
@@ -41,18 +41,6 @@ READING = (
     "Hollow markers are the same trials on later splits, at the end of a solid line in the final stage. Point at a "
     "marker to see its settings, and click it to read all about the trial. Draw a box to mark trials: all charts and "
     "the table then show these. A double click ends it.",
-)
-CURVES = (
-    f"A line is an objective as a model (a Gaussian process of at most {MAX_TRIALS} finished trials) has it: the mean "
-    "over all values of the other settings. Its band is the 95 % interval of that mean; trials scatter more."
-)
-MAPS = (
-    "The mean over all values of the other settings, by the same model: blue is better than the mean of the whole "
-    "space, and red worse. Grey: the model cannot tell which of the two. Circles are trials."
-)
-SHARES = (
-    "The share of the model's variance that goes if the setting is averaged out; with interactions the shares add up "
-    "to more than 1. Whiskers are 95 % intervals."
 )
 
 
@@ -87,8 +75,8 @@ def sweep_document(report: SweepReport) -> Document:
         *answer_sections(report.statistics),
         _front_section(report),
         trials_section(report.info, report.records, report.statistics),
-        _settings_section(report),
-        _datasets_section(report),
+        settings_section(report.info, report.statistics.front, report.effects),
+        datasets_section(report.info, report.statistics),
         _progress_section(report),
         provenance_section(report.folder, report.info, report.statistics.front),
     ]
@@ -118,60 +106,6 @@ def _front_section(report: SweepReport) -> Section:
         blocks.append(front_table(info, front, report.statistics))
     blocks.append(Details("How to read this", paragraphs(READING)))
     return Section(front_heading(front), blocks, anchor="front")
-
-
-def _settings_section(report: SweepReport) -> Section:
-    info, front = report.info, report.statistics.front
-    parallel = parallel_plot(info, front)
-    all_settings: list[Block] = [parallel, Text(_constant_settings(front), "faint")]
-    if parallel.traces:
-        all_settings.insert(0, Text("A line for each trial. Drag along an axis to keep the lines through it.", "usage"))
-    blocks = [Section("All settings", all_settings)]
-    slices = slice_plots(info, front, report.effects)
-    if slices:
-        blocks.append(Section("One setting at a time", [PlotGroup(slices), *_effect_notes(report, CURVES)]))
-    maps = map_plots(info, front, report.effects)
-    if maps:
-        blocks.append(Section("Two settings at a time", [PlotGroup(maps), Text(MAPS, "faint")]))
-    blocks.append(Section("Importance", [importance_plot(report.effects), *_effect_notes(report, SHARES)]))
-    return Section("Settings", blocks, anchor="settings")
-
-
-def _constant_settings(front: Front) -> str:
-    if len(front.finished) < 2:
-        return ""
-    constants = []
-    for key, values in values_by_setting(front.finished).items():
-        if not varies(values):
-            constants.append(f"{key} = {format_setting(values[0])}")
-    if not constants:
-        return ""
-    return f"The same in all finished trials: {', '.join(constants)}."
-
-
-def _effect_notes(report: SweepReport, explanation: str) -> Iterator[Block]:
-    skipped = [row for row in report.effects if row.skipped]
-    if len(skipped) == len(report.effects):  # the placeholder of the importances gives the reasons
-        return
-    for row in skipped:
-        yield Text(f"{row.metric}: {row.skipped}.", "faint")
-    yield Text(explanation, "faint")
-    yield Text(moved_values_note(report.statistics.front), "faint")
-
-
-def _datasets_section(report: SweepReport) -> Section:
-    info, front = report.info, report.statistics.front
-    explanation = (
-        "A cell is a trial's value on a dataset minus the dataset's median; blue is better, best trials on top."
-    )
-    blocks: list[Block] = [Section("Gains and losses", [heat_map(info, front), Text(explanation, "faint")])]
-    for split in splits_of(info, front.compared):
-        table = dataset_table(front, report.statistics, split)
-        if table.rows:
-            blocks.append(table)
-    if not front.compared:
-        blocks.append(Text(front.why_empty, "faint"))
-    return Section("Datasets", blocks, anchor="datasets")
 
 
 def _progress_section(report: SweepReport) -> Section:

@@ -14,8 +14,9 @@ from statistics import quantiles
 from typing import Any
 
 from fpp_sweep.records.answer import SweepStatistics
-from fpp_sweep.records.front import Front, format_metric, format_setting, metric_of, splits_of, values_of
+from fpp_sweep.records.front import Front, metric_of, splits_of, values_of
 from fpp_sweep.records.records import FINAL, SweepInfo, TrialRecord
+from fpp_sweep.records.texts import format_metric, format_setting
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.effects import Effects
 from fpp_sweep.report.figures import (

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, format_range, format_values, splits_of
+from fpp_sweep.records.front import Front, splits_of
 from fpp_sweep.records.records import SweepInfo
+from fpp_sweep.records.texts import format_range, format_values
 from fpp_sweep.report.document import Block, Code, Section, Text, paragraphs
 from fpp_sweep.report.table import Table
 from fpp_sweep.space.validation import as_mapping

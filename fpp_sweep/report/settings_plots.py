@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpp_sweep.records.front import Front, choice_texts, is_number, search_range, values_by_setting, values_of, varies
+from fpp_sweep.records.front import Front, values_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
+from fpp_sweep.records.texts import choice_texts, is_number, search_range, values_by_setting, varies
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.effects import Curve, EffectMap, Effects, below_floor, position_of_not_set
 from fpp_sweep.report.figures import with_margin

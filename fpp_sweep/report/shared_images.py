@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import mean_of_shared
 from fpp_sweep.records.measurements import accuracies_of, require_same_accuracy
-from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, mean_of_shared
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetSeed

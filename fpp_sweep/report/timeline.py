@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import MIN_GROWTH, Front, format_time, growth_text, is_number
+from fpp_sweep.records.front import MIN_GROWTH, Front
 from fpp_sweep.records.records import ENDED, SweepInfo, TrialRecord
 from fpp_sweep.records.state import is_abandoned, last_change
+from fpp_sweep.records.texts import format_time, growth_text, is_number
 from fpp_sweep.records.time_left import search_seconds_left
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.plots import LEGEND, MARGIN, plot_text

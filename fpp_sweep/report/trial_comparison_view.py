@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
 
-from fpp_sweep.records.front import format_metric, metric_of
+from fpp_sweep.records.front import metric_of
 from fpp_sweep.records.measurements import resampled_metrics
+from fpp_sweep.records.texts import format_metric
 from fpp_sweep.report.answer_section import SIGNIFICANT, difference_cell, settings_table
 from fpp_sweep.report.document import Document, Section, Text
 from fpp_sweep.report.formatting import counts_text, format_bounds, format_interval, format_p_value

@@ -6,17 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fpp_sweep.records.answer import SweepStatistics
-from fpp_sweep.records.front import (
-    Front,
-    format_result,
-    format_setting,
-    metric_of,
-    metrics_shown,
-    splits_of,
-    values_by_setting,
-)
+from fpp_sweep.records.front import Front, metric_of, metrics_shown, splits_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.records.released_marks import released_mark, released_notes
+from fpp_sweep.records.texts import format_result, format_setting, values_by_setting
 from fpp_sweep.report.front_table import remarks, row_style, setting_cells, support_text
 from fpp_sweep.report.table import Cell, Column, Row, Table, cells_of, columns_of
 

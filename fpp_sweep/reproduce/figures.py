@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fpp_sweep.core.metrics import BINS, EDGES, Confidences, accuracy, expected_calibration_error
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import format_setting, is_number
+from fpp_sweep.records.texts import format_setting, is_number
 from fpp_sweep.report.figures import (
     Chart,
     ReliabilityDiagram,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import format_setting, format_time, varies
 from fpp_sweep.records.records import SweepInfo
+from fpp_sweep.records.texts import format_setting, format_time, varies
 from fpp_sweep.report.document import Block, Code, Document, Html, Section, Text, paragraphs
 from fpp_sweep.report.html import picture, safe, write_html
 from fpp_sweep.report.table import Row, Table, cells_of, columns_of

@@ -26,8 +26,8 @@ import numpy as np
 
 from fpp_sweep.core.metrics import concatenate
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import format_metric
 from fpp_sweep.records.records import REQUESTED_ORIGINS, SplitResult, TrialRecord, baseline_name
+from fpp_sweep.records.texts import format_metric
 from fpp_sweep.space.objectives import Constraint, Objective, goals_of, metrics_of
 from fpp_sweep.space.work import Race
 from fpp_sweep.spec import catalogue

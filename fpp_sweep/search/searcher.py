@@ -22,7 +22,7 @@ from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import MIN_GROWTH, front_of, growth_text, undominated
+from fpp_sweep.records.front import MIN_GROWTH, front_of, undominated
 from fpp_sweep.records.records import (
     ENDED,
     FINAL,
@@ -34,6 +34,7 @@ from fpp_sweep.records.records import (
     waiting_record,
 )
 from fpp_sweep.records.steering import budget_in_force
+from fpp_sweep.records.texts import growth_text
 from fpp_sweep.search.finalists import FinalJobs, Job
 from fpp_sweep.search.job import TrialContext, ended_early
 from fpp_sweep.search.study import SweepStudy

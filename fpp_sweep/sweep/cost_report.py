@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fpp_sweep.records.front import format_setting
 from fpp_sweep.records.records import REQUESTED_ORIGINS, trial_name
+from fpp_sweep.records.texts import format_setting
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.config import TrialConfig, relevant
 from fpp_sweep.spec.messages import plural

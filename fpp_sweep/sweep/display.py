@@ -12,8 +12,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fpp_sweep.records.front import format_metric, format_values, metric_of
+from fpp_sweep.records.front import metric_of
 from fpp_sweep.records.records import ADDED, TrialRecord
+from fpp_sweep.records.texts import format_metric, format_values
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.errors import escaped
 from fpp_sweep.spec.messages import plural

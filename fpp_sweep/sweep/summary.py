@@ -6,12 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from fpp_sweep.records import pareto
 from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, format_values, values_of
+from fpp_sweep.records.front import Front
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.records.state import state_text
+from fpp_sweep.records.texts import format_values
 from fpp_sweep.report.repeat import repeat_command, use_command
 from fpp_sweep.report.results_file import FILE as RESULTS_FILE
 from fpp_sweep.report.results_file import write_results
@@ -82,9 +82,9 @@ def front_notes(info: SweepInfo, front: Front) -> Iterator[str]:
     """Yield notes on a front that is empty or has no volume."""
     if front.infeasible and not front.members:
         yield "No trial that finished keeps all constraints: none is on the front."
-    if front.members and info.reference is not None:
-        points = [values_of(member) for member in front.members]
-        if not pareto.hypervolume(points, front.goals, info.reference):
+    if info.reference is not None and front.hypervolume:
+        _, volume = front.hypervolume[-1]
+        if volume == 0:
             corner = format_values(info.objectives, info.reference)
             yield f"Hypervolume 0: no trial is better in every objective than the corner it is measured from, {corner}."
 

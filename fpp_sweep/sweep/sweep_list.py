@@ -9,9 +9,10 @@ from pathlib import Path
 
 from fpp_sweep.cli.terminal import terminal_width
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import Front, format_values, front_of, values_of
+from fpp_sweep.records.front import Front, front_of, values_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.records.state import last_change, state_text
+from fpp_sweep.records.texts import format_values
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.spec.errors import InputError, is_of_system, problem_of_system
 from fpp_sweep.spec.messages import plural

@@ -21,8 +21,9 @@ from typing import Any, Self
 import yaml
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import format_range, format_setting, metric_of, metrics_shown
+from fpp_sweep.records.front import metric_of, metrics_shown
 from fpp_sweep.records.records import ENDED, SplitResult, SweepInfo, TrialRecord
+from fpp_sweep.records.texts import format_range, format_setting
 from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.space.validation import require
 from fpp_sweep.space.yamlfile import config_text

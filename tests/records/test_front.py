@@ -7,17 +7,9 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from fpp_sweep.records.front import (
-    format_metric,
-    format_result,
-    format_setting,
-    front_of,
-    is_less_accurate,
-    orders_remark,
-    staircase,
-    values_by_setting,
-)
+from fpp_sweep.records.front import front_of, is_less_accurate, orders_remark, staircase
 from fpp_sweep.records.records import FINAL, TrialRecord
+from fpp_sweep.records.texts import format_metric, format_result, format_setting, values_by_setting
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec import keys

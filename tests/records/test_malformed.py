@@ -10,8 +10,8 @@ import pytest
 
 from fpp_sweep import compare, show, steer
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import format_setting
 from fpp_sweep.records.records import MAX_TIME
+from fpp_sweep.records.texts import format_setting
 from fpp_sweep.report.settings_plots import metric_columns
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.reading import load_space

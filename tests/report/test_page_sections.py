@@ -10,8 +10,9 @@ from fpp_sweep.records.answer import statistics_of, statistics_of_samples
 from fpp_sweep.records.front import front_of
 from fpp_sweep.report.document import Details, Plot, PlotGroup, Section, Text
 from fpp_sweep.report.effects import Effects
-from fpp_sweep.report.page import CURVES, MAPS, READING, SHARES, SweepReport, sweep_document
+from fpp_sweep.report.page import READING, SweepReport, sweep_document
 from fpp_sweep.report.pages import load_report, shares_document
+from fpp_sweep.report.settings_section import CURVES, MAPS, SHARES
 from fpp_sweep.report.table import Table
 from fpp_sweep.report.up_to_date import FINGERPRINT_FILE, fingerprint_of_inputs, is_up_to_date
 from fpp_sweep.report.writing import write_report
