@@ -66,7 +66,8 @@ def collect(space: Space, args: Any, cache: str) -> None:
     """Run the missing trials, and append a row to the file after each."""
     # imported here because they load torch, which --help and the reader do not need
     from fpp_sweep.trial.local_runner import LocalExecutor
-    from fpp_sweep.trial.trial import Plan, run_trial
+    from fpp_sweep.trial.plan import Plan
+    from fpp_sweep.trial.trial import run_trial
     from fpp_sweep.trial.worker import Worker
 
     worker = Worker(WorkerSpec(model="tiny", device="cpu", threads=1, limit=args.images, cache=cache))

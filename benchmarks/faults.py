@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from fpp_sweep.tracking.folder_sync import STATE_FILE
+from fpp_sweep.tracking.sync_state import STATE_FILE
 from tests.kit.processes import descendants
 from tests.kit.stores import Server
 

@@ -42,8 +42,8 @@ from fpp_sweep.space.reading import load_space, read_config
 from fpp_sweep.space.yamlfile import of_plain, parse
 from fpp_sweep.spec.errors import MAX_MESSAGE, InputError
 from fpp_sweep.tracking.desired import FrontDocument
-from fpp_sweep.tracking.folder_sync import STATE_FILE
 from fpp_sweep.tracking.sync import mlflow_links
+from fpp_sweep.tracking.sync_state import STATE_FILE
 from fpp_sweep.trial.store import SEAL, TaskStore, _seal
 
 CORPUS = Path(__file__).parent.parent / "tests" / "fuzz" / "corpus"

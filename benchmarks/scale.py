@@ -43,8 +43,8 @@ from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.opening import OpenedSweep
 from fpp_sweep.sweep.sweep_info import new_info
 from fpp_sweep.tracking import check_store, sync_folder
+from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.results import TaskResult, pack_predictions
-from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.session import session
 from tests.kit.processes import descendants, environment
 

@@ -87,7 +87,8 @@ class Trials:
 
     def run(self, point: Mapping[str, Any], seed: int) -> list[float]:
         from fpp_sweep.trial.local_runner import LocalExecutor  # loads torch too
-        from fpp_sweep.trial.trial import Plan, run_trial
+        from fpp_sweep.trial.plan import Plan
+        from fpp_sweep.trial.trial import run_trial
 
         # seeds change the pretraining only: all seeds use the views of seed 0, as in a sweep's final stage
         plan = Plan(datasets={SPLIT: self._datasets}, seeds=(seed,), view_seeds={seed: 0})

@@ -32,9 +32,10 @@ from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import Precision, WorkerSpec
 from fpp_sweep.trial.local_runner import LocalExecutor
+from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.proving import copy_proofs
 from fpp_sweep.trial.store import MemoryStore
-from fpp_sweep.trial.trial import DatasetResult, Plan, run_trial
+from fpp_sweep.trial.trial import DatasetResult, run_trial
 from fpp_sweep.trial.worker import Worker
 
 STAGES = ("features", "pretrain", "adapt")

@@ -14,7 +14,7 @@ from fpp_sweep.spec.messages import runnable
 from fpp_sweep.statistics.verdicts import Answer
 from fpp_sweep.sweep.summary import next_lines
 from fpp_sweep.sync import main
-from fpp_sweep.tracking.folder_sync import STATE_FILE
+from fpp_sweep.tracking.sync_state import STATE_FILE
 from fpp_sweep.tracking.uri import connect
 from tests.kit.records import build_sweep
 from tests.kit.stores import as_sets, contents, free_port, rows

@@ -39,8 +39,8 @@ from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, TaskData, WorkerSpec
 from fpp_sweep.spec.tasks import EvalTask, Task
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.sweep_info import new_info
+from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.results import TaskResult, pack_predictions
-from fpp_sweep.trial.trial import Plan
 from fpp_sweep.workers.actors import Pool, SchedulerActor
 from fpp_sweep.workers.assignment import Unavailable
 from fpp_sweep.workers.needs import WorkerNeeds

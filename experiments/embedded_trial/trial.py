@@ -29,8 +29,9 @@ from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.tiny.model import load as load_weights
 from fpp_sweep.trial.local_runner import LocalExecutor
+from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.prompts import class_texts, flatness_weight
-from fpp_sweep.trial.trial import Plan, run_trial
+from fpp_sweep.trial.trial import run_trial
 from fpp_sweep.trial.worker import Worker
 from tests.reference import naive
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import accuracies_of, require_same_accuracy
-from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, mean_of_shared
+from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, mean_of_shared, measured_value
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetSeed
@@ -23,7 +23,6 @@ from fpp_sweep.statistics.block_stats import (
     restrict_to_shared_blocks,
 )
 from fpp_sweep.trial.artifacts import read_or_compute_block_stats
-from fpp_sweep.trial.trial import measured_value
 
 TEST = "test"
 

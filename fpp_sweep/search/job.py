@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
-from fpp_sweep.records.records import STOPPED_BY_STEER, SplitResult, State, TrialRecord, baseline_name
+from fpp_sweep.records.records import STOPPED_BY_STEER, SplitResult, State, TrialRecord, baseline_name, measured_value
 from fpp_sweep.search.racing import RacePolicy, RaceRules
 from fpp_sweep.space.objectives import Constraint, Objective, metrics_of
 from fpp_sweep.space.work import Race
@@ -23,8 +23,9 @@ from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.artifacts import write_artifacts
+from fpp_sweep.trial.plan import Plan, StoppingPolicy
 from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.trial.trial import Executor, Plan, StoppingPolicy, TrialStopped, measured_value, run_trial
+from fpp_sweep.trial.trial import Executor, TrialStopped, run_trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ import numpy as np
 
 from fpp_sweep.core.metrics import concatenate
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import REQUESTED_ORIGINS, SplitResult, TrialRecord, baseline_name
+from fpp_sweep.records.records import REQUESTED_ORIGINS, SplitResult, TrialRecord, baseline_name, measured_value
 from fpp_sweep.records.texts import format_metric
 from fpp_sweep.space.objectives import Constraint, Objective, goals_of, metrics_of
 from fpp_sweep.space.work import Race
@@ -47,8 +47,8 @@ from fpp_sweep.statistics.block_stats import (
     to_bytes,
 )
 from fpp_sweep.statistics.bootstrap import is_near_calibration
+from fpp_sweep.trial.plan import Plan, StoppingPolicy
 from fpp_sweep.trial.results import TaskResult
-from fpp_sweep.trial.trial import Plan, StoppingPolicy, measured_value
 
 MIN_SD = 1e-6  # points
 N_NEIGHBOURS = 3  # finished trials that a prediction rests on; more or fewer saved less (benchmarks/RESULTS.md, Racing)

@@ -17,7 +17,7 @@ from fpp_sweep.space.space import QueuedPoint, Space
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.tasks import EvalTask, Task
-from fpp_sweep.trial.trial import Plan, with_pretrainings
+from fpp_sweep.trial.plan import Plan, with_pretrainings
 
 FRONT_SIZE = 4  # members that are expected to run on the test split, without a final stage
 

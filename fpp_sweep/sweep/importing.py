@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import IMPORTED, SweepInfo, TrialRecord, baseline_name
+from fpp_sweep.records.records import IMPORTED, SweepInfo, TrialRecord, baseline_name, measured_value
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import metrics_of
 from fpp_sweep.space.work import baseline_names
@@ -21,7 +21,7 @@ from fpp_sweep.sweep.imported_results import ImportedResults, results_by_split
 from fpp_sweep.sweep.summary import export_results, has_results_file
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.imported import ImportedRows, read_rows
-from fpp_sweep.trial.trial import measured_value, summarize
+from fpp_sweep.trial.trial import summarize
 
 DIGITS = 16  # length of a file's digest
 

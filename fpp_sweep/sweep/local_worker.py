@@ -18,8 +18,8 @@ from fpp_sweep.sweep.plan import make_plan, validate
 from fpp_sweep.sweep.sweep_info import image_changes, with_inputs
 from fpp_sweep.sweep.worker_spec import shared_results_folder, worker_spec
 from fpp_sweep.trial.local_runner import LocalExecutor
+from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.store import TaskStore, folder_for
-from fpp_sweep.trial.trial import Plan
 from fpp_sweep.trial.worker import Worker
 
 

@@ -14,8 +14,8 @@ from fpp_sweep.spec.messages import note, stage
 from fpp_sweep.sweep.plan import check_plan
 from fpp_sweep.sweep.sweep_info import image_changes, with_inputs
 from fpp_sweep.sweep.worker_pool import Workers
+from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.results import TaskFailed
-from fpp_sweep.trial.trial import Plan
 
 if TYPE_CHECKING:
     from fpp_sweep.workers.actors import Pool

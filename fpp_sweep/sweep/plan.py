@@ -15,8 +15,8 @@ from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.specs import DatasetInfo, TextSource, Validation
 from fpp_sweep.statistics.posthoc_maps import CONFORMAL_SETS, released_temperature, require_images
 from fpp_sweep.sweep.worker_spec import metrics_of_space
+from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.posthoc import FITTED_SPLIT, is_fitted, needs_validation
-from fpp_sweep.trial.trial import Plan
 
 # the settings that say where adaptation starts; some methods start from templates
 START_SETTINGS = ("prompt", "anchor_prompt", "deep_prompts", "method", "adapt.templates")

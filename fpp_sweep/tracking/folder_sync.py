@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import json
 import os
 import posixpath
 import shutil
@@ -26,17 +25,16 @@ import tempfile
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import LockHeldError, exclusive_lock, require_inside, stamp_of, written_whole
+from fpp_sweep.spec.files import LockHeldError, exclusive_lock, require_inside, written_whole
 from fpp_sweep.spec.masking import masked
 from fpp_sweep.spec.messages import plural
-from fpp_sweep.spec.version import VERSION
 from fpp_sweep.tracking.desired import (
     CHANGES_LIMIT,
     ID_TAG,
@@ -56,7 +54,17 @@ from fpp_sweep.tracking.desired import (
     sweep_run,
     trial_run,
 )
-from fpp_sweep.tracking.folder_files import Artifacts, find_artifacts, read_json
+from fpp_sweep.tracking.folder_files import Artifacts, find_artifacts
+from fpp_sweep.tracking.sync_state import (
+    STATE_FILE,
+    Stamp,
+    SyncState,
+    WrittenRun,
+    file_stamp,
+    file_stamps,
+    fingerprint,
+    real_path,
+)
 from fpp_sweep.tracking.uri import (
     absolute,
     artifact_folder,
@@ -70,13 +78,11 @@ from fpp_sweep.tracking.uri import (
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Run
 
-STATE_FILE = "mlflow_sync.json"
 LOCK_FILE = "mlflow_sync.lock"
 SAVE_EVERY = 1.0  # seconds; writing the state after each of 2,000 runs would cost minutes
 SEARCH_PAGE = 100  # runs in one request; a busy server took longer than the time-out for a page of 1,000
 
-_Stamp = tuple[int, int]  # a file's size and time of change, equal in a copy of the folder
-_Version = tuple[_Stamp, dict[str, str]]  # version of a record: its file's stamp, and its tags from the front
+_Version = tuple[Stamp, dict[str, str]]  # version of a record: its file's stamp, and its tags from the front
 
 
 @dataclass(slots=True)
@@ -103,82 +109,7 @@ class Failure:
         return f"{self.key}: {self.cause}"
 
 
-def fingerprint(folder: SweepFolder) -> str:
-    """Return a digest of all that the runs are computed from: names, sizes and times of the folder's files."""
-    files = {"sweep.json": folder.info_file, **find_artifacts(folder, folder.path / "report", "report/").files}
-    for record in folder.trial_files():
-        files[f"trials/{record.name}"] = record
-        subfolder = folder.path / "artifacts" / record.stem
-        files |= find_artifacts(folder, subfolder, f"artifacts/{record.stem}/").files
-    return hashlib.sha256(repr((VERSION, _stamps(files))).encode(errors="surrogatepass")).hexdigest()
-
-
-def _stamps(files: Mapping[str, Path]) -> dict[str, _Stamp]:
-    stamps = {}
-    for name, path in files.items():
-        with suppress(FileNotFoundError):  # replaced meanwhile
-            stamps[name] = _stamp(path)
-    return stamps
-
-
-def _stamp(path: Path) -> _Stamp:
-    size, changed, _ = stamp_of(path)
-    return size, changed
-
-
-def real_path(folder: SweepFolder) -> str:
-    return os.path.realpath(folder.path)
-
-
 # --- one folder: what was written, and what differs -------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _WrittenRun:
-    """Part of `SyncState`: a run as it was written."""
-
-    run_id: str = ""  # MLflow's
-    digest: str = ""  # digest of the run and its artifacts; empty while something is missing
-    files: dict[str, Any] = field(default_factory=dict)  # artifact's name -> stamp of its file, or digest of its text
-    deleted: bool = False  # True if nothing was written, because the user has deleted the run in MLflow
-
-    def __post_init__(self) -> None:
-        texts_are_valid = isinstance(self.run_id, str) and isinstance(self.digest, str)
-        if not (texts_are_valid and isinstance(self.files, dict) and isinstance(self.deleted, bool)):
-            raise TypeError("damaged")  # `SyncState.read` catches it
-
-
-@dataclass(slots=True)
-class SyncState:
-    """The contents of mlflow_sync.json."""
-
-    experiment: str = ""  # MLflow's id
-    store: str = ""  # the identity of the store of the last sync
-    uri: str = ""  # the address of that store; empty if it has a secret
-    fingerprint: str = ""  # fingerprint of the folder when all of it was written; empty if something was left
-    folders: dict[str, str] = field(default_factory=dict)  # identity of a store -> the folder that its runs belong to
-    runs: dict[str, _WrittenRun] = field(default_factory=dict)  # by `DesiredRun.key`
-
-    @classmethod
-    def read(cls, folder: SweepFolder) -> Self:
-        """Return the state; an empty one if the file is missing or damaged."""
-        document = read_json(folder.path, folder.path / STATE_FILE)
-        try:
-            runs = {str(key): _WrittenRun(**written) for key, written in document.get("runs", {}).items()}
-            folders = {str(store): str(folder) for store, folder in document.get("folders", {}).items()}
-            texts = {key: str(document.get(key, "")) for key in ("experiment", "store", "uri", "fingerprint")}
-        except (TypeError, AttributeError):
-            return cls()
-        return cls(runs=runs, folders=folders, **texts)
-
-    def write(self, file: Path) -> None:
-        with written_whole(file) as partial:
-            partial.write_text(json.dumps(self, default=_fields_of) + "\n")
-
-
-def _fields_of(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass without copies of what they hold, which take longer than to write the JSON."""
-    return {item.name: getattr(value, item.name) for item in fields(value)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +280,7 @@ class FolderSync:
         versions: dict[str, _Version] = {}
         for file in self._folder.trial_files():
             name = file.stem
-            versions[name] = _stamp(file), front.tags_of(name)  # before the record is read, which may change then
+            versions[name] = file_stamp(file), front.tags_of(name)  # before the record is read, which may change then
             record = self._folder.trial(name)
             records.append(record)
             if record.state == "waiting" and not record.started:
@@ -362,7 +293,8 @@ class FolderSync:
         changes = []
         for run, artifacts in candidates:
             self.result.left_out |= artifacts.left_out
-            digest = hashlib.sha256(repr((run, _stamps(artifacts.files))).encode(errors="surrogatepass")).hexdigest()
+            described = repr((run, file_stamps(artifacts.files)))
+            digest = hashlib.sha256(described.encode(errors="surrogatepass")).hexdigest()
             written = self._state.runs.get(run.key)
             if written is None or written.digest != digest:
                 changes.append(_Change(run, artifacts.files, digest))
@@ -391,11 +323,11 @@ class FolderSync:
             parent = self._sweep_run_id(runs, info)
         current = runs.open(run, parent, restore=self._restore)
         if current is None:  # the user has deleted the run; count it as written, so that it stays deleted
-            self._state.runs[run.key] = _WrittenRun(runs.by_id[run.id].run_id, change.digest, deleted=True)
+            self._state.runs[run.key] = WrittenRun(runs.by_id[run.id].run_id, change.digest, deleted=True)
             return None
         written = self._state.runs.get(run.key)
         if written is None or written.run_id != current.run_id:
-            written = _WrittenRun(current.run_id)
+            written = WrittenRun(current.run_id)
             self._state.runs[run.key] = written
         if runs.write(current, run, parent):
             self.writes += 1
@@ -449,7 +381,7 @@ class FolderSync:
             runs.write_text(current, name, content)
             uploaded[name] = digest
         else:
-            stamp = list(_stamp(content))  # a list, as JSON returns it
+            stamp = list(file_stamp(content))  # a list, as JSON returns it
             if uploaded.get(name) == stamp:
                 return
             runs.upload(current, name, content)

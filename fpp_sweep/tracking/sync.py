@@ -18,7 +18,8 @@ from fpp_sweep.spec.masking import masked
 from fpp_sweep.spec.messages import command_line, runnable
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.tracking.desired import SWEEP_KEY, milliseconds, sweep_id
-from fpp_sweep.tracking.folder_sync import Failure, FolderSync, SweepRuns, SyncResult, SyncState, fingerprint, real_path
+from fpp_sweep.tracking.folder_sync import Failure, FolderSync, SweepRuns, SyncResult
+from fpp_sweep.tracking.sync_state import SyncState, fingerprint, real_path
 from fpp_sweep.tracking.uri import (
     DEFAULT_URI,
     absolute,

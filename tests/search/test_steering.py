@@ -20,7 +20,8 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request
 from fpp_sweep.sweep.sweep_info import resumed_info
-from fpp_sweep.trial.trial import Plan, TrialStopped
+from fpp_sweep.trial.plan import Plan
+from fpp_sweep.trial.trial import TrialStopped
 from tests.kit.tasks import dataset_info
 from tests.search.test_searcher import SPACE, Sweep
 

@@ -39,8 +39,8 @@ from fpp_sweep.sweep.estimate import dry_run
 from fpp_sweep.sweep.expected import ExpectedSweep, expected_configs, sample_point
 from fpp_sweep.sweep.plan import make_plan
 from fpp_sweep.sweep.worker_spec import worker_spec
+from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.proving import proof_folder
-from fpp_sweep.trial.trial import Plan
 from fpp_sweep.trial.worker import Worker
 from fpp_sweep.tune import worker_counts
 from tests.kit.names import CTPT, OTPT, TPT, ZERO_SHOT, named

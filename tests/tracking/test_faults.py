@@ -12,7 +12,8 @@ import pytest
 from fpp_sweep import sync as command
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.tracking import BackgroundSync, check_store, mlflow_links, sync_folder
-from fpp_sweep.tracking.folder_sync import STATE_FILE, SweepRuns
+from fpp_sweep.tracking.folder_sync import SweepRuns
+from fpp_sweep.tracking.sync_state import STATE_FILE
 from tests.kit.records import build_sweep
 from tests.kit.stores import as_sets, contents, faulty_proxy, proxy, server
 from tests.kit.waiting import LONG, wait_for

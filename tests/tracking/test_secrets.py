@@ -22,7 +22,8 @@ from fpp_sweep.sweep.inspection import mlflow_versions
 from fpp_sweep.sweep.sweep_info import new_info, resumed_info
 from fpp_sweep.tracking import check_store, mlflow_links, sync_folder
 from fpp_sweep.tracking.desired import FrontDocument
-from fpp_sweep.tracking.folder_sync import LOCK_FILE, STATE_FILE, SyncState
+from fpp_sweep.tracking.folder_sync import LOCK_FILE
+from fpp_sweep.tracking.sync_state import STATE_FILE, SyncState
 from fpp_sweep.tracking.uri import one_line, page_address, server_version, store_identity, ui_command
 from tests.kit.processes import environment, only_sweep, start_tune
 from tests.kit.records import build_sweep

@@ -21,8 +21,9 @@ from fpp_sweep.spec.files import exclusive_lock, written_whole
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.tracking import DEFAULT_URI, check_store, mlflow_links, sync_folder, trusted_uri, upload_group_files
-from fpp_sweep.tracking.folder_sync import LOCK_FILE, STATE_FILE, FolderSync, SweepRuns
+from fpp_sweep.tracking.folder_sync import LOCK_FILE, FolderSync, SweepRuns
 from fpp_sweep.tracking.sync import is_synced, last_uri
+from fpp_sweep.tracking.sync_state import STATE_FILE
 from fpp_sweep.tracking.uri import connect, ui_command
 from tests.kit.names import ZERO_SHOT
 from tests.kit.records import build_sweep, failed, running, split_result, trial

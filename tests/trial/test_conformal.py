@@ -6,7 +6,7 @@ import pytest
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import measure
-from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.records.records import TrialRecord, measured_value
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.errors import InputError
@@ -16,7 +16,7 @@ from fpp_sweep.statistics.posthoc_maps import FOLDS, softmax
 from fpp_sweep.trial.artifacts import prediction_files, read_predictions, write_artifacts
 from fpp_sweep.trial.conformal import with_conformal_sets
 from fpp_sweep.trial.posthoc import folds_of
-from fpp_sweep.trial.trial import measured_value, run_trial
+from fpp_sweep.trial.trial import run_trial
 from tests.kit.names import ZERO_SHOT
 from tests.kit.workers import inline, plan_of
 

@@ -9,7 +9,7 @@ import pytest
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import measure
-from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.records.records import TrialRecord, measured_value
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.errors import InputError
@@ -26,7 +26,7 @@ from fpp_sweep.statistics.posthoc_maps import (
 )
 from fpp_sweep.trial.artifacts import write_artifacts
 from fpp_sweep.trial.posthoc import PosthocInputs, apply_maps, folds_of, needs_validation
-from fpp_sweep.trial.trial import measured_value, run_trial
+from fpp_sweep.trial.trial import run_trial
 from tests.kit.names import ZERO_SHOT
 from tests.kit.workers import inline, plan_of
 

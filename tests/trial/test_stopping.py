@@ -9,7 +9,7 @@ from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.tracking.desired import trial_run
 from fpp_sweep.trial import worker as worker_module
-from fpp_sweep.trial.trial import StoppingPolicy
+from fpp_sweep.trial.plan import StoppingPolicy
 from fpp_sweep.workers.status import StatusPoller
 from tests.kit.names import named
 from tests.kit.records import sweep_info

@@ -14,7 +14,8 @@ from fpp_sweep.spec import tasks as cutting
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.trial.adapting import stream_of
-from fpp_sweep.trial.trial import StoppingPolicy, TrialStopped, run_trial
+from fpp_sweep.trial.plan import StoppingPolicy
+from fpp_sweep.trial.trial import TrialStopped, run_trial
 from fpp_sweep.workers.scheduler import LostError
 from tests.kit.long_forms import short_and_long
 from tests.kit.names import DYNAPROMPT, TPT

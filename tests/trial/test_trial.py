@@ -12,7 +12,7 @@ from fpp_sweep.core.datasets import open_dataset
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import score
 from fpp_sweep.core.prompt import from_bytes
-from fpp_sweep.records.records import SplitResult
+from fpp_sweep.records.records import SplitResult, measured_value
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.errors import InputError
@@ -21,19 +21,10 @@ from fpp_sweep.spec.tasks import EvalTask, PretrainTask, views_for
 from fpp_sweep.statistics.block_stats import metric_value
 from fpp_sweep.trial.adapting import evaluate, make_adapter
 from fpp_sweep.trial.artifacts import read_or_compute_block_stats, write_artifacts
+from fpp_sweep.trial.plan import ImageRange, Plan, StoppingPolicy
 from fpp_sweep.trial.prompts import make_prompt
 from fpp_sweep.trial.results import TaskFailed, TaskResult, pack_predictions
-from fpp_sweep.trial.trial import (
-    DatasetResult,
-    ImageRange,
-    Plan,
-    StoppingPolicy,
-    TrialStopped,
-    join_shards,
-    measured_value,
-    run_trial,
-    summarize,
-)
+from fpp_sweep.trial.trial import DatasetResult, TrialStopped, join_shards, run_trial, summarize
 from tests.kit.names import CTPT, OTPT, TPT, ZERO_SHOT
 from tests.kit.rows import metric_row, registered
 from tests.kit.tasks import dataset_info, evaluation, predictions, same_predictions

@@ -23,8 +23,9 @@ from fpp_sweep.spec.specs import TextSource, WorkerSpec
 from fpp_sweep.spec.tasks import PretrainTask
 from fpp_sweep.trial import adapting, worker_model
 from fpp_sweep.trial import worker as worker_module
+from fpp_sweep.trial.plan import ImageRange
 from fpp_sweep.trial.results import TaskFailed
-from fpp_sweep.trial.trial import ImageRange, join_shards
+from fpp_sweep.trial.trial import join_shards
 from fpp_sweep.trial.worker import Worker
 from tests.kit.compiling import break_torch_compile
 from tests.kit.datasets import jpeg, write_image
