@@ -42,11 +42,24 @@ def write_sweep_page(path: Path) -> Path:
     folder = SweepFolder.open(path)
     try:
         if not is_up_to_date(folder):
-            write_report(folder, pages=True)
+            _write_latest_report(folder)
     except OSError as error:
         problem = f"{folder.report}: cannot be written ({error.strerror or error})"
         raise InputError(f"{problem}; copy the sweep to a folder that can be written, and name the copy") from error
     return folder.report / "sweep.html"
+
+
+def _write_latest_report(folder: SweepFolder) -> None:
+    """Write the report, and write it again if the sweep has ended meanwhile.
+
+    A driver records the end of its sweep before it writes the last report, which an older one has perhaps replaced.
+    """
+    while True:
+        info = folder.info()
+        write_report(folder, pages=True)
+        info_now = folder.info()
+        if info_now.state == "running" or info_now == info:
+            return
 
 
 def _sweep_lines(folder: SweepFolder) -> Iterator[str]:

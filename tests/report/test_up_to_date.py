@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.report import writing
 from fpp_sweep.report.up_to_date import FINGERPRINT_FILE, is_up_to_date
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec import plugins
@@ -72,6 +74,31 @@ def test_a_changed_sweep_or_report_is_written_again(folder, change):
     page = write_sweep_page(folder.path)
     assert page.read_text().startswith("<!DOCTYPE html>")
     assert (folder.report / "best" / "knee.yaml").is_file()
+    assert is_up_to_date(folder)
+
+
+def test_a_sweep_that_ends_while_its_page_is_written_keeps_its_last_report(folder, monkeypatch):
+    """`show --page` has read the running sweep, then the driver ends it and writes the last report."""
+    ended, last_trial = folder.info(), folder.trial("trial-0002")
+    folder.write_info(replace(ended, state="running", finished=None))
+    folder.trial_file("trial-0002").unlink()
+    drivers_folder = SweepFolder(folder.path)
+    drivers_front = []
+
+    def statistics_while_the_sweep_ends(*arguments):
+        statistics = statistics_of(*arguments)
+        if not drivers_front:
+            drivers_front.append(None)  # the driver's own report comes through here, too
+            drivers_folder.write_trial(last_trial)
+            drivers_folder.write_info(ended)
+            write_report(drivers_folder, pages=True)
+            drivers_front[0] = (folder.report / "front.json").read_text()
+        return statistics
+
+    monkeypatch.setattr(writing, "statistics_of", statistics_while_the_sweep_ends)
+    page = write_sweep_page(folder.path)
+    assert (folder.report / "front.json").read_text() == drivers_front[0]
+    assert "trial-0002" in page.read_text()
     assert is_up_to_date(folder)
 
 
