@@ -4,16 +4,36 @@ from __future__ import annotations
 
 import os
 import re
-from datetime import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from fpp_sweep.cli.names import is_sweep
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import user_path
+from fpp_sweep.spec.files import existing_part, user_path
 from fpp_sweep.spec.names import require_folder_name
 from fpp_sweep.sweep.api import Options
+
+
+@contextmanager
+def reserved_folder(space: Space, options: Options) -> Iterator[SweepFolder]:
+    """Yield the folder of `sweep_folder`; if it is empty after the block, remove it with the parents made for it.
+
+    A sweep that is refused leaves nothing behind.
+    """
+    existing = existing_part(user_path(options.root))
+    folder = sweep_folder(space, options)
+    try:
+        yield folder
+    finally:
+        path = folder.path
+        with suppress(OSError):  # a folder that is not empty stays
+            while not path.samefile(existing):
+                path.rmdir()
+                path = path.parent
 
 
 def sweep_folder(space: Space, options: Options) -> SweepFolder:
@@ -22,14 +42,38 @@ def sweep_folder(space: Space, options: Options) -> SweepFolder:
     if options.resume:
         path = root / options.name if options.name else _newest_sweep(root, space.name)
         return SweepFolder.open(path)
-    name = options.name or f"{space.name}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
-    require_folder_name(name)
-    folder = SweepFolder(root / name)
+    if not options.name:
+        return _new_folder(root, space.name)
+    require_folder_name(options.name)
+    folder = SweepFolder(root / options.name)
     if folder.has_sweep or folder.study_file.exists():
-        raise InputError(f"sweep {root / name} exists; --resume continues it, another --name begins a new one")
+        raise InputError(f"sweep {root / options.name} exists; --resume continues it, another --name begins a new one")
     _require_unused(folder)
     require_writable(root)
     return folder
+
+
+def _new_folder(root: Path, name: str) -> SweepFolder:
+    """Create the empty folder `NAME-TIME`; if another command has taken this second, the folder of the next free one.
+
+    A script may begin several sweeps at once.
+    """
+    second = datetime.now()
+    require_folder_name(_name_at(name, second))
+    require_writable(root)
+    root.mkdir(parents=True, exist_ok=True)
+    while True:
+        path = root / _name_at(name, second)
+        try:
+            path.mkdir()
+        except FileExistsError:
+            second += timedelta(seconds=1)
+        else:
+            return SweepFolder(path)
+
+
+def _name_at(name: str, second: datetime) -> str:
+    return f"{name}-{second:%Y%m%d-%H%M%S}"
 
 
 def _require_unused(folder: SweepFolder) -> None:

@@ -14,7 +14,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.spec.progress import Screen
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.folders import sweep_folder
+from fpp_sweep.sweep.folders import reserved_folder
 from fpp_sweep.sweep.heading import heading
 from fpp_sweep.sweep.resume import announced_space
 from fpp_sweep.sweep.resume_command import print_next_command, recorded_command
@@ -50,34 +50,33 @@ def launch(
     a failure of the machine, the command that resumes the sweep is printed, and this process exits.
     """
     options = replace(options, command=recorded_command(command, words))
-    folder = announced_folder(space, options)
-    options = replace(options, name=folder.path.name)
-    try:
-        if in_process:
-            run_in_process(space, options)
-        else:
-            run_on_ray(space, options)
-    except MachineError:  # no summary is printed: the disk may be what failed
-        print_next_command(folder, command, words, "stopped")
-        raise
-    except KeyboardInterrupt:
-        if folder.info_file.is_file():
-            with suppress(KeyboardInterrupt):  # another Ctrl-C skips the summary
-                print_summary(folder)
-        print_next_command(folder, command, words, "interrupted")
-        sys.exit(INTERRUPTED)
+    with reserved_folder(space, options) as folder:
+        options = replace(options, name=folder.path.name)
+        try:
+            announce(space, options, folder)
+            if in_process:
+                run_in_process(space, options)
+            else:
+                run_on_ray(space, options)
+        except MachineError:  # no summary is printed: the disk may be what failed
+            print_next_command(folder, command, words, "stopped")
+            raise
+        except KeyboardInterrupt:
+            if folder.info_file.is_file():
+                with suppress(KeyboardInterrupt):  # another Ctrl-C skips the summary
+                    print_summary(folder)
+            print_next_command(folder, command, words, "interrupted")
+            sys.exit(INTERRUPTED)
     print_summary(folder, export=export)
     return folder
 
 
-def announced_folder(space: Space, options: Options) -> SweepFolder:
-    """Return the sweep's folder after announcing the sweep on stderr; raise InputError if it cannot begin or resume."""
-    folder = sweep_folder(space, options)
+def announce(space: Space, options: Options, folder: SweepFolder) -> None:
+    """Announce the sweep on stderr; raise InputError if it cannot begin or resume."""
     space = announced_space(space, options, folder)
     screen = Screen(sys.stderr)
     split = space.search.split
     screen.draw(heading(folder, space.plain(), space.objectives, split, width=screen.columns()))
-    return folder
 
 
 def print_dry_run(spaces: Sequence[Space], worker_counts: Sequence[int] = ()) -> None:

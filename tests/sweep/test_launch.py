@@ -3,9 +3,11 @@
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.launch import announced_folder
+from fpp_sweep.sweep.folders import sweep_folder
+from fpp_sweep.sweep.launch import announce, launch
 from fpp_sweep.sweep.resume_command import print_next_command
 from tests.kit.records import sweep_info
 from tests.kit.spaces import small_space
@@ -35,5 +37,20 @@ def test_a_resumed_sweep_is_announced_with_the_budget_in_force(tmp_path, capsys)
     folder.write_info(sweep_info(name="mine", state="interrupted", space=small_space("search.trials=4").plain()))
     folder.send_command("budget", {"trials": 9})
     folder.send_command("add", {"fpp.gamma1": 3.0})
-    announced_folder(small_space("search.trials=4"), Options(root=tmp_path, name="mine", resume=True))
+    announce(small_space("search.trials=4"), Options(root=tmp_path, name="mine", resume=True), folder)
     assert "budget    10 trials" in capsys.readouterr().err.splitlines()
+
+
+def test_sweeps_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path):
+    names = []
+    for _ in range(4):
+        folder = sweep_folder(small_space(), Options(root=tmp_path / "sweeps"))
+        names.append(folder.path.name)
+    assert names == sorted(set(names))
+
+
+def test_a_sweep_that_is_refused_leaves_no_folder(tmp_path):
+    options = Options(root=tmp_path / "new" / "sweeps")
+    with pytest.raises(InputError, match="sampler gp needs workers on Ray"):
+        launch(small_space(), options, command="evaluate", words=[], in_process=True)
+    assert list(tmp_path.iterdir()) == []
