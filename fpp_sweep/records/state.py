@@ -17,7 +17,7 @@ WRITTEN = {"": "sweep.json", "trials": "*", "logs": "*"}  # files that drivers, 
 def state_text(folder: SweepFolder, info: SweepInfo) -> str:
     """Return the state on record, or `stopped without notice 1:02 ago` if the driver was killed."""
     if is_abandoned(folder, info):
-        return f"stopped without notice {duration(time.time() - last_change(folder))} ago"
+        return f"stopped without notice {time_since_change(folder)}"
     return info.state
 
 
@@ -31,6 +31,12 @@ def is_abandoned(folder: SweepFolder, info: SweepInfo) -> bool:
     if info.state != "running" or folder.is_locked():
         return False
     return folder.info().state == "running"  # else a driver has ended it since the record was read
+
+
+def time_since_change(folder: SweepFolder) -> str:
+    """Return such as `1:02 ago`; `0 s ago` if the clock of the machine that wrote is ahead of this one's."""
+    seconds = max(0.0, time.time() - last_change(folder))
+    return f"{duration(seconds)} ago"
 
 
 def last_change(folder: SweepFolder) -> float:

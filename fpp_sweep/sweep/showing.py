@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from fpp_sweep.cli.names import sweeps_below
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.state import last_change
+from fpp_sweep.records.state import time_since_change
 from fpp_sweep.report.text_layout import output_width
 from fpp_sweep.report.up_to_date import is_up_to_date
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import printable, runnable_record
-from fpp_sweep.spec.progress import duration
 from fpp_sweep.sweep.heading import heading
 from fpp_sweep.sweep.resume_command import command_that_continues
 from fpp_sweep.sweep.summary import summary_lines
@@ -65,7 +63,7 @@ def _write_latest_report(folder: SweepFolder) -> None:
 def _sweep_lines(folder: SweepFolder) -> Iterator[str]:
     info = folder.info()
     yield from heading(folder, info.space, info.objectives, info.search_split, width=output_width())
-    yield f"changed   {duration(time.time() - last_change(folder))} ago\n"
+    yield f"changed   {time_since_change(folder)}\n"
     yield from summary_lines(folder)
     continuation = command_that_continues(folder, info)
     if continuation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +10,11 @@ from fpp_sweep.cli.terminal import terminal_width
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, front_of, values_of
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.records.state import last_change, state_text
+from fpp_sweep.records.state import state_text, time_since_change
 from fpp_sweep.records.texts import format_values
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.spec.errors import InputError, is_of_system, problem_of_system
 from fpp_sweep.spec.messages import plural
-from fpp_sweep.spec.progress import duration
 
 HEADINGS = ("sweep", "state", "trials", "front", "changed")
 
@@ -26,7 +24,7 @@ def sweep_table(folders: Sequence[Path]) -> str:
     rows = []
     for path in folders:
         folder = SweepFolder(path)
-        changed = f"{duration(time.time() - last_change(folder))} ago"
+        changed = time_since_change(folder)
         try:
             cells = _sweep_cells(folder)
         except InputError as error:
