@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self, TypeVar
 
@@ -72,6 +72,7 @@ from fpp_sweep.spec.messages import note, plural
 
 FORMAT = 5
 RECORDS = "[!.]*.json"  # names of records; a file that is being written begins with a dot
+COMMAND_TIME = "%Y%m%d-%H%M%S-%f"  # the beginning of a command's name, by which commands are sorted
 MAX_LOG_BYTES = 2**14  # read from the end of a log
 MAX_RECORD_BYTES = 2**25  # the record of a trial on ten datasets has 2^15 bytes
 LOCK_ATTEMPTS = 5
@@ -280,10 +281,18 @@ class SweepFolder:
 
     def send_command(self, kind: Literal["add", "stop", "budget"], values: Mapping[str, Any]) -> Command:
         """Write a command for the running driver, or for the next one."""
-        name = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{os.getpid()}"
-        command = Command(name=name, kind=kind, written=time.time(), values=values)
+        command = Command(name=self._new_command_name(), kind=kind, written=time.time(), values=values)
         self._write_command(command)
         return command
+
+    def _new_command_name(self) -> str:
+        """Return a name that sorts after those of all commands; the clock of a machine that wrote one may be ahead."""
+        moment = datetime.now(UTC)
+        for file in self.command_files():
+            with suppress(ValueError, OverflowError):  # not the name of a command
+                earlier = datetime.strptime(file.stem.rpartition("-")[0], COMMAND_TIME).replace(tzinfo=UTC)
+                moment = max(moment, earlier + timedelta(microseconds=1))
+        return f"{moment.strftime(COMMAND_TIME)}-{os.getpid()}"
 
     def record_applied(self, command: Command, outcome: str = "", number: int | None = None) -> None:
         """Record that a command has been applied; `number` is that of the trial which tries an added point."""
