@@ -195,7 +195,7 @@ def parallel_plot(info: SweepInfo, front: Front) -> Plot:
     columns = metric_columns(info, trials)
     are_below_floor = below_floor(front, trials)
     for objective in info.objectives:
-        axes.append(axis_of(objective.metric, clipped(columns[objective.metric], are_below_floor)))
+        axes.append(_objective_axis(objective.metric, columns[objective.metric], are_below_floor))
     choices = {}
     for metric, column in columns.items():
         choices[metric] = {"traces": [{"line": color_axis(info, metric, column, are_below_floor)}]}
@@ -214,6 +214,30 @@ def parallel_plot(info: SweepInfo, front: Front) -> Plot:
         min_width=150 * len(axes),
         choices=choices,
         choice_label="colour",
+    )
+
+
+def _objective_axis(metric: str, column: Sequence[float], are_below_floor: NDArray[np.bool_]) -> Axis:
+    """Return an axis that outliers do not stretch; they stand at its ends, as `lower` or `higher`."""
+    limits = usual_range(column, are_below_floor)
+    if limits is None:
+        return axis_of(metric, column)
+    low, high = limits
+    axis = axis_of(metric, [value for value in column if low <= value <= high])
+    tick_positions = list(axis.tick_positions)
+    tick_texts = list(axis.tick_texts)
+    if min(column) < low:
+        tick_positions.insert(0, low)
+        tick_texts.insert(0, "lower")
+    if max(column) > high:
+        tick_positions.append(high)
+        tick_texts.append("higher")
+    return Axis(
+        label=axis.label,
+        positions=clipped(column, are_below_floor),
+        tick_positions=tick_positions,
+        tick_texts=tick_texts,
+        range=(low, high),
     )
 
 

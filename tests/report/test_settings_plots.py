@@ -244,6 +244,23 @@ def test_parallel_coordinates_have_a_line_for_each_trial_through_settings_and_ob
     assert plot.choices["ece"]["traces"][0]["line"]["color"] == [5, 4, 3]
 
 
+def test_trials_beyond_the_range_of_an_objective_stand_at_ends_that_have_no_number():
+    """An end of the range is no trial's value: a tick with its number would contradict the tables."""
+    accuracies = [70, 71, 72, 73, 74, 30]
+    errors = [5.0, 5.5, 6.0, 6.5, 7.0, 40.0]
+    trials = []
+    for number, (accuracy, error) in enumerate(zip(accuracies, errors, strict=True)):
+        trials.append(trial(number, accuracy, error, params={"a": number}))
+    plot = parallel_plot(sweep_info(), front_of(sweep_info(), trials))
+    _, accuracy, error = plot.traces[0]["dimensions"]
+    assert accuracy["ticktext"] == ["lower", "70", "71", "72", "73", "74"]
+    assert accuracy["tickvals"] == pytest.approx([69.72, 70, 71, 72, 73, 74])
+    assert accuracy["values"] == pytest.approx([70, 71, 72, 73, 74, 69.72])
+    assert accuracy["range"] == pytest.approx((69.72, 74.28))
+    assert error["ticktext"] == ["5", "5.5", "6", "6.5", "7", "higher"]
+    assert error["values"] == pytest.approx([5, 5.5, 6, 6.5, 7, 7.14])
+
+
 @pytest.mark.parametrize(
     ("trials", "is_drawn"),
     [
