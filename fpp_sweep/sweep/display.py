@@ -159,9 +159,11 @@ def _tasks(status: Status) -> list[str]:
 def _front_notes(status: Status, objectives: Sequence[Objective]) -> list[str]:
     """Return the best value of the front in each objective, and the hypervolume."""
     notes = []
-    if status.front:
+    if status.best:
         best = ", ".join(_best_value(status, index, objective) for index, objective in enumerate(objectives))
-        notes.append(f"front of {len(status.front)}, best {best}")
+        notes.append(f"front of {status.front_size}, best {best}")
+    elif status.front_size:
+        notes.append(f"front of {status.front_size}, all below the floor of accuracy")
     if status.hypervolume is not None:
         note = f"hypervolume {status.hypervolume:.4g}"
         if not status.hypervolume:
@@ -173,7 +175,7 @@ def _front_notes(status: Status, objectives: Sequence[Objective]) -> list[str]:
 def _best_value(status: Status, index: int, objective: Objective) -> str:
     """Return the front's best value in an objective, with the best baseline if that is better."""
     choose = max if objective.goal == "max" else min
-    best = choose(point[index] for point in status.front)
+    best = status.best[index]
     text = f"{objective.metric} {format_metric(objective.metric, best)}"
     if not status.baselines:
         return text

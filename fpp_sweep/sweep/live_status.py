@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fpp_sweep.records.front import Front, front_of, values_of
 from fpp_sweep.records.pareto import hypervolume
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.records.time_left import search_seconds_left
@@ -29,7 +30,8 @@ class Status:
     running: int
     total: int | None  # trials; None: as many as the time allows
     images_per_second: float | None
-    front: Sequence[Sequence[float]]  # values of its members
+    front_size: int
+    best: Sequence[float]  # the front's best value in each objective; empty without a member above the floor
     hypervolume: float | None
     seconds_left: float | None  # until the search ends
     workers: int
@@ -48,11 +50,8 @@ def live_status(
 ) -> Status:
     """Return the state of a sweep whose driver has worked for `seconds`."""
     progress = searcher.progress
-    baselines = {}
-    for record in searcher.records():
-        if record.kind == "baseline" and record.values:
-            baselines[record.label] = record.values
-    front = [list(record.values or ()) for record in searcher.front()]
+    front = front_of(info, searcher.records())
+    baselines = {baseline.label: values_of(baseline) for baseline in front.baselines}
     notes = list(scheduler.notes)
     if mlflow_error:
         notes.insert(0, f"MLflow is behind: {mlflow_error}")
@@ -66,8 +65,9 @@ def live_status(
         running=len(progress.running),
         total=progress.total,
         images_per_second=images_per_second,
-        front=front,
-        hypervolume=_hypervolume(front, info),
+        front_size=len(front.members),
+        best=_best_values(front),
+        hypervolume=_hypervolume(front),
         seconds_left=seconds_left(progress, searcher.search, spent=info.spent + seconds),
         workers=scheduler.workers,
         note="; ".join(notes),
@@ -77,10 +77,21 @@ def live_status(
     )
 
 
-def _hypervolume(front: Sequence[Sequence[float]], info: SweepInfo) -> float | None:
-    if info.reference is None or not front:
+def _best_values(front: Front) -> list[float]:
+    """Return the best value in each objective of the members that a table may mark as best."""
+    eligible = [values_of(member) for member in front.members if not front.is_below_floor(member)]
+    if not eligible:
+        return []
+    best = []
+    for column, goal in zip(zip(*eligible, strict=True), front.goals, strict=True):
+        best.append(max(column) if goal == "max" else min(column))
+    return best
+
+
+def _hypervolume(front: Front) -> float | None:
+    if front.reference is None or not front.members:
         return None
-    return hypervolume(front, [objective.goal for objective in info.objectives], info.reference)
+    return hypervolume([values_of(member) for member in front.members], front.goals, front.reference)
 
 
 def seconds_left(progress: Progress, search: Search, *, spent: float) -> float | None:

@@ -21,7 +21,7 @@ from typing import Any, Self
 import yaml
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import metric_of, metrics_shown
+from fpp_sweep.records.front import Front, front_of, metric_of, metrics_shown
 from fpp_sweep.records.records import ENDED, SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.records.texts import format_range, format_setting
 from fpp_sweep.space.objectives import metrics_of
@@ -525,6 +525,7 @@ def _sweep_curves(info: SweepInfo, records: Sequence[TrialRecord], front: FrontD
     points: list[Point] = []
     counts = {"complete": 0, "failed": 0}  # these curves begin at 0; that of stopped trials begins with the first one
     best: dict[str, float] = {}
+    judged = front_of(info, records)
     worker_seconds = 0.0
     end_times: list[float] = []
     for record in _in_order_of_end(records):
@@ -533,7 +534,7 @@ def _sweep_curves(info: SweepInfo, records: Sequence[TrialRecord], front: FrontD
             continue
         counts[record.state] = counts.get(record.state, 0) + 1
         end_times.append(record.finished or 0.0)
-        best |= _improved(info, record, best)
+        best |= _improved(judged, record, best)
         values = {f"trials_{state}": float(count) for state, count in counts.items()}
         values["worker_hours"] = worker_seconds / 3600
         values |= {f"best/{metric}": value for metric, value in best.items()}
@@ -559,12 +560,15 @@ def _point(key: str, value: float, step: int, seconds: float) -> Point:
     return Point(safe_name(key), round_metric(value), step, milliseconds(seconds))
 
 
-def _improved(info: SweepInfo, record: TrialRecord, best: Mapping[str, float]) -> dict[str, float]:
-    """Return the objectives in which a trial that keeps all constraints is better than the best trial so far."""
-    if record.values is None or not record.feasible:
+def _improved(front: Front, record: TrialRecord, best: Mapping[str, float]) -> dict[str, float]:
+    """Return the objectives in which a trial is better than the best so far.
+
+    A trial that breaks a constraint or is below the floor of accuracy is never the best, as in the tables.
+    """
+    if record.values is None or not record.feasible or front.is_below_floor(record):
         return {}
     improved = {}
-    for objective, value in zip(info.objectives, record.values, strict=False):
+    for objective, value in zip(front.objectives, record.values, strict=False):
         metric = objective.metric
         if metric not in best or (value - best[metric]) * catalogue.sign(objective.goal) > 0:
             improved[metric] = float(value)

@@ -25,7 +25,8 @@ STATUS = Status(
     running=2,
     total=40,
     images_per_second=41.3,
-    front=[(70.0, 4.0), (71.0, 5.0)],
+    front_size=2,
+    best=(71.0, 4.0),
     hypervolume=123.4,
     seconds_left=193.0,
     workers=2,
@@ -176,7 +177,7 @@ def test_a_log_gets_every_event_and_a_status_every_half_minute():
 
 def test_unknown_rates_and_values_are_left_out():
     stream = io.StringIO()
-    bare = Status("search", 0, 0, 1, None, None, [], None, None, 1, None)
+    bare = Status("search", 0, 0, 1, None, None, 0, [], None, None, 1, None)
     Display(stream, objectives=GOALS).update(bare)
     assert stream.getvalue() == "search: 0 trials, 1 running; 1 worker\n"
 

@@ -82,6 +82,27 @@ def test_the_time_left_counts_the_drivers_time_once_after_it_was_recorded(tmp_pa
     assert driver.display._status.seconds_left == 890.0
 
 
+@pytest.mark.parametrize(
+    ("accuracies", "note"),
+    [
+        ([70.0, 3.0], "front of 2, best accuracy 70.00, ece 9.00"),
+        ([3.0], "front of 1, all below the floor of accuracy"),
+    ],
+)
+def test_the_best_values_of_the_status_are_those_of_trials_above_the_floor(
+    tmp_path, make_driver, capsys, accuracies, note
+):
+    """A trial that has lost its accuracy is on the front by its small calibration error, but no table calls it best."""
+    folder = SweepFolder(tmp_path)
+    folder.write_info(sweep_info(name="sweep"))
+    folder.write_trial(baseline(ZERO_SHOT, 69.0, 9.0))
+    for number, accuracy in enumerate(accuracies):
+        folder.write_trial(trial(number, accuracy, 9.0 if accuracy > 60 else 0.5))
+    driver = make_driver(folder, small_space())
+    driver._show_status(STATUS)
+    assert note in capsys.readouterr().err
+
+
 def test_the_user_reads_that_the_scheduler_was_restarted(tmp_path, make_driver, capsys):
     folder = SweepFolder(tmp_path)
     folder.write_info(sweep_info(name="sweep"))

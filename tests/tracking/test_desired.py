@@ -334,6 +334,13 @@ def test_the_sweeps_run_has_the_best_values_so_far_and_the_searched_ranges():
     assert run.params == {"fpp.gamma2": "0.1 to 15.0, log", "fpp.class_var": "0.001 to 0.02"}
 
 
+def test_a_trial_below_the_floor_of_accuracy_is_never_the_best_as_in_the_tables():
+    collapsed = trial(1, 3.0, 0.5)  # trials that have lost their accuracy often have a small calibration error
+    run = sweep_run(INFO, [trial(0), collapsed, baseline(ZERO_SHOT, 53.0, 4.0)])
+    assert curves(run)["best/accuracy"] == [(1, 53), (2, 53)]
+    assert curves(run)["best/ece"] == [(1, 11.5), (2, 11.5)]
+
+
 def test_stopped_trials_are_counted_from_the_first_one_on():
     stopped = replace(failed(1), state="stopped", reason="lower after 2 of 5 datasets")
     records = [trial(0), stopped, trial(2), replace(running(3), state="waiting")]
