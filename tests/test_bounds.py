@@ -176,6 +176,7 @@ WRONG_NAMES = [
     ("evaluate", ["--data-root", "/nowhere"], "aircraft: data root /nowhere is not there"),
     ("evaluate", ["--datasets", "dtd"], "dtd: needs --data-root"),
     ("evaluate", ["--prompt", "/nowhere.pt"], "prompt file /nowhere.pt does not exist"),
+    ("evaluate", ["--prompt", "/usr"], "prompt file /usr is a folder; give one of its files"),
     ("evaluate", ["--anchor-prompt", "/nowhere.pt"], "prompt file /nowhere.pt does not exist"),
     ("evaluate", ["--method", "tptt"], "--method tptt: unknown method 'tptt'"),
     ("evaluate", ["--set", "method=tpt"], "--set method=tpt: give --method instead"),

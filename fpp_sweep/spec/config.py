@@ -314,7 +314,12 @@ def is_template_file(templates: str) -> bool:
 
 def require_prompt(prompt: str) -> None:
     """Raise InputError if a prompt's file is missing; its content is checked when a model is loaded."""
-    if is_file_name(prompt) and not user_path(prompt).is_file():
+    if not is_file_name(prompt):
+        return
+    path = user_path(prompt)
+    if path.is_dir():  # a trial has a file for each dataset and seed
+        raise InputError(f"prompt file {prompt} is a folder; give one of its files")
+    if not path.is_file():
         raise InputError(f"prompt file {prompt} does not exist")
 
 
