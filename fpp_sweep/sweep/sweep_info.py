@@ -151,22 +151,29 @@ def _first_change(before: SweepInfo, now: SweepInfo) -> str | None:
     """Return the first input that has changed, in words; None if all are the same."""
     if before.model_digest != now.model_digest:
         return f"model {now.model} has other weights"
-    if before.datasets != now.datasets:
-        return "its data differ"
-    changed_splits = _changed_names(before.unsearched_datasets, now.unsearched_datasets)
+    changed_splits = [
+        *_changed_names(before.datasets, now.datasets),
+        *_changed_names(before.unsearched_datasets, now.unsearched_datasets),
+    ]
     if changed_splits:
-        return f"its data differ ({', '.join(changed_splits)})"
+        return f"it has other images or class names ({', '.join(changed_splits)})"
     if before.prompts != now.prompts:
-        return "a prompt file differs"
+        return "a prompt file has other content"
     return None
 
 
 def image_changes(before: SweepInfo, now: SweepInfo) -> list[str]:
-    """Return a note if image files have another size or time than when the sweep began."""
-    changed_splits = _changed_names(before.unsearched_images, now.unsearched_images)
-    if not before.model or (before.images == now.images and not changed_splits):
+    """Return a note that names the datasets whose image files have another size or time than when the sweep began."""
+    changed_splits = [
+        *_changed_names(before.images, now.images),
+        *_changed_names(before.unsearched_images, now.unsearched_images),
+    ]
+    if not before.model or not changed_splits:
         return []
-    return ["image files have changed (size or time) since the sweep began; further trials use the changed files"]
+    return [
+        f"image files have changed (size or time) since the sweep began ({', '.join(changed_splits)}); further trials "
+        "use the changed files"
+    ]
 
 
 def _changed_names(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

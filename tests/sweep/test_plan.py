@@ -200,12 +200,12 @@ def test_a_resumed_sweep_needs_the_model_the_data_and_the_prompts_of_its_start(w
 
     started = inputs_on_record("a photo of a", replace(sweep_info(name="sweep"), model=""))
     assert inputs_on_record("a photo of a", started) == started
-    with pytest.raises(InputError, match="a prompt file differs"):
+    with pytest.raises(InputError, match="a prompt file has other content than when it began"):
         inputs_on_record("a picture of a", started)
     with pytest.raises(InputError, match="tiny has other weights"):
         inputs_on_record("a photo of a", started, replace(model, digest="another"))
-    with pytest.raises(InputError, match="its data differ"):
-        inputs_on_record("a photo of a", replace(started, datasets={"scenes": "another", "digits": "another"}))
+    with pytest.raises(InputError, match=r"it has other images or class names \(digits\) than when it began"):
+        inputs_on_record("a photo of a", replace(started, datasets={**started.datasets, "digits": "another"}))
 
 
 def test_a_resumed_sweep_needs_the_data_of_all_splits_of_its_start(worker):
@@ -221,11 +221,13 @@ def test_a_resumed_sweep_needs_the_data_of_all_splits_of_its_start(worker):
     for split in ("val", "test", "val:10"):
         key = "scenes", split
         changed = {**datasets, key: replace(datasets[key], digest="another")}
-        with pytest.raises(InputError, match="its data differ"):
+        named = "scenes" if split == requested.search.split else f"scenes {split}"
+        with pytest.raises(InputError, match=rf"class names \({named}\) than"):
             open_inputs(started, changed)
         changed = {**datasets, key: replace(datasets[key], images="another")}
         assert image_changes(started, open_inputs(started, datasets)) == []
-        assert len(image_changes(started, open_inputs(started, changed))) == 1
+        (note,) = image_changes(started, open_inputs(started, changed))
+        assert f"({named})" in note
 
 
 def test_a_resumed_sweep_may_read_other_splits_than_before(worker):
