@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from fpp_sweep.search.finalists import later_plans
@@ -20,6 +21,8 @@ from fpp_sweep.trial.posthoc import FITTED_SPLIT, is_fitted, needs_validation
 
 # the settings that say where adaptation starts; some methods start from templates
 START_SETTINGS = ("prompt", "anchor_prompt", "deep_prompts", "method", "adapt.templates")
+# the settings of the rule for lambda, which a fixed lambda replaces on ImageNet's shifts
+LAMBDA_RULE = ("fpp.gamma1", "fpp.gamma2", "fpp.lambda_classes")
 
 
 class Inspector(Protocol):
@@ -110,9 +113,27 @@ def check_plan(space: Space, inspector: Inspector) -> CheckedPlan:
 
 
 def validate(space: Space, inspector: Inspector, plan: Plan) -> Validation:
-    """Check every method and prompt that trials may use against the model and the class names."""
+    """Check every method and prompt that trials may use against the model and the class names.
+
+    A note names searched settings that change nothing on some datasets.
+    """
     datasets = list(plan.datasets_by_key().values())
-    return inspector.check(sorted(space.methods()), sorted(sources_of(space)), datasets, space.work.task_timeout)
+    methods, sources = sorted(space.methods()), sorted(sources_of(space))
+    checked = inspector.check(methods, sources, datasets, space.work.task_timeout)
+    return replace(checked, notes=(*checked.notes, *_fixed_lambda_notes(space, datasets)))
+
+
+def _fixed_lambda_notes(space: Space, datasets: Iterable[DatasetInfo]) -> Iterator[str]:
+    """Yield a note if the weights of flatness are searched on ImageNet's shifts, where lambda is fixed."""
+    searched = [param.key for param in space.searched()]
+    without_effect = [key for key in searched if key in LAMBDA_RULE]
+    fixed_lambda = space.start().fpp.lambda_shifts
+    shifts = sorted({dataset.name for dataset in datasets if dataset.group == "shifts"})
+    if without_effect and shifts and fixed_lambda is not None and "fpp.lambda_shifts" not in searched:
+        yield (
+            f"{', '.join(without_effect)}: no effect on {', '.join(shifts)}, where lambda is {fixed_lambda:g}; search "
+            "fpp.lambda_shifts, or set fpp.lambda_shifts=none"
+        )
 
 
 def sources_of(space: Space) -> set[TextSource]:

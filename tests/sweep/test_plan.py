@@ -251,3 +251,21 @@ def test_changed_image_files_cause_a_note():
     )  # a first driver has no earlier images
     (note,) = image_changes(before, replace(before, images={"dtd": "b"}))
     assert note.startswith("image files have changed (size or time)")
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["params.fpp.gamma1=[1, 2]"], ["fpp.gamma1, fpp.gamma2: no effect on digits, where lambda is 1.25"]),
+        (["base.fpp.lambda_shifts=none"], []),
+        (["params.fpp.lambda_shifts=[1.25, 2]"], []),
+    ],
+)
+def test_a_search_for_lambda_where_it_is_fixed_causes_a_note(worker, settings, expected):
+    requested = small_space("params.fpp.gamma2=[0.15, 15]", *settings)
+    plan = make_plan(requested, worker)
+    assert not any("no effect" in note for note in validate(requested, worker, plan).notes)
+    scenes, digits = plan.datasets["val"]
+    with_a_shift = replace(plan, datasets={"val": (scenes, replace(digits, group="shifts"))})
+    notes = [note for note in validate(requested, worker, with_a_shift).notes if "no effect" in note]
+    assert [note.partition(";")[0] for note in notes] == expected
