@@ -133,7 +133,7 @@ def final_stage_lines(sweep: ExpectedSweep, costs: Costs) -> Iterator[str]:
     finalists = sweep.space.search.finalists
     if sweep.has_final_stage:
         seconds = format_seconds(costs.seconds_after_search(sweep))
-        count = plural(finalists.count, "finalist")
+        count = plural(len(sweep.finalists()), "finalist")
         yield f"final stage: {count} with {finalists.seeds} seeds, and test: {seconds} of this"
 
 

@@ -70,16 +70,16 @@ class ExpectedSweep:
         labels = list(baselines)
         if self.space.search.split != "test":
             labels = reference_labels(baselines)[:1]
-        return [*(baselines[label] for label in labels), *self._finalists()]
+        return [*(baselines[label] for label in labels), *self.finalists()]
 
     def _configs_on_test(self) -> list[TrialConfig]:
         """Return the configs of the baselines, and of the trials that run on the test split after the search."""
-        finalists = self._finalists()
+        finalists = self.finalists()
         if self.has_final_stage:
             finalists = finalists[:MAX_ON_TEST_SPLIT]
         return [*self.space.baselines().values(), *finalists]
 
-    def _finalists(self) -> list[TrialConfig]:
+    def finalists(self) -> list[TrialConfig]:
         """Return the configs of as many trials as will run again; the first trials stand for the best ones."""
         count = FRONT_SIZE
         if self.has_final_stage:

@@ -305,6 +305,13 @@ def test_a_final_stage_runs_the_finalists_again_with_more_seeds():
     assert list(final_stage_lines(expected_sweep_and_costs()[0], costs)) == []
 
 
+def test_a_final_stage_counts_no_more_finalists_than_there_are_trials():
+    sweep = sweep_with_final_stage("search.finalists={count: 6, seeds: 3}", "search.trials=2")
+    costs = Costs.of([sweep], {"dtd": SPEED}, TaskKeys(MODEL_INFO, sweep.plan.datasets_by_key()))
+    (line,) = final_stage_lines(sweep, costs)
+    assert line.startswith("final stage: 2 finalists with 3 seeds, and test: ")
+
+
 def search_work(costs):
     """Return the seconds of work in the first phase."""
     computed = set()
