@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fpp_sweep.core.compute.memory import run_in_batches
+from fpp_sweep.core.datasets import Dataset
 from fpp_sweep.core.images.choose_renderer import seconds_per_image
 from fpp_sweep.core.images.device_views import ViewRenderer
 from fpp_sweep.core.images.features import BATCH as VIEWS_PER_BATCH
@@ -25,12 +26,14 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.specs import DatasetInfo, adaptation_precision
 from fpp_sweep.spec.tasks import BATCH as IMAGES_PER_BATCH
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, effort
-from fpp_sweep.trial.adapting import evaluate
+from fpp_sweep.trial.adapting import evaluate, make_adapter
 from fpp_sweep.trial.worker import Worker
 
 TIMED_STEPS = 6  # steps of pretraining, after a first one
 MAX_DRAWN_IMAGES = 8  # images whose views are drawn
 MIN_TIMED_SECONDS = 0.5  # work that takes longer is not timed with more items: on a CPU a step of a large model is slow
+MAX_START_SECONDS = 20.0  # a method whose preparation for a dataset takes longer is timed with a few classes
+FEW_CLASSES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +102,25 @@ def _time_pretraining_step(worker: Worker, config: TrialConfig, dataset: str) ->
 
 
 def _time_adaptation(worker: Worker, task: EvalTask) -> tuple[float, float]:
-    """Return the seconds for an image and for the preparation of the method, with random features."""
+    """Return the seconds for an image and for the preparation of the method, with random features.
+
+    Both grow with the number of classes. On a CPU a large model needs minutes for a Jacobian of a few hundred classes:
+    then both are timed with a few classes, and multiplied.
+    """
     dataset = worker.datasets.open(task.dataset, task.split)
+    n_classes = len(dataset.classes)
+    if n_classes > FEW_CLASSES:
+        few = replace(dataset, classes=dataset.classes[:FEW_CLASSES], labels=dataset.labels % FEW_CLASSES)
+        _time_adaptation_on(worker, task, few)  # includes what is done once
+        image_of_few, start_of_few = _time_adaptation_on(worker, task, few)
+        ratio = n_classes / FEW_CLASSES
+        if ratio * start_of_few > MAX_START_SECONDS:
+            return ratio * image_of_few, ratio * start_of_few
+    return _time_adaptation_on(worker, task, dataset)
+
+
+def _time_adaptation_on(worker: Worker, task: EvalTask, dataset: Dataset) -> tuple[float, float]:
+    """Return the seconds for an image and for the preparation of the method on a dataset."""
     n_images = min(IMAGES_PER_BATCH, len(dataset))
     width = len(worker.clip.text.projection[0])
     drawn = torch.nn.functional.normalize(torch.randn(n_images, task.config.views.count, width), dim=-1)
@@ -108,7 +128,7 @@ def _time_adaptation(worker: Worker, task: EvalTask) -> tuple[float, float]:
     clip = worker.model.clip_for(task.config)
     prompt = open_prompt(clip, task.config.prompt)
     began = perf_counter()
-    adapter = worker.adapter(task, prompt)
+    adapter = make_adapter(clip, task.config, dataset, prompt)
     method_start = _seconds_since(began)
 
     def adapt(count: int) -> object:

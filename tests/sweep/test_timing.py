@@ -72,8 +72,9 @@ def test_each_part_of_a_task_is_timed_separately(space, worker, monkeypatch):
     monkeypatch.setattr(timing, "perf_counter", clock)
     config = space.start().replace({"prompt": "a photo of a"})
     task = EvalTask(config=config, dataset="scenes", split="val", seed=0, start=0, stop=100)
-    monkeypatch.setattr(worker, "adapter", lambda *_: clock.work(7.0))
+    monkeypatch.setattr(timing, "make_adapter", lambda *_: clock.work(7.0))
     monkeypatch.setattr(timing, "evaluate", lambda clip, task, *_: clock.work(2.0 * task.stop))
+    monkeypatch.setattr(timing, "MAX_START_SECONDS", 100.0)
     assert timing._time_adaptation(worker, task) == (2.0, 7.0)
     monkeypatch.setattr(Reader, "__getitem__", lambda self, position: clock.work(0.5))
 
@@ -84,6 +85,26 @@ def test_each_part_of_a_task_is_timed_separately(space, worker, monkeypatch):
     assert timing._time_features(worker, task) == (0.5, 0.125)
 
 
+def test_a_method_that_takes_long_to_prepare_is_timed_with_a_few_classes(space, worker, monkeypatch):
+    """The preparation takes a minute for each class, and an image two seconds for each class."""
+    clock, prepared = Clock(), []
+    monkeypatch.setattr(timing, "perf_counter", clock)
+
+    def make_adapter(clip, config, dataset, prompt):
+        prepared.append(dataset.classes)
+        assert len(dataset) == 100  # the number of images decides the form of the gradient
+        assert set(dataset.labels) == {0, 1}
+        clock.work(60.0 * len(dataset.classes))
+
+    monkeypatch.setattr(timing, "make_adapter", make_adapter)
+    monkeypatch.setattr(timing, "evaluate", lambda clip, task, dataset, *_: clock.work(2.0 * len(dataset.classes)))
+    config = space.start().replace({"prompt": "a photo of a"})
+    task = EvalTask(config=config, dataset="scenes", split="val", seed=0, start=0, stop=100)
+    classes = worker.datasets.open("scenes", "val").classes
+    assert timing._time_adaptation(worker, task) == (2.0 * len(classes), 60.0 * len(classes))
+    assert prepared == [classes[:2], classes[:2]]
+
+
 def test_the_time_includes_the_work_that_a_gpu_has_not_finished(worker, space, monkeypatch):
     """The stand-in for a GPU takes five seconds to synchronize."""
     clock = Clock()
@@ -92,8 +113,9 @@ def test_the_time_includes_the_work_that_a_gpu_has_not_finished(worker, space, m
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: clock.work(5.0))
     assert timing._seconds(lambda: None) == 5.0
     task = EvalTask(config=space.start(), dataset="scenes", split="val", seed=0, start=0, stop=100)
-    monkeypatch.setattr(worker, "adapter", lambda *_: clock.work(7.0))
+    monkeypatch.setattr(timing, "make_adapter", lambda *_: clock.work(7.0))
     monkeypatch.setattr(timing, "evaluate", lambda *_: None)
+    monkeypatch.setattr(timing, "MAX_START_SECONDS", 100.0)
     words_task = replace(task, config=task.config.replace({"prompt": "a photo of a"}))
     _, seconds_of_adapter = timing._time_adaptation(worker, words_task)
     assert seconds_of_adapter == 7.0 + 5.0
