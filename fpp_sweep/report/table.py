@@ -40,7 +40,9 @@ _TEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
-    "<": "$<$",
+    "<": "$<$",  # LaTeX's usual fonts print other characters for these three
+    ">": "$>$",
+    "|": "$|$",
     "±": r"$\pm$",
     "†": r"\dag{}",
     "‡": r"\ddag{}",
@@ -548,7 +550,7 @@ def tex(text: str) -> str:
     def replacement(match: re.Match[str]) -> str:
         return _TEX.get(match[0], f"\\{match[0]}")
 
-    literal = re.sub(r"[\\~^<±†‡§]|[&%$#_{}]", replacement, escaped(text))
+    literal = re.sub(r"[\\~^<>|±†‡§]|[&%$#_{}]", replacement, escaped(text))
     return re.sub(r"(?<![\w-])-(?=\d)", "$-$", literal)
 
 

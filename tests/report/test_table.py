@@ -309,7 +309,7 @@ def test_latex_has_rules_under_groups_and_between_parts_and_a_caption_of_sentenc
         r"\cmidrule(lr){2-3}",
         r"trial & a & b & n \\",
         r"\midrule",
-        r"x|y & 1.0* [0, 2] & 2.0 & 3 \\",
+        r"x$|$y & 1.0* [0, 2] & 2.0 & 3 \\",
         r"\midrule",
         r"z & 1.0 & 2.0 & 3 \\",
         r"\quad p & 0.5 &  &  \\",
@@ -326,7 +326,8 @@ def test_latex_has_rules_under_groups_and_between_parts_and_a_caption_of_sentenc
     ("text", "shown"),
     [
         ("50 % & $x_1$ #{}", r"50 \% \& \$x\_1\$ \#\{\}"),
-        ("~ ^ <", r"\textasciitilde{} \textasciicircum{} $<$"),
+        ("~ ^", r"\textasciitilde{} \textasciicircum{}"),
+        ("mean of <prompt, gradient> |x|", r"mean of $<$prompt, gradient$>$ $|$x$|$"),
         ("± † ‡ §", r"$\pm$ \dag{} \ddag{} \S{}"),
         ("[-1, -0.5] a-1 1-2 --3", "[$-$1, $-$0.5] a-1 1-2 --3"),
     ],
