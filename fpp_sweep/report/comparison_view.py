@@ -109,7 +109,7 @@ def _cost_table(comparison: SweepComparison, targets: Sequence[float]) -> Table:
     rows = []
     for sweep in comparison.sweeps:
         worker_time = duration(sweep.loaded.seconds_until(math.inf))
-        n_trials = str(_n_trials_until(sweep, math.inf))
+        n_trials = str(sweep.loaded.n_trials_until(math.inf))
         texts = [sweep.label, n_trials, worker_time, f"{max(sweep.volumes, default=0.0):.4g}"]
         if targets:
             reached = [_reaches(objectives, values_of(trial), targets) for trial in sweep.front.trials]
@@ -154,17 +154,8 @@ def _cost_until(sweep: ComparedSweep, reached: Sequence[bool]) -> str:
     if True not in reached:
         return "never"
     index = reached.index(True)
-    n_trials = _n_trials_until(sweep, sweep.front.trials[index].finished or 0.0)
+    n_trials = sweep.loaded.n_trials_until(sweep.front.trials[index].finished or 0.0)
     return f"{duration(sweep.seconds[index])}, {plural(n_trials, 'trial')}"
-
-
-def _n_trials_until(sweep: ComparedSweep, time: float) -> int:
-    """Return the number of trials whose time `LoadedSweep.seconds_until` counts, also of those not on the front."""
-    n_trials = 0
-    for record in sweep.loaded.records:
-        if record.kind == "trial" and record.finished is not None and record.finished <= time:
-            n_trials += 1
-    return n_trials
 
 
 # --- settings -----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy as np
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.measurements import accuracies_of, require_same_accuracy
-from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, mean_of_shared, measured_value
+from fpp_sweep.records.records import ENDED, SplitResult, SweepInfo, TrialRecord, mean_of_shared, measured_value
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetSeed
@@ -118,6 +118,19 @@ class LoadedSweep:
                 if self.info.search_split in record.results:
                     seconds.append(record.results[self.info.search_split].worker_seconds)
         return math.fsum(seconds)
+
+    def n_trials_until(self, time: float) -> int:
+        """Return the number of trials that ended until a time, also of those not on the front.
+
+        A trial that was interrupted has a time, too, but has not ended: it begins again when the sweep is resumed.
+        """
+        n_trials = 0
+        for record in self.records:
+            if record.kind != "trial" or record.state not in ENDED:
+                continue
+            if record.finished is not None and record.finished <= time:
+                n_trials += 1
+        return n_trials
 
 
 # --- what sweeps share --------------------------------------------------------------------------------

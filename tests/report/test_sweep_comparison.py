@@ -15,13 +15,7 @@ from fpp_sweep.report.best_trials import best_trials_table, best_trials_verdict
 from fpp_sweep.report.comparison import BestTrialsTest, ComparedSweep, compare_sweeps, identity_of
 from fpp_sweep.report.comparison_files import LONGEST_NAME, _by_label, _default_folder, write_trial_comparison
 from fpp_sweep.report.comparison_picture import _panel, comparison_figure
-from fpp_sweep.report.comparison_view import (
-    _attainment_table,
-    _cost_table,
-    _n_trials_until,
-    _settings_table,
-    sweep_comparison_document,
-)
+from fpp_sweep.report.comparison_view import _attainment_table, _cost_table, _settings_table, sweep_comparison_document
 from fpp_sweep.report.document import document_to_text
 from fpp_sweep.report.shared_images import LoadedSweep, MeasuredImages, shared_split
 from fpp_sweep.space.objectives import Objective
@@ -81,6 +75,13 @@ def test_the_seconds_of_a_search_are_those_of_its_trials_until_a_time():
     assert [sweep.seconds_until(end) for end in ends] == [45, 52, 55]
     assert sweep.seconds_until(ends[0] - 1) == 0
     assert sweep.seconds_until(math.inf) == 155
+
+
+def test_the_trials_of_a_search_are_those_that_ended_until_a_time():
+    interrupted = trial(4, state="interrupted", values=None, results={})
+    sweep = loaded([baseline(ZERO_SHOT, 60, 9), trial(0), failed(1), trial(2, finished=None), trial(3), interrupted])
+    ends = [CREATED + 50, CREATED + 64, CREATED + 65, math.inf]
+    assert [sweep.n_trials_until(end) for end in ends] == [1, 1, 2, 3]
 
 
 def test_the_images_of_a_sweep_are_those_of_its_first_complete_record_with_statistics(folders, tmp_path):
@@ -433,13 +434,6 @@ def test_notes_on_costs_name_other_devices_and_cached_results(comparison):
         "cached results cost nothing: far",
         "the sweeps ran on different devices: their times are not comparable",
     ]
-
-
-def test_trials_of_every_state_are_counted_until_a_time(comparison):
-    records = [baseline(ZERO_SHOT, 60, 9), trial(0), failed(1), trial(2, finished=None), trial(3)]
-    sweep = replace(comparison.sweeps[0], loaded=loaded(records))
-    ends = [CREATED + 50, CREATED + 64, CREATED + 65, math.inf]
-    assert [_n_trials_until(sweep, end) for end in ends] == [1, 1, 2, 3]
 
 
 def test_settings_are_listed_if_any_sweep_has_another_value(comparison):
