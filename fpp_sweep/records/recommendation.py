@@ -318,7 +318,7 @@ def _answer_without_finalists(info: SweepInfo, front: Front) -> Answer:
     has_later_results = any(_has_later_results(info, trial) for trial in front.trials)
     will_go_on = info.state == "running" or (bool(front.trials) and info.state != "finished")
     if will_go_on and not has_later_results:
-        return Answer(reason="the final stage has not run yet")
+        return Answer(reason="no finalist has been judged yet")  # a sweep may have no final stage
     reason = "no trial is complete"
     if front.trials:
         reason = "the trials have no usable block statistics"

@@ -71,12 +71,12 @@ def test_the_family_of_tests_has_every_finalist_baseline_and_objective(tmp_path)
     assert {difference.family_size for difference in answer.differences.values()} == {8}
 
 
-def test_before_the_final_stage_there_is_no_answer(tmp_path):
+def test_before_finalists_run_there_is_no_answer_and_no_promise_of_a_final_stage(tmp_path):
     folder = write_sweep_of(tmp_path, BETTER, ("val",), seeds=(0,))
-    folder.write_info(replace(folder.info(), state="running"))
+    folder.write_info(replace(folder.info(), state="running", space={"search": {"finalists": {"seeds": 1}}}))
     statistics = read_statistics(folder)
     assert statistics.answer.recommended is None
-    assert sentence_of(statistics) == "Nothing is recommended: the final stage has not run yet."
+    assert sentence_of(statistics) == "Nothing is recommended: no finalist has been judged yet."
 
 
 def test_without_a_trial_that_keeps_the_constraints_the_best_baseline_is_named(tmp_path):
@@ -589,7 +589,7 @@ def test_trials_that_break_a_constraint_take_no_interval_and_no_support_from_the
 
 
 @pytest.mark.parametrize("splits", [("val",), ("val", FINAL), ("val", "test")])
-def test_missing_block_statistics_are_not_taken_for_a_final_stage_that_has_not_run(tmp_path, splits):
+def test_missing_block_statistics_are_not_taken_for_finalists_that_have_not_run(tmp_path, splits):
     folder = write_sweep_of(tmp_path, BETTER, splits)
     shutil.rmtree(folder.path / "artifacts")
     statistics = read_statistics(folder)
@@ -598,7 +598,7 @@ def test_missing_block_statistics_are_not_taken_for_a_final_stage_that_has_not_r
         "No trial is recommended, because the trials have no usable block statistics; the best baseline is "
     )
     folder.write_info(replace(folder.info(), state="interrupted"))
-    has_not_run = "final stage has not run yet" in sentence_of(read_statistics(folder))
+    has_not_run = "no finalist has been judged yet" in sentence_of(read_statistics(folder))
     assert has_not_run == (splits == ("val",))
 
 
