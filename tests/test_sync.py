@@ -12,7 +12,7 @@ import pytest
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.statistics.verdicts import Answer
-from fpp_sweep.sweep.summary import next_lines
+from fpp_sweep.sweep.next_steps import next_lines
 from fpp_sweep.sync import main
 from fpp_sweep.tracking.sync_state import STATE_FILE
 from fpp_sweep.tracking.uri import connect

@@ -76,6 +76,7 @@ IMPORTED = "imported"
 ADDED = "added"  # origin of trials that `steer` adds
 REQUESTED_ORIGINS = ("point", ADDED, "code", "paper")  # origins of trials whose settings the user or the paper gave
 STOPPED_BY_STEER = "stopped by `steer`"  # the reason of a trial that the user has stopped
+IMPOSSIBLE = "no trial can have these settings"  # the reason of such a trial begins so
 FINAL = "final"  # among a trial's splits: the final stage, with more seeds and fresh images
 SEARCHED_ON_TEST = "hyperparameters were searched on the test split, as the paper's were"
 
@@ -202,6 +203,11 @@ class TrialRecord:
         return self.reason is not None and not self.reason.endswith(STOPPED_BY_STEER)
 
     @property
+    def has_impossible_settings(self) -> bool:
+        """True if the trial failed before its start, because its settings exclude each other."""
+        return self.state == "failed" and self.reason is not None and self.reason.startswith(IMPOSSIBLE)
+
+    @property
     def has_fpp_prompt(self) -> bool:
         """True if the prompt is pretrained, so that seeds draw other prompts."""
         return self.config.get("prompt") == "fpp"
@@ -257,7 +263,7 @@ def impossible_record(name: str, problem: str, *, config: Settings, **fields: An
         key=keys.digest(dict(config), length=keys.CONFIG_LENGTH),
         started=now,
         finished=now,
-        reason=f"no trial can have these settings: {problem}",
+        reason=f"{IMPOSSIBLE}: {problem}",
         **fields,
     )
 

@@ -28,7 +28,7 @@ def load_for_resume(space: Space, options: Options, folder: SweepFolder) -> Swee
     _repair(folder, info, space, problem)
     _require_same_final_stage(info, space, folder)
     _require_measured_baselines(info, space, folder)
-    _require_stopped_early(folder, options.continue_trials)
+    _require_unfinished(folder, options.continue_trials)
     return info
 
 
@@ -118,20 +118,38 @@ def _plugins_text(digests: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {digest}" for name, digest in sorted(digests.items())) or "none"
 
 
-def _require_stopped_early(folder: SweepFolder, names: Sequence[str]) -> None:
-    """Raise InputError unless all these trials were stopped early; only such trials can be run to their end.
+def _require_unfinished(folder: SweepFolder, names: Sequence[str]) -> None:
+    """Raise InputError unless all these trials were stopped early or have failed, so that they can be run to their end.
 
-    An earlier driver may have been interrupted while it ran them.
+    An earlier driver may have been interrupted while it ran a trial that was stopped early.
     """
-    stopped = []
+    unfinished = []
     for record in folder.trials():
-        has_ended = record.state in ("complete", "failed")
-        if record.estimate is not None and not has_ended:
-            stopped.append(record.name)
+        if record.kind == "baseline" or record.state == "complete" or record.has_impossible_settings:
+            continue
+        was_stopped_early = record.estimate is not None
+        if was_stopped_early or record.state == "failed":
+            unfinished.append(record.name)
     for name in names:
-        if name not in stopped:
-            choices = ", ".join(stopped) or "none"
-            raise InputError(f"--continue-trials {name}: not a trial that was stopped early; those are {choices}")
+        if name not in unfinished:
+            choices = ", ".join(unfinished) or "none"
+            problem = f"not a trial that was stopped early or has failed; those are {choices}"
+            raise InputError(f"--continue-trials {name}: {problem}")
+
+
+def reopen_failed_trials(folder: SweepFolder, names: Sequence[str]) -> list[str]:
+    """Let the failed ones of these trials wait for another start, and return those that were stopped early.
+
+    A study that is built afterwards has no result of a waiting trial, and gets it when the trial has ended.
+    """
+    stopped_early = []
+    for name in names:
+        record = folder.trial(name)
+        if record.estimate is not None:
+            stopped_early.append(name)
+        elif record.state == "failed":
+            folder.write_trial(replace(record, state="waiting", finished=None))
+    return stopped_early
 
 
 @dataclass(frozen=True, slots=True)

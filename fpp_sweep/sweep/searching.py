@@ -12,6 +12,7 @@ from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.space import Space
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.opening import OpenedSweep
+from fpp_sweep.sweep.resume import reopen_failed_trials
 from fpp_sweep.workers.status import StatusPoller
 
 
@@ -25,6 +26,7 @@ def new_searcher(
 ) -> SweepSearcher:
     """Return the searcher of a sweep's study; its listeners are called when a trial starts or ends."""
     info = folder.info()
+    stopped_early = reopen_failed_trials(folder, options.continue_trials)
     study = SweepStudy(folder.study_file, info.name, space, Queue.of(folder, info), folder.trials())
     return SweepSearcher(
         space,
@@ -35,7 +37,7 @@ def new_searcher(
         poller=poller,
         gpus_per_worker=opened.gpus_per_worker,
         listeners=listeners,
-        continue_trials=options.continue_trials,
+        continue_trials=stopped_early,
     )
 
 

@@ -12,19 +12,16 @@ from fpp_sweep.records.front import Front
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord, WorkTotals
 from fpp_sweep.records.state import state_text
 from fpp_sweep.records.texts import format_values
-from fpp_sweep.report.repeat import repeat_command, use_command
 from fpp_sweep.report.results_file import FILE as RESULTS_FILE
 from fpp_sweep.report.results_file import write_results
 from fpp_sweep.report.text_layout import labelled_lines, output_width, wrap_words
-from fpp_sweep.spec.messages import command_line, plural, printable, runnable
+from fpp_sweep.spec.messages import plural, printable
 from fpp_sweep.spec.progress import time_shares
-from fpp_sweep.statistics.verdicts import Answer
+from fpp_sweep.sweep.failures import failure_lines
 from fpp_sweep.sweep.final_table import final_table
-from fpp_sweep.tracking import last_uri, mlflow_links
+from fpp_sweep.sweep.next_steps import LABEL_COLUMNS, next_lines
 from fpp_sweep.trial.trial import sum_by_stage
 
-FAILURES_SHOWN = 3
-LABEL_COLUMNS = 12  # width of a line's label, such as `work`
 INDENT = 2  # spaces before the second line of a sentence
 
 
@@ -89,21 +86,6 @@ def front_notes(info: SweepInfo, front: Front) -> Iterator[str]:
             yield f"Hypervolume 0: no trial is better in every objective than the corner it is measured from, {corner}."
 
 
-def failure_lines(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:
-    """Yield the cause of each failure, its traceback, and the command that runs the failed part again."""
-    failed = [record for record in records if record.has_failed]
-    for record in failed[:FAILURES_SHOWN]:
-        yield f"{record.name} failed: {record.reason}"
-        log = folder.log_file(record.name)
-        if log.is_file():  # a trial that failed before its start has none
-            yield f"    traceback   {log}"
-        yield f"    repeat      {repeat_command(folder, info, record)}"
-    further = [record.name for record in failed[FAILURES_SHOWN:]]
-    if further:
-        yield f"and {len(further)} more failed: {', '.join(further)}"
-        yield f"    reason      {runnable(command_line('show', [str(folder.path), further[0]]))}"
-
-
 def work_texts(info: SweepInfo, records: Sequence[TrialRecord]) -> dict[str, str]:
     """Return what the workers have done and what early stopping has saved, by the label of the line."""
     texts = {}
@@ -132,39 +114,3 @@ def features_text(records: Sequence[TrialRecord]) -> str:
         return ""
     rate = images / total
     return f"of {plural(int(images), 'image')} at {rate:.3g} images/s a worker; time went to {time_shares(seconds)}"
-
-
-def next_lines(folder: SweepFolder, info: SweepInfo, answer: Answer) -> Iterator[str]:
-    """Yield what there is to open, and the command that uses the best config."""
-    yield f"sweep       {folder.path}"
-    page = folder.report / "sweep.html"
-    if page.is_file():
-        yield f"page        {page.as_uri()}"
-    yield from _use_lines(folder, info, answer)
-    uri = last_uri(folder, info.tracking_uri)
-    if not uri:
-        yield f"MLflow      {runnable(command_line('sync', [str(folder.path)]))}"
-        return
-    label = "MLflow"
-    for line in mlflow_links(folder, uri):
-        yield f"{label:{LABEL_COLUMNS}}{line}"
-        label = ""  # on the first line only
-
-
-def _use_lines(folder: SweepFolder, info: SweepInfo, answer: Answer) -> Iterator[str]:
-    """Yield the command that uses the recommended config; that of the knee, by its name, if none is recommended.
-
-    The best baseline replaces the knee only after the sweep.
-    """
-    if info.evaluate_only:
-        return
-    choices = [("the knee", "knee.yaml")]
-    if answer.recommended:
-        choices.insert(0, ("use it", "recommended.yaml"))
-    elif answer.best_baseline and info.state == "finished":
-        choices.insert(0, ("baseline", "baseline.yaml"))
-    for label, name in choices:
-        file = folder.report / "best" / name
-        if file.is_file():
-            yield f"{label:{LABEL_COLUMNS}}{use_command(info, file)}"
-            return

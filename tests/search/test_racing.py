@@ -12,6 +12,7 @@ from optuna.trial import TrialState
 
 from benchmarks.racing import race, rungs_of
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import IMPOSSIBLE
 from fpp_sweep.search.job import TrialContext, run_job
 from fpp_sweep.search.racing import (
     MIN_SD,
@@ -784,11 +785,22 @@ def test_savings_are_a_share_of_the_device_time_of_all_trials():
 
 @pytest.mark.parametrize("name", ["trial-0001", "trial-0099", f"baseline-{ZERO_SHOT}"])
 def test_only_trials_that_lost_a_race_can_be_continued(raced_sweep, name):
-    message = (
-        f"--continue-trials {name}: not a trial that was stopped early; those are trial-0003, trial-0004, trial-0005"
-    )
-    with pytest.raises(InputError, match=message):
+    problem = "not a trial that was stopped early or has failed; those are trial-0003, trial-0004, trial-0005"
+    with pytest.raises(InputError, match=f"--continue-trials {name}: {problem}"):
         load_for_resume(raced_sweep.space, Options(resume=True, continue_trials=(name,)), raced_sweep.folder)
+
+
+def test_a_failed_trial_can_be_continued_unless_its_settings_exclude_each_other(raced_sweep, tmp_path):
+    folder = SweepFolder(shutil.copytree(raced_sweep.folder.path, tmp_path / "sweep"))
+    ended = replace(folder.trial("trial-0001"), state="failed", results={}, values=None, constraints={})
+    again = Options(resume=True, continue_trials=("trial-0001",))
+    folder.write_trial(replace(ended, reason="scenes, val samples 0..64, seed 0: not an image"))
+    load_for_resume(raced_sweep.space, again, folder)
+    folder.write_trial(replace(ended, reason=f"{IMPOSSIBLE}: views.min_area: must be <= views.max_area"))
+    with pytest.raises(
+        InputError, match="--continue-trials trial-0001: not a trial that was stopped early or has fail"
+    ):
+        load_for_resume(raced_sweep.space, again, folder)
 
 
 def test_a_rebuilt_study_has_the_recorded_estimates(raced_sweep, tmp_path):

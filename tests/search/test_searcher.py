@@ -20,6 +20,7 @@ from fpp_sweep.search.trial_runner import ABORT_REASON
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import MachineError
+from fpp_sweep.sweep.resume import reopen_failed_trials
 from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.results import TaskResult, pack_predictions
 from tests.kit.names import TPT, ZERO_SHOT, named
@@ -279,6 +280,21 @@ params: {views.min_area: {low: 0.4, high: 0.9}, views.max_area: {low: 0.5, high:
 search: {trials: 20, concurrency: 1, sampler: random, max_failures: 1}
 work: {datasets: [scenes], baselines: []}
 """)
+
+
+def test_a_failed_trial_that_the_user_continues_runs_again_and_the_study_gets_its_values(tmp_path):
+    path = tmp_path / "sweep"
+    Sweep(path).run(trial_0001={"reason": "scenes: not an image"})
+    assert SweepFolder(path).trial("trial-0001").state == "failed"
+    assert Sweep(path).run() == []  # by itself it does not run again
+    assert reopen_failed_trials(SweepFolder(path), ["trial-0001"]) == []
+    again = Sweep(path)
+    assert again.run(trial_0001={"accuracy": 70.0, "ece": 5.0})[0] == "trial-0001"
+    record = again.folder.trial("trial-0001")
+    assert (record.state, record.reason, record.attempt, record.values) == ("complete", None, 2, [70.0, 5.0])
+    study_trial = again.searcher._study._study.get_trials()[1]
+    assert (study_trial.state.name, study_trial.values) == ("COMPLETE", [70.0, 5.0])
+    assert again.searcher.progress.failed == 0
 
 
 def test_a_trial_whose_settings_exclude_each_other_fails_and_the_search_goes_on(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep.records.front import front_of
-from fpp_sweep.records.records import WorkTotals
+from fpp_sweep.records.records import IMPOSSIBLE, WorkTotals
 from fpp_sweep.report.repeat import repeat_command, use_command
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.reading import load_space, read_config
@@ -17,12 +17,14 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep import showing
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.summary import failure_lines, front_notes, state_line, summary_lines, work_texts
+from fpp_sweep.sweep.failures import failure_lines
+from fpp_sweep.sweep.summary import front_notes, state_line, summary_lines, work_texts
 from fpp_sweep.sweep.sweep_info import new_info
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.records import baseline, failed, running, sweep_info, trial, write_sweep
 
 WORK = {"model": "ViT-B-16/openai", "data_root": "my data", "limit": 10, "threads": None, "workers": 2, "seeds": [0, 1]}
+COMMAND = "fpp-sweep tune --space mine.yaml"
 RAN = {"space": {"work": WORK}, "datasets": {"dtd": "1", "pets": "2"}, "plugin_files": {"mine": "/code/mine.py"}}
 
 
@@ -67,11 +69,14 @@ def test_the_state_comes_with_the_reason_for_the_end_and_the_number_of_trials(tm
 def test_failures_have_cause_traceback_and_command_and_more_than_three_are_counted(tmp_path):
     reason = "pets, pretraining, seed 1, worker 7 on here: FloatingPointError: not finite"
     records = [failed(number, reason, details="Traceback") for number in range(5)]
-    folder = write_sweep(tmp_path, sweep_info(**RAN), records)
+    folder = write_sweep(tmp_path, sweep_info(**RAN, command=COMMAND), records)
     log = folder.log_file("trial-0000")
     log.parent.mkdir(parents=True)
     log.touch()
-    lines = list(failure_lines(folder, folder.info(), records))
+    *lines, again = failure_lines(folder, folder.info(), records)
+    names = " ".join(record.name for record in records)
+    where = f"--name {folder.path.name} --out {folder.path.parent}"
+    assert again == f"again       {runnable(COMMAND)} {where} --resume --continue-trials {names}"
     assert "traceback" not in lines[3]  # a trial that failed before its start has no log
     assert lines[:2] == [f"trial-0000 failed: {reason}", f"    traceback   {folder.artifacts('trial-0000')}/log.txt"]
     assert lines[-2:] == [
@@ -84,6 +89,22 @@ def test_failures_have_cause_traceback_and_command_and_more_than_three_are_count
         " --model ViT-B-16/openai --datasets pets --data-root 'my data' --limit 10 --seed 1 "
         "--set search.split=val work.threads=1 --plugin /code/mine.py"
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"state": "running"}, "out of memory"),
+        ({"space": {"search": {"evaluate_only": True}}}, "out of memory"),
+        ({"group": "main@2026"}, "out of memory"),  # a reproduction tries failed rows again by itself
+        ({"command": ""}, "out of memory"),
+        ({}, f"{IMPOSSIBLE}: views.min_area: must be <= views.max_area"),
+    ],
+)
+def test_no_command_runs_failed_trials_again_where_none_could(tmp_path, changes, reason):
+    info = sweep_info(**{**RAN, "command": COMMAND, **changes})
+    folder = write_sweep(tmp_path, info, [])
+    assert not [line for line in failure_lines(folder, info, [failed(0, reason)]) if line.startswith("again")]
 
 
 def test_a_trial_is_repeated_on_all_its_datasets_and_seeds_and_a_failed_test_on_the_test_split(tmp_path):
