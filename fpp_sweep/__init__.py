@@ -63,3 +63,8 @@ def __getattr__(name: str) -> Any:
     if name not in MODULES:
         raise AttributeError(f"module 'fpp_sweep' has no attribute {name!r}")
     return getattr(import_module(f"fpp_sweep.{MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, which a shell or notebook offers to complete."""
+    return sorted(__all__)

@@ -7,6 +7,7 @@ would cost minutes; with the settings below it costs seconds.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.util
 import logging
@@ -166,10 +167,14 @@ def one_line(error: BaseException, limit: int = 200) -> str:
     'no such thing'
     >>> one_line(ValueError("request failed with error code 503 != 200"))
     'HTTP 503 Service Unavailable: request failed with error code 503 != 200'
+    >>> one_line(OSError(28, "No space left on device"))
+    "no space left on the disk of MLflow's artifacts, or of temporary files; make room"
     """
     text = message_in_one_line(error)
     if isinstance(error, InputError):  # our own text, whose end says what to do
         return printable(text)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
+        return "no space left on the disk of MLflow's artifacts, or of temporary files; make room"
     status = http_status(error)
     if status is not None and "Max retries exceeded" in text:  # the rest of the text is about MLflow's own retries
         return f"HTTP {status} {_phrase(status)}"

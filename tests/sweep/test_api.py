@@ -2,11 +2,20 @@
 
 import pytest
 
+import fpp_sweep
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.catalogue import COLUMNS_OF_TRIALS
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Sweep
 from tests.kit.records import build_sweep
+
+
+def test_public_names_are_loaded_when_used_and_listed_for_completion():
+    for name in fpp_sweep.__all__:
+        assert getattr(fpp_sweep, name)
+    assert dir(fpp_sweep) == sorted(fpp_sweep.__all__)
+    with pytest.raises(AttributeError, match="module 'fpp_sweep' has no attribute 'tune_all'"):
+        fpp_sweep.tune_all  # noqa: B018
 
 
 def test_a_sweep_opens_by_its_name(tmp_path, monkeypatch):
