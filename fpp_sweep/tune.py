@@ -60,7 +60,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     resuming = options.add_argument_group("resuming")
     resume_help = "continue the last sweep of this space, or the one of --name"
     resuming.add_argument("--resume", action="store_true", help=resume_help)
-    continue_help = "with --resume: run trials to their end that were stopped early or have failed"
+    continue_help = "with --resume: run trials that failed or were stopped early to their end"
     resuming.add_argument(
         "--continue-trials", nargs="+", action="extend", default=[], metavar="TRIAL", help=continue_help
     )

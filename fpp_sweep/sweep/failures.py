@@ -1,4 +1,4 @@
-"""The failures of a sweep on the terminal, with the commands that run the failed part or the failed trials again."""
+"""The failures of a sweep on the terminal, with the commands that repeat them or run the failed trials again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FAILURES_SHOWN = 3
 
 
 def failure_lines(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:
-    """Yield the cause of each failure, its traceback, and the command that runs the failed part again."""
+    """Yield the cause of each failure, its traceback and the command that repeats it; at the end the one for all."""
     failed = [record for record in records if record.has_failed]
     for record in failed[:FAILURES_SHOWN]:
         yield f"{record.name} failed: {record.reason}"
@@ -26,10 +26,10 @@ def failure_lines(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialR
     if further:
         yield f"and {len(further)} more failed: {', '.join(further)}"
         yield f"    reason      {runnable(command_line('show', [str(folder.path), further[0]]))}"
-    yield from _again_lines(folder, info, failed)
+    yield from _run_again_lines(folder, info, failed)
 
 
-def _again_lines(folder: SweepFolder, info: SweepInfo, failed: Sequence[TrialRecord]) -> Iterator[str]:
+def _run_again_lines(folder: SweepFolder, info: SweepInfo, failed: Sequence[TrialRecord]) -> Iterator[str]:
     """Yield the command that runs the failed trials of a search again, for a user who has removed the cause."""
     if info.evaluate_only or info.group or info.state == "running":
         return
@@ -39,4 +39,4 @@ def _again_lines(folder: SweepFolder, info: SweepInfo, failed: Sequence[TrialRec
             names.append(record.name)
     command = resume_command(folder, info)
     if names and command:
-        yield f"again       {runnable(command)} --continue-trials {' '.join(names)}"
+        yield f"run again   {runnable(command)} --continue-trials {' '.join(names)}"

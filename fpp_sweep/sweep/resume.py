@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import FINAL, Command, SweepInfo
+from fpp_sweep.records.records import ENDED, FINAL, Command, SweepInfo
 from fpp_sweep.records.steering import budget_in_force, space_at_start
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
@@ -119,28 +119,32 @@ def _plugins_text(digests: Mapping[str, str]) -> str:
 
 
 def _require_unfinished(folder: SweepFolder, names: Sequence[str]) -> None:
-    """Raise InputError unless all these trials were stopped early or have failed, so that they can be run to their end.
+    """Raise InputError unless each of these trials has failed, was stopped early, or has not ended.
 
-    An earlier driver may have been interrupted while it ran a trial that was stopped early.
+    An earlier driver may have been interrupted after it began to continue a trial: the same command is accepted again.
     """
-    unfinished = []
+    accepted = []
+    choices = []  # for the message
     for record in folder.trials():
-        if record.kind == "baseline" or record.state == "complete" or record.has_impossible_settings:
+        if record.kind == "baseline" or record.has_impossible_settings:
             continue
-        was_stopped_early = record.estimate is not None
-        if was_stopped_early or record.state == "failed":
-            unfinished.append(record.name)
+        can_be_continued = record.state == "failed" or (record.estimate is not None and record.state != "complete")
+        if can_be_continued:
+            choices.append(record.name)
+        if can_be_continued or record.state not in ENDED:
+            accepted.append(record.name)
+    remedy = "no trial failed or was stopped early"
+    if choices:
+        remedy = f"name a trial that failed or was stopped early: {', '.join(choices)}"
     for name in names:
-        if name not in unfinished:
-            choices = ", ".join(unfinished) or "none"
-            problem = f"not a trial that was stopped early or has failed; those are {choices}"
-            raise InputError(f"--continue-trials {name}: {problem}")
+        if name not in accepted:
+            raise InputError(f"--continue-trials {name}: cannot be continued; {remedy}")
 
 
 def reopen_failed_trials(folder: SweepFolder, names: Sequence[str]) -> list[str]:
-    """Let the failed ones of these trials wait for another start, and return those that were stopped early.
+    """Write that the failed ones of these trials wait for another start, and return those that were stopped early.
 
-    A study that is built afterwards has no result of a waiting trial, and gets it when the trial has ended.
+    Call this before the study is built: the study then has no result of a waiting trial, and takes its next one.
     """
     stopped_early = []
     for name in names:

@@ -37,7 +37,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.statistics.block_stats import block_contributions, from_bytes, metric_value
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.plan import make_plan
-from fpp_sweep.sweep.resume import load_for_resume
+from fpp_sweep.sweep.resume import load_for_resume, reopen_failed_trials
 from fpp_sweep.tracking.desired import trial_run
 from fpp_sweep.trial.trial import run_trial
 from fpp_sweep.tune import parse
@@ -784,8 +784,8 @@ def test_savings_are_a_share_of_the_device_time_of_all_trials():
 
 
 @pytest.mark.parametrize("name", ["trial-0001", "trial-0099", f"baseline-{ZERO_SHOT}"])
-def test_only_trials_that_lost_a_race_can_be_continued(raced_sweep, name):
-    problem = "not a trial that was stopped early or has failed; those are trial-0003, trial-0004, trial-0005"
+def test_only_trials_that_failed_or_lost_a_race_can_be_continued(raced_sweep, name):
+    problem = "cannot be continued; name a trial that failed or was stopped early: trial-0003, trial-0004, trial-0005"
     with pytest.raises(InputError, match=f"--continue-trials {name}: {problem}"):
         load_for_resume(raced_sweep.space, Options(resume=True, continue_trials=(name,)), raced_sweep.folder)
 
@@ -796,10 +796,12 @@ def test_a_failed_trial_can_be_continued_unless_its_settings_exclude_each_other(
     again = Options(resume=True, continue_trials=("trial-0001",))
     folder.write_trial(replace(ended, reason="scenes, val samples 0..64, seed 0: not an image"))
     load_for_resume(raced_sweep.space, again, folder)
+    assert reopen_failed_trials(folder, ["trial-0001", "trial-0001"]) == []
+    for state in ("waiting", "interrupted"):  # the driver is killed after it has reopened the trial
+        folder.write_trial(replace(folder.trial("trial-0001"), state=state))
+        load_for_resume(raced_sweep.space, again, folder)
     folder.write_trial(replace(ended, reason=f"{IMPOSSIBLE}: views.min_area: must be <= views.max_area"))
-    with pytest.raises(
-        InputError, match="--continue-trials trial-0001: not a trial that was stopped early or has fail"
-    ):
+    with pytest.raises(InputError, match="--continue-trials trial-0001: cannot be continued; name a trial"):
         load_for_resume(raced_sweep.space, again, folder)
 
 

@@ -85,5 +85,5 @@ def test_a_killed_and_resumed_race_decides_as_an_undisturbed_one_and_its_losers_
     assert (status, out) == (2, "")
     assert (
         errors.splitlines()[-1]
-        == "error: --continue-trials trial-0000: not a trial that was stopped early or has failed; those are none"
+        == "error: --continue-trials trial-0000: cannot be continued; no trial failed or was stopped early"
     )

@@ -73,10 +73,10 @@ def test_failures_have_cause_traceback_and_command_and_more_than_three_are_count
     log = folder.log_file("trial-0000")
     log.parent.mkdir(parents=True)
     log.touch()
-    *lines, again = failure_lines(folder, folder.info(), records)
+    *lines, run_again = failure_lines(folder, folder.info(), records)
     names = " ".join(record.name for record in records)
     where = f"--name {folder.path.name} --out {folder.path.parent}"
-    assert again == f"again       {runnable(COMMAND)} {where} --resume --continue-trials {names}"
+    assert run_again == f"run again   {runnable(COMMAND)} {where} --resume --continue-trials {names}"
     assert "traceback" not in lines[3]  # a trial that failed before its start has no log
     assert lines[:2] == [f"trial-0000 failed: {reason}", f"    traceback   {folder.artifacts('trial-0000')}/log.txt"]
     assert lines[-2:] == [
@@ -104,7 +104,7 @@ def test_failures_have_cause_traceback_and_command_and_more_than_three_are_count
 def test_no_command_runs_failed_trials_again_where_none_could(tmp_path, changes, reason):
     info = sweep_info(**{**RAN, "command": COMMAND, **changes})
     folder = write_sweep(tmp_path, info, [])
-    assert not [line for line in failure_lines(folder, info, [failed(0, reason)]) if line.startswith("again")]
+    assert not [line for line in failure_lines(folder, info, [failed(0, reason)]) if line.startswith("run again")]
 
 
 def test_a_trial_is_repeated_on_all_its_datasets_and_seeds_and_a_failed_test_on_the_test_split(tmp_path):
