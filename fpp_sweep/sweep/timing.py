@@ -27,6 +27,7 @@ from fpp_sweep.spec.specs import DatasetInfo, adaptation_precision
 from fpp_sweep.spec.tasks import BATCH as IMAGES_PER_BATCH
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask, effort
 from fpp_sweep.trial.adapting import evaluate, make_adapter
+from fpp_sweep.trial.prompts import has_jacobian
 from fpp_sweep.trial.worker import Worker
 
 TIMED_STEPS = 6  # steps of pretraining, after a first one
@@ -105,7 +106,8 @@ def _time_adaptation(worker: Worker, task: EvalTask) -> tuple[float, float]:
     """Return the seconds for an image and for the preparation of the method, with random features.
 
     Both grow with the number of classes. On a CPU a large model needs minutes for a Jacobian of a few hundred classes:
-    then both are timed with a few classes, and multiplied.
+    then both are timed with a few classes, and multiplied. A Jacobian of all classes that does not fit in memory is not
+    built, so that times with a few classes would be wrong.
     """
     dataset = worker.datasets.open(task.dataset, task.split)
     n_classes = len(dataset.classes)
@@ -114,9 +116,15 @@ def _time_adaptation(worker: Worker, task: EvalTask) -> tuple[float, float]:
         _time_adaptation_on(worker, task, few)  # includes what is done once
         image_of_few, start_of_few = _time_adaptation_on(worker, task, few)
         ratio = n_classes / FEW_CLASSES
-        if ratio * start_of_few > MAX_START_SECONDS:
+        is_slow = ratio * start_of_few > MAX_START_SECONDS
+        if is_slow and _has_jacobian(worker, task, few) == _has_jacobian(worker, task, dataset):
             return ratio * image_of_few, ratio * start_of_few
     return _time_adaptation_on(worker, task, dataset)
+
+
+def _has_jacobian(worker: Worker, task: EvalTask, dataset: Dataset) -> bool:
+    clip = worker.model.clip_for(task.config)
+    return has_jacobian(clip, open_prompt(clip, task.config.prompt), dataset)
 
 
 def _time_adaptation_on(worker: Worker, task: EvalTask, dataset: Dataset) -> tuple[float, float]:

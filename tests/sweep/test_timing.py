@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from fpp_sweep.core.images.reading import Reader
+from fpp_sweep.core.methods import gradients
+from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.tasks import EvalTask
 from fpp_sweep.sweep import timing
@@ -103,6 +105,29 @@ def test_a_method_that_takes_long_to_prepare_is_timed_with_a_few_classes(space, 
     classes = worker.datasets.open("scenes", "val").classes
     assert timing._time_adaptation(worker, task) == (2.0 * len(classes), 60.0 * len(classes))
     assert prepared == [classes[:2], classes[:2]]
+
+
+def test_a_method_whose_jacobian_fits_for_a_few_classes_only_is_timed_with_all(space, worker, monkeypatch):
+    clock, prepared = Clock(), []
+    monkeypatch.setattr(timing, "perf_counter", clock)
+    text = worker.clip.text
+    config = space.start().replace({"prompt": "a photo of a"})
+    task = EvalTask(config=config, dataset="scenes", split="val", seed=0, start=0, stop=100)
+    jacobian = text.feature_size * open_prompt(worker.clip, config.prompt).context.numel() * 4  # bytes for one class
+    room = replace(text.memory, device=2 * 3 * jacobian, host=0.0)  # half of it is for a Jacobian: of three classes
+    tight = replace(worker.clip, text=replace(text, memory=room))
+    monkeypatch.setattr(worker.model, "clip_for", lambda config: tight)
+    monkeypatch.setattr(gradients, "jacobian_cost", lambda *_: gradients.Cost(fixed=0, per_sample=0))
+
+    def make_adapter(clip, config, dataset, prompt):
+        prepared.append(dataset.classes)
+        clock.work(60.0 if len(dataset.classes) == 2 else 1.0)
+
+    monkeypatch.setattr(timing, "make_adapter", make_adapter)
+    monkeypatch.setattr(timing, "evaluate", lambda *_: clock.work(5.0))
+    classes = worker.datasets.open("scenes", "val").classes
+    assert timing._time_adaptation(worker, task) == (5.0, 1.0)
+    assert prepared == [classes[:2], classes[:2], classes]
 
 
 def test_the_time_includes_the_work_that_a_gpu_has_not_finished(worker, space, monkeypatch):
