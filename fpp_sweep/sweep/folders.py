@@ -20,20 +20,22 @@ from fpp_sweep.sweep.api import Options
 
 @contextmanager
 def reserved_folder(space: Space, options: Options) -> Iterator[SweepFolder]:
-    """Yield the folder of `sweep_folder`; if it is empty after the block, remove it with the parents made for it.
+    """Yield the folder of `sweep_folder`; after the block, remove it and the parents made for it if they are empty.
 
-    A sweep that is refused leaves nothing behind.
+    So a sweep that is refused leaves nothing behind.
     """
     existing = existing_part(user_path(options.root))
     folder = sweep_folder(space, options)
     try:
         yield folder
     finally:
-        path = folder.path
         with suppress(OSError):  # a folder that is not empty stays
-            while not path.samefile(existing):
+            for path in (folder.path, *folder.path.parents):
+                if not path.exists():  # `undo_if_refused` has removed it
+                    continue
+                if path.samefile(existing):
+                    break
                 path.rmdir()
-                path = path.parent
 
 
 def sweep_folder(space: Space, options: Options) -> SweepFolder:
@@ -61,11 +63,10 @@ def _new_folder(root: Path, name: str) -> SweepFolder:
     second = datetime.now()
     require_folder_name(_name_at(name, second))
     require_writable(root)
-    root.mkdir(parents=True, exist_ok=True)
     while True:
         path = root / _name_at(name, second)
         try:
-            path.mkdir()
+            path.mkdir(parents=True)  # another command that is refused may remove an empty root at any time
         except FileExistsError:
             second += timedelta(seconds=1)
         else:

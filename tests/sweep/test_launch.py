@@ -1,5 +1,6 @@
 """The command that is printed after an interrupt or a failure: it begins the sweep, or continues it by its name."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
+from fpp_sweep.sweep import launch as launching
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.launch import announce, launch
@@ -67,6 +69,19 @@ def test_sweeps_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path
         folder = sweep_folder(small_space(), Options(root=tmp_path / "sweeps"))
         names.append(folder.path.name)
     assert names == sorted(set(names))
+
+
+def test_a_sweep_that_is_refused_after_its_folder_was_locked_leaves_no_folder(tmp_path, monkeypatch):
+    def refuse(space, options):
+        with sweep_folder(space, options).locked():
+            shutil.rmtree(tmp_path / "new/sweeps" / options.name)  # as `undo_if_refused` does
+            raise InputError("a prompt does not fit")
+
+    monkeypatch.setattr(launching, "run_on_ray", refuse)
+    options = Options(root=tmp_path / "new" / "sweeps")
+    with pytest.raises(InputError, match="a prompt does not fit"):
+        launch(small_space(), options, command="tune", words=[])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_sweep_that_is_refused_leaves_no_folder(tmp_path):
