@@ -34,7 +34,7 @@ def is_abandoned(folder: SweepFolder, info: SweepInfo) -> bool:
 
 
 def time_since_change(folder: SweepFolder) -> str:
-    """Return such as `1:02 ago`; `0 s ago` if the clock of the machine that wrote is ahead of this one's."""
+    """Return the time since the last change, as in `1:02 ago`; `0 s ago` if the clock that wrote it is ahead."""
     seconds = max(0.0, time.time() - last_change(folder))
     return f"{duration(seconds)} ago"
 

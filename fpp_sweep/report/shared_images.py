@@ -120,7 +120,7 @@ class LoadedSweep:
         return math.fsum(seconds)
 
     def n_trials_until(self, time: float) -> int:
-        """Return the number of trials that ended until a time, also of those not on the front.
+        """Return the number of trials that had ended by a time, also of those not on the front.
 
         A trial that was interrupted has a time, too, but has not ended: it begins again when the sweep is resumed.
         """

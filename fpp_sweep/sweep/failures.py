@@ -14,7 +14,7 @@ FAILURES_SHOWN = 3
 
 
 def failure_lines(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialRecord]) -> Iterator[str]:
-    """Yield the cause of each failure, its traceback and the command that repeats it; at the end the one for all."""
+    """Yield each failure's cause, traceback and repeat command, then the command that runs all failed trials again."""
     failed = [record for record in records if record.has_failed]
     for record in failed[:FAILURES_SHOWN]:
         yield f"{record.name} failed: {record.reason}"

@@ -124,7 +124,7 @@ def validate(space: Space, inspector: Inspector, plan: Plan) -> Validation:
 
 
 def _fixed_lambda_notes(space: Space, datasets: Iterable[DatasetInfo]) -> Iterator[str]:
-    """Yield a note if the weights of flatness are searched on ImageNet's shifts, where lambda is fixed."""
+    """Yield a note if settings of the rule for lambda are searched on ImageNet's shifts, where lambda is fixed."""
     searched = [param.key for param in space.searched()]
     without_effect = [key for key in searched if key in LAMBDA_RULE]
     fixed_lambda = space.start().fpp.lambda_shifts

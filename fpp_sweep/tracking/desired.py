@@ -525,7 +525,7 @@ def _sweep_curves(info: SweepInfo, records: Sequence[TrialRecord], front: FrontD
     points: list[Point] = []
     counts = {"complete": 0, "failed": 0}  # these curves begin at 0; that of stopped trials begins with the first one
     best: dict[str, float] = {}
-    judged = front_of(info, records)
+    front_of_records = front_of(info, records)
     worker_seconds = 0.0
     end_times: list[float] = []
     for record in _in_order_of_end(records):
@@ -534,7 +534,7 @@ def _sweep_curves(info: SweepInfo, records: Sequence[TrialRecord], front: FrontD
             continue
         counts[record.state] = counts.get(record.state, 0) + 1
         end_times.append(record.finished or 0.0)
-        best |= _improved(judged, record, best)
+        best |= _improved(front_of_records, record, best)
         values = {f"trials_{state}": float(count) for state, count in counts.items()}
         values["worker_hours"] = worker_seconds / 3600
         values |= {f"best/{metric}": value for metric, value in best.items()}
