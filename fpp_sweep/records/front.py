@@ -176,21 +176,25 @@ class Front:
         return sorted(ranked, key=self.is_below_floor)
 
     @cached_property
-    def marks(self) -> dict[str, list[str]]:
-        """The marks of each front member: `knee`, `best accuracy`, ...; none for trials below the floor."""
-        marks: dict[str, list[str]] = {}
+    def eligible(self) -> list[TrialRecord]:
+        """The members that may be called best: those that are not below the floor of accuracy."""
         eligible = []
         for member in self.members:
-            marks[member.name] = []
             if not self.is_below_floor(member):
                 eligible.append(member)
-        if not eligible:
+        return eligible
+
+    @cached_property
+    def marks(self) -> dict[str, list[str]]:
+        """The marks of each front member: `knee`, `best accuracy`, ...; none for trials below the floor."""
+        marks: dict[str, list[str]] = {member.name: [] for member in self.members}
+        if not self.eligible:
             return marks
         for index, objective in enumerate(self.objectives):
             sign = catalogue.sign(objective.goal)
-            winner = max(eligible, key=lambda member: sign * values_of(member)[index])
+            winner = max(self.eligible, key=lambda member: sign * values_of(member)[index])
             marks[winner.name].append(f"best {objective.metric}")
-        marks[self.by_trade_off(eligible)[0].name].append("knee")
+        marks[self.by_trade_off(self.eligible)[0].name].append("knee")
         return marks
 
     def coordinates(self, records: Sequence[TrialRecord], pair: tuple[int, int]) -> tuple[list[float], list[float]]:

@@ -203,9 +203,11 @@ class TrialRecord:
         return self.reason is not None and not self.reason.endswith(STOPPED_BY_STEER)
 
     @property
-    def has_impossible_settings(self) -> bool:
-        """True if the trial failed before its start, because its settings exclude each other."""
-        return self.state == "failed" and self.reason is not None and self.reason.startswith(IMPOSSIBLE)
+    def can_run_again(self) -> bool:
+        """True for a failed trial; False if it failed before its start, because its settings exclude each other."""
+        if self.kind == "baseline" or self.state != "failed":
+            return False
+        return self.reason is None or not self.reason.startswith(IMPOSSIBLE)
 
     @property
     def has_fpp_prompt(self) -> bool:

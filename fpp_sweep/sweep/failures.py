@@ -8,7 +8,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.spec.messages import command_line, runnable
-from fpp_sweep.sweep.resume_command import resume_command
+from fpp_sweep.sweep.resume_command import CONTINUE_FLAG, resume_command
 
 FAILURES_SHOWN = 3
 
@@ -33,10 +33,7 @@ def _run_again_lines(folder: SweepFolder, info: SweepInfo, failed: Sequence[Tria
     """Yield the command that runs the failed trials of a search again, for a user who has removed the cause."""
     if info.evaluate_only or info.group or info.state == "running":
         return
-    names = []
-    for record in failed:
-        if record.kind == "trial" and record.state == "failed" and not record.has_impossible_settings:
-            names.append(record.name)
+    names = [record.name for record in failed if record.can_run_again]
     command = resume_command(folder, info)
     if names and command:
-        yield f"run again   {runnable(command)} --continue-trials {' '.join(names)}"
+        yield f"run again   {runnable(command)} {CONTINUE_FLAG} {' '.join(names)}"

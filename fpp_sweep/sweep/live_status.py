@@ -79,12 +79,13 @@ def live_status(
 
 def _best_values(front: Front) -> list[float]:
     """Return the best value in each objective of the members that a table may mark as best."""
-    eligible = [values_of(member) for member in front.members if not front.is_below_floor(member)]
-    if not eligible:
+    if not front.eligible:
         return []
     best = []
-    for column, goal in zip(zip(*eligible, strict=True), front.goals, strict=True):
-        best.append(max(column) if goal == "max" else min(column))
+    for index, goal in enumerate(front.goals):
+        column = [values_of(member)[index] for member in front.eligible]
+        choose = max if goal == "max" else min
+        best.append(choose(column))
     return best
 
 

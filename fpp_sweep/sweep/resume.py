@@ -126,9 +126,10 @@ def _require_unfinished(folder: SweepFolder, names: Sequence[str]) -> None:
     accepted = []
     choices = []  # for the message
     for record in folder.trials():
-        if record.kind == "baseline" or record.has_impossible_settings:
+        if record.kind == "baseline":
             continue
-        can_be_continued = record.state == "failed" or (record.estimate is not None and record.state != "complete")
+        was_stopped_early = record.estimate is not None and record.state != "complete"
+        can_be_continued = was_stopped_early or record.can_run_again
         if can_be_continued:
             choices.append(record.name)
         if can_be_continued or record.state not in ENDED:
