@@ -83,21 +83,20 @@ def test_the_time_left_counts_the_drivers_time_once_after_it_was_recorded(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("accuracies", "note"),
+    ("points", "note"),
     [
-        ([70.0, 3.0], "front of 2, best accuracy 70.00, ece 9.00"),
-        ([3.0], "front of 1, all below the floor of accuracy"),
+        ([(70.0, 9.0), (3.0, 0.5)], "front of 2, best accuracy 70.00, ece 9.00"),
+        ([(70.0, 9.0), (72.0, 11.0), (3.0, 0.5)], "front of 3, best accuracy 72.00, ece 9.00"),
+        ([(3.0, 0.5)], "front of 1, all below the floor of accuracy"),
     ],
 )
-def test_the_best_values_of_the_status_are_those_of_trials_above_the_floor(
-    tmp_path, make_driver, capsys, accuracies, note
-):
+def test_the_best_values_of_the_status_are_those_of_trials_above_the_floor(tmp_path, make_driver, capsys, points, note):
     """A trial that has lost its accuracy is on the front by its small calibration error, but no table calls it best."""
     folder = SweepFolder(tmp_path)
     folder.write_info(sweep_info(name="sweep"))
     folder.write_trial(baseline(ZERO_SHOT, 69.0, 9.0))
-    for number, accuracy in enumerate(accuracies):
-        folder.write_trial(trial(number, accuracy, 9.0 if accuracy > 60 else 0.5))
+    for number, (accuracy, ece) in enumerate(points):
+        folder.write_trial(trial(number, accuracy, ece))
     driver = make_driver(folder, small_space())
     driver._show_status(STATUS)
     assert note in capsys.readouterr().err
