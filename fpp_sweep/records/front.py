@@ -116,17 +116,19 @@ class Front:
         """
         nearest = list(self.chosen)
         names_of_chosen = {record.name for record in nearest}
-        remaining = [record for record in self.finished if record.name not in names_of_chosen]
-        while remaining and len(nearest) < most:
-            layer = set(pareto.front(_points(remaining), self.goals))
-            behind = []
-            for index, record in enumerate(remaining):
-                if index in layer:
-                    nearest.append(record)
-                else:
-                    behind.append(record)
-            remaining = behind
+        others = [record for record in self.finished if record.name not in names_of_chosen]
+        for layer in self.layers(others):
+            if len(nearest) >= most:
+                break
+            nearest += layer
         return nearest
+
+    def layers(self, records: Sequence[TrialRecord]) -> list[list[TrialRecord]]:
+        """Return the front of records, then the front of all others, and so on."""
+        layers = []
+        for indices in pareto.layers(_points(records), self.goals):
+            layers.append([records[index] for index in indices])
+        return layers
 
     @cached_property
     def n_below_floor(self) -> int:

@@ -28,15 +28,34 @@ def front(points: Sequence[Values], goals: Sequence[Goal]) -> list[int]:
     >>> front([(70.0, 4.0), (71.0, 5.0), (69.0, 4.5), (70.0, 4.0)], ["max", "min"])
     [0, 1, 3]
     """
+    if not points:
+        return []
+    return layers(points, goals)[0]
+
+
+def layers(points: Sequence[Values], goals: Sequence[Goal]) -> list[list[int]]:
+    """Return the indices of the front's points, then of the front of all other points, and so on.
+
+    >>> layers([(70.0, 4.0), (71.0, 5.0), (69.0, 4.5), (70.0, 4.0)], ["max", "min"])
+    [[0, 1, 3], [2]]
+    """
     minimized = [_comparable(point, goals) for point in points]
-    stairs = _Staircase()
-    members: list[int] = []
+    staircases: list[_Staircase] = []  # of the points of each layer so far
+    members: list[list[int]] = []
+    previous = None
+    layer = 0
     for index in sorted(range(len(minimized)), key=minimized.__getitem__):
-        is_duplicate = bool(members) and minimized[members[-1]] == minimized[index]
-        _, y, z = minimized[index]
-        if is_duplicate or stairs.add(y, z):
-            members.append(index)
-    return sorted(members)
+        if minimized[index] != previous:  # else the point before is equal, and has the same layer
+            previous = minimized[index]
+            _, y, z = previous
+            # a point that dominates this one is itself dominated in all layers before its own
+            layer = bisect_left(staircases, True, key=lambda stairs: not stairs.covers(y, z))
+            if layer == len(staircases):
+                staircases.append(_Staircase())
+                members.append([])
+            staircases[layer].add(y, z)
+        members[layer].append(index)
+    return [sorted(indices) for indices in members]
 
 
 def hypervolume(points: Sequence[Values], goals: Sequence[Goal], reference: Values) -> float:
@@ -177,10 +196,14 @@ class _Staircase:
         self.ys: list[float] = []
         self.zs: list[float] = []
 
+    def covers(self, y: float, z: float) -> bool:
+        """Return True if a corner is at least as good."""
+        index = bisect_right(self.ys, y)
+        return index > 0 and self.zs[index - 1] <= z
+
     def add(self, y: float, z: float) -> bool:
         """Add a corner and drop those it dominates; return False if a corner is at least as good."""
-        index = bisect_right(self.ys, y)
-        if index and self.zs[index - 1] <= z:
+        if self.covers(y, z):
             return False
         first = bisect_left(self.ys, y)
         last = first

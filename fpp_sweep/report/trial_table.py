@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from fpp_sweep.records.answer import SweepStatistics
 from fpp_sweep.records.front import Front, metric_of, metrics_shown, splits_of
@@ -48,12 +47,8 @@ def by_merit(front: Front, records: Sequence[TrialRecord]) -> list[TrialRecord]:
     Then come trials that break a constraint, the baselines, and what has not finished or has failed.
     """
     ranked: list[TrialRecord] = []
-    remaining = list(front.trials)
-    while remaining:
-        layer = replace(front, trials=tuple(remaining)).members
+    for layer in front.layers(front.trials):
         ranked += front.by_trade_off(layer)
-        names_of_layer = {record.name for record in layer}
-        remaining = [record for record in remaining if record.name not in names_of_layer]
     ranked += [*front.infeasible, *front.baselines]
     names = {record.name for record in ranked}
     return [*ranked, *(record for record in records if record.name not in names)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpp_sweep.records.pareto import front, hypervolume, hypervolume_over_time, knee_order, worst
+from fpp_sweep.records.pareto import front, hypervolume, hypervolume_over_time, knee_order, layers, worst
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.rounding import without_rounding_error
 
@@ -50,6 +50,18 @@ def test_exactly_the_members_are_undominated(problem):
     members = set(front(points, goals))
     for index, point in enumerate(points):
         assert any(dominates(other, point, goals) for other in points) == (index not in members)
+
+
+@given(problems())
+def test_each_layer_is_the_front_of_what_the_layers_before_it_leave(problem):
+    points, goals = problem
+    remaining = list(range(len(points)))
+    expected = []
+    while remaining:
+        members = front([points[index] for index in remaining], goals)
+        expected.append([remaining[member] for member in members])
+        remaining = [index for index in remaining if index not in expected[-1]]
+    assert layers(points, goals) == expected
 
 
 def test_rounding_errors_make_no_member():
