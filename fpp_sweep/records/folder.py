@@ -146,18 +146,22 @@ class SweepFolder:
     def last_log_lines(self, trial: str, count: int) -> list[str]:
         """Return the last lines of a trial's log; none without a log. Raise InputError for a link out of the folder."""
         try:
-            text = read_end_inside(self.path, self.log_file(trial), MAX_LOG_BYTES)
+            text = read_end_inside(self.path, self._artifact(trial, "log.txt"), MAX_LOG_BYTES)
         except FileNotFoundError:
             return []
         return text.splitlines()[-count:]
 
     def prompt_files(self, trial: str) -> list[Path]:
         """Return the prompts that were pretrained for a trial; raise InputError for a link out of the folder."""
-        return files_inside(self.path, self.artifacts(trial) / "prompts", "*.safetensors")
+        return files_inside(self.path, self._artifact(trial, "prompts"), "*.safetensors")
 
     def read_artifact(self, trial: str, name: str, max_bytes: int) -> bytes:
         """Return the content of a trial's file; raise InputError for a link out of the folder, else OSError."""
-        return read_inside(self.path, self.path / "artifacts" / trial / name, max_bytes)
+        return read_inside(self.path, self._artifact(trial, name), max_bytes)
+
+    def _artifact(self, trial: str, name: str) -> Path:
+        """Return the path of a trial's file for a function that checks it."""
+        return self.path.joinpath("artifacts", trial, name)
 
     def inside(self, path: Path) -> Path:
         """Return a path of this folder; raise InputError if a link on the way leads out of the folder."""

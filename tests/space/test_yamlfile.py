@@ -133,6 +133,12 @@ def test_a_config_with_any_text_is_read_back_unchanged(text):
     assert parse(config_text(config), "config.yaml").plain() == {"config": config}
 
 
+@given(st.floats(), st.sampled_from(["adapt.lr", "on", "1", "a: b", "x" * 200]))
+def test_numbers_of_a_config_are_written_as_pyyaml_writes_them(number, key):
+    config = {key: number}
+    assert config_text(config) == yaml.safe_dump({"config": config})
+
+
 @pytest.mark.parametrize("value", ["a 😀", {"é😀": ["\U00010000", "\ud800", "\u2028"]}, [1e-3, True, None]], ids=ascii)
 def test_json_is_yaml(value):
     assert parse(json.dumps(value), "x.json").plain() == value
