@@ -66,12 +66,15 @@ def statistics_of(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialR
     metrics = resampled_metrics(metrics_shown(info))
     notes = skipped_notes(folder, records)
     samples = {}
+    names_of_compared = {record.name for record in front.compared}
+    behind = [record for record in front.nearest(MAX_COMPARED) if record.name not in names_of_compared]
     for split in splits_of(info, front.compared):
+        rivals = []
         if split == info.search_split:  # all trials have results; support needs those behind the front, too
-            measured = [*front.nearest(MAX_COMPARED), *front.baselines]
-        else:
-            measured = front.compared
-        measurements = measure(folder, measured, split, metrics)
+            rivals = behind
+        measurements = measure(
+            folder, front.compared, split, metrics, rivals=rivals, objectives=metrics_of(info.objectives)
+        )
         notes.extend(measurements.notes)
         samples[split] = measurements.samples
     return statistics_of_samples(info, front, samples, notes)

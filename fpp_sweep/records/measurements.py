@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.objective_samples import MeasuredRecord, read_objective_samples, resampled_objectives
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import draws_order
 from fpp_sweep.spec.files import read_inside
 from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, StatsBySeed, from_bytes, seeds_of
-from fpp_sweep.statistics.bootstrap import NO_MAP, RecordSamples, SplitSamples, image_digests, sample_record
+from fpp_sweep.statistics.bootstrap import NO_MAP, SplitSamples, image_digests, sample_record
 
 BLOCK_STATS_FILE = "block_stats.npz"
 ACCURACY_TOLERANCE = 1e-6  # points; a file of another record differs by far more
@@ -80,54 +82,83 @@ def is_deterministic(record: TrialRecord, seeds: Collection[int]) -> bool:
     return not record.has_fpp_prompt and not draws_order(config.get("method"), config.get("adapt.order"))
 
 
-def measure(folder: SweepFolder, records: Sequence[TrialRecord], split: str, metrics: Sequence[str]) -> Measurements:
+def measure(
+    folder: SweepFolder,
+    records: Sequence[TrialRecord],
+    split: str,
+    metrics: Sequence[str],
+    *,
+    rivals: Sequence[TrialRecord] = (),
+    objectives: Sequence[str] = (),
+) -> Measurements:
     """Resample the metrics of records on a split: of the largest group of records with the same images.
 
-    Of groups of equal size the one with more images counts.
+    Of groups of equal size the one with more images counts. `rivals` are further records, of which the caller needs
+    the objectives only.
     """
     notes = []
-    groups: dict[ImagesKey, list[_MeasuredRecord]] = {}
+    groups: dict[ImagesKey, list[MeasuredRecord]] = {}
     averages = resampled_metrics(metrics)
-    for record in records:
+    names_of_rivals = {rival.name for rival in rivals}
+    for record in [*records, *rivals]:
         if split not in record.results:
             continue
-        try:
-            measured = _measure_record(folder, record, split, averages)
-        except ValueError as error:
-            notes.append(f"{record.name}: block statistics of split {split} are ignored: {error}")
-            continue
+        measured = None
+        if record.name in names_of_rivals:
+            measured = _read_objectives(folder, record, split, objectives)
+        if measured is None:
+            try:
+                measured = _measure_record(folder, record, split, averages)
+            except ValueError as error:
+                notes.append(f"{record.name}: block statistics of split {split} are ignored: {error}")
+                continue
         if measured is not None:
             groups.setdefault(tuple(sorted(measured.digests.items())), []).append(measured)
+    return _largest_group(split, list(groups.values()), notes)
+
+
+def _largest_group(split: str, groups: Sequence[Sequence[MeasuredRecord]], notes: Sequence[str]) -> Measurements:
+    """Return the samples of the largest group of records with the same images, with a note on all others."""
     if not groups:
         return Measurements(SplitSamples(split), notes)
-    largest = max(groups.values(), key=_size_of_group)
+    largest = max(groups, key=_size_of_group)
     others = []
-    for group in groups.values():
+    for group in groups:
         if group is not largest:
             others += [measured.samples.name for measured in group]
     if others:
-        notes.append(f"split {split}: no intervals of {', '.join(others)}, measured on other images than most records")
+        note = f"split {split}: no intervals of {', '.join(others)}, measured on other images than most records"
+        notes = [*notes, note]
     samples_by_name = {measured.samples.name: measured.samples for measured in largest}
     return Measurements(SplitSamples(split, largest[0].images, samples_by_name, largest[0].digests), notes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _MeasuredRecord:
-    """The resampled metrics of one record, and the images that they were measured on."""
-
-    samples: RecordSamples
-    images: Mapping[str, int]  # number of images, by dataset
-    digests: Mapping[str, bytes]  # digest of the images, by dataset
-
-
-def _size_of_group(group: Sequence[_MeasuredRecord]) -> tuple[int, int]:
+def _size_of_group(group: Sequence[MeasuredRecord]) -> tuple[int, int]:
     """Return the number of records with the same images, then the number of these images."""
     return len(group), sum(group[0].images.values())
 
 
+def _read_objectives(
+    folder: SweepFolder, record: TrialRecord, split: str, objectives: Sequence[str]
+) -> MeasuredRecord | None:
+    """Return the objectives' samples that a trial wrote when it ended; None without such a file of this record."""
+    path = folder.inside(folder.artifacts(record.name))
+    deterministic = is_deterministic(record, [0])  # a trial with several seeds has no such file
+    stored = read_objective_samples(
+        path, split, record.name, resampled_objectives(objectives), deterministic=deterministic
+    )
+    if stored is None or catalogue.ACCURACY not in stored.samples.metrics:
+        return stored
+    accuracy = stored.samples.metrics[catalogue.ACCURACY].value
+    recorded = record.results[split].average.get(catalogue.ACCURACY, math.inf)
+    if abs(accuracy - recorded) > ACCURACY_TOLERANCE:
+        return None
+    return stored
+
+
 def _measure_record(
     folder: SweepFolder, record: TrialRecord, split: str, metrics: Sequence[str]
-) -> _MeasuredRecord | None:
+) -> MeasuredRecord | None:
     """Resample the metrics of a record, with those after post-hoc maps, from its files of block statistics.
 
     Return None without a file. Raise ValueError for a file that is damaged, of another record, or of seeds with
@@ -156,7 +187,7 @@ def _measure_record(
     images = {}
     for (dataset, _), stats in sorted(table.items()):
         images[dataset] = stats.total
-    return _MeasuredRecord(samples, images, digests)
+    return MeasuredRecord(samples, images, digests)
 
 
 def accuracies_of(table: StatsBySeed) -> dict[DatasetSeed, float]:

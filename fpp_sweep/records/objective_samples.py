@@ -1,0 +1,126 @@
+"""A trial's objectives on resampled images, in a file among its artifacts.
+
+The support of the front needs them of some 200 trials, and nothing else of most of these. A trial writes them when it
+ends, because to read them takes a tenth of the time that it takes to compute them from block statistics. A trial with
+several seeds has no such file: the variance of seeds is estimated from its metrics on each dataset, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import read_inside, write_json
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, seeds_of
+from fpp_sweep.statistics.bootstrap import (
+    N_RESAMPLES,
+    NO_MAP,
+    MetricSamples,
+    RecordSamples,
+    StatsByMap,
+    image_digests,
+    sample_record,
+)
+
+FILE = "objective_samples.json"
+VERSION = 1  # to be raised when the code computes other samples; a test holds their digest
+MAX_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredRecord:
+    """The resampled metrics of one record, and the images that they were measured on."""
+
+    samples: RecordSamples
+    images: Mapping[str, int]  # number of images, by dataset
+    digests: Mapping[str, bytes]  # digest of the images, by dataset
+
+
+def resampled_objectives(objectives: Sequence[str]) -> list[str]:
+    """Return the metrics of objectives that can be resampled.
+
+    >>> resampled_objectives(["accuracy", "mce", "ece/dtd"])
+    ['accuracy', 'ece/dtd']
+    """
+    return [metric for metric in objectives if catalogue.parts_of(metric).stem in BLOCKWISE_METRICS]
+
+
+def write_objective_samples(folder: Path, split: str, tables: StatsByMap, objectives: Sequence[str]) -> None:
+    """Write the objectives' samples of a trial with one seed into the folder of its artifacts."""
+    table = tables[NO_MAP]
+    digests = image_digests(table)
+    if len(seeds_of(table)) > 1 or digests is None:
+        return
+    averages = [catalogue.parts_of(metric).of_average for metric in resampled_objectives(objectives)]
+    samples = sample_record("", tables, split, list(dict.fromkeys(averages)))
+    metrics = {}
+    for metric in objectives:
+        if metric in samples.metrics:
+            metrics[metric] = _document(samples.metrics[metric])
+    images = {}
+    for (dataset, _), stats in table.items():
+        images[dataset] = {"count": stats.total, "digest": digests[dataset].hex()}
+    seed = seeds_of(table)[0]
+    document = {"version": VERSION, "split": split, "seed": seed, "images": images, "metrics": metrics}
+    write_json(folder / split / FILE, document)
+
+
+def _document(samples: MetricSamples) -> dict[str, object]:
+    return {
+        "values": samples.by_seed[0].tolist(),
+        "points_per_image": samples.points_per_image,
+        "blocks": samples.blocks,
+        "rarer_answers": samples.rarer_answers,
+        "calibrated_bias": samples.calibrated_bias,
+        "residual_bias": samples.residual_bias,
+    }
+
+
+def read_objective_samples(
+    folder: Path, split: str, name: str, objectives: Sequence[str], *, deterministic: bool
+) -> MeasuredRecord | None:
+    """Return what `write_objective_samples` wrote into the folder of a trial's artifacts.
+
+    Return None if the file is absent, damaged, of other code, or without one of the objectives: the block statistics
+    then tell the same.
+    """
+    try:
+        document = json.loads(read_inside(folder, folder / split / FILE, MAX_BYTES))
+        if (document["version"], document["split"]) != (VERSION, split):
+            return None
+        metrics = {metric: _samples_of(document["metrics"][metric]) for metric in objectives}
+        samples = RecordSamples(name, (int(document["seed"]),), deterministic, metrics)
+        images = {}
+        digests = {}
+        for dataset, facts in document["images"].items():
+            images[dataset] = int(facts["count"])
+            digests[dataset] = bytes.fromhex(facts["digest"])
+    except (InputError, OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
+        return None
+    return MeasuredRecord(samples, images, digests)
+
+
+def _samples_of(document: Any) -> MetricSamples:
+    """Return the samples of a metric; raise an error if the document is not as `_document` returns it."""
+    values = np.array([document["values"]], np.float64)
+    if values.shape != (1, 1 + N_RESAMPLES):
+        raise ValueError("another number of resamples")
+    samples = MetricSamples(
+        by_seed=values,
+        points_per_image=float(document["points_per_image"]),
+        blocks=int(document["blocks"]),
+        rarer_answers=int(document["rarer_answers"]),
+        calibrated_bias=float(document["calibrated_bias"]),
+        residual_bias=float(document["residual_bias"]),
+    )
+    scalars = [samples.points_per_image, samples.calibrated_bias, samples.residual_bias]
+    if not (np.isfinite(values).all() and np.isfinite(scalars).all()):
+        raise ValueError("a number is not finite")
+    return samples
