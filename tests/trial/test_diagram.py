@@ -42,7 +42,8 @@ def test_the_picture_has_a_panel_for_each_dataset(tmp_path, figures, count):
     with Image.open(tmp_path / "a.png") as image:
         assert image.format == "PNG"
         assert min(image.size) > 200
-        assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 100
+        assert image.mode == "P"  # a palette takes two fifths of the space
+        assert len(image.getcolors()) > 30
     texts = [text.get_text() for text in figures[0].axes[0].texts]
     panels = [f"dataset {i}, 4 images\naccuracy 50.00 %  ECE 36.72 %" for i in range(count)]
     assert [text for text in texts if "ECE" in text] == panels
