@@ -151,12 +151,11 @@ def share_on_front(points: Numbers) -> Numbers:
 def is_dominated(points: Numbers) -> NDArray[np.bool_]:
     """Return (trials,) from (metrics, trials): True if another trial is as good in every metric and better in one."""
     _, trials = points.shape
-    no_worse = np.ones((trials, trials), np.bool_)
-    better = np.zeros((trials, trials), np.bool_)
+    no_worse = np.ones((trials, trials), np.bool_)  # row: at least as good as the column in every metric
     for values in points:
         no_worse &= values[:, None] >= values
-        better |= values[:, None] > values
-    return np.asarray((no_worse & better).any(axis=0))
+    is_better = no_worse & ~no_worse.T  # also better in one: else the column would be as good as the row
+    return np.asarray(is_better.any(axis=0))
 
 
 def clearly_ahead(
