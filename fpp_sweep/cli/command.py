@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import gc
 import io
 import multiprocessing
 import os
@@ -142,6 +143,7 @@ def run(main: Callable[[], None]) -> NoReturn:
     except SystemExit as end:
         if isinstance(end.code, int):
             leave_plugin_threads(end.code)
+        gc.freeze()  # else Python looks for unreachable cycles among all objects before the process ends
         raise
 
 

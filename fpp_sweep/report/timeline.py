@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,10 @@ class WorkPeriod:
     key: str  # key of the config
     is_pretraining: bool
 
-    def continues(self, earlier: WorkPeriod) -> bool:
-        same_work = (self.key, self.is_pretraining) == (earlier.key, earlier.is_pretraining)
-        return same_work and self.start - earlier.end <= MAX_PAUSE
+    def is_continued_by(self, start: float, key: str, *, is_pretraining: bool) -> bool:
+        """Return True for a task of the same work that begins after no long pause."""
+        is_same_work = key == self.key and is_pretraining == self.is_pretraining
+        return is_same_work and start - self.end <= MAX_PAUSE
 
 
 def read_work_periods(log_text: str) -> list[WorkPeriod]:
@@ -58,10 +59,11 @@ def read_work_periods(log_text: str) -> list[WorkPeriod]:
         if event == "begins":
             starts[task, key] = time
         elif (task, key) in starts:
-            period = WorkPeriod(starts.pop((task, key)), time, key, "pretraining" in task)
-            if periods and period.continues(periods[-1]):
-                period = replace(period, start=periods.pop().start)
-            periods.append(period)
+            start = starts.pop((task, key))
+            is_pretraining = "pretraining" in task
+            if periods and periods[-1].is_continued_by(start, key, is_pretraining=is_pretraining):
+                start = periods.pop().start
+            periods.append(WorkPeriod(start, time, key, is_pretraining))
     return periods
 
 

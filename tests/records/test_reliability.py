@@ -25,17 +25,27 @@ def write_diagrams(tmp_path, content=None):
 
 
 def test_a_bin_has_its_number_of_images_its_correct_images_and_its_mean_confidence():
-    assert diagram_of([block_stats(CORRECT, CONFIDENCE)]) == [8, 1, 1, 420, 18, 2, 1, 920]
+    assert diagram_of([block_stats(CORRECT, CONFIDENCE)]) == "8 1 1 420,18 2 1 920"
 
 
 def test_the_diagram_of_a_dataset_pools_all_seeds(tmp_path):
     diagrams = read_reliability(write_diagrams(tmp_path), "trial-0000", "val")
-    assert diagrams == {"dtd": [8, 2, 2, 420, 18, 4, 2, 920], "pets": [8, 1, 1, 420, 18, 2, 1, 920]}
+    assert diagrams == {"dtd": "8 2 2 420,18 4 2 920", "pets": "8 1 1 420,18 2 1 920"}
 
 
 @pytest.mark.parametrize(
     "diagrams",
-    [[], {"dtd": 3}, {"dtd": [8, 1, 1]}, {"dtd": [8, 1, 1, "<b>"]}, {"dtd": [8, 1, True, 420]}, {"dtd": [20, 1, 1, 9]}],
+    [
+        [],
+        {"dtd": 3},
+        {"dtd": ["8 1 1 420"]},
+        {"dtd": "8 1 1"},
+        {"dtd": "8 1 1 <b>"},
+        {"dtd": "8 1 1 420,"},
+        {"dtd": "8 1 1 -9"},
+        {"dtd": "8 1 1 \uff14"},
+        {"dtd": "20 1 1 9"},
+    ],
     ids=str,
 )
 def test_a_file_without_diagrams_is_ignored(tmp_path, diagrams):

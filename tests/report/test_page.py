@@ -372,7 +372,7 @@ def test_each_trial_has_a_section_with_its_settings_numbers_diagrams_log_and_fil
     assert section["numbers"]["test"][0][:3] == ["", "accuracy", "ece"]
     averages = section["numbers"]["test"][-1]
     assert averages[:2] == ["average", "68.30±0.31"]
-    assert section["diagrams"] == {"val": {}, "test": {"digits": [8, 2, 2, 420, 18, 4, 2, 920]}}
+    assert section["diagrams"] == {"val": {}, "test": {"digits": "8 2 2 420,18 4 2 920"}}
     assert section["log"] == [f"line {number}" for number in range(4, 9)]
     assert section["prompts"] == ["artifacts/trial-0000/prompts/digits.seed0.safetensors"]
     assert re.search(r"evaluate --config \S*trials/trial-0000.json ", section["repeat"])

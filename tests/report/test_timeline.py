@@ -89,10 +89,10 @@ def test_names_of_logs_and_configs_are_drawn_as_they_are():
 
 def test_tasks_that_begin_two_seconds_after_another_continue_it_if_the_work_is_the_same():
     first = WorkPeriod(100.0, 110.0, "a", False)
-    assert WorkPeriod(112.0, 113.0, "a", False).continues(first)
-    assert not WorkPeriod(112.1, 113.0, "a", False).continues(first)
-    assert not WorkPeriod(111.0, 113.0, "b", False).continues(first)
-    assert not WorkPeriod(111.0, 113.0, "a", True).continues(first)
+    assert first.is_continued_by(112.0, "a", is_pretraining=False)
+    assert not first.is_continued_by(112.1, "a", is_pretraining=False)
+    assert not first.is_continued_by(111.0, "b", is_pretraining=False)
+    assert not first.is_continued_by(111.0, "a", is_pretraining=True)
 
 
 def log_lines(*events):

@@ -105,7 +105,6 @@ function numbersTable(split, [heads, ...rows]) {
 // --- reliability diagrams -----------------------------------------------------------------------------
 
 const N_BINS = 20;
-const NUMBERS_OF_A_BIN = 4;  // bin, images, correct ones, mean confidence in permille
 const SIDE = 100;  // of a diagram, in its own units
 
 function labelOf(name) {
@@ -151,10 +150,12 @@ function numbersOf(name, split, dataset) {
   return metrics.map(metric => `${metric} ${values[heads.indexOf(metric)]}`).join(", ");
 }
 
-function binsOf(numbers = []) {
+// Reads a diagram's text: for each bin its index, images, correct ones, and mean confidence in permille.
+function binsOf(diagram) {
   const bins = Array.from({length: N_BINS}, () => ({images: 0, correct: 0, confidence: 0}));
-  for (let start = 0; start < numbers.length; start += NUMBERS_OF_A_BIN) {
-    const [bin, images, correct, permille] = numbers.slice(start, start + NUMBERS_OF_A_BIN);
+  if (!diagram) return bins;
+  for (const text of diagram.split(",")) {
+    const [bin, images, correct, permille] = text.split(" ").map(Number);
     bins[bin] = {images, correct, confidence: images * permille / 1000};
   }
   return bins;
