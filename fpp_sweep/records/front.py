@@ -141,11 +141,11 @@ class Front:
 
     def is_below_floor(self, record: TrialRecord) -> bool:
         """Return True for a trial that is more than `floor` points less accurate than zero-shot."""
-        zero_shot = self._zero_shot()
-        if zero_shot is None or record.kind == "baseline":
+        if self._zero_shot is None or record.kind == "baseline":
             return False
-        return is_less_accurate(record, zero_shot, self.search_split, self.floor)
+        return is_less_accurate(record, self._zero_shot, self.search_split, self.floor)
 
+    @cached_property
     def _zero_shot(self) -> TrialRecord | None:
         for baseline in self.baselines:
             if baseline.label == catalogue.ZERO_SHOT:

@@ -133,7 +133,8 @@ class Surface:
     def __init__(self, dimensions: Sequence[Dimension], points: Numbers, values: Numbers, seed: int = 0) -> None:
         self.dimensions = tuple(dimensions)
         self._points = columns_of(points)
-        self._pairs = np.tril_indices(len(points))  # a Cholesky factor needs half of the covariance only
+        # a Cholesky factor needs half of the covariance only: positions in the flattened matrix
+        self._pairs = np.flatnonzero(np.tri(len(points)))
         self._distances = self._distances_of_pairs(points)
         self._center = float(values.mean())
         self._scale = float(values.std()) or 1.0  # all values may be equal
@@ -145,7 +146,7 @@ class Surface:
         """Return the distances (settings, pairs) of the trials."""
         distances = []
         for dimension, values in zip(self.dimensions, points.T, strict=True):
-            distances.append(dimension.distances(values, values)[self._pairs])
+            distances.append(dimension.distances(values, values).ravel()[self._pairs])
         return np.stack(distances)
 
     # -------------------------------------------------------- scales
@@ -196,10 +197,11 @@ class Surface:
         lengths = np.exp(scales[:-2])
         variance = math.exp(2 * scales[-2])
         noise_variance = math.exp(2 * scales[-1])
-        covariance = np.zeros((len(self._values), len(self._values)))
-        covariance[self._pairs] = variance * matern_kernel(self._distances, lengths) + CONSTANT_VARIANCE
-        covariance[np.diag_indices_from(covariance)] += noise_variance + JITTER
-        factor = cholesky(covariance, lower=True)
+        n = len(self._values)
+        flat_covariance = np.zeros(n * n)
+        flat_covariance[self._pairs] = variance * matern_kernel(self._distances, lengths) + CONSTANT_VARIANCE
+        flat_covariance[:: n + 1] += noise_variance + JITTER  # the diagonal
+        factor = cholesky(flat_covariance.reshape(n, n), lower=True)
         return _Fit(lengths, variance, factor, cho_solve((factor, True), self._values))
 
     def _kernel(self, left: Sequence[Column], right: Sequence[Column], lengths: Numbers, variance: float) -> Numbers:
