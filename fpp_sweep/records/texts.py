@@ -22,14 +22,23 @@ def format_metric(metric: str, value: float | None, deviation: float | None = No
     """
     if value is None:
         return ""
-    decimals = 2  # digits of a plugin's metric, if the plugin is not loaded
-    row = catalogue.METRICS.get(catalogue.parts_of(metric).stem)
-    if row is not None:
-        decimals = row.decimals
-    text = f"{value:.{decimals}f}"
+    specification = metric_format(metric)
+    text = format(value, specification)
     if deviation is not None:
-        text += f"±{deviation:.{decimals}f}"
+        text += f"±{format(deviation, specification)}"
     return text
+
+
+def metric_format(metric: str) -> str:
+    """Return the format of a metric's values, for code that formats thousands of them.
+
+    >>> metric_format("ece"), metric_format("nll@sals/dtd")
+    ('.2f', '.4f')
+    """
+    row = catalogue.METRICS.get(catalogue.parts_of(metric).stem)
+    if row is None:  # the metric of a plugin that is not loaded
+        return ".2f"
+    return f".{row.decimals}f"
 
 
 def format_result(metric: str, result: SplitResult | None, *, deviation: bool = True) -> str:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fpp_sweep.records.front import Front, metrics_shown
 from fpp_sweep.records.records import SweepInfo, TrialRecord
-from fpp_sweep.records.texts import format_metric
+from fpp_sweep.records.texts import metric_format
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.effects import below_floor
 from fpp_sweep.report.plots import plot_texts, transparent
@@ -107,9 +107,10 @@ def _gains(info: SweepInfo, metric: str, values: Numbers, are_below_floor: NDArr
         limit = float(sizes.max())
     if limit == 0:
         limit = 1.0
+    specification = metric_format(metric)
     return {
         "z": nested_lists(gains, rounded),
-        "text": nested_lists(values, lambda value: format_metric(metric, value)),
+        "text": nested_lists(values, lambda value: format(value, specification)),
         "zmin": -limit,
         "zmax": limit,
         "reversescale": not more_is_better(info, metric),

@@ -9,7 +9,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import Front, metrics_shown
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.records.reliability import read_reliability
-from fpp_sweep.records.texts import format_metric, format_result, format_setting, format_time
+from fpp_sweep.records.texts import format_result, format_setting, format_time, metric_format
 from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec import catalogue
@@ -81,11 +81,15 @@ def _metric_rows(result: SplitResult, info: SweepInfo) -> list[list[str]]:
     """
     names = [*metrics_shown(info), *sorted(result.average, key=catalogue.is_shown, reverse=True)]
     metrics = [name for name in dict.fromkeys(names) if name in result.average or result.cost(name) is not None]
+    formats = [(metric, metric_format(metric)) for metric in metrics]
     rows = [["", *metrics]]
     for dataset, values in result.datasets.items():
         row = [dataset]
-        for metric in metrics:
-            row.append(format_metric(metric, values.get(metric)))
+        for metric, specification in formats:
+            text = ""
+            if metric in values:
+                text = format(values[metric], specification)
+            row.append(text)
         rows.append(row)
     averages = ["average"]
     for metric in metrics:
