@@ -36,6 +36,7 @@ from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
+from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, WorkerSpec
 from fpp_sweep.spec.tasks import BATCH, EvalTask, Task
@@ -115,7 +116,7 @@ class LightActor:
         return model_info()
 
     async def run(self, pickled: bytes) -> bytes:
-        task, _, _ = pickle.loads(pickled)
+        task, *_ = pickle.loads(pickled)
         await self._sleep(self._seconds)
         return pickle.dumps(self._result(task))
 
@@ -311,6 +312,7 @@ def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
             closing = time.monotonic()
             sweep.close()
             closing = time.monotonic() - closing
+    require_all_done(folder, task_count(args), status.counts.done)
     print_costs(args, workers, wall, spent, status, process_log)
     print(f"  last report and delivery to MLflow: {closing:.1f} s")
     sizes(root, folder)
@@ -318,10 +320,29 @@ def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
         commands(root, folder, uri)
 
 
+def task_count(args: argparse.Namespace) -> int:
+    """Return the number of tasks of all trials: on each dataset, a pretraining and its shards."""
+    tasks_of_dataset = 1 + args.shards
+    return int(args.trials * args.datasets * tasks_of_dataset)
+
+
+def require_all_done(folder: SweepFolder, tasks: int, done: int) -> None:
+    """Raise InputError if a trial is not complete or a task was not done: figures of such a sweep mean nothing."""
+    records = folder.trials()
+    incomplete = [record for record in records if record.state != "complete"]
+    if incomplete:
+        first = incomplete[0]
+        raise InputError(
+            f"{len(incomplete)} of {len(records)} trials are not complete; {first.name} {first.state}: {first.reason}"
+        )
+    if done < tasks:
+        raise InputError(f"{done} of {tasks} tasks were done")
+
+
 def print_costs(
     args: Any, workers: int, wall: float, spent: dict[str, float], status: Any, process_log: ProcessLog
 ) -> None:
-    tasks = args.trials * args.datasets * (args.shards + 1)
+    tasks = task_count(args)
     print(
         f"{workers} workers, {args.trials} trials, {tasks} tasks ({status.counts.done} done) of {args.seconds:g} s, "
         f"{os.cpu_count()} cores: {wall:.0f} s, {1000 * wall / tasks:.2f} ms a task",

@@ -1,5 +1,6 @@
-"""The benchmarks: their statistics on known numbers, and equal results on both sides of each comparison."""
+"""The benchmarks: their statistics on known numbers, equal results on both sides of each comparison, and failures."""
 
+import asyncio
 import importlib
 import json
 import re
@@ -7,14 +8,24 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from benchmarks import scale
 from benchmarks.harness import Ratio, Spent, Spread, check_equal, measure, rounds, table
 from benchmarks.peak import peak_bytes
 from benchmarks.world import FILE, StoredTokenizer, padded_ids, tokenised
 from fpp_sweep.core.text.packing import Packing
+from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import TrialRecord
+from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.specs import TaskData
+from fpp_sweep.spec.tasks import EvalTask, PretrainTask
+from fpp_sweep.workers.actors import RayWorker
+from fpp_sweep.workers.needs import WorkerNeeds
 
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = re.findall(r"^\| \w+ \| `(\w+)` \|", (ROOT / "benchmarks/README.md").read_text(), re.MULTILINE)
@@ -98,6 +109,45 @@ def test_the_stored_texts_are_two_lists_of_class_names_with_token_ids():
     ids = padded_ids(StoredTokenizer(STORED), names)
     assert ids.shape == (10, 77)
     assert (ids.argmax(dim=1) == torch.tensor([len(pair[1]) + 5 for pair in STORED["eurosat"]])).all()
+
+
+def test_a_light_worker_answers_the_messages_of_the_scheduler(tmp_path):
+    light = scale.LightActor(seconds=0.0)
+    actor = SimpleNamespace(run=SimpleNamespace(remote=light.run))
+    worker = RayWorker(actor, scale.model_info(), WorkerNeeds(workers=1, cpus=0.0, gpus=0.0, env={}), tmp_path)
+    evaluation = EvalTask(config=TrialConfig(), dataset="set0", split="test", seed=0, start=0, stop=64)
+    pretraining = PretrainTask(config=TrialConfig(), dataset="set0", seed=0)
+    results = []
+    for task in (pretraining, evaluation):
+        results.append(asyncio.run(worker.run(task, [], "", TaskData(dataset=""))))
+    assert len(results[0].prompt) == scale.PROMPT_BYTES
+    assert results[1].predictions
+
+
+def write_records(folder, *states):
+    for number, state in enumerate(states):
+        reason = "lost" if state == "failed" else None
+        folder.write_trial(TrialRecord(name=f"trial-{number:04d}", kind="trial", state=state, reason=reason))
+
+
+def test_a_scale_sweep_without_all_its_trials_or_tasks_is_an_error(tmp_path):
+    folder = SweepFolder(tmp_path / "sweep")
+    write_records(folder, "complete", "complete")
+    scale.require_all_done(folder, tasks=4, done=4)
+    with pytest.raises(InputError, match="3 of 4 tasks were done"):
+        scale.require_all_done(folder, tasks=4, done=3)
+    write_records(folder, "complete", "failed")
+    with pytest.raises(InputError, match="1 of 2 trials are not complete; trial-0001 failed: lost"):
+        scale.require_all_done(folder, tasks=4, done=4)
+
+
+@pytest.mark.slow
+def test_a_scale_sweep_does_all_its_tasks():
+    words = "--trials 2 --workers 2 --processes 1 --datasets 1 --shards 1"
+    line = [sys.executable, "-m", "benchmarks.scale", *words.split()]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "2 trials, 4 tasks (4 done)" in done.stdout
 
 
 @pytest.mark.nightly
