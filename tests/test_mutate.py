@@ -167,3 +167,12 @@ def test_fourth(): ...
     assert functions["test_first"] == functions["test_second"] == {plural, label_of}
     assert functions["test_third"] == {plural}
     assert functions["test_fourth"] == set()
+
+
+def test_a_run_in_which_no_test_passes_is_an_error(tmp_path):
+    """Every break would count as one that no test reaches."""
+    shutil.copytree(Path(recorder.__file__).parents[1], tmp_path / "copy" / "tools")
+    (tmp_path / "copy" / "test_failing.py").write_text("def test_that_fails():\n    assert False\n")
+    for tests in (["test_failing.py"], ["test_missing.py"]):
+        with pytest.raises(SystemExit, match=f"no test passes on the unbroken copy: {tests[0]}"):
+            record_reach(tmp_path / "copy", tmp_path / "hits", tests)

@@ -100,7 +100,7 @@ def make_copy(copy: Path) -> None:
 
 
 def record_reach(copy: Path, hits: Path, tests: Sequence[str]) -> dict[str, tuple[float, list[str]]]:
-    """Run all tests once; return seconds and called functions of each test that passed."""
+    """Run all tests once; return seconds and called functions of each test that passed, of which there must be one."""
     shutil.rmtree(hits, ignore_errors=True)
     hits.mkdir(parents=True)
     path = [str(Path(__file__).parent), str(copy)]
@@ -123,7 +123,10 @@ def record_reach(copy: Path, hits: Path, tests: Sequence[str]) -> dict[str, tupl
         functions[name] |= functions[fixture]
     add_calls_of_imports(functions)
     shutil.rmtree(hits)
-    return {name: (seconds[name], sorted(functions[name])) for name in seconds if name not in failed}
+    passed = [name for name in seconds if name not in failed]
+    if not passed:
+        raise SystemExit(f"no test passes on the unbroken copy: {' '.join(tests)}")
+    return {name: (seconds[name], sorted(functions[name])) for name in passed}
 
 
 def add_calls_of_imports(functions: dict[str, set[str]]) -> None:
