@@ -312,7 +312,7 @@ def simulate(root: Path, workers: int, args: argparse.Namespace) -> None:
             closing = time.monotonic()
             sweep.close()
             closing = time.monotonic() - closing
-    require_all_done(folder, task_count(args), status.counts.done)
+    require_all_done(folder, args, status.counts.done)
     print_costs(args, workers, wall, spent, status, process_log)
     print(f"  last report and delivery to MLflow: {closing:.1f} s")
     sizes(root, folder)
@@ -326,17 +326,22 @@ def task_count(args: argparse.Namespace) -> int:
     return int(args.trials * args.datasets * tasks_of_dataset)
 
 
-def require_all_done(folder: SweepFolder, tasks: int, done: int) -> None:
+def require_all_done(folder: SweepFolder, args: argparse.Namespace, done: int) -> None:
     """Raise InputError if a trial is not complete or a task was not done: figures of such a sweep mean nothing."""
-    records = folder.trials()
-    incomplete = [record for record in records if record.state != "complete"]
-    if incomplete:
-        first = incomplete[0]
-        raise InputError(
-            f"{len(incomplete)} of {len(records)} trials are not complete; {first.name} {first.state}: {first.reason}"
-        )
+    require_complete(folder, args.trials)
+    tasks = task_count(args)
     if done < tasks:
         raise InputError(f"{done} of {tasks} tasks were done")
+
+
+def require_complete(folder: SweepFolder, trials: int) -> None:
+    """Raise InputError unless so many trials ran and all of them are complete."""
+    records = folder.trials()
+    for record in records:
+        if record.state != "complete":
+            raise InputError(f"{record.name} {record.state}: {record.reason}")
+    if len(records) < trials:
+        raise InputError(f"{len(records)} of {trials} trials ran")
 
 
 def print_costs(

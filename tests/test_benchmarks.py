@@ -132,13 +132,17 @@ def write_records(folder, *states):
 
 def test_a_scale_sweep_without_all_its_trials_or_tasks_is_an_error(tmp_path):
     folder = SweepFolder(tmp_path / "sweep")
+    args = scale.parse(["--trials", "2", "--datasets", "1", "--shards", "1"])
+    write_records(folder, "complete")
+    with pytest.raises(InputError, match="1 of 2 trials ran"):
+        scale.require_all_done(folder, args, done=4)
     write_records(folder, "complete", "complete")
-    scale.require_all_done(folder, tasks=4, done=4)
+    scale.require_all_done(folder, args, done=4)
     with pytest.raises(InputError, match="3 of 4 tasks were done"):
-        scale.require_all_done(folder, tasks=4, done=3)
+        scale.require_all_done(folder, args, done=3)
     write_records(folder, "complete", "failed")
-    with pytest.raises(InputError, match="1 of 2 trials are not complete; trial-0001 failed: lost"):
-        scale.require_all_done(folder, tasks=4, done=4)
+    with pytest.raises(InputError, match="trial-0001 failed: lost"):
+        scale.require_all_done(folder, args, done=4)
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ import numpy as np
 import optuna
 import ray
 
+from benchmarks.scale import require_complete
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
@@ -185,6 +186,7 @@ def print_overhead(trials: int) -> None:
             folder=folder, executor=pool, plan=plan, objectives=space.objectives, constraints=(), search_split="test"
         )
         run_tune(searcher, context, scratch)
+        require_complete(folder, trials)
     gaps = [later - earlier for earlier, later in pairwise(listener.ends)]
     cores, load = os.cpu_count(), os.getloadavg()[0]
     print(f"{len(listener.ends)} of {trials} trials that do nothing, {cores} cores, load {load:.1f}:")
