@@ -698,11 +698,11 @@ PARTS: dict[str, Callable[[int, int], None]] = {
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parser("benchmarks.answer", __doc__ or "")
-    options.add_argument("parts", nargs="*", choices=[*PARTS, []], default=list(PARTS))
+    options.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
     options.add_argument("--sweeps", type=int, default=200, help="simulated sweeps of each kind")
     options.add_argument("--images", type=int, default=1000, help="of each of five datasets, in a split")
     args = options.parse_args(argv)
-    for part in args.parts:
+    for part in args.parts or PARTS:
         print(f"\n{part}, {args.sweeps} sweeps, 5 x {args.images} images")
         PARTS[part](args.sweeps, args.images)
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import scale
+from benchmarks import answer, scale
 from benchmarks.harness import Ratio, Spent, Spread, check_equal, measure, rounds, table
 from benchmarks.peak import peak_bytes
 from benchmarks.world import FILE, StoredTokenizer, padded_ids, tokenised
@@ -109,6 +109,14 @@ def test_the_stored_texts_are_two_lists_of_class_names_with_token_ids():
     ids = padded_ids(StoredTokenizer(STORED), names)
     assert ids.shape == (10, 77)
     assert (ids.argmax(dim=1) == torch.tensor([len(pair[1]) + 5 for pair in STORED["eurosat"]])).all()
+
+
+def test_the_benchmark_of_answers_runs_all_its_parts_by_default(monkeypatch):
+    ran = []
+    parts = {name: lambda sweeps, images, name=name: ran.append((name, sweeps, images)) for name in ("null", "gain")}
+    monkeypatch.setattr(answer, "PARTS", parts)
+    answer.main(["--sweeps", "2", "--images", "30"])
+    assert ran == [("null", 2, 30), ("gain", 2, 30)]
 
 
 def test_a_light_worker_answers_the_messages_of_the_scheduler(tmp_path):
