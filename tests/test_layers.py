@@ -203,6 +203,8 @@ def outer(rows):
     assert (figures.lines, figures.clauses, figures.conditionals) == (5, 3, 1)
     assert (figures.lambdas, figures.calls_of_map_and_filter, figures.functions) == (1, 1, 1)
     assert code_metrics.crowded_expressions([module]) == ["fpp_sweep/sample.py:3"]
+    with pytest.raises(SystemExit, match=r"other\.py: no module of the package is there"):
+        code_metrics.print_worst([module], tmp_path / "fpp_sweep" / "other.py")
 
 
 def test_no_folder_has_the_name_of_build_output():

@@ -216,6 +216,8 @@ def print_worst(modules: list[Module], target: Path, most: int = 40) -> None:
     """Print the densest functions of a file or folder."""
     rows = []
     chosen = [module for module in modules if module.path == target or target in module.path.parents]
+    if not chosen:
+        raise SystemExit(f"{target}: no module of the package is there")
     for module in chosen:
         for function in outermost_functions(module.tree):
             figures = measure(function)

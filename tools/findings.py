@@ -17,6 +17,7 @@ from fpp_sweep.reproduce.claims import judge_claims
 from fpp_sweep.reproduce.experiment_files import find, shipped
 from fpp_sweep.reproduce.output import ours
 from fpp_sweep.reproduce.tables import ResultTable, table_of
+from fpp_sweep.spec.errors import InputError
 
 INTRODUCTION = """\
 # The paper's claims on the embedded model
@@ -52,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if find(name).theory or not sweep.info_file.is_file() or sweep.info().state != "finished":
             continue
         tables[name] = table_of(find(name), SweepFolder(folder / name), {})
+    if not tables:
+        raise InputError(f"{folder}: no table of a reproduction has finished here")
     created = SweepFolder(folder / next(iter(tables))).info().created
     print("\n".join(page(tables, created)))
 
