@@ -32,7 +32,7 @@ from typing import Any
 
 from benchmarks.chaos_plan import Moment, SweepPlan, plan_of
 from benchmarks.faults import AT_REST, RUNNING, Link, Victim, small_disk
-from benchmarks.resume import DRIVER, compare, start, state
+from benchmarks.resume import DRIVER, agree, compare, start, state
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.spec.errors import InputError
 from tests.kit.processes import descendants, environment
@@ -137,7 +137,9 @@ def run_undisturbed(root: Path) -> dict[str, Any]:
             raise InputError((root / "alone.log").read_text()[-2000:])
     finally:
         server.kill()
-    return state(root, "alone")
+    found = state(root, "alone")
+    agree(found)  # a trial that failed here would fail in every sweep, and be equal
+    return found
 
 
 def start_store(root: Path, name: str) -> Server:

@@ -13,9 +13,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.harness import Spread
+from benchmarks.harness import Spread, require_complete
 from fpp_sweep.cli.command import parser, run
-from tests.kit.processes import run_command
+from tests.kit.processes import only_sweep, run_command
 
 SPACES = Path(__file__).parent.parent / "search_spaces"
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -50,7 +50,9 @@ def estimate_and_run(name: str, folder: Path) -> tuple[float, float, float]:
     low, high = parse_estimate(run_command(folder, "tune", "--space", str(space), "--dry-run"))
     began = time.perf_counter()
     run_command(folder, "tune", "--space", str(space))
-    return low, high, time.perf_counter() - began
+    seconds = time.perf_counter() - began
+    require_complete(only_sweep(folder), trials=1)
+    return low, high, seconds
 
 
 def parse_estimate(text: str) -> tuple[float, float]:

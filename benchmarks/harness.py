@@ -1,4 +1,4 @@
-"""Clocks, statistics and tables that all benchmarks share."""
+"""Clocks, statistics, tables and checks that all benchmarks share."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import torch
 
 from fpp_sweep.cli.command import Parser, parser
 from fpp_sweep.core.compute.devices import choose_device
+from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
 
 Work = Callable[[], object]
@@ -211,3 +212,14 @@ def check_equal(
     if predictions and not torch.equal(result.argmax(-1), expected.argmax(-1)):
         raise AssertionError(f"{what}: the two sides predict different classes")
     print(f"{what}: equal within {error:.0e}", flush=True)
+
+
+def require_complete(folder: SweepFolder, trials: int) -> None:
+    """Raise InputError unless so many trials of a sweep ran and all records are complete."""
+    records = folder.trials()
+    for record in records:
+        if record.state != "complete":
+            raise InputError(f"{record.name} {record.state}: {record.reason}")
+    ran = [record for record in records if record.kind == "trial"]
+    if len(ran) < trials:
+        raise InputError(f"{len(ran)} of {trials} trials ran")

@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.harness import require_complete
 from benchmarks.page import write_large_sweep
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.core.metrics import Predictions
@@ -332,16 +333,6 @@ def require_all_done(folder: SweepFolder, args: argparse.Namespace, done: int) -
     tasks = task_count(args)
     if done < tasks:
         raise InputError(f"{done} of {tasks} tasks were done")
-
-
-def require_complete(folder: SweepFolder, trials: int) -> None:
-    """Raise InputError unless so many trials ran and all of them are complete."""
-    records = folder.trials()
-    for record in records:
-        if record.state != "complete":
-            raise InputError(f"{record.name} {record.state}: {record.reason}")
-    if len(records) < trials:
-        raise InputError(f"{len(records)} of {trials} trials ran")
 
 
 def print_costs(

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import answer, scale
+from benchmarks import answer, chaos, estimate, scale
 from benchmarks.harness import Ratio, Spent, Spread, check_equal, measure, rounds, table
 from benchmarks.peak import peak_bytes
 from benchmarks.world import FILE, StoredTokenizer, padded_ids, tokenised
@@ -151,6 +151,38 @@ def test_a_scale_sweep_without_all_its_trials_or_tasks_is_an_error(tmp_path):
     write_records(folder, "complete", "failed")
     with pytest.raises(InputError, match="trial-0001 failed: lost"):
         scale.require_all_done(folder, args, done=4)
+
+
+def test_a_chaos_run_needs_an_undisturbed_sweep_without_failed_trials(tmp_path, monkeypatch):
+    """A trial that always fails would be equal in every sweep."""
+    trial = {"kind": "trial", "number": 0, "state": "complete", "reason": None, "values": [70.0, 5.0], "estimate": None}
+    found = {
+        "records": {"trial-0000": trial},
+        "decisions": {},
+        "study": [(0, "COMPLETE")],
+        "values": [(0, [70.0, 5.0])],
+    }
+    found["runs"] = [("0000", "FINISHED")]
+    server = SimpleNamespace(uri="", kill=lambda: None)
+    monkeypatch.setattr(chaos, "start_store", lambda root, name: server)
+    monkeypatch.setattr(chaos, "start", lambda *words, **named: SimpleNamespace(wait=lambda: 0))
+    monkeypatch.setattr(chaos, "state", lambda root, name: found)
+    assert chaos.run_undisturbed(tmp_path) == found
+    trial["state"], trial["reason"] = "failed", "lost"
+    with pytest.raises(InputError, match="trial-0000"):
+        chaos.run_undisturbed(tmp_path)
+
+
+def test_the_time_of_a_sweep_with_a_failed_trial_is_not_compared_with_its_estimate(tmp_path, monkeypatch):
+    def run_command(folder, name, *words):
+        sweep = SweepFolder(folder / "sweeps" / "made_up")
+        write_records(sweep, "complete", "failed")
+        sweep.info_file.write_text("{}")
+        return "estimate: 2 min of CPU time, 80 s to 2.0 min with 2 workers like this one"
+
+    monkeypatch.setattr(estimate, "run_command", run_command)
+    with pytest.raises(InputError, match="trial-0001 failed: lost"):
+        estimate.estimate_and_run("smoke", tmp_path / "run")
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ import numpy as np
 import optuna
 import ray
 
-from benchmarks.scale import require_complete
+from benchmarks.harness import require_complete
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder

@@ -18,7 +18,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.harness import require_complete
 from fpp_sweep.cli.command import parser, run
+from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
 from tests.kit.processes import environment
 from tests.kit.stores import Server, contents
@@ -78,6 +80,7 @@ def run_sweep(
             server.kill()
         if driver.wait():
             raise InputError((folder / "log").read_text()[-2000:])
+        require_complete(SweepFolder(sweep), args.trials)
         if down:
             server.start()
             subprocess.run([*module("sync"), str(sweep)], cwd=folder, env=env, check=True)
