@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         root = Path(scratch)
         (root / "space.yaml").write_text(SPACE.replace("TRIALS", str(args.trials)))
         with small_disk(root / "sweeps"):
-            expected = run_undisturbed(root)
+            expected = run_undisturbed(root, plant=args.plant)
             number = args.sweep or 1
             while fault_log.count < args.rounds:
                 try:
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                         print(f"the planted bug was found in sweep {number}, after {fault_log.count} faults: {error}")
                         return
                     words = f"--seed {args.seed} --trials {args.trials} --most {args.most}"
-                    raise InputError(f"{error}\nsweep {number}; repeat it with {words} --sweep {number}") from error
+                    raise InputError(f"{error}; repeat this sweep with {words} --sweep {number}") from error
                 print(f"sweep {number}: {fault_log.count} faults so far, all as undisturbed", flush=True)
                 if args.sweep:
                     break
@@ -130,16 +130,24 @@ def plan_for(args: argparse.Namespace, number: int) -> SweepPlan:
     return plan_of(args.seed, number, trials=args.trials, most=args.most, running=running, rest=rest)
 
 
-def run_undisturbed(root: Path) -> dict[str, Any]:
+def run_undisturbed(root: Path, *, plant: bool) -> dict[str, Any]:
+    """Run the sweep without faults; with the plugin of a planted bug, whose metric is in all results, if it is used."""
     server = start_store(root, "alone")
     try:
-        if start(root, "alone", resume=False, uri=server.uri).wait():
+        if start(root, "alone", resume=False, uri=server.uri, words=plugin_words(plant)).wait():
             raise InputError((root / "alone.log").read_text()[-2000:])
     finally:
         server.kill()
     found = state(root, "alone")
     agree(found)  # a trial that failed here would fail in every sweep, and be equal
     return found
+
+
+def plugin_words(plant: bool) -> list[str]:
+    """Return the words of a command line that load the planted bug, if it is to be planted."""
+    if plant:
+        return ["--plugin", str(PLANTED_BUG)]
+    return []
 
 
 def start_store(root: Path, name: str) -> Server:
@@ -187,13 +195,14 @@ def run_disturbed(
 
 
 def start_driver(victim: Victim, *, plant: bool) -> subprocess.Popen[str]:
-    words = ["--plugin", str(PLANTED_BUG)] if plant else []
     variables = dict(victim.environment)
     if variables:
         variables["PYTHONPATH"] = os.pathsep.join([str(MOVED_CLOCK_FOLDER), environment(victim.root)["PYTHONPATH"]])
     resume = (victim.folder / "sweep.json").is_file()
     assert victim.link is not None
-    return start(victim.root, victim.name, resume=resume, uri=victim.link.uri, words=words, variables=variables)
+    return start(
+        victim.root, victim.name, resume=resume, uri=victim.link.uri, words=plugin_words(plant), variables=variables
+    )
 
 
 def counts(victim: Victim) -> dict[str, int]:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from benchmarks import answer, chaos, estimate, scale
+from benchmarks.faults import Victim
 from benchmarks.harness import Ratio, Spent, Spread, check_equal, measure, rounds, table
 from benchmarks.peak import peak_bytes
 from benchmarks.world import FILE, StoredTokenizer, padded_ids, tokenised
@@ -165,12 +166,31 @@ def test_a_chaos_run_needs_an_undisturbed_sweep_without_failed_trials(tmp_path, 
     found["runs"] = [("0000", "FINISHED")]
     server = SimpleNamespace(uri="", kill=lambda: None)
     monkeypatch.setattr(chaos, "start_store", lambda root, name: server)
-    monkeypatch.setattr(chaos, "start", lambda *words, **named: SimpleNamespace(wait=lambda: 0))
+    monkeypatch.setattr(chaos, "start", lambda root, name, **options: SimpleNamespace(wait=lambda: 0))
     monkeypatch.setattr(chaos, "state", lambda root, name: found)
-    assert chaos.run_undisturbed(tmp_path) == found
+    assert chaos.run_undisturbed(tmp_path, plant=False) == found
     trial["state"], trial["reason"] = "failed", "lost"
     with pytest.raises(InputError, match="trial-0000"):
-        chaos.run_undisturbed(tmp_path)
+        chaos.run_undisturbed(tmp_path, plant=False)
+
+
+def test_both_sweeps_of_a_chaos_run_load_the_planted_bug(tmp_path, monkeypatch):
+    """Its metric is in all results, which differed from those of an undisturbed sweep without the plugin."""
+    loaded = []
+
+    def start(root, name, *, words, **options):
+        loaded.append((name, words))
+        return SimpleNamespace(wait=lambda: 0)
+
+    link = SimpleNamespace(uri="")
+    monkeypatch.setattr(chaos, "start", start)
+    monkeypatch.setattr(chaos, "start_store", lambda root, name: SimpleNamespace(uri="", kill=lambda: None))
+    monkeypatch.setattr(chaos, "state", lambda root, name: {})
+    monkeypatch.setattr(chaos, "agree", lambda found: None)
+    chaos.run_undisturbed(tmp_path, plant=True)
+    chaos.start_driver(Victim(tmp_path, "struck", None, None, link), plant=True)
+    plugin = ["--plugin", str(chaos.PLANTED_BUG)]
+    assert loaded == [("alone", plugin), ("struck", plugin)]
 
 
 def test_the_time_of_a_sweep_with_a_failed_trial_is_not_compared_with_its_estimate(tmp_path, monkeypatch):
