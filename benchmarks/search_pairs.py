@@ -151,9 +151,17 @@ def print_table(args: argparse.Namespace, results: Mapping[tuple[str, int], Mapp
         ours, theirs = results[first, seed]["fresh"], results[second, seed]["fresh"]
         differences.append(ours - theirs)
         print(f"| {seed} | {ours:.1f} | {theirs:.1f} | {ours - theirs:+.1f} |")
-    error = np.std(differences, ddof=1) / math.sqrt(len(differences))
-    mean = f"{np.mean(differences):+.1f} +- {error:.1f}"
+    mean = mean_with_error(differences)
     print(f"\n{first} minus {second}: {mean} squared points, {len(differences)} pairs")
+
+
+def mean_with_error(differences: Sequence[float]) -> str:
+    """Return the mean with its sign, and its standard error if there are several differences."""
+    mean = f"{np.mean(differences):+.1f}"
+    if len(differences) < 2:
+        return mean
+    error = np.std(differences, ddof=1) / math.sqrt(len(differences))
+    return f"{mean} +- {error:.1f}"
 
 
 def print_trials_needed(args: argparse.Namespace, results: Mapping[tuple[str, int], Mapping[str, Any]]) -> None:
@@ -166,9 +174,8 @@ def print_trials_needed(args: argparse.Namespace, results: Mapping[tuple[str, in
         ours, theirs = (trials_until(goal, results[sampler, seed]["values"]) for sampler in (first, second))
         differences.append(ours - theirs)
         print(f"| {seed} | {ours} | {theirs} |")
-    error = np.std(differences, ddof=1) / math.sqrt(len(differences))
     seconds = np.median([result["seconds"] for result in results.values()])
-    mean = f"{np.mean(differences):+.1f} +- {error:.1f}"
+    mean = mean_with_error(differences)
     print(f"\n{first} minus {second}: {mean} trials, each of {seconds:.1f} device seconds")
 
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import answer, chaos, estimate, scale
+from benchmarks import answer, chaos, estimate, scale, search_pairs
 from benchmarks.faults import Victim
 from benchmarks.harness import Ratio, Spent, Spread, check_equal, measure, rounds, table
 from benchmarks.peak import peak_bytes
@@ -118,6 +118,11 @@ def test_the_benchmark_of_answers_runs_all_its_parts_by_default(monkeypatch):
     monkeypatch.setattr(answer, "PARTS", parts)
     answer.main(["--sweeps", "2", "--images", "30"])
     assert ran == [("null", 2, 30), ("gain", 2, 30)]
+
+
+def test_one_pair_of_searches_has_no_standard_error():
+    assert search_pairs.mean_with_error([1.5]) == "+1.5"
+    assert search_pairs.mean_with_error([1.0, -3.0]) == "-1.0 +- 2.0"
 
 
 def test_a_light_worker_answers_the_messages_of_the_scheduler(tmp_path):
