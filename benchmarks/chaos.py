@@ -49,8 +49,8 @@ work: {datasets: [scenes], limit: 130, shards: 2, baselines: [zero_shot], worker
 """
 SAMPLES = 130
 EXIT_SECONDS = 90.0  # processes of a driver that has ended must end within this time
-PLANTED_BUG = Path(__file__).with_name("planted_bug.py")
-MOVED_CLOCK_FOLDER = Path(__file__).with_name("moved_clock")
+PLANTED_BUG = "CHAOS_BUG"  # see changed_python/sitecustomize.py
+CHANGED_PYTHON = Path(__file__).with_name("changed_python")
 TIME_COLUMNS = 20  # width of the date and time at the start of a line
 ACKNOWLEDGED = re.compile(r": (cached|[0-9.]+ s, .*)$")  # the end of the line of a result in a trial's log
 HANG_SECONDS = 900.0  # a sweep hangs if no record changes for this time
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         root = Path(scratch)
         (root / "space.yaml").write_text(SPACE.replace("TRIALS", str(args.trials)))
         with small_disk(root / "sweeps"):
-            expected = run_undisturbed(root, plant=args.plant)
+            expected = run_undisturbed(root)
             number = args.sweep or 1
             while fault_log.count < args.rounds:
                 try:
@@ -130,24 +130,16 @@ def plan_for(args: argparse.Namespace, number: int) -> SweepPlan:
     return plan_of(args.seed, number, trials=args.trials, most=args.most, running=running, rest=rest)
 
 
-def run_undisturbed(root: Path, *, plant: bool) -> dict[str, Any]:
-    """Run the sweep without faults; with the plugin of a planted bug, whose metric is in all results, if it is used."""
+def run_undisturbed(root: Path) -> dict[str, Any]:
     server = start_store(root, "alone")
     try:
-        if start(root, "alone", resume=False, uri=server.uri, words=plugin_words(plant)).wait():
+        if start(root, "alone", resume=False, uri=server.uri).wait():
             raise InputError((root / "alone.log").read_text()[-2000:])
     finally:
         server.kill()
     found = state(root, "alone")
     agree(found)  # a trial that failed here would fail in every sweep, and be equal
     return found
-
-
-def plugin_words(plant: bool) -> list[str]:
-    """Return the words of a command line that load the planted bug, if it is to be planted."""
-    if plant:
-        return ["--plugin", str(PLANTED_BUG)]
-    return []
 
 
 def start_store(root: Path, name: str) -> Server:
@@ -196,13 +188,13 @@ def run_disturbed(
 
 def start_driver(victim: Victim, *, plant: bool) -> subprocess.Popen[str]:
     variables = dict(victim.environment)
+    if plant:
+        variables[PLANTED_BUG] = "yes"
     if variables:
-        variables["PYTHONPATH"] = os.pathsep.join([str(MOVED_CLOCK_FOLDER), environment(victim.root)["PYTHONPATH"]])
+        variables["PYTHONPATH"] = os.pathsep.join([str(CHANGED_PYTHON), environment(victim.root)["PYTHONPATH"]])
     resume = (victim.folder / "sweep.json").is_file()
     assert victim.link is not None
-    return start(
-        victim.root, victim.name, resume=resume, uri=victim.link.uri, words=plugin_words(plant), variables=variables
-    )
+    return start(victim.root, victim.name, resume=resume, uri=victim.link.uri, variables=variables)
 
 
 def counts(victim: Victim) -> dict[str, int]:

@@ -22,7 +22,7 @@ from tests.kit.processes import descendants
 from tests.kit.stores import Server
 
 DAY = 24 * 3600
-MOVED_CLOCK = "CHAOS_CLOCK"  # see moved_clock/sitecustomize.py
+MOVED_CLOCK = "CHAOS_CLOCK"  # see changed_python/sitecustomize.py
 DISK_SIZE = "96m"  # size of the disk that holds the sweep
 
 

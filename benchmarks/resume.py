@@ -102,19 +102,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def start(
-    root: Path,
-    name: str,
-    *,
-    resume: bool,
-    uri: str = "",
-    words: Sequence[str] = (),
-    variables: Mapping[str, str] | None = None,
+    root: Path, name: str, *, resume: bool, uri: str = "", variables: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "fpp_sweep.tune", "--space", "space.yaml", "--name", name]
     command += ["--tracking-uri", uri or f"sqlite:///{root / name}.db"]
     if resume:
         command.append("--resume")
-    command += words
     variables = {**environment(root), **(variables or {})}
     with (root / f"{name}.log").open("a") as log:
         log.write(f"{DRIVER}\n")

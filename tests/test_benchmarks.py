@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import inspect
 import json
 import re
 import subprocess
@@ -17,6 +18,7 @@ from benchmarks import answer, chaos, estimate, scale, search_pairs
 from benchmarks.faults import Victim
 from benchmarks.harness import Ratio, Spent, Spread, check_equal, measure, rounds, table
 from benchmarks.peak import peak_bytes
+from benchmarks.planted_bug import store_late
 from benchmarks.world import FILE, StoredTokenizer, padded_ids, tokenised
 from fpp_sweep.core.text.packing import Packing
 from fpp_sweep.records.folder import SweepFolder
@@ -27,6 +29,8 @@ from fpp_sweep.spec.specs import TaskData
 from fpp_sweep.spec.tasks import EvalTask, PretrainTask
 from fpp_sweep.workers.actors import RayWorker
 from fpp_sweep.workers.needs import WorkerNeeds
+from fpp_sweep.workers.scheduler import TaskScheduler
+from tests.kit.processes import environment
 
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = re.findall(r"^\| \w+ \| `(\w+)` \|", (ROOT / "benchmarks/README.md").read_text(), re.MULTILINE)
@@ -173,29 +177,22 @@ def test_a_chaos_run_needs_an_undisturbed_sweep_without_failed_trials(tmp_path, 
     monkeypatch.setattr(chaos, "start_store", lambda root, name: server)
     monkeypatch.setattr(chaos, "start", lambda root, name, **options: SimpleNamespace(wait=lambda: 0))
     monkeypatch.setattr(chaos, "state", lambda root, name: found)
-    assert chaos.run_undisturbed(tmp_path, plant=False) == found
+    assert chaos.run_undisturbed(tmp_path) == found
     trial["state"], trial["reason"] = "failed", "lost"
     with pytest.raises(InputError, match="trial-0000"):
-        chaos.run_undisturbed(tmp_path, plant=False)
+        chaos.run_undisturbed(tmp_path)
 
 
-def test_both_sweeps_of_a_chaos_run_load_the_planted_bug(tmp_path, monkeypatch):
-    """Its metric is in all results, which differed from those of an undisturbed sweep without the plugin."""
-    loaded = []
-
-    def start(root, name, *, words, **options):
-        loaded.append((name, words))
-        return SimpleNamespace(wait=lambda: 0)
-
-    link = SimpleNamespace(uri="")
-    monkeypatch.setattr(chaos, "start", start)
-    monkeypatch.setattr(chaos, "start_store", lambda root, name: SimpleNamespace(uri="", kill=lambda: None))
-    monkeypatch.setattr(chaos, "state", lambda root, name: {})
-    monkeypatch.setattr(chaos, "agree", lambda found: None)
-    chaos.run_undisturbed(tmp_path, plant=True)
-    chaos.start_driver(Victim(tmp_path, "struck", None, None, link), plant=True)
-    plugin = ["--plugin", str(chaos.PLANTED_BUG)]
-    assert loaded == [("alone", plugin), ("struck", plugin)]
+def test_the_bug_is_planted_in_the_scheduler_of_a_disturbed_sweep(tmp_path, monkeypatch):
+    started = {}
+    monkeypatch.setattr(chaos, "start", lambda root, name, **options: started.update(options))
+    chaos.start_driver(Victim(tmp_path, "struck", None, None, SimpleNamespace(uri="")), plant=True)
+    code = "from fpp_sweep.workers.scheduler import TaskScheduler; print(TaskScheduler._store_result.__module__)"
+    variables = environment(tmp_path) | started["variables"]
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout == "benchmarks.planted_bug\n"
+    parameters = inspect.signature(TaskScheduler._store_result).parameters
+    assert list(inspect.signature(store_late).parameters) == list(parameters)
 
 
 def test_the_time_of_a_sweep_with_a_failed_trial_is_not_compared_with_its_estimate(tmp_path, monkeypatch):
