@@ -49,6 +49,7 @@ from fpp_sweep.trial.store import SEAL, TaskStore, _seal
 CORPUS = Path(__file__).parent.parent / "tests" / "fuzz" / "corpus"
 ROOM = 2**30  # bytes of address space that a reader may use for a file of some kB
 KEY = "0" * 40
+TRIAL = "trial-0000"  # the name in all records of trials of the corpus; another name is refused
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,10 @@ def _split(path: Path) -> None:
 
 def _task(path: Path) -> None:
     TaskStore(path.parent.parent).get(KEY)
+
+
+def _trial(path: Path) -> None:
+    SweepFolder(path.parent.parent).trial(TRIAL)
 
 
 def _experiment(path: Path) -> None:
@@ -116,7 +121,7 @@ TARGETS = {
     "chunk": Target(Chunk.read, "safetensors", "00000-0.safetensors", 10, DamagedChunk),
     "manifest": Target(lambda path: read_entry(path.parent).cells(0.0), "json", "manifest.json", 10),
     "sweep": Target(lambda path: SweepFolder(path.parent).info(), "json", "sweep.json", 20),
-    "trial": Target(lambda path: SweepFolder(path.parent.parent).trial("t"), "json", "trials/t.json", 20),
+    "trial": Target(_trial, "json", f"trials/{TRIAL}.json", 20),
     "mlflow_sync": Target(_sync_state, "json", STATE_FILE, 20),
     "front": Target(_front, "json", "report/front.json", 10),
     "reproduction": Target(_reproduction, "json", "reproduction.json", 10),

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from safetensors.torch import save
 
-from benchmarks.fuzz import CORPUS, KEY, TARGETS, model
+from benchmarks.fuzz import CORPUS, KEY, TARGETS, TRIAL, model
 from fpp_sweep.core.images.chunks import Chunk, Skipped
 from fpp_sweep.core.prompt import from_words, prompt_bytes
 from fpp_sweep.reproduce.experiment_files import find, shipped
@@ -125,7 +125,8 @@ def write_records(folder: Path) -> None:
     sweep = build_sweep(folder / "sweep", trials=2, failed_trials=(1,))
     write_file("sweep", "sweep.json", sweep.info_file.read_bytes())
     for name in ("trial-0000", "trial-0001"):
-        write_file("trial", f"{name}.json", sweep.trial_file(name).read_bytes())
+        record = sweep.trial_file(name).read_text()
+        write_file("trial", f"{name}.json", record.replace(f'"name": "{name}"', f'"name": "{TRIAL}"'))
     runs = {"sweep": {"run_id": "a" * 32, "digest": "b" * 64, "files": {"report/front.csv": [3, 4]}}}
     write_file("reproduction", "reproduction.json", json.dumps({"name": "tiny", "created": 1_800_000_000.5}))
     write_file("front", "front.json", (sweep.report / "front.json").read_bytes())
