@@ -35,11 +35,12 @@ def show(args: argparse.Namespace, path: Path) -> None:
     if args.page and names.is_reproduction(path):
         print(f"page: {write_reproduction_page(path).resolve().as_uri()}")
         return
+    if args.page:
+        print(f"page: {write_sweep_page(path).resolve().as_uri()}")
+        return
     from fpp_sweep.sweep import showing  # reads records, which --help does without
 
-    if args.page:
-        print(f"page: {showing.write_sweep_page(path).resolve().as_uri()}")
-    elif args.trial is not None:
+    if args.trial is not None:
         print(showing.trial_text(path, args.trial, every_metric=args.all_metrics))
     else:
         print(showing.folder_text(path))
@@ -72,6 +73,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if args.all_metrics and args.trial is None:
         raise InputError("--all-metrics: needs a trial, such as `show SWEEP trial-0007 --all-metrics`")
     return args
+
+
+def write_sweep_page(path: Path) -> Path:
+    from fpp_sweep.report import page_command  # loads numpy, which --help does without
+
+    return page_command.write_sweep_page(path)
 
 
 def write_reproduction_page(path: Path) -> Path:

@@ -204,6 +204,7 @@ OTHER_READERS = {  # modules of these packages that read other files, or read in
     "sweep/api.py": "`SweepFolder.open`",
     "sweep/delivery.py": "`SweepFolder.open`",
     "sweep/importing.py": "`SweepFolder.open`, and the file that the user imports",
+    "report/page_command.py": "`SweepFolder.open`",
     "sweep/showing.py": "`SweepFolder.open`",
     "sweep/steering.py": "`SweepFolder.open`",
     "search/study_file.py": "the study, for appending without following links",

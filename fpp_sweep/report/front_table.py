@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fpp_sweep.records.front import Front, metrics_shown, splits_of
@@ -135,9 +135,11 @@ def remarks(front: Front, record: TrialRecord) -> str:
     return ", ".join(texts)
 
 
-def setting_cells(record: TrialRecord, keys: Iterable[str]) -> list[Cell]:
+def setting_cells(record: TrialRecord, keys: Collection[str]) -> list[Cell]:
     """Return a record's settings; those of a baseline come from its config, and settings that it ignores are empty."""
-    values: dict[str, Any] = {**relevant(record.config), **record.params}
+    values = record.params
+    if any(key not in values for key in keys):
+        values = {**relevant(record.config), **record.params}
     cells = []
     for key in keys:
         text = format_setting(values[key], SETTING_DIGITS)[:SETTING_LENGTH] if key in values else ""

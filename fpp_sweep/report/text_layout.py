@@ -234,6 +234,8 @@ def text_width(text: str) -> int:
     >>> text_width("a"), text_width("字"), text_width("e\\u0301")
     (1, 2, 1)
     """
+    if text.isascii() and text.isprintable():  # most texts: rich looks each character up
+        return len(text)
     return cell_len(text)
 
 

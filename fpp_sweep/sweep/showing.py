@@ -9,8 +9,6 @@ from fpp_sweep.cli.names import sweeps_below
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.state import time_since_change
 from fpp_sweep.report.text_layout import output_width
-from fpp_sweep.report.up_to_date import is_up_to_date
-from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import printable, runnable_record
 from fpp_sweep.sweep.heading import heading
@@ -33,31 +31,6 @@ def folder_text(path: Path) -> str:
 
 def trial_text(path: Path, name: str, *, every_metric: bool) -> str:
     return "\n".join(trial_lines(SweepFolder.open(path), name, every_metric=every_metric))
-
-
-def write_sweep_page(path: Path) -> Path:
-    """Write a sweep's page, with the tables and configs beside it, unless it is up to date; return the page's path."""
-    folder = SweepFolder.open(path)
-    try:
-        if not is_up_to_date(folder):
-            _write_latest_report(folder)
-    except OSError as error:
-        problem = f"{folder.report}: cannot be written ({error.strerror or error})"
-        raise InputError(f"{problem}; copy the sweep to a folder that can be written, and name the copy") from error
-    return folder.report / "sweep.html"
-
-
-def _write_latest_report(folder: SweepFolder) -> None:
-    """Write the report, and write it again if the sweep has ended meanwhile.
-
-    A driver records the end of its sweep before it writes the last report, which an older one has perhaps replaced.
-    """
-    while True:
-        info = folder.info()
-        write_report(folder, pages=True)
-        info_now = folder.info()
-        if info_now.state == "running" or info_now == info:
-            return
 
 
 def _sweep_lines(folder: SweepFolder) -> Iterator[str]:

@@ -145,6 +145,10 @@ def test_the_page_is_one_file_that_loads_no_other(folder):
     assert "default-src 'none'" in outside
 
 
+def test_plotlys_script_is_read_without_importing_plotly():
+    assert plotly_script() == pytest.importorskip("plotly.offline").get_plotlyjs()
+
+
 def test_only_pages_with_plots_contain_plotly_compressed(tmp_path, folder):
     assert 1_500_000 < (folder / "sweep.html").stat().st_size < 2_600_000
     assert (write_page(tmp_path, "nothing yet") / "sweep.html").stat().st_size < 26_000

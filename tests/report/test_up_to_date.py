@@ -8,10 +8,10 @@ import pytest
 from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report import writing
+from fpp_sweep.report.page_command import write_sweep_page
 from fpp_sweep.report.up_to_date import FINGERPRINT_FILE, is_up_to_date
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec import plugins
-from fpp_sweep.sweep.showing import write_sweep_page
 from tests.kit.records import build_sweep
 
 PLUGIN = """

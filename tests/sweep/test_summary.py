@@ -9,13 +9,13 @@ import pytest
 
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import IMPOSSIBLE, WorkTotals
+from fpp_sweep.report import page_command
 from fpp_sweep.report.repeat import repeat_command, use_command
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.reading import load_space, read_config
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
-from fpp_sweep.sweep import showing
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.failures import failure_lines
 from fpp_sweep.sweep.summary import front_notes, state_line, summary_lines, work_texts
@@ -234,6 +234,6 @@ def test_a_page_in_a_folder_that_cannot_be_written_is_refused_with_what_to_do(tm
     def refuse(*_, **__):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(showing, "write_report", refuse)
+    monkeypatch.setattr(page_command, "write_report", refuse)
     with pytest.raises(InputError, match=rf"{folder.report}: cannot be written \(Read-only file system\); copy the"):
-        showing.write_sweep_page(folder.path)
+        page_command.write_sweep_page(folder.path)
