@@ -22,6 +22,7 @@ from fpp_sweep.records.records import IMPORTED
 from fpp_sweep.records.reliability import write_reliability
 from fpp_sweep.report.document import Plot
 from fpp_sweep.report.effects import Curve
+from fpp_sweep.report.html import plotly_script
 from fpp_sweep.report.plots import front_plots, hypervolume_plot, without_outliers
 from fpp_sweep.report.settings_plots import _curve_traces, color_axis
 from fpp_sweep.report.writing import write_report
