@@ -143,8 +143,8 @@ def share_on_front(points: Numbers) -> Numbers:
     """
     _, trials, resamples = points.shape
     times_dominated = np.zeros(trials)
-    for index in range(resamples):
-        times_dominated += is_dominated(points[:, :, index])
+    for values in np.ascontiguousarray(np.moveaxis(points, 2, 0)):
+        times_dominated += is_dominated(values)
     return np.asarray(1 - times_dominated / resamples)
 
 
