@@ -48,6 +48,14 @@ def test_a_stream_that_the_shell_has_closed_is_the_null_device(stream, closed):
     assert subprocess.run(line, shell=True, capture_output=True).returncode == 0
 
 
+def test_the_end_of_a_command_that_loads_triton_prints_nothing():
+    """Triton says what it takes for leaked memory, which is every object that Python does not free at the end."""
+    pytest.importorskip("triton")
+    code = "import torch, triton; from fpp_sweep.cli.command import run; run(lambda: None)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
 PLUGIN = """\
 import threading
 from fpp_sweep import metric

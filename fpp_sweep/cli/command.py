@@ -143,7 +143,8 @@ def run(main: Callable[[], None]) -> NoReturn:
     except SystemExit as end:
         if isinstance(end.code, int):
             leave_plugin_threads(end.code)
-        gc.freeze()  # else Python looks for unreachable cycles among all objects before the process ends
+        if "torch" not in sys.modules:  # Triton, which torch loads, would print that all frozen objects are leaked
+            gc.freeze()  # else Python looks for unreachable cycles among all objects before the process ends
         raise
 
 
