@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,14 +103,14 @@ def measure(
         if split not in record.results:
             continue
         measured = None
-        if record.name in names_of_rivals:
-            measured = _read_objectives(folder, record, split, objectives)
-        if measured is None:
-            try:
+        try:
+            if record.name in names_of_rivals:
+                measured = _read_objectives(folder, record, split, objectives)
+            if measured is None:
                 measured = _measure_record(folder, record, split, averages)
-            except ValueError as error:
-                notes.append(f"{record.name}: block statistics of split {split} are ignored: {error}")
-                continue
+        except ValueError as error:
+            notes.append(f"{record.name}: block statistics of split {split} are ignored: {error}")
+            continue
         if measured is not None:
             groups.setdefault(tuple(sorted(measured.digests.items())), []).append(measured)
     return _largest_group(split, list(groups.values()), notes)
@@ -141,18 +140,17 @@ def _size_of_group(group: Sequence[MeasuredRecord]) -> tuple[int, int]:
 def _read_objectives(
     folder: SweepFolder, record: TrialRecord, split: str, objectives: Sequence[str]
 ) -> MeasuredRecord | None:
-    """Return the objectives' samples that a trial wrote when it ended; None without such a file of this record."""
+    """Return the objectives' samples that a trial wrote when it ended; None if they must be computed.
+
+    Raise ValueError for those of another record.
+    """
     path = folder.inside(folder.artifacts(record.name))
     deterministic = is_deterministic(record, [0])  # a trial with several seeds has no such file
     stored = read_objective_samples(
         path, split, record.name, resampled_objectives(objectives), deterministic=deterministic
     )
-    if stored is None or catalogue.ACCURACY not in stored.samples.metrics:
-        return stored
-    accuracy = stored.samples.metrics[catalogue.ACCURACY].value
-    recorded = record.results[split].average.get(catalogue.ACCURACY, math.inf)
-    if abs(accuracy - recorded) > ACCURACY_TOLERANCE:
-        return None
+    if stored is not None:
+        require_same_accuracy(stored.accuracies, record.results[split])
     return stored
 
 
@@ -173,7 +171,8 @@ def _measure_record(
     digests = image_digests(table)
     if digests is None:
         raise ValueError("its seeds have different images")
-    require_same_accuracy(accuracies_of(table), record.results[split])
+    accuracies = accuracies_of(table)
+    require_same_accuracy(accuracies, record.results[split])
     tables = {NO_MAP: table}
     for posthoc in maps_of(metrics):
         mapped_table = read_block_stats(path.parent, split, posthoc)
@@ -187,7 +186,7 @@ def _measure_record(
     images = {}
     for (dataset, _), stats in sorted(table.items()):
         images[dataset] = stats.total
-    return MeasuredRecord(samples, images, digests)
+    return MeasuredRecord(samples, images, digests, accuracies)
 
 
 def accuracies_of(table: StatsBySeed) -> dict[DatasetSeed, float]:

@@ -1,13 +1,17 @@
 """A trial's objectives on resampled images, in a file among its artifacts.
 
 The support of the front needs them of some 200 trials, and nothing else of most of these. A trial writes them when it
-ends, because to read them takes a tenth of the time that it takes to compute them from block statistics. A trial with
-several seeds has no such file: the variance of seeds is estimated from its metrics on each dataset, too.
+ends, because reading them takes an eighth of the time of computing them from block statistics. A trial with several
+seeds has no such file: the variance of seeds is estimated from its metrics on each dataset, too.
+
+The file holds checksums of the trial's block statistics. If these change, or one of their files is lost, the samples
+are computed again.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +21,8 @@ import numpy as np
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import read_inside, write_json
+from fpp_sweep.spec.files import files_inside, read_inside, write_json
+from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, seeds_of
 from fpp_sweep.statistics.bootstrap import (
     N_RESAMPLES,
@@ -32,6 +37,7 @@ from fpp_sweep.statistics.bootstrap import (
 FILE = "objective_samples.json"
 VERSION = 1  # to be raised when the code computes other samples; a test holds their digest
 MAX_BYTES = 2**20
+BLOCK_STATS_FILES = "block_stats*.npz"  # those of the method and of all post-hoc maps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +47,7 @@ class MeasuredRecord:
     samples: RecordSamples
     images: Mapping[str, int]  # number of images, by dataset
     digests: Mapping[str, bytes]  # digest of the images, by dataset
+    accuracies: Mapping[DatasetSeed, float]  # in the block statistics
 
 
 def resampled_objectives(objectives: Sequence[str]) -> list[str]:
@@ -53,7 +60,7 @@ def resampled_objectives(objectives: Sequence[str]) -> list[str]:
 
 
 def write_objective_samples(folder: Path, split: str, tables: StatsByMap, objectives: Sequence[str]) -> None:
-    """Write the objectives' samples of a trial with one seed into the folder of its artifacts."""
+    """Write the objectives' samples of a trial with one seed, after its block statistics, among its artifacts."""
     table = tables[NO_MAP]
     digests = image_digests(table)
     if len(seeds_of(table)) > 1 or digests is None:
@@ -65,11 +72,26 @@ def write_objective_samples(folder: Path, split: str, tables: StatsByMap, object
         if metric in samples.metrics:
             metrics[metric] = _document(samples.metrics[metric])
     images = {}
-    for (dataset, _), stats in table.items():
-        images[dataset] = {"count": stats.total, "digest": digests[dataset].hex()}
-    seed = seeds_of(table)[0]
-    document = {"version": VERSION, "split": split, "seed": seed, "images": images, "metrics": metrics}
+    for (dataset, _), stats in sorted(table.items()):
+        correct = int(stats.correct.sum())
+        images[dataset] = {"count": stats.total, "correct": correct, "digest": digests[dataset].hex()}
+    document = {
+        "version": VERSION,
+        "split": split,
+        "seed": seeds_of(table)[0],
+        "block_stats": _checksums_of_block_stats(folder, split),
+        "images": images,
+        "metrics": metrics,
+    }
     write_json(folder / split / FILE, document)
+
+
+def _checksums_of_block_stats(folder: Path, split: str) -> dict[str, int]:
+    """Return the checksum of each file of block statistics, by its name."""
+    checksums = {}
+    for path in files_inside(folder, folder / split, BLOCK_STATS_FILES):
+        checksums[path.name] = zlib.crc32(read_inside(folder, path))
+    return checksums
 
 
 def _document(samples: MetricSamples) -> dict[str, object]:
@@ -88,23 +110,28 @@ def read_objective_samples(
 ) -> MeasuredRecord | None:
     """Return what `write_objective_samples` wrote into the folder of a trial's artifacts.
 
-    Return None if the file is absent, damaged, of other code, or without one of the objectives: the block statistics
-    then tell the same.
+    Return None if the file is absent, damaged, of other code, of other block statistics, or without one of the
+    objectives: the samples must then be computed.
     """
     try:
         document = json.loads(read_inside(folder, folder / split / FILE, MAX_BYTES))
         if (document["version"], document["split"]) != (VERSION, split):
             return None
+        if document["block_stats"] != _checksums_of_block_stats(folder, split):
+            return None
         metrics = {metric: _samples_of(document["metrics"][metric]) for metric in objectives}
-        samples = RecordSamples(name, (int(document["seed"]),), deterministic, metrics)
+        seed = int(document["seed"])
+        samples = RecordSamples(name, (seed,), deterministic, metrics)
         images = {}
         digests = {}
+        accuracies = {}
         for dataset, facts in document["images"].items():
             images[dataset] = int(facts["count"])
             digests[dataset] = bytes.fromhex(facts["digest"])
-    except (InputError, OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
+            accuracies[dataset, seed] = 100 * int(facts["correct"]) / images[dataset]
+    except (InputError, OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
         return None
-    return MeasuredRecord(samples, images, digests)
+    return MeasuredRecord(samples, images, digests, accuracies)
 
 
 def _samples_of(document: Any) -> MetricSamples:

@@ -2,19 +2,23 @@
 
 import hashlib
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fpp_sweep.records.answer import statistics_of
-from fpp_sweep.records.measurements import measure, read_block_stats
+from fpp_sweep.records.front import metric_of
+from fpp_sweep.records.measurements import BLOCK_STATS_FILE, accuracies_of, measure, read_block_stats
 from fpp_sweep.records.objective_samples import FILE, VERSION, write_objective_samples
-from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS
+from fpp_sweep.space.objectives import Objective
+from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, to_bytes
 from fpp_sweep.statistics.bootstrap import NO_MAP
-from tests.kit.measured import World, write_measured_sweep
+from tests.kit.measured import World, write_block_stats, write_measured_sweep
 
 OBJECTIVES = ["accuracy", "ece", "nll/digits"]
 TRIALS = {"trial-0002": (0.7, 0.1), "trial-0003": (0.6, 0.2), "trial-0004": (0.5, 0.3)}
+SIDES = {**TRIALS, "baseline-zero_shot": (0.55, 0.25)}
 
 
 @pytest.fixture
@@ -60,17 +64,106 @@ def test_samples_from_files_equal_those_from_block_statistics(folder):
                 assert getattr(samples, key) == getattr(expected, key)
 
 
-def test_the_statistics_of_a_sweep_are_the_same_without_the_files(folder):
-    info, records = folder.info(), folder.trials()
-    with_files = statistics_of(folder, info, records)
-    for record in records:
-        file_of(folder, record.name).unlink(missing_ok=True)
-    without_files = statistics_of(folder, info, records)
-    assert len(with_files.support.trials) == len(TRIALS)
-    assert with_files.support.trials == without_files.support.trials
-    for record in with_files.front.compared:
-        for metric in ("accuracy", "ece", "ece/digits"):
-            assert with_files.interval(record, "val", metric) == without_files.interval(record, "val", metric)
+def statistics_text(folder):
+    """Return all statistics of a sweep that a report shows, as text."""
+    statistics = statistics_of(folder, folder.info(), folder.trials())
+    facts = [statistics.notes, statistics.answer, sorted(statistics.support.trials.items())]
+    for split, of_split in statistics.splits.items():
+        facts += [split, list(of_split.samples.images.items()), sorted(of_split.samples.records), of_split.seeds]
+        for record in statistics.front.compared:
+            facts += [statistics.interval(record, split, metric) for metric in ("accuracy", "ece", "ece/digits")]
+    return "\n".join(map(repr, facts))
+
+
+def require_same_without_files(folder):
+    """Compare the statistics of a sweep with those that are computed without the objectives' samples."""
+    with_files = statistics_text(folder)
+    for record in folder.trials():
+        (folder.path / "artifacts" / record.name / "val" / FILE).unlink(missing_ok=True)
+    assert with_files == statistics_text(folder)
+
+
+def block_stats_of(folder, name="trial-0003"):
+    return folder.artifacts(name) / "val" / BLOCK_STATS_FILE
+
+
+def change_nothing(folder):
+    pass
+
+
+def change_record(folder):
+    record = folder.trial("trial-0003")
+    result = record.results["val"]
+    dataset = next(iter(result.datasets))
+    datasets = {**result.datasets, dataset: {**result.datasets[dataset], "accuracy": 1.0}}
+    folder.write_trial(replace(record, results={"val": replace(result, datasets=datasets)}))
+
+
+def change_block_stats(folder):
+    block_stats_of(folder).write_bytes(block_stats_of(folder, "trial-0004").read_bytes())
+
+
+def change_a_loss(folder):
+    """Change block statistics, but not the accuracy, by which files of other records are known."""
+    table = read_block_stats(folder.artifacts("trial-0003"), "val")
+    changed = {key: replace(stats, nll=2 * stats.nll, residuals=0 * stats.residuals) for key, stats in table.items()}
+    block_stats_of(folder).write_bytes(to_bytes(changed))
+
+
+def damage_block_stats(folder):
+    block_stats_of(folder).write_bytes(block_stats_of(folder).read_bytes()[:-1000])
+
+
+def lose_block_stats(folder):
+    block_stats_of(folder).unlink()
+
+
+def move_artifacts_out(folder):
+    path = folder.artifacts("trial-0003")
+    path.rename(folder.path.parent / "elsewhere")
+    path.symlink_to(folder.path.parent / "elsewhere")
+
+
+def leave_images_out(folder):
+    """Give a trial the samples and block statistics of fewer images."""
+    table = World(160).block_stats(0.6, 0.2)
+    write_block_stats(folder, "trial-0003", "val", table)
+    write_objective_samples(folder.artifacts("trial-0003"), "val", {NO_MAP: table}, OBJECTIVES)
+    record = folder.trial("trial-0003")
+    datasets = {dataset: {"accuracy": accuracy} for (dataset, _), accuracy in accuracies_of(table).items()}
+    folder.write_trial(replace(record, results={"val": replace(record.results["val"], datasets=datasets)}))
+
+
+def lose_block_stats_of_the_front(folder):
+    """Leave only trials whose samples come from files."""
+    for name in ("trial-0002", "baseline-zero_shot"):
+        block_stats_of(folder, name).unlink()
+
+
+CHANGES = [
+    change_nothing,
+    change_record,
+    change_block_stats,
+    change_a_loss,
+    damage_block_stats,
+    lose_block_stats,
+    move_artifacts_out,
+    leave_images_out,
+    lose_block_stats_of_the_front,
+]
+
+
+@pytest.mark.parametrize("objectives", [("accuracy", "ece"), ("ece", "nll/digits"), ("accuracy", "mce")], ids=str)
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_statistics_of_a_sweep_are_the_same_without_the_files(tmp_path, change, objectives):
+    goals = tuple(Objective(metric=metric) for metric in objectives)
+    folder = write_measured_sweep(tmp_path / "sweep", World(200), SIDES, objectives=goals)
+    for record in folder.trials():
+        values = [metric_of(record.results["val"], metric) or 0.0 for metric in objectives]  # none has MCE
+        folder.write_trial(replace(record, values=values))
+    write_files(folder, objectives)
+    change(folder)
+    require_same_without_files(folder)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +173,10 @@ def test_the_statistics_of_a_sweep_are_the_same_without_the_files(folder):
         {"split": "test"},
         {"seed": None},
         {"images": []},
-        {"images": {"digits": {"count": 200, "digest": "x"}}},
+        {"block_stats": {}},
+        {"images": {"digits": {"count": 200, "correct": 100, "digest": "x"}}},
+        {"images": {"digits": {"count": 0, "correct": 0, "digest": ""}}},
+        {"images": {"digits": {"count": 200, "correct": float("nan"), "digest": ""}}},
         {"metrics": {}},
         {"metrics": {metric: {"values": [1.0]} for metric in OBJECTIVES}},
         {"metrics": []},
