@@ -46,6 +46,14 @@ def rows(folder):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.parametrize(("most", "numbers"), [(1, [0, 1]), (2, [0, 1]), (3, [0, 1, 2, 3]), (5, [0, 1, 2, 3, 4])])
+def test_the_trials_nearest_to_the_front_are_whole_layers_up_to_a_number(most, numbers):
+    broken = trial(3, 68, 4.5, constraints={"seconds": 1.0})
+    records = [trial(0, 72, 6), trial(1, 70, 4), trial(2, 71, 7), broken, trial(4, 60, 9)]
+    nearest = front_of(sweep_info(), records).nearest(most)
+    assert [record.name for record in nearest] == [records[number].name for number in numbers]
+
+
 def test_the_front_has_the_undominated_trials_by_descending_accuracy(tmp_path):
     records = [trial(0, 70, 4), trial(1, 72, 6), trial(2, 69, 5), trial(3, 70, 4)]
     _, folder = write_and_read_front(tmp_path, records)

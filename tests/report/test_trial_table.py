@@ -129,6 +129,14 @@ def test_trials_stand_in_the_order_of_their_merit():
     ]  # fmt: skip
 
 
+def test_a_dominated_trial_stands_behind_the_front_however_good_its_trade_off_is():
+    records = [trial(0, 72, 9), trial(1, 71.9, 4), trial(2, 60, 1), trial(3, 71.8, 4.1)]
+    front = front_of(sweep_info(), records)
+    assert [record.name for record in front.by_trade_off(records)[:2]] == ["trial-0001", "trial-0003"]
+    names = ["trial-0001", "trial-0000", "trial-0002", "trial-0003"]
+    assert [record.name for record in by_merit(front, records)] == names
+
+
 # --- the front ----------------------------------------------------------------------------------------
 
 
