@@ -55,9 +55,9 @@ def reliability_panels(datasets: Mapping[str, Predictions], path: Path, *, title
     handles, labels = axes.get_legend_handles_labels()
     by_label = dict(zip(labels, handles, strict=True))  # once each, of all panels
     entries_per_row = 4 if columns > 2 else 2
-    figure.legend(
-        by_label.values(), by_label, loc="lower center", ncols=entries_per_row, fontsize="small", frameon=False
-    )
+    # the legend of a single panel must fit into the picture
+    style: dict[str, Any] = {"handlelength": 1.2, "handletextpad": 0.4, "columnspacing": 1.0, "frameon": False}
+    figure.legend(by_label.values(), by_label, loc="lower center", ncols=entries_per_row, fontsize="small", **style)
     _save(figure, path)
 
 

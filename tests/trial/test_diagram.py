@@ -48,6 +48,8 @@ def test_the_picture_has_a_panel_for_each_dataset(tmp_path, figures, count):
     panels = [f"dataset {i}, 4 images\naccuracy 50.00 %  ECE 36.72 %" for i in range(count)]
     assert [text for text in texts if "ECE" in text] == panels
     assert texts[0] == "trial-0003"
+    (legend,) = figures[0].legends
+    assert 0 < legend.get_window_extent().x0 < legend.get_window_extent().x1 < figures[0].bbox.width
 
 
 def drawn_corners(label):
