@@ -585,7 +585,7 @@ def test_numbers_of_a_trial_have_the_cost_that_is_an_objective(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
-def test_the_label_of_a_diagram_has_the_numbers_of_the_table(tmp_path):
+def test_the_label_of_a_diagram_has_the_numbers_of_the_table_and_its_bars_those_of_the_file(tmp_path):
     """The diagram pools all seeds, and the ECE of the pool differs from the mean over seeds in the table."""
     playwright = pytest.importorskip("playwright.sync_api")
     written = write_sweep_with_artifacts(tmp_path)
@@ -598,6 +598,13 @@ def test_the_label_of_a_diagram_has_the_numbers_of_the_table(tmp_path):
         diagrams = window.locator("#section-trial-0000 .diagrams svg")
         diagrams.first.wait_for(timeout=60_000)
         labels = diagrams.evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
+        read = "text => Object.entries(binsOf(text)).filter(([index, bin]) => bin.images)"
+        bins = window.evaluate(read, page_data(written.report)["trials"]["trial-0000"]["diagrams"]["test"]["digits"])
+        assert bins == [
+            ["8", {"images": 2, "correct": 2, "confidence": 0.84}],
+            ["18", {"images": 4, "correct": 2, "confidence": 3.68}],
+        ]
+        assert window.evaluate(read, "") == window.evaluate(read, None) == []  # None: a baseline lacks the dataset
         browser.close()
     assert labels == [f"trial-0000 on all datasets: {numbers['average']}", f"trial-0000 on digits: {numbers['digits']}"]
 
