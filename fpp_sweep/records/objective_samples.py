@@ -4,14 +4,15 @@ The support of the front needs them of some 200 trials, and nothing else of most
 ends, because reading them takes an eighth of the time of computing them from block statistics. A trial with several
 seeds has no such file: the variance of seeds is estimated from its metrics on each dataset, too.
 
-The file holds checksums of the trial's block statistics. If these change, or one of their files is lost, the samples
-are computed again.
+The file holds digests of the checksums in the trial's block statistics. If these change, or one of their files is lost,
+the samples are computed again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import zlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ import numpy as np
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import files_inside, read_inside, write_json
+from fpp_sweep.spec.files import files_inside, open_inside, read_inside, write_json
 from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, seeds_of
 from fpp_sweep.statistics.bootstrap import (
@@ -37,6 +38,7 @@ from fpp_sweep.statistics.bootstrap import (
 FILE = "objective_samples.json"
 VERSION = 1  # to be raised when the code computes other samples; a test holds their digest
 MAX_BYTES = 2**20
+END_BYTES = 2**10  # of a file of block statistics; the directory of its six arrays has about 400
 BLOCK_STATS_FILES = "block_stats*.npz"  # those of the method and of all post-hoc maps
 
 
@@ -79,19 +81,22 @@ def write_objective_samples(folder: Path, split: str, tables: StatsByMap, object
         "version": VERSION,
         "split": split,
         "seed": seeds_of(table)[0],
-        "block_stats": _checksums_of_block_stats(folder, split),
+        "block_stats": _ends_of_block_stats(folder, split),
         "images": images,
         "metrics": metrics,
     }
     write_json(folder / split / FILE, document)
 
 
-def _checksums_of_block_stats(folder: Path, split: str) -> dict[str, int]:
-    """Return the checksum of each file of block statistics, by its name."""
-    checksums = {}
+def _ends_of_block_stats(folder: Path, split: str) -> dict[str, str]:
+    """Return the end of each file of block statistics, by its name; it holds the checksums of the file's arrays."""
+    ends = {}
     for path in files_inside(folder, folder / split, BLOCK_STATS_FILES):
-        checksums[path.name] = zlib.crc32(read_inside(folder, path))
-    return checksums
+        with open_inside(folder, path) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - END_BYTES))
+            ends[path.name] = hashlib.sha256(file.read(END_BYTES)).hexdigest()
+    return ends
 
 
 def _document(samples: MetricSamples) -> dict[str, object]:
@@ -117,7 +122,7 @@ def read_objective_samples(
         document = json.loads(read_inside(folder, folder / split / FILE, MAX_BYTES))
         if (document["version"], document["split"]) != (VERSION, split):
             return None
-        if document["block_stats"] != _checksums_of_block_stats(folder, split):
+        if document["block_stats"] != _ends_of_block_stats(folder, split):
             return None
         metrics = {metric: _samples_of(document["metrics"][metric]) for metric in objectives}
         seed = int(document["seed"])
