@@ -1,5 +1,6 @@
 """The objectives' samples that a trial writes when it ends: equal to those computed from its block statistics."""
 
+import base64
 import hashlib
 import json
 from dataclasses import replace
@@ -37,6 +38,11 @@ def write_files(folder, objectives=OBJECTIVES):
 
 def file_of(folder, name="trial-0002"):
     return folder.artifacts(name) / "val" / FILE
+
+
+def values_of(numbers):
+    """Return the values of a metric in a file, on all images and on each resample."""
+    return np.frombuffer(base64.b64decode(numbers["values"]))
 
 
 def measure_rivals(folder):
@@ -196,11 +202,23 @@ def test_a_damaged_file_or_one_of_other_code_is_not_used(folder, change):
 @pytest.mark.parametrize("number", [float("nan"), 1e400, 10**400, "x", None, {}], ids=str)
 def test_numbers_that_no_trial_writes_are_not_used(folder, key, number):
     document = json.loads(file_of(folder).read_text())
+    document["metrics"]["ece"][key] = number
+    file_of(folder).write_text(json.dumps(document))
+    assert not is_from_file(measure_rivals(folder))
+
+
+@pytest.mark.parametrize("change", ["not finite", "one less", "not base64"])
+def test_other_values_than_a_trial_writes_are_not_used(folder, change):
+    document = json.loads(file_of(folder).read_text())
     numbers = document["metrics"]["ece"]
-    if key == "values":
-        numbers["values"][7] = number
-    else:
-        numbers[key] = number
+    values = values_of(numbers).copy()
+    if change == "not finite":
+        values[7] = np.nan
+    if change == "one less":
+        values = values[1:]
+    numbers["values"] = base64.b64encode(values.tobytes()).decode()
+    if change == "not base64":
+        numbers["values"] = "-" + numbers["values"]
     file_of(folder).write_text(json.dumps(document))
     assert not is_from_file(measure_rivals(folder))
 
@@ -235,6 +253,6 @@ def test_code_that_computes_other_samples_has_another_version(folder):
     write_files(folder, list(BLOCKWISE_METRICS))
     rounded = []
     for numbers in json.loads(file_of(folder).read_text())["metrics"].values():
-        rounded += [*numbers["values"], numbers["calibrated_bias"], numbers["residual_bias"], numbers["blocks"]]
+        rounded += [*values_of(numbers), numbers["calibrated_bias"], numbers["residual_bias"], numbers["blocks"]]
     text = " ".join(f"{number:.6g}" for number in rounded)
     assert (VERSION, hashlib.sha256(text.encode()).hexdigest()[:16]) == (1, "fd67d69f7057201d")
