@@ -123,6 +123,7 @@ def _write_artifacts(folder: SweepFolder, text: str) -> None:
         write_predictions(made_predictions(text), (*CLASSES, text), file)
         if record.kind == "trial" and record.state == "complete":
             table = read_block_stats(folder.artifacts(record.name), "val")
+            assert table is not None
             write_objective_samples(folder.artifacts(record.name), "val", {NO_MAP: table}, ["accuracy", "ece"])
     artifacts = folder.artifacts(TRIAL)
     write_line(folder.log_file(TRIAL), f"{TRIAL} begins on val: {text}")
