@@ -205,6 +205,12 @@ def test_a_setting_is_short_in_a_table():
     assert [cell.text for cell in setting_cells(record, ["b", "missing", "a"])] == ["w" * 60, "", "0.3333"]
 
 
+def test_a_setting_that_was_not_searched_comes_from_the_config():
+    record = trial(0, params={"fpp.gamma2": 0.5})
+    texts = [cell.text for cell in setting_cells(record, ["fpp.gamma2", "method"])]
+    assert texts == ["0.5", str(record.config["method"])]
+
+
 # --- datasets -----------------------------------------------------------------------------------------
 
 
