@@ -200,7 +200,7 @@ def config_text(config: Mapping[str, Any]) -> str:
     for key, value in config.items():
         if isinstance(value, list | dict):  # cannot be the key of a cache
             entries.append(_config_entry(key, value))
-        elif isinstance(value, float) and math.isfinite(value):
+        elif type(value) is float and math.isfinite(value):  # NumPy writes its own in another form
             entries.append(_float_entry(key, value))
         else:
             entries.append(_cached_entry(key, value))
