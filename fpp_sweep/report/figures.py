@@ -341,13 +341,30 @@ def draw_front(axes: Axes, figure: FrontFigure) -> None:
 
 
 def _draw_intervals(axes: Axes, points: Points) -> None:
-    style: Mapping[str, Any] = {"color": points.color, "linewidth": 0.8, "alpha": 0.6, "zorder": 4}
-    for index, (x, y) in enumerate(zip(points.xs, points.ys, strict=True)):
-        x_error, y_error = points.error_bars(index)
-        if x_error is not None:
-            axes.errorbar(x, y, xerr=[[x_error.below], [x_error.above]], **style)
-        if y_error is not None:
-            axes.errorbar(x, y, yerr=[[y_error.below], [y_error.above]], **style)
+    """Draw the intervals in x at once, then those in y: matplotlib takes as long for a single one as for all."""
+    style: Mapping[str, Any] = {"fmt": "none", "ecolor": points.color, "elinewidth": 0.8, "alpha": 0.6, "zorder": 4}
+    errors = [points.error_bars(index) for index in range(len(points.xs))]
+    x_errors = [x_error for x_error, _ in errors]
+    y_errors = [y_error for _, y_error in errors]
+    for direction, errors_of_direction in (("xerr", x_errors), ("yerr", y_errors)):
+        xs, ys, lengths = _with_errors(points, errors_of_direction)
+        if xs:
+            intervals: Mapping[str, Any] = {direction: lengths}
+            axes.errorbar(xs, ys, **intervals, **style)
+
+
+def _with_errors(
+    points: Points, errors: Sequence[ErrorBar | None]
+) -> tuple[list[float], list[float], tuple[list[float], list[float]]]:
+    """Return x and y of the points that have an error bar, and the lengths of the bars below and above them."""
+    xs, ys, below, above = [], [], [], []
+    for x, y, error in zip(points.xs, points.ys, errors, strict=True):
+        if error is not None:
+            xs.append(x)
+            ys.append(y)
+            below.append(error.below)
+            above.append(error.above)
+    return xs, ys, (below, above)
 
 
 def _draw_region(axes: Axes, region: Region, *, is_labelled: bool) -> None:
