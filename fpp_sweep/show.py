@@ -36,6 +36,8 @@ def show(args: argparse.Namespace, path: Path) -> None:
         print(f"page: {write_reproduction_page(path).resolve().as_uri()}")
         return
     if args.page:
+        from fpp_sweep.report.page_command import write_sweep_page  # loads numpy, which --help does without
+
         print(f"page: {write_sweep_page(path).resolve().as_uri()}")
         return
     from fpp_sweep.sweep import showing  # reads records, which --help does without
@@ -73,12 +75,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if args.all_metrics and args.trial is None:
         raise InputError("--all-metrics: needs a trial, such as `show SWEEP trial-0007 --all-metrics`")
     return args
-
-
-def write_sweep_page(path: Path) -> Path:
-    from fpp_sweep.report import page_command  # loads numpy, which --help does without
-
-    return page_command.write_sweep_page(path)
 
 
 def write_reproduction_page(path: Path) -> Path:

@@ -144,7 +144,7 @@ def _read_objectives(
 
     Raise ValueError for those of another record.
     """
-    path = folder.inside(folder.artifacts(record.name))
+    path = folder.artifacts(record.name)
     deterministic = is_deterministic(record, [0])  # a trial with several seeds has no such file
     stored = read_objective_samples(
         path, split, record.name, resampled_objectives(objectives), deterministic=deterministic

@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ import numpy as np
 
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import files_inside, open_inside, read_inside, write_json
+from fpp_sweep.spec.files import files_inside, read_inside, read_last_bytes_inside, write_json
 from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, seeds_of
 from fpp_sweep.statistics.bootstrap import (
@@ -39,9 +38,9 @@ from fpp_sweep.statistics.bootstrap import (
 FILE = "objective_samples.json"
 VERSION = 1  # to be raised when the code computes other samples; a test holds their digest
 MAX_BYTES = 2**20
-NUMBERS = "<f8"  # in base64: as JSON, numbers take thirty times as long to read
-END_BYTES = 2**10  # of a file of block statistics; the directory of its six arrays has about 400
-BLOCK_STATS_FILES = "block_stats*.npz"  # those of the method and of all post-hoc maps
+NUMBERS = "<f8"  # stored in base64, since numbers of JSON take many times as long to read
+END_BYTES = 2**10  # a file of block statistics ends with the directory of its arrays, which has about 400 bytes
+BLOCK_STATS_FILES = "block_stats*.npz"  # the method itself has one, and each post-hoc map has one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,13 +90,10 @@ def write_objective_samples(folder: Path, split: str, tables: StatsByMap, object
 
 
 def _ends_of_block_stats(folder: Path, split: str) -> dict[str, str]:
-    """Return the end of each file of block statistics, by its name; it holds the checksums of the file's arrays."""
+    """Return a digest of the end of each file of block statistics, which has the checksums of the file's arrays."""
     ends = {}
     for path in files_inside(folder, folder / split, BLOCK_STATS_FILES):
-        with open_inside(folder, path) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - END_BYTES))
-            ends[path.name] = hashlib.sha256(file.read(END_BYTES)).hexdigest()
+        ends[path.name] = hashlib.sha256(read_last_bytes_inside(folder, path, END_BYTES)).hexdigest()
     return ends
 
 

@@ -40,7 +40,7 @@ def layers(points: Sequence[Values], goals: Sequence[Goal]) -> list[list[int]]:
     [[0, 1, 3], [2]]
     """
     minimized = [_comparable(point, goals) for point in points]
-    staircases: list[_Staircase] = []  # of the points of each layer so far
+    staircases: list[_Staircase] = []  # one for each layer, with its points so far
     members: list[list[int]] = []
     previous = None
     layer = 0

@@ -176,10 +176,15 @@ def read_inside(folder: Path, path: Path, max_bytes: int = MAX_OWN_BYTES) -> byt
 
 def read_end_inside(folder: Path, path: Path, max_bytes: int) -> str:
     """Return the last lines of a folder's own text file; raise as `open_inside`."""
+    return read_last_bytes_inside(folder, path, max_bytes).decode("utf-8", "replace")
+
+
+def read_last_bytes_inside(folder: Path, path: Path, max_bytes: int) -> bytes:
+    """Return the end of a folder's own file; raise as `open_inside`."""
     with open_inside(folder, path) as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(0, size - max_bytes))
-        return file.read(max_bytes).decode("utf-8", "replace")
+        return file.read(max_bytes)
 
 
 def files_inside(folder: Path, subfolder: Path, pattern: str) -> list[Path]:

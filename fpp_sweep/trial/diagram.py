@@ -29,7 +29,7 @@ DARK_GREY = "#555555"
 MAX_COLUMNS = 5  # panels in a row
 PITCH = 2.25  # inches from panel to panel
 SIDE = 1.9  # inches: a panel's square
-N_COLORS = 64  # of the palette; more make no visible difference
+N_COLORS = 64  # the palette has these; more make no visible difference
 Z_95 = 1.96  # half-width of a 95 % interval in standard deviations
 
 Floats = NDArray[np.float64]
