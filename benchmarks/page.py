@@ -24,7 +24,6 @@ from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE
-from fpp_sweep.records.objective_samples import write_objective_samples
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.records.reliability import write_reliability
 from fpp_sweep.report.writing import write_report
@@ -33,7 +32,6 @@ from fpp_sweep.spec import keys
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import BlockStats, metric_value, to_bytes
-from fpp_sweep.statistics.bootstrap import NO_MAP
 
 BEGAN = 1_795_000_000.0
 RANGES = {
@@ -100,7 +98,6 @@ def write_large_sweep(root: Path, trials: int, datasets: int, images: int) -> Sw
             files = folder.artifacts(name) / "val"
             files.mkdir(parents=True)
             (files / BLOCK_STATS_FILE).write_bytes(to_bytes(table))
-            write_objective_samples(folder.artifacts(name), "val", {NO_MAP: table}, ["accuracy", "ece"])
             write_reliability(files, table)
         folder.write_trial(record)
         worker = f"machine-{number % 4}.log"

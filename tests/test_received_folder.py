@@ -195,69 +195,6 @@ def test_a_resumed_evaluation_does_not_read_the_file_of_a_record(tmp_path, capsy
     assert "SECRET" not in capsys.readouterr().err
 
 
-# --- configs of a report ------------------------------------------------------------------------------
-
-
-def file_names(folder):
-    return {path.name for path in folder.glob("[!.]*.yaml")}
-
-
-@pytest.mark.parametrize("manifest", [["mine.yaml"], {"mine.yaml": []}, {"mine.yaml": ["0" * 64]}], ids=str)
-def test_a_manifest_from_elsewhere_deletes_no_file(sweep, manifest):
-    best = sweep.report / "best"
-    (best / "mine.yaml").write_text("of the user\n")
-    (best / ".written.json").write_text(json.dumps({"files": manifest}))
-    write_report(sweep, pages=False)
-    assert (best / "mine.yaml").read_text() == "of the user\n"
-
-
-def test_a_config_that_the_user_changed_is_kept(sweep):
-    write_report(sweep, pages=False)
-    best = sweep.report / "best"
-    member = max(name for name in file_names(best) if name.startswith("trial-"))
-    (best / "knee.yaml").write_text("changed by the user\n")
-    (best / member).write_text("changed by the user\n")
-    sweep.trial_file(member.removesuffix(".yaml")).unlink()
-    write_report(sweep, pages=False)
-    assert (best / member).read_text() == "changed by the user\n"
-    (kept,) = best.glob("knee.yaml.damaged-*")
-    assert kept.read_text() == "changed by the user\n"
-
-
-def test_configs_of_an_earlier_front_are_replaced_or_deleted_and_none_is_kept(sweep):
-    write_report(sweep, pages=False)
-    best = sweep.report / "best"
-    before = {name: (best / name).read_text() for name in file_names(best)}
-    member = max(name for name in before if name.startswith("trial-"))
-    sweep.trial_file(member.removesuffix(".yaml")).unlink()
-    write_report(sweep, pages=False)
-    assert member not in file_names(best)
-    assert (best / "knee.yaml").read_text() != before["knee.yaml"]
-    # a driver that was killed after it wrote the manifest has left the files of the earlier front
-    (best / "knee.yaml").write_text(before["knee.yaml"])
-    write_report(sweep, pages=False)
-    assert not [path for path in best.glob("*.damaged-*") if not path.name.startswith(member)]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "[" * 100_000,
-        '{"files": {"a\\u0000.yaml": []}}',
-        '{"files": {"\\ud800.yaml": []}}',
-        '{"files": {"knee.yaml": 5}}',
-        '{"files": 5}',
-        "[]",
-    ],
-    ids=range(6),
-)
-def test_a_damaged_manifest_is_replaced(sweep, content):
-    manifest = sweep.report / "best" / ".written.json"
-    manifest.write_text(content)
-    write_report(sweep, pages=False)
-    assert "knee.yaml" in json.loads(manifest.read_text())["files"]
-
-
 # --- hard links, sizes and texts ------------------------------------------------------------------------
 
 

@@ -7,19 +7,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.objective_samples import MeasuredRecord, read_objective_samples, resampled_objectives
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import draws_order
 from fpp_sweep.spec.files import read_inside
 from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, StatsBySeed, from_bytes, seeds_of
-from fpp_sweep.statistics.bootstrap import NO_MAP, SplitSamples, image_digests, sample_record
+from fpp_sweep.statistics.bootstrap import NO_MAP, RecordSamples, SplitSamples, image_digests, sample_record
 
 BLOCK_STATS_FILE = "block_stats.npz"
 ACCURACY_TOLERANCE = 1e-6  # points; a file of another record differs by far more
 
 ImagesKey = tuple[tuple[str, bytes], ...]  # digest of the images, by dataset
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredRecord:
+    """The resampled metrics of one record, and the images that they were measured on."""
+
+    samples: RecordSamples
+    images: Mapping[str, int]  # number of images, by dataset
+    digests: Mapping[str, bytes]  # digest of the images, by dataset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,17 +105,13 @@ def measure(
     """
     notes = []
     groups: dict[ImagesKey, list[MeasuredRecord]] = {}
-    averages = resampled_metrics(metrics)
-    names_of_rivals = {rival.name for rival in rivals}
-    for record in [*records, *rivals]:
+    metrics_by_record = [(record, resampled_metrics(metrics)) for record in records]
+    metrics_by_record += [(rival, resampled_metrics(objectives)) for rival in rivals]
+    for record, averages in metrics_by_record:
         if split not in record.results:
             continue
-        measured = None
         try:
-            if record.name in names_of_rivals:
-                measured = _read_objectives(folder, record, split, objectives)
-            if measured is None:
-                measured = _measure_record(folder, record, split, averages)
+            measured = _measure_record(folder, record, split, averages)
         except ValueError as error:
             notes.append(f"{record.name}: block statistics of split {split} are ignored: {error}")
             continue
@@ -137,23 +141,6 @@ def _size_of_group(group: Sequence[MeasuredRecord]) -> tuple[int, int]:
     return len(group), sum(group[0].images.values())
 
 
-def _read_objectives(
-    folder: SweepFolder, record: TrialRecord, split: str, objectives: Sequence[str]
-) -> MeasuredRecord | None:
-    """Return the objectives' samples that a trial wrote when it ended; None if they must be computed.
-
-    Raise ValueError for those of another record.
-    """
-    path = folder.artifacts(record.name)
-    deterministic = is_deterministic(record, [0])  # a trial with several seeds has no such file
-    stored = read_objective_samples(
-        path, split, record.name, resampled_objectives(objectives), deterministic=deterministic
-    )
-    if stored is not None:
-        require_same_accuracy(stored.accuracies, record.results[split])
-    return stored
-
-
 def _measure_record(
     folder: SweepFolder, record: TrialRecord, split: str, metrics: Sequence[str]
 ) -> MeasuredRecord | None:
@@ -171,8 +158,7 @@ def _measure_record(
     digests = image_digests(table)
     if digests is None:
         raise ValueError("its seeds have different images")
-    accuracies = accuracies_of(table)
-    require_same_accuracy(accuracies, record.results[split])
+    require_same_accuracy(accuracies_of(table), record.results[split])
     tables = {NO_MAP: table}
     for posthoc in maps_of(metrics):
         mapped_table = read_block_stats(path.parent, split, posthoc)
@@ -186,7 +172,7 @@ def _measure_record(
     images = {}
     for (dataset, _), stats in sorted(table.items()):
         images[dataset] = stats.total
-    return MeasuredRecord(samples, images, digests, accuracies)
+    return MeasuredRecord(samples, images, digests)
 
 
 def accuracies_of(table: StatsBySeed) -> dict[DatasetSeed, float]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import csv
-import hashlib
-import json
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,15 +17,12 @@ from fpp_sweep.report.document import Document, Section, document_to_markdown, p
 from fpp_sweep.report.front_table import front_heading, front_table
 from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec.errors import InputError, escaped
-from fpp_sweep.spec.files import read_inside, set_aside, write_json, written_whole
+from fpp_sweep.spec.files import files_inside, read_inside, write_json, written_whole
 from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.paired import Interval
 from fpp_sweep.statistics.verdicts import Answer
 
-MANIFEST = ".written.json"  # in report/best: digests of the files that this module wrote there
-CONFIG_FILE = r"[\w-]+\.yaml"  # names of these files
-MAX_CONFIG_BYTES = 2**20
-MAX_DIGESTS = 8  # the manifest has at most as many digests of one file
+HEADER = "# Written by fpp_sweep, and overwritten or deleted by its next report: copy this file to change it."
 
 
 # --- front.csv, front.json and answer.md --------------------------------------------------------------
@@ -185,26 +179,15 @@ def interval_document(interval: Interval | str) -> dict[str, float] | str:
 def write_configs(folder: Path, info: SweepInfo, front: Front, statistics: SweepStatistics) -> None:
     """Write a YAML file for each chosen trial, for each of its marks, and for the recommended trial or best baseline.
 
-    A manifest has digests of the files that this function wrote. Files of an earlier front are deleted by them, so that
-    a file that the user put or changed here is never deleted; one in the way of a new file is renamed.
+    Files of an earlier front are deleted; their first line tells them from files that the user put here.
     """
     texts = _config_files(info, front, statistics.answer)
-    written_before = _read_manifest(folder / MANIFEST)
-    for file_name, old_digests in written_before.items():
-        if file_name not in texts and _is_own(folder, file_name, old_digests):
-            (folder / file_name).unlink()
-    manifest = {}
-    for file_name, text in texts.items():
-        digest = _digest(text.encode())
-        old_digests = written_before.get(file_name, [])
-        if (folder / file_name).exists() and not _is_own(folder, file_name, [digest, *old_digests]):
-            set_aside(folder / file_name)
-        # with the old digests, since a kill before the next loop has written the file leaves the old one
-        manifest[file_name] = [digest, *old_digests][:MAX_DIGESTS]
-    write_json(folder / MANIFEST, {"files": manifest})  # before the files, so that a kill leaves no unlisted one
+    for file in files_inside(folder, folder, "*.yaml"):
+        if file.name not in texts and _is_own(file):
+            file.unlink()
     for file_name, text in texts.items():
         with written_whole(folder / file_name) as partial:
-            partial.write_bytes(text.encode())
+            partial.write_text(text, encoding="utf-8")
 
 
 def _config_files(info: SweepInfo, front: Front, answer: Answer) -> dict[str, str]:
@@ -233,25 +216,12 @@ def _file_name(mark: str) -> str:
     return f"{stem}.yaml"
 
 
-def _read_manifest(file: Path) -> dict[str, list[str]]:
-    """Return digests of files that earlier reports wrote, by name; none if the manifest is missing or damaged."""
+def _is_own(file: Path) -> bool:
+    """Return True if a file begins with the header of this module's files."""
     try:
-        files = json.loads(read_inside(file.parent, file, MAX_CONFIG_BYTES))["files"]
-        return {name: list(map(str, digests)) for name, digests in files.items() if re.fullmatch(CONFIG_FILE, name)}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return {}
-
-
-def _is_own(folder: Path, file_name: str, digests: Sequence[str]) -> bool:
-    """Return whether a file has one of the contents that this module wrote."""
-    try:
-        return _digest(read_inside(folder, folder / file_name, MAX_CONFIG_BYTES)) in digests
-    except (OSError, InputError):  # missing, no file, or a link
+        return read_inside(file.parent, file).startswith(HEADER.encode())
+    except (OSError, InputError):  # too large, or no regular file
         return False
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _config_text(info: SweepInfo, front: Front, record: TrialRecord, answer: Answer) -> str:
@@ -276,7 +246,8 @@ def _config_text(info: SweepInfo, front: Front, record: TrialRecord, answer: Ans
                 comments.append(f"not shown to be better in {metric} than {', '.join(not_beaten)}")
     if info.model:
         comments.append(f"model {info.model}; settings in units of embeddings hold for this model only")
-    lines = [f"# {escaped(format_setting(comment))}" for comment in comments]  # YAML has no control characters
+    lines = [HEADER]
+    lines += [f"# {escaped(format_setting(comment))}" for comment in comments]  # YAML has no control characters
     lines.append(config_text(record.config))
     return "\n".join(lines)
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.report.up_to_date import is_up_to_date
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.spec.errors import InputError
 
 
 def write_sweep_page(path: Path) -> Path:
-    """Write a sweep's page, with the tables and configs beside it, unless it is up to date; return the page's path."""
+    """Write a sweep's page, with the tables and configs beside it; return the page's path."""
     folder = SweepFolder.open(path)
     try:
-        if not is_up_to_date(folder):
-            _write_latest_report(folder)
+        _write_latest_report(folder)
     except OSError as error:
         problem = f"{folder.report}: cannot be written ({error.strerror or error})"
         raise InputError(f"{problem}; copy the sweep to a folder that can be written, and name the copy") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fpp_sweep.records.answer import SweepStatistics, statistics_of
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.front import front_of
-from fpp_sweep.report import up_to_date
 from fpp_sweep.report.front_files import write_configs, write_front
 
 
@@ -17,10 +16,6 @@ def write_report(folder: SweepFolder, *, pages: bool, statistics: SweepStatistic
     load Optuna, matplotlib and plotly.
     """
     best = folder.inside(folder.report / "best")
-    has_ended = folder.info().state != "running"  # else the page tells times, and changes with them
-    inputs = ""
-    if pages and has_ended:
-        inputs = up_to_date.fingerprint_of_inputs(folder)  # before anything that the report shows is read
     info = folder.info()
     records = folder.trials()
     front = front_of(info, records)
@@ -32,6 +27,4 @@ def write_report(folder: SweepFolder, *, pages: bool, statistics: SweepStatistic
         from fpp_sweep.report.pages import write_pages  # start-up time: loads Optuna, matplotlib and plotly
 
         write_pages(folder, info, records, statistics)
-        if has_ended:
-            up_to_date.remember(folder, inputs)
     return statistics

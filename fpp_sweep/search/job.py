@@ -123,12 +123,9 @@ def _run(
         if record.kind == "trial":
             constraints = violations(context, result)
         record = replace(record, values=values, constraints=constraints, state="complete")
-    objectives: Sequence[str] = ()
-    if split == context.search_split and record.kind == "trial":  # for the support of the front
-        objectives = metrics_of(context.objectives)
     try:
         title = f"{record.name}, {split}: {record.config['method']}"
-        write_artifacts(context.folder.artifacts(record.name), datasets, split, title, objectives)
+        write_artifacts(context.folder.artifacts(record.name), datasets, split, title)
     except OSError as error:  # a trial is complete only with its files
         raise MachineError.of(error) from error
     if split == context.search_split:

@@ -176,15 +176,10 @@ def read_inside(folder: Path, path: Path, max_bytes: int = MAX_OWN_BYTES) -> byt
 
 def read_end_inside(folder: Path, path: Path, max_bytes: int) -> str:
     """Return the last lines of a folder's own text file; raise as `open_inside`."""
-    return read_last_bytes_inside(folder, path, max_bytes).decode("utf-8", "replace")
-
-
-def read_last_bytes_inside(folder: Path, path: Path, max_bytes: int) -> bytes:
-    """Return the end of a folder's own file; raise as `open_inside`."""
     with open_inside(folder, path) as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(0, size - max_bytes))
-        return file.read(max_bytes)
+        return file.read(max_bytes).decode("utf-8", "replace")
 
 
 def files_inside(folder: Path, subfolder: Path, pattern: str) -> list[Path]:
@@ -197,38 +192,6 @@ def files_inside(folder: Path, subfolder: Path, pattern: str) -> list[Path]:
     except FileNotFoundError:
         return []
     return sorted(subfolder / name for name in names if fnmatchcase(name, pattern))
-
-
-def stamps_below(path: Path) -> list[str]:
-    """Return a line for each file at a path or below it, which changes whenever the file changes, sorted.
-
-    Links are not followed, since they may lead anywhere. The time of change is the kernel's (ctime): unlike the time of
-    modification, no program can set it. Raise OSError if a folder cannot be listed.
-    """
-    if path.is_dir() and not path.is_symlink():
-        return sorted(_stamps_in_directory(str(path)))
-    try:
-        return [_stamp_line(str(path), os.lstat(path))]
-    except FileNotFoundError:
-        return [f"{path} is missing"]
-
-
-def _stamps_in_directory(directory: str) -> Iterator[str]:
-    """Yield the lines of `stamps_below`; folders wait in a list, since they may be nested deeper than calls can be."""
-    waiting = [directory]
-    while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                if entry.name == "__pycache__":
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(entry.path)
-                else:
-                    yield _stamp_line(entry.path, entry.stat(follow_symlinks=False))
-
-
-def _stamp_line(path: str, status: os.stat_result) -> str:
-    return f"{path} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 
 # ------------------------------------------------------------ locks

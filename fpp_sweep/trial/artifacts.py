@@ -5,7 +5,6 @@
     <split>/fitted_on/                                 the same of the split that post-hoc maps are fitted on
     <split>/block_stats.npz                            what intervals and comparisons need, by block of images
     <split>/block_stats@<map>.npz                      the same after a post-hoc map
-    <split>/objective_samples.json                     the objectives on resampled images, for the support of the front
     <split>/posthoc.json                               the temperatures of post-hoc maps, if there are any
     <split>/reliability.json                           reliability diagrams, over all seeds
     <split>/reliability.png                            the same as a picture, of the first seed
@@ -28,8 +27,6 @@ from pyarrow import parquet, types
 
 from fpp_sweep.core.metrics import Confidences, Predictions
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE, block_stats_file, read_block_stats
-from fpp_sweep.records.objective_samples import FILE as OBJECTIVE_SAMPLES_FILE
-from fpp_sweep.records.objective_samples import write_objective_samples
 from fpp_sweep.records.reliability import FILE as RELIABILITY_FILE
 from fpp_sweep.records.reliability import write_reliability
 from fpp_sweep.records.skipped_images import FILE as SKIPPED_FILE
@@ -49,10 +46,8 @@ CLASS_COLUMNS = ("label", "predicted")  # positions in the list of classes
 LARGEST_VALUES = {"confidence": 1.0, "nll": 1e3, "brier": 1e3}  # a loss of 1e3 is above the NLL of a probability of 0
 
 
-def write_artifacts(
-    folder: Path, results: Sequence[DatasetResult], split: str, title: str, objectives: Sequence[str] = ()
-) -> None:
-    """Write all files of a trial on one split, with samples of the objectives if any are named."""
+def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, title: str) -> None:
+    """Write all files of a trial on one split."""
     from fpp_sweep.trial.diagram import reliability_panels  # start-up time: loads matplotlib
 
     _require_own_files(folder, results, split)
@@ -62,8 +57,6 @@ def write_artifacts(
     for posthoc, table in block_stats.items():
         with written_whole(folder / split / block_stats_file(posthoc)) as partial:
             partial.write_bytes(to_bytes(table))
-    if objectives:
-        write_objective_samples(folder, split, block_stats, objectives)
     write_reliability(folder / split, block_stats[""])
     fits = []
     for result in results:
@@ -109,7 +102,7 @@ def _block_stats_by_map(results: Sequence[DatasetResult]) -> dict[str, dict[Data
 
 def _require_own_files(folder: Path, results: Sequence[DatasetResult], split: str) -> None:
     """Raise InputError before anything is written if a link, or the name of a dataset, leads out of the folder."""
-    names = [BLOCK_STATS_FILE, OBJECTIVE_SAMPLES_FILE, RELIABILITY_FILE, SKIPPED_FILE, POSTHOC_FILE, DIAGRAM_FILE]
+    names = [BLOCK_STATS_FILE, RELIABILITY_FILE, SKIPPED_FILE, POSTHOC_FILE, DIAGRAM_FILE]
     paths = [folder / split / name for name in names]
     for result in results:
         name = _stem_of(result)

@@ -20,8 +20,6 @@ import numpy as np
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import FORMAT, SweepFolder
 from fpp_sweep.records.log import write_line
-from fpp_sweep.records.measurements import read_block_stats
-from fpp_sweep.records.objective_samples import write_objective_samples
 from fpp_sweep.records.records import Command, SweepInfo, TrialRecord
 from fpp_sweep.records.skipped_images import write_skipped
 from fpp_sweep.report.results_file import write_results
@@ -31,7 +29,6 @@ from fpp_sweep.space.reading import load_space, space_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.files import write_json
-from fpp_sweep.statistics.bootstrap import NO_MAP
 from fpp_sweep.trial.artifacts import FITTED_ON, write_predictions
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore
@@ -121,10 +118,6 @@ def _write_artifacts(folder: SweepFolder, text: str) -> None:
     for record in folder.trials():
         file = folder.artifacts(record.name) / f"val/{DATASET}.seed0.predictions.parquet"
         write_predictions(made_predictions(text), (*CLASSES, text), file)
-        if record.kind == "trial" and record.state == "complete":
-            table = read_block_stats(folder.artifacts(record.name), "val")
-            assert table is not None
-            write_objective_samples(folder.artifacts(record.name), "val", {NO_MAP: table}, ["accuracy", "ece"])
     artifacts = folder.artifacts(TRIAL)
     write_line(folder.log_file(TRIAL), f"{TRIAL} begins on val: {text}")
     write_skipped(artifacts / "val", [{"dataset": DATASET, "seed": 0, "image": text, "reason": text}])

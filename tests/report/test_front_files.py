@@ -1,7 +1,6 @@
 """The files front.csv and front.json, answer.md, and the configs in best/."""
 
 import csv
-import hashlib
 import json
 import shutil
 from dataclasses import replace
@@ -105,7 +104,7 @@ def test_a_finalist_that_is_not_on_the_front_has_a_row_and_a_config(tmp_path):
     assert not (best / "trial-0004.yaml").exists()
     folder.write_trial(replace(finalist, results={**finalist.results, FINAL: finalist.results["val"]}))
     write_report(folder, pages=False)
-    comment, *_ = (best / "trial-0004.yaml").read_text().splitlines()
+    _, comment, *_ = (best / "trial-0004.yaml").read_text().splitlines()
     assert comment == "# trial-0004 of sweep sweep, beside its front, finalist"
     assert rows(folder)["trial-0004"]["marks"] == "finalist"
     (rival,) = document(folder)["rivals"]
@@ -118,7 +117,7 @@ def test_a_finalist_that_is_not_on_the_front_has_a_row_and_a_config(tmp_path):
 def test_the_recommended_config_names_its_evidence(far):
     write_report(far, pages=False)
     lines = (far.report / "best" / "recommended.yaml").read_text().splitlines()
-    assert lines[0].startswith("# trial-0002 of sweep far, on its front, best accuracy, best ece, knee, recommended")
+    assert lines[1].startswith("# trial-0002 of sweep far, on its front, best accuracy, best ece, knee, recommended")
     assert "# compared with the baselines on 3 seeds, 2 x 1000 test images" in lines
 
 
@@ -140,7 +139,7 @@ def test_the_best_baseline_is_not_called_recommended(tmp_path):
     assert front["answer"]["sentence"].startswith("No trial is recommended")
     assert (front["recommended"], front["best_baseline"]) == (None, f"baseline-{ZERO_SHOT}")
     assert "recommended.yaml" not in configs(folder)
-    comment, *_ = (folder.report / "best" / "baseline.yaml").read_text().splitlines()
+    _, comment, *_ = (folder.report / "best" / "baseline.yaml").read_text().splitlines()
     assert comment == f"# baseline-{ZERO_SHOT} of sweep near, the best baseline; no trial is recommended"
     tagged = FrontDocument.read(folder).tags_of(f"baseline-{ZERO_SHOT}")
     assert "recommended" not in tagged
@@ -314,12 +313,13 @@ def test_each_member_has_a_config_for_its_name_and_each_of_its_marks(tmp_path):
     members = [trial(0, 70, 5), trial(1, 71, 6)]
     folder = simple_sweep(tmp_path, *members, trial(2, 60, 9), baseline(ZERO_SHOT, 66.0, 9.0))
     names = ["trial-0000", "trial-0001", "best-accuracy", "best-ece", "knee", "baseline"]
-    assert configs(folder) == {".written.json", *(f"{name}.yaml" for name in names)}
+    assert configs(folder) == {f"{name}.yaml" for name in names}
     best = (folder.report / "best" / "best-accuracy.yaml").read_text()
     assert best == (folder.report / "best" / "trial-0001.yaml").read_text()
     comments = [line for line in best.splitlines() if line.startswith("#")]
     marks = ", ".join(front_of(folder.info(), folder.trials()).marks["trial-0001"])
     assert comments == [
+        "# Written by fpp_sweep, and overwritten or deleted by its next report: copy this file to change it.",
         f"# trial-0001 of sweep mine, on its front, {marks}",
         "# val: accuracy 71.00±0.31, ece 6.00±0.12",
         "# model tiny; settings in units of embeddings hold for this model only",
@@ -373,64 +373,22 @@ def test_a_member_that_is_no_finalist_names_no_comparison(tmp_path):
     assert ("compared with" in text[2], "compared with" in text[5]) == (True, False)
 
 
-def test_files_of_an_earlier_front_are_deleted_unless_the_user_changed_them(tmp_path):
+def test_files_of_an_earlier_front_are_replaced_or_deleted_and_those_of_the_user_stay(tmp_path):
     folder = simple_sweep(tmp_path, trial(0, 70, 5), trial(1, 71, 6))
     best = folder.report / "best"
-    (best / "trial-0001.yaml").write_text("# of the user\n")
+    (best / "mine.yaml").write_text("# of the user\n")
+    outside = tmp_path / "outside.yaml"
+    outside.write_text((best / "knee.yaml").read_text())
+    (best / "linked.yaml").symlink_to(outside)
     for number in (0, 1):
         folder.trial_file(f"trial-000{number}").unlink()
     folder.write_trial(trial(2, 80, 1))
     write_report(folder, pages=False)
-    assert "trial-0000.yaml" not in configs(folder)
-    assert (best / "trial-0001.yaml").read_text() == "# of the user\n"
+    members = {"trial-0002.yaml", "best-accuracy.yaml", "best-ece.yaml", "knee.yaml"}
+    assert configs(folder) == {*members, "mine.yaml", "linked.yaml"}
+    assert (best / "mine.yaml").read_text() == "# of the user\n"
     assert "# trial-0002 of sweep mine" in (best / "knee.yaml").read_text()
-    assert not [name for name in configs(folder) if "damaged" in name]
-
-
-def test_a_file_of_the_user_in_the_way_is_kept_under_another_name(tmp_path):
-    folder = simple_sweep(tmp_path, trial(0))
-    best = folder.report / "best"
-    (best / "knee.yaml").write_text("# of the user\n")
-    write_report(folder, pages=False)
-    (kept,) = best.glob("knee.yaml.damaged-*")
-    assert kept.read_text() == "# of the user\n"
-    assert "# trial-0000 of sweep mine" in (best / "knee.yaml").read_text()
-    write_report(folder, pages=False)
-    assert len(list(best.glob("*damaged*"))) == 1
-
-
-def test_the_manifest_keeps_eight_digests_of_a_file(tmp_path):
-    folder = simple_sweep(tmp_path, trial(0))
-    first = (folder.report / "best" / "knee.yaml").read_text()
-    for number in range(1, 12):
-        folder.write_info(replace(folder.info(), model=f"model {number}"))
-        write_report(folder, pages=False)
-    manifest = json.loads((folder.report / "best" / ".written.json").read_text())["files"]
-    assert {len(digests) for digests in manifest.values()} == {8}
-    assert len(set(manifest["knee.yaml"])) == 8
-    (folder.report / "best" / "knee.yaml").write_text(first)  # so old that it may be the user's
-    write_report(folder, pages=False)
-    assert list((folder.report / "best").glob("knee.yaml.damaged-*"))
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"files": 3}', '{"files": {"knee.yaml": 3}}', '{"names": {}}'])
-def test_a_damaged_manifest_loses_no_file(tmp_path, content):
-    folder = simple_sweep(tmp_path, trial(0))
-    before = configs(folder)
-    (folder.report / "best" / ".written.json").write_text(content)
-    write_report(folder, pages=False)
-    assert configs(folder) == before
-
-
-def test_a_manifest_deletes_no_file_outside_its_folder(tmp_path):
-    folder = simple_sweep(tmp_path, trial(0))
-    best = folder.report / "best"
-    other = folder.report / "other.yaml"
-    other.write_text("text")
-    digest = hashlib.sha256(b"text").hexdigest()
-    (best / ".written.json").write_text(json.dumps({"files": {"../other.yaml": [digest], "gone.yaml": [digest]}}))
-    write_report(folder, pages=False)
-    assert other.exists()
+    assert outside.exists()
 
 
 # --- results.json -------------------------------------------------------------------------------------

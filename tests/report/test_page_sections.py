@@ -1,7 +1,6 @@
 """The sections of a sweep's page: texts, tables and plots, and the conditions on which each of them is there."""
 
 import json
-import os
 from dataclasses import replace
 
 import pytest
@@ -14,7 +13,6 @@ from fpp_sweep.report.page import READING, SweepReport, sweep_document
 from fpp_sweep.report.pages import load_report, shares_document
 from fpp_sweep.report.settings_section import CURVES, MAPS, SHARES
 from fpp_sweep.report.table import Table
-from fpp_sweep.report.up_to_date import FINGERPRINT_FILE, fingerprint_of_inputs, is_up_to_date
 from fpp_sweep.report.writing import write_report
 from tests.kit.names import ZERO_SHOT
 from tests.kit.records import all_baselines, baseline, failed, sweep_info, sweep_with_effects, trial, write_sweep
@@ -213,11 +211,10 @@ def test_a_report_without_pages_writes_tables_and_configs_only(tmp_path):
     write_report(folder, pages=False)
     written = {str(path.relative_to(folder.report)) for path in folder.report.rglob("*") if path.is_file()}
     assert {"front.csv", "front.json", "answer.md", "best/knee.yaml"} <= written
-    assert not {"sweep.html", "front.png", "importances.json", FINGERPRINT_FILE} & written
+    assert not {"sweep.html", "front.png", "importances.json"} & written
     write_report(folder, pages=True)
     written = {path.name for path in folder.report.iterdir()}
-    assert {"sweep.html", "front.png", "importances.json", FINGERPRINT_FILE} <= written
-    assert is_up_to_date(folder)
+    assert {"sweep.html", "front.png", "importances.json"} <= written
 
 
 def test_a_report_computes_the_statistics_unless_it_gets_those_of_an_earlier_one(tmp_path):
@@ -228,25 +225,3 @@ def test_a_report_computes_the_statistics_unless_it_gets_those_of_an_earlier_one
     assert write_report(folder, pages=False) is not first
     computed = statistics_of(folder, folder.info(), folder.trials())
     assert first.answer.reason == computed.answer.reason
-
-
-def test_the_fingerprint_follows_every_input_of_a_report(tmp_path):
-    folder = write_sweep(tmp_path, sweep_info(), [trial(0)])
-    (folder.path / "sweep.json.copy").touch()
-    seen = [fingerprint_of_inputs(folder)]
-    for name in ("sweep.json", "sweep.json.copy", "trials/x", "artifacts/trial-0000/x", "logs/w.log"):
-        path = folder.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(path.read_text() + " " if path.exists() else "text")
-        seen.append(fingerprint_of_inputs(folder))
-    assert len(set(seen)) == len(seen)
-    (folder.path / "other.txt").write_text("no input")
-    assert fingerprint_of_inputs(folder) == seen[-1]
-
-
-def test_a_changed_file_of_the_report_makes_it_out_of_date(tmp_path):
-    folder = write_sweep(tmp_path, sweep_info(), [trial(0)])
-    write_report(folder, pages=True)
-    assert is_up_to_date(folder)
-    os.utime(folder.report / "front.csv", (1e9, 1e9))
-    assert not is_up_to_date(folder)

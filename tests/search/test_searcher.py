@@ -1,6 +1,5 @@
 """The searcher as Tune calls it: the next trial and the end of the search. The tests set how trials end."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +9,6 @@ import pytest
 from ray.tune.search import Searcher
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.objective_samples import FILE as OBJECTIVE_SAMPLES_FILE
-from fpp_sweep.records.objective_samples import read_objective_samples
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.search import job as job_module
 from fpp_sweep.search import searcher
@@ -471,19 +468,6 @@ def split_dependent_context(folder):
     baseline = TrialRecord(name="baseline-zero_shot", kind="baseline", state="running", config=config)
     context.folder.write_trial(baseline)
     return context
-
-
-def test_a_trial_writes_samples_of_its_objectives_on_the_split_that_is_searched(tmp_path):
-    """The support of the front reads those of trials; baselines need intervals, and other splits have no rivals."""
-    context = split_dependent_context(tmp_path)
-    for name in ("trial-0000", "baseline-zero_shot"):
-        for split in ("val", "test"):
-            run_job(context, name, split, 1)
-    written = sorted(tmp_path.glob(f"artifacts/*/*/{OBJECTIVE_SAMPLES_FILE}"))
-    assert written == [tmp_path / "artifacts/trial-0000/val" / OBJECTIVE_SAMPLES_FILE]
-    assert list(json.loads(written[0].read_text())["metrics"]) == ["accuracy", "ece"]
-    read = read_objective_samples(written[0].parents[1], "val", "trial-0000", ["accuracy", "ece"], deterministic=True)
-    assert read is not None
 
 
 def test_results_on_the_test_split_are_added_and_change_nothing_else_of_the_record(tmp_path):

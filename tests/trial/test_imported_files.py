@@ -62,13 +62,13 @@ def test_a_dataset_name_that_leads_out_of_the_folder_writes_nothing(tmp_path, da
     assert sorted(tmp_path.rglob("*")) == [tmp_path / "artifacts", folder, tmp_path / "evil"]
 
 
-@pytest.mark.parametrize("name", ["reliability.png", "objective_samples.json"])
-def test_a_file_of_a_trial_that_is_a_link_out_of_the_folder_is_not_written(tmp_path, name):
+def test_a_file_of_a_trial_that_is_a_link_out_of_the_folder_is_not_written(tmp_path):
+    name = "reliability.png"
     folder = tmp_path / "trial-0001"
     (folder / "val").mkdir(parents=True)
     (folder / "val" / name).symlink_to(tmp_path / "outside")
     with pytest.raises(InputError, match="a link leads out of"):
-        write_artifacts(folder, [result_of("digits")], "val", "title", ["accuracy"])
+        write_artifacts(folder, [result_of("digits")], "val", "title")
     assert not (tmp_path / "outside").exists()
     assert [path.name for path in (folder / "val").iterdir()] == [name]
 
