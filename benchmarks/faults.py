@@ -263,7 +263,6 @@ RUNNING: dict[str, Strike] = {
 # faults between two drivers
 AT_REST: dict[str, Strike] = {
     "clock moved": move_clock,
-    "record damaged": damage_file(f"{SWEEP}/trials/*.json"),
     "record deleted": delete_file(f"{SWEEP}/trials/*.json"),
     "study damaged": damage_file(f"{SWEEP}/study.journal"),
     "MLflow's state damaged": damage_file(f"{SWEEP}/{STATE_FILE}"),

@@ -403,7 +403,7 @@ def test_the_template_has_every_kind_of_file_of_a_sweep_with_a_race(workspace, t
     (tmp_path / "sweeps/sent/trials/trial-0001.json").write_text("damaged")
     subprocess.run([*words, "--resume"], check=True, cwd=tmp_path, env=environment(tmp_path), capture_output=True)
     real = set(paths_by_kind(tmp_path / "sweeps/sent"))
-    assert {"race/trial-N/rung-N.npz", "steering/TIME.json", "trials/trial-N.json.damaged-TIME"} <= real
+    assert {"race/trial-N/rung-N.npz", "steering/TIME.json"} <= real
     assert real - set(paths_by_kind(workspace.template)) == set()
 
 

@@ -155,7 +155,7 @@ def test_sweeps_are_listed_with_state_progress_and_front(capsys, tmp_path):
         ["b", "finished", "2/6, 1 failed, 1 stopped", "1 trial, knee accuracy 56.00, ece 9.40"],
     ]
     assert rows[2][:4] == ["empty", "interrupted", "0/6", "0 trials"]
-    assert rows[3][:2] == ["old", "damaged"]
+    assert rows[3][:2] == ["old", "unreadable"]
     assert all(row[-1].endswith(" ago") for row in rows)
 
 

@@ -10,7 +10,7 @@ from fpp_sweep.spec.files import user_path
 
 SWEEPS = Path("sweeps")  # where `tune` and `evaluate` write unless --out says otherwise
 REPRODUCTIONS = Path("reproductions")  # where `reproduce` writes
-SWEEP_FILES = ("sweep.json", "sweep.json.copy")  # one of them is in the folder of every sweep
+SWEEP_FILE = "sweep.json"  # in the folder of every sweep
 REPRODUCTION_FILE = "reproduction.json"
 
 
@@ -23,7 +23,7 @@ def find_sweep(word: str) -> Path:
     if names and not _is_path(word):
         raise unknown("sweep", word, names)
     if os.path.exists(user_path(word)):
-        raise InputError(f"{word} is not a sweep's folder (it has no {SWEEP_FILES[0]}); `show` lists the sweeps")
+        raise InputError(f"{word} is not a sweep's folder (it has no {SWEEP_FILE}); `show` lists the sweeps")
     raise InputError(f"{word}: there is no such sweep; `show` lists the sweeps")
 
 
@@ -36,14 +36,14 @@ def find_folder(word: str) -> Path:
     names += [path.parent.name for path in REPRODUCTIONS.glob(f"*/{REPRODUCTION_FILE}")]
     if _is_path(word) or not names:
         raise InputError(
-            f"{word}: neither a sweep (it has no {SWEEP_FILES[0]}), nor a reproduction (no {REPRODUCTION_FILE}), nor a "
+            f"{word}: neither a sweep (it has no {SWEEP_FILE}), nor a reproduction (no {REPRODUCTION_FILE}), nor a "
             "folder of sweeps; give such a folder, or a name in sweeps/ or reproductions/"
         )
     raise unknown("sweep", word, names)
 
 
 def is_sweep(path: Path) -> bool:
-    return any(os.path.isfile(path / name) for name in SWEEP_FILES)
+    return os.path.isfile(path / SWEEP_FILE)
 
 
 def is_sweep_or_path(word: str) -> bool:
@@ -59,7 +59,7 @@ def sweeps_below(root: Path) -> list[Path]:
     """Return the folders of the sweeps directly below a folder, by name."""
     if not os.path.isdir(root):  # a word that is too long for a path, for example
         return []
-    return sorted({path.parent for path in root.glob(f"*/{SWEEP_FILES[0]}*")})
+    return sorted({path.parent for path in root.glob(f"*/{SWEEP_FILE}")})
 
 
 def _is_path(word: str) -> bool:

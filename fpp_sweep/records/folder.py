@@ -1,6 +1,6 @@
 """The folder `sweeps/<name>/`, the only record of a sweep.
 
-    sweep.json              space, objectives, provenance and state of the sweep; sweep.json.copy is a copy
+    sweep.json              space, objectives, provenance and state of the sweep
     trials/<name>.json      one record for each trial and baseline, rewritten whole at every change
     study.journal           the Optuna study, built anew from the trial records by every driver
     tasks/                  results of tasks by key, so that no trial computes a result again
@@ -20,7 +20,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -45,14 +44,7 @@ from fpp_sweep.records.records import (
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.validation import as_list, as_mapping, at_key, check_fields, require
 from fpp_sweep.space.work import STEERED, Search
-from fpp_sweep.spec.errors import (
-    InputError,
-    is_full_disk,
-    is_of_system,
-    message_in_one_line,
-    problem_of_system,
-    unknown,
-)
+from fpp_sweep.spec.errors import InputError, is_full_disk, message_in_one_line, problem_of_system, unknown
 from fpp_sweep.spec.files import (
     FileTooLargeError,
     LockHeldError,
@@ -63,12 +55,11 @@ from fpp_sweep.spec.files import (
     read_end_inside,
     read_inside,
     require_inside,
-    set_aside,
     stamp_of,
     write_json,
 )
 from fpp_sweep.spec.masking import masked
-from fpp_sweep.spec.messages import note, plural
+from fpp_sweep.spec.messages import plural
 
 FORMAT = 5
 RECORDS = "[!.]*.json"  # names of records; a file that is being written begins with a dot
@@ -78,7 +69,9 @@ MAX_RECORD_BYTES = 2**25  # the record of a trial on ten datasets has 2^15 bytes
 LOCK_ATTEMPTS = 5
 LOCK_PAUSE = 0.05  # seconds between two attempts
 
-REMEDY = "; resume the sweep with --resume to repair it"
+RUN_AGAIN = "delete it; the trial runs again"
+SEND_AGAIN = "delete it, and send the command again"
+BEGIN_AGAIN = "begin another sweep with --name; tasks/, moved to its folder, saves computing again"
 
 Record = TypeVar("Record", Command, SplitResult, TrialRecord, SweepInfo, WorkTotals)
 
@@ -91,7 +84,6 @@ class SweepFolder:
         if ".." in path.parts:
             self.path = path.resolve()  # so that the last part of the path is the sweep's name
         self.info_file = self.path / "sweep.json"
-        self.info_copy = self.path / "sweep.json.copy"
         self._parsed: dict[Path, tuple[object, Any]] = {}  # file -> its stamp when it was parsed, and its record
 
     def __repr__(self) -> str:
@@ -114,7 +106,7 @@ class SweepFolder:
     @property
     def has_sweep(self) -> bool:
         """True if a sweep was begun in this folder."""
-        return self.info_file.is_file() or self.info_copy.is_file()
+        return self.info_file.is_file()
 
     # every path below is checked: another person may have made the folder, with links out of it
 
@@ -168,11 +160,8 @@ class SweepFolder:
         return require_inside(self.path, path)
 
     def info(self) -> SweepInfo:
-        return self._info(self.info_file)
-
-    def _info(self, file: Path) -> SweepInfo:
-        document = _read_document(self.path, file)
-        with _naming_unreadable(file):
+        with _naming_damaged(self.info_file, BEGIN_AGAIN):
+            document = _read_document(self.path, self.info_file)
             objectives = _read_objectives(document.get("objectives"))
             work = _checked(WorkTotals, document.get("work", {}), "work")
             info = _checked(SweepInfo, document | {"objectives": objectives, "work": work})
@@ -182,32 +171,12 @@ class SweepFolder:
             _check_spaces(info)
             return info
 
-    def load_info_or_copy(self) -> tuple[SweepInfo, str | None]:
-        """Return the sweep's record and, if it was damaged and has been restored from its copy, a note of that."""
-        try:
-            return self.info(), None
-        except InputError as error:
-            if is_of_system(error):
-                raise
-            problem = str(error).removesuffix(REMEDY)
-        try:
-            info = self._info(self.info_copy)
-        except InputError as error:
-            advice = f"begin another with --name; {self.tasks}, moved to its folder, saves computing again"
-            raise InputError(f"{problem}, and its copy is not either: {advice}") from error
-        backup_note = ""
-        if self.info_file.exists():
-            backup_note = f"kept as {set_aside(self.info_file)}, and "
-        self.write_info(info)
-        return info, f"{problem}; {backup_note}made again from its copy, so that nothing is lost"
-
     def write_info(self, info: SweepInfo) -> None:
         _check_spaces(info)  # else no reader would accept the record
         mode = 0o666
         if masked(info.tracking_uri) != info.tracking_uri:  # the URI has a password
             mode = 0o600
-        for file in (self.info_file, self.info_copy):
-            write_json(file, {"format": FORMAT, **asdict(info)}, mode=mode)
+        write_json(self.info_file, {"format": FORMAT, **asdict(info)}, mode=mode)
 
     def trial_file(self, name: str) -> Path:
         return self.inside(self.path / "trials" / f"{name}.json")
@@ -216,21 +185,6 @@ class SweepFolder:
         """Return a trial's record."""
         # `_read_trial` checks each file that it reads; to check an unchanged file again would take most of the time
         return self._cached(self.path / "trials" / f"{name}.json", _read_trial)
-
-    def has_trial_else_set_aside(self, name: str) -> bool:
-        """Return True if a trial has a record. Rename a damaged one, with a note, so that the trial runs again."""
-        file = self.trial_file(name)
-        if not file.exists():
-            return False
-        try:
-            self.trial(name)
-        except InputError as error:
-            if is_of_system(error):
-                raise
-            problem = str(error).removesuffix(REMEDY)
-            note(f"{problem}; kept as {set_aside(file)}, and the trial runs again")
-            return False
-        return True
 
     def known_trial(self, name: str) -> TrialRecord:
         """Return the record of a trial that the user names, or of a baseline, also without its prefix.
@@ -241,8 +195,7 @@ class SweepFolder:
         for full_name in (name, baseline_name(name)):
             if full_name in names:
                 return self.trial(full_name)
-        without_zeros = {re.sub(r"-0+(?=\d)", "-", full_name): full_name for full_name in names}
-        raise unknown(f"trial of {self.path.name}", name, names, aliases=without_zeros)
+        raise unknown(f"trial of {self.path.name}", name, names)
 
     def _cached(self, file: Path, read: Callable[[Path, Path], Record]) -> Record:
         """Return a record, which `read` parses once for each version of its file."""
@@ -276,11 +229,10 @@ class SweepFolder:
         return self._cached(file, _read_command)
 
     def commands(self) -> list[Command]:
-        """Return the commands, oldest first; damaged commands are left to --resume, which reports them."""
+        """Return the commands, oldest first."""
         commands = []
         for file in self.command_files():
-            with suppress(InputError):
-                commands.append(self.command(file))
+            commands.append(self.command(file))
         return commands
 
     def send_command(self, kind: Literal["add", "stop", "budget"], values: Mapping[str, Any]) -> Command:
@@ -371,8 +323,8 @@ def _read_objectives(rows: Any) -> tuple[Objective, ...]:
 
 
 def _read_trial(folder: Path, file: Path) -> TrialRecord:
-    document = _read_document(folder, file)
-    with _naming_unreadable(file):
+    with _naming_damaged(file, RUN_AGAIN):
+        document = _read_document(folder, file)
         with at_key("results"):
             results = {}
             for split, result in as_mapping(document.get("results")).items():
@@ -385,8 +337,8 @@ def _read_trial(folder: Path, file: Path) -> TrialRecord:
 
 
 def _read_command(folder: Path, file: Path) -> Command:
-    document = _read_document(folder, file)
-    with _naming_unreadable(file):
+    with _naming_damaged(file, SEND_AGAIN):
+        document = _read_document(folder, file)
         command = _checked(Command, document)
         require(command.name == file.stem, f"is the command {command.name}", "name")
         with at_key("values"):
@@ -400,36 +352,34 @@ def _read_command(folder: Path, file: Path) -> Command:
 
 
 def _read_document(folder: Path, file: Path) -> dict[str, Any]:
-    """Return the document of a record without its format; raise InputError if it cannot be read."""
-    try:
-        content = read_inside(folder, file, MAX_RECORD_BYTES)
-    except (FileNotFoundError, FileTooLargeError, NotAFileError) as error:
-        raise _unreadable(file, error) from None
-    except OSError as error:  # the file may be sound: the cause says that it must not be set aside
-        raise InputError(problem_of_system(error)) from error
-    with _naming_unreadable(file):
-        document = dict(as_mapping(_DECODER.decode(content.decode("utf-8"))))
-        require("format" in document, "it has no format")
-        version = document.pop("format")
+    """Return the document of a record without its format."""
+    content = read_inside(folder, file, MAX_RECORD_BYTES)
+    document = dict(as_mapping(_DECODER.decode(content.decode("utf-8"))))
+    require("format" in document, "it has no format")
+    version = document.pop("format")
     if version != FORMAT:
-        raise InputError(f"{file}: written by another version of fpp_sweep; use that one to read it")
+        raise _OtherVersionError(f"{file}: written by another version of fpp_sweep; use that one to read it")
     return document
 
 
+class _OtherVersionError(InputError):
+    """A record that is sound, and of another version of this package."""
+
+
 @contextmanager
-def _naming_unreadable(file: Path) -> Iterator[None]:
-    """Turn an error of the block, which uses a record's document, into an InputError that names the file."""
+def _naming_damaged(file: Path, remedy: str) -> Iterator[None]:
+    """Turn an error of the block, which reads a record, into an InputError that names the file and what to do."""
     try:
         yield
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise _unreadable(file, error) from error
-
-
-def _unreadable(file: Path, error: Exception) -> InputError:
-    reason = message_in_one_line(error)
-    if isinstance(error, OSError) and error.strerror:
-        reason = error.strerror  # without the path, which the message has already
-    return InputError(f"{file}: not readable as a record of a sweep ({reason}){REMEDY}")
+    except _OtherVersionError:
+        raise
+    except (FileNotFoundError, FileTooLargeError, NotAFileError, ValueError, TypeError, RecursionError) as error:
+        reason = message_in_one_line(error)
+        if isinstance(error, OSError) and error.strerror:
+            reason = error.strerror  # without the path, which the message has already
+        raise InputError(f"{file}: not readable as a record of a sweep ({reason}); {remedy}") from error
+    except OSError as error:  # the file may be sound
+        raise InputError(problem_of_system(error)) from error
 
 
 def _not_json(constant: str) -> NoReturn:

@@ -20,9 +20,12 @@ def budget_in_force(info: SweepInfo, search: Search, commands: Sequence[Command]
     A point that is added is one trial more.
     """
     recorded_search = as_mapping(info.space_at_start.get("search", {}))
-    steered = {key: value for key, value in recorded_search.items() if key in STEERED}
-    search_at_start = Search(**steered)
-    values = {key: getattr(search_at_start, key) for key in STEERED}  # with the defaults of keys that are not recorded
+    recorded = {}
+    for key in STEERED:
+        if key in recorded_search:
+            recorded[key] = recorded_search[key]
+    search_at_start = Search(**recorded)  # with the defaults of keys that are not recorded
+    values = {key: getattr(search_at_start, key) for key in STEERED}
     for command in commands:
         if command.kind == "add" and values["trials"] is not None:
             values["trials"] += 1
@@ -40,7 +43,7 @@ class Queue:
 
     @classmethod
     def of(cls, folder: SweepFolder, info: SweepInfo) -> Self:
-        """Return the queue of a sweep whose records are repaired; a trial whose command is lost stays an added one."""
+        """Return the queue of a sweep; a trial whose command is lost stays an added one."""
         added = {}
         for record in folder.trials():
             if record.origin == ADDED and record.number is not None:
@@ -57,8 +60,10 @@ class Queue:
         """Return the point of a trial; None if its settings are sampled."""
         if number in self.added:
             return QueuedPoint(ADDED, self.added[number])
-        added_before = [added for added in self.added if added < number]
-        index = number - len(added_before)
+        index = number
+        for added in self.added:
+            if added < number:
+                index -= 1
         if index >= len(self.points):
             return None
         return self.points[index]

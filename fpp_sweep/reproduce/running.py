@@ -22,7 +22,7 @@ from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES, read_inside, require_ins
 from fpp_sweep.spec.messages import note, plural
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.preflight import check_before_ray_start
-from fpp_sweep.sweep.resume import repair_folder, require_same
+from fpp_sweep.sweep.resume import require_same
 from fpp_sweep.sweep.run import run_sweep
 from fpp_sweep.sweep.worker_pool import Workers, open_workers
 from fpp_sweep.tracking import one_line, sync_folder, trusted_uri, upload_group_files
@@ -78,7 +78,7 @@ def reproduce(reproduction: Reproduction, options: Options) -> Iterator[tuple[st
             experiment, space = reproduction.selection.experiments[name], reproduction.selection.spaces[name]
             folder = reproduction.sweep(name)
             print(f"{name}: {experiment.title}", file=sys.stderr, flush=True)
-            prepare_folder(folder)
+            drop_failed(folder)
             own_options = replace(
                 options,
                 root=reproduction.folder,
@@ -107,14 +107,6 @@ def write_results(reproduction: Reproduction, name: str) -> ResultTable:
     write_table(folder.report, table)
     write_figure(folder, table)
     return table
-
-
-def prepare_folder(folder: SweepFolder) -> None:
-    """Repair the folder of an experiment that was started before, or delete it if rows failed."""
-    if folder.has_sweep:
-        with folder.locked():
-            repair_folder(folder)
-    drop_failed(folder)
 
 
 def drop_failed(folder: SweepFolder) -> None:

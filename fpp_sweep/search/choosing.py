@@ -59,10 +59,12 @@ def _candidates(front: Front) -> list[TrialRecord]:
     """Return the feasible trials nearest to the front, or only those above the floor of accuracy if there are any."""
     baseline_keys = {baseline.key for baseline in front.baselines}
     candidates = []
+    above_floor = []
     for record in first_by_settings(front.nearest(MAX_COMPARED)):
         if record.feasible and record.key not in baseline_keys:
             candidates.append(record)
-    above_floor = [record for record in candidates if not front.is_below_floor(record)]
+            if not front.is_below_floor(record):
+                above_floor.append(record)
     return above_floor or candidates
 
 
@@ -83,7 +85,10 @@ def choose_for_test_split(folder: SweepFolder, front: Front, finalists: Sequence
     late, even if its mean is the best: its standard error is large. Without a baseline, support alone decides.
     """
     info = folder.info()
-    feasible = [record for record in finalists if keeps_constraints(info, record, FINAL, front.baselines)]
+    feasible = []
+    for record in finalists:
+        if keeps_constraints(info, record, FINAL, front.baselines):
+            feasible.append(record)
     candidates = feasible or finalists
     supports = supports_of(folder, front, candidates, FINAL)
     comparisons = compare_with_main_reference(folder, front, candidates, FINAL)

@@ -195,10 +195,12 @@ class FinalJobs:
         """Return the jobs of the final stage: the baseline that finalists are measured against, and the finalists."""
         if not self._has_final_stage or not self._finalists:
             return []
-        jobs = [Job(record.name, FINAL) for record in self._finalists]
+        jobs = []
         reference = main_reference(self._front(records).own_baselines)
         if reference is not None:
-            jobs.insert(0, Job(reference.name, FINAL))
+            jobs.append(Job(reference.name, FINAL))
+        for record in self._finalists:
+            jobs.append(Job(record.name, FINAL))
         return jobs
 
     def _must_begin(self, job: Job, records: Mapping[str, TrialRecord]) -> bool:

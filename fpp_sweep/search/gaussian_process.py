@@ -47,7 +47,10 @@ class GaussianProcessSampler(GPSampler):
         avoided = [*without_values[-MAX_TRIALS_WITHOUT_VALUES:], *running_trials]
         fitted = self._trials_to_fit(study, completed_trials)
         if not any(_is_feasible(trial) for trial in fitted):
-            with_all_settings = [trial for trial in avoided if search_space.keys() <= trial.params.keys()]
+            with_all_settings = []
+            for trial in avoided:
+                if search_space.keys() <= trial.params.keys():
+                    with_all_settings.append(trial)
             fitted = [*fitted, *_as_bad_trials(with_all_settings, fitted)]
             avoided = []
         settings: dict[str, Any] = super()._sample_relative_impl(study, fitted, avoided, search_space)
@@ -67,8 +70,10 @@ class GaussianProcessSampler(GPSampler):
                 on_front.append(index)
             else:
                 others.append(index)
-        chosen = (on_front + others)[:MAX_FITTED_TRIALS]
-        return [completed_trials[index] for index in sorted(chosen)]
+        fitted = []
+        for index in sorted((on_front + others)[:MAX_FITTED_TRIALS]):
+            fitted.append(completed_trials[index])
+        return fitted
 
 
 def _is_feasible(trial: FrozenTrial) -> bool:

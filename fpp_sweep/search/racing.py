@@ -500,7 +500,7 @@ class RacePolicy(StoppingPolicy):
             rung = self._rung_of(name)
             if rung is None or rung.digests != own_rung.digests:
                 continue
-            with suppress(InputError):  # a damaged record, which --resume repairs
+            with suppress(InputError):  # a damaged record, which --resume names
                 record = self._folder.trial(name)
                 if record.state == "complete":
                     finished.append(FinishedTrial(record, rung))

@@ -524,7 +524,11 @@ class SweepSearcher(Searcher):
 
 def _waiting_points(commands: Sequence[Command]) -> list[Command]:
     """Return the commands that add a point and have not been applied, the oldest first."""
-    return [command for command in commands if command.kind == "add" and command.applied is None]
+    waiting = []
+    for command in commands:
+        if command.kind == "add" and command.applied is None:
+            waiting.append(command)
+    return waiting
 
 
 class MetricsDropper(tune.Callback):

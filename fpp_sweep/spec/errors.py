@@ -55,11 +55,6 @@ class MachineError(OSError):
         return cls(f"{_file_and_reason(error)}; {remedy}, then {then}")
 
 
-def is_of_system(error: InputError) -> bool:
-    """Return True if the operating system did not let a file be read; the file itself may be sound then."""
-    return isinstance(error.__cause__, OSError)
-
-
 def problem_of_system(error: OSError) -> str:
     """Return an error of the operating system as `FILE: what is wrong; what to do`.
 

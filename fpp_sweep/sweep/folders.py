@@ -114,7 +114,7 @@ def require_writable(root: Path) -> None:
 def _newest_sweep(root: Path, name: str) -> Path:
     """Return the folder of the space's sweep that was begun last."""
     pattern = re.compile(rf"{re.escape(name)}-\d{{8}}-\d{{6}}")
-    folders = sorted(path.parent for path in root.glob("*/sweep.json*") if pattern.fullmatch(path.parent.name))
+    folders = sorted(path.parent for path in root.glob("*/sweep.json") if pattern.fullmatch(path.parent.name))
     if not folders:
         raise InputError(f"nothing to resume: {root} has no sweep {name}-<time>; name one with --name")
     return folders[-1]

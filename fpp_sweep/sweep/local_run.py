@@ -20,7 +20,6 @@ from fpp_sweep.spec.messages import command_line, note, plural, runnable
 from fpp_sweep.spec.process import set_thread_defaults, terminable
 from fpp_sweep.sweep.api import Options, Sweep
 from fpp_sweep.sweep.folders import sweep_folder
-from fpp_sweep.sweep.local_trials import has_requested_trial, open_context
 from fpp_sweep.sweep.preflight import check_before_local_start
 from fpp_sweep.sweep.recording import SweepRecorder, recording_end
 from fpp_sweep.sweep.resume import undo_if_refused
@@ -46,13 +45,29 @@ def run_locally(space: Space, options: Options | None = None, on_trial: TrialCal
             begin(folder, start)
             if start.tracking_uri:
                 check_store(start.tracking_uri)
-            context = open_context(space, folder, options)
+            context = _open_context(space, folder, options)
             accept()
             _run_trials(context, space, on_trial)
         write_report(folder, pages=True)
         if start.tracking_uri:
             _deliver(folder, start.tracking_uri)
     return Sweep(folder)
+
+
+def _open_context(space: Space, folder: SweepFolder, options: Options) -> TrialContext:
+    """Return what all trials of a run in this process have in common."""
+    from fpp_sweep.sweep.local_worker import open_locally  # loads torch, after all names were checked
+
+    plan, executor = open_locally(space, folder, options.plugins)
+    return TrialContext(
+        folder=folder,
+        executor=executor,
+        plan=plan,
+        objectives=space.objectives,
+        constraints=space.constraints,
+        search_split=space.search.split,
+        plugins=options.plugins,
+    )
 
 
 def _deliver(folder: SweepFolder, tracking_uri: str) -> None:
@@ -91,16 +106,13 @@ def _run_trials(context: TrialContext, space: Space, on_trial: TrialCallback | N
 
 
 def _write_listed_trials(space: Space, folder: SweepFolder) -> list[str]:
-    """Write a record for each point that has none yet, and return the names of all of them in their order.
-
-    A record with another config than the point's is set aside: another person may have written it into the folder.
-    """
+    """Write a record for each point that has none yet, and return the names of all of them in their order."""
     names = []
     points = space.points_by_config().items()
     for number, (config, point) in enumerate(islice(points, space.search.trials)):
         name = trial_name(number)
-        wanted = waiting_record(name, "trial", config, number=number, origin=point.origin, params=point.values)
-        if not has_requested_trial(folder, wanted):
-            folder.write_trial(wanted)
+        if not folder.trial_file(name).exists():
+            record = waiting_record(name, "trial", config, number=number, origin=point.origin, params=point.values)
+            folder.write_trial(record)
         names.append(name)
     return names

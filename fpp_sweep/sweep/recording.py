@@ -59,7 +59,7 @@ class SweepRecorder:
     def record_interrupted_trials(self) -> None:
         """Mark trials that were running, as far as the disk allows; a resumed sweep starts them again."""
         for file in self.folder.trial_files():
-            with suppress(OSError, InputError):  # a damaged record is repaired by the resume
+            with suppress(OSError, InputError):  # the resume names a damaged record
                 record = self.folder.trial(file.stem)
                 if record.state == "running":
                     reason = "the sweep was interrupted"

@@ -1,4 +1,4 @@
-"""Resume a sweep: load its record, repair its folder, and add what is requested now to what was requested before."""
+"""Resume a sweep: load its record, and add what is requested now to what was requested before."""
 
 from __future__ import annotations
 
@@ -16,44 +16,28 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import STEERED, Search
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import ENGINE_NAME
-from fpp_sweep.spec.messages import note, stage
+from fpp_sweep.spec.messages import stage
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.warm_start import with_warm_start
 
 
 def load_for_resume(space: Space, options: Options, folder: SweepFolder) -> SweepInfo:
-    """Return the record of a sweep that is to be resumed, and repair its folder."""
-    info, problem = load_stopped_info(folder)
+    """Return the record of a sweep that is to be resumed; raise InputError for a damaged file of its folder."""
+    stage("reading what is done")
+    info = load_stopped_info(folder)
     require_same(info, space, options, folder)
-    _repair(folder, info, space, problem)
     _require_same_final_stage(info, space, folder)
     _require_measured_baselines(info, space, folder)
     _require_unfinished(folder, options.continue_trials)
     return info
 
 
-def load_stopped_info(folder: SweepFolder) -> tuple[SweepInfo, str | None]:
-    """Return the record of a sweep that no driver runs, and a note if it had to be restored from its copy."""
-    info, problem = folder.load_info_or_copy()
+def load_stopped_info(folder: SweepFolder) -> SweepInfo:
+    """Return the record of a sweep that no driver runs."""
+    info = folder.info()
     if info.state == "running":  # its driver was killed
         info = replace(info, state="interrupted")
-    return info, problem
-
-
-def repair_folder(folder: SweepFolder) -> None:
-    """Repair the folder of a sweep, by the space that is recorded there."""
-    info, problem = folder.load_info_or_copy()
-    _repair(folder, info, space_of(info.space, str(folder.info_file)), problem)
-
-
-def _repair(folder: SweepFolder, info: SweepInfo, space: Space, problem: str | None) -> None:
-    stage("reading what is done")
-    from fpp_sweep.search.repair import repair_records  # loads Optuna, which takes a second
-
-    if problem is not None:
-        note(problem)
-    for repaired in repair_records(folder, info, space):
-        note(repaired)
+    return info
 
 
 def require_same(info: SweepInfo, space: Space, options: Options, folder: SweepFolder) -> None:
@@ -189,16 +173,10 @@ def merge_resume_request(space: Space, info: SweepInfo, folder: SweepFolder) -> 
 
 
 def announced_space(space: Space, options: Options, folder: SweepFolder) -> Space:
-    """Return the space as a sweep begins with it; raise InputError if the sweep cannot begin or resume.
-
-    A damaged record is repaired later, so that its sweep is announced as requested.
-    """
+    """Return the space as a sweep begins with it; raise InputError if the sweep cannot begin or resume."""
     if not options.resume:
         return with_warm_start(space)
-    try:
-        info = folder.info()
-    except InputError:
-        return space
+    info = folder.info()
     require_same(info, space, options, folder)
     merged, _ = merge_resume_request(space, info, folder)
     return merged
@@ -269,6 +247,6 @@ def _remove_new_folder(folder: SweepFolder) -> None:
     if not folder.tasks.exists():
         shutil.rmtree(folder.path, ignore_errors=True)
         return
-    for path in (folder.info_file, folder.info_copy, folder.lock_file):
+    for path in (folder.info_file, folder.lock_file):
         path.unlink(missing_ok=True)
     shutil.rmtree(folder.report, ignore_errors=True)

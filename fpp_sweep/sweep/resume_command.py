@@ -110,7 +110,7 @@ def _incomplete(folder: SweepFolder, names: Sequence[str]) -> list[str]:
     """Return the trials that are not complete, as far as the disk allows; a complete trial cannot be continued."""
     incomplete = []
     for name in names:
-        with suppress(OSError, InputError):  # a damaged record is repaired by the resume
+        with suppress(OSError, InputError):  # the resume names a damaged record
             if folder.trial(name).state != "complete":
                 incomplete.append(name)
     return incomplete

@@ -47,7 +47,7 @@ def begin(folder: SweepFolder, start: Start) -> None:
 
 
 def ray_start(space: Space, options: Options, folder: SweepFolder) -> Start:
-    """Return the start of a sweep on Ray, new or resumed; first repair the folder of one that is resumed."""
+    """Return the start of a sweep on Ray, new or resumed."""
     if options.resume:
         return _resumed_start(space, options, folder)
     uri = uri_of_new_sweep(options.tracking_uri or space.work.tracking_uri)
@@ -71,9 +71,7 @@ def local_start(space: Space, options: Options, folder: SweepFolder) -> Start:
     if not options.resume:
         uri = _requested_uri(space, options)
         return Start(space=space, info=new_info(space, options, folder, uri), tracking_uri=uri, info_before=None)
-    before, problem = load_stopped_info(folder)
-    if problem is not None:
-        note(problem)
+    before = load_stopped_info(folder)
     require_same(before, space, options, folder)
     uri = _requested_uri(space, options)
     if not uri and before.tracking_uri:

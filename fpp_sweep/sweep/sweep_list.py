@@ -13,7 +13,7 @@ from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.records.state import state_text, time_since_change
 from fpp_sweep.records.texts import format_values
 from fpp_sweep.report.table import Table, to_text
-from fpp_sweep.spec.errors import InputError, is_of_system, problem_of_system
+from fpp_sweep.spec.errors import InputError, problem_of_system
 from fpp_sweep.spec.messages import plural
 
 HEADINGS = ("sweep", "state", "trials", "front", "changed")
@@ -28,8 +28,7 @@ def sweep_table(folders: Sequence[Path]) -> str:
         try:
             cells = _sweep_cells(folder)
         except InputError as error:
-            state = "unreadable" if is_of_system(error) else "damaged"
-            cells = [state, "", str(error)]
+            cells = ["unreadable", "", str(error)]
         except OSError as error:
             cells = ["unreadable", "", problem_of_system(error)]
         rows.append([path.name, *cells, changed])

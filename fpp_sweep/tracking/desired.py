@@ -412,7 +412,7 @@ def _metric_groups(info: SweepInfo, record: TrialRecord) -> list[dict[str, float
 def _estimates(info: SweepInfo, record: TrialRecord, estimate: Sequence[float]) -> dict[str, float]:
     """Return the predicted values of a trial that lost its race, and the share of the images that it had seen."""
     counts = f"{plural(len(estimate), 'value')} for {plural(len(info.objectives), 'objective')}"
-    problem = f"has {counts}; resume the sweep with --resume to repair it"
+    problem = f"has {counts}; delete its record; the trial runs again"
     require(len(estimate) == len(info.objectives), problem, f"{record.name}: estimate")
     estimates = {"fidelity": 1.0 if record.state == "complete" else record.fidelity}
     for objective, value in zip(info.objectives, estimate, strict=True):

@@ -65,7 +65,6 @@ def build_template(path: Path, text: str) -> SweepFolder:
     params = folder.trial(TRIAL).params
     folder.write_trial(_record_with(running(4, state="waiting", params=params), resolved, text))
     _write_artifacts(folder, text)
-    (folder.path / "trials/trial-0009.json.damaged-20261120-191233-000000").write_text(text)
     write_json(folder.race(TRIAL) / "decisions.json", {"config": TRIAL, "decisions": [], "note": text})
     (folder.race(TRIAL) / "rung-1.npz").write_text(text)
     write_line(folder.path / "logs/machine-1.log", f"evaluate scenes, config {TRIAL}: {text}")

@@ -170,9 +170,8 @@ def shown_cases(table):
 
 @pytest.mark.parametrize(("path", "value", "complaint"), shown_cases(INFO))
 def test_a_malformed_record_of_the_sweep_is_refused_with_file_and_field(sent, path, value, complaint):
-    for file in (sent.info_file, sent.info_copy):
-        edit(file, "initial_space", json.loads(file.read_text())["space"])
-        edit(file, path, value)
+    edit(sent.info_file, "initial_space", json.loads(sent.info_file.read_text())["space"])
+    edit(sent.info_file, path, value)
     line = refusal(sent.info)
     assert line.startswith(f"{sent.info_file}: not readable as a record of a sweep ({path.split('.')[0]}")
     assert complaint in line
@@ -258,8 +257,7 @@ def test_a_file_that_is_nested_too_deeply_is_refused_with_its_name(tmp_path, tex
 
 
 def test_the_page_of_a_model_whose_name_no_file_can_hold_is_written(sent):
-    for file in (sent.info_file, sent.info_copy):
-        edit(file, "model", "\ud800")
+    edit(sent.info_file, "model", "\ud800")
     write_report(sent, pages=True)
     assert "# model \\ud800;" in (sent.report / "best/knee.yaml").read_text()
     assert format_setting("a\ud800 é") == "a\\ud800 é"

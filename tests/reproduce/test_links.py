@@ -4,7 +4,7 @@ import pytest
 
 from fpp_sweep.reproduce.__main__ import main
 from fpp_sweep.reproduce.page import write_page
-from fpp_sweep.reproduce.running import Reproduction, prepare_folder
+from fpp_sweep.reproduce.running import Reproduction
 from fpp_sweep.reproduce.selection import Selection
 from fpp_sweep.show import main as show
 from fpp_sweep.spec.errors import InputError
@@ -45,15 +45,6 @@ def test_findings_are_not_written_outside(tmp_path, link):
     with pytest.raises(InputError, match=r"em_reg/report: a link leads out of .*/tiny; remove the link"):
         main(words)
     assert list(outside.iterdir()) == []
-
-
-def test_records_of_a_linked_sweep_are_not_repaired(papers):
-    outside = move_out(papers / "main")
-    (outside / "trials" / "trial-0001.json").write_text("{}")
-    before = contents(outside)
-    with pytest.raises(InputError, match=r"papers/main: a link leads out of .*papers; remove the link"):
-        prepare_folder(Reproduction(papers, Selection()).sweep("main"))
-    assert contents(outside) == before
 
 
 def test_results_of_tasks_are_not_stored_outside(papers):

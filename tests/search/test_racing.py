@@ -26,7 +26,6 @@ from fpp_sweep.search.racing import (
     rung_ends,
     savings_text,
 )
-from fpp_sweep.search.repair import repair_records
 from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.objectives import Constraint, Objective
@@ -379,11 +378,9 @@ def worker(make_worker):
 class Sweep:
     """A searcher whose trials run in this process, without Ray Tune."""
 
-    def __init__(self, path, worker, *overrides, continue_trials=(), repaired=False):
+    def __init__(self, path, worker, *overrides, continue_trials=()):
         self.space = parse_space(SPACE, "space.yaml", overrides)
         self.folder = SweepFolder(path)
-        if repaired:
-            list(repair_records(self.folder, self.folder.info(), self.space))
         if not self.folder.info_file.exists():
             info = sweep_info(name="sweep", state="running")
             self.folder.write_info(replace(info, space=self.space.plain(), objectives=self.space.objectives))
@@ -693,7 +690,7 @@ def test_a_resumed_driver_keeps_earlier_decisions(raced_sweep, worker, tmp_path)
     file.write_text(json.dumps(document))
     folder.write_trial(replace(folder.trial("trial-0005"), state="interrupted", estimate=None, fidelity=1.0))
     (path / "study.journal").unlink()
-    later = Sweep(path, worker, repaired=True).run()
+    later = Sweep(path, worker).run()
     record = folder.trial("trial-0005")
     assert (record.state, record.reason, record.estimate) == ("stopped", "as it was decided then", [1.0, 2.0])
     assert later.study_trials()[5][1:3] == ([1.0, 2.0], "0.3333")
@@ -713,7 +710,7 @@ def test_an_unusable_file_of_decisions_is_decided_anew(raced_sweep, worker, tmp_
     record = replace(folder.trial("trial-0005"), state="interrupted", estimate=None, fidelity=1.0)
     folder.write_trial(record)
     folder.study_file.unlink()
-    later = Sweep(folder.path, worker, repaired=True).run()
+    later = Sweep(folder.path, worker).run()
     assert later.decisions() == raced_sweep.decisions()
     assert not (file.parent / "block-2.npz").exists()
 
@@ -761,7 +758,6 @@ def test_continue_trials_finishes_a_stopped_trial(raced_sweep, worker, tmp_path)
     assert record.values != before.estimate
     assert (later.searcher.progress.stopped, later.searcher.progress.finished) == (2, 4)
     assert later.study_trials() == raced_sweep.study_trials()  # the study keeps the values that were reported first
-    assert list(repair_records(later.folder, later.folder.info(), later.space)) == []
     assert later.decisions()["trial-0003"] == raced_sweep.decisions()["trial-0003"]
     metrics = trial_run(later.folder.info(), record).metrics
     assert (metrics["fidelity"], metrics["accuracy"]) == (1.0, pytest.approx(record.values[0], rel=1e-5))

@@ -13,7 +13,6 @@ from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.search import job as job_module
 from fpp_sweep.search import searcher
 from fpp_sweep.search.job import TrialContext, run_job, violations
-from fpp_sweep.search.repair import repair_records
 from fpp_sweep.search.searcher import AbortTune, SweepSearcher
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.search.trial_runner import ABORT_REASON
@@ -310,7 +309,6 @@ def test_a_trial_whose_settings_exclude_each_other_fails_and_the_search_goes_on(
     states = [study_trial.state.name for study_trial in sweep.searcher._study._study.get_trials()]
     assert states.count("FAIL") == len(impossible)
     assert (impossible[0].name, "failed", "val") in sweep.changes
-    assert list(repair_records(sweep.folder, sweep.folder.info(), sweep.space)) == []
     assert Sweep(tmp_path / "sweep", text=CROSSING).run() == []
 
 

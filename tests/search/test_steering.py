@@ -277,17 +277,6 @@ def test_a_resume_refuses_other_changes_and_names_the_difference(tmp_path, old, 
     assert not sweep.folder.commands()
 
 
-def test_a_damaged_command_is_set_aside_and_reported_and_the_sweep_continues(tmp_path, capsys):
-    sweep = Steered(tmp_path / "sweep")
-    sweep.folder.send_command("add", POINT)
-    (file,) = sweep.folder.command_files()
-    file.write_text(file.read_text().replace("add", "ad"))
-    sweep.run_next_job()
-    sweep.resume().run()
-    assert f"{file}: not readable as a record of a sweep" in capsys.readouterr().err
-    assert len(sweep.trials()) == 4
-
-
 @pytest.mark.nightly
 @pytest.mark.slow  # runs dozens of drivers
 def test_each_command_is_applied_once_wherever_the_driver_is_killed(tmp_path):

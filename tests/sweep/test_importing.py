@@ -17,7 +17,6 @@ from fpp_sweep.records.answer import statistics_of
 from fpp_sweep.records.front import front_of
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.report.repeat import repeat_command
-from fpp_sweep.search.repair import repair_records
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetInfo
@@ -32,7 +31,6 @@ from fpp_sweep.trial.trial import DatasetResult, summarize, with_maps
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.processes import ROOT
 from tests.kit.records import RANGES, sweep_info, write_sweep
-from tests.kit.spaces import small_space
 
 MAPS = ("temperature_val", "temperature_transfer", "sals", "isotonic")
 SETS = ["lac_90", "aps_95"]
@@ -203,14 +201,6 @@ def test_tables_the_page_and_show_contain_an_import(sweep, tmp_path, capsys):
     assert "imported" in shown
     command = repeat_command(sweep, sweep.info(), sweep.trial("baseline-theirs"))
     assert f"import {tmp_path / 'theirs.npz'} --as theirs --into {sweep.path}" in command
-
-
-def test_a_resumed_sweep_keeps_an_import(sweep, tmp_path):
-    write_npz(tmp_path / "theirs.npz", columns_of())
-    run_import(tmp_path / "theirs.npz")
-    before = sweep.trial("baseline-theirs")
-    list(repair_records(sweep, sweep.info(), small_space()))
-    assert sweep.trial("baseline-theirs") == before
 
 
 def test_an_import_has_no_configuration(sweep, tmp_path):

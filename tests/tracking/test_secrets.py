@@ -130,7 +130,7 @@ def test_a_server_behind_a_password_gets_everything_and_no_other_file_has_the_pa
             assert driver.returncode == 0, out + err
             assert f"MLflow      http://{address}/#/experiments/" in out
             folder = only_sweep(work)
-            assert files_containing(tmp_path, password, encoded) == {folder.info_file, folder.info_copy}
+            assert files_containing(tmp_path, password, encoded) == {folder.info_file}
             assert {stat.S_IMODE(path.stat().st_mode) for path in files_containing(tmp_path, password, encoded)} == {
                 0o600
             }
@@ -154,7 +154,7 @@ def test_a_server_behind_a_password_gets_everything_and_no_other_file_has_the_pa
                 assert "wrong-one" not in done.stderr
                 assert len(done.stderr.splitlines()) == (1 if code else 0), done.stderr
                 assert not code or "HTTP 401 Unauthorized" in done.stderr
-            assert files_containing(tmp_path, password, encoded) == {folder.info_file, folder.info_copy}
+            assert files_containing(tmp_path, password, encoded) == {folder.info_file}
 
 
 def test_a_store_on_record_that_the_user_has_not_used_before_is_not_used(tmp_path, monkeypatch):
