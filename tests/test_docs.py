@@ -29,13 +29,9 @@ from tools.doc_words import (
 )
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("experiments/**/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("studies/*.md")])
 # Studies of removed code: their commands are history and need not exist.
-HISTORY = [
-    ROOT / f"experiments/{name}/README.md" for name in ("confirmation", "claims", "intervals", "searches_that_race")
-]
-# Pages that a program writes.
-REWRITTEN = {"findings.md"}
+HISTORY = [ROOT / "CHANGELOG.md", *ROOT.glob("studies/*.md")]
 
 
 def blocks(path: Path, language: str) -> list[str]:
@@ -51,8 +47,8 @@ def test_the_first_two_commands_set_up_and_run_the_job_and_the_tests():
 
 @pytest.mark.parametrize("path", [path for path in DOCUMENTS if path not in HISTORY], ids=lambda path: path.name)
 def test_commands_exist(path):
-    for module in re.findall(r"python -m ((?:fpp_sweep|benchmarks|experiments|tools)[\w.]*)", path.read_text()):
-        if module not in ("fpp_sweep.COMMAND", "experiments.FOLDER.SCRIPT"):
+    for module in re.findall(r"python -m ((?:fpp_sweep|benchmarks|tools)[\w.]*)", path.read_text()):
+        if module != "fpp_sweep.COMMAND":
             assert importlib.util.find_spec(module.rstrip(".")), module
 
 
@@ -89,15 +85,6 @@ def test_commands_are_found_in_pages():
     assert sum(len(printed_commands(path)) for path in DOCUMENTS) > 60
 
 
-def test_steps_of_the_reading_guide_exist():
-    steps = re.findall(
-        r"^\| .* \| `(fpp_sweep/[\w/]+\.py)` \| `(\w+)` \|$", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.M
-    )
-    assert len(steps) > 15
-    for file, name in steps:
-        assert re.search(rf"\b(?:def|class) {name}\b", (ROOT / file).read_text()), f"{file}: {name}"
-
-
 def test_the_pictures_of_the_architecture_are_up_to_date():
     for theme in THEMES:
         assert (ROOT / f"docs/images/architecture-{theme.name}.svg").read_text() == picture(theme)
@@ -128,7 +115,7 @@ def test_the_documentation_is_short():
     assert readme_words(ROOT / "README.md") <= MAX_README_WORDS
 
 
-@pytest.mark.parametrize("path", [path for path in pages() if path.name not in REWRITTEN], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.name)
 def test_paragraphs_are_short(path):
     long = [
         paragraph[:60] for paragraph in paragraphs(path.read_text()) if count_words(paragraph) > MAX_PARAGRAPH_WORDS
@@ -136,7 +123,7 @@ def test_paragraphs_are_short(path):
     assert not long
 
 
-@pytest.mark.parametrize("path", [path for path in pages() if path.name not in REWRITTEN], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.name)
 def test_pages_begin_with_their_purpose(path):
     lines = path.read_text().splitlines()
     assert lines[0].startswith("# ")

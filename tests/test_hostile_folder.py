@@ -529,15 +529,11 @@ def test_every_command_survives_every_hostile_element(tmp_path, monkeypatch):
 
 
 def build_reproduction(path, text):
-    """Write a reproduction with sweeps, an experiment without one, and its page."""
+    """Write a reproduction with sweeps and its page."""
     path.mkdir(parents=True)
     reproduction(path, title=text)
     for name in ("main", "costs"):  # their figures take seconds
         shutil.rmtree(path / name)
-    report = path / "em_reg/report"
-    report.mkdir(parents=True)
-    (report / "table.csv").write_text(f"finding,value\nfirst,{text}\n")
-    (report / "figure.png").write_bytes(b"\x89PNG" + text.encode())
     TaskStore(path / "tasks").put(hostile.TASK, TaskResult(prompt=text.encode()))
     folder = SweepFolder(path / "mine")
     table = load_table(folder)

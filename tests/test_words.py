@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PATHS = ("fpp_sweep", "docs", "search_spaces", "tools", "benchmarks", "experiments", "tests", "cluster")
+PATHS = ("fpp_sweep", "docs", "search_spaces", "tools", "benchmarks", "studies", "tests", "cluster")
 DOCUMENTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "cluster.yaml", "cluster-onprem.yaml")
 EXCEPTIONS = {  # files with banned words, and the reason
     "tests/test_words.py": "lists the banned words",

@@ -14,13 +14,12 @@ from typing import Any
 
 from fpp_sweep.report.document import Block, Code, Details, Document, Html, Plot, PlotGroup, Section, Text
 from fpp_sweep.report.table import Table, to_html
-from fpp_sweep.spec.files import read_inside, written_whole
+from fpp_sweep.spec.files import written_whole
 
 # nothing can be fetched or sent, even if a hostile text should get into a page
 POLICY = "default-src 'none'; script-src 'unsafe-inline'{}; style-src 'unsafe-inline'; img-src data: blob:"
 COMPILES_SHADERS = " 'unsafe-eval'"  # plotly's parallel coordinates do
 NO_SCRIPT = "<noscript><p>Plots, the filter and the sections of trials need JavaScript, which is off.</p></noscript>"
-MAX_PICTURE_BYTES = 2**24
 GZIP_LEVEL = 4  # level 6 takes twice as long for pages that are 7 % smaller
 ASSETS = Path(__file__).with_name("assets")
 
@@ -216,12 +215,6 @@ def _outlier_counts(plot: Plot) -> list[int]:
     if not plot.choices:
         return [plot.n_outliers]
     return [choice.get("n_outliers", plot.n_outliers) for choice in plot.choices.values()]
-
-
-def picture(folder: Path, file: Path, title: str) -> Html:
-    """Return a PNG file of a folder inside the page; raise OSError if it cannot be read."""
-    data = base64.b64encode(read_inside(folder, file, MAX_PICTURE_BYTES)).decode()
-    return Html(f'<figure><img alt="{safe(title)}" src="data:image/png;base64,{data}"></figure>')
 
 
 def safe(value: object) -> str:

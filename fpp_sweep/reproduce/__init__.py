@@ -1,1 +1,1 @@
-"""The paper's tables, figures and theory, run again and held against its printed numbers."""
+"""The paper's tables and figures, run again and held against its printed numbers."""

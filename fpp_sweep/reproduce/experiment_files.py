@@ -47,10 +47,10 @@ def load(path: Path) -> Experiment:
 def experiment_of(root: Node, name: str) -> Experiment:
     """Return the experiment that a document describes."""
     entries = root.mapping([*TABLE_KEYS, *(key for key in keys(Space) if key not in REPLACED_KEYS)])
-    if "theory" not in entries and not {"columns", "rows"} <= entries.keys():
+    if not {"columns", "rows"} <= entries.keys():
         raise root.error("needs columns and rows; see docs/reproduce.md")
     values: dict[str, Any] = {"title": name, "question": ""}
-    for key in ("title", "question", "theory", "alone"):
+    for key in ("title", "question", "alone"):
         if key in entries:
             with entries[key].locating():
                 values[key] = check_value(Experiment, key, entries[key].plain())

@@ -23,9 +23,8 @@ from fpp_sweep.spec.errors import InputError, unknown
 
 STAGES = {"seconds.pretrain": "pretraining", "seconds.adapt": "adaptation"}  # metrics of a table of costs
 CHECKPOINTS = {"$coop": "coop", "$maple": "maple"}  # words that stand for the user's checkpoints -> their flags
-THEORIES = ("theory", "em_reg")  # computations of reproduce/analysis.py
 # keys of an experiment's file that a space does not have
-TABLE_KEYS = ("title", "columns", "rows", "claims", "average", "embedded", "figure", "theory", "alone")
+TABLE_KEYS = ("title", "columns", "rows", "claims", "average", "embedded", "figure", "alone")
 FIXED = {  # settings of an experiment's space, whatever the file says
     "search.split": "test",
     "search.sampler": "grid",
@@ -47,16 +46,8 @@ def _check_score(value: Any) -> Any:
     return value
 
 
-def _check_theory(value: Any) -> Any:
-    require(isinstance(value, str), "must be the name of a computation")
-    if value and value not in THEORIES:
-        raise unknown("computation", value, THEORIES)
-    return value
-
-
 Score = Annotated[str, Convert(_check_score)]
 Printed = Annotated[Mapping[str, Mapping[str, PrintedNumber | None]], Convert(read_printed)]
-Theory = Annotated[str, Convert(_check_theory)]
 Names = Annotated[tuple[str, ...], Items()]
 
 
@@ -165,7 +156,6 @@ class Experiment:
     claims: tuple[Claim, ...] = ()
     average: tuple[str, ...] = ()  # datasets of the averages; empty: all
     figure: ExperimentFigure | None = None
-    theory: Theory = ""  # a computation without a sweep, instead of rows
     alone: bool = False  # on one worker and without cached results, because times are compared
     root: Node = field(repr=False)
 
@@ -177,8 +167,6 @@ class Experiment:
 
     def space(self, *, overrides: Sequence[str], checkpoints: Mapping[str, str], rows: Collection[str] = ()) -> Space:
         """Return the space of the requested rows, or of all, without rows whose checkpoint is missing."""
-        if self.theory:
-            return self._theory_space(overrides)
         points = self._points(checkpoints, rows)
         if not points:
             needed = sorted({f"--{name}" for row in self.rows for name in row.checkpoints})
@@ -223,12 +211,6 @@ class Experiment:
             fixed["work.workers"] = "1"
             fixed["work.reuse_results"] = "false"
         return [f"{key}={value}" for key, value in fixed.items()]
-
-    def _theory_space(self, overrides: Sequence[str]) -> Space:
-        """Return the model, dataset and settings of an experiment without rows: a space of one trial."""
-        root = self._root_of_space()
-        root.value["grid"] = of_plain([{"method": [catalogue.TPT]}], root.where, "grid")
-        return space_from(root, self.name, [*self._fixed_settings(), *overrides])
 
     def settings(self, row: ExperimentRow, column: ExperimentColumn, checkpoints: Mapping[str, str]) -> dict[str, Any]:
         """Return the settings of the trial behind a cell."""

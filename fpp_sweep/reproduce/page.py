@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,17 +12,17 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.records.texts import format_setting, format_time, varies
 from fpp_sweep.report.document import Block, Code, Document, Html, Section, Text, paragraphs
-from fpp_sweep.report.html import picture, safe, write_html
+from fpp_sweep.report.html import safe, write_html
 from fpp_sweep.report.table import Row, Table, cells_of, columns_of
 from fpp_sweep.reproduce.claims import judge_claims
 from fpp_sweep.reproduce.experiment_files import shipped
 from fpp_sweep.reproduce.figures import figures_of_page
 from fpp_sweep.reproduce.output import DIFFERS, claims_section, column_sections
 from fpp_sweep.reproduce.printed import PAPERS_MODEL, PAPERS_TAG
-from fpp_sweep.reproduce.tables import EXPERIMENT_FILE, ResultTable, load_table, saved_experiment
+from fpp_sweep.reproduce.tables import EXPERIMENT_FILE, ResultTable, load_table
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import read_inside, require_inside
+from fpp_sweep.spec.files import require_inside
 
 PAGE = "reproduction.html"
 NOT_JUDGED = "not judged"
@@ -72,7 +71,6 @@ def write_page(folder: Path, tables: Mapping[str, ResultTable] | None = None) ->
     for loaded in loaded_tables:
         sections.append(_experiment_section(loaded))
         settings.append(_settings_section(loaded.table))
-    sections += _theory_sections(folder)
     sections.append(Section("How the numbers were computed", paragraphs(RULES)))
     sections.append(Section("Settings", settings))
     sections.append(Section("Make it again", list(_origin(loaded_tables))))
@@ -180,31 +178,6 @@ def _experiment_section(loaded: LoadedTable) -> Section:
         caption = f"<figcaption>{safe(figure.caption)}</figcaption>"
         blocks.append(Html(f'<figure><div class="wide" tabindex="0">{figure.to_svg()}</div>{caption}</figure>'))
     return Section(f"{loaded.name}: {table.experiment.title}", blocks, anchor=loaded.name)
-
-
-def _theory_sections(folder: Path) -> Iterator[Section]:
-    """Yield the experiments that were computed without a sweep."""
-    for path in _experiment_folders(folder, "report/table.csv"):
-        experiment = saved_experiment(path).experiment
-        if not experiment.theory:
-            continue
-        file = path / "report" / "table.csv"
-        blocks: list[Block] = [Text(experiment.question), _table_of_csv(folder, file)]
-        figure = file.with_name("figure.png")
-        if figure.is_file():
-            blocks.append(picture(folder, figure, experiment.title))
-        yield Section(f"{path.name}: {experiment.title}", blocks, anchor=path.name)
-
-
-def _table_of_csv(folder: Path, file: Path) -> Block:
-    """Return the table of a csv file, or a line that says why it cannot be shown."""
-    try:
-        heads, *rows = csv.reader(read_inside(folder, file).decode().splitlines())
-    except (ValueError, csv.Error) as error:  # an empty file, or no UTF-8
-        return Text(f"{file}: not readable as csv ({error}); run the experiment again")
-    if any(len(row) != len(heads) for row in rows):
-        return Text(f"{file}: rows differ in length; run the experiment again")
-    return Table.of_strings(heads, rows, text_columns=range(len(heads)))
 
 
 def _settings_section(table: ResultTable) -> Section:

@@ -64,7 +64,7 @@ class Reproduction:
         Experiments whose predictions have more columns come first, since others can use their results. Experiments that
         compare times come last.
         """
-        return sorted(self.selection.sweeps, key=self._rank)
+        return sorted(self.selection.experiments, key=self._rank)
 
     def _rank(self, name: str) -> tuple[bool, int]:
         return self.selection.experiments[name].alone, -len(self.selection.spaces[name].work.columns)

@@ -34,16 +34,6 @@ class Selection:
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # sentences for the tables, by experiment
     checkpoints: Mapping[str, str] = field(default_factory=dict)  # the user's files, by kind
 
-    @property
-    def sweeps(self) -> list[str]:
-        """The names of the experiments that are sweeps."""
-        return [name for name, experiment in self.experiments.items() if not experiment.theory]
-
-    @property
-    def theories(self) -> list[str]:
-        """The names of the experiments that are computed without a sweep."""
-        return [name for name, experiment in self.experiments.items() if experiment.theory]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -97,8 +87,7 @@ def select(request: Request) -> Selection:
     precisions = requested_precisions(request)
     if precisions:
         for name, experiment in experiments.items():
-            if not experiment.theory:
-                experiments[name] = in_precisions(experiment, precisions)
+            experiments[name] = in_precisions(experiment, precisions)
         rows += _rows_in_precisions(rows, precisions, experiments.values())
     check_rows(rows, experiments.values())
     spaces = {}
@@ -194,16 +183,15 @@ def _rows_in_precisions(
 
 
 def has_row(experiment: Experiment, names: Sequence[str]) -> bool:
-    """Return True if the table has one of the rows, no rows are named, or it is a computation, which has none."""
-    return not names or bool(experiment.theory) or any(row.name in names for row in experiment.rows)
+    """Return True if the table has one of the rows, or no rows are named."""
+    return not names or any(row.name in names for row in experiment.rows)
 
 
 def require_known_rows(names: Sequence[str], experiments: Iterable[Experiment]) -> None:
     """Raise InputError unless each name is a row of some table."""
     rows: dict[str, None] = {}
     for experiment in experiments:
-        if not experiment.theory:
-            rows.update(dict.fromkeys(row.name for row in experiment.rows))
+        rows.update(dict.fromkeys(row.name for row in experiment.rows))
     for name in names:
         if name not in rows:
             raise InputError(f"--methods {name}: {unknown('row', name, list(rows))}")

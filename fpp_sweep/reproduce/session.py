@@ -1,4 +1,4 @@
-"""Runs the experiments of a selection, prints their tables and findings, and writes the page."""
+"""Runs the experiments of a selection, prints their tables, and writes the page."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def options_of(args: argparse.Namespace, *, command: str) -> Options:
 
 
 def print_dry_run(selection: Selection) -> None:
-    if selection.sweeps:
-        launch.print_dry_run([selection.spaces[name] for name in selection.sweeps])
+    launch.print_dry_run(list(selection.spaces.values()))
 
 
 def run_selection(selection: Selection, folder: Path, options: Options) -> bool:
@@ -33,7 +32,6 @@ def run_selection(selection: Selection, folder: Path, options: Options) -> bool:
     require_writable(folder.parent)
     reproduction = Reproduction(folder, selection)
     tables = run_tables(reproduction, options)
-    print_theory(selection, folder)
     if tables:
         write_and_deliver(reproduction, tables)
     print(f"\nreproduction: {folder}   tables: {folder}/*/report/table.(csv|md|tex)")
@@ -41,7 +39,7 @@ def run_selection(selection: Selection, folder: Path, options: Options) -> bool:
 
 
 def run_tables(reproduction: Reproduction, options: Options) -> dict[str, ResultTable]:
-    """Run all experiments with rows, then print their tables in the order of the request."""
+    """Run all experiments, then print their tables in the order of the request."""
     tables = {}
     try:
         for name, table in reproduce(reproduction, options):
@@ -49,19 +47,9 @@ def run_tables(reproduction: Reproduction, options: Options) -> dict[str, Result
     except InterruptedSweep:
         print(f"interrupted; the same command continues:\n    {runnable(options.command)}", file=sys.stderr)
         sys.exit(130)
-    for name in reproduction.selection.sweeps:
+    for name in reproduction.selection.experiments:
         print(as_text(tables[name]))
     return tables
-
-
-def print_theory(selection: Selection, folder: Path) -> None:
-    """Compute and print the experiments that need no sweep."""
-    if not selection.theories:
-        return
-    from fpp_sweep.reproduce.analysis import compute  # loads torch, which takes seconds
-
-    for name in selection.theories:
-        print(compute(selection.experiments[name], selection.spaces[name], folder))
 
 
 def write_and_deliver(reproduction: Reproduction, tables: Mapping[str, ResultTable]) -> None:

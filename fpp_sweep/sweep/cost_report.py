@@ -19,7 +19,7 @@ from fpp_sweep.sweep.timing import Speed
 WIDTH = 110  # columns
 OVERHEAD = 24.0  # seconds, on two cores, before the first task and after the last: libraries, Ray, model and report
 TRIALS_SHOWN = 8
-RACE_SAVINGS = 0.14, 0.62  # share of adaptation, on 200 to 5,000 images a dataset (experiments/early_stopping)
+RACE_SAVINGS = 0.14, 0.62  # share of adaptation, on 200 to 5,000 images a dataset (studies/racing.md)
 MIN_CORE_SHARE = 0.9  # a process that had a core for less of the time was measured on a busy machine
 
 

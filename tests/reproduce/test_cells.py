@@ -211,7 +211,7 @@ def test_a_table_has_three_files_which_are_utf_8_in_any_locale(table, tmp_path, 
 NEEDS_CHECKPOINTS = "init"
 
 
-@pytest.mark.parametrize("name", [name for name in shipped() if not find(name).theory and name != NEEDS_CHECKPOINTS])
+@pytest.mark.parametrize("name", [name for name in shipped() if name != NEEDS_CHECKPOINTS])
 def test_every_shipped_table_is_made_of_results_with_block_statistics(tmp_path, name):
     experiment = find(name)
     datasets = ("eurosat", "sun397")

@@ -43,8 +43,6 @@ def test_each_shipped_experiment_is_a_grid_of_its_cells(name):
     experiment = find(name)
     assert experiment.title
     assert experiment.question.endswith("?")
-    if experiment.theory:
-        return
     space = experiment.space(overrides=[], checkpoints=CHECKPOINTS)
     assert (space.search.split, space.search.sampler, space.work.baselines) == ("test", "grid", ())
     configs = {space.resolve(point) for point in space.grid_points()}
@@ -58,7 +56,7 @@ def test_each_shipped_experiment_is_a_grid_of_its_cells(name):
     assert space.notes() == []
 
 
-@pytest.mark.parametrize("name", [name for name in shipped() if not find(name).theory])
+@pytest.mark.parametrize("name", shipped())
 def test_printed_averages_are_the_means_of_their_columns_except_for_known_errors(name):
     experiment = find(name)
     for row in experiment.rows:

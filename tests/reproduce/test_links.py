@@ -2,7 +2,6 @@
 
 import pytest
 
-from fpp_sweep.reproduce.__main__ import main
 from fpp_sweep.reproduce.page import write_page
 from fpp_sweep.reproduce.running import Reproduction
 from fpp_sweep.reproduce.selection import Selection
@@ -28,23 +27,6 @@ def move_out(path):
     path.rename(target)
     path.symlink_to(target)
     return target
-
-
-def contents(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-@pytest.mark.parametrize("link", ["em_reg", "em_reg/report"])
-def test_findings_are_not_written_outside(tmp_path, link):
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    linked = tmp_path / "reproductions" / "tiny" / link
-    linked.parent.mkdir(parents=True)
-    linked.symlink_to(outside)
-    words = ["--table", "em_reg", "--limit", "4", "--set", "fpp.steps=2", "--out", str(tmp_path / "reproductions")]
-    with pytest.raises(InputError, match=r"em_reg/report: a link leads out of .*/tiny; remove the link"):
-        main(words)
-    assert list(outside.iterdir()) == []
 
 
 def test_results_of_tasks_are_not_stored_outside(papers):

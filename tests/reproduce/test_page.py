@@ -105,39 +105,6 @@ def test_settings_and_versions_are_columns_of_text(page):
     assert re.search(rf'scope="row">torch</th>{text_cell}2\.15\.0</td>{text_cell}all</td></tr>', page)
 
 
-def test_experiments_without_a_sweep_are_on_the_page(tmp_path):
-    report = reproduction(tmp_path) / "theory" / "report"
-    report.mkdir(parents=True)
-    (report / "table.csv").write_text("finding,verdict,measured,value\nfirst,<holds>,cosine,0.5\n")
-    (tmp_path / "main" / "report").mkdir(exist_ok=True)
-    (tmp_path / "main" / "report" / "table.csv").write_text("method,accuracy\ntpt,46.7\n")
-    page = write_page(tmp_path).read_text()
-    assert page.index('id="mine"') < page.index('id="theory"')
-    assert page.count('id="main"') == 1
-    assert '<tr><th class="text short" scope="row">first</th><td class="text short">&lt;holds&gt;</td>' in page
-
-
-def test_a_users_experiment_without_a_sweep_is_on_the_page_with_its_title(tmp_path):
-    reproduction(tmp_path)
-    own = tmp_path / "own.yaml"
-    own.write_text("title: Entropy on my images\nquestion: Does it hold there?\ntheory: em_reg\n")
-    (tmp_path / "own" / "report").mkdir(parents=True)
-    (tmp_path / "own" / "report" / "table.csv").write_text("penalty,views\nL_disp,real\n")
-    save_experiment(tmp_path / "own", load(own), {}, [])
-    own.unlink()
-    page = write_page(tmp_path).read_text()
-    assert "own: Entropy on my images" in page
-    assert "Does it hold there?" in page
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"a,b\n1\n", b'"a' + 200_000 * b"x"])
-def test_a_damaged_table_gives_a_line_on_the_page(tmp_path, content):
-    report = reproduction(tmp_path) / "theory" / "report"
-    report.mkdir(parents=True)
-    (report / "table.csv").write_bytes(content)
-    assert "run the experiment again" in write_page(tmp_path).read_text()
-
-
 def test_numbers_of_another_model_are_shown_and_not_compared(tmp_path):
     page = write_page(reproduction(tmp_path, model="tiny")).read_text()
     accuracy, *_ = cells(page, "TPT")

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,7 +19,6 @@ from fpp_sweep.core.methods import TextModel, build_method
 from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback
 from fpp_sweep.core.methods.tpt import Tpt
 from fpp_sweep.core.models.clip import Clip
-from fpp_sweep.reproduce.theory.flatness import in_double
 from fpp_sweep.spec.config import FppConfig, TrialConfig, preset
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import TaskKeys
@@ -30,6 +30,11 @@ from tests.kit.texts import twins
 CPU = torch.device("cpu")
 TINY = preset("tiny").replace({"fpp.steps": 2, "views.count": 4, "adapt.view_fraction": 0.5})
 MATRICES = ("mm", "addmm", "bmm", "baddbmm", "convolution", "scaled_dot_product")
+
+
+def in_double(texts):
+    """Return the same texts, computed in float64."""
+    return replace(texts, tower=texts.tower.to(torch.float64), sos=texts.sos.double(), nodes=texts.nodes.double())
 
 
 class ProductTypes(TorchDispatchMode):
