@@ -3,8 +3,8 @@
 Two sweeps of the same space run one after the other. The first is undisturbed; the driver of the second is killed with
 SIGKILL at random moments, which are spread over the sweep. At the end, both must have the same trials, values and front
 in the folder, in Optuna's study and in MLflow. No trial may be left running, appear twice, or run again after it had
-finished. With --race, decisions before a kill must be kept. With --concurrency of two or more, two sweeps may differ:
-finished trials must be kept, and folder, study and MLflow must agree.
+finished. With --concurrency of two or more, two sweeps may differ: finished trials must be kept, and
+folder, study and MLflow must agree.
 """
 
 from __future__ import annotations
@@ -39,18 +39,8 @@ params:
 search: {trials: TRIALS, concurrency: 1}
 work: {datasets: [scenes], limit: 10, baselines: [zero_shot], workers: 1, reuse_results: false}
 """
-# two points with good learning rates, and random learning rates that mostly ruin the prompt
-RACE = """
-base: {method: tpt, prompt: a photo of a, views.count: 2, adapt.view_fraction: 0.5}
-params: {adapt.lr: {low: 0.0001, high: 2.0}}
-points: [{adapt.lr: 0.003}, {adapt.lr: 0.005}]
-search: {trials: TRIALS, concurrency: 1, sampler: tpe, race: {rungs: [1/3, 2/3], reserve: 2}}
-work: {datasets: [digits], limit: 192, baselines: [zero_shot], workers: 1, reuse_results: false}
-"""
 DRIVER = "=== driver"  # line before the output of each driver in the log
 WRITES = 3  # number of writes of a trial's record
-ENDED = ("complete", "stopped")
-Decisions = dict[str, list[dict[str, Any]]]  # of a race, by trial
 # fields that may differ between two runs of the same trial
 TIMES = ("started", "finished", "attempt", "results", "details", "seconds_without_result")
 
@@ -59,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
-        space = (RACE if args.race else SPACE).replace("TRIALS", str(args.trials))
+        space = SPACE.replace("TRIALS", str(args.trials))
         for word in ("concurrency", "workers"):
             space = space.replace(f"{word}: 1", f"{word}: {args.concurrency}")
         (root / "space.yaml").write_text(space)
@@ -79,12 +69,7 @@ def print_outcome(args: argparse.Namespace, found: Mapping[str, Any], kills: int
     same = "agree with each other"
     if args.concurrency == 1:
         same = "as in the undisturbed run"
-    raced = ""
-    if args.race:
-        stopped = [decisions for decisions in found["decisions"].values() if reason_to_stop(decisions) is not None]
-        made = count_decisions(found["decisions"])
-        raced = f", {made} decisions of which {len(stopped)} stop a trial, none changed"
-    print(f"{kills} kills, {args.trials} trials{raced}: {found['rerun']} ended trials run again, results {same}")
+    print(f"{kills} kills, {args.trials} trials: {found['rerun']} ended trials run again, results {same}")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -92,9 +77,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--kills", type=int, default=20, metavar="N")
     options.add_argument("--trials", type=int, default=30, metavar="N")
     options.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the moments")
-    options.add_argument(
-        "--race", action="store_true", help="stop trials that another one beats on a part of the images"
-    )
     options.add_argument(
         "--concurrency", type=int, default=1, metavar="N", help="number of simultaneous trials and of workers"
     )
@@ -143,7 +125,6 @@ def run_disturbed(root: Path, kills: int, writes: int, pace: Pace, draw: random.
     killed = 0
     rerun = 0  # trials that ran again after they had ended
     ended: dict[str, str] = {}
-    decisions: Decisions = {}
     while True:
         driver = start(root, "killed", resume=(folder / "sweep.json").is_file())
         moment = "at the end"
@@ -154,52 +135,13 @@ def run_disturbed(root: Path, kills: int, writes: int, pace: Pace, draw: random.
         code = driver.wait()
         ended_before, ended = ended, finished(folder)
         rerun += sum(ended.get(name) != record for name, record in ended_before.items())
-        decisions_before, decisions = decisions, read_decisions(folder)
-        require_decided_once(decisions)
-        require_kept(decisions_before, decisions)
         if code == -signal.SIGKILL:
             killed += 1
-            stand = ""
-            if decisions:
-                stand = f", {count_decisions(decisions)} decisions stand"
-            print(f"kill {killed}, {moment}: {len(ended)} trials have ended{stand}", flush=True)
+            print(f"kill {killed}, {moment}: {len(ended)} trials have ended", flush=True)
             continue
         if code:
             raise InputError((root / "killed.log").read_text()[-2000:])
         return {**state(root, "killed"), "rerun": rerun}, killed
-
-
-def require_decided_once(decisions: Decisions) -> None:
-    """Raise InputError if a trial decided twice after a block of images."""
-    for name, of_trial in decisions.items():
-        shares = [decision["share"] for decision in of_trial]
-        if shares != sorted(set(shares)):
-            raise InputError(f"{name} decided twice after a block: {shares}")
-
-
-def require_kept(before: Decisions, now: Decisions) -> None:
-    """Raise InputError if a decision from before a kill is missing or differs."""
-    for name, of_trial in before.items():
-        if now.get(name, [])[: len(of_trial)] != of_trial:
-            raise InputError(f"{name} decided {of_trial}, and after a kill {now.get(name)}")
-
-
-def count_decisions(decisions: Decisions) -> int:
-    return sum(len(of_trial) for of_trial in decisions.values())
-
-
-def reason_to_stop(of_trial: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the reason of a trial's last decision; None if the trial goes on, or has not decided."""
-    if not of_trial:
-        return None
-    reason: str | None = of_trial[-1]["reason"]
-    return reason
-
-
-def read_decisions(folder: Path) -> Decisions:
-    """Return the decisions of each trial."""
-    files = sorted(folder.glob("race/*/decisions.json"))
-    return {path.parent.name: json.loads(path.read_text())["decisions"] for path in files}
 
 
 def strike(driver: subprocess.Popen[str], folder: Path, most: int, pace: Pace, draw: random.Random) -> str:
@@ -240,7 +182,7 @@ def finished(folder: Path) -> dict[str, str]:
     texts = {}
     for path in (folder / "trials").glob("trial-*.json"):
         record = json.loads(path.read_text())
-        if record["state"] in ENDED:
+        if record["state"] == "complete":
             for later_stage in ("final", "test"):
                 record["results"].pop(later_stage, None)
             texts[path.stem] = json.dumps(record)
@@ -267,15 +209,7 @@ def state(root: Path, name: str) -> dict[str, Any]:
             (f"{name}%",),
         ).fetchall()
     runs = sorted((run.replace(name, "NAME"), status) for run, status in runs)
-    return {
-        "records": records,
-        "decisions": read_decisions(folder),
-        "front": front,
-        "study": trials,
-        "values": values,
-        "runs": runs,
-        "metrics": metrics,
-    }
+    return {"records": records, "front": front, "study": trials, "values": values, "runs": runs, "metrics": metrics}
 
 
 def agree(found: dict[str, Any]) -> None:
@@ -285,22 +219,16 @@ def agree(found: dict[str, Any]) -> None:
     if {number for number, _ in found["study"]} != {record["number"] for record in trials.values()}:
         raise InputError(f"the study has trials {found['study']}, the folder {sorted(trials)}")
     for name, record in trials.items():
-        decisions = found["decisions"].get(name, [])
-        reason = reason_to_stop(decisions)
-        state = "complete"
-        if reason:
-            state = "stopped"
-        values_of_record = record["estimate"] or list(record["values"] or ())
         values_of_study = values[record["number"]]
-        if (record["state"], record["reason"], values_of_study) != (state, reason, values_of_record):
-            raise InputError(f"{name}: {record} is in the study as {values_of_study} and decided {decisions}")
+        if record["state"] != "complete" or values_of_study != record["values"]:
+            raise InputError(f"{name}: {record} is in the study as {values_of_study}")
     runs = sorted(run[:4] for run, _ in found["runs"] if run[:4].isdigit())
     if runs != sorted(name.removeprefix("trial-") for name in trials):
         raise InputError(f"MLflow has {found['runs']}, the folder {sorted(trials)}")
 
 
 def compare(root: Path, expected: dict[str, Any], found: dict[str, Any]) -> None:
-    for part in ("records", "decisions", "front", "study", "values", "runs", "metrics"):
+    for part in ("records", "front", "study", "values", "runs", "metrics"):
         if found[part] != expected[part]:
             kept = Path(tempfile.mkdtemp(prefix="resume-"))
             for name, side in (("expected", expected), ("found", found)):

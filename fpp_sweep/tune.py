@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 
 from fpp_sweep.cli.command import parser, run, typed_words
 from fpp_sweep.cli.flags import RUN_FLAGS, add_flags, flags_in_errors, overrides
@@ -42,8 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.dry_run:
         launch.print_dry_run([warm_start.with_warm_start(space)], args.worker_counts)
         return
-    options = replace(launch.options_of(args), continue_trials=tuple(args.continue_trials))
-    folder = launch.launch(space, options, command="tune", words=words)
+    folder = launch.launch(space, launch.options_of(args), command="tune", words=words)
     if folder.info().state != "finished":
         raise SystemExit(1)
 
@@ -58,12 +56,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     space.add_argument("--config", type=user_path, metavar="YAML", help=config_help)
     add_flags(options, "--trials", *RUN_FLAGS)
     resuming = options.add_argument_group("resuming")
-    resume_help = "continue the last sweep of this space, or the one of --name"
+    resume_help = "continue the last sweep of this space, or that of --name; failed trials run again"
     resuming.add_argument("--resume", action="store_true", help=resume_help)
-    continue_help = "with --resume: run trials that failed or were stopped early to their end"
-    resuming.add_argument(
-        "--continue-trials", nargs="+", action="extend", default=[], metavar="TRIAL", help=continue_help
-    )
     dry_run = options.add_argument_group("dry run")
     dry_run_help = "show the resolved configs, the tasks and an estimate of the cost; run nothing"
     dry_run.add_argument("--dry-run", action="store_true", help=dry_run_help)
@@ -72,8 +66,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     args = options.parse_args(argv)
     if args.space is None and not args.list_spaces:
         raise InputError("--space: is missing; give a file or a shipped space, which --list-spaces lists")
-    if args.continue_trials and not args.resume:
-        raise InputError("--continue-trials: needs --resume, and --name unless the sweep is the last of its space")
     if args.worker_counts and not args.dry_run:
         raise InputError("--worker-counts: needs --dry-run")
     return args

@@ -165,13 +165,8 @@ def test_a_scale_sweep_without_all_its_trials_or_tasks_is_an_error(tmp_path):
 
 def test_a_chaos_run_needs_an_undisturbed_sweep_without_failed_trials(tmp_path, monkeypatch):
     """A trial that always fails would be equal in every sweep."""
-    trial = {"kind": "trial", "number": 0, "state": "complete", "reason": None, "values": [70.0, 5.0], "estimate": None}
-    found = {
-        "records": {"trial-0000": trial},
-        "decisions": {},
-        "study": [(0, "COMPLETE")],
-        "values": [(0, [70.0, 5.0])],
-    }
+    trial = {"kind": "trial", "number": 0, "state": "complete", "reason": None, "values": [70.0, 5.0]}
+    found = {"records": {"trial-0000": trial}, "study": [(0, "COMPLETE")], "values": [(0, [70.0, 5.0])]}
     found["runs"] = [("0000", "FINISHED")]
     server = SimpleNamespace(uri="", kill=lambda: None)
     monkeypatch.setattr(chaos, "start_store", lambda root, name: server)

@@ -180,7 +180,6 @@ WRONG_NAMES = [
     ("evaluate", ["--anchor-prompt", "/nowhere.pt"], "prompt file /nowhere.pt does not exist"),
     ("evaluate", ["--method", "tptt"], "--method tptt: unknown method 'tptt'"),
     ("evaluate", ["--set", "method=tpt"], "--set method=tpt: give --method instead"),
-    ("evaluate", ["--set", "search.race=true"], "search.race: needs workers on Ray"),
     ("evaluate", ["--workers", "2", "--set", "work.device=cuda:1"], "work.device: cuda:1 is one device"),
     ("tune", ["--set", "fpp.gama2=1"], "--set fpp.gama2=1: unknown key 'fpp.gama2', did you mean 'fpp.gamma2'?"),
     ("reproduce", ["--datasets", "eurosta"], "did you mean 'eurosat'"),

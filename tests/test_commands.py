@@ -358,6 +358,6 @@ def test_a_key_with_two_values_is_refused(words, message):
 
 def test_a_value_that_is_typed_twice_and_a_part_of_a_mapping_are_accepted(capsys):
     words = ["--limit", "8", "--limit", "8", "--model", "tiny", "--seed", "0", "1"]
-    assignments = ["work.model=tiny", "work.seeds=[0,1]", "search.race={reserve: 3}", "search.race.confidence=0.99"]
+    assignments = ["work.model=tiny", "work.seeds=[0,1]", "search.finalists={seeds: 3}", "search.finalists.count=2"]
     args = tune.parse(["--space", "perturb", *words, "--set", *assignments])
     assert overrides(args) == ['work.model="tiny"', "work.limit=8", "work.seeds=[0, 1]", *assignments]

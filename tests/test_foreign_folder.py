@@ -208,7 +208,6 @@ OTHER_READERS = {  # modules of these packages that read other files, or read in
     "sweep/showing.py": "`SweepFolder.open`",
     "sweep/steering.py": "`SweepFolder.open`",
     "search/study_file.py": "the study, for appending without following links",
-    "search/racing.py": "removes the folder of a race, which `SweepFolder.race` has checked",
     "tracking/uri.py": "MLflow's stores",
     "tracking/folder_sync.py": "opens runs of MLflow",
     "tracking/folder_files.py": "walks artifacts, each of which is checked",

@@ -65,7 +65,7 @@ def test_a_full_disk_leaves_no_file_and_the_error_names_one(tmp_path):
 def test_every_commented_key_of_the_templates_is_valid():
     """The reader must know every key that a template suggests in a comment."""
     text = (init.TEMPLATES / init.SPACE).read_text()
-    for key in ("wall_clock: 2h", "race: true", "limit: 200", "data_root: /data"):
+    for key in ("wall_clock: 2h", "limit: 200", "data_root: /data"):
         commented = next(line for line in text.splitlines() if line.strip().startswith(f"# {key}"))
         text = text.replace(commented, commented.replace("# ", "", 1))
     text = text.replace("  # method: [tpt, otpt]\n  # adapt", "  method: [tpt, otpt]\n  adapt")

@@ -25,7 +25,6 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.local_run import _write_listed_trials, run_locally
 from fpp_sweep.sweep.received import read_settings
 from fpp_sweep.sweep.request import space_to_evaluate
-from fpp_sweep.tracking.desired import trial_run
 from fpp_sweep.trial import templates
 from fpp_sweep.trial.templates import file_digest, texts_by_class
 from tests.kit.names import ZERO_SHOT
@@ -139,12 +138,6 @@ def test_a_flag_that_names_a_prompt_in_a_sweeps_folder_reads_no_file_behind_a_li
         InputError, match=r"prompt: .*digits-0\.safetensors: a link leads out of .*sent; remove the link"
     ):
         space_to_evaluate([], **{flag: values[flag]})
-
-
-def test_sync_refuses_an_estimate_of_other_objectives_in_one_line(sweep):
-    record = replace(sweep.trial("trial-0001"), state="stopped", estimate=[1.0])
-    with pytest.raises(InputError, match="trial-0001: estimate: has 1 value for 2 objectives; resume the sweep"):
-        trial_run(sweep.info(), record)
 
 
 # --- a resumed evaluation -----------------------------------------------------------------------------

@@ -98,15 +98,6 @@ def test_a_trial_that_failed_is_shown_with_its_reason_and_the_end_of_its_log(cap
     assert [line for line in lines if "line" in line] == [f"    line {number}" for number in range(4, 9)]
 
 
-def test_the_expected_violation_of_a_stopped_trial_is_shown_as_expected(capsys, folder):
-    broken = replace(folder.trial("trial-0005"), constraints={"accuracy": 1.5}, fidelity=0.25)
-    folder.write_trial(broken)
-    assert "breaks      accuracy, by 1.5\n" in run_show(capsys, folder.path, "trial-0005")
-    folder.write_trial(replace(broken, state="stopped", values=None, results={}, estimate=[60.0, 9.0]))
-    text = run_show(capsys, folder.path, "trial-0005")
-    assert "breaks      accuracy, by 1.5, as expected after 25% of the images\n" in text
-
-
 def test_texts_of_a_folder_cannot_control_the_terminal(capsys, folder):
     hostile = "\033[2Jgone\n"
     folder.write_info(replace(folder.info(), space={"question": hostile, "search": {"trials": 6}}))

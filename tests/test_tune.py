@@ -124,7 +124,7 @@ def assert_logs_are_complete(sweep, record):
 
 @pytest.mark.slow  # runs several drivers one after the other
 def test_killed_drivers_change_only_the_time():
-    """Run `python -m benchmarks.resume` in its shortest form; `.ci/nightly races` kills twenty times."""
+    """Run `python -m benchmarks.resume` in its shortest form."""
     words = [sys.executable, "-m", "benchmarks.resume", "--kills", "1", "--trials", "3"]
     done = subprocess.run(words, cwd=ROOT, env=environment(ROOT), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -296,15 +296,22 @@ work: {datasets: [scenes], limit: 10, baselines: [as_it_is], workers: 1}
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_tasks_that_take_too_long_end_the_sweep_with_their_reason(tmp_path):
-    words = ["--set", "work.task_timeout=0.01", "work.attempts=1", "search.max_failures=2", "work.baselines=[]"]
-    done = tune(tmp_path, *words, code=1)
+def test_tasks_that_take_too_long_end_the_sweep_with_their_reason_and_a_resume_runs_its_trials_again(tmp_path):
+    words = ["--name", "mine", "--set", "work.attempts=1", "search.max_failures=2", "work.baselines=[]"]
+    done = tune(tmp_path, *words, "work.task_timeout=0.01", code=1)
     sweep = only_sweep(tmp_path)
     assert {record.state for record in sweep.trials()} == {"failed"}
     assert all("no result after 0.01 s" in record.reason for record in sweep.trials())
     assert study_states(sweep) == ["FAIL", "FAIL"]
     assert "2 trials in a row failed" in done.stdout + done.stderr
     assert sweep.info().state == "failed"
+    settings = [record.params for record in sweep.trials()]
+    assert re.search(r"\nrun again   .* --resume\n", done.stdout)
+    tune(tmp_path, *words, "--resume")
+    first, second, *_ = sweep.trials()
+    assert [(record.state, record.attempt, record.reason) for record in (first, second)] == [("complete", 2, None)] * 2
+    assert [first.params, second.params] == settings
+    assert sweep.info().state == "finished"
 
 
 @pytest.mark.parametrize(

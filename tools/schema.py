@@ -11,7 +11,7 @@ from fpp_sweep.space.objectives import MAX_OBJECTIVES, Constraint, Objective
 from fpp_sweep.space.settings import range_kind
 from fpp_sweep.space.space import SPACE_PARTS, Space
 from fpp_sweep.space.validation import json_schema
-from fpp_sweep.space.work import Finalists, Race, Search, Work
+from fpp_sweep.space.work import Finalists, Search, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import Setting, settings
 
@@ -59,8 +59,7 @@ def schema() -> Schema:
 
 
 def _search() -> Schema:
-    properties = json_schema(Search, skip=("race", "finalists"))
-    properties["race"] = {"anyOf": [{"type": "boolean"}, _object(json_schema(Race))]}
+    properties = json_schema(Search, skip=("finalists",))
     properties["finalists"] = _object(json_schema(Finalists))
     return _object(properties)
 

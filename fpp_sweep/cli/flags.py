@@ -170,8 +170,8 @@ def overrides(args: argparse.Namespace) -> list[str]:
 def _values_by_key(assignment: str) -> dict[str, Any]:
     """Return the values that an assignment gives, by key; a mapping gives one to each of its keys.
 
-    >>> _values_by_key("search={race: {reserve: 3}, trials: 4}"), _values_by_key("base.fpp.steps=3")
-    ({'search.trials': 4, 'search.race.reserve': 3}, {'fpp.steps': 3})
+    >>> _values_by_key("search={finalists: {seeds: 3}, trials: 4}"), _values_by_key("base.fpp.steps=3")
+    ({'search.trials': 4, 'search.finalists.seeds': 3}, {'fpp.steps': 3})
     """
     path, _, text = assignment.partition("=")
     try:

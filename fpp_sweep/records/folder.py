@@ -5,7 +5,6 @@
     study.journal           the Optuna study, built anew from the trial records by every driver
     tasks/                  results of tasks by key, so that no trial computes a result again
     artifacts/<name>/       a trial's prompts, predictions, reliability diagrams and log
-    race/<name>/            a trial's block statistics and decision after each rung of a race
     steering/<time>.json    commands to the sweep, each rewritten once it is applied
     logs/                   the log of each worker, by machine and process
     report/                 the front as table, picture and page; best configs; importances
@@ -128,9 +127,6 @@ class SweepFolder:
 
     def artifacts(self, trial: str) -> Path:
         return self.inside(self.path / "artifacts" / trial)
-
-    def race(self, trial: str) -> Path:
-        return self.inside(self.path / "race" / trial)
 
     def log_file(self, trial: str) -> Path:
         return self.artifacts(trial) / "log.txt"

@@ -232,8 +232,7 @@ class Front:
             remarks.append(f"more than {self.floor:g} points below {catalogue.ZERO_SHOT}")
         remarks += _orders_remarks(record)
         if not record.feasible:
-            verb = "breaks" if record.state == "complete" else "expected to break"
-            remarks.append(f"{verb} a constraint")
+            remarks.append("breaks a constraint")
         return remarks
 
 

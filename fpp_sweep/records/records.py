@@ -171,11 +171,7 @@ class TrialRecord:
     values: Sequence[Number] | None = None  # values of the objectives, in their order, on the search split
     constraints: Mapping[str, Number] = field(default_factory=dict)  # by name; holds where <= 0
     attempt: Whole = 1
-    # the next three describe a trial that was stopped early, also after it is run to its end: the values that the study
-    # has of it, the share of the images that they rest on, and the seconds that workers spent on it until then
-    estimate: Sequence[Number] | None = None
-    fidelity: Number = 1.0
-    seconds_without_result: Number = 0.0
+    seconds_without_result: Number = 0.0  # seconds that workers spent on attempts that gave no result
     generation: Whole | None = None  # generation of NSGA-II
 
     @property
@@ -354,7 +350,6 @@ class SweepInfo:
     # its course and its end
     end_reason: str = ""  # why no further trial was started
     work: WorkTotals = WorkTotals()
-    race: str = ""  # number of trials that were stopped early, and what that saved
     steered: Sequence[str] = ()  # commands to the sweep
 
     @property
@@ -438,7 +433,6 @@ class SweepInfo:
             "work_cached": str(self.work.cached),
             "work_model_loads": str(self.work.model_loads),
             "work_workers_lost": str(self.work.workers_lost),
-            "race": self.race,
             "steered": "; ".join(self.steered),
             "warning": warning,
         }

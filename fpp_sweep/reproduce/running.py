@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,6 @@ from fpp_sweep.reproduce.tables import ResultTable, save_experiment, table_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES, read_inside, require_inside, write_json
-from fpp_sweep.spec.messages import note, plural
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.preflight import check_before_ray_start
 from fpp_sweep.sweep.resume import require_same
@@ -78,7 +76,6 @@ def reproduce(reproduction: Reproduction, options: Options) -> Iterator[tuple[st
             experiment, space = reproduction.selection.experiments[name], reproduction.selection.spaces[name]
             folder = reproduction.sweep(name)
             print(f"{name}: {experiment.title}", file=sys.stderr, flush=True)
-            drop_failed(folder)
             own_options = replace(
                 options,
                 root=reproduction.folder,
@@ -107,16 +104,6 @@ def write_results(reproduction: Reproduction, name: str) -> ResultTable:
     write_table(folder.report, table)
     write_figure(folder, table)
     return table
-
-
-def drop_failed(folder: SweepFolder) -> None:
-    """Delete the folder of a table whose rows failed; results of the other rows are cached."""
-    if not folder.info_file.is_file() or folder.info().state not in ("finished", "failed"):
-        return
-    failed = [record.name for record in folder.trials() if record.state == "failed"]
-    if failed:
-        note(f"{plural(len(failed), 'trial')} failed last time; every failed trial is tried again")
-        shutil.rmtree(folder.path)
 
 
 def _is_done(folder: SweepFolder, space: Space, options: Options) -> bool:

@@ -70,8 +70,8 @@ def later_plans(plan: Plan, space: Space, describe: Describe) -> dict[str, Plan]
 
 
 def _with_seeds(plan: Plan, seeds: tuple[int, ...]) -> Plan:
-    """Return the plan with other seeds and the same views, and without early stopping."""
-    return replace(plan, seeds=seeds, view_seeds=dict.fromkeys(seeds, plan.seeds[0]), rung_ends={})
+    """Return the plan with other seeds and the same views."""
+    return replace(plan, seeds=seeds, view_seeds=dict.fromkeys(seeds, plan.seeds[0]))
 
 
 def _final_plan(plan: Plan, space: Space, describe: Describe) -> Plan:

@@ -23,7 +23,7 @@ class GaussianProcessSampler(GPSampler):
 
     Settings of trials without values are avoided: of failed ones, and of those that the user stopped. They count as
     running: Optuna looks for settings that add most to the running trials, and does not propose the same settings
-    again. Trials that a race stopped have values, their estimates, to which the model is fitted.
+    again.
 
     Until a trial keeps all constraints, Optuna looks for settings that do, and with several objectives not at running
     trials: all trials at a time would have the same settings. Avoided trials then count as bad finished ones.

@@ -15,17 +15,15 @@ from pathlib import Path
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.log import write_line
 from fpp_sweep.records.records import STOPPED_BY_STEER, SplitResult, State, TrialRecord, baseline_name, measured_value
-from fpp_sweep.search.racing import RacePolicy, RaceRules
 from fpp_sweep.space.objectives import Constraint, Objective, metrics_of
-from fpp_sweep.space.work import Race
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.spec.tasks import Task
 from fpp_sweep.trial.artifacts import write_artifacts
-from fpp_sweep.trial.plan import Plan, StoppingPolicy
+from fpp_sweep.trial.plan import Plan
 from fpp_sweep.trial.results import TaskFailed, TaskResult
-from fpp_sweep.trial.trial import Executor, TrialStopped, run_trial
+from fpp_sweep.trial.trial import Executor, run_trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +38,10 @@ class TrialContext:
     constraints: tuple[Constraint, ...]
     search_split: str
     plugins: tuple[PluginFile, ...] = ()
-    policy: StoppingPolicy = field(default_factory=StoppingPolicy)
-    race: Race | None = None
+
+
+class TrialStopped(Exception):
+    """End of a trial at the user's request; finished tasks stay on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +84,16 @@ def run_job(context: TrialContext, name: str, split: str, order: int) -> None:
     record = folder.trial(name)
     log = folder.artifacts(name) / "log.txt"
     write_line(log, f"{name} begins on {split}: config {record.key}, attempt {record.attempt}")
-    policy = _policy(context, record, split)
     executor = LoggingExecutor(context.executor, log, folder, name)
     outcome, details = "complete", ""
     try:
-        record = _run(context, record, split, executor, policy, order)
+        record = _run(context, record, split, executor, order)
     except MachineError as error:
         write_line(log, f"{name} is interrupted on {split}: {error}")
         raise
     except TrialStopped as stop:
         record = ended_early(_with_worker_time(record, executor), split, "stopped", str(stop))
         outcome = str(stop)
-        if isinstance(policy, RacePolicy):
-            record = policy.with_estimate(record)
     except Exception as error:
         failure = TaskFailed.of(error)
         outcome, details = failure.reason, failure.details
@@ -105,15 +102,13 @@ def run_job(context: TrialContext, name: str, split: str, order: int) -> None:
     write_line(log, f"{name} has ended on {split}: {outcome}", details)
 
 
-def _run(
-    context: TrialContext, record: TrialRecord, split: str, executor: Executor, policy: StoppingPolicy, order: int
-) -> TrialRecord:
+def _run(context: TrialContext, record: TrialRecord, split: str, executor: Executor, order: int) -> TrialRecord:
     """Run a trial on a split, write its files, and return its record with the results."""
     config = TrialConfig().replace(record.config)
     plan = context.plan
     if split in context.later_plans:
         plan = context.later_plans[split].for_config(config, context.plan.seeds)
-    result, datasets = run_trial(plan, config, split, executor, order=order, policy=policy)
+    result, datasets = run_trial(plan, config, split, executor, order=order)
     record = replace(record, results={**record.results, split: result})
     if record.reason is not None and record.reason.startswith(_on_split(split)):  # an earlier attempt failed
         record = replace(record, reason=None, details=None)
@@ -131,14 +126,6 @@ def _run(
     if split == context.search_split:
         record = replace(record, finished=time.time())
     return record
-
-
-def _policy(context: TrialContext, record: TrialRecord, split: str) -> StoppingPolicy:
-    """Return the policy that may end the trial early: on the searched split the race, if there is one."""
-    if context.race is None or split != context.search_split:
-        return context.policy
-    rules = RaceRules(race=context.race, objectives=context.objectives, constraints=context.constraints, split=split)
-    return RacePolicy(rules, context.folder, record)
 
 
 def _with_worker_time(record: TrialRecord, executor: LoggingExecutor) -> TrialRecord:

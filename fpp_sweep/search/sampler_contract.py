@@ -109,7 +109,7 @@ def _made_up_trial(number: int, point: dict[str, Any], values: list[float]) -> T
         case "failed":
             return replace(record, state="failed")
         case "stopped":
-            return replace(record, state="stopped", estimate=values, fidelity=0.25, constraints=constraints)
+            return replace(record, state="stopped")
         case "running":
             return replace(record, state="running")
     return replace(record, values=values, constraints=constraints)

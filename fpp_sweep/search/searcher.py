@@ -112,8 +112,7 @@ def aborting_tune() -> Iterator[None]:
 class SweepSearcher(Searcher):
     """The searcher of a sweep, as Ray Tune calls it.
 
-    The searcher calls the listeners, in their order, when a trial begins on a split and when it has ended there. The
-    trials of `continue_trials` were stopped early and are now run to their end.
+    The searcher calls the listeners, in their order, when a trial begins on a split and when it has ended there.
     """
 
     def __init__(
@@ -127,7 +126,6 @@ class SweepSearcher(Searcher):
         poller: StatusPoller,
         gpus_per_worker: float,
         listeners: Sequence[ChangeListener] = (),
-        continue_trials: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self.progress = Progress()
@@ -148,7 +146,6 @@ class SweepSearcher(Searcher):
         self._retries: list[Job] = []
         self._unfinished: list[int] = []  # trials that an earlier driver began
         self._baselines_to_run: list[str] = []
-        self._trials_to_continue = list(dict.fromkeys(continue_trials))
         self._final_jobs = FinalJobs(space, folder, has_final_stage=has_final_stage)
         self._failures_in_a_row = 0
         self._impossible_in_a_row = 0  # trials whose settings exclude each other
@@ -169,11 +166,6 @@ class SweepSearcher(Searcher):
             if record is None or record.state not in ("complete", "stopped"):
                 self._write(waiting_record(name, "baseline", config, origin="baseline"))
                 self._baselines_to_run.append(name)
-        for record in self._trials():
-            if record.name in self._trials_to_continue:
-                self._write(replace(record, state="waiting", finished=None))
-            elif record.estimate is not None and record.state not in ENDED:  # an earlier driver was continuing it
-                self._trials_to_continue.append(record.name)
         states = Counter(record.state for record in self._trials())
         self.progress.finished = states["complete"]
         self.progress.failed = states["failed"]
@@ -376,8 +368,6 @@ class SweepSearcher(Searcher):
         if problem is not None:  # a trial could not be compared, and would be computed in vain
             self.why_stopped = problem
             return self._next_final_job()
-        if self._trials_to_continue:
-            return Job(self._trials_to_continue.pop(0), split)
         while self._may_begin_trial():
             self.progress.phase = "search"
             record = self._next_trial()

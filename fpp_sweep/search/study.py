@@ -195,12 +195,7 @@ def _set_attributes(trial: Trial | FrozenTrial, record: TrialRecord) -> None:
 
 
 def study_outcome(record: TrialRecord) -> tuple[TrialState, Sequence[float] | None]:
-    """Return a trial's state and values in the study.
-
-    A trial that was stopped early has its estimate as values there, also if it is run to its end later.
-    """
-    if record.estimate is not None:
-        return TrialState.COMPLETE, list(record.estimate)
+    """Return a trial's state and values in the study."""
     values = None
     if record.state == "complete":
         values = list(record.values or ())
@@ -210,8 +205,6 @@ def study_outcome(record: TrialRecord) -> tuple[TrialState, Sequence[float] | No
 def user_attributes(record: TrialRecord) -> dict[str, str]:
     """Return the texts that the study has of a trial, for dashboards."""
     attributes = {NAME_ATTRIBUTE: record.name, "state": record.state, "origin": record.origin, "key": record.key}
-    if record.estimate is not None:
-        attributes["fidelity"] = f"{record.fidelity:.4g}"  # the values are estimates
     if record.state != "complete":
         attributes["reason"] = record.reason or ""
     return attributes

@@ -42,7 +42,7 @@ MIN_MAPPED_IMAGES = 50  # images that the fit of a post-hoc map, or of conformal
 DEFAULT_TRIALS = 16  # if no budget is given
 DEFAULT_SAMPLER: Sampler = "auto"
 
-NEED_RAY = ("wall_clock", "gpu_hours", "concurrency", "patience", "race", "notify")  # keys of `search`
+NEED_RAY = ("wall_clock", "gpu_hours", "concurrency", "patience", "notify")  # keys of `search`
 
 # keys that may differ, with all below them, when a sweep is resumed: they decide no result
 CHANGEABLE_ON_RESUME = {
@@ -142,7 +142,6 @@ class Space:
         self._check_shards()
         self._add_posthoc_maps()
         self._check_images_of_fits()
-        self._check_race()
         self._check_patience()
         self._check_columns()
         self._set_budget()
@@ -244,20 +243,6 @@ class Space:
         if not catalogue.CONFORMAL.keys().isdisjoint(self.columns()):
             problem = f"conformal sets need {MIN_MAPPED_IMAGES} images ({images}); raise it, or leave the sets out"
             require(is_enough, problem, "search.finalists.images")
-
-    def _check_race(self) -> None:
-        """Raise InputError for early stopping where a part of the images says little about the result."""
-        if self.search.race is None:
-            return
-        criteria: list[Objective | Constraint] = [*self.objectives, *self.constraints]
-        for metric in [criterion.metric for criterion in criteria]:
-            problem = f"{metric} needs all images, which its map is fitted on; leave race or the map out"
-            require(not catalogue.parts_of(metric).posthoc, problem, "search.race")
-            problem = f"{metric} cannot be predicted from a part of the images; leave race or the metric out"
-            require(catalogue.metric(metric).by_block, problem, "search.race")
-        for name in self.methods():
-            problem = f"{name} learns from sample to sample, and a part of its stream says little of the rest"
-            require(not catalogue.method(name).stateful, f"{problem}; leave race or the method out", "search.race")
 
     def _check_columns(self) -> None:
         """Raise InputError for a column that is measured at adapted prompts beside a method that has none."""

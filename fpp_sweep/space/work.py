@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Annotated, Any, Literal, TypeVar
 
 from fpp_sweep.space.metric_names import check_metric
@@ -44,7 +43,6 @@ MAX_SECONDS = 1e9  # 30 years; Python waits 9.2e9 s at most
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION_PART = r"[0-9]+(?:\.[0-9]+)?[smhd]"
-_FRACTION = r"[0-9]{1,9}/[1-9][0-9]{0,8}"
 _DEVICE = r"(auto|cpu|cuda(:[0-9]+)?)"
 
 
@@ -64,16 +62,6 @@ def _to_seconds(value: Any) -> Any:
     for part in re.findall(_DURATION_PART, value):
         seconds += float(part[:-1]) * _UNITS[part[-1]]
     return seconds
-
-
-def _to_fraction(value: Any) -> Any:
-    """Return a number between 0 and 1, which may be written as 1/16."""
-    number = value
-    if isinstance(value, str) and re.fullmatch(_FRACTION, value):
-        number = float(Fraction(value))
-    is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    require(is_number and 0 < number < 1, f"must be a number above 0 and below 1, such as 1/16 ({shown(value)})")
-    return number
 
 
 def _check_device(value: Any) -> Any:
@@ -163,10 +151,6 @@ def _sweeps_schema() -> dict[str, Any]:
     return {"anyOf": [name, {"type": "array", "items": name, "uniqueItems": True}]}
 
 
-def _fraction_schema() -> dict[str, Any]:
-    return {"anyOf": [{"type": "number"}, {"type": "string", "pattern": f"^{_FRACTION}$"}]}
-
-
 Sampler = Annotated[str, Convert(_check_sampler, lambda: {"enum": list(catalogue.BUILT_IN_SAMPLERS)})]
 Split = Literal["train", "val", "test"]
 Text = Annotated[str, Convert(_check_text, _text_schema)]
@@ -179,27 +163,12 @@ Processes = Annotated[int, Limits(ge=1, le=MAX_PROCESSES)]
 NotNegative = Annotated[float, Limits(ge=0, le=MAX_NUMBER)]
 Above0 = Annotated[float, Limits(gt=0, le=MAX_NUMBER)]
 Seconds = Annotated[float, Limits(gt=0, le=MAX_SECONDS), Convert(_to_seconds, _seconds_schema)]
-ImageFraction = Annotated[float, Convert(_to_fraction, _fraction_schema)]
 Device = Annotated[str, Convert(_check_device, lambda: {"type": "string", "pattern": f"^{_DEVICE}$"})]
 Baseline = Annotated[str, Convert(_check_baseline, lambda: {"enum": baseline_names(catalogue.METHODS)})]
 Posthoc = Annotated[str, Convert(_check_posthoc, lambda: {"enum": _posthoc_names()})]
 Column = Annotated[str, Convert(_check_column, lambda: {"enum": _column_names()})]
 
 # ------------------------------------------------------------ search
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Race:
-    """Early stopping: a trial ends after a part of its images if another trial is all but certain to beat it."""
-
-    rungs: Annotated[tuple[ImageFraction, ...], Items(at_least=1)] = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # shares of images
-    confidence: float = 0.99  # confidence for each objective
-    reserve: Positive = 8  # finished trials before the first is stopped
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        require(self.rungs == tuple(sorted(self.rungs)), "must rise", "rungs")
-        require(0.5 < self.confidence < 1, f"must be above 0.5 and below 1 ({self.confidence})", "confidence")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +199,6 @@ class Search:
     from_: Sweeps = ()  # sweeps whose fronts are tried first
     max_failures: MaxFailures = 5  # failed trials in a row that stop the sweep; none: never
     patience: Positive | None = None  # finished trials in which hypervolume must grow by 1 %, after as many
-    race: Race | None = None  # none: every trial runs to its end
     finalists: Finalists = field(default_factory=Finalists)
     # by metric, or metric of a dataset: a loss that does not count
     margin: Annotated[Mapping[str, NotNegative], Convert(_check_margins)] = field(default_factory=dict)
@@ -238,8 +206,6 @@ class Search:
     notify: Text | None = None  # a command that gets a new front, failures and the end
 
     def __post_init__(self) -> None:
-        with at_key("search.race"):
-            set_field(self, "race", _optional_part(Race, self.race))
         with at_key("search.finalists"):
             set_field(self, "finalists", _part(Finalists, self.finalists))
         check_fields(self, "search")
@@ -253,15 +219,6 @@ def _part(cls: type[Part], value: Any) -> Part:
     for key in settings:
         known_name("key", key, keys(cls))
     return cls(**settings)
-
-
-def _optional_part(cls: type[Part], value: Any) -> Part | None:
-    """Return `true` as an object with its defaults, `false` as none, and a mapping as `_part` does."""
-    if value is True:
-        return cls()
-    if value is False or value is None:
-        return None
-    return _part(cls, value)
 
 
 # ------------------------------------------------------------ work

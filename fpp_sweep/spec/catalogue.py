@@ -89,7 +89,6 @@ class MetricRow:
     columns: tuple[str, ...] = ()  # optional columns of the predictions that it needs
     shown: bool = False  # in tables of a trial by default; the others on request
     on_request: bool = False  # computed only if its columns are requested, because they cost much
-    by_block: bool = False  # computed from sums over blocks of images (statistics/block_stats.py)
     digest: str = ""  # digest of the plugin that defines the row; empty: built in
 
     @property
@@ -400,7 +399,6 @@ def _metric(
     function: str = "",
     module: str = _METRICS,
     shown: bool = False,
-    by_block: bool = True,
 ) -> MetricRow:
     """Return the row of a metric that every trial has for each of its datasets; empty `function`: of the same name."""
     return MetricRow(
@@ -411,7 +409,6 @@ def _metric(
         decimals=decimals,
         compute=f"{module}:{function or name}",
         shown=shown,
-        by_block=by_block,
     )
 
 
@@ -487,14 +484,7 @@ _METRIC_ROWS = (
         decimals=2,
         shown=True,
     ),
-    _metric(
-        "accuracy_top5",
-        "the same for the five most probable classes",
-        goal="max",
-        heading="top-5",
-        decimals=2,
-        by_block=False,
-    ),
+    _metric("accuracy_top5", "the same for the five most probable classes", goal="max", heading="top-5", decimals=2),
     _metric(
         "ece",
         "expected calibration error over 20 equal bins, percent",
@@ -529,7 +519,6 @@ _METRIC_ROWS = (
         heading="SCE",
         decimals=4,
         function="static_calibration_error",
-        by_block=False,
     ),
     _metric(
         "aece",
@@ -538,7 +527,6 @@ _METRIC_ROWS = (
         heading="AECE",
         decimals=2,
         function="adaptive_calibration_error",
-        by_block=False,
     ),
     _metric(
         "mce",
@@ -547,7 +535,6 @@ _METRIC_ROWS = (
         heading="MCE",
         decimals=2,
         function="maximum_calibration_error",
-        by_block=False,
     ),
     _metric(
         "aurc",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -83,17 +82,14 @@ class EvalTask:
     def title(self) -> str:
         return f"{self.dataset}, {self.split} samples {self.start}..{self.stop}, seed {self.prompt_seed}"
 
-    def shards(self, count: int | None = None, cut_at: Sequence[int] = ()) -> list[EvalTask]:
+    def shards(self, count: int | None = None) -> list[EvalTask]:
         """Cut the samples into `count` contiguous shards of whole batches, by default into shards of a fixed size.
 
-        `cut_at` adds boundaries, which should lie between two batches. The shards of a stateful method form a chain,
-        which must have the same boundaries wherever it runs.
+        The shards of a stateful method form a chain, which must have the same boundaries wherever it runs.
 
         >>> task = EvalTask(config=TrialConfig(), dataset="dtd", split="test", seed=0, start=0, stop=300)
         >>> [(shard.start, shard.stop) for shard in task.shards(3)], len(task.shards()), len(task.shards(100))
         ([(0, 64), (64, 192), (192, 300)], 1, 5)
-        >>> [(shard.start, shard.stop) for shard in task.shards(cut_at=[64, 128])]
-        [(0, 64), (64, 128), (128, 300)]
         """
         if catalogue.method(self.config.method).stateful:
             if count is not None:
@@ -101,7 +97,7 @@ class EvalTask:
                 raise InputError(f"work.shards: method {method} is stateful, so its stream cannot be cut ({count})")
             boundaries = list(range(self.start, self.stop, SHARD))
         else:
-            boundaries = [*self._even_boundaries(count), *cut_at]
+            boundaries = self._even_boundaries(count)
         inside = {boundary for boundary in boundaries if self.start < boundary < self.stop}
         boundaries = sorted({self.start, *inside, self.stop})
         return [replace(self, start=start, stop=stop) for start, stop in pairwise(boundaries)]

@@ -344,33 +344,6 @@ def _brier_refinement(totals: Numbers) -> Numbers:
     return np.asarray(brier - _brier_calibration(totals))
 
 
-def _nll_calibration_of_blocks(stats: BlockStats) -> Numbers:
-    """(blocks,): contributions to the calibration part of the NLL, with the accuracies of bins over all images.
-
-    A resample has slightly other accuracies. To first order they change nothing, since they are the best ones.
-    """
-    counts, hits = stats.counts.astype(np.float64), stats.hits.astype(np.float64)
-    rates = hits.sum(axis=0) / np.maximum(counts.sum(axis=0), 1)
-    log_likelihoods = special.xlogy(hits, rates) + special.xlogy(counts - hits, 1 - rates)
-    return np.asarray(stats.top_nll + log_likelihoods.sum(axis=1))
-
-
-def _brier_calibration_of_blocks(stats: BlockStats) -> Numbers:
-    """(blocks,): contributions to the calibration part of the Brier score, linear in the block's own sums."""
-    residuals = stats.bin_residuals
-    gaps = residuals.sum(axis=0) / np.maximum(stats.counts.sum(axis=0), 1)
-    return np.asarray((2 * residuals * gaps - stats.counts * gaps**2).sum(axis=1))
-
-
-# contributions to the parts into which NLL and Brier score are decomposed
-_CONTRIBUTIONS_TO_PARTS: Mapping[str, Callable[[BlockStats], Numbers]] = {
-    "nll_calibration": _nll_calibration_of_blocks,
-    "nll_refinement": lambda stats: stats.nll - _nll_calibration_of_blocks(stats),
-    "brier_calibration": _brier_calibration_of_blocks,
-    "brier_refinement": lambda stats: stats.brier - _brier_calibration_of_blocks(stats),
-}
-
-
 def _only_column(totals: Numbers) -> Numbers:
     return np.asarray(totals[..., 0])
 
@@ -453,30 +426,6 @@ def calibrated_bias(metric: str, stats: BlockStats) -> float:
         deviations = np.sqrt(variances)
     mean_absolute_normal = math.sqrt(2 / math.pi)
     return float(100 * mean_absolute_normal * deviations.sum() / stats.total)
-
-
-def block_contributions(metric: str, stats: BlockStats) -> Numbers:
-    """Return (blocks,): the contribution of each block to a metric.
-
-    The sum over blocks is the metric; that of `debiased_ece` is the plain ECE. A calibration error is a sum over blocks
-    because it is linear once the signs of the total residuals are fixed. The spread of the differences between two
-    trials' contributions gives the standard error of the trials' difference without resampling.
-    """
-    definition = BLOCKWISE_METRICS[metric]
-    if metric in _CONTRIBUTIONS_TO_PARTS:
-        sums = _CONTRIBUTIONS_TO_PARTS[metric](stats)
-    elif metric == "smooth_ece":
-        sums = _with_signs_of_totals(_smoothed_residuals(stats))
-    elif metric in ("ece", "debiased_ece"):
-        sums = _with_signs_of_totals(stats.bin_residuals)
-    else:
-        sums = definition.columns(stats)[:, 0]
-    return np.asarray(definition.scale * sums / stats.total)
-
-
-def _with_signs_of_totals(residuals: Numbers) -> Numbers:
-    """Return (blocks,): the residuals of each block, each with the sign of its total over all blocks."""
-    return np.asarray(residuals @ np.sign(residuals.sum(axis=0)))
 
 
 # --- files -----------------------------------------------------------------------------------------

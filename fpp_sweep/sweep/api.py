@@ -40,7 +40,6 @@ class Options:
     verbose: bool = False
     command: str = ""  # the command line, for the record
     plugins: tuple[PluginFile, ...] = field(default_factory=loaded)  # default: all that this process has loaded
-    continue_trials: tuple[str, ...] = ()  # failed or stopped early; a resumed sweep runs them again
     group: str = ""  # id of the reproduction that the sweep belongs to
 
     @property

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fpp_sweep.records.records import REQUESTED_ORIGINS, trial_name
+from fpp_sweep.records.records import trial_name
 from fpp_sweep.records.texts import format_setting
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.config import TrialConfig, relevant
 from fpp_sweep.spec.messages import plural
-from fpp_sweep.sweep.costs import Costs, Range, task_seconds
+from fpp_sweep.sweep.costs import Costs, Range
 from fpp_sweep.sweep.expected import ExpectedSweep
-from fpp_sweep.sweep.timing import Speed
 
 WIDTH = 110  # columns
 OVERHEAD = 24.0  # seconds, on two cores, before the first task and after the last: libraries, Ray, model and report
 TRIALS_SHOWN = 8
-RACE_SAVINGS = 0.14, 0.62  # share of adaptation, on 200 to 5,000 images a dataset (studies/racing.md)
 MIN_CORE_SHARE = 0.9  # a process that had a core for less of the time was measured on a busy machine
 
 
@@ -135,25 +132,6 @@ def final_stage_lines(sweep: ExpectedSweep, costs: Costs) -> Iterator[str]:
         seconds = format_seconds(costs.seconds_after_search(sweep))
         count = plural(len(sweep.finalists()), "finalist")
         yield f"final stage: {count} with {finalists.seeds} seeds, and test: {seconds} of this"
-
-
-def race_lines(sweep: ExpectedSweep, costs: Costs, speeds: Mapping[str, Speed]) -> Iterator[str]:
-    """Yield how much early stopping may save: a part of the adaptation of the trials that it may stop."""
-    race = sweep.space.search.race
-    if race is None:
-        return
-    listed = sum(origin in REQUESTED_ORIGINS for origin, _ in sweep.space.queue())
-    first = max(race.reserve, listed)
-    seconds = 0.0
-    for config in sweep.trial_configs()[first:]:
-        for shards in sweep.plan.tasks(config, sweep.space.search.split).values():
-            seconds += math.fsum(task_seconds(task, speeds[task.dataset]) for task in shards)
-    share = seconds / costs.work
-    least, most = RACE_SAVINGS
-    yield (
-        f"race: trials after the first {first} adapt for {share:.0%} of this; {least:.0%} to {most:.0%} of that was "
-        f"saved elsewhere: {least * share:.0%} to {most * share:.0%}"
-    )
 
 
 def format_range(time: Range) -> str:

@@ -72,7 +72,7 @@ class SweepDriver:
         self.poller.start()
         with new_folder(TUNE_PREFIX, gettempdir()) as tune_folder:
             run_search(self.searcher, self.space, self.folder, self.opened, self.options, tune_folder)
-        self.recorder.record_outcome(self.searcher, self.space)
+        self.recorder.record_outcome(self.searcher)
         self._record_end(end_state(self.folder.trials()))
 
     def _record_interruption(self) -> None:

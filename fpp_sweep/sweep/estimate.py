@@ -25,14 +25,7 @@ from fpp_sweep.spec.messages import stage
 from fpp_sweep.spec.process import cores, terminable
 from fpp_sweep.spec.specs import DatasetInfo
 from fpp_sweep.sweep import timing
-from fpp_sweep.sweep.cost_report import (
-    budget_lines,
-    config_lines,
-    cost_lines,
-    final_stage_lines,
-    race_lines,
-    worker_table,
-)
+from fpp_sweep.sweep.cost_report import budget_lines, config_lines, cost_lines, final_stage_lines, worker_table
 from fpp_sweep.sweep.costs import Costs
 from fpp_sweep.sweep.expected import ExpectedSweep, expected_configs
 from fpp_sweep.sweep.plan import check_plan
@@ -65,7 +58,7 @@ def dry_run(spaces: Sequence[Space], worker_counts: Sequence[int] = ()) -> str:
     if worker_counts:
         lines += worker_table(costs, worker_counts, view_bytes=_view_bytes(worker))
     for sweep in sweeps:
-        lines += [*final_stage_lines(sweep, costs), *race_lines(sweep, costs, speeds)]
+        lines += final_stage_lines(sweep, costs)
     if len(sweeps) == 1:
         lines += budget_lines(sweeps[0], costs, workers)
     return "\n".join(lines)

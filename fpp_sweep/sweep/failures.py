@@ -8,7 +8,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.report.repeat import repeat_command
 from fpp_sweep.spec.messages import command_line, runnable
-from fpp_sweep.sweep.resume_command import CONTINUE_FLAG, resume_command
+from fpp_sweep.sweep.resume_command import resume_command
 
 FAILURES_SHOWN = 3
 
@@ -30,10 +30,9 @@ def failure_lines(folder: SweepFolder, info: SweepInfo, records: Sequence[TrialR
 
 
 def _run_again_lines(folder: SweepFolder, info: SweepInfo, failed: Sequence[TrialRecord]) -> Iterator[str]:
-    """Yield the command that runs the failed trials of a search again, for a user who has removed the cause."""
-    if info.evaluate_only or info.group or info.state == "running":
+    """Yield the command that runs failed trials again, for a user who has removed the cause."""
+    if info.state == "running" or not any(record.can_run_again for record in failed):
         return
-    names = [record.name for record in failed if record.can_run_again]
     command = resume_command(folder, info)
-    if names and command:
-        yield f"run again   {runnable(command)} {CONTINUE_FLAG} {' '.join(names)}"
+    if command:
+        yield f"run again   {runnable(command)}"

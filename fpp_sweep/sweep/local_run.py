@@ -85,7 +85,7 @@ def _run_trials(context: TrialContext, space: Space, on_trial: TrialCallback | N
     failures = 0  # in a row
     for order, name in enumerate(_write_listed_trials(space, context.folder)):
         record = context.folder.trial(name)
-        if record.state in ENDED:
+        if record.state in ENDED and not record.can_run_again:
             continue
         if search.max_failures is not None and failures >= search.max_failures:
             note(f"{plural(failures, 'trial')} in a row failed; the others are not begun")

@@ -1,4 +1,4 @@
-"""The plan of a sweep: its datasets, seeds, shards and rungs, checked by a worker against model and data."""
+"""The plan of a sweep: its datasets, seeds and shards, checked by a worker against model and data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from fpp_sweep.search.finalists import later_plans
-from fpp_sweep.search.racing import rung_ends
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import catalogue
@@ -50,15 +49,11 @@ def make_plan(space: Space, inspector: Inspector) -> Plan:
         datasets[split] = tuple(inspector.describe(space.work.datasets, split))
     searched = datasets[space.search.split]
     require_measured(space, [dataset.name for dataset in searched])
-    ends: Mapping[tuple[str, str], tuple[int, ...]] = {}
-    if space.search.race:
-        ends = rung_ends(space.search.race, searched)
     plan = Plan(
         datasets=datasets,
         seeds=space.work.seeds,
         shards=space.work.shards,
         columns=space.columns(),
-        rung_ends=ends,
         posthoc=space.work.posthoc,
         released_temperature=released_temperature(space.work.model),
     )

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo, TrialRecord, WorkTotals
-from fpp_sweep.search.racing import savings_text
 from fpp_sweep.space.objectives import Objective
-from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, MachineError
 from fpp_sweep.sweep.api import InterruptedSweep
 
@@ -37,12 +35,9 @@ class SweepRecorder:
         """Return how long this driver has worked."""
         return time.monotonic() - self._began
 
-    def record_outcome(self, searcher: SweepSearcher, space: Space) -> None:
-        """Record why the search ended, and what early stopping saved."""
-        info = replace(self.folder.info(), end_reason=searcher.why_stopped or "")
-        if space.search.race:
-            info = replace(info, race=savings_text(searcher.records(), space.search.split))
-        self.folder.write_info(info)
+    def record_outcome(self, searcher: SweepSearcher) -> None:
+        """Record why the search ended."""
+        self.folder.write_info(replace(self.folder.info(), end_reason=searcher.why_stopped or ""))
 
     def record_end(self, state: EndState, scheduler: SchedulerStatus | None = None) -> None:
         """Record the state in which this driver leaves the sweep, with its time and the work of its workers."""

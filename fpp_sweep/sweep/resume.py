@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.records import ENDED, FINAL, Command, SweepInfo
+from fpp_sweep.records.records import FINAL, Command, SweepInfo
 from fpp_sweep.records.steering import budget_in_force, space_at_start
 from fpp_sweep.space.reading import space_of
 from fpp_sweep.space.space import Space
@@ -28,7 +28,6 @@ def load_for_resume(space: Space, options: Options, folder: SweepFolder) -> Swee
     require_same(info, space, options, folder)
     _require_same_final_stage(info, space, folder)
     _require_measured_baselines(info, space, folder)
-    _require_unfinished(folder, options.continue_trials)
     return info
 
 
@@ -102,43 +101,14 @@ def _plugins_text(digests: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {digest}" for name, digest in sorted(digests.items())) or "none"
 
 
-def _require_unfinished(folder: SweepFolder, names: Sequence[str]) -> None:
-    """Raise InputError unless each of these trials has failed, was stopped early, or has not ended.
-
-    An earlier driver may have been interrupted after it began to continue a trial: the same command is accepted again.
-    """
-    accepted = []
-    choices = []  # for the message
-    for record in folder.trials():
-        if record.kind == "baseline":
-            continue
-        was_stopped_early = record.estimate is not None and record.state != "complete"
-        can_be_continued = was_stopped_early or record.can_run_again
-        if can_be_continued:
-            choices.append(record.name)
-        if can_be_continued or record.state not in ENDED:
-            accepted.append(record.name)
-    remedy = "no trial failed or was stopped early"
-    if choices:
-        remedy = f"name a trial that failed or was stopped early: {', '.join(choices)}"
-    for name in names:
-        if name not in accepted:
-            raise InputError(f"--continue-trials {name}: cannot be continued; {remedy}")
-
-
-def reopen_failed_trials(folder: SweepFolder, names: Sequence[str]) -> list[str]:
-    """Write that the failed ones of these trials wait for another start, and return those that were stopped early.
+def reopen_failed_trials(folder: SweepFolder) -> None:
+    """Write that failed trials wait for another start.
 
     Call this before the study is built: the study then has no result of a waiting trial, and takes its next one.
     """
-    stopped_early = []
-    for name in names:
-        record = folder.trial(name)
-        if record.estimate is not None:
-            stopped_early.append(name)
-        elif record.state == "failed":
+    for record in folder.trials():
+        if record.can_run_again:
             folder.write_trial(replace(record, state="waiting", finished=None))
-    return stopped_early
 
 
 @dataclass(frozen=True, slots=True)

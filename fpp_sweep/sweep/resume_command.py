@@ -5,58 +5,21 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from fpp_sweep.cli.names import REPRODUCTIONS, SWEEPS, is_reproduction
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.records.state import is_abandoned
-from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.messages import command_line, runnable
 
-CONTINUE_FLAG = "--continue-trials"
 MASKED_NOTIFY = "search.notify=***"  # the recorded form of the command to notify with, which is a secret
 
 
 def recorded_command(command: str, words: Sequence[str]) -> str:
-    """Return a command line as the sweep's record has it: without secrets, and without what concerns one resume."""
-    return command_line(command, _words_without_resume(words))
-
-
-def _words_without_resume(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line without those that concern one resume.
-
-    >>> _words_without_resume(["--space", "x.yaml", "--resume", "--continue-trials", "trial-0001", "trial-0002", "-v"])
-    ['--space', 'x.yaml', '-v']
-    """
-    kept, _ = _split_off_continued_trials(words)
-    return [word for word in kept if word != "--resume"]
-
-
-def _split_off_continued_trials(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words of a command line without --continue-trials, and the trials that the flag names.
-
-    >>> _split_off_continued_trials(["--continue-trials=trial-0001", "--resume", "--continue-trials", "trial-0002"])
-    (['--resume'], ['trial-0001', 'trial-0002'])
-    """
-    kept = []
-    trials = []
-    is_trial = False  # True for the values of the flag
-    for word in words:
-        if word.startswith("-"):
-            flag, _, value = word.partition("=")
-            is_trial = flag == CONTINUE_FLAG
-            if is_trial and value:
-                trials.append(value)
-            if not is_trial:
-                kept.append(word)
-        elif is_trial:
-            trials.append(word)
-        else:
-            kept.append(word)
-    return kept, trials
+    """Return a command line as the sweep's record has it: without secrets and without --resume."""
+    return command_line(command, [word for word in words if word != "--resume"])
 
 
 def command_that_continues(folder: SweepFolder, info: SweepInfo) -> str:
@@ -94,26 +57,12 @@ def print_next_command(folder: SweepFolder, command: str, words: Sequence[str], 
     title = f"{event} before the sweep began; to begin:"
     if folder.info_file.is_file():
         title = f"{event}; to continue:"
-        next_words, continued_trials = _split_off_continued_trials(words)
         if not _value_of(words, "--name"):
             next_words += ["--name", folder.path.name]
         if "--resume" not in words:
             next_words.append("--resume")
-        trials = _incomplete(folder, continued_trials)
-        if trials:
-            next_words += [CONTINUE_FLAG, *trials]
     recorded = shlex.join(without_notify(shlex.split(command_line(command, next_words))))
     print(f"{title}\n    {runnable(recorded)}", file=sys.stderr)
-
-
-def _incomplete(folder: SweepFolder, names: Sequence[str]) -> list[str]:
-    """Return the trials that are not complete, as far as the disk allows; a complete trial cannot be continued."""
-    incomplete = []
-    for name in names:
-        with suppress(OSError, InputError):  # the resume names a damaged record
-            if folder.trial(name).state != "complete":
-                incomplete.append(name)
-    return incomplete
 
 
 def without_notify(words: Sequence[str]) -> list[str]:

@@ -17,16 +17,11 @@ from fpp_sweep.workers.status import StatusPoller
 
 
 def new_searcher(
-    space: Space,
-    folder: SweepFolder,
-    opened: OpenedSweep,
-    options: Options,
-    poller: StatusPoller,
-    listeners: Sequence[ChangeListener],
+    space: Space, folder: SweepFolder, opened: OpenedSweep, poller: StatusPoller, listeners: Sequence[ChangeListener]
 ) -> SweepSearcher:
     """Return the searcher of a sweep's study; its listeners are called when a trial starts or ends."""
     info = folder.info()
-    stopped_early = reopen_failed_trials(folder, options.continue_trials)
+    reopen_failed_trials(folder)
     study = SweepStudy(folder.study_file, info.name, space, Queue.of(folder, info), folder.trials())
     return SweepSearcher(
         space,
@@ -37,7 +32,6 @@ def new_searcher(
         poller=poller,
         gpus_per_worker=opened.gpus_per_worker,
         listeners=listeners,
-        continue_trials=stopped_early,
     )
 
 
@@ -54,6 +48,5 @@ def run_search(
         constraints=space.constraints,
         search_split=space.search.split,
         plugins=options.plugins,
-        race=space.search.race,
     )
     run_tune(searcher, context, tune_folder)

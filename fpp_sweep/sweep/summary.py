@@ -87,10 +87,8 @@ def front_notes(info: SweepInfo, front: Front) -> Iterator[str]:
 
 
 def work_texts(info: SweepInfo, records: Sequence[TrialRecord]) -> dict[str, str]:
-    """Return what the workers have done and what early stopping has saved, by the label of the line."""
+    """Return what the workers have done, by the label of the line."""
     texts = {}
-    if info.race:
-        texts["race"] = info.race
     work = info.work
     if work != WorkTotals():
         tasks, results = plural(work.tasks, "task"), plural(work.cached, "cached result")

@@ -63,11 +63,8 @@ def _state_lines(record: TrialRecord) -> Iterator[str]:
         yield f"reason      {record.reason}"
     for key, value in (record.params or record.config).items():
         yield f"    {key} = {format_setting(value)}"
-    expected = ""
-    if record.state != "complete":
-        expected = f", as expected after {record.fidelity:.0%} of the images"
     for name in record.broken:
-        yield f"breaks      {name}, by {record.constraints[name]:.4g}{expected}"
+        yield f"breaks      {name}, by {record.constraints[name]:.4g}"
 
 
 def _file_lines(folder: SweepFolder, record: TrialRecord) -> Iterator[str]:

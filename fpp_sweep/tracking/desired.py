@@ -25,11 +25,9 @@ from fpp_sweep.records.front import Front, front_of, metric_of, metrics_shown
 from fpp_sweep.records.records import ENDED, SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.records.texts import format_range, format_setting
 from fpp_sweep.space.objectives import metrics_of
-from fpp_sweep.space.validation import require
 from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
-from fpp_sweep.spec.messages import plural
 from fpp_sweep.tracking.folder_files import read_beginning, read_json
 
 ID_TAG = "fpp_sweep.id"  # identifies a run: a run with this tag is updated, not created again
@@ -383,8 +381,6 @@ def _trial_metrics(info: SweepInfo, record: TrialRecord) -> dict[str, float]:
 def _metric_groups(info: SweepInfo, record: TrialRecord) -> list[dict[str, float]]:
     """Return groups of a record's metrics, the most important group first."""
     groups = []
-    if record.estimate is not None:
-        groups.append(_estimates(info, record, record.estimate))
     result = record.results.get(info.search_split)
     if result is None:
         return groups
@@ -407,17 +403,6 @@ def _metric_groups(info: SweepInfo, record: TrialRecord) -> list[dict[str, float
         groups.append(by_dataset)
     groups.append(_renamed(result.deviation, main, suffix="_deviation"))
     return groups
-
-
-def _estimates(info: SweepInfo, record: TrialRecord, estimate: Sequence[float]) -> dict[str, float]:
-    """Return the predicted values of a trial that lost its race, and the share of the images that it had seen."""
-    counts = f"{plural(len(estimate), 'value')} for {plural(len(info.objectives), 'objective')}"
-    problem = f"has {counts}; delete its record; the trial runs again"
-    require(len(estimate) == len(info.objectives), problem, f"{record.name}: estimate")
-    estimates = {"fidelity": 1.0 if record.state == "complete" else record.fidelity}
-    for objective, value in zip(info.objectives, estimate, strict=True):
-        estimates[f"estimate/{objective.metric}"] = value
-    return estimates
 
 
 def _durations(record: TrialRecord, result: SplitResult) -> dict[str, float]:

@@ -13,7 +13,6 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.specs import DatasetInfo, DatasetSeed
 from fpp_sweep.spec.tasks import EvalTask, Task, cost
 from fpp_sweep.trial.posthoc import FITTED_SPLIT, LOGITS, needs_validation
-from fpp_sweep.trial.results import TaskResult
 
 DatasetKey = tuple[str, str]  # name and split of a dataset
 Shards = dict[DatasetSeed, list[EvalTask]]
@@ -35,8 +34,6 @@ class Plan:
     seeds: tuple[int, ...]
     shards: int | None = None  # number for each dataset and seed; None: by size
     columns: tuple[str, ...] = ()  # optional columns of the predictions that are stored
-    # images after which each rung of a race ends; shards end there, too
-    rung_ends: Mapping[DatasetKey, tuple[int, ...]] = field(default_factory=dict)
     ranges: Mapping[DatasetKey, ImageRange] = field(default_factory=dict)  # for datasets that use some of their images
     # seed -> the seed that draws the views instead; after the search, seeds draw the pretraining only
     view_seeds: Mapping[int, int] = field(default_factory=dict)
@@ -119,7 +116,7 @@ class Plan:
             columns=columns,
             pretraining_seed=pretraining_seed,
         )
-        return whole.shards(self.shards, self.rung_ends.get((dataset.name, dataset.split), ()))
+        return whole.shards(self.shards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,18 +152,7 @@ def with_pretrainings(evaluations: Sequence[EvalTask]) -> list[Task]:
     return list(tasks)
 
 
-class StoppingPolicy:
-    """Order of a trial's tasks, and the decision after each result if the trial goes on. This one runs all tasks."""
-
-    def ordered(self, plan: Plan, tasks: Sequence[EvalTask]) -> Sequence[EvalTask]:
-        """Sort tasks by size, the largest first: small tasks fill the gaps at the end."""
-        sizes = {key: len(dataset.classes) for key, dataset in plan.datasets_by_key().items()}
-        return sorted(tasks, key=lambda task: -cost(task, sizes[task.dataset, task.split]))
-
-    def stages(self, plan: Plan, tasks: Sequence[EvalTask]) -> Sequence[Sequence[EvalTask]]:
-        """Split the tasks into stages, each of which begins when the previous one is done."""
-        return [self.ordered(plan, tasks)]
-
-    def reason_to_stop(self, task: Task, result: TaskResult) -> str | None:
-        """Take a result, and return why the trial ends before all its tasks are done; None if it goes on."""
-        return None
+def largest_first(plan: Plan, tasks: Sequence[EvalTask]) -> list[EvalTask]:
+    """Sort tasks by size, the largest first: small tasks fill the gaps at the end."""
+    sizes = {key: len(dataset.classes) for key, dataset in plan.datasets_by_key().items()}
+    return sorted(tasks, key=lambda task: -cost(task, sizes[task.dataset, task.split]))

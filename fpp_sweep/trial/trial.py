@@ -25,7 +25,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetInfo, DatasetSeed
 from fpp_sweep.spec.tasks import EvalTask, Task
 from fpp_sweep.trial.conformal import with_conformal_sets
-from fpp_sweep.trial.plan import ImageRange, Plan, PosthocTasks, Shards, StoppingPolicy, flatten, with_pretrainings
+from fpp_sweep.trial.plan import ImageRange, Plan, PosthocTasks, Shards, flatten, largest_first, with_pretrainings
 from fpp_sweep.trial.posthoc import FITTED_SPLIT, MapFit, PosthocInputs, apply_maps
 from fpp_sweep.trial.results import TaskResult
 
@@ -45,10 +45,6 @@ class Executor(Protocol):
         ...
 
 
-class TrialStopped(Exception):
-    """End of a trial by its stopping policy; finished tasks stay on disk."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DatasetResult:
     """A trial's predictions on one dataset with one seed."""
@@ -65,24 +61,18 @@ class DatasetResult:
 
 
 def run_trial(
-    plan: Plan,
-    config: TrialConfig,
-    split: str,
-    executor: Executor,
-    *,
-    order: int = 0,
-    policy: StoppingPolicy | None = None,
+    plan: Plan, config: TrialConfig, split: str, executor: Executor, *, order: int = 0
 ) -> tuple[SplitResult, list[DatasetResult]]:
     """Return a trial's numbers on one split, and the predictions that they are computed from.
 
     `order` is the trial's rank among those that run: tasks of lower ranks begin first.
     """
-    policy = policy or StoppingPolicy()
     shards = plan.tasks(config, split)
-    stages = _checked_stages(policy, plan, shards)
-    done = _run_stages(stages, executor, order, policy)
+    tasks = with_pretrainings(largest_first(plan, flatten(shards.values())))
+    done = _run_tasks(tasks, executor, order)
     posthoc_tasks = plan.posthoc_tasks(config, split)
-    done |= _run_posthoc_tasks(posthoc_tasks, done, executor, order)
+    further_tasks = [task for task in with_pretrainings(posthoc_tasks.evaluations) if task not in done]
+    done |= _run_tasks(further_tasks, executor, order)
     datasets = []
     for seed in plan.seeds:
         for dataset in plan.datasets[split]:
@@ -93,42 +83,7 @@ def run_trial(
     return summarize(datasets, list(done.values())), datasets
 
 
-def _checked_stages(policy: StoppingPolicy, plan: Plan, shards: Shards) -> Sequence[Sequence[EvalTask]]:
-    """Return the stages of a trial; raise ValueError if the policy loses or doubles a task."""
-    expected = flatten(shards.values())
-    stages = policy.stages(plan, expected)
-    staged = flatten(stages)
-    if len(staged) != len(expected) or set(staged) != set(expected):
-        raise ValueError("a stopping policy must return each of a trial's tasks once")
-    return stages
-
-
-def _run_stages(
-    stages: Sequence[Sequence[EvalTask]], executor: Executor, order: int, policy: StoppingPolicy
-) -> dict[Task, TaskResult]:
-    """Run a trial's tasks stage by stage; raise TrialStopped if the policy ends the trial."""
-    total = len(with_pretrainings(flatten(stages)))
-    done: dict[Task, TaskResult] = {}
-    for stage in stages:
-        tasks = [task for task in with_pretrainings(stage) if task not in done]
-        with closing(executor.results(tasks, order)) as results:
-            for task, result in results:
-                done[task] = result
-                if len(done) == total:  # all is computed: there is nothing left to stop
-                    continue
-                reason = policy.reason_to_stop(task, result)
-                if reason is not None:
-                    raise TrialStopped(reason)
-    return done
-
-
-def _run_posthoc_tasks(
-    posthoc_tasks: PosthocTasks, done: Mapping[Task, TaskResult], executor: Executor, order: int
-) -> dict[Task, TaskResult]:
-    """Return the results of the tasks that post-hoc maps need, without those that the trial has run."""
-    tasks = [task for task in with_pretrainings(posthoc_tasks.evaluations) if task not in done]
-    if not tasks:
-        return {}
+def _run_tasks(tasks: Sequence[Task], executor: Executor, order: int) -> dict[Task, TaskResult]:
     with closing(executor.results(tasks, order)) as results:
         return dict(results)
 

@@ -65,8 +65,6 @@ def build_template(path: Path, text: str) -> SweepFolder:
     params = folder.trial(TRIAL).params
     folder.write_trial(_record_with(running(4, state="waiting", params=params), resolved, text))
     _write_artifacts(folder, text)
-    write_json(folder.race(TRIAL) / "decisions.json", {"config": TRIAL, "decisions": [], "note": text})
-    (folder.race(TRIAL) / "rung-1.npz").write_text(text)
     write_line(folder.path / "logs/machine-1.log", f"evaluate scenes, config {TRIAL}: {text}")
     command = Command(name=COMMAND, kind="budget", written=1.0, values={"trials": 20}, applied=2.0, outcome=text)
     write_json(folder.path / f"steering/{COMMAND}.json", {"format": FORMAT, **_plain(command)})
@@ -151,7 +149,6 @@ def kind_of(path: str) -> str:
     path = re.sub(r"/(train|val|test|final)\b", "/SPLIT", path)
     path = re.sub(r"[^/]+\.seed\d+", "DATASET.seedN", path)
     path = re.sub(r"@\w+\.npz", "@MAP.npz", path)
-    path = re.sub(r"rung-\d+", "rung-N", path)
     path = re.sub(r"report/best/[\w-]+\.yaml", "report/best/MARK.yaml", path)
     return re.sub(r"\d{8}-\d{6}-\d+(-\d+)?", "TIME", path)
 

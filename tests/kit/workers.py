@@ -6,13 +6,14 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, wait
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fpp_sweep.search.job import TrialStopped
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.trial.local_runner import LocalExecutor
@@ -109,6 +110,22 @@ class ScheduledExecutor:
         finally:
             for future in waiting:
                 future.cancel()
+
+
+@dataclass
+class StoppingExecutor:
+    """An executor that raises TrialStopped after a number of results."""
+
+    executor: Any
+    count: int
+
+    def results(self, tasks: Any, order: int = 0) -> Iterator[Any]:
+        """See trial.Executor."""
+        with closing(self.executor.results(tasks, order)) as results:
+            for number, task_and_result in enumerate(results, 1):
+                yield task_and_result
+                if number == self.count:
+                    raise TrialStopped("enough for today")
 
 
 @contextmanager

@@ -120,17 +120,6 @@ def test_only_finished_and_feasible_trials_are_on_the_front(best):
     assert len(front.hypervolume) == 1
 
 
-def test_an_expected_violation_is_not_reported_as_a_measured_one():
-    broken = {"constraints": {"accuracy": 1.5}}
-    lost = failed(1, "beaten", state="stopped", estimate=[60.0, 9.0], fidelity=0.25, **broken)
-    whole = trial(
-        2, estimate=[60.0, 9.0], fidelity=0.25, **broken
-    )  # the user continued this trial to its end, so the violation is measured
-    front = front_of(sweep_info(), [lost, whole])
-    assert front.remarks(lost) == ["expected to break a constraint"]
-    assert front.remarks(whole) == ["breaks a constraint"]
-
-
 def test_baselines_follow_the_front_in_their_usual_order(tmp_path):
     _, folder = write_and_read_front(tmp_path, [*all_baselines(), trial(0)])
     names = [row["name"].removeprefix("baseline-") for row in rows(folder)]

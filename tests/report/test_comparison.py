@@ -119,9 +119,7 @@ def test_the_union_of_two_sweeps_has_their_own_numbers(sweeps):
 
 def test_the_cost_of_a_search_includes_trials_that_were_stopped_early(capsys, sweeps):
     far = sweeps["far"]
-    lost = replace(
-        failed(1), name="trial-0001", state="stopped", estimate=(60.0, 9.0), seconds_without_result=5.0, reason="beaten"
-    )
+    lost = replace(failed(1), name="trial-0001", state="stopped", seconds_without_result=5.0, reason="beaten")
     far.write_trial(replace(lost, finished=far.trial("trial-0003").finished - 0.5))
     comparison = compare_by_name(sweeps, "far", "better")
     assert [list(sweep.seconds) for sweep in comparison.sweeps] == [[45.0, 95.0], [45.0, 90.0]]

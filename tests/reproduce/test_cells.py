@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from fpp_sweep.core.datasets import expand
-from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.report.document import document_to_latex, document_to_markdown
 from fpp_sweep.reproduce.cells import ResultCell
 from fpp_sweep.reproduce.experiment_files import find, shipped
 from fpp_sweep.reproduce.output import as_csv, as_text, table_document, write_table
 from fpp_sweep.reproduce.printed import AVERAGE, PrintedNumber
-from fpp_sweep.reproduce.running import drop_failed
 from fpp_sweep.reproduce.tables import WITHOUT
 from tests.kit.experiments import result_from_stats, two_seed_result, write_experiment
 from tests.kit.measured import World
@@ -146,17 +144,6 @@ def test_numbers_of_another_model_are_not_compared(tmp_path):
 def test_rows_without_numbers_have_a_reason(table):
     assert table.failed == {"otpt": "FloatingPointError: logits are not finite"}
     assert "otpt has no numbers: FloatingPointError" in as_text(table)
-
-
-def test_a_table_with_a_failed_row_is_deleted_to_run_again(tmp_path, capsys):
-    good = {"tpt": two_seed_result(SETS, metrics(46.6, 21.0))}
-    for name, results in (("whole", good), ("failed", {**good, "otpt": "out of memory"})):
-        write_experiment(tmp_path / name, MAIN, SETS, results)
-        drop_failed(SweepFolder(tmp_path / name))
-    assert (tmp_path / "whole" / "sweep.json").is_file()
-    assert not (tmp_path / "failed").exists()
-    assert capsys.readouterr().err == "note: 1 trial failed last time; every failed trial is tried again\n"
-    drop_failed(SweepFolder(tmp_path / "none"))
 
 
 def test_deviations_and_costs_have_separate_columns(tmp_path):

@@ -281,12 +281,11 @@ work: {datasets: [scenes], baselines: []}
 """)
 
 
-def test_a_failed_trial_that_the_user_continues_runs_again_and_the_study_gets_its_values(tmp_path):
+def test_a_failed_trial_runs_again_when_the_sweep_is_resumed_and_the_study_gets_its_values(tmp_path):
     path = tmp_path / "sweep"
     Sweep(path).run(trial_0001={"reason": "scenes: not an image"})
     assert SweepFolder(path).trial("trial-0001").state == "failed"
-    assert Sweep(path).run() == []  # by itself it does not run again
-    assert reopen_failed_trials(SweepFolder(path), ["trial-0001"]) == []
+    reopen_failed_trials(SweepFolder(path))
     again = Sweep(path)
     assert again.run(trial_0001={"accuracy": 70.0, "ece": 5.0})[0] == "trial-0001"
     record = again.folder.trial("trial-0001")
@@ -309,6 +308,7 @@ def test_a_trial_whose_settings_exclude_each_other_fails_and_the_search_goes_on(
     states = [study_trial.state.name for study_trial in sweep.searcher._study._study.get_trials()]
     assert states.count("FAIL") == len(impossible)
     assert (impossible[0].name, "failed", "val") in sweep.changes
+    reopen_failed_trials(sweep.folder)  # these would fail again
     assert Sweep(tmp_path / "sweep", text=CROSSING).run() == []
 
 
@@ -522,7 +522,7 @@ def test_a_search_ends_when_its_front_has_not_moved(tmp_path, values, trials, wh
 
 
 def stop_trial(sweep, trial, job, seconds=0.0):
-    """End a trial as `steer stop` or a race does."""
+    """End a trial as `steer stop` does."""
     record = sweep.folder.trial(job["name"])
     stopped = replace(
         record,

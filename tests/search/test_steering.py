@@ -11,7 +11,7 @@ from ray.tune.search import Searcher
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.steering import Queue
 from fpp_sweep.search import study_file
-from fpp_sweep.search.job import LoggingExecutor, TrialContext, run_job
+from fpp_sweep.search.job import LoggingExecutor, TrialContext, TrialStopped, run_job
 from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.search.study_file import load_study
@@ -21,7 +21,6 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request
 from fpp_sweep.sweep.sweep_info import resumed_info
 from fpp_sweep.trial.plan import Plan
-from fpp_sweep.trial.trial import TrialStopped
 from tests.kit.tasks import dataset_info
 from tests.search.test_searcher import SPACE, Sweep
 

@@ -408,12 +408,12 @@ def test_a_trial_is_reported_with_its_name_state_origin_and_key(tmp_path):
     assert trial.user_attrs == {"name": "trial-0000", "state": "complete", "origin": "point", "key": "0123456789ab"}
 
 
-def test_a_stopped_trial_differs_from_a_complete_one_by_its_attribute(tmp_path):
+def test_a_stopped_trial_is_pruned_in_the_study(tmp_path):
     study = open_study(tmp_path, space_of())
     number, _, values = study.ask()
-    study.tell(record(number, values, state="stopped", values=None, estimate=[60.0, 5.0], fidelity=0.25))
+    study.tell(record(number, values, state="stopped", values=None))
     (trial,) = load_stored_study(tmp_path).trials
-    assert (trial.state, trial.user_attrs["state"]) == (TrialState.COMPLETE, "stopped")
+    assert (trial.state, trial.user_attrs["state"]) == (TrialState.PRUNED, "stopped")
 
 
 @pytest.mark.parametrize("is_new_driver", [False, True])

@@ -74,8 +74,8 @@ OVERRIDABLE = RANGE + "search: {trials: 5}\nobjectives: [accuracy, {metric: ece,
     [
         ("search.trials=20", lambda space: space.search.trials == 20),
         ("search.wall_clock=5m", lambda space: space.search.wall_clock == 300),
-        ("search.race={rungs: [1/4]}", lambda space: space.search.race.rungs == (0.25,)),
-        ("search.race.reserve=3", lambda space: space.search.race.reserve == 3),
+        ("search.finalists={seeds: 2}", lambda space: space.search.finalists.seeds == 2),
+        ("search.finalists.count=3", lambda space: space.search.finalists.count == 3),
         ("search.margin={ece: 2}", lambda space: space.search.margin == {"ece": 2.0}),
         ("work.datasets=[dtd, pets]", lambda space: space.work.datasets == ("dtd", "pets")),
         ("work.model=ViT-B-16:/a/b.pt", lambda space: space.work.model == "ViT-B-16:/a/b.pt"),
@@ -120,11 +120,7 @@ def test_a_parameter_can_be_taken_out_and_fixed_instead():
             "search.trials=[",
             "--set search.trials=[:1: not valid YAML: expected the node content, but found '<stream end>'",
         ),
-        ("search.race={reserve: 0}", "--set search.race={reserve: 0}: search.race.reserve: must be >= 1 (0)"),
-        (
-            "search.race={rung: [1/2]}",
-            "--set search.race={rung: [1/2]}: search.race: unknown key 'rung', did you mean 'rungs'?",
-        ),
+        ("search.race=true", "--set search.race=true: unknown key 'search.race'; choose from"),
         ("search.margin={acc: 1}", "--set search.margin={acc: 1}: search.margin.acc: unknown metric 'acc', did you"),
         ("search.margin={ece: -1}", "--set search.margin={ece: -1}: search.margin.ece: must be >= 0 (-1)"),
         (

@@ -98,7 +98,6 @@ def test_the_schema_is_a_valid_json_schema():
         "work: {datasets: dtd}",
         "search: {trials: true}",
         "search: {wall_clock: soon}",
-        "search: {race: {rungs: []}}",
         "search: {finalists: {seeds: 101}}",
         "work: {seeds: [0, 0]}",
         "work: {device: gpu}",

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from fpp_sweep.core.datasets import fair_order
 from fpp_sweep.core.metrics import EDGES, Confidences, Predictions, accuracy, expected_calibration_error, score
-from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.statistics.block_stats import (
     BLOCKWISE_METRICS,
@@ -21,7 +20,6 @@ from fpp_sweep.statistics.block_stats import (
     KERNEL_WIDTH,
     SMOOTHING,
     BlockStats,
-    block_contributions,
     block_size,
     from_bytes,
     metric_value,
@@ -66,11 +64,6 @@ def are_identical(first, second):
     if first.size != second.size:
         return False
     return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in ARRAYS)
-
-
-def test_the_catalogue_says_which_metrics_are_computed_from_blocks():
-    by_block = {row.name for row in catalogue.METRICS.values() if row.by_block}
-    assert by_block == BLOCKWISE_METRICS.keys()
 
 
 @given(st.integers(1, 300), st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 8, 64]))
@@ -148,13 +141,6 @@ def test_contributions_to_ranking_metrics_have_the_metrics_mean_and_deviation(co
         resampled.append(parts[images].mean())
     assert np.std(resampled) == pytest.approx(np.std(drawn), rel=0.15)
     assert np.corrcoef(drawn, resampled)[0, 1] > 0.85
-
-
-@pytest.mark.parametrize("metric", ["nll_calibration", "nll_refinement", "brier_calibration", "brier_refinement"])
-@pytest.mark.parametrize("images", [5, 300])  # with 5 images, a bin holds one
-def test_contributions_of_blocks_to_a_split_loss_add_up_to_it(metric, images):
-    stats = random_stats(images, 5, size=8)
-    assert block_contributions(metric, stats).sum() == pytest.approx(metric_value(metric, stats), rel=1e-9)
 
 
 def test_smooth_ece_equals_its_definition():

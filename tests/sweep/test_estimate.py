@@ -30,7 +30,6 @@ from fpp_sweep.sweep.cost_report import (
     config_lines,
     cost_lines,
     final_stage_lines,
-    race_lines,
     total_time,
     worker_table,
 )
@@ -242,26 +241,6 @@ def test_a_busy_machine_makes_the_estimate_a_range():
 def test_a_budget_that_is_too_short_is_named(wall_clock, is_short):
     sweep, costs = expected_sweep_and_costs(f"search.wall_clock={wall_clock}")
     assert list(budget_lines(sweep, costs, 1)) == [f"the budget of {wall_clock} s may end it earlier"] * is_short
-
-
-RACE = "race: trials after the first {} adapt for {}% of this; 14% to 62% of that was saved elsewhere: {}% to {}%"
-
-
-@pytest.mark.parametrize(
-    ("points", "numbers"),
-    [
-        ([], (2, 11, 2, 7)),  # 4 of 6 trials may be stopped: 3 s of adaptation each, 108 s in all
-        ([2, 3, 4], (4, 6, 1, 3)),  # points and the published setting are never stopped
-    ],
-)
-def test_the_possible_saving_of_a_race_counts_only_trials_that_it_may_stop(points, numbers):
-    overrides = []
-    if points:
-        texts = [f"{{fpp.gamma1: {value}}}" for value in points]
-        overrides = [f"points=[{', '.join(texts)}]"]
-    sweep, costs = expected_sweep_and_costs("search.race={reserve: 2}", *overrides)
-    assert list(race_lines(sweep, costs, {"dtd": SPEED})) == [RACE.format(*numbers)]
-    assert list(race_lines(expected_sweep_and_costs()[0], costs, {"dtd": SPEED})) == []
 
 
 def sweep_with_final_stage(*overrides):

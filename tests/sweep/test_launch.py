@@ -1,7 +1,6 @@
 """The command that is printed after an interrupt or a failure: it begins the sweep, or continues it by its name."""
 
 import shutil
-from dataclasses import replace
 
 import pytest
 
@@ -13,7 +12,7 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.launch import announce, launch
 from fpp_sweep.sweep.resume_command import print_next_command
-from tests.kit.records import failed, sweep_info, trial, write_sweep
+from tests.kit.records import sweep_info
 from tests.kit.spaces import small_space
 
 
@@ -34,24 +33,6 @@ def test_the_end_of_a_run_prints_the_command_that_goes_on(tmp_path, capsys, word
         folder.write_info(sweep_info(name="mine"))
     print_next_command(folder, "tune", words.split(), event)
     assert capsys.readouterr().err.splitlines() == [title, f"    {runnable(f'fpp-sweep tune {next_words}')}"]
-
-
-@pytest.mark.parametrize(
-    ("continued", "still_to_continue"),
-    [
-        ("--continue-trials trial-0000 trial-0001 trial-0002 -v", "-v --continue-trials trial-0001 trial-0002"),
-        ("--continue-trials=trial-0001", "--continue-trials trial-0001"),
-        ("--continue-trials trial-0000", ""),
-    ],
-)
-def test_the_command_that_goes_on_names_no_continued_trial_that_is_complete(
-    tmp_path, capsys, continued, still_to_continue
-):
-    interrupted = replace(failed(1), state="interrupted")
-    folder = write_sweep(tmp_path / "mine", sweep_info(name="mine"), [trial(0), interrupted, failed(2)])
-    print_next_command(folder, "tune", ["--name", "mine", "--resume", *continued.split()], "interrupted")
-    command = f"fpp-sweep tune --name mine --resume {still_to_continue}".strip()
-    assert capsys.readouterr().err.splitlines()[1].strip() == runnable(command)
 
 
 def test_a_resumed_sweep_is_announced_with_the_budget_in_force(tmp_path, capsys):

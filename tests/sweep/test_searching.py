@@ -22,4 +22,4 @@ def test_trials_get_the_plans_of_the_search_and_of_the_final_stage(monkeypatch):
     assert (context.folder, context.executor) == (folder, "pool")
     assert (context.plan, context.later_plans) == ("of the search", {"final": "of the final stage"})
     assert (context.objectives, context.constraints) == (space.objectives, space.constraints)
-    assert (context.search_split, context.plugins, context.race) == ("val", ("plugin",), space.search.race)
+    assert (context.search_split, context.plugins) == ("val", ("plugin",))

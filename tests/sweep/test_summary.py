@@ -74,9 +74,8 @@ def test_failures_have_cause_traceback_and_command_and_more_than_three_are_count
     log.parent.mkdir(parents=True)
     log.touch()
     *lines, run_again = failure_lines(folder, folder.info(), records)
-    names = " ".join(record.name for record in records)
     where = f"--name {folder.path.name} --out {folder.path.parent}"
-    assert run_again == f"run again   {runnable(COMMAND)} {where} --resume --continue-trials {names}"
+    assert run_again == f"run again   {runnable(COMMAND)} {where} --resume"
     assert "traceback" not in lines[3]  # a trial that failed before its start has no log
     assert lines[:2] == [f"trial-0000 failed: {reason}", f"    traceback   {folder.artifacts('trial-0000')}/log.txt"]
     assert lines[-2:] == [
@@ -203,8 +202,7 @@ def test_work_is_shown_once_there_is_any():
     measured = trial(0)
     measured = replace(measured, results={"val": replace(measured.results["val"], features=features)})
     work = WorkTotals(tasks=12, cached=1, model_loads=2, workers_lost=0)
-    assert work_texts(sweep_info(race="2 of 6 trials stopped early", work=work), [measured]) == {
-        "race": "2 of 6 trials stopped early",
+    assert work_texts(sweep_info(work=work), [measured]) == {
         "work": "12 tasks run, 1 cached result, 2 model loads, 0 workers lost",
         "features": "of 100 images at 25 images/s a worker; time went to tower 75 %, disk 25 %",
     }

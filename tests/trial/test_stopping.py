@@ -1,15 +1,17 @@
-"""A trial that its policy or the user stops: results on disk, the record, Optuna and MLflow."""
+"""A trial that the user stops: results on disk, the record, Optuna and MLflow."""
+
+from contextlib import closing
 
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.records.records import STOPPED_BY_STEER
 from fpp_sweep.search.job import TrialContext, run_job
 from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.tracking.desired import trial_run
 from fpp_sweep.trial import worker as worker_module
-from fpp_sweep.trial.plan import StoppingPolicy
 from fpp_sweep.workers.status import StatusPoller
 from tests.kit.names import named
 from tests.kit.records import sweep_info
@@ -21,18 +23,20 @@ params: {adapt.lr: {low: 0.001, high: 0.1, log: true}}
 search: {trials: 2, concurrency: 1, sampler: random}
 work: {datasets: [digits], baselines: []}
 """)
-REASON = "behind the others after 2 of 6 tasks"
 
 
-class StopAfterTwoTasks(StoppingPolicy):
-    """Stop every trial on a split after two tasks."""
+class UserStops:
+    """An executor during whose n-th task the user stops the trial."""
 
-    def __init__(self, split):
-        self.split, self.ended = split, 0
+    def __init__(self, executor, folder, trial, number):
+        self.executor, self.folder, self.trial, self.number = executor, folder, trial, number
 
-    def reason_to_stop(self, task, result):
-        self.ended += task.split == self.split
-        return REASON if self.ended == 2 else None
+    def results(self, tasks, order=0):
+        with closing(self.executor.results(tasks, order)) as results:
+            for number, task_and_result in enumerate(results, 1):
+                if number == self.number:
+                    self.folder.send_command("stop", {"trial": self.trial})
+                yield task_and_result
 
 
 class Sweep:
@@ -60,9 +64,11 @@ class Sweep:
     def on_change(self, change):
         self.changes.append((change.record.name, change.record.state, change.split))
 
-    def run(self, executor, policy, *, reported=True):
+    def run(self, executor, *, stop_during=None, reported=True):
         """Run the next job to its end; with `reported=False`, Optuna gets no result."""
         job = self.searcher.suggest("t")
+        if stop_during:
+            executor = UserStops(executor, self.folder, job["name"], stop_during)
         context = TrialContext(
             folder=self.folder,
             executor=executor,
@@ -70,7 +76,6 @@ class Sweep:
             objectives=self.space.objectives,
             constraints=self.space.constraints,
             search_split="val",
-            policy=policy,
         )
         run_job(context, job["name"], job["split"], job["order"])
         if reported:
@@ -88,9 +93,9 @@ def test_a_stopped_trial_is_recorded_everywhere_and_not_restarted(worker, tmp_pa
     sweep = Sweep(tmp_path, worker)
     gate = Gate(2)
     with executing(kind, worker, sweep.plan, sweep.folder.tasks, workers=1, around=gate) as executor:
-        record = sweep.run(executor, StopAfterTwoTasks("val"), reported=reported)
+        record = sweep.run(executor, stop_during=2, reported=reported)
         assert gate.open(executor) == (2 if kind == "inline" else 3)
-    assert (record.name, record.state, record.reason, record.details) == ("trial-0000", "stopped", REASON, "")
+    assert (record.name, record.state, record.reason, record.details) == ("trial-0000", "stopped", STOPPED_BY_STEER, "")
     assert (record.values, record.results) == (None, {})
     assert record.finished >= record.started
     assert record.seconds_without_result > 0
@@ -98,13 +103,18 @@ def test_a_stopped_trial_is_recorded_everywhere_and_not_restarted(worker, tmp_pa
     assert [path.name for path in sweep.folder.artifacts("trial-0000").iterdir()] == ["log.txt"]
 
     run = trial_run(sweep.folder.info(), record)
-    assert (run.status, run.tags["state"], run.tags["reason"], run.metrics) == ("FINISHED", "stopped", REASON, {})
+    assert (run.status, run.tags["state"], run.tags["reason"], run.metrics) == (
+        "FINISHED",
+        "stopped",
+        STOPPED_BY_STEER,
+        {},
+    )
 
     later = Sweep(tmp_path, worker)
     assert later.states == ["PRUNED"]
     assert (later.searcher.progress.stopped, later.searcher.progress.failed) == (1, 0)
     with executing(kind, worker, later.plan, later.folder.tasks) as executor:
-        assert later.run(executor, StoppingPolicy()).name == "trial-0001"
+        assert later.run(executor).name == "trial-0001"
     assert later.states == ["PRUNED", "COMPLETE"]
     assert later.searcher.progress.total == 2
     assert [record.name for record in later.searcher.front()] == ["trial-0001"]
@@ -114,7 +124,7 @@ def test_a_stopped_trial_is_recorded_everywhere_and_not_restarted(worker, tmp_pa
 def test_a_stopped_trial_is_not_a_failed_one(worker, tmp_path):
     sweep = Sweep(tmp_path, worker)
     with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
-        sweep.run(executor, StopAfterTwoTasks("val"))
+        sweep.run(executor, stop_during=2)
     progress = sweep.searcher.progress
     assert (progress.stopped, progress.failed, progress.finished, sweep.searcher._failures_in_a_row) == (1, 0, 0, 0)
     assert sweep.changes == [("trial-0000", "running", "val"), ("trial-0000", "stopped", "val")]
@@ -123,38 +133,13 @@ def test_a_stopped_trial_is_not_a_failed_one(worker, tmp_path):
 def test_a_trial_stopped_on_the_test_split_keeps_its_validation_results(worker, tmp_path):
     sweep = Sweep(tmp_path, worker)
     with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
-        before = sweep.run(executor, StopAfterTwoTasks("test"))
-        sweep.run(executor, StopAfterTwoTasks("test"))
-        record = sweep.run(executor, StopAfterTwoTasks("test"))
-    assert (record.state, record.reason) == ("complete", f"on test: {REASON}")
+        before = sweep.run(executor)
+        sweep.run(executor)
+        record = sweep.run(executor, stop_during=2)
+    assert (record.state, record.reason) == ("complete", f"on test: {STOPPED_BY_STEER}")
     assert set(record.results) == {"val"}
     assert record.values is not None
     assert before.state == "complete"
-
-
-class StopCommandDuringFirstTask(StoppingPolicy):
-    """Send the user's command to stop the trial when its first task has ended."""
-
-    def __init__(self, folder):
-        self.folder, self.ended = folder, 0
-
-    def reason_to_stop(self, task, result):
-        if not self.ended:
-            self.folder.send_command("stop", {"trial": "trial-0000"})
-        self.ended += 1
-
-
-def test_a_trial_that_the_user_stops_ends_after_its_current_task(worker, tmp_path):
-    sweep = Sweep(tmp_path, worker)
-    policy = StopCommandDuringFirstTask(sweep.folder)
-    with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
-        record = sweep.run(executor, policy)
-        assert (record.state, record.reason, policy.ended) == ("stopped", "stopped by `steer`", 1)
-        assert sweep.states == ["PRUNED"]
-        other = sweep.run(executor, StoppingPolicy())
-    assert (other.name, other.state) == ("trial-0001", "complete")
-    (command,) = sweep.folder.commands()
-    assert command.text == "stop trial=trial-0000: stopped"
 
 
 def test_a_failed_trial_records_the_cause(worker, tmp_path, monkeypatch):
@@ -164,7 +149,7 @@ def test_a_failed_trial_records_the_cause(worker, tmp_path, monkeypatch):
     sweep = Sweep(tmp_path, worker)
     monkeypatch.setattr(worker_module, "evaluate", broken_evaluate)
     with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
-        record = sweep.run(executor, StoppingPolicy())
+        record = sweep.run(executor)
     where = f"digits, val samples 0..64, seed 0, {worker.model_info().where}"
     assert (record.state, record.reason) == ("failed", f"{where}: RuntimeError: CUDA error: an illegal address")
     assert "in broken_evaluate" in record.details

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 from fpp_sweep.core.datasets import open_dataset
+from fpp_sweep.search.job import TrialStopped
 from fpp_sweep.spec import tasks as cutting
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.trial.adapting import stream_of
-from fpp_sweep.trial.plan import StoppingPolicy
-from fpp_sweep.trial.trial import TrialStopped, run_trial
+from fpp_sweep.trial.trial import run_trial
 from fpp_sweep.workers.scheduler import LostError
 from tests.kit.long_forms import short_and_long
 from tests.kit.names import DYNAPROMPT, TPT
 from tests.kit.rows import RUNNING_MEAN, registered
 from tests.kit.tasks import same_predictions
-from tests.kit.workers import Gate, executing, inline, plan_of
+from tests.kit.workers import Gate, StoppingExecutor, executing, inline, plan_of
 
 CONFIG = TrialConfig(method="running_mean", prompt="a photo of a")
 BUFFER = TrialConfig(prompt="a photo of a").replace(
@@ -208,24 +208,13 @@ def test_results_come_in_the_order_of_the_stream(small, tmp_path):
     assert confidences[0] != confidences[1] != confidences[2] != confidences[0]
 
 
-class StopAfter(StoppingPolicy):
-    """Stop after a number of tasks."""
-
-    def __init__(self, stop_after):
-        self.left = stop_after
-
-    def reason_to_stop(self, task, result):
-        self.left -= 1
-        return "enough for today" if not self.left else None
-
-
 @pytest.mark.parametrize("kind", ["inline", "scheduled"])
 @pytest.mark.parametrize("stop_after", [1, 5])
 def test_an_interrupted_stream_continues_from_its_last_shard(worker, plan, one_pass, tmp_path, kind, stop_after):
     gate = Gate(stop_after)
     with executing(kind, worker, plan, tmp_path, workers=1, around=gate) as executor:
         with pytest.raises(TrialStopped):
-            run_trial(plan, CONFIG, "val", executor, policy=StopAfter(stop_after))
+            run_trial(plan, CONFIG, "val", StoppingExecutor(executor, stop_after))
         done = gate.open(executor)
     assert stop_after <= done == len(list(tmp_path.rglob("*.task"))) < CHAINS * SHARDS
     with executing("scheduled", worker, plan, tmp_path) as executor:  # a new scheduler
@@ -241,12 +230,14 @@ def test_the_number_of_shards_of_a_stream_cannot_be_chosen(worker, tmp_path):
             run_trial(plan, config, "val", inline(worker, plan, tmp_path))
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_shards_may_be_requested_in_any_order(worker, plan, one_pass, tmp_path, order):
-    class Ordered(StoppingPolicy):
-        def ordered(self, plan, tasks):
-            return list(tasks)[::order]
+def test_shards_may_be_requested_in_any_order(worker, plan, one_pass, tmp_path):
+    class Reversed:
+        def __init__(self, executor):
+            self.executor = executor
 
-    found = run_trial(plan, CONFIG, "val", inline(worker, plan, tmp_path), policy=Ordered())
+        def results(self, tasks, order=0):
+            return self.executor.results(list(tasks)[::-1], order)
+
+    found = run_trial(plan, CONFIG, "val", Reversed(inline(worker, plan, tmp_path)))
     assert_same(found, one_pass)
     assert set(found[0].seconds) == {"features", "adapt"}

@@ -13,6 +13,7 @@ from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import score
 from fpp_sweep.core.prompt import from_bytes
 from fpp_sweep.records.records import SplitResult, measured_value
+from fpp_sweep.search.job import TrialStopped
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.config import preset
 from fpp_sweep.spec.errors import InputError
@@ -21,14 +22,14 @@ from fpp_sweep.spec.tasks import EvalTask, PretrainTask, views_for
 from fpp_sweep.statistics.block_stats import metric_value
 from fpp_sweep.trial.adapting import evaluate, make_adapter
 from fpp_sweep.trial.artifacts import read_or_compute_block_stats, write_artifacts
-from fpp_sweep.trial.plan import ImageRange, Plan, StoppingPolicy
+from fpp_sweep.trial.plan import ImageRange, Plan, largest_first
 from fpp_sweep.trial.prompts import make_prompt
 from fpp_sweep.trial.results import TaskFailed, TaskResult, pack_predictions
-from fpp_sweep.trial.trial import DatasetResult, TrialStopped, join_shards, run_trial, summarize
+from fpp_sweep.trial.trial import DatasetResult, join_shards, run_trial, summarize
 from tests.kit.names import CTPT, OTPT, TPT, ZERO_SHOT
 from tests.kit.rows import metric_row, registered
 from tests.kit.tasks import dataset_info, evaluation, predictions, same_predictions
-from tests.kit.workers import Gate, executing, inline, plan_of
+from tests.kit.workers import Gate, StoppingExecutor, executing, inline, plan_of
 
 IMAGES, SMALL = 150, 20  # images of the workers `worker` and `small`
 QUICK = {"views.count": 4, "fpp.steps": 2, "fpp.draws": 1}
@@ -179,11 +180,6 @@ def test_further_seeds_may_draw_the_pretraining_only():
     assert plan.for_config(WORDS, (4,)).seeds == (4,)
 
 
-def test_shards_end_at_the_rungs_of_a_race():
-    plan = replace(PLAN, rung_ends={("dtd", "val"): (64, 128)})
-    assert [(task.start, task.stop) for task in shards_of(plan, WORDS)] == [(0, 64), (64, 128), (128, 200)]
-
-
 # ------------------------------------------------------------ columns
 
 PLAN = Plan(datasets={"val": (dataset_info("dtd", size=200),)}, seeds=(0,))
@@ -210,39 +206,16 @@ def test_a_metric_gets_the_columns_that_its_row_names(small, tmp_path):
     assert found.average["margin"] == pytest.approx(float((largest[:, 0] - largest[:, 1]).mean()), rel=1e-5)
 
 
-# ------------------------------------------------------------ stopping policies
+# ------------------------------------------------------------ the order of tasks, and trials that are stopped
 
 
 def shards_of(plan, config):
     return [task for tasks in plan.tasks(config, "val").values() for task in tasks]
 
 
-class ReversedOrder(StoppingPolicy):
-    """Reverse the order of tasks, record the tasks that ended, and stop after `stop_after` of them."""
-
-    def __init__(self, stop_after=None):
-        self.ended, self.stop_after = [], stop_after
-
-    def ordered(self, plan, tasks):
-        return list(reversed(super().ordered(plan, tasks)))
-
-    def reason_to_stop(self, task, result):
-        self.ended.append(task)
-        return "behind the others" if len(self.ended) == self.stop_after else None
-
-
-def test_the_largest_tasks_come_first_by_default():
-    sizes = {"small": (64, "abc"), "large": (640, "abc"), "few": (640, "ab")}
-    described = tuple(dataset_info(name, size=size, classes=tuple(classes)) for name, (size, classes) in sizes.items())
-    plan = replace(PLAN, datasets={"val": described})
-    tasks = shards_of(plan, WORDS)
-    assert [task.dataset for task in StoppingPolicy().ordered(plan, tasks)] == ["large", "few", "small"]
-    assert StoppingPolicy().reason_to_stop(tasks[0], TaskResult()) is None
-
-
 @both_executors
-def test_tasks_start_in_the_policys_order_each_after_its_pretraining(worker, tmp_path, monkeypatch, kind):
-    plan, policy, events = plan_of(worker, seeds=(0, 1), shards=3), ReversedOrder(), []
+def test_tasks_start_with_the_largest_each_after_its_pretraining(worker, tmp_path, monkeypatch, kind):
+    plan, events = plan_of(worker, datasets=NAMES, seeds=(0, 1), shards=3), []
     run = worker.run
 
     def recorded_run(task, *arguments):
@@ -251,18 +224,21 @@ def test_tasks_start_in_the_policys_order_each_after_its_pretraining(worker, tmp
 
     monkeypatch.setattr(worker, "run", recorded_run)
     with executing(kind, worker, plan, tmp_path, workers=1) as executor:
-        run_trial(plan, CONFIGS["pretrained"], "val", executor, policy=policy)
-    wanted = policy.ordered(plan, shards_of(plan, CONFIGS["pretrained"]))
+        run_trial(plan, CONFIGS["pretrained"], "val", executor)
+    wanted = largest_first(plan, shards_of(plan, CONFIGS["pretrained"]))
+    sizes = {dataset.name: len(dataset.classes) for dataset in plan.datasets["val"]}
+    costs = [sizes[task.dataset] * (task.stop - task.start) for task in wanted]
+    assert costs == sorted(costs, reverse=True)
     shards = [task for task in events if isinstance(task, EvalTask)]
-    assert len(events) == len(set(events)) == 8
+    assert len(events) == len(set(events)) == 16
     assert all(events.index(task.pretrain) < events.index(task) for task in shards)
     if kind == "inline":  # a scheduler starts ready tasks while another task waits for its prompt
         assert shards == wanted
-        assert policy.ended == events[:-1]  # the policy is not asked after the last task
 
 
 def test_results_are_yielded_as_they_end(worker, tmp_path):
-    plan, policy, begun, last_begun = plan_of(worker, shards=3), ReversedOrder(), [], asyncio.Event()
+    plan, begun, last_begun = plan_of(worker, shards=3), [], asyncio.Event()
+    tasks = shards_of(plan, WORDS)[::-1]
 
     async def around(task, what):
         if what == "begins":
@@ -273,28 +249,22 @@ def test_results_are_yielded_as_they_end(worker, tmp_path):
             last_begun.set()
 
     with executing("scheduled", worker, plan, tmp_path, workers=2, around=around) as executor:
-        run_trial(plan, WORDS, "val", executor, policy=policy)
+        ended = [task.start for task, _ in executor.results(tasks)]
     assert (sorted(begun[:2]), begun[2]) == ([64, 128], 0)
-    assert policy.ended[0].start == 64
+    assert ended[0] == 64
 
 
 @both_executors
 def test_a_stopped_trial_keeps_finished_tasks_and_starts_no_others(worker, tmp_path, kind):
     plan, gate = plan_of(worker, seeds=(0, 1), shards=3), Gate(2)
     with executing(kind, worker, plan, tmp_path, workers=1, around=gate) as executor:
-        with pytest.raises(TrialStopped) as stopped:  # its traceback keeps the trial's generator of results alive
-            run_trial(plan, WORDS, "val", executor, policy=ReversedOrder(stop_after=2))
-        assert str(stopped.value) == "behind the others"
+        with pytest.raises(TrialStopped):
+            run_trial(plan, WORDS, "val", StoppingExecutor(executor, 2))
         done = gate.open(executor)
         assert done == len(list(tmp_path.rglob("*.task"))) == (2 if kind == "inline" else 3)
         again, _ = run_trial(plan, WORDS, "val", executor, order=1)  # finished tasks are cached
     fresh, _ = run_trial(plan, WORDS, "val", inline(worker, plan, tmp_path / "fresh"))
     assert again.average == fresh.average
-
-
-def test_a_policy_is_not_consulted_after_the_last_task(small, tmp_path):
-    plan = plan_of(small)
-    run_trial(plan, WORDS, "val", inline(small, plan, tmp_path), policy=ReversedOrder(stop_after=1))
 
 
 @both_executors
@@ -312,7 +282,6 @@ def test_closing_the_results_cancels_waiting_tasks_and_keeps_running_ones(worker
 
 @both_executors
 def test_a_pretraining_computed_as_an_input_is_charged_when_it_is_requested(small, tmp_path, kind):
-    """A policy may order an evaluation before its pretraining."""
     plan = plan_of(small)
     (task,) = plan.tasks(CONFIGS["pretrained"], "val")["digits", 0]
     with executing(kind, small, plan, tmp_path, workers=1) as executor:
