@@ -94,7 +94,6 @@ def test_failures_have_cause_traceback_and_command_and_more_than_three_are_count
     ("changes", "reason"),
     [
         ({"state": "running"}, "out of memory"),
-        ({"space": {"search": {"evaluate_only": True}}}, "out of memory"),
         ({"group": "main@2026"}, "out of memory"),  # a reproduction tries failed rows again by itself
         ({"command": ""}, "out of memory"),
         ({}, f"{IMPOSSIBLE}: views.min_area: must be <= views.max_area"),

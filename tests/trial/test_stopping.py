@@ -46,7 +46,7 @@ class Sweep:
         self.space = parse_space(SPACE, "space.yaml")
         self.folder = SweepFolder(path)
         if not self.folder.info_file.exists():
-            self.folder.write_info(sweep_info(name="sweep", state="running"))
+            self.folder.write_info(sweep_info(name="sweep", state="running", space=self.space.plain()))
         self.plan = plan_of(worker, seeds=(0, 1), splits=("val", "test"), shards=3)
         self.study = SweepStudy(self.folder.study_file, "sweep", self.space, records=self.folder.trials())
         self.changes = []
