@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,6 @@ import numpy as np
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.core.metrics import Confidences
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.log import write_line
 from fpp_sweep.records.measurements import BLOCK_STATS_FILE
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.records.reliability import write_reliability
@@ -100,11 +98,6 @@ def write_large_sweep(root: Path, trials: int, datasets: int, images: int) -> Sw
             (files / BLOCK_STATS_FILE).write_bytes(to_bytes(table))
             write_reliability(files, table)
         folder.write_trial(record)
-        worker = f"machine-{number % 4}.log"
-        for position, dataset in enumerate(names):
-            what = f"{dataset}, val samples 0..{images}, seed 0, config {record.key}"
-            _log(folder.path / "logs" / worker, record.started + 20 * position, f"{what}: begins")
-            _log(folder.path / "logs" / worker, record.started + 20 * position + 19, f"{what}: 19.000 s")
     return folder
 
 
@@ -184,13 +177,6 @@ def _with_measured_accuracy(record: TrialRecord, table: Mapping[DatasetSeed, Blo
     measured = replace(result, average={**result.average, "accuracy": accuracy}, datasets=datasets)
     assert record.values is not None
     return replace(record, results={**record.results, "val": measured}, values=[accuracy, record.values[1]])
-
-
-def _log(file: Path, at: float, line: str) -> None:
-    if not file.exists():
-        write_line(file, "a worker without an owner")
-    with file.open("a") as log:
-        log.write(f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} {line}\n")
 
 
 def installed_browser() -> str | None:

@@ -6,6 +6,7 @@ datasets. Trials run in this process, one after the other; with --workers or --a
 
     python -m fpp_sweep.evaluate --model ViT-B-16/openai --data-root DATA --datasets fine_grained --seed 0 1 2
     python -m fpp_sweep.evaluate --config sweeps/NAME/report/best/knee.yaml --set search.split=val
+    python -m fpp_sweep.evaluate --trial sweeps/NAME/trial-0007
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 
 from fpp_sweep.cli.command import parser, run, typed_words
 from fpp_sweep.cli.flags import add_run_flags, flags_in_errors, overrides
+from fpp_sweep.cli.names import find_sweep
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.files import user_path
 
@@ -26,10 +28,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     from fpp_sweep.sweep import launch, request  # load much that --help does without
 
     plugins.load_plugins(*args.plugin)
+    config, recorded = args.config, []
+    if args.trial is not None:
+        config, recorded = request.recorded_trial(find_sweep(str(args.trial.parent)), args.trial.name)
     with flags_in_errors(args):
         space = request.space_to_evaluate(
-            overrides(args),
-            config=args.config,
+            [*recorded, *overrides(args)],
+            config=config,
             methods=args.method,
             prompts=args.prompt,
             anchor_prompt=args.anchor_prompt,
@@ -51,7 +56,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     trials.add_argument("--prompt", nargs="+", action="extend", metavar="PROMPT", help=prompts)
     trials.add_argument("--anchor-prompt", metavar="PROMPT", help="words or a prompt file that FPP stays aligned with")
     config = "settings from a file, such as report/best/knee.yaml of a sweep"
-    trials.add_argument("--config", type=user_path, metavar="YAML", help=config)
+    settings = trials.add_mutually_exclusive_group()
+    settings.add_argument("--config", type=user_path, metavar="YAML", help=config)
+    trial = "repeats a trial with its sweep's model, data, seeds and split, which other flags change"
+    settings.add_argument("--trial", type=user_path, metavar="SWEEP/TRIAL", help=trial)
     add_run_flags(options)
     resume = "continue this command's last run, or the one of --name"
     resuming = options.add_argument_group("resuming")

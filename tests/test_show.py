@@ -65,8 +65,8 @@ def test_a_trial_is_shown_with_settings_numbers_files_and_the_command_to_repeat_
     assert ["textures", "58.00", "8.00", "0.6600"] in rows
     assert ["average", "58.00", "8.00", "0.6600"] in rows
     assert ["test", "acc", "ECE", "NLL"] in rows
-    command = runnable(f"fpp-sweep evaluate --config {folder.path}/trials/trial-0005.json --model tiny ")
-    assert text.splitlines()[-1].startswith(f"repeat      {command}")
+    command = runnable(f"fpp-sweep evaluate --trial {folder.path}/trial-0005")
+    assert text.splitlines()[-1] == f"repeat      {command}"
 
 
 def test_a_baseline_is_shown_by_the_name_that_tables_have(capsys, folder):

@@ -11,8 +11,7 @@ import pytest
 
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
-from fpp_sweep.statistics.verdicts import Answer
-from fpp_sweep.sweep.next_steps import next_lines
+from fpp_sweep.sweep.summary import summary_lines
 from fpp_sweep.sync import main
 from fpp_sweep.tracking.sync_state import STATE_FILE
 from fpp_sweep.tracking.uri import connect
@@ -112,7 +111,7 @@ def test_the_store_of_a_received_sweep_must_be_named_once_only(tmp_path, monkeyp
     main([str(folder.path)])
     assert capsys.readouterr().out.startswith("perturb-1: up to date")
     command = runnable(f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/mine.db")
-    assert f"MLflow      {command}" in list(next_lines(folder, folder.info(), Answer()))
+    assert f"MLflow      {command}" in list(summary_lines(folder))
     copy = shutil.copytree(folder.path, tmp_path / "sent")
     with pytest.raises(InputError, match="you have not used its MLflow"):
         main([str(copy)])

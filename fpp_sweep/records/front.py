@@ -199,6 +199,13 @@ class Front:
         marks[self.by_trade_off(self.eligible)[0].name].append("knee")
         return marks
 
+    def trial_with(self, mark: str) -> str | None:
+        """Return the name of the member with a mark; None if no member has it."""
+        for name, marks in self.marks.items():
+            if mark in marks:
+                return name
+        return None
+
     def coordinates(self, records: Sequence[TrialRecord], pair: tuple[int, int]) -> tuple[list[float], list[float]]:
         """Return the coordinates of records in a plot: two objectives, or one over the order of finished trials."""
         x_index, y_index = pair

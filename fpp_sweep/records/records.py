@@ -167,6 +167,7 @@ class TrialRecord:
     finished: Time | None = None
     reason: str | None = None  # why it failed or was interrupted, one line
     details: str | None = None  # its traceback
+    reason_split: str = ""  # the split that the reason is about
     results: Mapping[Name, SplitResult] = field(default_factory=dict)  # by split: val, final, test
     values: Sequence[Number] | None = None  # values of the objectives, in their order, on the search split
     constraints: Mapping[str, Number] = field(default_factory=dict)  # by name; holds where <= 0

@@ -98,17 +98,10 @@ def _front_document(info: SweepInfo, front: Front, statistics: SweepStatistics) 
         "rivals": rivals,
         "baselines": [_record_document(front, record) for record in front.baselines],
         "support": {name: support.word for name, support in statistics.support.trials.items()},
-        "knee": _knee(front),
+        "knee": front.trial_with("knee"),
         "reference": front.reference,
         "hypervolume": front.hypervolume,
     }
-
-
-def _knee(front: Front) -> str | None:
-    for name, marks in front.marks.items():
-        if "knee" in marks:
-            return name
-    return None
 
 
 def _answer_document(statistics: SweepStatistics) -> dict[str, object]:

@@ -16,18 +16,9 @@ from fpp_sweep.report.effects import Effects
 from fpp_sweep.report.front_table import front_heading, front_table
 from fpp_sweep.report.html import write_html
 from fpp_sweep.report.plots import front_plots, hypervolume_plot
+from fpp_sweep.report.progress import cost_sentences, counts_of_states, growth_sentences, progress_line, state_sentence
 from fpp_sweep.report.provenance import provenance_section
 from fpp_sweep.report.settings_section import settings_section
-from fpp_sweep.report.timeline import (
-    busy_share,
-    cost_sentences,
-    counts_of_states,
-    growth_sentences,
-    progress_line,
-    read_workers,
-    state_sentence,
-    timeline_plot,
-)
 from fpp_sweep.report.trial_contents import trial_contents
 from fpp_sweep.report.trial_sections import trials_section
 
@@ -110,10 +101,8 @@ def _front_section(report: SweepReport) -> Section:
 
 def _progress_section(report: SweepReport) -> Section:
     front = report.statistics.front
-    workers = read_workers(report.folder.logs)
     costs = cost_sentences(report.info, report.records, is_running=report.is_running)
     blocks: list[Block] = [*paragraphs(costs)]
     growth = paragraphs(growth_sentences(report.info, front))
     blocks.append(Section("Hypervolume", [hypervolume_plot(front), *growth]))
-    blocks.append(Section("Workers", [Text(busy_share(workers)), timeline_plot(workers, report.records)]))
     return Section("Progress", blocks, anchor="progress")

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fpp_sweep.cli.flags import overrides
-from fpp_sweep.report.repeat import with_folders
 from fpp_sweep.reproduce.experiment_files import find, in_precisions, names_in_precisions, shipped
 from fpp_sweep.reproduce.experiments import Experiment
 from fpp_sweep.reproduce.printed import is_papers_model
@@ -18,7 +17,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError, unknown
 from fpp_sweep.spec.files import user_path
 from fpp_sweep.spec.messages import note
-from fpp_sweep.spec.names import require_folder_name
+from fpp_sweep.spec.names import listed_names, require_folder_name
 from fpp_sweep.spec.specs import Precision, adaptation_precision
 
 PAPERS_PRECISIONS: tuple[Precision, ...] = ("released", "float32")  # the printed rows' arithmetic, and the exact one
@@ -268,3 +267,13 @@ def present_datasets(space: Space) -> tuple[list[str], dict[str, str]]:
             problem = f"none of {', '.join(missing)} can be opened, such as {problem}"
         raise InputError(problem)
     return with_folders(present, work.datasets), missing
+
+
+def with_folders(names: Iterable[str], requested: Iterable[str]) -> list[str]:
+    """Return names of datasets as a command line takes them: those of a user's folders as `NAME=PATH`.
+
+    >>> with_folders(["mine", "dtd"], ["fine_grained", "mine=photos"])
+    ['mine=photos', 'dtd']
+    """
+    folders = {word.partition("=")[0].strip(): word for word in listed_names(requested) if "=" in word}
+    return [folders.get(name, name) for name in names]

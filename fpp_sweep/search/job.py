@@ -110,8 +110,8 @@ def _run(context: TrialContext, record: TrialRecord, split: str, executor: Execu
         plan = context.later_plans[split].for_config(config, context.plan.seeds)
     result, datasets = run_trial(plan, config, split, executor, order=order)
     record = replace(record, results={**record.results, split: result})
-    if record.reason is not None and record.reason.startswith(_on_split(split)):  # an earlier attempt failed
-        record = replace(record, reason=None, details=None)
+    if record.reason_split == split:  # an earlier attempt failed
+        record = replace(record, reason=None, details=None, reason_split="")
     if split == context.search_split:
         values = [measured_value(result, metric) for metric in metrics_of(context.objectives)]
         constraints = {}
@@ -133,16 +133,12 @@ def _with_worker_time(record: TrialRecord, executor: LoggingExecutor) -> TrialRe
     return replace(record, seconds_without_result=record.seconds_without_result + math.fsum(executor.worker_seconds))
 
 
-def _on_split(split: str) -> str:
-    """Return how the reason begins for which a complete trial has no result on a further split."""
-    return f"on {split}: "
-
-
 def ended_early(record: TrialRecord, split: str, state: State, reason: str, details: str = "") -> TrialRecord:
     """Return the record of a trial that ended early; a trial that is complete keeps its state and results."""
     if record.state == "complete":
-        return replace(record, reason=f"{_on_split(split)}{reason}", details=details)
-    return replace(record, state=state, reason=reason, details=details, finished=time.time())
+        return replace(record, reason=f"on {split}: {reason}", details=details, reason_split=split)
+    finished = time.time()
+    return replace(record, state=state, reason=reason, details=details, reason_split=split, finished=finished)
 
 
 def violations(context: TrialContext, result: SplitResult) -> dict[str, float]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.reading import load_space, space_from
 from fpp_sweep.space.space import Space
+from fpp_sweep.space.work import Split
 from fpp_sweep.space.yamlfile import Node, of_plain
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
@@ -21,6 +23,10 @@ EVALUATION = {  # the keys of a space that only evaluates
     "search": {"split": "test", "include_published": False, "evaluate_only": True},
     "work": {"baselines": []},
 }
+REPEATED_WORK = (  # keys of `work` that decide what a trial's numbers are
+    *("model", "data_root", "dataset_file", "datasets", "limit", "seeds", "on_bad_image", "threads", "loaders"),
+    *("columns", "posthoc"),
+)
 FLAGS_OF_TRIALS = {  # flags of `evaluate`, by setting
     "method": "--method",
     "prompt": "--prompt",
@@ -104,6 +110,29 @@ def space_to_evaluate(
     root.value["base"].value["anchor_prompt"] = Node(anchor, f"--anchor-prompt {anchor}")
     root.value["grid"] = Node([Node(block, "evaluate")], "evaluate")
     return space_from(root, "evaluate", overrides)
+
+
+def recorded_trial(sweep: Path, name: str) -> tuple[Path, list[str]]:
+    """Return the file of a trial's settings, and the assignments that evaluate these as the sweep did.
+
+    Model, data, seeds, split and metrics are the sweep's. A trial that failed after the search is evaluated on the
+    split that it failed on. Raise InputError if the trial was imported.
+    """
+    folder = SweepFolder.open(sweep)
+    info, record = folder.info(), folder.known_trial(name)
+    if record.is_imported:
+        raise InputError(f"--trial {name}: was imported, so it has no settings; evaluate one of the sweep's own trials")
+    split = info.search_split
+    if record.reason_split in get_args(Split):
+        split = record.reason_split
+    work = dict(info.work_settings)
+    if not info.evaluate_only and work.get("threads") is None:
+        work["threads"] = max(1, int(work.get("cpus_per_worker", 1)))  # as many as a worker on Ray has
+    assignments = [f"search.split={split}", f"objectives={json.dumps(info.space['objectives'])}"]
+    for key in REPEATED_WORK:
+        if work.get(key) is not None:
+            assignments.append(f"work.{key}={json.dumps(work[key])}")
+    return folder.trial_file(record.name), assignments
 
 
 def _require_flags(overrides: Sequence[str]) -> None:

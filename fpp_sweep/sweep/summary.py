@@ -46,7 +46,7 @@ def summary_lines(folder: SweepFolder, width: int | None = None) -> Iterator[str
         yield printable(f"steered     {command.text}")
     for label, text in work_texts(info, records).items():
         yield from labelled_lines(label, printable(text), width, indent=LABEL_COLUMNS)
-    for line in next_lines(folder, info, statistics.answer):
+    for line in next_lines(folder, info, statistics):
         yield printable(line)
 
 

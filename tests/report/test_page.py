@@ -382,7 +382,7 @@ def test_each_trial_has_a_section_with_its_settings_numbers_diagrams_log_and_fil
     assert section["prompts"] == ["artifacts/trial-0000/prompts/digits.seed0.safetensors"]
     for name, other in trials.items():
         if name.startswith("trial-"):
-            assert re.search(rf"evaluate --config \S*trials/{name}.json ", other["repeat"])
+            assert re.search(rf"evaluate --trial \S*/{name}$", other["repeat"])
     assert yaml.safe_load(section["yaml"])["config"] == dict(written.trial("trial-0000").config)
     assert trials["trial-0002"]["reason"] == "FloatingPointError: non-finite objectives ['ece']"
     assert trials["trial-0000"]["reason"] == ""
@@ -432,40 +432,6 @@ def is_in_range(xs, kept):
     trace = {"mode": "markers", "x": xs, "y": [0.0] * len(xs), "customdata": [str(x) for x in xs]}
     low, high = without_outliers(Plot(name="made", traces=[trace]), [(x, 0.0) for x in kept]).zoom["xaxis"]
     return (*(low <= value <= high for value in kept), low <= xs[-1] <= high)
-
-
-def test_the_timeline_is_read_from_the_workers_logs(tmp_path):
-    one, other = trial(0, params={"fpp.gamma2": 0.1}), trial(1, 72)
-    written = write_sweep(
-        tmp_path, sweep_info(state="running", finished=None, space={"search": {"trials": 6}}), [one, other]
-    )
-    lines = [
-        "2026-11-18 11:00:00 worker 7 on m holds tiny (16a2) on cpu",
-        f"2026-11-18 11:00:00 digits, pretraining, seed 0, config {one.key}: begins",
-        f"2026-11-18 11:00:10 digits, pretraining, seed 0, config {one.key}: 9.9 s",
-        f"2026-11-18 11:00:10 digits, val samples 0..20, seed 0, config {one.key}: begins",
-        f"2026-11-18 11:00:20 digits, val samples 0..20, seed 0, config {one.key}: 9.9 s",
-        f"2026-11-18 11:00:40 digits, val samples 0..20, seed 0, config {other.key}: begins",
-        f"2026-11-18 11:01:00 digits, val samples 0..20, seed 0, config {other.key}: out of memory",
-        f"2026-11-18 11:01:00 digits, val samples 0..20, seed 1, config {other.key}: begins",
-        f"2026-11-18 11:01:30 digits, val samples 0..20, seed 2, config {other.key}: begins",
-        f"2026-11-18 11:01:40 digits, val samples 0..20, seed 2, config {other.key}: 9.9 s",
-        f"2026-19-39 11:00:00 digits, val samples 0..20, seed 1, config {other.key}: 9.9 s",
-        "cut off in the mid",
-    ]
-    (written.path / "logs").mkdir()
-    (written.path / "logs" / "m-7.log").write_text("\n".join(lines))
-    with written.locked():
-        write_report(written, pages=True)
-    trace_of = {trace["name"]: trace for trace in plots(written.report)["timeline"]["traces"]}
-    assert {name: trace["x"] for name, trace in trace_of.items()} == {
-        "pretraining": [10000],
-        "trial": [10000, 20000, 10000],
-    }
-    assert trace_of["trial"]["customdata"] == ["trial-0000", "trial-0001", "trial-0001"]
-    page = (written.report / "sweep.html").read_text()
-    assert "1 worker, busy for 50 % of the time between the first and the last task." in page
-    assert "Left: 4 of 6 trials" in page
 
 
 def test_hostile_texts_are_escaped(tmp_path):

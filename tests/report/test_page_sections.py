@@ -173,22 +173,15 @@ def test_datasets_have_the_heat_map_and_a_table_for_each_split(report_of_records
     assert not [block for block in empty.blocks if isinstance(block, Table)]
 
 
-def test_progress_has_costs_the_hypervolume_and_the_workers(report_of_records):
+def test_progress_has_costs_and_the_hypervolume(report_of_records):
     report = report_of_records([trial(0), trial(1)], space={"search": {"patience": 4, "trials": 9}})
-    report.folder.logs.mkdir()
-    lines = [
-        "2026-11-26 12:00:00 dtd, config a: begins", "2026-11-26 12:00:05 dtd, config a: 5 s",
-    ]  # fmt: skip
-    (report.folder.logs / "w.log").write_text("\n".join(lines))
     section = section_named(report, "Progress")
     assert texts_of(section.blocks)[1:] == ["Budget: trials 9."]
-    hypervolume, workers = [block for block in section.blocks if isinstance(block, Section)]
-    assert (hypervolume.title, workers.title) == ("Hypervolume", "Workers")
+    (hypervolume,) = [block for block in section.blocks if isinstance(block, Section)]
+    assert hypervolume.title == "Hypervolume"
     assert hypervolume.blocks[0].traces
     (growth,) = texts_of(hypervolume.blocks)
     assert growth.endswith("in 4 trials: 8 trials have to finish first.")
-    assert texts_of(workers.blocks) == ["1 worker, busy for 100 % of the time between the first and the last task."]
-    assert workers.blocks[1].name == "timeline"
 
 
 # --- the report as files ------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """The summary at the end of a sweep, and in `show`."""
 
 import errno
-import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.failures import failure_lines
+from fpp_sweep.sweep.request import recorded_trial, space_to_evaluate
 from fpp_sweep.sweep.summary import front_notes, state_line, summary_lines, work_texts
 from fpp_sweep.sweep.sweep_info import new_info
 from tests.kit.names import TPT, ZERO_SHOT
@@ -83,11 +83,7 @@ def test_failures_have_cause_traceback_and_command_and_more_than_three_are_count
         f"    reason      {runnable(f'fpp-sweep show {folder.path} trial-0003')}",
     ]
     command = lines[2].removeprefix("    repeat      ")
-    assert command.startswith(runnable(f"fpp-sweep evaluate --config {folder.trial_file('trial-0000')} "))
-    assert command.endswith(
-        " --model ViT-B-16/openai --datasets pets --data-root 'my data' --limit 10 --seed 1 "
-        "--set search.split=val work.threads=1 --plugin /code/mine.py"
-    )
+    assert command == runnable(f"fpp-sweep evaluate --trial {folder.path}/trial-0000 --plugin /code/mine.py")
 
 
 @pytest.mark.parametrize(
@@ -105,32 +101,26 @@ def test_no_command_runs_failed_trials_again_where_none_could(tmp_path, changes,
     assert not [line for line in failure_lines(folder, info, [failed(0, reason)]) if line.startswith("run again")]
 
 
-def test_a_trial_is_repeated_on_all_its_datasets_and_seeds_and_a_failed_test_on_the_test_split(tmp_path):
-    whole = trial(0, test=True)
-    tested = replace(whole, reason="on test: dtd, test samples 0..64, seed 0, worker 7 on here: OSError", details="T")
-    folder = write_sweep(tmp_path, sweep_info(**RAN), [whole])
-    again = repeat_command(folder, folder.info(), whole)
-    assert " --seed 0 1 --set search.split=val " in again
-    assert " --datasets dtd pets " in again
-    again = repeat_command(folder, folder.info(), tested)
-    assert " --seed 0 --set search.split=test " in again
-    assert " --datasets dtd --data-root " in again
-    assert list(failure_lines(folder, folder.info(), [tested]))
-
-
-def test_a_trial_is_repeated_with_the_maps_and_columns_that_the_sweeps_metrics_need(tmp_path):
-    space = {
-        "work": {"posthoc": ["temperature_transfer"], "columns": ["logits"]},
-        "constraints": [{"metric": "sharpness", "at_most": 1.0}],
-    }
+def test_a_repeated_trial_has_the_model_data_seeds_and_metrics_of_its_sweep(tmp_path):
+    work = WORK | {"datasets": ["fine_grained", "mine=my photos"], "posthoc": ["temperature_transfer"]}
     objectives = (Objective(metric="ece@temperature_transfer"), Objective(metric="lac_90_size"))
-    info = sweep_info(objectives, space=space, datasets={"dtd": "1", "pets": "2"}, reference=None)
-    folder = write_sweep(tmp_path, info, [])
-    words = shlex.split(repeat_command(folder, folder.info(), trial(0)))
-    assert 'work.posthoc=["temperature_transfer"]' in words
-    assert 'work.columns=["lac_90", "logits", "sharpness"]' in words
-    failed_on_dtd = failed(0, "dtd, val samples 0..64, seed 0, worker 7 on here: OSError")
-    assert "work.posthoc" not in repeat_command(folder, folder.info(), failed_on_dtd)
+    space = {
+        "work": work,
+        "objectives": [{"metric": objective.metric, "goal": objective.goal} for objective in objectives],
+    }
+    tested = replace(trial(1), reason="on test: dtd: OSError", reason_split="test")
+    folder = write_sweep(tmp_path, sweep_info(objectives, space=space, reference=None), [trial(0), tested])
+    config, assignments = recorded_trial(folder.path, "trial-0000")
+    repeated = space_to_evaluate([*assignments, "work.limit=20"], config=config)
+    (trial_config,) = repeated.points_by_config()
+    assert trial_config.flat() == dict(trial(0).config)
+    assert repeated.objectives == objectives
+    assert repeated.search.split == "val"
+    assert repeated.work.threads == 1
+    for key in ("model", "data_root", "datasets", "seeds", "posthoc"):
+        assert getattr(repeated.work, key) == (tuple(work[key]) if isinstance(work[key], list) else work[key])
+    assert repeated.work.limit == 20
+    assert "search.split=test" in recorded_trial(folder.path, "trial-0001")[1]
 
 
 @pytest.mark.parametrize(
@@ -157,14 +147,7 @@ def test_a_plugin_named_by_a_relative_path_is_repeated_by_its_full_path(tmp_path
     folder = write_sweep(tmp_path / "sweep", sweep_info(), [trial(0)])
     folder.write_info(new_info(load_space("perturb"), options, folder, tracking_uri="sqlite:///mlflow.db"))
     assert repeat_command(folder, folder.info(), trial(0)).endswith(f" --plugin '{file}'")
-    assert use_command(folder.info(), Path("best/knee.yaml")).endswith(f" --plugin '{file}'")
-
-
-def test_a_folder_of_images_is_repeated_with_its_path(tmp_path):
-    work = WORK | {"datasets": ["fine_grained", "mine=my photos"]}
-    folder = write_sweep(tmp_path, sweep_info(space={"work": work}, datasets={"dtd": "1", "mine": "2"}), [trial(0)])
-    again = repeat_command(folder, folder.info(), trial(0))
-    assert " --datasets dtd 'mine=my photos' --data-root " in again
+    assert f" --plugin '{file}' --set search.split=test" in use_command(folder, folder.info(), "trial-0000")
 
 
 def test_a_record_serves_as_a_config(tmp_path):
@@ -188,11 +171,11 @@ def test_the_state_comes_first_then_the_table_then_what_to_open(tmp_path):
         "MLflow ",
     ]
     assert sorted(parts, key=text.index) == parts
-    words = "--model ViT-B-16/openai --datasets dtd pets --data-root 'my data' --plugin /code/mine.py"
-    assert runnable(f"fpp-sweep evaluate --config {folder.report}/best/baseline.yaml {words}\n") in text
+    words = "--plugin /code/mine.py --set search.split=test work.limit=null"
+    assert runnable(f"fpp-sweep evaluate --trial {folder.path}/baseline-{ZERO_SHOT} {words}\n") in text
     folder.write_info(replace(folder.info(), state="interrupted"))
     text = "\n".join(summary_lines(folder, 100))
-    assert f"\nthe knee    {runnable(f'fpp-sweep evaluate --config {folder.report}/best/knee.yaml {words}')}\n" in text
+    assert f"\nthe knee    {runnable(f'fpp-sweep evaluate --trial {folder.path}/trial-0000 {words}')}\n" in text
     assert "use it" not in text
 
 

@@ -5,18 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.records.front import front_of
-from fpp_sweep.report.timeline import (
-    WorkPeriod,
-    busy_share,
-    cost_sentences,
-    counts_of_states,
-    growth_sentences,
-    progress_line,
-    read_work_periods,
-    read_workers,
-    state_sentence,
-    timeline_plot,
-)
+from fpp_sweep.report.progress import cost_sentences, counts_of_states, growth_sentences, progress_line, state_sentence
 from fpp_sweep.sweep.sweep_info import resumed_info
 from tests.kit.records import baseline, failed, sweep_info, trial, write_sweep
 from tests.kit.spaces import small_space
@@ -53,124 +42,6 @@ def test_the_time_left_is_that_of_the_budget_and_none_after_the_search():
     assert "left" not in progress_line(after_search, records, 0.0)
     resumed = resumed_info(after_search, small_space(), "")
     assert resumed.end_reason == ""
-
-
-def test_tasks_of_a_config_with_a_short_pause_are_one_period():
-    tasks = [("12:00:00", "12:00:03", "a"), ("12:00:05", "12:00:07", "a"), ("12:00:10", "12:00:11", "a"),
-             ("12:00:12", "12:00:13", "b")]  # fmt: skip
-    lines = []
-    for number, (start, end, key) in enumerate(tasks):
-        lines.append(f"2026-11-26 {start} scenes {number}, config {key}: begins")
-        lines.append(f"2026-11-26 {end} scenes {number}, config {key}: 1.000 s")
-    periods = read_work_periods("\n".join(lines))
-    first = periods[0].start
-    assert [(period.start - first, period.end - first, period.key) for period in periods] == [
-        (0, 7, "a"),
-        (10, 11, "a"),
-        (12, 13, "b"),
-    ]
-
-
-def test_a_bar_has_the_name_of_its_trial():
-    record = trial(0)
-    plot = timeline_plot({"w": [WorkPeriod(0, 1, record.key, False), WorkPeriod(2, 3, "other", False)]}, [record])
-    names = {}
-    for trace in plot.traces:
-        names |= dict(zip(trace["text"], trace["customdata"], strict=True))
-    assert names == {"trial-0000": "trial-0000", "other": ""}
-
-
-def test_names_of_logs_and_configs_are_drawn_as_they_are():
-    link = "<a href='https://example.org'>w</a>"
-    plot = timeline_plot({link: [WorkPeriod(0, 1, link, False)]}, [])
-    (trace,) = plot.traces
-    assert "<" not in "".join([*trace["y"], *trace["text"]])
-
-
-def test_tasks_that_begin_two_seconds_after_another_continue_it_if_the_work_is_the_same():
-    first = WorkPeriod(100.0, 110.0, "a", False)
-    assert first.is_continued_by(112.0, "a", is_pretraining=False)
-    assert not first.is_continued_by(112.1, "a", is_pretraining=False)
-    assert not first.is_continued_by(111.0, "b", is_pretraining=False)
-    assert not first.is_continued_by(111.0, "a", is_pretraining=True)
-
-
-def log_lines(*events):
-    return "\n".join(f"2026-11-26 {time} {task}, config {key}: {event}" for time, task, key, event in events)
-
-
-def test_the_log_tells_the_time_and_the_kind_of_each_period():
-    text = log_lines(
-        ("12:00:00", "dtd, pretraining, seed 0", "a", "begins"),
-        ("12:00:00", "dtd, val samples", "a", "1.0 s"),  # a task that began before the part of the log that is read
-        ("12:00:01", "dtd, pretraining, seed 0", "a", "1.0 s"),
-        ("12:00:01", "dtd, pretraining, seed 0", "a", "1.0 s"),  # twice
-        ("12:00:02", "dtd, val samples", "b", "begins"),
-        ("12:61:02", "dtd, val samples", "b", "1.0 s"),  # no time
-    )
-    (period,) = read_work_periods(f"damaged line\n{text}\n2026-11-26 12:00:03 worker 7 holds tiny")
-    assert (period.start, period.end) == (1795694400.0, 1795694401.0)  # in UTC
-    assert (period.key, period.is_pretraining) == ("a", True)
-
-
-def test_workers_without_an_ended_task_and_unreadable_logs_are_left_out(tmp_path):
-    begun = log_lines(("12:00:00", "dtd", "a", "begins"))
-    (tmp_path / "idle.log").write_text(begun)
-    (tmp_path / "busy.log").write_text(f"{begun}\n{log_lines(('12:00:09', 'dtd', 'a', '9 s'))}")
-    (tmp_path / "notes.txt").write_text((tmp_path / "busy.log").read_text())
-    (tmp_path / "folder.log").mkdir()
-    workers = read_workers(tmp_path)
-    assert list(workers) == ["busy"]
-    assert [period.end - period.start for period in workers["busy"]] == [9]
-    assert read_workers(tmp_path / "missing") == {}
-
-
-def test_bars_show_each_kind_of_work_at_its_time():
-    record, other = trial(0), baseline("tpt", 69.0, 9.8)
-    workers = {
-        "w": [WorkPeriod(1000.0, 1002.5, record.key, True), WorkPeriod(1003.0, 1003.25, other.key, False)],
-        "v": [WorkPeriod(1001.0, 1002.0, "unknown", False)],
-    }
-    plot = timeline_plot(workers, [record, other])
-    bars = {}
-    for trace in plot.traces:
-        for field in zip(trace["y"], trace["base"], trace["x"], trace["text"], strict=True):
-            bars[trace["name"]] = field
-    assert bars == {
-        "baseline": ("w", 1_003_000, 500, "baseline-tpt"),  # a period of half a second at least is visible
-        "pretraining": ("w", 1_000_000, 2500, "trial-0000"),
-        "other": ("v", 1_001_000, 1000, "unknown"),
-    }
-    assert len({trace["marker"]["color"] for trace in plot.traces}) == 3
-    hover = {trace["name"]: trace["hovertemplate"] for trace in plot.traces}
-    assert hover["other"] == "%{text}<extra>other</extra>"
-    assert plot.name == "timeline"
-    assert plot.description == "periods of work of 2 workers over time"
-    assert plot.layout["height"] == 110 + 2 * 24  # a row for each worker
-    assert (plot.layout["margin"]["l"], plot.min_width) == (110, 560)  # pixels, the first for the workers' names
-    assert plot.layout["barmode"] == "overlay"
-
-
-def test_without_a_task_there_is_a_sentence_instead_of_a_timeline():
-    plot = timeline_plot({}, [])
-    assert (plot.name, plot.traces, plot.placeholder) == ("timeline", (), "No worker has ended a task yet.")
-    assert busy_share({}) == ""
-
-
-@pytest.mark.parametrize(
-    ("workers", "sentence"),
-    [
-        ({"a": [(10, 20)]}, "1 worker, busy for 100 %"),
-        ({"a": [(10, 20), (30, 40)], "b": [(100, 110)]}, "2 workers, busy for 75 %"),
-        ({"a": [(10, 20), (30, 35), (45, 50)]}, "1 worker, busy for 50 %"),
-        ({"a": [(10, 10)]}, "1 worker, busy for 0 %"),
-    ],
-)
-def test_the_busy_share_is_that_of_the_time_between_first_and_last_task(workers, sentence):
-    periods = {}
-    for name, spans in workers.items():
-        periods[name] = [WorkPeriod(start, end, "k", False) for start, end in spans]
-    assert busy_share(periods) == f"{sentence} of the time between the first and the last task."
 
 
 def test_the_state_has_the_times_of_start_and_end(tmp_path):
