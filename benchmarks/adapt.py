@@ -12,8 +12,6 @@ the tower (pullback). Both start from given image features.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,10 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.harness import Ratio, Spent, Spread, check_equal, compile_option, finish, measure, now, parse, rounds
+from benchmarks.harness import Ratio, Spent, Spread, check_equal, finish, measure, now, parse, rounds
 from benchmarks.world import LOGIT_SCALE, SMALL, STAND_IN, TEST_SETS, VIT_B_16, World, build
 from fpp_sweep.cli.command import Parser, run
-from fpp_sweep.core.compute.compiling import EAGER_CALLS
 from fpp_sweep.core.methods.gradients import ByJacobian, ByPullback, FirstGradient
 from fpp_sweep.core.methods.penalties import orthogonality
 from fpp_sweep.core.methods.tpt import Tpt, TptState
@@ -32,7 +29,6 @@ from fpp_sweep.spec.config import AdaptConfig
 from tests.reference.naive import adapt_one, householder
 
 OTPT_WEIGHT = 18.0
-FORMS = ("jacobian", "pullback")  # forms of the first gradient, by their names in `benchmarks.peak`
 MOST_IMAGES = 32  # largest number of images in a batch
 TOKENS_AT_ONCE = 8192  # largest number of tokens in a batch of several images
 SAMPLED_DIMENSIONS = 16  # feature dimensions that are measured if J is not built completely
@@ -67,8 +63,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows.append(row(count, timings))
     notes = [STAND_IN, "Ratios are naive / engine: median (lowest..highest) over rounds, wall; CPU seconds beside."]
     notes.append("'with J' counts building J, spread over the test set of the dataset that K stands for.")
-    if not args.quick:
-        notes += memory_notes(args)
     notes += growth(raw)
     finish(args, rows, raw, notes)
 
@@ -77,8 +71,6 @@ def _options(options: Parser) -> None:
     options.add_argument("--classes", type=int, nargs="+", choices=sorted(TEST_SETS), metavar="K", help="10 ... 1000")
     options.add_argument("--naive-up-to", type=int, default=101, metavar="K", help="measure naive on more by scaling")
     options.add_argument("--whole-jacobian-up-to", type=int, default=10, metavar="K", help="on more: a part, scaled")
-    options.add_argument("--memory-of", type=int, nargs="*", default=[], metavar="K", help="peak memory for K classes")
-    compile_option(options)
 
 
 def measure_classes(args: Any, classes: int) -> dict[str, Any]:
@@ -102,7 +94,7 @@ def measure_classes(args: Any, classes: int) -> dict[str, Any]:
         ids = world.token_ids[:naive_classes]
         return adapt_one(world.naive, ids, world.context, world.views[0], logit_scale=LOGIT_SCALE)
 
-    def engine(method: Tpt, first: FirstGradient, world: World = world) -> Any:
+    def engine(method: Tpt, first: FirstGradient) -> Any:
         start = start_state(method, world, first)
         return lambda: method.predict(world.model, start, world.views)
 
@@ -111,28 +103,11 @@ def measure_classes(args: Any, classes: int) -> dict[str, Any]:
         "jacobian": (engine(tpt, jacobian), batch),
         "pullback": (engine(tpt, pulling), batch),
     }
-    if args.compile:
-        other = world.compiled()
-        with torch.no_grad():
-            forms = {"jacobian": jacobian, "pullback": ByPullback(other.texts, other.context)}
-        for name, first in forms.items():
-            works[f"compiled {name}"] = engine(tpt, first, other), batch
-            warm_up(works[f"compiled {name}"][0], works[name][0], f"K = {classes}, {name}", args.device)
     spent: dict[str, Any] = dict(rounds(works, args.repeats, args.device))
     penalties = {"tpt": (engine(tpt, jacobian), batch), "otpt": (engine(otpt, jacobian), batch)}
     spent |= rounds(penalties, 1 if args.quick else 2 * args.repeats + 1, args.device)
     scaled = naive_classes < classes
     return {**spent, "once": once, "images": images, "tokens": tokens, "batch": batch, "naive_scaled": scaled}
-
-
-def warm_up(compiled: Any, eager: Any, what: str, device: str) -> None:
-    """Call the compiled function until it is compiled, and check that its results equal the eager ones."""
-    began = now(device)
-    for _ in range(EAGER_CALLS):
-        compiled()
-    logits, _ = compiled()
-    print(f"{what}: compiled within {(now(device) - began).wall:.0f} s")
-    check_equal(logits.softmax(-1), eager()[0].softmax(-1), f"{what}, compiled", predictions=True)
 
 
 def build_jacobian(world: World, whole: bool, device: str) -> tuple[Spent, FirstGradient]:
@@ -210,11 +185,6 @@ def row(classes: int, timings: dict[str, Any]) -> dict[str, object]:
     for name, ratio in forms.items():
         cells[name] = f"{mark}{ratio.wall}"
         cells[f"{name}, CPU"] = f"{mark}{ratio.cpu.median:.1f}"
-    for name in ("jacobian", "pullback"):
-        if f"compiled {name}" in timings:
-            faster = Ratio.of(timings[name], timings[f"compiled {name}"])
-            cells[f"{name}: engine / compiled"] = f"{faster.wall:.2f}"
-            cells[f"{name}: engine / compiled, CPU"] = f"{faster.cpu:.2f}"
     cells["O-TPT / TPT"] = f"{slower.wall:.3f}"
     return {**cells, "O-TPT / TPT, CPU": f"{slower.cpu:.3f}"}
 
@@ -231,18 +201,6 @@ def growth(raw: dict[str, Any]) -> list[str]:
         f"{per_token[classes] / per_token[first]:.2f}"
         for classes in rest
     ]
-
-
-def memory_notes(args: Any) -> list[str]:
-    """Return lines with peak memory; each number is measured in a separate process."""
-    notes = []
-    for classes in args.memory_of:
-        for form in FORMS:
-            options = [str(classes), form, str(args.threads), args.device]
-            command = [sys.executable, "-m", "benchmarks.peak", *options]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            notes.append(f"peak memory of the process, K = {classes}, {form}: {int(done.stdout) / 2**30:.2f} GiB")
-    return notes
 
 
 if __name__ == "__main__":

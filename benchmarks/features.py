@@ -6,13 +6,6 @@ time of their start counts. CPU seconds would be those of the main process only,
 
 The embedded model computes features of embedded pictures. It and ViT-B-16's tower with random weights also compute
 features of JPEG files of several sizes.
-
-`--handing` instead measures the CPU time for passing an image's views between processes, in the process that reads and
-in the process that waits. The views are passed as normalised floats, in today's form, and in the form that a device
-needs to draw them.
-
-`--tower` instead measures the image towers alone on groups of random pixels: with a last block for the class token
-alone, and ViT-B-16's in open_clip's form, too.
 """
 
 from __future__ import annotations
@@ -20,12 +13,11 @@ from __future__ import annotations
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from time import process_time, thread_time
-from typing import Any, cast, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,37 +28,26 @@ from benchmarks.harness import Ratio, Spent, Spread, check_equal, finish, now, p
 from fpp_sweep.cli.command import Parser, run
 from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.datasets import Dataset, FileImages, open_dataset
-from fpp_sweep.core.images.device_views import ViewRenderer
 from fpp_sweep.core.images.features import BATCH, FeatureCache
-from fpp_sweep.core.images.reading import Reader, read_views
-from fpp_sweep.core.images.views import as_tower_input, sample_rng
+from fpp_sweep.core.images.views import sample_rng
 from fpp_sweep.core.models.clip import Clip, Preprocess
 from fpp_sweep.core.models.image_tower import shorten_last_block
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.progress import time_shares
-from fpp_sweep.spec.specs import StagePrecision
 from tests.kit.views import make_views
 
 STAGES = ("decode", "views", "tower")
 # widths and heights of the photographs
 SIZES = ((500, 375), (375, 500), (640, 480), (300, 300), (1024, 768), (160, 120))
 SEED = 0
-IN_SWEEPS, WHOLE = "as in a sweep", "whole last block"  # forms of an image tower
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse("benchmarks.features", __doc__ or "", _options, argv)
     require_open_clip()
-    report = report_engine
-    precision: StagePrecision = "float32"  # by default, a GPU would not convolve in it
-    if args.handing:
-        report = report_handing
-    elif args.tower:
-        report = report_towers
-        precision = args.precision
-    with tempfile.TemporaryDirectory() as name, computing(precision, torch.device(args.device)):
-        report(args, Path(name))
+    with tempfile.TemporaryDirectory() as name, computing("float32", torch.device(args.device)):
+        report_engine(args, Path(name))
 
 
 def report_engine(args: Any, folder: Path) -> None:
@@ -83,37 +64,10 @@ def report_engine(args: Any, folder: Path) -> None:
     finish(args, rows, raw, notes)
 
 
-def report_handing(args: Any, folder: Path) -> None:
-    rows = []
-    raw = {}
-    for augmix in ("off", "on"):
-        images = photographs(folder / augmix, 2 if args.quick else args.images[0])
-        raw[augmix] = measure_handing(args, images, augmix)
-        cells: dict[str, object] = {"AugMix": augmix}
-        for title, seconds in raw[augmix].items():
-            cells[title] = Spread.of([1000 * value for value in seconds])
-        rows.append(cells)
-    finish(args, rows, raw, ["CPU milliseconds an image: median (lowest..highest) over rounds."])
-
-
-def report_towers(args: Any, folder: Path) -> None:
-    rows = []
-    raw = {}
-    clips = {clip.name: clip for clip, _ in subjects(args, folder)}
-    for name, clip in clips.items():
-        raw[name] = measure_towers(args, clip)
-        rows.append(tower_row(args, clip, raw[name]))
-    finish(args, rows, raw, ["Ratios: median (lowest..highest) over rounds, wall, and CPU seconds."])
-
-
 def _options(options: Parser) -> None:
     options.add_argument("--images", type=int, nargs=2, default=[64, 4], metavar="N", help="embedded model, ViT-B-16")
     options.add_argument("--views", type=int, default=64, metavar="N", help="per image")
     options.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2], metavar="N", help="processes to compare")
-    options.add_argument("--handing", action="store_true", help="measure the passing of views between processes")
-    options.add_argument("--tower", action="store_true", help="measure the image towers alone in all forms")
-    options.add_argument("--groups", type=int, nargs=2, default=[BATCH, 16], metavar="N", help="views, with --tower")
-    options.add_argument("--precision", choices=get_args(StagePrecision), default="float32", help="with --tower")
 
 
 def subjects(args: Any, folder: Path) -> Iterator[tuple[Clip, Dataset]]:
@@ -211,92 +165,6 @@ def naive_features(args: Any, clip: Clip, dataset: Dataset, config: ViewConfig) 
         clocks.append(now(args.device))
         total = [spent + after - before for spent, before, after in zip(total, clocks, clocks[1:], strict=False)]
     return torch.stack(features), tuple(total)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Clocked:
-    """A reader whose items also contain the CPU seconds of its process."""
-
-    reader: Reader
-    floats: bool = False
-
-    def __getitem__(self, index: int) -> Any:
-        views = self.reader[index]
-        if self.floats and isinstance(views, Tensor):
-            views = as_tower_input(views, self.reader.preprocess)
-        return views, process_time()
-
-
-def measure_handing(args: Any, dataset: Dataset, augmix: Any) -> dict[str, list[float]]:
-    """Return CPU seconds per image in the reading process and in this one, by the form of the views."""
-    reader = Reader.of(dataset, ViewConfig(count=args.views, augmix=augmix), Preprocess(size=224), SEED)
-    forms_of_views = {
-        "as floats": Clocked(reader, floats=True),
-        "as today": Clocked(reader),
-        "for a device": Clocked(replace(reader, renderer="device")),
-    }
-    renderer = ViewRenderer(reader.preprocess, torch.device("cpu"))
-    pixels = torch.zeros(len(forms_of_views), args.views, 3, 224, 224)
-    first_images = {}
-    for row, clocked in enumerate(forms_of_views.values()):
-        first_images[row], _ = clocked[0]
-    renderer.fill(pixels, first_images)
-    for row, name in enumerate(forms_of_views):
-        check_equal(pixels[row], pixels[0], f"AugMix {augmix}, views handed over {name}", 0.0)
-    seconds = defaultdict[str, list[float]](list)
-    for _ in range(args.repeats):
-        for name, clocked in forms_of_views.items():
-            reading, waiting = handing_seconds(clocked, len(dataset))
-            seconds[f"{name}, reading"].append(reading)
-            seconds[f"{name}, waiting"].append(waiting)
-    return seconds
-
-
-def handing_seconds(clocked: Clocked, images: int) -> tuple[float, float]:
-    """Return CPU seconds per image in the process that reads and in this one; the first image is not counted."""
-    results: Iterator[Any] = read_views(cast(Any, clocked), range(images), workers=1, pin=False)
-    _, first_clock = next(results)
-    began = thread_time()
-    clocks = [clock for _, clock in results]
-    waiting = thread_time() - began
-    return (clocks[-1] - first_clock) / len(clocks), waiting / len(clocks)
-
-
-def measure_towers(args: Any, clip: Clip) -> dict[str, list[Spent]]:
-    """Return the costs of each form of a tower on the same views."""
-    views_of_tiny, views_of_vit = args.groups
-    views = views_of_vit
-    if clip.name == "tiny":
-        views = views_of_tiny
-    if args.quick:
-        views = 8
-    size = clip.preprocess.size
-    pixels = torch.randn(views, 3, size, size, generator=torch.Generator().manual_seed(SEED)).to(args.device)
-    forms = {IN_SWEEPS: clip}
-    if clip.name != "tiny":
-        whole = replace(clip, visual=vit_b_16().to(args.device))
-        tolerance = {"float32": 1e-4, "tf32": 1e-3, "fp16": 1e-2}[args.precision]
-        check_equal(whole.image_features(pixels), clip.image_features(pixels), f"{clip.name}, {WHOLE}", tolerance)
-        forms[WHOLE] = whole
-    works = {name: (partial(form.image_features, pixels), views) for name, form in forms.items()}
-    for work, _ in works.values():  # first calls include work that is done only once
-        work()
-    return rounds(works, args.repeats, args.device)
-
-
-def tower_row(args: Any, clip: Clip, spent: dict[str, list[Spent]]) -> dict[str, object]:
-    wall, cpu = "", ""
-    if WHOLE in spent:
-        ratio = Ratio.of(spent[WHOLE], spent[IN_SWEEPS])
-        wall, cpu = f"{ratio.wall:.2f}", f"{ratio.cpu:.2f}"
-    rate = Spread.of([1 / round_costs.wall for round_costs in spent[IN_SWEEPS]])
-    return {
-        "model": clip.name,
-        "precision": args.precision,
-        "whole / class token alone": wall,
-        "whole / class token alone, CPU": cpu,
-        "views/s": f"{rate:.3g}",
-    }
 
 
 def row(args: Any, subject: str, augmix: str, timings: dict[str, Any]) -> dict[str, object]:

@@ -121,11 +121,6 @@ def parse(module: str, description: str, extend: Callable[[Parser], None], argv:
     return args
 
 
-def compile_option(options: Parser) -> None:
-    """Add the option --compile, for benchmarks of code that `work.compile` compiles."""
-    options.add_argument("--compile", action="store_true", help="measure the engine through torch.compile beside it")
-
-
 def require_open_clip() -> None:
     """Raise InputError without open_clip, which benchmarks of whole models need."""
     if importlib.util.find_spec("open_clip") is None:
@@ -187,13 +182,6 @@ def finish(args: Any, rows: Sequence[Mapping[str, object]], raw: Mapping[str, ob
 
 def _plain(value: object) -> object:
     return asdict(value)  # type: ignore[call-overload]  # Spent, Spread, Ratio
-
-
-def read_lines(file: Path) -> list[dict[str, Any]]:
-    """Return the results of an earlier run, one JSON document per line; the list is empty without a file."""
-    if not file.exists():
-        return []
-    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def append_line(file: Path, row: Mapping[str, Any]) -> None:

@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness import Ratio, Spent, check_equal, compile_option, finish, measure, now, parse
+from benchmarks.harness import Ratio, Spent, check_equal, finish, measure, now, parse
 from benchmarks.world import SMALL, STAND_IN, TEST_SETS, VIT_B_16, World, build
 from fpp_sweep.cli.command import Parser, run
-from fpp_sweep.core.compute.compiling import EAGER_CALLS
-from fpp_sweep.core.fpp import Pretrained, draw_noise, draw_start, pretrain
+from fpp_sweep.core.fpp import draw_noise, draw_start, pretrain
 from fpp_sweep.core.text.classes import Noise
 from fpp_sweep.spec.config import FppConfig
 from tests.reference import naive
@@ -38,9 +37,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         raw[str(count)] = {**spent, "tokens": len(world.texts.packing)}
         cells = {"K": count, "as": TEST_SETS[count][0], "tokens": len(world.texts.packing)}
         row = {**cells, "step": ratio.wall, "step, CPU": ratio.cpu}
-        if args.compile:
-            faster = Ratio.of(spent["engine"], spent["compiled"])
-            row |= {"engine / compiled": f"{faster.wall:.2f}", "engine / compiled, CPU": f"{faster.cpu:.2f}"}
         rows.append(row)
     notes = [STAND_IN, "Ratios are naive / engine: median (lowest..highest) over rounds, wall, and CPU seconds."]
     finish(args, rows, raw, notes)
@@ -49,7 +45,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _options(options: Parser) -> None:
     text = "10, 47 and 101 unless given; the naive side of 397 takes 20 GiB"
     options.add_argument("--classes", type=int, nargs="+", choices=sorted(TEST_SETS), metavar="K", help=text)
-    compile_option(options)
 
 
 def check(world: World) -> None:
@@ -85,26 +80,11 @@ def in_engine_form(noise: naive.Noise) -> Noise:
 def measure_sides(world: World, args: Any) -> dict[str, list[Spent]]:
     step = naive_steps(world)
     next(step)
-    engines = {"engine": world}
-    if args.compile:
-        engines["compiled"] = compile_step(world, args.device)
-    spent: dict[str, list[Spent]] = {"naive": [], **{name: [] for name in engines}}
+    spent: dict[str, list[Spent]] = {"naive": [], "engine": []}
     for _ in range(args.repeats):
         spent["naive"].append(measure(lambda: next(step), device=args.device))
-        for name, engine in engines.items():
-            spent[name].append(engine_step(engine, args.device)[1])
+        spent["engine"].append(engine_step(world, args.device))
     return spent
-
-
-def compile_step(world: World, device: str) -> World:
-    """Return the world with a compiled step."""
-    other = world.compiled()
-    began = now(device)
-    learned, _ = engine_step(other, device, EAGER_CALLS + 1)
-    print(f"K = {len(world.texts)}: compiled within {(now(device) - began).wall:.0f} s")
-    expected, _ = engine_step(world, device, EAGER_CALLS + 1)
-    check_equal(learned.losses, expected.losses, f"K = {len(world.texts)}, compiled, losses of {EAGER_CALLS + 2} steps")
-    return other
 
 
 def naive_steps(world: World) -> Iterator[None]:
@@ -127,9 +107,9 @@ def naive_steps(world: World) -> Iterator[None]:
         yield
 
 
-def engine_step(world: World, device: str, steps: int = ENGINE_STEPS) -> tuple[Pretrained, Spent]:
+def engine_step(world: World, device: str) -> Spent:
     """Return the costs of a step without the preparations before the first step."""
-    config = FppConfig(steps=1 + steps, draws=DRAWS)
+    config = FppConfig(steps=1 + ENGINE_STEPS, draws=DRAWS)
     clocks: list[Spent] = []
     noise = draw_noise(world.texts, len(world.context), config, torch.Generator().manual_seed(1))
     start = draw_start(world.context, config, torch.Generator().manual_seed(2))
@@ -137,8 +117,8 @@ def engine_step(world: World, device: str, steps: int = ENGINE_STEPS) -> tuple[P
     def tick() -> None:
         clocks.append(now(device))
 
-    learned = pretrain(world.texts, world.context, config, flatness_weight=1.0, start=start, noise=noise, on_step=tick)
-    return learned, (clocks[-1] - clocks[0]) * (1 / steps)
+    pretrain(world.texts, world.context, config, flatness_weight=1.0, start=start, noise=noise, on_step=tick)
+    return (clocks[-1] - clocks[0]) * (1 / ENGINE_STEPS)
 
 
 if __name__ == "__main__":

@@ -40,10 +40,6 @@ class Response(ABC):
     def noise(self, point: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return the noise of one observation at a point."""
 
-    @abstractmethod
-    def deviations(self, point: np.ndarray) -> np.ndarray:
-        """Return the standard deviations of the noise at a point."""
-
     def quality(self, seen: np.ndarray, true_values: np.ndarray) -> float:
         """Return the hypervolume of the true values of the points that are on the front by the values seen, in %."""
         chosen: Sequence[int] = front(seen.tolist(), GOALS)
@@ -70,9 +66,6 @@ class SmoothResponse(Response):
     def noise(self, point: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         return self._deviations * rng.normal(size=2)
 
-    def deviations(self, point: np.ndarray) -> np.ndarray:
-        return self._deviations
-
 
 class SurrogateResponse(Response):
     """A regression on real trials: means over seeds are the truth, and differences between seeds are the noise."""
@@ -98,9 +91,6 @@ class SurrogateResponse(Response):
         residual: np.ndarray = rng.choice(self._residuals[trial])
         return residual
 
-    def deviations(self, point: np.ndarray) -> np.ndarray:
-        return np.sqrt((self._residuals[self._nearest(point)] ** 2).mean(axis=(0, 1)))
-
 
 def fit_model(kind: str, points: np.ndarray, values: np.ndarray) -> RandomForestRegressor | GaussianProcessRegressor:
     """Return a random forest (kind `forest`) or a Gaussian process (kind `process`) that is fitted to the values."""
@@ -108,26 +98,3 @@ def fit_model(kind: str, points: np.ndarray, values: np.ndarray) -> RandomForest
         return RandomForestRegressor(TREES, min_samples_leaf=2, random_state=0).fit(points, values)
     kernel = ConstantKernel(1.0) * Matern(np.ones(points.shape[1]), (0.1, 20), nu=2.5) + WhiteKernel(0.1, (1e-3, 1))
     return GaussianProcessRegressor(kernel, normalize_y=True, random_state=0).fit(points, values)
-
-
-def gaussian_process(dims: int, variances: np.ndarray | float = 1e-10) -> GaussianProcessRegressor:
-    """Return a Gaussian process with noise of one size everywhere, in addition to known variances by trial."""
-    kernel = ConstantKernel(1.0) * Matern(np.ones(dims), (0.1, 20), nu=2.5) + WhiteKernel(0.1, (1e-3, 1))
-    return GaussianProcessRegressor(kernel, alpha=variances, random_state=0)
-
-
-def posterior_means(points: np.ndarray, values: np.ndarray, deviations: np.ndarray | None = None) -> np.ndarray:
-    """Return the posterior means of Gaussian processes, one for each objective, at the observed points.
-
-    `deviations` is the known noise of each value. Without it, one size of noise is estimated for all values.
-    """
-    means = []
-    for column in range(values.shape[1]):
-        center, scale = values[:, column].mean(), values[:, column].std()
-        variances: np.ndarray | float = 1e-10
-        if deviations is not None:
-            variances = (deviations[:, column] / scale) ** 2 + 1e-6
-        model = gaussian_process(points.shape[1], variances)
-        model.fit(points, (values[:, column] - center) / scale)
-        means.append(center + scale * model.predict(points))
-    return np.stack(means, axis=1)

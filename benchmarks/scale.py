@@ -9,11 +9,8 @@ on disk, and the time of commands that read such a folder. Several workers may s
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import pickle
-import re
-import resource
 import shutil
 import statistics
 import subprocess
@@ -31,7 +28,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import require_complete
-from benchmarks.page import write_large_sweep
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.records.folder import SweepFolder
@@ -72,9 +68,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     scratch = Path(args.keep or tempfile.mkdtemp(prefix="scale-"))
     scratch.mkdir(parents=True, exist_ok=True)
     try:
-        if args.made_up:
-            cost_of_commands(scratch, args.trials, args.datasets)
-            return
         for workers in args.workers:
             root = scratch / f"{workers}"
             root.mkdir()
@@ -95,7 +88,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--seconds", type=float, default=0.0, metavar="S", help="duration of a task")
     add("--sampler", default="random")
     add("--commands", action="store_true", help="also time the commands that read the folder")
-    add("--made-up", action="store_true", help="run no sweep; measure CPU time of commands on a made-up folder")
     add("--keep", metavar="FOLDER", help="folder in which the sweep is kept")
     return options.parse_args(argv)
 
@@ -388,52 +380,6 @@ def commands(root: Path, folder: SweepFolder, uri: str) -> None:
     began = time.monotonic()
     result = sync_folder(folder, fresh)
     print(f"  everything delivered to a new MLflow: {1000 * (time.monotonic() - began) / result.updated:.0f} ms a run")
-    runs_page(root, timed)
-
-
-def cost_of_commands(root: Path, trials: int, datasets: int) -> None:
-    """Print the CPU seconds of commands on a folder of made-up trials, 1,000 images of each dataset, and its size."""
-    if not (root / "large").exists():
-        write_large_sweep(root, trials, datasets, 1000)
-    store = f"sqlite:///{root}/mlflow.db"
-    lines: dict[str, tuple[str, ...]] = {
-        "show FOLDER": ("show", str(root)),
-        "show SWEEP": ("show", str(root / "large")),
-        "show SWEEP TRIAL": ("show", str(root / "large"), "trial-0007"),
-        "show SWEEP --page": ("show", str(root / "large"), "--page"),
-        "sync, everything": ("sync", str(root / "large"), "--into", store),
-        "sync, nothing to do": ("sync", str(root / "large"), "--into", store),
-    }
-    for name, (command, *words) in lines.items():
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        line = [sys.executable, "-X", "importtime", "-m", f"fpp_sweep.{command}", *words]
-        done = subprocess.run(line, check=True, capture_output=True, text=True, cwd=root, env=environment(root))
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        imported = sorted(set(re.findall(r"\| +(mlflow|optuna|torch)\b", done.stderr)))
-        print(f"  {name}: {cpu:.1f} CPU s, loads {', '.join(imported) or 'no large library'}", flush=True)
-    sizes(root, SweepFolder(root / "large"))
-
-
-def runs_page(root: Path, timed: Any) -> None:
-    """The request that MLflow's runs page makes, to a real server."""
-    import urllib.request
-
-    from tests.kit.stores import Server
-
-    server = Server(root)
-    server.database = root / "mlflow.db"
-    server.start()
-    try:
-        from mlflow.tracking import MlflowClient
-
-        (experiment,) = [each for each in MlflowClient(server.uri).search_experiments() if each.name == "fpp_sweep"]
-        body = json.dumps({"experiment_ids": [experiment.experiment_id], "max_results": 100}).encode()
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{server.uri}/ajax-api/2.0/mlflow/runs/search", body, headers)
-        timed("MLflow's runs page, 100 runs", lambda: urllib.request.urlopen(request).read())
-    finally:
-        server.kill()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Samplers of the search on responses whose truth is known: `python -m benchmarks.search`.
 
 A search asks a sampler for settings of `perturb.yaml` (the published points come first), adds noise to the true values
-of a response, and reports them. Then the front is chosen by the observed values, and by the posterior means of a
-Gaussian process. The figures are hypervolumes of the true values of these fronts, in % of that of 4,000 random points.
+of a response, and reports them. Then the front is chosen by the observed values. The figures are hypervolumes of the
+true values of these fronts, in % of that of 4,000 random points.
 
 Responses: `smooth` (draws from a Gaussian process, with the same noise everywhere); `forest` and `process` (a random
 forest or a Gaussian process, fitted to the trials of benchmarks.clouds; the noise is the measured one of seeds).
@@ -26,7 +26,7 @@ from optuna.samplers import BaseSampler, GPSampler
 
 from benchmarks.clouds import Cloud, read_clouds
 from benchmarks.harness import append_line, table
-from benchmarks.responses import Response, SmoothResponse, SurrogateResponse, posterior_means
+from benchmarks.responses import Response, SmoothResponse, SurrogateResponse
 from fpp_sweep.cli.command import parser, run
 from fpp_sweep.search.samplers import build_sampler, stream_seed
 from fpp_sweep.search.study import suggest
@@ -38,7 +38,6 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.errors import InputError
 
 ASKS = 3  # number of timed requests for settings
-DEVIATIONS = "deviations"  # attribute of a trial: the standard deviations of its noise
 SMOOTH = "smooth"
 KINDS = (SMOOTH, "forest", "process")
 SAMPLERS = [name for name in catalogue.BUILT_IN_SAMPLERS if name not in ("auto", "grid")]
@@ -62,8 +61,6 @@ class Outcome:
 
     case: Case
     by_value: Qualities
-    by_posterior: Qualities
-    by_known_noise: Qualities  # the front is chosen by a posterior that knows the noise of each value
     ask_seconds: float  # CPU
 
 
@@ -102,12 +99,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="N",
         help="instead: CPU seconds for the settings of one trial after N",
     )
-    add("--long", action="store_true", help="all responses, budgets and numbers of running trials; an hour")
     add("--out", type=Path, metavar="FILE", help="append a line of JSON for each search")
     args = options.parse_args(argv)
-    if args.long:
-        args.responses, args.worlds = list(KINDS), 10
-        args.budgets, args.noise, args.at_once = [16, 32, 48, 64], [1.0, 2.5], [1, 4, 8]
     for name in args.samplers:
         if name not in SAMPLERS and not re.fullmatch(r"gp\d+", name):
             raise InputError(f"--samplers: unknown sampler {name!r}; use {', '.join(SAMPLERS)} or gpN")
@@ -161,8 +154,7 @@ def search(case: Case, response: Response, space: Space, budgets: Sequence[int])
     running: list[tuple[optuna.Trial, np.ndarray]] = []
     points: list[np.ndarray] = []
     observed: list[np.ndarray] = []
-    deviations: list[np.ndarray] = []
-    outcome = Outcome(case, {}, {}, {}, 0.0)
+    outcome = Outcome(case, {}, 0.0)
     ask_seconds = 0.0
     while len(observed) < max(budgets):
         while len(running) < case.at_once:
@@ -174,25 +166,13 @@ def search(case: Case, response: Response, space: Space, budgets: Sequence[int])
             ask_seconds += time.process_time() - began
         trial, point = running.pop(0)
         value = response.true_values(point[None])[0] + response.noise(point, rng)
-        deviations.append(response.deviations(point))
-        trial.set_user_attr(DEVIATIONS, deviations[-1].tolist())
         study.tell(trial, value.tolist())
         points.append(point)
         observed.append(value)
         if len(observed) in budgets:
-            choose(outcome, response, np.array(points), np.array(observed), np.array(deviations))
+            true_values = response.true_values(np.array(points))
+            outcome.by_value[len(observed)] = response.quality(np.array(observed), true_values)
     return replace(outcome, ask_seconds=ask_seconds)
-
-
-def choose(
-    outcome: Outcome, response: Response, points: np.ndarray, observed: np.ndarray, deviations: np.ndarray
-) -> None:
-    """Add the quality of the fronts that would be chosen after these trials."""
-    true_values = response.true_values(points)
-    trials = len(observed)
-    outcome.by_value[trials] = response.quality(observed, true_values)
-    outcome.by_posterior[trials] = response.quality(posterior_means(points, observed), true_values)
-    outcome.by_known_noise[trials] = response.quality(posterior_means(points, observed, deviations), true_values)
 
 
 def ask(case: Case, study: optuna.Study, space: Space) -> tuple[optuna.Trial, np.ndarray]:
@@ -264,8 +244,6 @@ def row_of(name: str, by_sampler: Mapping[str, list[Outcome]], budgets: Sequence
     own = by_sampler[name]
     for budget in budgets:
         row[str(budget)] = mean_with_error([outcome.by_value[budget] for outcome in own])
-    for budget in budgets:
-        row[f"{budget}, posterior"] = mean_with_error([outcome.by_posterior[budget] for outcome in own])
     for rival in ("random", "tpe"):
         if rival in by_sampler:
             row[f"minus {rival}"] = " / ".join(difference(own, by_sampler[rival], budget) for budget in budgets)

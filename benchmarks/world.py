@@ -98,9 +98,6 @@ class World:
     def model(self) -> TextModel:
         return TextModel(texts=self.texts, logit_scale=LOGIT_SCALE)
 
-    def compiled(self) -> World:
-        return replace(self, texts=replace(self.texts, tower=self.texts.tower.compiled()))
-
 
 def build(shape: Shape, classes: int, *, samples: int, device: str) -> World:
     stored = json.loads(FILE.read_text())

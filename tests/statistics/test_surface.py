@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from sklearn.gaussian_process.kernels import Matern
 
-from benchmarks.effects import measure
 from fpp_sweep.statistics.surface import Dimension, Surface, matern_kernel, uncorrelated_hypercube
 
 
@@ -58,13 +57,6 @@ def test_equal_trials_give_equal_numbers(surface):
     points, values = rng.random((12, 2)), rng.random(12)
     first, second = (Surface([Dimension()] * 2, points, values) for _ in range(2))
     assert np.array_equal(first.variance_shares(), second.variance_shares())
-
-
-def test_intervals_contain_the_effects_of_planted_worlds():
-    """`python -m benchmarks.effects` has more worlds."""
-    worlds = [measure(kind, 30, 0.5, seed) for kind in ("smooth", "additive") for seed in range(4)]
-    assert 0.88 < np.mean([coverage.effects for coverage in worlds]) <= 0.995
-    assert np.mean([coverage.shares for coverage in worlds]) > 0.85
 
 
 def test_shares_of_an_additive_world_are_those_of_its_terms():

@@ -10,7 +10,6 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmarks.device_views import NAMES, Count, operations, picture, resizes, subjects, whole_views
 from fpp_sweep.core.compute.compiling import eagerly
 from fpp_sweep.core.images import augmix, device_views, fused_kernels, views
 from fpp_sweep.core.images.device_views import PlannedImage, ViewRenderer
@@ -18,6 +17,7 @@ from fpp_sweep.core.images.distorting import mix
 from fpp_sweep.core.images.resampling import pack, unpack
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.spec.config import ViewConfig
+from tests.kit.drawn_views import NAMES, Count, operations, picture, resizes, subjects, whole_views
 from tests.kit.views import make_views
 
 ROOT = Path(__file__).parents[3]
@@ -115,7 +115,7 @@ def test_fused_kernels_give_the_same_bytes(device_name):
         for _ in range(8):
             resizes(rng, picture(rng, width, height), 48, 8, device, runner, resized)
     counts = {name: Count() for name in NAMES}
-    if device_name != "cpu":  # on a CPU this takes minutes: run `python -m benchmarks.device_views --fused`
+    if device_name != "cpu":  # on a CPU this takes minutes
         operations(rng, 48, device, runner, counts)
         whole_views(rng, device, runner, counts[NAMES[0]], size=48)
     assert resized.cases > 0
@@ -186,21 +186,3 @@ def test_kernels_are_compiled_once_after_some_images_and_only_if_compiling_is_al
             runners.append(renderer._run)
         assert [runner is eagerly for runner in runners] == is_eager
         assert len({id(runner) for runner in runners}) == len(set(is_eager))
-
-
-@pytest.mark.nightly
-@pytest.mark.slow  # runs a benchmark in a process
-def test_the_benchmark_runs_where_only_torch_numpy_and_pillow_are_installed():
-    code = """
-        import sys
-        for name in ("ray", "mlflow", "open_clip", "optuna", "timm", "yaml", "sklearn", "safetensors", "plotly",
-                     "pyarrow", "matplotlib", "torchvision"):
-            sys.modules[name] = None
-        from benchmarks.device_views import main
-        main(["--quick", "--threads", "1"])
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "all bytes are Pillow's" in done.stdout
