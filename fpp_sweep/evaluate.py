@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fpp_sweep.cli.command import parser, run, typed_words
 from fpp_sweep.cli.flags import add_run_flags, flags_in_errors, overrides
@@ -25,21 +26,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the trials and print their tables; exit with status 1 if a trial failed."""
     args = parse(argv)
     words = typed_words(argv)
-    from fpp_sweep.sweep import launch, request  # load much that --help does without
+    from fpp_sweep.sweep import folders, launch, request  # load much that --help does without
 
     plugins.load_plugins(*args.plugin)
+    options = launch.options_of(args)
     config, recorded = args.config, []
     if args.trial is not None:
         config, recorded = request.recorded_trial(find_sweep(str(args.trial.parent)), args.trial.name)
+    names_trials = bool(config or args.method or args.prompt or args.anchor_prompt)
     with flags_in_errors(args):
-        space = request.space_to_evaluate(
-            [*recorded, *overrides(args)],
-            config=config,
-            methods=args.method,
-            prompts=args.prompt,
-            anchor_prompt=args.anchor_prompt,
-        )
-    options = launch.options_of(args)
+        if options.resume and not names_trials:
+            folder = folders.resumed_folder(options, "evaluate")
+            options = replace(options, root=folder.path.parent, name=folder.path.name)
+            space = request.space_of_sweep(folder, overrides(args))
+        else:
+            space = request.space_to_evaluate(
+                [*recorded, *overrides(args)],
+                config=config,
+                methods=args.method,
+                prompts=args.prompt,
+                anchor_prompt=args.anchor_prompt,
+            )
     in_process = args.address is None and space.work.workers is None
     folder = launch.launch(space, options, command="evaluate", words=words, in_process=in_process, export=True)
     if any(record.state == "failed" for record in folder.trials()):
@@ -61,9 +68,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     trial = "repeats a trial with its sweep's model, data, seeds and split, which other flags change"
     settings.add_argument("--trial", type=user_path, metavar="SWEEP/TRIAL", help=trial)
     add_run_flags(options)
-    resume = "continue this command's last run, or the one of --name"
+    resume = "continue this run, with what its folder names; default: the last one"
     resuming = options.add_argument_group("resuming")
-    resuming.add_argument("--resume", action="store_true", help=resume)
+    resuming.add_argument("--resume", nargs="?", const="", metavar="NAME", help=resume)
     return options.parse_args(argv)
 
 

@@ -2,7 +2,7 @@
 
 Runs the sweep of a space file (docs/spaces.md), or of a shipped space, on this machine or, with --address auto, on the
 Ray cluster of this machine. Trials are compared on the validation split. Finalists then run again with other seeds, and
-with the baselines on the test split. If a sweep is interrupted, the same command with --resume continues it.
+with the baselines on the test split. If a sweep is interrupted, --resume NAME continues it.
 
     python -m fpp_sweep.tune --list-spaces
     python -m fpp_sweep.tune --space perturb --set fpp.gamma2=0.3 search.sampler=nsga2
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fpp_sweep.cli.command import parser, run, typed_words
 from fpp_sweep.cli.flags import RUN_FLAGS, add_flags, flags_in_errors, overrides
@@ -33,15 +34,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(list_shipped_spaces(min(terminal_width(), LINE_COLUMNS)))
         return
     words = typed_words(argv)
-    from fpp_sweep.sweep import launch, request, warm_start  # load much that --help does without
+    from fpp_sweep.sweep import folders, launch, request, warm_start  # load much that --help does without
 
     plugins.load_plugins(*args.plugin)
+    options = launch.options_of(args)
     with flags_in_errors(args):
-        space = request.space_to_tune(args.space, overrides(args), config=args.config)
+        if args.space is None:
+            folder = folders.resumed_folder(options)
+            options = replace(options, root=folder.path.parent, name=folder.path.name)
+            space = request.space_of_sweep(folder, overrides(args))
+        else:
+            space = request.space_to_tune(args.space, overrides(args), config=args.config)
     if args.dry_run:
         launch.print_dry_run([warm_start.with_warm_start(space)], args.worker_counts)
         return
-    folder = launch.launch(space, launch.options_of(args), command="tune", words=words)
+    folder = launch.launch(space, options, command="tune", words=words)
     if folder.info().state != "finished":
         raise SystemExit(1)
 
@@ -56,16 +63,18 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     space.add_argument("--config", type=user_path, metavar="YAML", help=config_help)
     add_flags(options, "--trials", *RUN_FLAGS)
     resuming = options.add_argument_group("resuming")
-    resume_help = "continue the last sweep of this space, or that of --name; failed trials run again"
-    resuming.add_argument("--resume", action="store_true", help=resume_help)
+    resume_help = "continue this sweep, or the last one; its folder has the space; failed trials run again"
+    resuming.add_argument("--resume", nargs="?", const="", metavar="NAME", help=resume_help)
     dry_run = options.add_argument_group("dry run")
     dry_run_help = "show the resolved configs, the tasks and an estimate of the cost; run nothing"
     dry_run.add_argument("--dry-run", action="store_true", help=dry_run_help)
     counts_help = "with --dry-run: estimate the time with these numbers of workers, such as 1,4,16"
     dry_run.add_argument("--worker-counts", type=worker_counts, default=(), metavar="N,N", help=counts_help)
     args = options.parse_args(argv)
-    if args.space is None and not args.list_spaces:
+    if args.space is None and args.resume is None and not args.list_spaces:
         raise InputError("--space: is missing; give a file or a shipped space, which --list-spaces lists")
+    if args.space is None and args.config is not None:
+        raise InputError("--config: needs --space, whose searched settings it has values of")
     if args.worker_counts and not args.dry_run:
         raise InputError("--worker-counts: needs --dry-run")
     return args

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,7 @@ from fpp_sweep.core.models import model_names
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec.config import require_prompt, require_templates
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.messages import command_line
 from fpp_sweep.sweep.api import Sweep
-from fpp_sweep.sweep.resume_command import command_that_continues
 from fpp_sweep.tracking.uri import absolute
 from fpp_sweep.trial.templates import file_digest, texts_by_class
 from tests.kit.records import build_sweep
@@ -73,13 +70,6 @@ def test_an_evaluation_and_its_comparison_are_written_in_the_home_folder(home, c
     main(["compare", "~/out/one", "trial-0000", "trial-0001", "--out=~/compared"])
     assert f"Markdown  {home}/compared/comparison.md" in capsys.readouterr().out
     assert (home / "compared" / "comparison.md").is_file()
-
-
-def test_a_recorded_command_continues_the_sweep_in_the_home_folder(home, sweep):
-    command = command_line("tune", ["--space", "s.yaml", "--out", "~/out"])
-    sweep.write_info(replace(sweep.info(), state="interrupted", command=command))
-    assert "--out '~/out'" in command
-    assert command_that_continues(sweep, sweep.info()) == f"{command} --name made --resume"
 
 
 def test_paths_of_a_space_are_in_the_home_folder(home):

@@ -108,7 +108,7 @@ def test_a_command_is_stored_and_the_reply_says_when_it_applies(folder, capsys):
     folder.write_info(replace(folder.info(), state="running"))
     main([str(folder.path), "budget", "--trials", "none", "--hours", "2"])
     first, second, third = capsys.readouterr().out.splitlines()
-    resume = runnable(f"fpp-sweep tune --space mine.yaml --name made --out {folder.path.parent} --resume")
+    resume = runnable(f"fpp-sweep tune --resume {folder.path}")
     how_to_apply = f"made is interrupted; to have it applied: {resume}"
     assert first == f"add fpp.gamma2=2 fpp.class_var=0.01: {how_to_apply}"
     assert second == f"stop trial=trial-0005: {how_to_apply}"

@@ -134,8 +134,8 @@ def test_killed_drivers_change_only_the_time():
 @pytest.mark.slow  # runs two drivers
 def test_an_interrupted_sweep_can_be_resumed(tmp_path):
     processes, err = interrupt(tmp_path, signal.SIGINT)
-    words = f"--space small.yaml --trials 1000 --name {only_sweep(tmp_path).path.name} --resume"
-    assert err.splitlines()[-2:] == ["interrupted; to continue:", f"    {runnable(f'fpp-sweep tune {words}')}"]
+    command = runnable(f"fpp-sweep tune --resume {only_sweep(tmp_path).path.name}")
+    assert err.splitlines()[-2:] == ["interrupted; to continue:", f"    {command}"]
     wait_for(lambda: not any(line == command_line_of(pid) for pid, line in processes.items()))
     before = {path.name: path.read_text() for path in complete_records(tmp_path)}
     sweep = only_sweep(tmp_path)
@@ -144,7 +144,9 @@ def test_an_interrupted_sweep_can_be_resumed(tmp_path):
     assert "params.fpp.gamma1.high: 10" in line
     assert "-> 3" in line
     count = len(before) + 2
-    tune(tmp_path, "--trials", str(count), "--resume")  # a resume may change the budget
+    line = f"{command} --trials {count}"  # a resume may change the budget
+    done = subprocess.run(line, shell=True, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     assert sweep.info().state == "finished"
     states = {record.name: record.state for record in sweep.trials()}
     assert states == {
@@ -199,7 +201,7 @@ def test_an_interrupt_while_ray_starts_prints_the_command_that_resumes(tmp_path,
     assert out.startswith(f"{sweep.path.name} is interrupted; no trial has begun.\n")
     assert err.splitlines()[-2:] == [
         "interrupted; to continue:",
-        f"    {runnable(f'fpp-sweep tune --space small.yaml --name {sweep.path.name} --resume')}",
+        f"    {runnable(f'fpp-sweep tune --resume {sweep.path.name}')}",
     ]
 
 
@@ -319,7 +321,8 @@ def test_tasks_that_take_too_long_end_the_sweep_with_their_reason_and_a_resume_r
     [
         (["--space", "nowhere.yaml"], "--space: has another value already (small.yaml); take one out"),
         (["--resume"], "nothing to resume"),
-        (["--resume", "--name", "gone"], "gone"),
+        (["--resume", "gone"], "gone: there is no such sweep"),
+        (["--resume", "gone", "--name", "other"], "take one out"),
         (["--name", "../out"], "--name '../out'"),
         (["--set", "search.trails=3"], "did you mean"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),

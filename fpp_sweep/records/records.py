@@ -326,7 +326,8 @@ class SweepInfo:
     finished: Time | None = None
 
     # its start, and the code that started it
-    command: str = ""  # the last driver's command line, without secrets and without --resume
+    command: str = ""  # the command line that began it, without secrets
+    address: str = ""  # address of the last driver's Ray cluster; empty: on one machine
     group: str = ""  # id of the reproduction that the sweep belongs to; empty for a sweep that stands alone
     plugins: Texts = field(default_factory=dict)  # name of a plugin -> digest of its file
     plugin_files: Texts = field(default_factory=dict)  # name of a plugin -> full path of its file

@@ -33,6 +33,4 @@ def _run_again_lines(folder: SweepFolder, info: SweepInfo, failed: Sequence[Tria
     """Yield the command that runs failed trials again, for a user who has removed the cause."""
     if info.state == "running" or not any(record.can_run_again for record in failed):
         return
-    command = resume_command(folder, info)
-    if command:
-        yield f"run again   {runnable(command)}"
+    yield f"run again   {resume_command(folder, info)}"

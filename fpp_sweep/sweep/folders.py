@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from fpp_sweep.cli.names import is_sweep
+from fpp_sweep.cli.names import find_sweep, is_sweep, sweeps_below
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
@@ -40,10 +40,9 @@ def reserved_folder(space: Space, options: Options) -> Iterator[SweepFolder]:
 
 def sweep_folder(space: Space, options: Options) -> SweepFolder:
     """Return the folder of a new sweep, or of the sweep to be resumed."""
-    root = user_path(options.root)
     if options.resume:
-        path = root / options.name if options.name else _newest_sweep(root, space.name)
-        return SweepFolder.open(path)
+        return resumed_folder(options, space.name)
+    root = user_path(options.root)
     if not options.name:
         return _new_folder(root, space.name)
     require_folder_name(options.name)
@@ -111,10 +110,26 @@ def require_writable(root: Path) -> None:
         raise InputError(f"--out {root}: the folder cannot be written; name one that can")
 
 
-def _newest_sweep(root: Path, name: str) -> Path:
-    """Return the folder of the space's sweep that was begun last."""
-    pattern = re.compile(rf"{re.escape(name)}-\d{{8}}-\d{{6}}")
-    folders = sorted(path.parent for path in root.glob("*/sweep.json") if pattern.fullmatch(path.parent.name))
-    if not folders:
-        raise InputError(f"nothing to resume: {root} has no sweep {name}-<time>; name one with --name")
-    return folders[-1]
+def resumed_folder(options: Options, space_name: str = "") -> SweepFolder:
+    """Return the folder of the sweep to be resumed: the one of the name, or else the last one of the space's name."""
+    root = user_path(options.root)
+    if not options.name:
+        return SweepFolder(_last_sweep(root, space_name))
+    if is_sweep(root / options.name):
+        return SweepFolder(root / options.name)
+    return SweepFolder(find_sweep(options.name))
+
+
+def _last_sweep(root: Path, name: str) -> Path:
+    """Return the folder of the sweep that was begun last, of any space or of one with this name."""
+    pattern = re.compile(rf"{re.escape(name) or '.+'}-(\d{{8}}-\d{{6}})")
+    by_time = {}
+    for path in sweeps_below(root):
+        named_by_time = pattern.fullmatch(path.name)
+        if named_by_time:
+            by_time[named_by_time[1]] = path
+    if not by_time:
+        raise InputError(
+            f"nothing to resume: {root} has no sweep {name or 'SPACE'}-<time>; name one, as in --resume NAME"
+        )
+    return by_time[max(by_time)]

@@ -11,13 +11,14 @@ from functools import partial
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec.errors import MachineError
+from fpp_sweep.spec.errors import InputError, MachineError
+from fpp_sweep.spec.messages import command_line
 from fpp_sweep.spec.progress import Screen
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.folders import reserved_folder
 from fpp_sweep.sweep.heading import heading
 from fpp_sweep.sweep.resume import announced_space
-from fpp_sweep.sweep.resume_command import print_next_command, recorded_command
+from fpp_sweep.sweep.resume_command import print_next_command
 from fpp_sweep.sweep.trial_view import print_trial
 
 INTERRUPTED = 130  # exit status, as a shell has it for Ctrl-C
@@ -25,10 +26,12 @@ INTERRUPTED = 130  # exit status, as a shell has it for Ctrl-C
 
 def options_of(args: argparse.Namespace) -> Options:
     """Return what the flags of a command line say about the folder, the cluster and MLflow."""
+    if args.resume and args.name not in (None, args.resume):
+        raise InputError(f"--name {args.name}: --resume {args.resume} names the sweep already; take one out")
     return Options(
         root=args.out,
-        name=args.name,
-        resume=args.resume,
+        name=args.resume or args.name,
+        resume=args.resume is not None,
         address=args.address,
         tracking_uri=args.tracking_uri,
         verbose=args.verbose,
@@ -49,9 +52,9 @@ def launch(
     `command` and `words` are what the user typed; `export` writes results.json at the end. After an interrupt or
     a failure of the machine, the command that resumes the sweep is printed, and this process exits.
     """
-    options = replace(options, command=recorded_command(command, words))
+    options = replace(options, command=command_line(command, words))
     with reserved_folder(space, options) as folder:
-        options = replace(options, name=folder.path.name)
+        options = replace(options, root=folder.path.parent, name=folder.path.name)
         try:
             announce(space, options, folder)
             if in_process:

@@ -44,6 +44,12 @@ def space_to_tune(path: Path, overrides: Sequence[str], *, config: Path | None =
     return _space_with_config(path, overrides, config)
 
 
+def space_of_sweep(folder: SweepFolder, overrides: Sequence[str]) -> Space:
+    """Return the space that is recorded in a sweep's folder, changed by the overrides."""
+    where = str(folder.info_file)
+    return space_from(of_plain(folder.info().space, where), where, overrides)
+
+
 def _space_with_config(path: Path, overrides: Sequence[str], config: Path) -> Space:
     """Return the space with a config's settings as its base; settings that are searched become its first point."""
     settings = read_settings(config)

@@ -10,7 +10,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.state import time_since_change
 from fpp_sweep.report.text_layout import output_width
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.messages import printable, runnable_record
+from fpp_sweep.spec.messages import printable
 from fpp_sweep.sweep.heading import heading
 from fpp_sweep.sweep.resume_command import command_that_continues
 from fpp_sweep.sweep.summary import summary_lines
@@ -40,4 +40,4 @@ def _sweep_lines(folder: SweepFolder) -> Iterator[str]:
     yield from summary_lines(folder)
     continuation = command_that_continues(folder, info)
     if continuation:
-        yield printable(f"continue    {runnable_record(continuation)}")
+        yield printable(f"continue    {continuation}")

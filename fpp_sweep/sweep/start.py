@@ -82,7 +82,7 @@ def local_start(space: Space, options: Options, folder: SweepFolder) -> Start:
 
 def _record_of_resume(before: SweepInfo, space: Space, tracking_uri: str, options: Options) -> SweepInfo:
     """Return the record of a resumed sweep, and print a note if the software was changed since."""
-    info = resumed_info(before, space, tracking_uri, options.command)
+    info = resumed_info(before, space, tracking_uri, options)
     for line in software_changes(before, info):
         note(line)
     return info

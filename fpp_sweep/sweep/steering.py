@@ -18,7 +18,6 @@ from fpp_sweep.space.validation import as_list, as_mapping, require
 from fpp_sweep.space.work import Search
 from fpp_sweep.space.yamlfile import parse as parse_yaml
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.messages import runnable_record
 from fpp_sweep.sweep.resume_command import resume_command
 
 SECONDS_PER_HOUR = 3600.0
@@ -151,8 +150,4 @@ def _what_happens_next(folder: SweepFolder, command: Command) -> str:
     text = command.text.removesuffix(": waits for a driver")
     if info.state == "running":
         return f"{text}: the running sweep applies it within seconds; if it was killed, it is applied on --resume"
-    how_to_apply = "to have it applied, resume it by the call that began it"
-    recorded = resume_command(folder, info)
-    if recorded:
-        how_to_apply = f"to have it applied: {runnable_record(recorded)}"
-    return f"{text}: {folder.path.name} is {info.state}; {how_to_apply}"
+    return f"{text}: {folder.path.name} is {info.state}; to have it applied: {resume_command(folder, info)}"

@@ -31,6 +31,7 @@ def new_info(space: Space, options: Options, folder: SweepFolder, tracking_uri: 
         search_split=space.search.split,
         tracking_uri=tracking_uri,
         command=options.command,
+        address=options.address or "",
         group=options.group,
         plugins=options.plugin_digests(),
         plugin_files=options.plugin_files(),
@@ -39,11 +40,8 @@ def new_info(space: Space, options: Options, folder: SweepFolder, tracking_uri: 
     return _with_software(info)
 
 
-def resumed_info(info: SweepInfo, space: Space, tracking_uri: str, command: str = "") -> SweepInfo:
-    """Return the record of a sweep that is resumed now; it keeps the space as it was at the start.
-
-    The command line replaces that of the driver before, which may give another space; a library call has none.
-    """
+def resumed_info(info: SweepInfo, space: Space, tracking_uri: str, options: Options) -> SweepInfo:
+    """Return the record of a sweep that is resumed now; it keeps the space as it was at the start."""
     plain = recorded_space(space)
     initial_space = info.initial_space
     if not initial_space and plain != info.space:
@@ -54,7 +52,7 @@ def resumed_info(info: SweepInfo, space: Space, tracking_uri: str, command: str 
         finished=None,
         end_reason="",
         tracking_uri=tracking_uri,
-        command=command or info.command,
+        address=options.address or "",
         space=plain,
         initial_space=initial_space,
     )

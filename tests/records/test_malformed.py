@@ -18,7 +18,6 @@ from fpp_sweep.space.reading import load_space
 from fpp_sweep.space.validation import MAX_DEPTH
 from fpp_sweep.space.yamlfile import parse, read
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.sweep.resume_command import command_that_continues
 from fpp_sweep.sweep.summary import features_text
 from fpp_sweep.tracking.folder_files import find_artifacts
 from tests.kit.measured import FAR_APART, World, write_measured_sweep
@@ -211,17 +210,6 @@ def test_no_record_is_written_that_could_not_be_read(sent):
     info = sweep_info(name="sent", space={"search": {"wall_clock": 1e200}})
     assert refusal(lambda: sent.write_info(info)).startswith("space.search: a number must not be beyond 1e+100")
     assert sent.info().name == "sent"
-
-
-@pytest.mark.parametrize(
-    ("command", "continuation"), [("tune --space it's", ""), ("tune", "tune --name sent --resume")]
-)
-def test_an_interrupted_sweep_whose_command_cannot_be_split_is_shown(sent, capsys, command, continuation):
-    for path, value in (("state", "interrupted"), ("finished", None), ("command", command)):
-        edit(sent.info_file, path, value)
-    assert command_that_continues(sent, sent.info()) == continuation
-    show.main(["sent"])
-    assert ("continue " in capsys.readouterr().out) == bool(continuation)
 
 
 def test_a_command_to_a_sweep_is_refused_if_it_is_malformed(sent):

@@ -16,23 +16,17 @@ from tests.kit.records import sweep_info
 from tests.kit.spaces import small_space
 
 
-@pytest.mark.parametrize(
-    ("words", "event", "has_begun", "title", "next_words"),
-    [
-        ("--space x.yaml", "interrupted", False, "interrupted before the sweep began; to begin:", "--space x.yaml"),
-        ("--space x.yaml", "interrupted", True, "interrupted; to continue:", "--space x.yaml --name mine --resume"),
-        ("--name mine", "stopped", False, "stopped before the sweep began; to begin:", "--name mine"),
-        ("--name mine", "interrupted", True, "interrupted; to continue:", "--name mine --resume"),
-        ("--name mine --resume", "stopped", True, "stopped; to continue:", "--name mine --resume"),
-        ("--name=mine", "interrupted", True, "interrupted; to continue:", "--name=mine --resume"),
-    ],
-)
-def test_the_end_of_a_run_prints_the_command_that_goes_on(tmp_path, capsys, words, event, has_begun, title, next_words):
+def test_the_end_of_a_run_prints_the_command_that_goes_on(tmp_path, capsys):
     folder = SweepFolder(tmp_path / "mine")
-    if has_begun:
-        folder.write_info(sweep_info(name="mine"))
-    print_next_command(folder, "tune", words.split(), event)
-    assert capsys.readouterr().err.splitlines() == [title, f"    {runnable(f'fpp-sweep tune {next_words}')}"]
+    print_next_command(folder, "tune", ["--space", "x.yaml"], "interrupted")
+    folder.write_info(sweep_info(name="mine"))
+    print_next_command(folder, "tune", ["--space", "x.yaml"], "stopped")
+    assert capsys.readouterr().err.splitlines() == [
+        "interrupted before the sweep began; to begin:",
+        f"    {runnable('fpp-sweep tune --space x.yaml')}",
+        "stopped; to continue:",
+        f"    {runnable(f'fpp-sweep tune --resume {folder.path}')}",
+    ]
 
 
 def test_a_resumed_sweep_is_announced_with_the_budget_in_force(tmp_path, capsys):

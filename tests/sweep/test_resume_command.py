@@ -1,5 +1,6 @@
-"""The command that resumes a sweep: the recorded one, for the folder that the sweep lies in now."""
+"""The command that resumes a sweep names its folder; the folder has the rest."""
 
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -7,85 +8,53 @@ from pathlib import Path
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.spec.messages import runnable
+from fpp_sweep.sweep.request import space_of_sweep
 from fpp_sweep.sweep.resume_command import command_that_continues
+from fpp_sweep.tune import parse
 from tests.kit.records import build_sweep
-
-COMMAND = "python -m fpp_sweep.tune --space small.yaml"
+from tests.kit.spaces import small_space
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = build_sweep(Path("sweeps/small-1"), trials=1, failed_trials=(), state="running")
-    folder.write_info(replace(folder.info(), command=COMMAND))
-    return folder
+    return build_sweep(Path("sweeps/small-1"), trials=1, failed_trials=(), state="running")
 
 
-@pytest.mark.parametrize(
-    ("changes", "command"),
-    [
-        ({"state": "interrupted"}, f"{COMMAND} --name small-1 --resume"),
-        ({"state": "interrupted", "command": f"{COMMAND} --name small-1"}, f"{COMMAND} --name small-1 --resume"),
-        ({"state": "interrupted", "command": f"{COMMAND} --name a --name=b"}, f"{COMMAND} --name small-1 --resume"),
-        (
-            {"state": "interrupted", "command": f"{COMMAND} --set search.notify=*** --trials 3"},
-            f"{COMMAND} --trials 3 --name small-1 --resume",
-        ),
-        ({"state": "interrupted", "command": f"{COMMAND} --resume"}, f"{COMMAND} --resume --name small-1"),
-        ({"state": "interrupted", "command": ""}, ""),  # a sweep that was started from Python has no command
-        ({"state": "finished"}, ""),
-        ({"state": "failed"}, ""),
-    ],
-)
-def test_an_interrupted_sweep_has_a_command_that_continues_it(folder, changes, command):
-    assert command_that_continues(folder, replace(folder.info(), **changes)) == command
+def continuation(folder, **changes):
+    return command_that_continues(folder, replace(folder.info(), **changes))
 
 
-def test_a_sweep_whose_driver_was_killed_is_continued_and_one_that_runs_is_not(folder):
-    assert command_that_continues(folder, folder.info()) == f"{COMMAND} --name small-1 --resume"
+def test_only_a_sweep_that_was_interrupted_or_killed_has_a_command_that_continues_it(folder):
+    command = runnable("fpp-sweep tune --resume small-1")
+    assert continuation(folder) == continuation(folder, state="interrupted") == command
+    assert continuation(folder, state="finished") == continuation(folder, state="failed") == ""
     with folder.locked():
-        assert command_that_continues(folder, folder.info()) == ""
+        assert continuation(folder) == ""
 
 
-@pytest.mark.parametrize("name", ["--name small-1", "--name=small-1"])
-@pytest.mark.parametrize("out", ["", " --out sweeps", " --out=sweeps"])
-def test_a_copied_sweep_is_continued_and_not_the_original(folder, name, out):
-    folder.write_info(replace(folder.info(), state="interrupted", command=f"{COMMAND} {name}{out} --resume"))
-    for copy_name, flag in (("copy", "--name copy"), ("a copy", "--name 'a copy'"), ("-copy", "--name=-copy")):
-        copy = SweepFolder(folder.path.parent / copy_name)
-        shutil.copytree(folder.path, copy.path)
-        assert command_that_continues(copy, copy.info()) == f"{COMMAND}{out} --resume {flag}"
+def test_the_command_names_what_the_folder_must_not_choose_and_cannot_know(folder):
+    command = continuation(folder, plugin_files={"mine": "/my code/mine.py"}, address="auto")
+    assert command == runnable("fpp-sweep tune --resume small-1 --plugin '/my code/mine.py' --address auto")
 
 
-def test_a_sweep_in_another_folder_of_sweeps_is_continued_there(folder):
-    moved = SweepFolder(folder.path.parents[1] / "archive" / "small-1")
-    shutil.copytree(folder.path, moved.path)
-    expected = f"{COMMAND} --name small-1 --out {moved.path.parent} --resume"
-    for out in ("", " --out sweeps", " --out=sweeps", " --out archive --out=sweeps"):
-        info = replace(moved.info(), state="interrupted", command=f"{COMMAND}{out} --name small-1")
-        assert command_that_continues(moved, info) == expected
-    info = replace(info, command=f"{COMMAND} --out sweeps --out archive --name small-1")  # the last value counts
-    assert command_that_continues(moved, info) == f"{info.command} --resume"
+def test_a_copied_or_moved_sweep_is_continued_and_not_the_original(folder):
+    for path in (Path("sweeps/a copy"), Path("archive/small-1")):
+        copy = SweepFolder(shutil.copytree(folder.path, path))
+        args = parse(shlex.split(continuation(copy))[shlex.split(continuation(copy)).index("tune") + 1 :])
+        assert args.resume == (path.name if path.parent.name == "sweeps" else str(copy.path))
 
 
-def test_a_copied_reproduction_is_continued_by_its_own_command(folder):
-    """A table of a reproduction is a sweep in the folder of the reproduction."""
-    command = "fpp-sweep reproduce --table tiny --name r1"
-    for name in ("r1", "copy"):
-        table = SweepFolder(Path("reproductions") / name / "tiny")
-        shutil.copytree(folder.path, table.path)
-        (table.path.parent / "reproduction.json").touch()
-        info = replace(table.info(), state="interrupted", group="tiny@1.0", command=command)
-        assert command_that_continues(table, info) == command.replace("r1", name)
+def test_a_run_of_evaluate_and_a_table_are_continued_by_their_own_commands(folder):
+    evaluated = {**folder.info().space, "search": {"evaluate_only": True}}
+    assert continuation(folder, space=evaluated) == runnable("fpp-sweep evaluate --resume small-1")
+    recorded = "fpp-sweep reproduce --table tiny --name r1"
+    assert continuation(folder, group="tiny@1.0", command=recorded) == runnable(recorded)
 
 
-def test_a_table_without_its_reproduction_has_no_command(folder):
-    info = replace(folder.info(), state="interrupted", group="tiny@1.0", command="fpp-sweep reproduce --table tiny")
-    assert command_that_continues(folder, info) == ""
-
-
-def test_the_name_of_a_sweep_is_that_of_its_folder_also_from_inside(folder, monkeypatch):
-    monkeypatch.chdir(folder.path / "trials")
-    inside = SweepFolder(Path(".."))
-    command = f"{COMMAND} --name small-1 --out {folder.path.parent} --resume"
-    assert command_that_continues(inside, inside.info()) == command
+def test_a_folder_gives_the_space_that_it_was_begun_with(folder):
+    space = small_space("work.data_root=/data", "search.trials=7")
+    folder.write_info(replace(folder.info(), space=space.plain()))
+    assert space_of_sweep(folder, []) == space
+    assert space_of_sweep(folder, ["search.trials=9"]).search.trials == 9

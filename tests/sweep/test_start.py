@@ -79,15 +79,9 @@ def stopped(tmp_path):
     return folder
 
 
-def resumed(folder, *overrides, command="", **options):
-    request = Options(resume=True, command=command, **options)
+def resumed(folder, *overrides, **options):
+    request = Options(resume=True, **options)
     return ray_start(small_space("search.trials=4", *overrides), request, folder)
-
-
-def test_a_resumed_sweep_records_the_command_line_that_was_accepted_last(stopped):
-    wider = "fpp-sweep tune --space small.yaml --set params.fpp.gamma1.high=20"
-    assert resumed(stopped, "params.fpp.gamma1.high=20", command=wider).info.command == wider
-    assert resumed(stopped).info.command == "fpp-sweep tune --space small.yaml"  # a library call has none
 
 
 @pytest.mark.parametrize(

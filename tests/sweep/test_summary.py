@@ -74,8 +74,8 @@ def test_failures_have_cause_traceback_and_command_and_more_than_three_are_count
     log.parent.mkdir(parents=True)
     log.touch()
     *lines, run_again = failure_lines(folder, folder.info(), records)
-    where = f"--name {folder.path.name} --out {folder.path.parent}"
-    assert run_again == f"run again   {runnable(COMMAND)} {where} --resume"
+    resume = runnable(f"fpp-sweep tune --resume {folder.path} --plugin /code/mine.py")
+    assert run_again == f"run again   {resume}"
     assert "traceback" not in lines[3]  # a trial that failed before its start has no log
     assert lines[:2] == [f"trial-0000 failed: {reason}", f"    traceback   {folder.artifacts('trial-0000')}/log.txt"]
     assert lines[-2:] == [
@@ -88,12 +88,7 @@ def test_failures_have_cause_traceback_and_command_and_more_than_three_are_count
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
-    [
-        ({"state": "running"}, "out of memory"),
-        ({"group": "main@2026"}, "out of memory"),  # a reproduction tries failed rows again by itself
-        ({"command": ""}, "out of memory"),
-        ({}, f"{IMPOSSIBLE}: views.min_area: must be <= views.max_area"),
-    ],
+    [({"state": "running"}, "out of memory"), ({}, f"{IMPOSSIBLE}: views.min_area: must be <= views.max_area")],
 )
 def test_no_command_runs_failed_trials_again_where_none_could(tmp_path, changes, reason):
     info = sweep_info(**{**RAN, "command": COMMAND, **changes})
