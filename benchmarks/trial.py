@@ -3,8 +3,7 @@
 The in-process executor runs the trial as in a sweep: it decodes, draws and encodes all views, pretrains and adapts. The
 model is a ViT-B-16 with random weights. The datasets have the paper's numbers of classes, `--images` JPEG files of
 several sizes each, and ImageNet's names as class names. A second trial reads the features from the cache. With
-`--profile`, torch prints the most expensive operations of the first trial. A GPU is used as far as `doctor --device`
-has proven it on this machine.
+`--profile`, torch prints the most expensive operations of the first trial.
 """
 
 from __future__ import annotations
@@ -26,14 +25,12 @@ from benchmarks.features import photographs
 from benchmarks.harness import check_equal, finish, measure, parse, require_open_clip
 from benchmarks.world import FILE, PAPER_CLASSES
 from fpp_sweep.cli.command import Parser, run
-from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.spec.config import TrialConfig, preset
 from fpp_sweep.spec.keys import TaskKeys
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import Precision, WorkerSpec
 from fpp_sweep.trial.local_runner import LocalExecutor
 from fpp_sweep.trial.plan import Plan
-from fpp_sweep.trial.proving import copy_proofs
 from fpp_sweep.trial.store import MemoryStore
 from fpp_sweep.trial.trial import DatasetResult, run_trial
 from fpp_sweep.trial.worker import Worker
@@ -109,7 +106,6 @@ def config_of(args: Any) -> TrialConfig:
 
 def prepare(args: Any, folder: Path) -> tuple[LocalExecutor, Plan]:
     """Return an executor whose worker has loaded its model, and a plan of the ten datasets."""
-    copy_proofs(default_cache(), folder / "cache")
     spec = WorkerSpec(
         model=args.model if args.model == "tiny" else checkpoint(folder),
         dataset_file=str(datasets(folder, args.images)),

@@ -4,7 +4,7 @@ Checks this machine, or with --address every node of a Ray cluster: versions and
 clocks, and the cluster's token. --space adds the checks that `tune` makes before the first trial, with the flags of the
 sweep: settings, plugins, model, datasets and room for workers. --cluster-file adds undecided values of that file and
 nodes that have not joined. --data-root, --dataset-file, --datasets or --verify list datasets
-and their missing files. --device compares what a GPU computes with the CPU, and measures its speed.
+and their missing files. --device compares what a GPU computes with the CPU.
 
     python -m fpp_sweep.doctor --space search_spaces/perturb.yaml
     python -m fpp_sweep.doctor --data-root DATA
@@ -34,9 +34,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     plugins.load_plugins(*args.plugin)
     if args.device is not None:
-        from fpp_sweep.sweep.device_report import print_proof  # loads torch, which all other checks do without
+        from fpp_sweep.core.images.cache import default_cache  # loads numpy, which --help does without
+        from fpp_sweep.trial.selfcheck import check_device  # loads torch, which all other checks do without
 
-        if not print_proof(args.device):
+        if not check_device(args.device, default_cache()):
             sys.exit(1)
         return
     from fpp_sweep.sweep import api, doctor_target, inspection  # load numpy, which --help does without
@@ -63,7 +64,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument(
         "--verify", action="store_true", help="open every image; list damaged ones, and copies in two splits"
     )
-    device = "prove a device: compare its results with the CPU's, and write a report"
+    device = "compare what a device computes with the CPU, and write a report"
     options.add_argument("--device", choices=("cuda", "cpu"), help=device)
     add_flags(options, "--address", "--tracking-uri")
     cluster_file = "cluster file of Ray's launcher: list its undecided values and missing nodes"

@@ -212,7 +212,6 @@ OTHER_READERS = {  # modules of these packages that read other files, or read in
     "tracking/folder_sync.py": "opens runs of MLflow",
     "tracking/folder_files.py": "walks artifacts, each of which is checked",
     "trial/imported.py": "the file that the user imports",
-    "trial/proof.py": "the proof of this machine's GPU, and the version of its driver",
     "trial/store.py": "",
     "trial/templates.py": "the file of templates that the user names",
     "trial/worker.py": "opens datasets",

@@ -76,7 +76,6 @@ class ModelInfo:
     pid: int
     seconds: float  # to load it
     device_kind: str = ""  # name of the device in tables of costs, such as that of a GPU
-    notes: tuple[str, ...] = ()  # sentences about work that the device is not used for
     software: tuple[str, ...] = ()  # code and versions of libraries, such as "torch 2.9.0"
     made_with: str = ""  # software, builds and hardware, which move last bits as well; one sweep may see several
 

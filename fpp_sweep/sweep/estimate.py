@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
@@ -30,8 +29,7 @@ from fpp_sweep.sweep.costs import Costs
 from fpp_sweep.sweep.expected import ExpectedSweep, expected_configs
 from fpp_sweep.sweep.plan import check_plan
 from fpp_sweep.sweep.timing import Speed
-from fpp_sweep.sweep.worker_spec import cache_folder, worker_spec
-from fpp_sweep.trial.proving import copy_proofs
+from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.trial.worker import Worker
 from fpp_sweep.workers.needs import WorkerNeeds
 
@@ -65,11 +63,7 @@ def dry_run(spaces: Sequence[Space], worker_counts: Sequence[int] = ()) -> str:
 
 
 def _open_worker(space: Space, cache: str) -> Worker:
-    """Open a worker whose cache has no features, so that the time for computing them is measured, not for reading.
-
-    The cache has the proofs of GPUs, which take longer than all that is measured.
-    """
-    copy_proofs(cache_folder(space), Path(cache))
+    """Open a worker whose cache has no features, so that the time for computing them is measured, not for reading."""
     gpus, machine_share = 0.0, 1.0
     if _uses_gpus(space.work):
         gpus = space.work.gpus_per_worker or 1.0

@@ -80,13 +80,12 @@ class Worker:
     def check(
         self, methods: Iterable[str], prompts: Iterable[TextSource], datasets: Sequence[DatasetInfo], seconds: float
     ) -> Validation:
-        """See validation.validate; notes on the device come first."""
+        """See validation.validate."""
         try:
-            validation = validate(self.clip, methods, prompts, datasets, seconds)
+            return validate(self.clip, methods, prompts, datasets, seconds)
         except ContractError:
             self._forget_model()
             raise
-        return replace(validation, notes=(*self.model.notes, *validation.notes))
 
     def _forget_model(self) -> None:
         """Load the model again when it is next used: a plugin may have written to its weights."""

@@ -20,7 +20,6 @@ from fpp_sweep.core.compute.compiling import Compiler, eagerly
 from fpp_sweep.core.compute.devices import choose_device
 from fpp_sweep.core.compute.memory import MemoryBudget, explain_out_of_memory
 from fpp_sweep.core.compute.precision import computing, require_precision_support
-from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.core.prompt import open_prompt, with_deep_prompts
@@ -28,8 +27,6 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.process import readers
 from fpp_sweep.spec.specs import ModelInfo, StagePrecision, WorkerSpec
 from fpp_sweep.trial.code import code_digest
-from fpp_sweep.trial.proof import COMPILED_TEXT, Proof
-from fpp_sweep.trial.proving import proof_folder, prove_once, require_proven
 
 
 class WorkerModel:
@@ -45,43 +42,19 @@ class WorkerModel:
     def device(self) -> torch.device:
         return torch.device(choose_device(self._spec.device))
 
-    @property
-    def needs_proof(self) -> bool:
-        """True if the device has to pass checks against the CPU before its results count."""
-        return self.device.type != "cpu"
-
-    @cached_property
-    def proof(self) -> Proof | None:
-        """The proof of this worker's GPU; None on a CPU, which is the reference of the checks.
-
-        The first worker on a kind of GPU runs the checks, before it loads the model. Raise InputError if a check fails
-        without which the GPU cannot be used.
-        """
-        if not self.needs_proof:
-            return None
-        cache = Path(self._spec.cache) if self._spec.cache else default_cache()
-        precisions = ("float32", *self._spec.precisions)
-        folder = proof_folder(cache)
-        proof = prove_once(self.device, folder, precisions, compiled=self._spec.compile)
-        require_proven(proof, precisions, folder)
-        return proof
-
     @cached_property
     def clip(self) -> Clip:
-        """The model, which uses the device only as far as its proof allows."""
+        """The model on its device."""
         began = perf_counter()
         for precision in self._spec.precisions:
             require_precision_support(precision, self.device)
-        proof = self.proof
         try:
             clip = load(self._spec.model, str(self.device))
         except RuntimeError as error:
             raise explain_out_of_memory(error, self.device) from error
         memory = MemoryBudget.available(self.device, self._spec.device_share, self._spec.machine_share)
         clip = replace(clip, text=replace(clip.text, memory=memory))
-        if proof is not None:
-            clip = replace(clip, device_views=proof.device_views)
-        if self._spec.compile and (proof is None or proof.has_passed(COMPILED_TEXT)):
+        if self._spec.compile:
             clip = clip.compiled()
         self._load_seconds = perf_counter() - began
         return clip
@@ -104,13 +77,6 @@ class WorkerModel:
         if self.clip.name == "tiny":  # the images of its datasets are rendered, not read
             return 0
         return readers(self._spec.machine_share)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Lines for the user: a line for each use of the device that a failed check has turned off."""
-        if self.proof is None:
-            return ()
-        return tuple(self.proof.notes())
 
     def take_compile_notes(self) -> tuple[str, ...]:
         """Return a line for the user for each function that torch could not compile since the last call."""
@@ -140,7 +106,6 @@ class WorkerModel:
             pid=os.getpid(),
             seconds=self._load_seconds,
             device_kind=self.device_name,
-            notes=self.notes,
             software=software(),
             made_with=f"{made_with()}, {gpu}",
         )

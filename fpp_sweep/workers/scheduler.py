@@ -331,7 +331,6 @@ class TaskScheduler:
         """Give a worker tasks until it is lost or has to leave."""
         self._assignment.add(worker)
         self._device_kinds[worker.info.device_kind] = None
-        self._worker_notes.update(dict.fromkeys(worker.info.notes))
         unavailable = asyncio.create_task(worker.wait_until_unavailable())
 
         def on_unavailable(ended: asyncio.Task[Unavailable]) -> None:

@@ -7,7 +7,6 @@ import sys
 from argparse import ArgumentTypeError
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -39,7 +38,6 @@ from fpp_sweep.sweep.expected import ExpectedSweep, expected_configs, sample_poi
 from fpp_sweep.sweep.plan import make_plan
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.trial.plan import Plan
-from fpp_sweep.trial.proving import proof_folder
 from fpp_sweep.trial.worker import Worker
 from fpp_sweep.tune import worker_counts
 from tests.kit.names import CTPT, OTPT, TPT, ZERO_SHOT, named
@@ -376,25 +374,6 @@ def test_the_expected_number_of_workers_fills_the_gpus(monkeypatch, gpus_per_wor
     assert shares == [share]
     assert machine_shares == [share / 2]  # one of two GPUs, or a part of one
     assert words in text
-
-
-def test_a_dry_run_uses_the_proofs_of_gpus_and_leaves_the_cache_alone(tmp_path, monkeypatch):
-    proofs = proof_folder(tmp_path / "cache")
-    proofs.mkdir(parents=True)
-    (proofs / "gpu.json").write_text("{}")
-    found = []
-    open_worker = estimate._open_worker
-
-    def record(space, cache):
-        worker = open_worker(space, cache)
-        found.extend(file.name for file in proof_folder(Path(worker.spec.cache)).iterdir())
-        return worker
-
-    monkeypatch.setattr(estimate, "_open_worker", record)
-    monkeypatch.setattr(timing, "measure", lambda worker, start, dataset: SPEED)
-    dry_run([parse_space(TWO_DATASETS, "space.yaml", [f"work.cache={tmp_path}/cache", "work.gpus_per_worker=0"])])
-    assert found == ["gpu.json"]
-    assert [file.name for file in (tmp_path / "cache").iterdir()] == ["proofs"]
 
 
 VIEWS = preset("tiny").views.count
