@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(list_shipped_spaces(min(terminal_width(), LINE_COLUMNS)))
         return
     words = typed_words(argv)
-    from fpp_sweep.sweep import folders, launch, request, warm_start  # load much that --help does without
+    from fpp_sweep.sweep import folders, launch, request  # load much that --help does without
 
     plugins.load_plugins(*args.plugin)
     options = launch.options_of(args)
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         else:
             space = request.space_to_tune(args.space, overrides(args), config=args.config)
     if args.dry_run:
-        launch.print_dry_run([warm_start.with_warm_start(space)], args.worker_counts)
+        launch.print_dry_run([space], args.worker_counts)
         return
     folder = launch.launch(space, options, command="tune", words=words)
     if folder.info().state != "finished":

@@ -102,7 +102,6 @@ def test_wrong_ages_and_sizes_of_the_cache_are_refused(capsys, tmp_path, value):
         ("tune", ["--plugin", HOSTILE]),
         ("tune", ["--config", HOSTILE]),
         ("tune", ["--datasets", HOSTILE]),
-        ("tune", ["--set", f"search.from={json.dumps(HOSTILE)}"]),
         ("evaluate", ["--data-root", HOSTILE, "--datasets", "dtd"]),
         ("evaluate", ["--method", HOSTILE]),
         ("evaluate", ["--prompt", f"{HOSTILE}/x.pt".replace(" ", "")]),

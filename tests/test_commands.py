@@ -163,22 +163,6 @@ def test_a_recorded_command_names_no_interpreter_and_no_secret():
     assert runnable(recorded).endswith(recorded.removeprefix("fpp-sweep"))
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--set", "search.notify=curl hooks/sesame"],
-        ["--set=search.notify=curl hooks/sesame"],
-        ["--set", " search.notify =curl hooks/sesame"],
-        ["--se", "work.limit=2", "search={trials: 3, notify: curl hooks/sesame}"],
-        ["--set=search={notify: curl hooks/sesame}"],
-    ],
-)
-def test_a_recorded_command_has_no_command_of_notify(words):
-    recorded = command_line("tune", words)
-    assert "sesame" not in recorded
-    assert "***" in recorded
-
-
 INTERRUPTED_PROGRAM = """
 import signal, sys
 from fpp_sweep import __main__

@@ -47,7 +47,6 @@ from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.local_run import run_locally
 from fpp_sweep.sweep.request import space_to_evaluate, space_to_tune
 from fpp_sweep.sweep.resume import load_for_resume, merge_resume_request
-from fpp_sweep.sweep.warm_start import with_warm_start
 from fpp_sweep.tracking.uri import connect
 from fpp_sweep.trial.results import TaskResult
 from fpp_sweep.trial.store import TaskStore
@@ -59,7 +58,6 @@ from tests.kit.rights import without_root_rights
 from tests.reproduce.test_page import reproduction
 
 SECONDS = 60  # a command that runs longer counts as one that waits for ever
-FROM_SENT = [hostile.OBJECTIVES, "search.from=[sent]"]
 CONFIG = Path("sweeps/sent/report/best/trial-0002.yaml")
 NOTHING = "nothing hostile"
 READS_OUTSIDE = "reads what lies outside"
@@ -130,7 +128,6 @@ FAST = {
     "steer budget": lambda: steer.main(["sent", "budget", "--trials", "40"]),
     "tune --resume": lambda: resume("sweeps/sent"),
     "tune --config": lambda: print_space(space_to_tune(Path("perturb"), [], config=CONFIG)),
-    "tune search.from": lambda: print_space(with_warm_start(space_to_tune(Path("perturb"), FROM_SENT))),
     "evaluate --config": lambda: print_space(space_to_evaluate([], config=CONFIG)),
     "evaluate, results": lambda: write_results(SweepFolder.open(Path("sweeps/sent"))),
 }

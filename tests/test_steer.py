@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,14 +10,11 @@ from dataclasses import replace
 import pytest
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import front_of
-from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.yamlfile import dump
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
 from fpp_sweep.steer import main
 from fpp_sweep.sweep.request import space_to_tune
-from fpp_sweep.sweep.warm_start import with_warm_start
 from tests.kit.names import OTPT, TPT
 from tests.kit.processes import SMALL_SPACE, environment, kill_tree, killed_at_end, only_sweep, signal_tree, start_tune
 from tests.kit.records import build_sweep
@@ -140,7 +136,7 @@ def test_hours_have_the_forms_of_a_space_file(folder):
 
 def request_space(tmp_path, *overrides, space=SMALL_SPACE, **added_points):
     (tmp_path / "small.yaml").write_text(space)
-    return with_warm_start(space_to_tune(tmp_path / "small.yaml", overrides, **added_points))
+    return space_to_tune(tmp_path / "small.yaml", overrides, **added_points)
 
 
 def test_the_searched_settings_of_a_config_are_the_first_point(tmp_path, capsys):
@@ -154,149 +150,6 @@ def test_the_searched_settings_of_a_config_are_the_first_point(tmp_path, capsys)
     assert (space.points, space.base["views.count"]) == ((), 8)
     note = f"note: {file}: its point is not tried first: 30 is outside 0.1..10"
     assert capsys.readouterr().err.splitlines() == [note]
-
-
-SPACE_OF_MADE = SMALL_SPACE.replace("fpp.gamma1: {low: 0.1, high: 10, log: true}", "PARAMS")
-SPACE_OF_MADE = SPACE_OF_MADE.replace("work: {", "work: {seeds: [0, 1], ")  # as the made sweep has them
-BOTH_RANGES = "{fpp.gamma2: {low: 0.1, high: 15}, fpp.class_var: {low: 0.001, high: 0.02}}"
-
-
-def test_points_from_the_front_of_another_sweep_run_first(tmp_path):
-    folder = build_sweep(tmp_path / "made", report=False)
-    space = request_space(
-        tmp_path, f"search.from={folder.path}", space=SPACE_OF_MADE.replace("\n  PARAMS", f" {BOTH_RANGES}")
-    )
-    members = [record for record in folder.trials() if record.name == "trial-0005"]  # the only member of the front
-    assert [values for origin, values in space.queue() if origin == "point"] == [dict(members[0].params)]
-
-
-@pytest.mark.parametrize(
-    ("params", "complaint"),
-    [
-        ("{fpp.gamma1: {low: 0.1, high: 10}}", " searched fpp.class_var, fpp.gamma2, which small does not; give a"),
-        (BOTH_RANGES.replace("0.02", "0.002"), ": trial-0005: fpp.class_var: 0.006 is outside 0.001..0.002"),
-    ],
-)
-def test_points_of_other_parameters_are_refused(tmp_path, params, complaint):
-    folder = build_sweep(tmp_path / "made", report=False)
-    with pytest.raises(InputError) as refused:
-        request_space(tmp_path, f"search.from={folder.path}", space=SPACE_OF_MADE.replace("\n  PARAMS", f" {params}"))
-    assert str(refused.value).startswith(f"search.from: {folder.path}{complaint}")
-
-
-def test_points_from_several_sweeps_run_in_the_order_of_the_sweeps(tmp_path):
-    made, other = (build_sweep(tmp_path / name, trials=trials, report=False) for name, trials in (("a", 6), ("b", 3)))
-    fronts = []
-    for sweep in (made, other):
-        fronts += [dict(member.params) for member in front_of(sweep.info(), sweep.trials()).members]
-    assert len(fronts) >= 2
-    space = request_space(
-        tmp_path,
-        f"search.from=[{made.path}, {other.path}]",
-        space=SPACE_OF_MADE.replace("\n  PARAMS", f" {BOTH_RANGES}"),
-    )
-    assert list(space.points) == fronts
-
-
-def test_an_unfinished_sweep_lends_points_of_finished_trials(tmp_path):
-    made = build_sweep(tmp_path / "made", failed_trials=(3,), running_trials=(4, 5), state="running", report=False)
-    space = request_space(
-        tmp_path, f"search.from={made.path}", space=SPACE_OF_MADE.replace("\n  PARAMS", f" {BOTH_RANGES}")
-    )
-    finished = {record.name: dict(record.params) for record in made.trials() if record.state == "complete"}
-    assert list(space.points) == [finished["trial-0002"]]  # the best finished trial
-
-
-def test_a_space_built_in_python_gets_the_points_of_other_sweeps_once(tmp_path):
-    made = build_sweep(tmp_path / "made", report=False)
-    text = SPACE_OF_MADE.replace("\n  PARAMS", f" {BOTH_RANGES}")
-    space = parse_space(text, "small.yaml")
-    space = replace(space, search=replace(space.search, from_=(str(made.path),)))
-    warmed = with_warm_start(space)
-    assert len(warmed.points) == 1
-    assert with_warm_start(warmed) == warmed
-    assert warmed.plain()["search"]["from"] == [str(made.path)]
-    assert warmed.difference(parse_space(text, "small.yaml")) == [
-        'points: [{"fpp.gamma2": 1.419857, "fpp.class_var": 0.006}] -> none'
-    ]
-
-
-def test_a_resumed_sweep_keeps_the_points_of_another_sweep_if_that_sweep_moves_on_or_is_deleted(tmp_path):
-    made, later = (build_sweep(tmp_path / name, trials=trials, report=False) for name, trials in (("a", 6), ("b", 3)))
-    text = SPACE_OF_MADE.replace("\n  PARAMS", f" {BOTH_RANGES}")
-    space = parse_space(text, "small.yaml", [f"search.from={made.path}"])
-    begun = with_warm_start(space)
-    info = replace(made.info(), name="warmed", space=begun.plain())
-    best = made.trial("trial-0002")
-    made.write_trial(replace(best, values=[99.0, 0.1]))
-    assert with_warm_start(space).points != begun.points
-    assert with_warm_start(space, info) == begun
-    shutil.rmtree(made.path)
-    assert with_warm_start(space, info) == begun
-    both = parse_space(text, "small.yaml", [f"search.from=[{made.path}, {later.path}]"])
-    (point,) = [dict(member.params) for member in front_of(later.info(), later.trials()).members]
-    assert with_warm_start(both, info).points == (*begun.points, point)
-
-
-def test_a_sweep_of_other_objectives_is_refused(tmp_path):
-    made = build_sweep(tmp_path / "made", report=False)
-    text = SPACE_OF_MADE.replace("\n  PARAMS", f" {BOTH_RANGES}") + "objectives: [accuracy, nll]\n"
-    with pytest.raises(InputError) as refused:
-        request_space(tmp_path, f"search.from={made.path}", space=text)
-    problem = "has the objectives accuracy (max), ece (min), and small has accuracy (max), nll (min)"
-    assert str(refused.value) == f"search.from: {made.path} {problem}; give a sweep of the same objectives"
-
-
-@pytest.mark.parametrize(
-    ("overrides", "complaint"),
-    [
-        ((), "was searched on the test split, which will judge the finalists; give a sweep that was searched on val"),
-        (
-            ("search.split=test", "work.limit=8"),
-            "was searched on more test images (work.limit 100), which may judge the finalists; "
-            "give a sweep of 8 images at most, or raise work.limit",
-        ),
-        (("search.split=test", "work.limit=100"), None),
-    ],
-)
-def test_a_sweep_that_saw_the_images_that_judge_is_refused(tmp_path, overrides, complaint):
-    made = build_sweep(tmp_path / "made", report=False)
-    info = made.info()
-    made.write_info(replace(info, search_split="test", space=info.space | {"work": {"limit": 100}}))
-    for record in made.trials():
-        results = {"test": record.results["val"]} if record.results else {}
-        made.write_trial(replace(record, results=results))
-    text = SPACE_OF_MADE.replace("\n  PARAMS", f" {BOTH_RANGES}")
-    words = (f"search.from={made.path}", *overrides)
-    if complaint is None:
-        assert len(request_space(tmp_path, *words, space=text).points) == 1
-        return
-    with pytest.raises(InputError) as refused:
-        request_space(tmp_path, *words, space=text)
-    assert str(refused.value) == f"search.from: {made.path} {complaint}"
-
-
-def test_a_sweep_of_the_seeds_that_judge_is_refused(tmp_path):
-    """By default the seed 0 searches, 1 to 3 run the final stage, and 4 to 6 the test split."""
-    made = build_sweep(tmp_path / "made", report=False)
-    text = SPACE_OF_MADE.replace("\n  PARAMS", f" {BOTH_RANGES}")
-    text = text.replace("seeds: [0, 1]", "seeds: [0]")
-    for seed in (2, 5):
-        info = made.info()
-        made.write_info(replace(info, space=info.space | {"work": {"seeds": [seed]}}))
-        with pytest.raises(InputError) as refused:
-            request_space(tmp_path, f"search.from={made.path}", space=text)
-        problem = f"was searched with the seed {seed}, which will judge the finalists"
-        remedy = f"search with its seeds, as in work.seeds=[{seed}]"
-        assert str(refused.value) == f"search.from: {made.path} {problem}; {remedy}"
-        for words in ((f"work.seeds=[{seed}]",), ("search.finalists.seeds=1",)):
-            assert request_space(tmp_path, f"search.from={made.path}", *words, space=text).points
-
-
-def test_a_sweep_without_a_front_has_no_points(tmp_path):
-    folder = build_sweep(tmp_path / "made", trials=0)
-    with pytest.raises(InputError, match="has no front yet"):
-        request_space(tmp_path, f"search.from={folder.path}")
 
 
 def steer(sweep, *words):
@@ -323,8 +176,8 @@ def freeze_while_a_trial_runs(driver, sweep):
 @pytest.mark.slow  # runs two drivers
 def test_a_real_sweep_is_steered_while_it_runs_and_before_it_is_resumed(tmp_path):
     """The test adds a point and a budget, kills the driver, stops a trial, adds more, and resumes to the end."""
-    events_file = tmp_path / "events.jsonl"
-    (tmp_path / "notify.sh").write_text(f'cat >> "{events_file}"; echo >> "{events_file}"')
+    message_file = tmp_path / "message.json"
+    (tmp_path / "notify.sh").write_text(f'cat > "{message_file}"')
     space = SMALL_SPACE.replace("trials: 4", f"trials: 1000, sampler: random, notify: sh {tmp_path}/notify.sh")
     with killed_at_end(start_tune(tmp_path, space=space)) as driver:
         wait_for(lambda: list((tmp_path / "sweeps").glob("*/trials/trial-0002.json")))
@@ -355,11 +208,7 @@ def test_a_real_sweep_is_steered_while_it_runs_and_before_it_is_resumed(tmp_path
     assert "add fpp.gamma1=5" in "; ".join(sweep.info().steered)
     page = (sweep.report / "sweep.html").read_text()
     assert "add fpp.gamma1=5" in page
-    events = [json.loads(line) for line in events_file.read_text().splitlines()]
-    assert events[-1]["event"] == "finished"
-    assert "new front" in {event["event"] for event in events}
-    members = {record.name for record in sweep.trials() if record.name in events[-1]["front"]}
-    assert members == set(events[-1]["front"])
+    assert json.loads(message_file.read_text())["state"] == "finished"
 
 
 def added_points(sweep):

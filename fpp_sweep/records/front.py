@@ -19,8 +19,6 @@ from fpp_sweep.spec.catalogue import Goal
 from fpp_sweep.spec.config import draws_order
 from fpp_sweep.spec.rounding import is_rounding_error
 
-MIN_GROWTH = 0.01  # growth of the hypervolume that makes further trials worth their cost
-
 
 @dataclass(frozen=True)
 class Front:
@@ -87,27 +85,6 @@ class Front:
         volumes = pareto.hypervolume_over_time(_points(self.trials), self.goals, self.reference)
         times = [record.finished or 0.0 for record in self.trials]
         return list(zip(times, volumes, strict=True))
-
-    def growth(self, patience: int) -> float | None:
-        """Return the share by which hypervolume grew in the last `patience` finished trials.
-
-        Return None while fewer than twice as many trials have finished. The growth is infinite if the hypervolume was
-        0 before.
-        """
-        ended = sorted(record.finished or 0.0 for record in self.finished)
-        if len(ended) < 2 * patience or not self.hypervolume:
-            return None
-        start = ended[-patience - 1]  # the end of the last trial before them
-        volume_before = 0.0
-        for time, volume in self.hypervolume:
-            if time <= start:
-                volume_before = volume
-        _, volume_now = self.hypervolume[-1]
-        if volume_before:
-            return volume_now / volume_before - 1
-        if volume_now:
-            return math.inf
-        return 0.0
 
     def nearest(self, most: int) -> list[TrialRecord]:
         """Return the chosen trials, then the front of the remaining ones, and so on, until there are `most` trials.

@@ -479,7 +479,6 @@ class RecordedSearch:
     wall_clock: Number | None = None
     gpu_hours: Number | None = None
     evaluate_only: bool = False
-    patience: Count | None = None
     margin: Mapping[str, Number] = field(default_factory=dict)
     floor: Number = 0.0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
@@ -11,7 +10,6 @@ from fpp_sweep.records.front import deviation_of, metric_of
 from fpp_sweep.records.records import SplitResult, SweepInfo, TrialRecord
 from fpp_sweep.space.objectives import Objective, metrics_of
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.messages import plural
 
 
 def format_metric(metric: str, value: float | None, deviation: float | None = None) -> str:
@@ -55,17 +53,6 @@ def format_values(objectives: Sequence[Objective], values: Sequence[float]) -> s
     for metric, value in zip(metrics_of(objectives), values, strict=True):
         texts.append(f"{metric} {format_metric(metric, value)}")
     return ", ".join(texts)
-
-
-def growth_text(growth: float, patience: int) -> str:
-    """Return the growth of hypervolume as text.
-
-    >>> growth_text(0.004, 20), growth_text(math.inf, 20)
-    ('grew by 0.4% in the last 20 finished trials', 'was 0 before the last 20 finished trials')
-    """
-    if math.isinf(growth):
-        return f"was 0 before the last {plural(patience, 'finished trial')}"
-    return f"grew by {growth:.1%} in the last {plural(patience, 'finished trial')}"
 
 
 def format_time(seconds: float) -> str:

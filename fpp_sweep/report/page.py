@@ -16,7 +16,7 @@ from fpp_sweep.report.effects import Effects
 from fpp_sweep.report.front_table import front_heading, front_table
 from fpp_sweep.report.html import write_html
 from fpp_sweep.report.plots import front_plots, hypervolume_plot
-from fpp_sweep.report.progress import cost_sentences, counts_of_states, growth_sentences, progress_line, state_sentence
+from fpp_sweep.report.progress import cost_sentences, counts_of_states, progress_line, state_sentence
 from fpp_sweep.report.provenance import provenance_section
 from fpp_sweep.report.settings_section import settings_section
 from fpp_sweep.report.trial_contents import trial_contents
@@ -103,6 +103,5 @@ def _progress_section(report: SweepReport) -> Section:
     front = report.statistics.front
     costs = cost_sentences(report.info, report.records, is_running=report.is_running)
     blocks: list[Block] = [*paragraphs(costs)]
-    growth = paragraphs(growth_sentences(report.info, front))
-    blocks.append(Section("Hypervolume", [hypervolume_plot(front), *growth]))
+    blocks.append(Section("Hypervolume", [hypervolume_plot(front)]))
     return Section("Progress", blocks, anchor="progress")

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import MIN_GROWTH, Front
 from fpp_sweep.records.records import SweepInfo, TrialRecord
 from fpp_sweep.records.state import is_abandoned, last_change
-from fpp_sweep.records.texts import format_time, growth_text, is_number
+from fpp_sweep.records.texts import format_time, is_number
 from fpp_sweep.records.time_left import search_seconds_left
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.spec.progress import duration
@@ -113,16 +112,3 @@ def _budget_sentences(info: SweepInfo) -> list[str]:
         return []
     ending = f"; ended: {info.end_reason}" if info.end_reason else ""
     return [f"Budget: {', '.join(limits)}{ending}."]
-
-
-def growth_sentences(info: SweepInfo, front: Front) -> list[str]:
-    """Return a sentence on the growth of hypervolume that `search.patience` goes by, if the sweep has it."""
-    patience = info.search_settings.get("patience")
-    if not patience:
-        return []
-    share = front.growth(patience)
-    state = f"{plural(2 * patience, 'trial')} have to finish first"
-    if share is not None:
-        state = f"it {growth_text(share, patience)}"
-    rule = f"The search ends if hypervolume grows by no more than {MIN_GROWTH:.0%} in {plural(patience, 'trial')}"
-    return [f"{rule}: {state}."]

@@ -22,7 +22,7 @@ from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import MIN_GROWTH, front_of, undominated
+from fpp_sweep.records.front import undominated
 from fpp_sweep.records.records import (
     ENDED,
     FINAL,
@@ -34,7 +34,6 @@ from fpp_sweep.records.records import (
     waiting_record,
 )
 from fpp_sweep.records.steering import budget_in_force
-from fpp_sweep.records.texts import growth_text
 from fpp_sweep.search.finalists import FinalJobs, Job
 from fpp_sweep.search.job import TrialContext, ended_early
 from fpp_sweep.search.study import SweepStudy
@@ -409,7 +408,7 @@ class SweepSearcher(Searcher):
         return bool(self._unfinished) or self._has_added_point()
 
     def _reason_to_stop(self) -> str | None:
-        """Return why no further trial begins: no worker can work, a used-up budget, patience, or failures in a row."""
+        """Return why no further trial begins: no worker can work, a used-up budget, or failures in a row."""
         if self._poller.status.fatal:
             return self._poller.status.fatal
         search = self.search
@@ -420,10 +419,6 @@ class SweepSearcher(Searcher):
             return f"wall clock of {search.wall_clock:g} s used up"
         if search.gpu_hours is not None and self.gpu_hours() >= search.gpu_hours:
             return f"{search.gpu_hours:g} GPU-hours used up"
-        if search.patience:
-            growth = front_of(self._folder.info(), self.records()).growth(search.patience)
-            if growth is not None and growth <= MIN_GROWTH:
-                return f"hypervolume {growth_text(growth, search.patience)}, no more than {MIN_GROWTH:.0%}"
         if search.max_failures is not None and self._failures_in_a_row >= search.max_failures:
             return f"{self._failures_in_a_row} trials in a row failed"
         if self._impossible_in_a_row >= MAX_IMPOSSIBLE:

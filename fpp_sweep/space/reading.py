@@ -15,7 +15,7 @@ from fpp_sweep.space.params import PARAM_KEYS, Param
 from fpp_sweep.space.settings import check_settings
 from fpp_sweep.space.shipped import find_space
 from fpp_sweep.space.space import Space
-from fpp_sweep.space.validation import field_name_of, keys, shown
+from fpp_sweep.space.validation import keys, shown
 from fpp_sweep.space.work import Search, Work
 from fpp_sweep.space.yamlfile import Node, join, of_plain, parse, read
 from fpp_sweep.spec.config import TrialConfig, settings
@@ -94,7 +94,7 @@ def _value_of(key: str, node: Node) -> Any:
 
 def _fields(node: Node, names: Sequence[str]) -> dict[str, Any]:
     """Return the plain values of a mapping with some of these keys and no others, by the names of their fields."""
-    return {field_name_of(key): child.plain() for key, child in node.mapping(names).items()}
+    return {key: child.plain() for key, child in node.mapping(names).items()}
 
 
 def _param(key: str, node: Node) -> Param:

@@ -22,17 +22,7 @@ from fpp_sweep.space.objectives import (
 from fpp_sweep.space.params import Param, check_params, check_points
 from fpp_sweep.space.published import baseline_configs, preset_for, published_points
 from fpp_sweep.space.settings import check_settings, check_trial
-from fpp_sweep.space.validation import (
-    Convert,
-    at_key,
-    check_fields,
-    key_of,
-    keys,
-    known_name,
-    require,
-    set_field,
-    value_text,
-)
+from fpp_sweep.space.validation import Convert, at_key, check_fields, keys, known_name, require, set_field, value_text
 from fpp_sweep.space.work import Sampler, Search, Work
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import METHOD_AND_START, PRESETS, TrialConfig, dotted, preset, relevant
@@ -42,19 +32,17 @@ MIN_MAPPED_IMAGES = 50  # images that the fit of a post-hoc map, or of conformal
 DEFAULT_TRIALS = 16  # if no budget is given
 DEFAULT_SAMPLER: Sampler = "auto"
 
-NEED_RAY = ("wall_clock", "gpu_hours", "concurrency", "patience", "notify")  # keys of `search`
+NEED_RAY = ("wall_clock", "gpu_hours", "concurrency", "notify")  # keys of `search`
 
 # keys that may differ, with all below them, when a sweep is resumed: they decide no result
 CHANGEABLE_ON_RESUME = {
     "name",
     "question",
     "search.trials",
-    "search.from",
     "search.wall_clock",
     "search.concurrency",
     "search.gpu_hours",
     "search.max_failures",
-    "search.patience",
     "search.notify",
     "search.finalists",
     "search.margin",
@@ -138,11 +126,9 @@ class Space:
         set_field(self, "constraints", tuple(self.constraints))
         check_constraints(self.constraints, self.work.baselines)
         self._check_split()
-        self._check_points_of_sweeps()
         self._check_shards()
         self._add_posthoc_maps()
         self._check_images_of_fits()
-        self._check_patience()
         self._check_columns()
         self._set_budget()
 
@@ -256,20 +242,6 @@ class Space:
         if self.search.split == "train":
             problem = f"can only be evaluated ({self.search.split}); search on val or test"
             require(self.search.evaluate_only, problem, "search.split")
-
-    def _check_points_of_sweeps(self) -> None:
-        """Raise InputError if an evaluation, which searches nothing, tries the points of other sweeps first."""
-        if self.search.evaluate_only:
-            problem = "is for a search, and evaluate searches nothing; leave it out"
-            require(not self.search.from_, problem, "search.from")
-
-    def _check_patience(self) -> None:
-        """Raise InputError if patience is set, and the hypervolume has no corner that it is measured from."""
-        if self.search.patience is None or self.work.baselines:
-            return
-        for objective in self.objectives:
-            problem = f"hypervolume has no corner: there are no baselines, and {objective.metric} has no reference"
-            require(objective.reference is not None, f"{problem}; give one of the two", "search.patience")
 
     def _set_budget(self) -> None:
         """Limit the trials if nothing else limits the search."""
@@ -463,12 +435,11 @@ class Space:
     def plain(self) -> dict[str, Any]:
         """Return plain values from which `space_of`, or `parse_space` on their YAML, makes this space again.
 
-        Only the command of `search.notify` is left out: it may hold a secret, and decides no result.
+        Only the command of `search.notify` is left out: nobody who receives the record should run it.
         """
         document = asdict(self)
         document["params"] = {param.key: param.plain() for param in self.params}
         del document["search"]["notify"]
-        document["search"] = {key_of(name): value for name, value in document["search"].items()}
         for part in ("objectives", "constraints"):
             document[part] = [_without_none(criterion) for criterion in document[part]]
         for key in list(document):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import json
-import keyword
 import re
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -65,7 +64,7 @@ def json_schema(cls: type, skip: Collection[str] = ()) -> dict[str, Any]:
     properties = _model(cls, frozenset(skip)).model_json_schema()["properties"]
     for schema in properties.values():
         del schema["title"]
-    return {key_of(name): schema for name, schema in properties.items()}
+    return properties
 
 
 _CONFIG: Any = {  # pydantic.ConfigDict
@@ -197,7 +196,7 @@ def _input_error(error: ValidationError, key: str) -> InputError:
     path = [key]
     for step in details["loc"]:
         if step != "[key]":  # pydantic's step for the key of a mapping, as against its value
-            path.append(key_of(str(step)))
+            path.append(str(step))
     cause = details.get("ctx", {}).get("error")
     if isinstance(cause, InputError):  # raised by a function of this package
         return InputError(cause.problem, _joined([*path, cause.key]))
@@ -319,19 +318,4 @@ def set_field(target: Any, name: str, value: Any) -> None:
 
 def keys(cls: Any) -> list[str]:
     """Return the keys of a dataclass's fields."""
-    return [key_of(field.name) for field in fields(cls)]
-
-
-def key_of(field_name: str) -> str:
-    """Return the key of a field. Where the key is a keyword of Python, the field's name has an underscore behind it.
-
-    >>> key_of("from_"), key_of("seed")
-    ('from', 'seed')
-    """
-    key = field_name.removesuffix("_")
-    return key if keyword.iskeyword(key) else field_name
-
-
-def field_name_of(key: str) -> str:
-    """Return the name of the field of a key: the reverse of `key_of`."""
-    return f"{key}_" if keyword.iskeyword(key) else key
+    return [field.name for field in fields(cls)]

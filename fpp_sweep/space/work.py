@@ -116,13 +116,6 @@ def _seconds_schema() -> dict[str, Any]:
     return {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": pattern}]}
 
 
-def _to_list(value: Any) -> Any:
-    """Return one name as a list."""
-    if isinstance(value, str):
-        return [value]
-    return value
-
-
 def _to_none(value: Any) -> Any:
     """Return the word `none` as no value: null takes a key out, which then has its default."""
     if value == "none":
@@ -146,16 +139,10 @@ def _text_schema() -> dict[str, Any]:
     return {"type": "string", "pattern": r"\S"}
 
 
-def _sweeps_schema() -> dict[str, Any]:
-    name = _text_schema()
-    return {"anyOf": [name, {"type": "array", "items": name, "uniqueItems": True}]}
-
-
 Sampler = Annotated[str, Convert(_check_sampler, lambda: {"enum": list(catalogue.BUILT_IN_SAMPLERS)})]
 Split = Literal["train", "val", "test"]
 Text = Annotated[str, Convert(_check_text, _text_schema)]
 UserPath = Annotated[str, Convert(_expand_home, _text_schema)]
-Sweeps = Annotated[tuple[Text, ...], Items(), Convert(_to_list, _sweeps_schema)]
 Positive = Annotated[int, Limits(ge=1, le=MAX_INTEGER)]
 MaxFailures = Annotated[Positive | None, Convert(_to_none, _max_failures_schema)]
 Seed = Annotated[int, Limits(ge=0, le=MAX_INTEGER)]
@@ -196,14 +183,12 @@ class Search:
     split: Split = "val"  # the objectives are measured on it
     evaluate_only: bool = False  # report every trial on `split`; choose none, run none on the test split
     include_published: bool = True  # True: the code's and the paper's settings are tried first
-    from_: Sweeps = ()  # sweeps whose fronts are tried first
     max_failures: MaxFailures = 5  # failed trials in a row that stop the sweep; none: never
-    patience: Positive | None = None  # finished trials in which hypervolume must grow by 1 %, after as many
     finalists: Finalists = field(default_factory=Finalists)
     # by metric, or metric of a dataset: a loss that does not count
     margin: Annotated[Mapping[str, NotNegative], Convert(_check_margins)] = field(default_factory=dict)
     floor: Above0 = DEFAULT_FLOOR  # points of accuracy below zero_shot without marks
-    notify: Text | None = None  # a command that gets a new front, failures and the end
+    notify: Text | None = None  # a command that gets the state and the front at the end
 
     def __post_init__(self) -> None:
         with at_key("search.finalists"):

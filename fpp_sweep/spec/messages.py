@@ -10,7 +10,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from types import TracebackType
@@ -23,7 +23,6 @@ _log = logging.getLogger(__name__)
 
 SCRIPT = "fpp-sweep"  # the console script of pyproject.toml
 MODULES = {SCRIPT: "fpp_sweep", "mlflow": "mlflow"}  # console scripts of an environment, and the modules that they run
-SECRET_KEYS = ("search.notify", "search")  # keys of a space whose values in an override may hold a secret
 
 
 def printable(value: object) -> str:
@@ -38,30 +37,9 @@ def printable_lines(lines: Iterable[str]) -> list[str]:
 
 
 def command_line(command: str, words: Iterable[str]) -> str:
-    """Return a command as it is recorded: as any shell could run it, without secrets.
-
-    >>> command_line("tune", ["--set", "search.notify=curl https://hooks/secret"])
-    "fpp-sweep tune --set 'search.notify=***'"
-    """
+    """Return a command as it is recorded: as any shell could run it, without secrets."""
     secrets = secrets_of_environment()
-    recorded_words = [_recorded_word(word, secrets) for word in words]
-    return shlex.join([SCRIPT, command, *recorded_words])
-
-
-def _recorded_word(word: str, secrets: Sequence[str] = ()) -> str:
-    """Return a word of a command without the secret in it.
-
-    >>> _recorded_word("--set=search={notify: curl https://hooks/secret}"), _recorded_word("search.trials=3")
-    ('--set=search=***', 'search.trials=3')
-    """
-    flag, assignment = "", word
-    if word.startswith("--"):
-        flag, _, assignment = word.partition("=")
-        flag = f"{flag}="
-    key = assignment.partition("=")[0].strip()
-    if key in SECRET_KEYS and "=" in assignment:
-        return f"{flag}{key}=***"
-    return masked(word, secrets)
+    return shlex.join([SCRIPT, command, *(masked(word, secrets) for word in words)])
 
 
 def runnable(command: str) -> str:

@@ -12,7 +12,6 @@ from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.plan import splits_of_space
 from fpp_sweep.sweep.request import space_to_tune
-from fpp_sweep.sweep.warm_start import with_warm_start
 from fpp_sweep.sweep.worker_pool import gpus_of_a_worker
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.tracking import uri_of_new_sweep
@@ -68,7 +67,7 @@ def target_of(path: Path | None, overrides: Sequence[str], options: Options) -> 
     """Return the sweep of a space file; without a file, the machine alone."""
     if path is None:
         return Target(worker=WorkerSpec(model="tiny", folder=os.getcwd()), options=options)
-    space = with_warm_start(space_to_tune(path, overrides))
+    space = space_to_tune(path, overrides)
     device = "auto" if gpus_of_a_worker(space.work, gpus_of_session=1.0) else "cpu"
     worker = replace(worker_spec(space, gpus=0.0), device=device, plugins=options.plugins)
     return Target(worker=worker, options=options, space=space)

@@ -19,7 +19,7 @@ from fpp_sweep.spec.messages import command_line, runnable, stage
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.display import Display
 from fpp_sweep.sweep.live_status import live_status
-from fpp_sweep.sweep.notify import Notifier
+from fpp_sweep.sweep.notify import notify
 from fpp_sweep.sweep.opening import OpenedSweep
 from fpp_sweep.sweep.recording import EndState, SweepRecorder, end_state
 from fpp_sweep.sweep.reporter import Reporter
@@ -45,11 +45,10 @@ class SweepDriver:
         self.mlflow_sync = BackgroundSync(folder, uri)
         self.display = Display(sys.stderr, objectives=space.objectives)
         self.reporter = Reporter(folder, self.mlflow_sync)
-        self.notifier = Notifier(space.search.notify, folder.path, space.objectives)
         self.poller = StatusPoller(
             opened.pool, on_status=self._show_status, on_restart=self._note_restart, on_stuck=self._leave
         )
-        listeners = (self.reporter, self.recorder, self.notifier, self.display)
+        listeners = (self.reporter, self.recorder, self.display)
         self.searcher = new_searcher(space, folder, opened, options, self.poller, listeners)
 
     def run(self) -> None:
@@ -86,7 +85,6 @@ class SweepDriver:
     def _record_end(self, state: EndState) -> None:
         self.poller.poll()  # for the last counts of the workers
         self.recorder.record_end(state, self.poller.status)
-        self.notifier.send_end(state, self.searcher.front())
 
     # ------------------------------------------------------------ called by the poller
 
@@ -119,8 +117,9 @@ class SweepDriver:
         self.display.close()
         stage("writing the report, bringing MLflow up to date")
         self.reporter.close()
-        self.notifier.close()
         self._deliver(self.delivery_timeout)
+        if self.space.search.notify:
+            notify(self.space.search.notify, self.folder)
 
     def _deliver(self, timeout: float) -> None:
         """Bring MLflow up to date within a time; print the command that delivers the rest later."""

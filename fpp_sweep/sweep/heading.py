@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.records.front import MIN_GROWTH
 from fpp_sweep.report.text_layout import labelled_lines
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.space.validation import as_mapping
@@ -53,8 +52,6 @@ def _budgets(search: Mapping[str, Any]) -> list[str]:
         budgets.append(f"{duration(search['wall_clock'])} of wall clock")
     if search.get("gpu_hours"):
         budgets.append(f"{search['gpu_hours']} GPU-hours")
-    if search.get("patience"):
-        budgets.append(f"until hypervolume grows by no more than {MIN_GROWTH:.0%} in {search['patience']} trials")
     return budgets
 
 

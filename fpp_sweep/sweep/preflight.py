@@ -10,8 +10,6 @@ from fpp_sweep.core.models.model_names import require_model
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.config import is_template_file, require_prompt, require_templates
-from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.messages import note
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.notify import command_words
 from fpp_sweep.sweep.plan import require_measured, sources_of, splits_of_space
@@ -27,7 +25,8 @@ def check_before_start(space: Space, options: Options) -> None:
 
     On a cluster only the first worker can tell about files: it may see others than the driver.
     """
-    _check_notify(space)
+    if space.search.notify:
+        command_words(space.search.notify)
     check_plugins(space, sorted(space.methods()))
     if options.address is not None and options.on_cluster:
         require_reachable(options.address)
@@ -57,16 +56,6 @@ def check_before_local_start(space: Space, options: Options) -> None:
     plugins.load(options.plugins)
     space.require_no_workers()
     check_before_start(space, options)
-
-
-def _check_notify(space: Space) -> None:
-    """Note a command that cannot be run; the sweep runs without it."""
-    if not space.search.notify:
-        return
-    try:
-        command_words(space.search.notify)
-    except InputError as error:
-        note(error)
 
 
 def _require_splits(space: Space, datasets: Sequence[str]) -> None:

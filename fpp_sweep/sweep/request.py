@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,7 +18,6 @@ from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
 from fpp_sweep.sweep.received import read_settings, require_own_prompts
-from fpp_sweep.sweep.warm_start import with_first_point
 
 EVALUATION = {  # the keys of a space that only evaluates
     "search": {"split": "test", "include_published": False, "evaluate_only": True},
@@ -37,7 +37,7 @@ FLAGS_OF_TRIALS = {  # flags of `evaluate`, by setting
 def space_to_tune(path: Path, overrides: Sequence[str], *, config: Path | None = None) -> Space:
     """Return the space of a file, changed by the overrides; the point of a config comes first.
 
-    `config` is a file with settings that trials start from. Points of other sweeps are not read yet.
+    `config` is a file with settings that trials start from.
     """
     if config is None:
         return load_space(path, overrides)
@@ -60,10 +60,17 @@ def _space_with_config(path: Path, overrides: Sequence[str], config: Path) -> Sp
             base.append(f"base.{key}={_as_yaml(value)}")
     space = load_space(path, [*base, *overrides])
     try:
-        return with_first_point(space, _searched_values(space, settings))
+        return _with_first_point(space, _searched_values(space, settings))
     except InputError as error:
         note(f"{config}: its point is not tried first: {error.problem}")
         return space
+
+
+def _with_first_point(space: Space, point: dict[str, Any]) -> Space:
+    """Return the space with a point before the others, unless it has that point."""
+    if not point or point in space.points:
+        return space
+    return replace(space, points=(point, *space.points))
 
 
 def _as_yaml(value: Any) -> str:

@@ -18,7 +18,6 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import ENGINE_NAME
 from fpp_sweep.spec.messages import stage
 from fpp_sweep.sweep.api import Options
-from fpp_sweep.sweep.warm_start import with_warm_start
 
 
 def load_for_resume(space: Space, options: Options, folder: SweepFolder) -> SweepInfo:
@@ -49,7 +48,7 @@ def require_same(info: SweepInfo, space: Space, options: Options, folder: SweepF
     if info.plugins != plugins:
         changes = [f"plugins: {_plugins_text(info.plugins)} -> {_plugins_text(plugins)}"]
     else:
-        changes = space_of(info.space, str(folder.info_file)).difference(with_warm_start(space, info))
+        changes = space_of(info.space, str(folder.info_file)).difference(space)
     if changes:
         changed = "; ".join(changes)
         raise InputError(
@@ -131,7 +130,6 @@ def merge_resume_request(space: Space, info: SweepInfo, folder: SweepFolder) -> 
 
     The space is as it was at the start, with all requests since then.
     """
-    space = with_warm_start(space, info)
     initial = space_at_start(folder, info)
     points = _new_points(space, initial, folder)
     budget = budget_in_force(info, space.search, folder.commands())
@@ -145,7 +143,7 @@ def merge_resume_request(space: Space, info: SweepInfo, folder: SweepFolder) -> 
 def announced_space(space: Space, options: Options, folder: SweepFolder) -> Space:
     """Return the space as a sweep begins with it; raise InputError if the sweep cannot begin or resume."""
     if not options.resume:
-        return with_warm_start(space)
+        return space
     info = folder.info()
     require_same(info, space, options, folder)
     merged, _ = merge_resume_request(space, info, folder)

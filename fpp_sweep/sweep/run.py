@@ -19,7 +19,6 @@ from fpp_sweep.sweep.preflight import check_before_ray_start
 from fpp_sweep.sweep.recording import recording_interruption
 from fpp_sweep.sweep.resume import undo_if_refused
 from fpp_sweep.sweep.start import Start, begin, ray_start
-from fpp_sweep.sweep.warm_start import with_warm_start
 from fpp_sweep.sweep.worker_pool import Workers, ray_session, start_workers
 from fpp_sweep.tracking import check_address, check_store
 
@@ -36,8 +35,6 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
     """
     options = options or Options()
     plugins.load(options.plugins)
-    if not options.resume:
-        space = with_warm_start(space)
     if workers is None:
         check_before_ray_start(space, options)
     folder = sweep_folder(space, options)

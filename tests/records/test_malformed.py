@@ -56,7 +56,6 @@ SPACE = [  # keys in sweep.json, value, complaint
     ("space.search.gpu_hours", [], "must be a number"),
     ("space.search.trials", 1.5, "must be a whole number"),
     ("space.search.trials", 10**30, "a whole one not beyond 2^63"),
-    ("space.search.patience", -1, "must be >= 0"),
     ("space.search.finalists", [], "must be a mapping"),
     ("space.search.finalists", {"seeds": "x"}, "must be a whole number"),
     ("space.search.evaluate_only", "x", "must be true or false"),

@@ -733,19 +733,6 @@ def test_axe_finds_no_violation_on_a_page_with_an_open_trial(tmp_path, scheme, w
     assert [(violation["id"], violation["nodes"][0]["html"]) for violation in violations] == []
 
 
-@pytest.mark.parametrize(
-    ("patience", "state"),
-    [(10, "it grew by 6.4% in the last 10 finished trials."), (19, "38 trials have to finish first."), (None, None)],
-)
-def test_the_page_shows_the_state_of_the_patience_rule(tmp_path, patience, state):
-    space = {"search": {"trials": 40, "patience": patience}}
-    folder = write_sweep(tmp_path, sweep_info(ranges=SEARCHED_RANGES, space=space), searched_trials())
-    write_report(folder, pages=True)
-    page = (folder.report / "sweep.html").read_text()
-    rule = f"The search ends if hypervolume grows by no more than 1% in {patience} trials: "
-    assert (f"{rule}{state}" in page) == (patience is not None)
-
-
 def test_sentences_of_the_page_are_true_of_few_and_of_infeasible_trials(tmp_path):
     constant = {"fpp.gamma2": 3.0}
     records = [trial(0, params=constant), trial(1, params=constant), failed(2, params={"fpp.gamma2": 9.0})]

@@ -174,14 +174,12 @@ def test_datasets_have_the_heat_map_and_a_table_for_each_split(report_of_records
 
 
 def test_progress_has_costs_and_the_hypervolume(report_of_records):
-    report = report_of_records([trial(0), trial(1)], space={"search": {"patience": 4, "trials": 9}})
+    report = report_of_records([trial(0), trial(1)], space={"search": {"trials": 9}})
     section = section_named(report, "Progress")
     assert texts_of(section.blocks)[1:] == ["Budget: trials 9."]
     (hypervolume,) = [block for block in section.blocks if isinstance(block, Section)]
     assert hypervolume.title == "Hypervolume"
     assert hypervolume.blocks[0].traces
-    (growth,) = texts_of(hypervolume.blocks)
-    assert growth.endswith("in 4 trials: 8 trials have to finish first.")
 
 
 # --- the report as files ------------------------------------------------------------------------------

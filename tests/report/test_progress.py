@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fpp_sweep.records.front import front_of
-from fpp_sweep.report.progress import cost_sentences, counts_of_states, growth_sentences, progress_line, state_sentence
+from fpp_sweep.report.progress import cost_sentences, counts_of_states, progress_line, state_sentence
 from fpp_sweep.sweep.sweep_info import resumed_info
 from tests.kit.records import baseline, failed, sweep_info, trial, write_sweep
 from tests.kit.spaces import small_space
@@ -104,12 +103,3 @@ def test_costs_count_every_ended_record_and_the_time_until_the_last_one():
 def test_without_a_trial_or_a_limit_nothing_is_said_about_the_rest(search, records):
     info = sweep_info(state="running", space={"search": search})
     assert not [line for line in cost_sentences(info, records, is_running=True) if line.startswith("Left")]
-
-
-def test_a_sweep_without_patience_has_no_rule_of_growth():
-    front = front_of(sweep_info(), [trial(0)])
-    assert growth_sentences(sweep_info(space={"search": {}}), front) == []
-    (sentence,) = growth_sentences(sweep_info(space={"search": {"patience": 1}}), front)
-    assert sentence == (
-        "The search ends if hypervolume grows by no more than 1% in 1 trial: 2 trials have to finish first."
-    )

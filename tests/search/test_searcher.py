@@ -481,43 +481,6 @@ def test_results_on_the_test_split_are_added_and_change_nothing_else_of_the_reco
     assert replace(tested, results=searched.results) == searched
 
 
-# ------------------------------------------------------------ patience
-
-
-def run_with_patience(path, accuracies, patience=2, trials=9):
-    """Run a search whose trials have these accuracies; return the number of trials and the reason for the end."""
-    sweep = Sweep(path, f"search.patience={patience}", f"search.trials={trials}", "search.concurrency=1")
-    while True:
-        job, tune_trial = sweep.ask()
-        if job == Searcher.FINISHED or job["split"] != "val":
-            break
-        number = sweep.folder.trial(job["name"]).number or 0
-        accuracy = accuracies[min(number, len(accuracies) - 1)]
-        sweep.end(tune_trial, job, accuracy=accuracy, reason=None if accuracy else "it failed")
-    return sum(name.startswith("trial") for name, _ in sweep.ran), sweep.searcher.why_stopped
-
-
-STAGNATION = "hypervolume grew by {}% in the last 2 finished trials, no more than 1%"
-
-
-@pytest.mark.parametrize(
-    ("values", "trials", "why"),
-    [
-        ([50.0], 4, STAGNATION.format("0.0")),  # the search runs at least twice the patience
-        ([50.0, 40.0, 40.0, 50.4], 4, STAGNATION.format("0.8")),  # the hypervolume grew by less than 1 %
-        ([50.0, 40.0, 40.0, 50.6, 40.0], 6, STAGNATION.format("0.0")),
-        ([50.0, 60.0, 70.0, 80.0, 90.0, 91.0, 92.0, 93.0, 94.0], 9, "all 9 trials"),
-        (
-            [50.0, None, None, None, 50.0],
-            7,
-            STAGNATION.format("0.0"),
-        ),  # failed trials do not count towards the patience
-    ],
-)
-def test_a_search_ends_when_its_front_has_not_moved(tmp_path, values, trials, why):
-    assert run_with_patience(tmp_path / "sweep", values) == (trials, why)
-
-
 # ------------------------------------------------------------ trials in flight, stopped trials and second drivers
 
 

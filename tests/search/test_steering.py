@@ -168,7 +168,6 @@ def test_a_finished_grid_without_a_limit_of_trials_accepts_a_point(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "accuracy", "trials"),
     [
-        (["search.patience=1", "search.concurrency=1"], 50.0, 2),
         (["search.gpu_hours=4"], 50.0, 2),  # each of the two baselines and trials takes an hour
         (["search.max_failures=2"], None, 2),
     ],

@@ -112,7 +112,6 @@ def test_a_wrong_value_is_refused_in_python_as_in_a_file(text, line):
         (lambda: space(points=({"fpp.gamma1": 20},)), "points.0.fpp.gamma1: 20 is outside 0.1..10"),
         (lambda: space(search=Search(sampler="grid")), "params.fpp.gamma1: is a range, which sampler grid cannot run"),
         (lambda: space(params=(), grid=({"fpp.steps": range(9)},)), "grid.0.fpp.steps.0: must be a whole number"),
-        (lambda: space(search=Search(patience=3), work=Work(baselines=())), "search.patience: hypervolume has no corn"),
     ],
 )
 def test_a_wrong_value_in_python_is_refused_with_its_key(make, line):

@@ -12,7 +12,6 @@ from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.folders import sweep_folder
 from fpp_sweep.sweep.node_checks import shared_environment
-from fpp_sweep.sweep.notify import Notifier
 from fpp_sweep.sweep.preflight import check_before_start
 from fpp_sweep.sweep.run import run_sweep
 from fpp_sweep.sweep.worker_spec import require_precisions
@@ -170,17 +169,6 @@ def test_a_store_that_cannot_be_reached_is_refused_without_importing_mlflow(uri,
     with pytest.raises(InputError) as refusal:
         check_address(uri.replace("PORT", port))
     assert str(refusal.value).startswith(complaint.replace("PORT", port))
-
-
-@pytest.mark.parametrize("command", ["no-such-command --now", "'"])
-def test_a_notify_command_that_cannot_be_run_is_noted_and_harms_nothing(command, tmp_path, capsys):
-    check_before_start(small_space(f"search.notify={json.dumps(command)}"), Options())
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("note: search.notify: cannot ")
-    assert line.endswith("; notifications are off")
-    notifier = Notifier(command, tmp_path, ())
-    notifier.send("finished")
-    notifier.close()
 
 
 @pytest.mark.parametrize(
