@@ -56,60 +56,6 @@ def test_the_end_of_a_command_that_loads_triton_prints_nothing():
     assert (done.stdout, done.stderr) == ("", "")
 
 
-PLUGIN = """\
-import threading
-from fpp_sweep import metric
-
-began, ends = threading.Event(), threading.Event()
-
-
-def work():
-    began.set()
-    ends.wait()
-
-
-threading.Thread(target=work).start()
-began.wait()
-
-
-@metric(goal="min")
-def threaded(predictions):
-    return 1.0
-"""
-LOAD_PLUGIN = """\
-import atexit, sys
-from pathlib import Path
-from fpp_sweep.cli import command
-from fpp_sweep.spec import plugins
-
-def main():
-    plugins.load(plugins.read([Path("mine.py")]))
-    atexit.register(print, "closed")
-    print("result")
-    {end}
-
-command.THREAD_SECONDS = 0.0
-command.run(main)
-"""
-
-
-@pytest.mark.parametrize(("end", "status"), [("pass", 0), ("sys.exit(1)", 1), ("raise KeyboardInterrupt", 130)])
-def test_a_thread_of_a_plugin_does_not_keep_the_command_from_ending(tmp_path, end, status):
-    (tmp_path / "mine.py").write_text(PLUGIN)
-    words = [sys.executable, "-c", LOAD_PLUGIN.format(end=end)]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=LONG)
-    assert (done.returncode, done.stdout) == (status, "result\nclosed\n")
-    assert "note: plugins have left 1 thread running (mine.py:9); the command ends without waiting\n" in done.stderr
-
-
-def test_a_thread_of_a_plugin_that_ends_in_time_is_waited_for(tmp_path):
-    (tmp_path / "mine.py").write_text(PLUGIN.replace("ends.wait()", "open('saved', 'w').close()"))
-    code = LOAD_PLUGIN.format(end="pass").replace("= 0.0", f"= {LONG}")
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=LONG)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "result\nclosed\n", "")
-    assert (tmp_path / "saved").is_file()
-
-
 def test_an_encoding_without_a_character_shows_its_number(tmp_path):
     code = "from fpp_sweep.cli.command import run; run(lambda: print('caf\\xe9 \\U0001f600'))"
     env = os.environ | {"PYTHONIOENCODING": "ascii"}

@@ -37,9 +37,9 @@ from fpp_sweep.core.datasets import custom_datasets, open_dataset
 from fpp_sweep.core.models.loading import load
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.space.space import Space
-from fpp_sweep.spec import control_groups, plugins
+from fpp_sweep.spec import control_groups
 from fpp_sweep.spec.process import cores
-from fpp_sweep.spec.specs import PluginFile, WorkerSpec
+from fpp_sweep.spec.specs import WorkerSpec
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.doctor_target import Target
 from fpp_sweep.sweep.inspection import mlflow_versions, readings_by_machine
@@ -54,7 +54,6 @@ from tests.kit.processes import ROOT, environment
 from tests.kit.rights import without_root_rights
 from tests.kit.waiting import LONG, wait_for
 from tests.test_doctor import write_weights, write_zoo
-from tests.test_misbehaving_plugins import Case, plugin_file
 from tests.workers.test_session_folders import ended_process_id, start_raylet
 
 load_once = cache(load)
@@ -117,18 +116,9 @@ class Setup:
         self.spec = replace(self.spec, dataset_file=str(self.folder / "mine.yaml"))
         self.datasets = ["mine"]
 
-    def plugin(self, file: PluginFile) -> None:
-        plugins.load([file])
-        self.opened.callback(unload_plugins)
-
     def small_disk(self, size: str) -> Path:
         """Mount a small disk of this size below the short folder and return its path."""
         return self.opened.enter_context(mounted(self.short / "disk", f"size={size}"))
-
-
-def unload_plugins() -> None:
-    for file in plugins.loaded():
-        plugins.unload(file)
 
 
 def fill(folder: Path) -> None:
@@ -754,29 +744,6 @@ def damaged_image_among_the_first(setup):
     return readings
 
 
-@fault("plan of the sweep", "wrong", "method mine (mine.py:", "correct the method, prompt, dataset or plugin")
-def random_method(setup):
-    """a plugin's method that is not deterministic"""
-    setup.plugin(Case("method", "logits = logits + torch.randn(1)", "", "").plugin("mine"))
-    setup.methods = ["zero_shot", "mine"]
-    return setup.data()
-
-
-@fault("plan of the sweep", "wrong", "has not ended after 1 s", "correct the method")
-def endless_method(setup):
-    """a plugin's method that never ends"""
-    setup.plugin(Case("method", "while True:\n    time.sleep(0.01)", "", "").plugin("mine"))
-    setup.methods, setup.overrides = ["zero_shot", "mine"], ["work.task_timeout=1"]
-    return setup.data()
-
-
-@fault("start of the sweep", "wrong", "metric mine (mine.py", "correct the setting or plugin")
-def random_metric(setup):
-    """a plugin's metric that is not deterministic"""
-    setup.plugin(Case("metric", "return random.random()", "", "").plugin("mine"))
-    return setup.sweep()
-
-
 @fault("plan of the sweep", "wrong", "nowhere.safetensors", "correct the method, prompt")
 def missing_prompt(setup):
     """a prompt's file that does not exist"""
@@ -785,32 +752,6 @@ def missing_prompt(setup):
 
 
 # ------------------------------------------------------------ sweeps that `tune` refuses
-
-
-SAMPLER = """
-from optuna.samplers import RandomSampler
-from fpp_sweep import sampler
-
-@sampler()
-def mine(seed):
-    CODE
-"""
-
-
-@fault("start of the sweep", "wrong", "ZeroDivisionError", "correct the setting or plugin")
-def failing_sampler(setup):
-    """a plugin's sampler that fails"""
-    setup.plugin(plugin_file("mine", SAMPLER.replace("CODE", "return RandomSampler(seed // 0)")))
-    setup.overrides = ["search.sampler=mine"]
-    return setup.sweep()
-
-
-@fault("start of the sweep", "wrong", "sampler mine", "correct the setting or plugin")
-def sampler_without_seed(setup):
-    """a plugin's sampler that ignores its seed"""
-    setup.plugin(plugin_file("mine", SAMPLER.replace("CODE", "return RandomSampler(seed=None)")))
-    setup.overrides = ["search.sampler=mine", "params.views.min_area={low: 0.1, high: 0.9}"]
-    return setup.sweep()
 
 
 @fault("plan of the sweep", "wrong", "use a shorter prompt or name", "correct the method, prompt, dataset")
@@ -1008,13 +949,6 @@ def equal_nodes(setup):
     return {"n1": readings, "n2": other, "n3": readings}
 
 
-def sound_plugin(setup):
-    """a plugin that keeps its contract"""
-    setup.plugin(Case("method", "pass", "", "").plugin("mine"))
-    setup.methods = ["mine", "tpt"]
-    return setup.sweep()
-
-
 SOUND = (
     embedded,
     limited,
@@ -1035,7 +969,6 @@ SOUND = (
     sweep_for_gpus,
     folder_of_dead_driver,
     equal_nodes,
-    sound_plugin,
 )
 
 

@@ -198,8 +198,6 @@ OTHER_READERS = {  # modules of these packages that read other files, or read in
     "sweep/timing.py": "datasets",
     "sweep/driver.py": "Ray Tune's folder, which the driver made",
     "sweep/resume.py": "removes a folder that this driver began; rmtree follows no links",
-    "sweep/plugin_check.py": "temporary files of the processes that it starts",
-    "sweep/plugin_process.py": "temporary files of the process that started it",
     "sweep/worker_pool.py": "opens a model",
     "sweep/api.py": "`SweepFolder.open`",
     "sweep/delivery.py": "`SweepFolder.open`",

@@ -1,44 +1,35 @@
 """Plugins: the recipes of docs/plugins.md as printed, and files that are no plugins."""
 
 import errno
-import importlib
 import json
-import os
-import random
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fpp_sweep import Options, evaluate, load_plugins, run_locally
-from fpp_sweep.core import metrics
 from fpp_sweep.core.metrics import Predictions, score
 from fpp_sweep.search import trial_runner
-from fpp_sweep.search.sampler_contract import check_sampler
-from fpp_sweep.search.study import SweepStudy
 from fpp_sweep.search.trial_runner import ABORT_REASON, TrialRunner
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import TaskKeys
-from fpp_sweep.spec.plugin_guard import PluginGuard
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, WorkerSpec
 from fpp_sweep.spec.tasks import EvalTask
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.worker import Worker
-from tests.kit.long_forms import short_and_long
-from tests.kit.waiting import LONG
 
 pytestmark = pytest.mark.usefixtures("no_plugins_left")
 
 PAGE = Path(__file__).parent.parent / "docs" / "plugins.md"
 RECIPES = {name: text for name, text in re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE.read_text(), re.DOTALL)}
+TEST = RECIPES.pop("test_plugins")
 HEAD = "import torch\nfrom fpp_sweep import method, metric, penalty, sampler\n"
 
 
@@ -85,6 +76,15 @@ def test_the_recipes_run_as_printed_and_appear_in_the_tables(tmp_path, monkeypat
     assert list(numbers) == methods
     assert all(0 <= row["overconfidence"] <= 100 for row in numbers.values())
     assert numbers["vote"]["nll"] != numbers[catalogue.ZERO_SHOT]["nll"] != numbers["angular"]["nll"]
+
+
+def test_the_recipes_pass_the_checks_of_the_page(tmp_path, monkeypatch):
+    write_plugins(tmp_path, **RECIPES)
+    monkeypatch.chdir(tmp_path)
+    test: dict[str, Any] = {}
+    exec(TEST, test)
+    test["test_my_plugins"]()
+    assert [row.name for row in catalogue.rows() if row.digest] == ["angular", "vote", "overconfidence", "crossing"]
 
 
 def test_the_process_of_trials_loads_the_plugins_of_the_sweep(tmp_path):
@@ -249,14 +249,13 @@ METRIC = "@metric(goal='min')\ndef mine(predictions):\n    values = {}\n    retu
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ("1 / len(values)", "metric mine (bad.py:6): division by zero"),
+        ("1 / len(values)", "metric mine (bad.py:6): ZeroDivisionError: division by zero"),
         ("values['x']", "metric mine (bad.py:6): KeyError: 'x'"),
-        ("[][0]", "metric mine (bad.py:6): list index out of range"),
-        ("'much'", "metric mine (bad.py:3): must return a number, not str"),
-        ("None", "metric mine (bad.py:3): must return a number, not None"),
-        ("predictions.confidence.repeat(2)", "metric mine (bad.py:3): must return a number, not ndarray of shape (2,)"),
-        ("torch.zeros(2, 3)", "metric mine (bad.py:3): must return a number, not Tensor of shape (2, 3)"),
-        ("float('nan')", "metric mine (bad.py:3): must return a finite number (nan)"),
+        ("[][0]", "metric mine (bad.py:6): IndexError: list index out of range"),
+        ("'much'", "metric mine (bad.py): must return a number, not str"),
+        ("None", "metric mine (bad.py): must return a number, not NoneType"),
+        ("predictions.confidence.repeat(2)", "metric mine (bad.py): must return a number, not ndarray"),
+        ("float('nan')", "metric mine (bad.py): must return a finite number (nan)"),
     ],
 )
 def test_an_error_in_a_metric_names_the_metric_file_and_line(tmp_path, broken, message):
@@ -264,17 +263,6 @@ def test_an_error_in_a_metric_names_the_metric_file_and_line(tmp_path, broken, m
     probabilities = np.array([[0.75, 0.25]], np.float32)
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         score(Predictions.of(["a"], np.array([0]), probabilities))
-
-
-def test_a_metric_may_use_an_optimizer_of_torch(tmp_path, capsys, monkeypatch):
-    step = torch.optim.AdamW.step
-    if hasattr(step, "hooked"):  # an optimizer was used in this process before
-        step = step.__wrapped__
-    monkeypatch.setattr(torch.optim.AdamW, "step", step)
-    load(tmp_path, fitted=HEAD + METRIC.replace("BROKEN", "len(torch.optim.AdamW([torch.zeros(2)]).param_groups)"))
-    assert score(Predictions.of(["a"], np.array([0]), np.array([[0.75, 0.25]], np.float32)))["mine"] == 1
-    assert hasattr(torch.optim.AdamW.step, "hooked")
-    assert "restored" not in capsys.readouterr().err
 
 
 METHOD = (
@@ -302,24 +290,10 @@ def worker(tmp_path_factory):
     return Worker(WorkerSpec(model="tiny", cache=str(tmp_path_factory.mktemp("cache"))))
 
 
-def test_a_method_whose_samples_depend_on_earlier_ones_must_declare_it(tmp_path, worker):
-    text = METHOD.replace("return LOGITS, text", "return logits + text[:1, 0] * 50, text * 0.5")
-    load(tmp_path, mine=text)
-    with pytest.raises(InputError, match=r"composition of batches|depend on the samples before"):
-        worker.check(["mine"], [], [], LONG)
-
-
-def test_a_method_that_keeps_its_contract_is_accepted(tmp_path, worker):
-    load(tmp_path, mine=METHOD.replace("LOGITS", "logits"))
-    worker.check(["mine"], [], [], LONG)
-
-
 def test_an_error_in_a_method_names_the_samples_the_worker_the_method_and_the_line(tmp_path, worker):
-    """The error occurs on real samples only, so the check on made-up samples does not find it."""
-    text = METHOD.replace("LOGITS", "logits if len(text) == 3 else [][0]")
+    text = METHOD.replace("LOGITS", "[][0]")
     line = next(number for number, code in enumerate(text.splitlines(), start=1) if "[][0]" in code)
     load(tmp_path, mine=text)
-    worker.check(["mine"], [], [], LONG)
     config = TrialConfig(method="mine", prompt="a photo of a").replace({"views.count": 2})
     task = EvalTask(config=config, dataset="digits", split="val", seed=0, start=0, stop=5)
     with pytest.raises(TaskFailed) as failure:
@@ -330,144 +304,14 @@ def test_an_error_in_a_method_names_the_samples_the_worker_the_method_and_the_li
 
 @pytest.mark.parametrize(("logits", "columns"), [("torch.nn.functional.pad(logits, (0, 2))", 12), ("logits[:, :9]", 9)])
 def test_logits_of_more_or_fewer_classes_fail_the_trial(tmp_path, worker, logits, columns):
-    """The check has three classes only: more classes than the dataset has would count in every metric."""
-    load(tmp_path, mine=METHOD.replace("LOGITS", f"{logits} if len(text) > 3 else logits"))
-    worker.check(["mine"], [], [], LONG)
+    """More classes than the dataset has would count in every metric."""
+    load(tmp_path, mine=METHOD.replace("LOGITS", logits))
     config = TrialConfig(method="mine", prompt="a photo of a").replace({"views.count": 2, "adapt.lr": columns})
     task = EvalTask(config=config, dataset="digits", split="val", seed=0, start=0, stop=5)
     with pytest.raises(TaskFailed, match=rf"mine: logits of shape \(5, {columns}\), must be \(5, 10\): a row for"):
         worker.run(task, [])
 
 
-def test_a_plugin_is_not_accused_of_the_random_number_that_a_library_draws_when_it_is_imported(tmp_path):
-    """The progress bar imports rich during the first task, which draws one."""
-    load(tmp_path, mine=METHOD.replace("LOGITS", "logits"))
-    (tmp_path / "draws_when_imported.py").write_text("import random\nrandom.random()\n")
-    notes = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(tmp_path)
-        with PluginGuard(notes.append).around(catalogue.method("mine")):
-            importlib.import_module("draws_when_imported")
-    assert notes == []
-
-
-# ------------------------------------------------------------ samplers
-
-SAMPLER = """
-import random
-
-from optuna.samplers import RandomSampler
-
-from fpp_sweep import sampler
-
-
-@sampler()
-class mine(RandomSampler):
-    def sample_independent(self, study, trial, name, distribution):
-        value = super().sample_independent(study, trial, name, distribution)
-        return BROKEN
-"""
-
-
-def space_with_sampler(name="mine"):
-    text = f"""
-params:
-  fpp.gamma1: {{low: 0.1, high: 10, log: true}}
-  method: [tpt, ctpt]
-  fpp.draws: {{low: 1, high: 4, when: {{method: tpt}}}}
-search: {{sampler: {name}}}
-"""
-    return parse_space(text, "space.yaml")
-
-
-@pytest.mark.parametrize(
-    ("broken", "complaint"),
-    [
-        ("99.0 if name == 'fpp.gamma1' else value", "sampler mine: draws fpp.gamma1: 99 is outside 0.1..10"),
-        (
-            "float('nan') if name == 'fpp.gamma1' else value",
-            "sampler mine: fpp.gamma1: ValueError: `nan` is invalid value.",
-        ),
-        (  # the first trial alone is outside the range
-            "99.0 if name == 'fpp.gamma1' and len(study.trials) < 2 else value",
-            "sampler mine: draws fpp.gamma1: 99 is outside 0.1..10",
-        ),
-        ("1 / 0", "sampler mine (mine.py:13): fpp.gamma1: ZeroDivisionError: division by zero"),
-        ("study.best_trial.params[name]", "sampler mine (mine.py:13): fpp.gamma1: RuntimeError: "),
-        (
-            "random.uniform(1, 2) if name == 'fpp.gamma1' else value",
-            "sampler mine: draws another point after a kill; it must depend on its seed and the study's trials alone",
-        ),
-    ],
-)
-def test_a_sampler_that_breaks_its_contract_is_refused_before_the_first_trial(tmp_path, broken, complaint):
-    load(tmp_path, mine=SAMPLER.replace("BROKEN", broken))
-    random.seed(1)  # a state that the check sets, too
-    with pytest.raises(InputError) as refused:
-        check_sampler(space_with_sampler())
-    assert str(refused.value).startswith(complaint)
-    assert "\n" not in str(refused.value)
-
-
-def test_points_that_are_tried_first_hide_no_broken_sampler(tmp_path):
-    load(tmp_path, mine=SAMPLER.replace("BROKEN", "99.0 if name == 'fpp.gamma1' else value"))
-    points = tuple({"fpp.gamma1": 1.0 + number / 10} for number in range(50))
-    with pytest.raises(InputError, match=r"draws fpp.gamma1: 99 is outside"):
-        check_sampler(replace(space_with_sampler(), points=points))
-
-
-@pytest.mark.parametrize(
-    ("change", "setting"),
-    [
-        ("os.chdir('/')", "the working folder"),
-        ("os.environ.update(LEFT_BY_PLUGIN='1')", "the environment"),
-        ("random.seed(1)", "Python's random state"),
-        ("setattr(metrics, 'score', None)", "fpp_sweep.core.metrics.score"),
-    ],
-)
-def test_settings_that_a_sampler_changes_are_restored(tmp_path, capsys, change, setting):
-    imports = "import os\nimport random\nfrom fpp_sweep.core import metrics\n"
-    code = SAMPLER.replace("BROKEN", f"{change} or value").replace("mine", "changing")
-    load(tmp_path, changing=imports + code)
-    folder, variables, score = Path.cwd(), dict(os.environ), metrics.score
-    study = SweepStudy(tmp_path / "study", "one", space_with_sampler("changing"))
-    random.seed(0)
-    study.ask()
-    assert random.random() == random.Random(0).random()
-    assert (Path.cwd(), dict(os.environ), metrics.score) == (folder, variables, score)
-    study.ask()  # which gives no second note
-    assert (
-        capsys.readouterr().err == f"note: plugin changing.py: sampler changing changes {setting}, which is restored\n"
-    )
-
-
-def test_a_sampler_that_remembers_its_draws_is_built_anew_for_each(tmp_path):
-    """Therefore its memory cannot change the point after a kill."""
-    load(tmp_path, mine=SAMPLER.replace("BROKEN", "self.__dict__.setdefault('first', value)"))
-    random.seed(7)
-    before = random.getstate()
-    check_sampler(space_with_sampler())
-    assert random.getstate() == before
-
-
-def test_a_function_that_builds_no_sampler_is_refused(tmp_path):
-    load(tmp_path, mine="from fpp_sweep import sampler\n\n\n@sampler()\ndef mine(seed):\n    return 3\n")
-    with pytest.raises(InputError, match=r"^sampler mine: must build an optuna.samplers.BaseSampler \(int\)$"):
-        check_sampler(space_with_sampler())
-
-
 def test_the_sampler_of_a_plugin_needs_the_plugin():
     with pytest.raises(InputError, match=r"unknown sampler 'mine'; .* the sampler of a plugin needs --plugin FILE"):
-        space_with_sampler()
-
-
-@pytest.mark.parametrize("sampler", short_and_long(["gp", "nsga2", "random", "tpe"], lambda sampler: sampler == "gp"))
-def test_built_in_samplers_keep_the_contract(sampler):
-    """They accept failed, stopped and running trials and violated constraints, and draw the same after a kill."""
-    fixed = "{fpp.gamma1: {low: 0.1, high: 10, log: true}, method: [tpt, ctpt]}"
-    check_sampler(parse_space(f"params: {fixed}\nsearch: {{sampler: {sampler}}}\n", "space.yaml"))
-
-
-def test_the_recipe_of_a_sampler_keeps_the_contract(tmp_path):
-    load(tmp_path, mine=RECIPES["crossing"].replace("class crossing", "class mine"))
-    check_sampler(space_with_sampler())
+        parse_space("params: {fpp.gamma1: {low: 0.1, high: 10}}\nsearch: {sampler: mine}\n", "space.yaml")

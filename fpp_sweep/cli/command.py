@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import atexit
 import gc
 import io
 import multiprocessing
 import os
 import sys
-import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from fpp_sweep.spec.errors import InputError, problem_of_system
-from fpp_sweep.spec.messages import SCRIPT, keep_output_printable, note, plural, printable
-from fpp_sweep.spec.plugins import line_in_thread
+from fpp_sweep.spec.messages import SCRIPT, keep_output_printable, printable
 from fpp_sweep.spec.process import set_thread_defaults, terminable
 from fpp_sweep.spec.version import VERSION
 
 PACKAGE = "fpp_sweep"
 COMPLETION_FLAG = "--completion-words"  # every command has it; it prints the words that shells complete
-THREAD_SECONDS = 10.0  # in which a plugin's threads may end their work after the command
 OUTPUT_LOST = 120  # the exit status of Python if it cannot write the rest of the output
 
 
@@ -140,9 +135,7 @@ def run(main: Callable[[], None]) -> NoReturn:
     keep_output_printable()
     try:
         _call(main)
-    except SystemExit as end:
-        if isinstance(end.code, int):
-            leave_plugin_threads(end.code)
+    except SystemExit:
         if "torch" not in sys.modules:  # Triton, which torch loads, would print that all frozen objects are leaked
             gc.freeze()  # else Python looks for unreachable cycles among all objects before the process ends
         raise
@@ -171,34 +164,6 @@ def _call(main: Callable[[], None]) -> NoReturn:
         print(f"error: {message}", file=sys.stderr)
         sys.exit(1)
     sys.exit(0)
-
-
-def leave_plugin_threads(status: int) -> None:
-    """End the process if a plugin's thread does not end: Python would wait for it, and say nothing.
-
-    The functions that are registered for the end of the process (`atexit`) are called, and the output is flushed.
-    """
-    lines = _lines_of_endless_threads()
-    if not lines:
-        return
-    atexit._run_exitfuncs()
-    count = plural(len(lines), "thread")
-    try:
-        note(f"plugins have left {count} running ({', '.join(sorted(set(lines)))}); the command ends without waiting")
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except (OSError, ValueError):  # the output cannot be written, or is closed
-        status = status or OUTPUT_LOST
-    os._exit(status)
-
-
-def _lines_of_endless_threads() -> list[str]:
-    """Return the line of a plugin, such as `mine.py:12`, at which each thread is that has not ended in time."""
-    threads = [thread for thread in threading.enumerate() if not thread.daemon and line_in_thread(thread)]
-    end = time.monotonic() + THREAD_SECONDS
-    for thread in threads:
-        thread.join(max(0.0, end - time.monotonic()))
-    return [line_in_thread(thread) for thread in threads if thread.is_alive()]
 
 
 def open_streams() -> None:

@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,7 @@ from numpy.typing import NDArray
 
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.catalogue import MetricRow
-from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.plugin_guard import PluginGuard
+from fpp_sweep.spec.errors import InputError, type_and_message
 
 BINS = 20  # as in the released code of FPP, C-TPT and O-TPT
 TOP = 5
@@ -36,7 +34,6 @@ _DTYPES = {
     "labels": np.int64, "predicted": np.int64, "confidence": np.float32,
     "in_top5": np.bool_, "nll": np.float64, "brier": np.float64,
 }  # fmt: skip
-_guard = PluginGuard()  # one for the process: a change of its settings is noted once
 
 
 def _edges() -> NDArray[np.float32]:
@@ -277,8 +274,7 @@ def score(predictions: Predictions) -> dict[str, float]:
     numbers = {}
     for row in catalogue.dataset_metrics(predictions.columns):
         if row.digest:
-            with _guard.around(row):
-                numbers[row.name] = plugin_metric(row, predictions)
+            numbers[row.name] = _plugin_metric(row, predictions)
         else:
             assert row.compute is not None
             numbers[row.name] = float(catalogue.code_of(row.compute)(predictions))
@@ -287,55 +283,22 @@ def score(predictions: Predictions) -> dict[str, float]:
     return numbers
 
 
-def plugin_metric(row: MetricRow, predictions: Predictions) -> float:
-    """Return a plugin's metric.
-
-    Raise InputError with the plugin's line if it fails, writes to the predictions, or gives no finite number.
-    """
+def _plugin_metric(row: MetricRow, predictions: Predictions) -> float:
+    """Return a plugin's metric; raise InputError with the plugin's line if it fails or gives no finite number."""
     assert row.compute is not None
+    where = f"metric {row.name} ({plugins.file_of(row)})"
     try:
-        returned = catalogue.code_of(row.compute)(_read_only(predictions))
+        returned = catalogue.code_of(row.compute)(predictions)
     except (Exception, SystemExit) as error:
-        raise plugins.metric_error(row.name, error) from error
-    where = f"metric {row.name} ({plugins.origin_of(row)})"
+        where = plugins.at_line(f"metric {row.name}", plugins.line_of(error))
+        raise InputError(f"{where}: {type_and_message(error)}") from error
     try:
         value = float(returned)
     except Exception as error:  # NumPy and torch each raise their own for an array of several numbers
-        raise InputError(f"{where}: must return a number, not {_kind_of(returned)}") from error
+        raise InputError(f"{where}: must return a number, not {type(returned).__name__}") from error
     if not math.isfinite(value):
         raise InputError(f"{where}: must return a finite number ({value})")
     return value
-
-
-def _kind_of(value: Any) -> str:
-    """Return what a value is, in words.
-
-    >>> _kind_of(None), _kind_of(np.zeros((2, 3)))
-    ('None', 'ndarray of shape (2, 3)')
-    """
-    if value is None:
-        return "None"
-    kind = type(value).__name__
-    shape = getattr(value, "shape", None)
-    if shape is None:
-        return kind
-    return f"{kind} of shape {tuple(shape)}"
-
-
-def _read_only(predictions: Predictions) -> Predictions:
-    """Return predictions whose arrays cannot be written to: other metrics are computed from them, too."""
-    bins = predictions.class_bins
-    locked_bins = ClassBins(counts=_locked(bins.counts), hits=_locked(bins.hits), confidence=_locked(bins.confidence))
-    arrays: dict[str, Any] = {name: _locked(getattr(predictions, name)) for name in _DTYPES}
-    columns = {name: _locked(values) for name, values in predictions.columns.items()}
-    return replace(predictions, class_bins=locked_bins, columns=MappingProxyType(columns), **arrays)
-
-
-def _locked(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the same values as an array that cannot be written to."""
-    view = values.view()
-    view.flags.writeable = False
-    return view
 
 
 def accuracy(predictions: Predictions | Confidences) -> float:

@@ -16,7 +16,6 @@ from fpp_sweep.space.params import Param
 from fpp_sweep.space.work import Search
 from fpp_sweep.spec import catalogue, plugins
 from fpp_sweep.spec.errors import InputError, type_and_message
-from fpp_sweep.spec.plugin_guard import PluginGuard
 
 # finished trials before a sampler has enough to learn from; the published points count, the rest is random
 TPE_STARTUP_TRIALS = 8
@@ -36,7 +35,6 @@ class NSGAIISampler(samplers.NSGAIISampler):
         return super().get_parent_population(study, generation)
 
 
-_guard = PluginGuard()  # one for the process: a change of its settings is noted once
 GENERATION_KEY = NSGAIISampler._get_generation_key()  # key in a trial's system attributes
 
 
@@ -78,17 +76,6 @@ def _of_plugin(name: str, seed: int) -> BaseSampler:
 
 
 @contextmanager
-def guarding_plugin(name: str) -> Iterator[None]:
-    """Restore the settings that a plugin's sampler changes, and turn its exception into one line."""
-    row = catalogue.SAMPLERS.get(name)
-    if row is None:
-        yield
-        return
-    with naming_plugin(name), _guard.around(row):
-        yield
-
-
-@contextmanager
 def naming_plugin(name: str, key: str = "") -> Iterator[None]:
     """Turn an exception of a plugin's sampler into one line.
 
@@ -99,10 +86,7 @@ def naming_plugin(name: str, key: str = "") -> Iterator[None]:
     except (Exception, SystemExit) as error:
         if name not in catalogue.SAMPLERS or isinstance(error, InputError):
             raise
-        where = f"sampler {name}"
-        line = plugins.line_of(error)
-        if line:
-            where = f"{where} ({line})"
+        where = plugins.at_line(f"sampler {name}", plugins.line_of(error))
         if key:
             where = f"{where}: {key}"
         raise InputError(f"{where}: {type_and_message(error)}") from error

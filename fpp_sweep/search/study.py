@@ -23,7 +23,7 @@ from optuna.trial import BaseTrial, FixedTrial, FrozenTrial, TrialState, create_
 
 from fpp_sweep.records.records import TrialRecord, trial_name
 from fpp_sweep.records.steering import Queue
-from fpp_sweep.search.samplers import GENERATION_KEY, build_sampler, guarding_plugin, naming_plugin, require_possible
+from fpp_sweep.search.samplers import GENERATION_KEY, build_sampler, naming_plugin, require_possible
 from fpp_sweep.search.study_file import study_storage
 from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
 from fpp_sweep.space.params import Param
@@ -92,7 +92,7 @@ class SweepStudy:
             trial = self._trial(record.number)
         _set_attributes(trial, record)
         state, values = study_outcome(record)
-        with guarding_plugin(self._space.search.sampler):
+        with naming_plugin(self._space.search.sampler):
             self._study.tell(record.number, values, state)
 
     def _trial_id(self, number: int) -> int:
@@ -104,7 +104,7 @@ class SweepStudy:
     def _suggest(self, trial: Trial) -> Suggestion:
         number = trial.number
         point = self.queue.at(number) or QueuedPoint("sampled", {})
-        with guarding_plugin(self._space.search.sampler):
+        with naming_plugin(self._space.search.sampler):
             self._study.sampler = build_sampler(self._space.search, str(number))
             _ = trial.relative_params  # sampled now, even if a point sets all: NSGA-II then counts it as a parent
             settings: dict[str, Any] = {}

@@ -7,42 +7,31 @@ the user's --plugin or `load_plugins` loads a plugin: a sweep's folder or a spac
 from __future__ import annotations
 
 import ast
-import contextlib
 import hashlib
-import importlib
-import inspect
 import linecache
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
-from threading import Thread
 from types import ModuleType
 from typing import Any, TypeVar
 
 from fpp_sweep.spec import catalogue, plugin_rows
 from fpp_sweep.spec.catalogue import Goal, MethodRow, MetricRow, Row, SamplerRow
-from fpp_sweep.spec.errors import InputError, message_in_one_line, readable_message, type_and_message
+from fpp_sweep.spec.errors import InputError, readable_message
 from fpp_sweep.spec.files import read_at_most, user_path
-from fpp_sweep.spec.global_state import CHANGED_BY_IMPORTS, restored
-from fpp_sweep.spec.messages import note
-from fpp_sweep.spec.patched_functions import PACKAGE
 from fpp_sweep.spec.specs import PluginFile
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 SOURCE_PREFIX = "<plugin "  # prefix of a plugin's name in tracebacks, because a plugin is executed from its text
 
 DIGEST_LENGTH = 16
-GUARDED_LIBRARIES = ("numpy", "torch", "PIL.ImageFile")  # a plugin may change their settings
+PACKAGE = "fpp_sweep"
 _EVERYTHING = ("adapt.", "views.")  # the settings that a plugin's method reads unless it says otherwise
 
 _loaded: dict[str, PluginFile] = {}  # by name
 _executing: list[PluginFile] = []  # the file whose rows are being registered
-
-
-class ContractError(InputError):
-    """A plugin that breaks the contract of its kind, whatever the data."""
 
 
 # ------------------------------------------------------------ reading and loading
@@ -140,62 +129,20 @@ def file_of(row: Row) -> str | None:
     return None
 
 
-def origin_of(row: Row) -> str:
-    """Return the file and the line at which the code of a plugin's row begins, such as `mine.py:12`."""
-    code: Any
-    if isinstance(row, MetricRow):
-        code = row.compute
-    elif isinstance(row, MethodRow) and row.penalty is not None:
-        code = row.penalty
-    else:
-        code = row.build
-    lines = []
-    for function in (code, *getattr(code, "__dict__", {}).values()):  # a class: its functions
-        if inspect.isfunction(function):
-            lines.append(function.__code__.co_firstlineno)
-    return f"{file_of(row) or 'plugin'}:{min(lines, default=1)}"
-
-
 def line_of(error: BaseException) -> str:
     """Return the innermost line of a plugin in a traceback, such as `mine.py:12`; empty if there is none."""
-    return _innermost_line(traceback.extract_tb(error.__traceback__))
-
-
-def line_in_thread(thread: Thread) -> str:
-    """Return the line of a plugin at which a thread is now; empty if it is in no plugin."""
-    frame = sys._current_frames().get(thread.ident or 0)
-    return _innermost_line(traceback.extract_stack(frame))
-
-
-def _innermost_line(stack: Iterable[traceback.FrameSummary]) -> str:
     line = ""
-    for frame in stack:
+    for frame in traceback.extract_tb(error.__traceback__):
         if frame.filename.startswith(SOURCE_PREFIX):
             line = f"{frame.filename.removeprefix(SOURCE_PREFIX).rstrip('>')}:{frame.lineno}"
     return line
 
 
-def too_slow(seconds: float) -> str:
-    """Return the problem of a plugin's code that has taken longer than the time limit."""
-    return f"has not ended after {seconds:g} s; make it faster, or set work.task_timeout"
-
-
-def at_line(subject: str, line: str) -> str:
+def at_line(subject: str, line: str | None) -> str:
     """Return a message's subject with a plugin's line: `metric mine (mine.py:12)`. The line may be empty."""
     if not line:
         return subject
     return f"{subject} ({line})"
-
-
-def metric_error(name: str, error: BaseException) -> InputError:
-    """Describe an exception in a plugin's metric: `metric mine (mine.py:12): division by zero`."""
-    message = message_in_one_line(error)
-    if isinstance(error, KeyError | SystemExit):  # their message is the key or the status only
-        message = type_and_message(error)
-    where = at_line(f"metric {name}", line_of(error))
-    if "read-only" in message:  # NumPy's, and that of a mapping
-        return ContractError(f"{where}: changes the predictions that it is given; it must work on copies")
-    return InputError(f"{where}: {message}")
 
 
 def _execute(file: PluginFile) -> None:
@@ -206,13 +153,10 @@ def _execute(file: PluginFile) -> None:
     linecache.cache[source] = (len(file.text), None, file.text.splitlines(keepends=True), source)
     sys.modules[module.__name__] = module  # dataclasses and pickles of the plugin look their module up
     rows_before = len(catalogue.rows())
-    changed_settings: list[str] = []
     _executing.append(file)
     try:
         code = compile(file.text, source, "exec")
-        _import_libraries(file.text, changed_settings.append)
-        with restored(changed_settings.append):
-            exec(code, module.__dict__)
+        exec(code, module.__dict__)
     except KeyboardInterrupt:
         unload(file)
         raise
@@ -223,26 +167,6 @@ def _execute(file: PluginFile) -> None:
         _executing.pop()
     if len(catalogue.rows()) == rows_before:
         raise InputError(f"plugin {file.name}.py: registers nothing; see docs/plugins.md")
-    for setting in dict.fromkeys(changed_settings):
-        note(f"plugin {file.name}.py: changes {setting} when it is loaded, which is restored")
-
-
-def _import_libraries(text: str, on_change: Callable[[str], None]) -> None:
-    """Import the modules that a plugin imports first of all, so that their changes do not count as the plugin's.
-
-    A library may set environment variables and filters of warnings. One that cannot be imported fails in the plugin.
-    """
-    # statements of the file's top level
-    names = [module for _, module in _imports(ast.parse(text).body)]
-    for library in GUARDED_LIBRARIES:
-        root = library.partition(".")[0]
-        # settings can be read only from a library that is loaded
-        if any(name.partition(".")[0] == root for name in names):
-            importlib.import_module(library)
-    with restored(on_change, ignored=CHANGED_BY_IMPORTS):
-        for name in names:
-            with contextlib.suppress(Exception):
-                importlib.import_module(name)
 
 
 def _imports(statements: Iterable[ast.AST]) -> list[tuple[int, str]]:

@@ -29,9 +29,7 @@ class Inspector(Protocol):
 
     def describe(self, names: Sequence[str], split: str) -> list[DatasetInfo]: ...
 
-    def check(
-        self, methods: Sequence[str], prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo], seconds: float
-    ) -> Validation: ...
+    def check(self, prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo]) -> Validation: ...
 
 
 class CheckedPlan(NamedTuple):
@@ -108,13 +106,12 @@ def check_plan(space: Space, inspector: Inspector) -> CheckedPlan:
 
 
 def validate(space: Space, inspector: Inspector, plan: Plan) -> Validation:
-    """Check every method and prompt that trials may use against the model and the class names.
+    """Check every prompt that trials may use against the model and the class names.
 
     A note names searched settings that change nothing on some datasets.
     """
     datasets = list(plan.datasets_by_key().values())
-    methods, sources = sorted(space.methods()), sorted(sources_of(space))
-    checked = inspector.check(methods, sources, datasets, space.work.task_timeout)
+    checked = inspector.check(sorted(sources_of(space)), datasets)
     return replace(checked, notes=(*checked.notes, *_fixed_lambda_notes(space, datasets)))
 
 

@@ -13,7 +13,6 @@ from fpp_sweep.spec.config import is_template_file, require_prompt, require_temp
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.notify import command_words
 from fpp_sweep.sweep.plan import require_measured, sources_of, splits_of_space
-from fpp_sweep.sweep.plugin_check import check_plugins
 from fpp_sweep.sweep.worker_spec import require_kind_of_device, require_precisions, require_writable_cache
 from fpp_sweep.tracking import uri_of_new_sweep
 from fpp_sweep.trial.templates import texts_by_class
@@ -27,7 +26,6 @@ def check_before_start(space: Space, options: Options) -> None:
     """
     if space.search.notify:
         command_words(space.search.notify)
-    check_plugins(space, sorted(space.methods()))
     if options.address is not None and options.on_cluster:
         require_reachable(options.address)
         return

@@ -174,10 +174,7 @@ def evaluate(
 
 
 def _require_logits(logits: Tensor, task: EvalTask, shape: tuple[int, int]) -> None:
-    """Raise an error unless a batch has a finite logit for each sample and class.
-
-    A plugin's method may give more or fewer classes for real data than for the made-up samples of its check.
-    """
+    """Raise an error unless a batch has a finite logit for each sample and class: a plugin's method may err."""
     if logits.shape != shape:
         given = f"logits of shape {tuple(logits.shape)}, must be {shape}"
         raise ValueError(f"{task.config.method}: {given}: a row for each sample, a column for each class")

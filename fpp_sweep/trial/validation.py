@@ -1,4 +1,4 @@
-"""Validation of the methods, prompts and class names of a run on a worker's model, before the first trial."""
+"""Validation of the prompts and class names of a run on a worker's model, before the first trial."""
 
 from __future__ import annotations
 
@@ -7,27 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.core.text.ensemble import require_room
-from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import is_file_name, is_template_file
 from fpp_sweep.spec.errors import ChangedDataError
-from fpp_sweep.spec.plugin_guard import PluginGuard
 from fpp_sweep.spec.specs import DatasetInfo, TextSource, Validation
-from fpp_sweep.trial.contract import check_method
 from fpp_sweep.trial.prompts import open_fitting_prompt
 from fpp_sweep.trial.templates import file_digest, texts_by_class
 
 
-def validate(
-    clip: Clip, methods: Iterable[str], prompts: Iterable[TextSource], datasets: Sequence[DatasetInfo], seconds: float
-) -> Validation:
-    """Raise InputError for a method that breaks its contract, or texts that do not fit the model or the classes.
-
-    `seconds` is the time limit for the check of a method.
-    """
-    notes: list[str] = []
-    guard = PluginGuard(notes.append)
-    for name in methods:
-        check_method(clip, catalogue.method(name), guard, seconds)
+def validate(clip: Clip, prompts: Iterable[TextSource], datasets: Sequence[DatasetInfo]) -> Validation:
+    """Raise InputError for texts that do not fit the model or the classes."""
     class_names = [dataset.classes for dataset in datasets]
     words: set[str] = set().union(*class_names)
     digests = {}
@@ -42,7 +30,7 @@ def validate(
             digests[source.prompt] = prompt.digest
         else:
             words.add(source.prompt)
-    return Validation(notes=(*notes, *_untrained_note(clip, sorted(words))), prompts=digests)
+    return Validation(notes=_untrained_note(clip, sorted(words)), prompts=digests)
 
 
 def require_unchanged_files(clip: Clip, files: Mapping[str, str]) -> None:

@@ -21,7 +21,7 @@ from fpp_sweep.core.images.cache import default_cache
 from fpp_sweep.core.images.features import FeatureCache, Features
 from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.core.prompt import Prompt, from_bytes, open_prompt, prompt_bytes
-from fpp_sweep.spec.plugins import ContractError
+from fpp_sweep.spec import plugins
 from fpp_sweep.spec.progress import Bar
 from fpp_sweep.spec.specs import (
     DatasetInfo,
@@ -41,7 +41,6 @@ from fpp_sweep.trial.results import TaskFailed, TaskResult, pack_predictions
 from fpp_sweep.trial.validation import require_unchanged_files, validate
 from fpp_sweep.trial.worker_datasets import WorkerDatasets
 from fpp_sweep.trial.worker_model import WorkerModel
-from fpp_sweep.trial.worker_plugins import WorkerPlugins
 
 ADAPTER_MEMORY = 1 / 4  # share of a worker's memory for adapters beside the one in use
 
@@ -56,7 +55,7 @@ class Worker:
     """Computes tasks. The result of a task does not depend on the tasks before."""
 
     def __init__(self, spec: WorkerSpec, show: ShowProgress = show_nothing) -> None:
-        self._plugins = WorkerPlugins(spec.plugins)
+        plugins.load(spec.plugins)
         torch.set_num_threads(spec.threads)
         self.spec = spec
         self.model = WorkerModel(spec)
@@ -77,21 +76,9 @@ class Worker:
         """See WorkerDatasets.describe."""
         return self.datasets.describe(names, split)
 
-    def check(
-        self, methods: Iterable[str], prompts: Iterable[TextSource], datasets: Sequence[DatasetInfo], seconds: float
-    ) -> Validation:
+    def check(self, prompts: Iterable[TextSource], datasets: Sequence[DatasetInfo]) -> Validation:
         """See validation.validate."""
-        try:
-            return validate(self.clip, methods, prompts, datasets, seconds)
-        except ContractError:
-            self._forget_model()
-            raise
-
-    def _forget_model(self) -> None:
-        """Load the model again when it is next used: a plugin may have written to its weights."""
-        self.model = WorkerModel(self.spec)
-        self._adapters.clear()
-        self._adapter_bytes.clear()
+        return validate(self.clip, prompts, datasets)
 
     def run(
         self, task: Task, inputs: Sequence[TaskResult], adapter_key: str = "", data: TaskData | None = None
@@ -104,19 +91,17 @@ class Worker:
         began = perf_counter()
         worker = worker_at(platform.node(), os.getpid())
         try:
-            with self._plugins.restoring_settings(task.config.method):
-                if data is not None:
-                    self.datasets.require_unchanged(task, data)
-                    require_unchanged_files(self.clip, data.files)
-                if isinstance(task, PretrainTask):
-                    result = self._pretrain(task)
-                else:
-                    result = self._evaluate(task, dict(zip(task.needs, inputs, strict=True)), adapter_key)
+            if data is not None:
+                self.datasets.require_unchanged(task, data)
+                require_unchanged_files(self.clip, data.files)
+            if isinstance(task, PretrainTask):
+                result = self._pretrain(task)
+            else:
+                result = self._evaluate(task, dict(zip(task.needs, inputs, strict=True)), adapter_key)
         except (Exception, SystemExit) as error:
-            self._plugins.take_notes()  # prints them; a TaskFailed has no notes
-            if isinstance(error, ContractError):
-                self._forget_model()
-            where = f"{task.title}, {worker}{self._plugins.location_of(error, task.config.method)}"
+            where = f"{task.title}, {worker}"
+            if line := plugins.line_of(error):
+                where = f"{where}, method {task.config.method} ({line})"
             raise TaskFailed.of(self.model.explain(error), where) from error
         return replace(
             result,
@@ -125,7 +110,7 @@ class Worker:
             worker_seconds=perf_counter() - began,
             worker=worker,
             adapters=tuple(self._adapters),
-            notes=(*result.notes, *self.model.take_compile_notes(), *self._plugins.take_notes()),
+            notes=(*result.notes, *self.model.take_compile_notes()),
         )
 
     def _pretrain(self, task: PretrainTask) -> TaskResult:
@@ -166,12 +151,11 @@ class Worker:
         """Return the packed predictions of a task's readable images, and the state of a stateful method after them."""
         dataset = self.datasets.open(task.dataset, task.split)
         progress = self._show(f"{task.dataset}: {task.config.method}", readable, "images")
-        with self._plugins.refusing_writes(task.config.method, self.clip) as refuse_writes_to, progress as bar:
+        with progress as bar:
             adapter = self.adapter(task, self._prompt(task, inputs), adapter_key)
             state = _state_before(task, inputs)
             if state is not None:
                 adapter = with_state(adapter, state)
-            refuse_writes_to(adapter)
             with self.model.computing(adaptation_precision(task.config.precision)):
                 predictions, adapter = evaluate(self.clip, task, dataset, features, adapter, bar.advance)
             return pack_predictions(predictions), pack_state(adapter)

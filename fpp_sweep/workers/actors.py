@@ -47,9 +47,6 @@ DRAINING_INTERVAL = 1.0  # seconds between two checks for draining nodes
 CHECK_INTERVAL = 0.05  # seconds between two checks for another worker
 PROGRESS_INTERVAL = 1.0  # seconds between two requests for a worker's progress
 PROGRESS_DELAY = 2.0  # seconds after which the progress of a step is shown
-# seconds beyond the time limit until a worker's answer is given up: a worker that is alive ends a check of a plugin at
-# the limit itself, and its answer names the plugin's line
-ANSWER_GRACE = 30.0
 # threads for other calls; Ray runs tasks one after another in one thread, to which torch's CUDA graphs belong
 CONCURRENCY_GROUPS = {"draining": 1, "progress": 1}
 REQUEST_EXPIRY = 120.0  # seconds; a trial that has not collected results for that long is taken as dead
@@ -114,11 +111,9 @@ class WorkerActor:
         return self._worker.describe(names, split)
 
     @_returning_failures
-    def check(
-        self, methods: Sequence[str], prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo], seconds: float
-    ) -> Validation:
+    def check(self, prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo]) -> Validation:
         """See Worker.check."""
-        return self._worker.check(methods, prompts, datasets, seconds)
+        return self._worker.check(prompts, datasets)
 
     @_returning_failures
     def run(self, pickled: bytes) -> bytes:
@@ -297,12 +292,10 @@ class SchedulerActor:
         return await self._ask_any_worker("describe", names, split)  # type: ignore[no-any-return]
 
     async def check(
-        self, methods: Sequence[str], prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo], seconds: float
+        self, prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo]
     ) -> Validation | TaskFailed | MachineError:
         """See Worker.check."""
-        return await self._ask_any_worker(  # type: ignore[no-any-return]
-            "check", methods, prompts, datasets, seconds
-        )
+        return await self._ask_any_worker("check", prompts, datasets)  # type: ignore[no-any-return]
 
     async def _ask_any_worker(self, method: str, *arguments: Any) -> Any:
         """Return a worker's answer, or a failure if that takes longer than a task may.
@@ -318,7 +311,7 @@ class SchedulerActor:
                 return worker
             answer = _answer(getattr(worker.actor, method).remote(*arguments))
             try:
-                return await asyncio.wait_for(answer, seconds + ANSWER_GRACE)
+                return await asyncio.wait_for(answer, seconds)
             except TimeoutError:
                 return TaskFailed(f"{worker.info.where}: no answer after {seconds:g} s (work.task_timeout)")
             except LostError as error:
@@ -412,12 +405,9 @@ class Pool:
     def describe(self, names: Sequence[str], split: str) -> list[DatasetInfo]:
         return self._ask(self.scheduler.describe.remote(list(names), split))  # type: ignore[no-any-return]
 
-    def check(
-        self, methods: Sequence[str], prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo], seconds: float
-    ) -> Validation:
+    def check(self, prompts: Sequence[TextSource], datasets: Sequence[DatasetInfo]) -> Validation:
         """See Worker.check."""
-        call = self.scheduler.check.remote(list(methods), list(prompts), list(datasets), seconds)
-        return self._ask(call)  # type: ignore[no-any-return]
+        return self._ask(self.scheduler.check.remote(list(prompts), list(datasets)))  # type: ignore[no-any-return]
 
     def begin(self, keys: TaskKeys) -> None:
         """Begin a run; see TaskScheduler.begin."""

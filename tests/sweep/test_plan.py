@@ -138,7 +138,7 @@ def test_an_unknown_or_missing_prompt_or_method_is_refused_by_name(worker, overr
 class RecordingInspector:
     """An inspector that records the prompts that it should check."""
 
-    def check(self, methods, prompts, datasets, seconds):
+    def check(self, prompts, datasets):
         self.prompts = prompts
         return Validation()
 

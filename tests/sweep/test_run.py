@@ -12,6 +12,7 @@ import pytest
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.process import terminable
+from fpp_sweep.spec.specs import PluginFile
 from fpp_sweep.sweep.api import InterruptedSweep, Options
 from fpp_sweep.sweep.run import run_sweep
 from fpp_sweep.trial.results import TaskFailed
@@ -19,7 +20,6 @@ from tests.kit.processes import environment
 from tests.kit.records import build_sweep, trial
 from tests.kit.spaces import small_space
 from tests.kit.stores import free_port
-from tests.test_misbehaving_plugins import plugin_file
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_a_sweep_whose_plugin_is_missing_or_was_edited_is_not_resumed(tmp_path, 
 
 @pytest.mark.usefixtures("no_plugins_left")
 def test_a_sweep_loads_its_plugins_before_it_checks_them(tmp_path, run_with):
-    file = plugin_file("mine", "x = 1 / 0")
+    file = PluginFile(name="mine", path="mine.py", text="x = 1 / 0", digest="m1")
     with pytest.raises(InputError, match=r"mine\.py.*division by zero"):
         run_with(Options(root=tmp_path, name="new", plugins=(file,)), refuse)
 

@@ -13,7 +13,6 @@ from fpp_sweep.spec.specs import TextSource
 from tests.kit.models import save_maple, small_vit
 from tests.kit.names import TPT, ZERO_SHOT
 from tests.kit.tasks import evaluation
-from tests.kit.waiting import LONG
 from tests.kit.workers import inline, plan_of
 
 FORMS = ("none", "text", "both")
@@ -86,7 +85,7 @@ def test_fpp_starts_from_a_checkpoint_and_its_prompt_can_be_reused(vit, maple, t
         with pytest.raises(
             InputError, match=f"was learned with deep_prompts={deep}, not {other}; set deep_prompts={deep}"
         ):
-            vit.check([], [TextSource(str(file), other)], [], LONG)
+            vit.check([TextSource(str(file), other)], [])
 
 
 @pytest.mark.parametrize("source", ["gaussian", "imagenet"])
@@ -105,7 +104,7 @@ def test_a_checkpoints_content_and_use_are_part_of_keys(vit, tmp_path):
     def keys(**changes):
         save_maple(tmp_path / "model.pth.tar-2", **changes)
         sources = [TextSource(file, deep) for deep in FORMS]
-        task_keys = TaskKeys(vit.model_info(), known, vit.check([], sources, [], LONG).prompts)
+        task_keys = TaskKeys(vit.model_info(), known, vit.check(sources, []).prompts)
         with_pretraining = [*tasks, *(task.pretrain for task in tasks if task.pretrain)]
         return {task_keys.of(task) for task in with_pretraining}
 
@@ -124,6 +123,6 @@ def test_a_checkpoints_content_and_use_are_part_of_keys(vit, tmp_path):
 def test_an_image_tower_without_prompts_is_refused_before_any_work(small, tmp_path):
     width = small.clip.text.width
     file = str(save_maple(tmp_path / "model.pth.tar-2", width=width))
-    small.check([], [TextSource(file), TextSource(file, "text")], [], LONG)
+    small.check([TextSource(file), TextSource(file, "text")], [])
     with pytest.raises(InputError, match="the image tower of tiny is not CLIP's ViT, which deep_prompts=both needs"):
-        small.check([], [TextSource(file, "both")], [], LONG)
+        small.check([TextSource(file, "both")], [])

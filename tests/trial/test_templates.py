@@ -19,7 +19,6 @@ from fpp_sweep.trial.adapting import make_adapter
 from fpp_sweep.trial.plan import zero_shot_of
 from fpp_sweep.trial.templates import texts_by_class
 from fpp_sweep.trial.trial import run_trial
-from tests.kit.waiting import LONG
 from tests.kit.workers import inline, plan_of
 
 SHIFTS = {"imagenet", "imagenet_a", "imagenet_r", "imagenet_sketch", "imagenet_v2"}
@@ -104,11 +103,11 @@ def test_unknown_templates_and_templates_with_deep_prompts_are_refused():
 def test_a_worker_checks_template_files_against_the_classes(small, tmp_path):
     (info,) = small.describe(["digits"], "val")
     path = write_templates(tmp_path, {name: [f"the digit {name}"] for name in info.classes})
-    validation = small.check([], [TextSource("", templates=path)], [info], LONG)
+    validation = small.check([TextSource("", templates=path)], [info])
     assert list(validation.prompts) == [path]
     write_templates(tmp_path, {name: [f"the digit {name}"] for name in info.classes[1:]})
     with pytest.raises(InputError, match=f"has no texts for class '{info.classes[0]}' of digits; add them"):
-        small.check([], [TextSource("", templates=path)], [info], LONG)
+        small.check([TextSource("", templates=path)], [info])
 
 
 def adapter_for(small, method, templates, prompt=None):

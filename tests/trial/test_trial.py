@@ -380,7 +380,7 @@ def test_a_summary_counts_each_image_once_over_all_seeds():
 @pytest.mark.parametrize(
     ("number", "problem"),
     [
-        ("float('inf')", "metric mine (mine.py:2): must return a finite number (inf)"),
+        ("float('inf')", "metric mine (mine.py): must return a finite number (inf)"),
         ("1e200", "metric mine is 1e+200, beyond 1e+100; return a smaller number"),
     ],
 )

@@ -175,7 +175,7 @@ def test_a_task_is_refused_if_its_file_of_texts_has_changed_since_the_run_began(
         settings, source = {"prompt": str(file)}, TextSource(prompt=str(file))
         other = prompt_bytes(from_words(worker.clip, "a picture of a"), worker.clip, {})
     datasets = plan_of(worker).datasets_by_key()
-    prompts = worker.check([], [source], list(datasets.values()), 60).prompts
+    prompts = worker.check([source], list(datasets.values())).prompts
     keys = TaskKeys(worker.model_info(), datasets, prompts)
     method = "zero_shot_ensemble" if kind == "templates" else ZERO_SHOT
     task = evaluation(dataset="digits", stop=2, method=method, **settings)

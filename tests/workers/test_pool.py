@@ -240,7 +240,7 @@ async def test_a_query_is_repeated_on_another_worker_after_a_death(tmp_path):
         processes = SimpleNamespace(describe=answering(answer), check=answering(answer))
         actor._scheduler._assignment.add(RayWorker(processes, MODEL, ONE_CPU, tmp_path))
     assert await actor.describe(["digits"], "val") == "from the second worker"
-    assert await actor.check([], [], [], 1.0) == "from the second worker"
+    assert await actor.check([], []) == "from the second worker"
 
 
 async def test_a_query_after_a_death_waits_for_the_next_worker(tmp_path):
@@ -252,20 +252,10 @@ async def test_a_query_after_a_death_waits_for_the_next_worker(tmp_path):
         for answer in (ActorDiedError(), "alive")
     )
     actor._scheduler._assignment.add(dead)
-    query = asyncio.create_task(actor.check([], [], [], 1.0))
+    query = asyncio.create_task(actor.check([], []))
     await let_others_run()
     actor._scheduler._assignment.add(alive)
     assert await query == "alive"
-
-
-async def test_a_query_may_take_somewhat_longer_than_a_task(tmp_path):
-    """The worker ends a query that takes too long itself, and its answer says why."""
-    actor = scheduler_actor()
-    actor._scheduler.timeout = 1.0
-    actor._starting_workers = asyncio.create_task(asyncio.sleep(0))
-    worker = RayWorker(SimpleNamespace(describe=answering("late")), MODEL, ONE_CPU, tmp_path)
-    actor._scheduler._assignment.add(worker)
-    assert await actor.describe(["digits"], "val") == "late"
 
 
 def test_a_worker_reports_the_progress_of_long_steps_from_another_thread(tmp_path, monkeypatch):
