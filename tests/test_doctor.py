@@ -190,7 +190,8 @@ def test_the_environment_is_read_for_ray_threads_and_proxies(tmp_path, monkeypat
     assert str(tmp_path / "missing") in judged["home folder"].text
     assert judged["threads"].state == "note"
     assert judged["proxy"].state == "note"
-    assert "http://***@proxy:3128" in judged["proxy"].text
+    assert "proxy:3128" in judged["proxy"].text
+    assert "hidden" not in judged["proxy"].text
     monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
     monkeypatch.setenv("RAY_TMPDIR", "/tmp")
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -14,7 +14,6 @@ from fpp_sweep.checks.guessing import images_needed, looks_like_guessing
 from fpp_sweep.checks.probes import Readings, has_failed
 from fpp_sweep.checks.versions import LIBRARIES
 from fpp_sweep.core.images.cache import readable_size
-from fpp_sweep.spec.masking import masked
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.workers.token import OTHER_USERS
 
@@ -82,7 +81,7 @@ def findings(nodes: Mapping[str, Readings]) -> list[Finding]:
         for node, reading in readable.items():
             verdict = check.rule(reading, list(readable.values()))
             judged.append(Finding(node, subject, verdict.state, verdict.text, verdict.remedy or remedy))
-    return [finding._replace(text=masked(finding.text)) for finding in judged]
+    return judged
 
 
 def _by_subject(nodes: Mapping[str, Readings]) -> dict[str, dict[str, Any]]:

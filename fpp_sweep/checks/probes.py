@@ -190,7 +190,7 @@ def proxies_of_loopback() -> list[str]:
     for address in LOOPBACK:
         proxy = select_proxy(address, get_environ_proxies(address))
         if proxy:
-            proxies.add(proxy)
+            proxies.add(proxy.rpartition("@")[2])  # without a name and password
     return sorted(proxies)
 
 

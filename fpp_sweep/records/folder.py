@@ -57,7 +57,6 @@ from fpp_sweep.spec.files import (
     stamp_of,
     write_json,
 )
-from fpp_sweep.spec.masking import masked
 from fpp_sweep.spec.messages import plural
 
 FORMAT = 5
@@ -169,10 +168,7 @@ class SweepFolder:
 
     def write_info(self, info: SweepInfo) -> None:
         _check_spaces(info)  # else no reader would accept the record
-        mode = 0o666
-        if masked(info.tracking_uri) != info.tracking_uri:  # the URI has a password
-            mode = 0o600
-        write_json(self.info_file, {"format": FORMAT, **asdict(info)}, mode=mode)
+        write_json(self.info_file, {"format": FORMAT, **asdict(info)})
 
     def trial_file(self, name: str) -> Path:
         return self.inside(self.path / "trials" / f"{name}.json")

@@ -15,7 +15,7 @@ from fpp_sweep.space.yamlfile import config_text
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError, escaped
-from fpp_sweep.spec.messages import printable_lines
+from fpp_sweep.spec.messages import printable
 from fpp_sweep.spec.progress import duration
 
 LOG_LINES = 5  # last lines of a trial's log
@@ -29,8 +29,7 @@ def trial_contents(
     trials.js reads these keys and makes the section's elements of them: a new key needs code there as well.
     """
     contents = {}
-    commands = printable_lines(repeat_command(folder, info, record) for record in records)
-    for record, command in zip(records, commands, strict=True):
+    for record in records:
         numbers = {}
         diagrams = {}  # reliability diagrams
         for split, result in record.results.items():
@@ -44,7 +43,7 @@ def trial_contents(
             "diagrams": diagrams,
             "log": _last_log_lines(folder, record),
             "prompts": _prompt_files(folder, record),
-            "repeat": command,
+            "repeat": repeat_command(folder, info, record),
             "yaml": _config_text(info, record),
         }
     return contents
@@ -104,9 +103,7 @@ def _last_log_lines(folder: SweepFolder, record: TrialRecord) -> list[str]:
         lines = folder.last_log_lines(record.name, LOG_LINES)
     except (InputError, OSError):  # no file of this folder, or one that cannot be read
         return []
-    if not lines:
-        return []
-    return printable_lines(lines)
+    return [printable(line) for line in lines]
 
 
 def _prompt_files(folder: SweepFolder, record: TrialRecord) -> list[str]:

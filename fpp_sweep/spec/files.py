@@ -54,10 +54,9 @@ def _errors_naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
 
 
-def write_json(path: Path, document: Any, mode: int = 0o666) -> None:
+def write_json(path: Path, document: Any) -> None:
     """Write a JSON document; raise ValueError for a number that is not finite, which JSON does not have."""
     with written_whole(path) as partial:
-        partial.touch(mode)
         partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 

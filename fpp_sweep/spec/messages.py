@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Any
 
 from fpp_sweep.spec.errors import escaped
-from fpp_sweep.spec.masking import masked, secrets_of_environment
 
 _log = logging.getLogger(__name__)
 
@@ -26,20 +25,17 @@ MODULES = {SCRIPT: "fpp_sweep", "mlflow": "mlflow"}  # console scripts of an env
 
 
 def printable(value: object) -> str:
-    """Return one line of text that a terminal only shows and that holds no password."""
-    return escaped(masked(str(value)))  # in this order: a secret may hold characters that are escaped
-
-
-def printable_lines(lines: Iterable[str]) -> list[str]:
-    """Return each line as `printable` does; the environment is searched for secrets once."""
-    secrets = secrets_of_environment()
-    return [escaped(masked(line, secrets)) for line in lines]
+    """Return one line of text that a terminal only shows."""
+    return escaped(str(value))
 
 
 def command_line(command: str, words: Iterable[str]) -> str:
-    """Return a command as it is recorded: as any shell could run it, without secrets."""
-    secrets = secrets_of_environment()
-    return shlex.join([SCRIPT, command, *(masked(word, secrets) for word in words)])
+    """Return a command as any shell could run it.
+
+    >>> command_line("show", ["my sweep"])
+    "fpp-sweep show 'my sweep'"
+    """
+    return shlex.join([SCRIPT, command, *words])
 
 
 def runnable(command: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from fpp_sweep.checks.versions import git_state, versions
 from fpp_sweep.records.folder import SweepFolder
@@ -13,7 +12,6 @@ from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import ENGINE_NAME
-from fpp_sweep.spec.masking import masked
 from fpp_sweep.spec.specs import DatasetInfo, ModelInfo, Validation
 from fpp_sweep.sweep.api import Options
 
@@ -26,7 +24,7 @@ def new_info(space: Space, options: Options, folder: SweepFolder, tracking_uri: 
         name=folder.path.name,
         created=time.time(),
         state="running",
-        space=recorded_space(space),
+        space=space.plain(),
         objectives=space.objectives,
         search_split=space.search.split,
         tracking_uri=tracking_uri,
@@ -42,7 +40,7 @@ def new_info(space: Space, options: Options, folder: SweepFolder, tracking_uri: 
 
 def resumed_info(info: SweepInfo, space: Space, tracking_uri: str, options: Options) -> SweepInfo:
     """Return the record of a sweep that is resumed now; it keeps the space as it was at the start."""
-    plain = recorded_space(space)
+    plain = space.plain()
     initial_space = info.initial_space
     if not initial_space and plain != info.space:
         initial_space = info.space
@@ -92,14 +90,6 @@ def software_changes(before: SweepInfo, now: SweepInfo) -> list[str]:
     if not changes:
         return []
     return [f"software has changed since the sweep began: {'; '.join(changes)}; its results are of all these"]
-
-
-def recorded_space(space: Space) -> dict[str, Any]:
-    """Return the space as plain values, without the password of its MLflow."""
-    if space.work.tracking_uri is not None:
-        masked_work = replace(space.work, tracking_uri=masked(space.work.tracking_uri))
-        space = replace(space, work=masked_work)
-    return space.plain()
 
 
 def with_inputs(

@@ -14,7 +14,6 @@ from safetensors.numpy import load, save
 from fpp_sweep.core.images.chunks import Skipped
 from fpp_sweep.core.metrics import ClassBins, Predictions
 from fpp_sweep.spec.errors import ChangedDataError, DeviceError, readable_message
-from fpp_sweep.spec.masking import masked, masked_lines
 
 # torch raises RuntimeError for CUDA, cuDNN, oneDNN and dead loaders
 MACHINE_ERRORS = MemoryError, OSError, RuntimeError, DeviceError, ChangedDataError
@@ -89,7 +88,7 @@ class TaskFailed(Exception):
         if where:
             reason = f"{where}: {reason}"
         details = "".join(traceback.format_exception(error))
-        return cls(masked(reason), masked_lines(details), retry_elsewhere=isinstance(error, MACHINE_ERRORS))
+        return cls(reason, details, retry_elsewhere=isinstance(error, MACHINE_ERRORS))
 
 
 def pack(result: TaskResult) -> bytes:

@@ -1,8 +1,6 @@
 """Secrets in MLflow's address stay secret; a folder from elsewhere decides neither about stores nor about files."""
 
 import stat
-import subprocess
-import sys
 from dataclasses import replace
 from importlib.metadata import version
 from urllib.parse import quote
@@ -13,41 +11,21 @@ from hypothesis import strategies as st
 
 from fpp_sweep import sync
 from fpp_sweep.cli.command import run
-from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError, MachineError
-from fpp_sweep.spec.masking import masked
-from fpp_sweep.spec.messages import command_line
-from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.inspection import mlflow_versions
-from fpp_sweep.sweep.sweep_info import new_info, resumed_info
 from fpp_sweep.tracking import check_store, mlflow_links, sync_folder
 from fpp_sweep.tracking.desired import FrontDocument
 from fpp_sweep.tracking.folder_sync import LOCK_FILE
 from fpp_sweep.tracking.sync_state import STATE_FILE, SyncState
-from fpp_sweep.tracking.uri import one_line, page_address, server_version, store_identity, ui_command
-from tests.kit.processes import environment, only_sweep, start_tune
+from fpp_sweep.tracking.uri import one_line, server_version
 from tests.kit.records import build_sweep
-from tests.kit.stores import authenticating_proxy, contents, free_port, server
-from tests.kit.waiting import LONG
+from tests.kit.stores import authenticating_proxy, free_port, server
 
 PASSWORDS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12).map(lambda text: f"S3{text}cret")
 SHAPES = st.sampled_from(
     ["postgresql://me:{}@db/mlflow", "https://{}@host:5000", "mysql+pymysql://db/x?user=me&password={}&ssl=1"]
 )
 SPACE = "params: {fpp.gamma1: {low: 0.1, high: 10}}"
-
-
-@given(PASSWORDS, SHAPES)
-@example("S3/a@b?c#:cret", "postgresql://me:{}@db/mlflow")
-@example("S3@cret", "mysql+pymysql://db/x?user=me&password={}&ssl=1")
-def test_no_password_is_shown_whatever_its_characters(password, shape):
-    uri = shape.format(password)
-    words = ["--tracking-uri", uri, f"--tracking-uri={uri}", "--set", f"work.tracking_uri={uri}"]
-    error = one_line(ValueError(f"cannot connect to {uri}: no such luck"), 1000)
-    shown = [masked(uri), command_line("tune", words), error]
-    for text in (*shown, ui_command(uri), page_address(uri), store_identity(uri)):
-        assert "cret" not in text
-        assert "S3" not in text
 
 
 @given(PASSWORDS, SHAPES)
@@ -60,22 +38,6 @@ def test_the_refusal_of_an_address_does_not_show_its_password(password, shape):
     with pytest.raises(InputError) as refusal:
         check_store(uri.replace("mysql", "nosql").replace("https://", "gopher://"))
     assert "cret" not in str(refusal.value)
-
-
-@given(PASSWORDS)
-def test_only_one_field_of_a_file_that_only_its_owner_can_read_has_the_password(tmp_path_factory, password):
-    uri = f"postgresql://me:{quote(password, safe='')}@db/mlflow"
-    space = parse_space(SPACE, "space.yaml", [f"work.tracking_uri={uri}"])
-    folder = build_sweep(tmp_path_factory.mktemp("sweep") / "perturb-1", trials=0, baselines=())
-    options = Options(command=command_line("tune", ["--tracking-uri", uri]))
-    new = new_info(space, options, folder, uri)
-    for info in (new, resumed_info(folder.info(), space, uri)):
-        folder.write_info(info)
-        assert folder.info().tracking_uri == uri
-        assert quote(password, safe="") not in repr(replace(folder.info(), tracking_uri=""))
-        assert stat.S_IMODE(folder.info_file.stat().st_mode) == 0o600
-    folder.write_info(replace(folder.info(), tracking_uri="http://host:5000"))
-    assert stat.S_IMODE(folder.info_file.stat().st_mode) & 0o044
 
 
 def test_a_password_in_the_text_of_another_library_is_not_shown(tmp_path, monkeypatch):
@@ -110,51 +72,6 @@ def files_containing(folder, *words):
     """Return the files below a folder that contain one of these words."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {path for path in files if any(word.encode() in path.read_bytes() for word in words)}
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_a_server_behind_a_password_gets_everything_and_no_other_file_has_the_password(tmp_path, empty_database):
-    """The test runs a real sweep and a real server behind a proxy that asks for name and password."""
-    password = "S3/a@b:cret"
-    encoded = quote(password, safe="")
-    words = "--trials", "1", "--name", "one"
-    with server(tmp_path, empty_database) as mlflow:
-        mlflow.start()
-        with authenticating_proxy(mlflow.uri, user="me", password=password) as address:
-            uri = f"http://me:{encoded}@{address}"
-            work = tmp_path / "work"
-            work.mkdir()
-            with start_tune(work, *words, "--tracking-uri", uri, "--set", f"work.tracking_uri={uri}") as driver:
-                out, err = driver.communicate(timeout=LONG)
-            assert driver.returncode == 0, out + err
-            assert f"MLflow      http://{address}/#/experiments/" in out
-            folder = only_sweep(work)
-            assert files_containing(tmp_path, password, encoded) == {folder.info_file}
-            assert {stat.S_IMODE(path.stat().st_mode) for path in files_containing(tmp_path, password, encoded)} == {
-                0o600
-            }
-            assert password not in out + err
-            assert encoded not in out + err
-            assert len(contents(mlflow.database)["runs"]) == 3
-            assert list((tmp_path / "server_artifacts").rglob("report/sweep.html"))
-
-            command = [sys.executable, "-m", "fpp_sweep.sync", str(folder.path)]
-            in_environment = {"MLFLOW_TRACKING_USERNAME": "me", "MLFLOW_TRACKING_PASSWORD": password}
-            for flags, variables, code in (
-                (["--verify"], {}, 0),  # uses the store of the sweep
-                (["--verify", "--into", f"http://me:wrong-one@{address}"], {}, 2),
-                (["--verify", "--into", f"http://{address}"], {}, 2),
-                (["--verify", "--into", f"http://{address}"], in_environment, 0),
-            ):
-                done = subprocess.run(
-                    [*command, *flags], cwd=work, env=environment(work) | variables, capture_output=True, text=True
-                )
-                assert done.returncode == code, done.stderr
-                assert "wrong-one" not in done.stderr
-                assert len(done.stderr.splitlines()) == (1 if code else 0), done.stderr
-                assert not code or "HTTP 401 Unauthorized" in done.stderr
-            assert files_containing(tmp_path, password, encoded) == {folder.info_file}
 
 
 def test_a_store_on_record_that_the_user_has_not_used_before_is_not_used(tmp_path, monkeypatch):
