@@ -12,12 +12,11 @@ import yaml
 
 from fpp_sweep.core.datasets import Group
 from fpp_sweep.spec import catalogue
-from fpp_sweep.spec.config import PRESETS, TrialConfig, preset
+from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.tasks import views_for
 from fpp_sweep.spec.version import VERSION
-from tools.architecture import THEMES, picture
-from tools.catalogue_tables import markdown
 from tools.doc_words import (
+    MAX_PAGES,
     MAX_PARAGRAPH_WORDS,
     MAX_README_WORDS,
     MAX_WORDS,
@@ -27,11 +26,15 @@ from tools.doc_words import (
     readme_words,
     words_of_page,
 )
+from tools.tables import updated
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("studies/*.md")])
 # Studies of removed code: their commands are history and need not exist.
 HISTORY = [ROOT / "CHANGELOG.md", *ROOT.glob("studies/*.md")]
+
+
+TERMS = (ROOT / "docs/how_an_answer_is_found.md").read_text().partition("## Terms\n")[2]
 
 
 def blocks(path: Path, language: str) -> list[str]:
@@ -85,11 +88,6 @@ def test_commands_are_found_in_pages():
     assert sum(len(printed_commands(path)) for path in DOCUMENTS) > 60
 
 
-def test_the_pictures_of_the_architecture_are_up_to_date():
-    for theme in THEMES:
-        assert (ROOT / f"docs/images/architecture-{theme.name}.svg").read_text() == picture(theme)
-
-
 def test_the_index_lists_every_page():
     index = (ROOT / "docs/README.md").read_text()
     missing = [path.name for path in (ROOT / "docs").glob("*.md") if f"({path.name})" not in index]
@@ -112,6 +110,7 @@ def test_a_demonstration_is_small_and_names_no_folder_of_the_machine_that_made_i
 
 def test_the_documentation_is_short():
     assert sum(words_of_page(path) for path in pages()) <= MAX_WORDS
+    assert len(pages()) <= MAX_PAGES
     assert readme_words(ROOT / "README.md") <= MAX_README_WORDS
 
 
@@ -130,23 +129,29 @@ def test_pages_begin_with_their_purpose(path):
     assert re.match(r"This (page|tutorial|note) ", lines[2]), lines[2]
 
 
-def test_the_tables_of_methods_and_metrics_are_those_of_the_catalogue():
-    assert (ROOT / "docs/methods.md").read_text().endswith(f"\n\n{markdown()}\n")
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.name)
+def test_tables_that_follow_from_the_code_are_up_to_date(path):
+    assert updated(path.read_text()) == path.read_text(), "run: python -m tools.tables"
+
+
+def test_every_setting_has_a_meaning():
+    rows = re.findall(r"^\| `[\w.]+` \|.*\|$", (ROOT / "docs/config.md").read_text(), flags=re.M)
+    assert len(rows) > 30
+    assert not [row for row in rows if not row.strip("|").split(" | ")[-1].strip()]
 
 
 @pytest.mark.parametrize("method", ["tda", "boostadapter", "tpt"])
 def test_the_table_of_methods_names_every_group_on_which_a_method_takes_one_view(method):
     config = TrialConfig(method=method, prompt="a photo of a")
     groups = [group for group in get_args(Group) if views_for(config, group).count == 1]
-    (row,) = [line for line in markdown().splitlines() if line.startswith(f"| `{method}` |")]
-    views = row.split("|")[3].strip()
+    lines = (ROOT / "docs/methods.md").read_text().partition("<!-- table: methods -->")[2].splitlines()
+    (row,) = [line for line in lines if line.startswith(f"| `{method}` |")]
+    views = row.split(" | ")[2].strip()
     assert views.removeprefix("all").removeprefix("; 1 on ") == ", ".join(groups)
 
 
 def test_names_of_the_glossary_are_those_of_the_code():
-    rows = re.findall(
-        r"^\| (?!term|---)(.*?) \| (.*?) \| (.*) \|$", (ROOT / "docs/glossary.md").read_text(), flags=re.M
-    )
+    rows = re.findall(r"^\| (?!term|---)(.*?) \| (.*?) \| (.*) \|$", TERMS, flags=re.M)
     code = "\n".join(path.read_text() for path in (ROOT / "fpp_sweep").rglob("*.py"))
     assert len(rows) > 30
     for term, meaning, names in rows:
@@ -155,28 +160,10 @@ def test_names_of_the_glossary_are_those_of_the_code():
             assert name in code, f"{term}: {name}"
 
 
-def shown(value: object) -> str:
-    if isinstance(value, bool) or value is None:
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def test_the_table_of_settings_is_complete_and_true():
-    document = (ROOT / "docs/config.md").read_text()
-    rows = re.findall(r"^\| `([\w.]+)` \| (.*?) \| (.*?) \| (.*?) \|", document, flags=re.M)
-    table = {key: dict(zip(("code", "paper", "tiny"), cells, strict=True)) for key, *cells in rows}
-    code = TrialConfig().flat()
-    assert list(table) == list(code)
-    for name in PRESETS:
-        for key, value in preset(name).flat().items():
-            expected = shown(value) if name == "code" or value != code[key] else ""
-            assert table[key][name].strip() == expected, (name, key)
-
-
 def test_lines_that_troubleshooting_explains_are_those_of_the_code():
     code = "\n".join(path.read_text() for path in (ROOT / "fpp_sweep").rglob("*.py"))
     code = re.sub(r"\"\s*\n\s*f?\"", "", code)  # a line of text over two of code
-    lines = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/troubleshooting.md").read_text(), flags=re.M)
+    lines = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/install.md").read_text(), flags=re.M)
     assert len(lines) > 10
     assert not [line for line in lines if line not in code]
 

@@ -134,6 +134,6 @@ def test_headings_of_documents_are_noun_phrases_or_imperatives():
     problems = []
     for path in files():
         if path.suffix == ".md":
-            headings = re.findall(r"^#+ (.*)$", path.read_text("utf-8"), flags=re.MULTILINE)
+            headings = re.findall(r"^##+ (.*)$", path.read_text("utf-8"), flags=re.MULTILINE)
             problems.extend(f"{path.relative_to(ROOT)}: {heading}" for heading in headings if opens_badly(heading))
     assert not problems, "\n".join(problems)

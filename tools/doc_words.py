@@ -10,8 +10,9 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-MAX_WORDS = 20_000  # words of docs/
-MAX_README_WORDS = 1_200
+MAX_WORDS = 17_000  # words of docs/
+MAX_README_WORDS = 900
+MAX_PAGES = 18
 MAX_PARAGRAPH_WORDS = 100
 
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)

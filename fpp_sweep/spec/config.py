@@ -137,7 +137,7 @@ class AdaptConfig:
     slot_rule: Literal["released", "corrected", "described"] = "released"  # selects prompts: see docs/methods.md
     order: StreamOrder = "fair"  # order of the stream; all but `fair` and `file` are drawn by the seed
     # ZERO
-    vote_form: Literal["described", "released"] = "described"  # hard votes, or shares at scale 1024: docs/family.md
+    vote_form: Literal["described", "released"] = "described"  # hard votes, or shares at scale 1024: docs/methods.md
     vote_fraction: float = 0.3  # share of the views that vote: the int(0.3 * 64) = 19 most confident
     # TDA and BoostAdapter; none and auto: the released value for the dataset (released_settings.toml)
     cache_alpha: float | None = None  # factor of what the positive cache adds
@@ -150,7 +150,7 @@ class AdaptConfig:
     # SoC
     huber_delta: float = 0.5  # cosine above which the penalty is linear; unpublished, the value is ours
     # methods that need image features alone: an ensemble of templates instead of the prompt: released, simple, openai
-    # or a JSON file (docs/family.md); none: the prompt, in zero_shot_ensemble openai
+    # or a JSON file (docs/methods.md); none: the prompt, in zero_shot_ensemble openai
     templates: str | None = None
 
     def __post_init__(self) -> None:

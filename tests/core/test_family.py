@@ -1,4 +1,4 @@
-"""The methods of docs/family.md against golden numbers of their released programs, and against their naive forms."""
+"""The methods of docs/methods.md against golden numbers of their released programs, and against their naive forms."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
-"""The methods of docs/family.md, written for readers and not for speed.
+"""The methods of docs/methods.md, written for readers and not for speed.
 
-Plain loops over samples and cache items follow the formulas of docs/family.md; nothing is imported from the package.
+Plain loops over samples and cache items follow the formulas of docs/methods.md; nothing is imported from the package.
 Letters in shapes: V views (view 0 is the plain one), K classes, D feature dimension. `text` are unit features (K, D).
 """
 

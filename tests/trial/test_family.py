@@ -1,4 +1,4 @@
-"""View protocols, released settings and lists of the methods of docs/family.md."""
+"""View protocols, released settings and lists of the methods of docs/methods.md."""
 
 import logging
 from dataclasses import replace

@@ -1,6 +1,7 @@
 """SoC (CVPR 2026): TPT with a Huber penalty on the cosines between text features.
 
-No code is released, and the paper does not print its weight and its delta: both are settings whose defaults are ours.
+The paper does not print its weight and its delta: both are settings whose defaults are ours. The authors' code is
+public (leofillioux/SoC) and has not been compared with this form yet.
 """
 
 from __future__ import annotations
