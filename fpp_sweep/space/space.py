@@ -435,7 +435,7 @@ class Space:
     def plain(self) -> dict[str, Any]:
         """Return plain values from which `space_of`, or `parse_space` on their YAML, makes this space again.
 
-        Only the command of `search.notify` is left out: nobody who receives the record should run it.
+        Only the command of `search.notify` is left out: a receiver of the record must not run it.
         """
         document = asdict(self)
         document["params"] = {param.key: param.plain() for param in self.params}
