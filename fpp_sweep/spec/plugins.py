@@ -9,17 +9,20 @@ from __future__ import annotations
 import ast
 import hashlib
 import linecache
+import math
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-from fpp_sweep.spec import catalogue, plugin_rows
+from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.catalogue import Goal, MethodRow, MetricRow, Row, SamplerRow
-from fpp_sweep.spec.errors import InputError, readable_message
+from fpp_sweep.spec.config import settings
+from fpp_sweep.spec.errors import InputError, readable_message, unknown
 from fpp_sweep.spec.files import read_at_most, user_path
 from fpp_sweep.spec.specs import PluginFile
 
@@ -28,6 +31,7 @@ SOURCE_PREFIX = "<plugin "  # prefix of a plugin's name in tracebacks, because a
 
 DIGEST_LENGTH = 16
 PACKAGE = "fpp_sweep"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")  # a part of file names, of words with / and @, and of lists
 _EVERYTHING = ("adapt.", "views.")  # the settings that a plugin's method reads unless it says otherwise
 
 _loaded: dict[str, PluginFile] = {}  # by name
@@ -162,7 +166,10 @@ def _execute(file: PluginFile) -> None:
         raise
     except BaseException as error:  # also SystemExit
         unload(file)
-        raise _execution_error(file, source, error) from error
+        where = line_of(error) or f"{file.name}.py"
+        if isinstance(error, SyntaxError) and error.filename == source:
+            where = f"{file.name}.py:{error.lineno}"
+        raise InputError(f"plugin {where}: {readable_message(error)}") from error
     finally:
         _executing.pop()
     if len(catalogue.rows()) == rows_before:
@@ -180,18 +187,6 @@ def _imports(statements: Iterable[ast.AST]) -> list[tuple[int, str]]:
     return modules
 
 
-def _execution_error(file: PluginFile, source: str, error: BaseException) -> InputError:
-    """Return an error that names the plugin's line at which it failed."""
-    line = getattr(error, "lineno", None)  # a SyntaxError has it
-    for frame in traceback.extract_tb(error.__traceback__):
-        if frame.filename == source:
-            line = frame.lineno
-    where = f"plugin {file.name}.py"
-    if line:
-        where = f"{where}:{line}"
-    return InputError(f"{where}: {readable_message(error)}")
-
-
 # ------------------------------------------------------------ decorators for plugins
 
 
@@ -204,15 +199,16 @@ def method(
     reads: Sequence[str] = _EVERYTHING,
 ) -> Callable[[Function], Function]:
     """Register a function or class that builds a method from (adapt, penalty, weight)."""
-    plugin_rows.check_views(views)
-    plugin_rows.check_reads(reads)
-    settings = tuple(reads)
+    for word in reads:
+        if not any(setting.startswith(word) for setting in settings()):
+            raise unknown("setting", word, settings())
+    read_settings = tuple(reads)
     if views != 1:  # results depend on the views that the method sees
-        settings = (*settings, "views.")
+        read_settings = (*read_settings, "views.")
 
     def register(build: Function) -> Function:
         described = _described(build, name)
-        row = MethodRow(**described, build=build, views=views, learns=learns, stateful=stateful, reads=settings)
+        row = MethodRow(**described, build=build, views=views, learns=learns, stateful=stateful, reads=read_settings)
         catalogue.add(row)
         return build
 
@@ -225,8 +221,9 @@ def penalty(
     """Register a function of unit text features (*B, K, D) -> (*B,): a method that adds it to TPT's loss."""
     if weight_on_shifts is None:
         weight_on_shifts = weight
-    plugin_rows.check_weight("weight", weight)
-    plugin_rows.check_weight("weight_on_shifts", weight_on_shifts)
+    for number in (weight, weight_on_shifts):
+        if not isinstance(number, int | float) or not math.isfinite(number):
+            raise InputError(f"weights must be finite numbers ({number!r})")
 
     def register(function: Function) -> Function:
         described = _described(function, name)
@@ -248,11 +245,16 @@ def metric(
     *, goal: Goal, heading: str | None = None, decimals: int = 2, columns: Sequence[str] = (), name: str | None = None
 ) -> Callable[[Function], Function]:
     """Register a function of a dataset's `Predictions`, with the optional columns that it needs."""
-    plugin_rows.check_metric(goal, heading, decimals, columns)
+    if goal not in get_args(Goal):
+        raise InputError(f"goal must be one of {', '.join(get_args(Goal))} ({goal!r})")
+    for column in columns:
+        if column not in catalogue.COLUMNS:
+            raise unknown("column", column, catalogue.COLUMNS)
 
     def register(function: Function) -> Function:
         described = _described(function, name)
-        plugin_rows.check_metric_name(described["name"])
+        if described["name"] in (*catalogue.COLUMNS_OF_TRIALS, *settings()):
+            raise InputError(f"name {described['name']!r} is that of a column of each sweep's table; choose another")
         row = MetricRow(
             **described,
             goal=goal,
@@ -285,5 +287,7 @@ def _described(code: Any, name: str | None) -> dict[str, Any]:
     title = docstring.partition("\n")[0].rstrip(".")
     if name is None:
         name = code.__name__
-    plugin_rows.check_name(name)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        wanted = "must begin with a letter or _, and have letters, digits, _ and - only, at most 64"
+        raise InputError(f"name {wanted} ({name!r})")
     return {"name": name, "title": title, "digest": _executing[-1].digest}
