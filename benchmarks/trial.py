@@ -77,7 +77,6 @@ def _options(options: Parser) -> None:
     options.add_argument("--steps", type=int, metavar="N", help=text)
     options.add_argument("--loaders", type=int, default=0, metavar="N", help="processes that read images")
     options.add_argument("--precision", choices=get_args(Precision), default="float32")
-    options.add_argument("--compile", action="store_true", help="run the text tower through torch.compile")
     options.add_argument("--profile", action="store_true", help="print the most expensive operations")
 
 
@@ -114,7 +113,6 @@ def prepare(args: Any, folder: Path) -> tuple[LocalExecutor, Plan]:
         device=args.device,
         threads=args.threads,
         precisions=(args.precision,),
-        compile=args.compile,
     )
     worker = Worker(spec, Bar)  # the bar shows the renderer of views and the shares of time
     facts = tuple(worker.describe([], "test"))

@@ -143,9 +143,9 @@ def test_sharpness_is_refused_for_a_method_without_a_prompt_for_each_sample():
 
 
 def test_keys_configure_the_worker_of_this_process():
-    words = ["work.on_bad_image=skip", "work.float32_cache=true", "work.compile=true", "work.cache=here"]
+    words = ["work.on_bad_image=skip", "work.float32_cache=true", "work.cache=here"]
     spec = local_worker_spec(parse_command("--model", "ViT-B-16/openai", "--set", *words), ())
-    assert (spec.on_bad_image, spec.float32_cache, spec.compile, spec.cache) == ("skip", True, True, "here")
+    assert (spec.on_bad_image, spec.float32_cache, spec.cache) == ("skip", True, "here")
     assert (spec.device, spec.device_share) == ("auto", 1.0)
     tiny = local_worker_spec(parse_command(), ())
     assert (tiny.threads, tiny.loaders) == (1, 0)

@@ -101,7 +101,7 @@ def _spec_of_probes(spec: WorkerSpec, cache: str) -> WorkerSpec:
 
     An image that cannot be read does not stop the worker: it belongs to the reading of the files.
     """
-    return replace(spec, cache=cache, device="cpu", precisions=(), compile=False, on_bad_image="skip")
+    return replace(spec, cache=cache, device="cpu", precisions=(), on_bad_image="skip")
 
 
 def _split_readings(worker: Worker, whole: Dataset, opened_split: str, *, may_skip: bool) -> Readings:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fpp_sweep.core.compute.compiling import eagerly
 from fpp_sweep.core.compute.precision import loss_scale
 from fpp_sweep.core.optim import AdamState, adamw
 from fpp_sweep.core.text.classes import ClassTexts, Noise
@@ -41,11 +40,10 @@ class LossSettings:
     align: TermDistance
     flat: TermDistance
     detach: str  # the branch of the flatness term that gets no gradient: noisy, clean or none
-    flatness_weight: Tensor  # lambda; a scalar tensor, because every new number would be compiled again
+    flatness_weight: float  # lambda
 
     @classmethod
-    def of(cls, config: FppConfig, flatness_weight: float, device: torch.device) -> LossSettings:
-        weight = torch.tensor(flatness_weight, device=device)
+    def of(cls, config: FppConfig, weight: float) -> LossSettings:
         return cls(align=config.align_distance, flat=config.flat_distance, detach=config.detach, flatness_weight=weight)
 
 
@@ -69,14 +67,11 @@ def pretrain(
         target = texts.features(anchor)  # f0 (K, D)
     context = start.clone()
     state: AdamState | None = None
-    settings = LossSettings.of(config, flatness_weight, context.device)
+    settings = LossSettings.of(config, flatness_weight)
     mask = texts.packing.attention_mask(1 + len(context))
-    run = texts.tower.run
-    if not config.noise_shared:  # a step with noise per class is too large to gain from compilation
-        run = eagerly
     losses = torch.zeros(config.steps, 2)
     for step in range(config.steps):
-        terms, gradient = run(_terms_and_gradient, texts, mask, context, target, next(noise), settings)
+        terms, gradient = _terms_and_gradient(texts, mask, context, target, next(noise), settings)
         losses[step] = terms
         if not torch.isfinite(losses[step].sum()):
             align, flat = losses[step].tolist()
@@ -131,14 +126,6 @@ def _terms_and_gradient(
 def _with_gradient(terms_at: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tensor, Tensor]:
     """Return the terms at a point, and the gradient of their sum there."""
     scale = loss_scale(point.device)
-    if torch.compiler.is_compiling():  # the only form that torch.compile supports; slower without compilation
-
-        def total(point: Tensor) -> tuple[Tensor, Tensor]:
-            terms = terms_at(point)
-            return scale * terms.sum(), terms
-
-        gradient, terms = torch.func.grad(total, has_aux=True)(point)
-        return terms, gradient / scale
     point = point.detach().requires_grad_()
     terms = terms_at(point)
     (gradient,) = torch.autograd.grad(scale * terms.sum(), point)

@@ -55,7 +55,6 @@ CHANGEABLE_ON_RESUME = {
     "work.cpus_per_worker",
     "work.threads",
     "work.loaders",
-    "work.compile",
     "work.cache",
     "work.reuse_results",
     "work.attempts",

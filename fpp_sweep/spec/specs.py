@@ -58,7 +58,6 @@ class WorkerSpec:
     device_share: float = 1.0  # share of the device's memory
     machine_share: float = 1.0  # share of the machine's cores and memory beside a GPU
     precisions: tuple[StagePrecision, ...] = ()  # trials will need them; a worker that lacks one does not start
-    compile: bool = False
     plugins: tuple[PluginFile, ...] = ()
     folder: str | None = None  # the folder that relative paths start from
 
@@ -71,7 +70,7 @@ class ModelInfo:
     digest: str  # digest of all weights
     embedding_scale: float
     device: str
-    arithmetic: str  # further causes of last bits: precision of features, threads, compiling
+    arithmetic: str  # further causes of last bits: precision of features, threads
     node: str
     pid: int
     seconds: float  # to load it

@@ -14,12 +14,9 @@ from torch import Tensor
 
 from fpp_sweep.core.compute.memory import run_in_batches
 from fpp_sweep.core.datasets import Dataset
-from fpp_sweep.core.images.choose_renderer import seconds_per_image
-from fpp_sweep.core.images.device_views import ViewRenderer
 from fpp_sweep.core.images.features import BATCH as VIEWS_PER_BATCH
 from fpp_sweep.core.images.features import tower_bytes_per_view
-from fpp_sweep.core.images.reading import Reader, Renderer
-from fpp_sweep.core.models.clip import Clip
+from fpp_sweep.core.images.reading import Reader
 from fpp_sweep.core.prompt import open_prompt
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
@@ -148,8 +145,7 @@ def _time_adaptation_on(worker: Worker, task: EvalTask, dataset: Dataset) -> tup
 def _time_features(worker: Worker, task: EvalTask) -> tuple[float, float]:
     """Return the seconds for drawing all views of an image, and for a view in the image tower.
 
-    With a GPU, drawing counts only as far as it adds to the time of the tower: the GPU draws the views itself, or other
-    processes draw them while it computes.
+    Where other processes draw, drawing counts only as far as it adds to the time of the tower.
     """
     dataset, config = worker.datasets.open(task.dataset, task.split), task.config.views
     clip = worker.model.clip_for(task.config)
@@ -170,23 +166,10 @@ def _time_features(worker: Worker, task: EvalTask) -> tuple[float, float]:
         return run_in_batches(clip.image_features, pixels[:count], at_once)
 
     encoded_view = _seconds_of_one(encode, n_views)
-    if clip.device.type == "cpu":
-        return _seconds_of_one(draw, n_images), encoded_view
-    seconds = _seconds_on_gpu(clip, reader, worker.model.image_readers)
-    return max(0.0, seconds - config.count * encoded_view), encoded_view
-
-
-def _seconds_on_gpu(clip: Clip, reader: Reader, readers: int) -> float:
-    """Return the seconds for drawing an image and its way through the tower, with the faster renderer."""
-    view_renderer = ViewRenderer(clip.preprocess, clip.device)
-    renderers: list[Renderer] = ["pillow"]
-    if clip.device_views != "off":
-        renderers.append("device")
-    seconds = []
-    for renderer in renderers:
-        drawn_by = replace(reader, renderer=renderer)
-        seconds.append(seconds_per_image(clip.image_features, drawn_by, view_renderer, 0, readers))
-    return min(seconds)
+    drawn_image = _seconds_of_one(draw, n_images)
+    if worker.model.image_readers:
+        drawn_image = max(0.0, drawn_image / worker.model.image_readers - config.count * encoded_view)
+    return drawn_image, encoded_view
 
 
 def _seconds_of_one(work: Callable[[int], object], most: int) -> float:

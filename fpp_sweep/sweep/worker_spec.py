@@ -37,7 +37,6 @@ def worker_spec(space: Space, gpus: float) -> WorkerSpec:
         threads=work.threads or max(1, int(work.cpus_per_worker)),
         device_share=device_share,
         precisions=tuple(precisions(space)),
-        compile=work.compile,
         folder=os.getcwd(),
     )
 

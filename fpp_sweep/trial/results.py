@@ -41,7 +41,6 @@ class TaskResult:
     worker_seconds: float = 0.0  # from the start of the task to its end
     worker: str = ""  # the worker that computed the result in this run
     adapters: tuple[str, ...] = ()  # keys of the adapters that the worker holds afterwards
-    notes: tuple[str, ...] = ()  # the worker's sentences for the user
 
     def read_predictions(self) -> Predictions | None:
         """Return the predictions; None if there are none."""
@@ -51,7 +50,7 @@ class TaskResult:
 
     def from_cache(self) -> TaskResult:
         """Return a result that took no time."""
-        return replace(self, seconds={}, features={}, worker_seconds=0.0, notes=())
+        return replace(self, seconds={}, features={}, worker_seconds=0.0)
 
     def with_columns(self, names: tuple[str, ...]) -> TaskResult:
         """Return a result with only these of the predictions' optional columns."""

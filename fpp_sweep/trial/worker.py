@@ -110,7 +110,6 @@ class Worker:
             worker_seconds=perf_counter() - began,
             worker=worker,
             adapters=tuple(self._adapters),
-            notes=(*result.notes, *self.model.take_compile_notes()),
         )
 
     def _pretrain(self, task: PretrainTask) -> TaskResult:
@@ -142,7 +141,6 @@ class Worker:
             skipped=tuple(sample for sample in features.skipped if sample.sample_id in own_samples),
             seconds={"features": features_done - began, "adapt": perf_counter() - features_done},
             features=features.cost,
-            notes=features.notes,
         )
 
     def _adapt(

@@ -16,7 +16,6 @@ import numpy as np
 import PIL
 import torch
 
-from fpp_sweep.core.compute.compiling import Compiler, eagerly
 from fpp_sweep.core.compute.devices import choose_device
 from fpp_sweep.core.compute.memory import MemoryBudget, explain_out_of_memory
 from fpp_sweep.core.compute.precision import computing, require_precision_support
@@ -36,7 +35,6 @@ class WorkerModel:
         self._spec = spec
         self._deep_clips: dict[tuple[str, str], Clip] = {}  # by source and deep_prompts of a config
         self._load_seconds = 0.0
-        self._n_compile_notes = 0  # lines on functions that torch could not compile, as far as they were taken
 
     @cached_property
     def device(self) -> torch.device:
@@ -54,8 +52,6 @@ class WorkerModel:
             raise explain_out_of_memory(error, self.device) from error
         memory = MemoryBudget.available(self.device, self._spec.device_share, self._spec.machine_share)
         clip = replace(clip, text=replace(clip.text, memory=memory))
-        if self._spec.compile:
-            clip = clip.compiled()
         self._load_seconds = perf_counter() - began
         return clip
 
@@ -78,21 +74,9 @@ class WorkerModel:
             return 0
         return readers(self._spec.machine_share)
 
-    def take_compile_notes(self) -> tuple[str, ...]:
-        """Return a line for the user for each function that torch could not compile since the last call."""
-        run = self.clip.text.run
-        if not isinstance(run, Compiler):
-            return ()
-        notes = run.notes()
-        new_notes = notes[self._n_compile_notes :]
-        self._n_compile_notes = len(notes)
-        return tuple(new_notes)
-
     def info(self) -> ModelInfo:
         features = "float32" if self._spec.float32_cache else "float16"
         arithmetic = f"{features} features, {self._spec.threads} threads{self.clip.arithmetic_suffix}"
-        if self.clip.text.run is not eagerly:
-            arithmetic += ", compiled text tower"
         gpu = "no GPU"
         if self.clip.device.type == "cuda":
             gpu = self.device_name

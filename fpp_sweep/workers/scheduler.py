@@ -429,7 +429,6 @@ class TaskScheduler:
     async def _store_result(self, worker: WorkerHandle, pending: PendingTask, result: TaskResult) -> None:
         """Write a result to disk, count the work, and settle the task."""
         self._counts.worker_seconds += result.worker_seconds
-        self._worker_notes.update(dict.fromkeys(result.notes))
         await self._writing.run(self.store.put, pending.key, result)
         self._assignment.record_success(worker, pending, result.adapters)
         self._counts.done += 1

@@ -86,7 +86,7 @@ def test_a_wrong_value_is_refused_in_python_as_in_a_file(text, line):
         (lambda: Work(seeds=(1, -1)), "work.seeds.1: must be >= 0 (-1)"),
         (lambda: Work(loaders=-1), "work.loaders: must be >= 0 (-1)"),
         (lambda: Work(cache=" "), "work.cache: must be text (' ')"),
-        (lambda: Work(compile="on"), "work.compile: must be true or false ('on')"),
+        (lambda: Work(float32_cache="on"), "work.float32_cache: must be true or false ('on')"),
         (lambda: Work(on_bad_image="skp"), "work.on_bad_image: unknown on_bad_image 'skp', did you mean 'skip'?"),
         (lambda: Work(baselines=("tptt",)), "work.baselines.0: unknown baseline 'tptt', did you mean 'tpt'?"),
         (lambda: Param(key="fpp.gama1", choices=(1,)), "params.fpp.gama1: unknown setting 'fpp.gama1', did you mean"),

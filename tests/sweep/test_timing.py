@@ -164,38 +164,6 @@ def test_the_tower_is_timed_in_groups_that_fit_in_memory(space, worker, monkeypa
     assert set(sizes) == {1}
 
 
-@pytest.mark.parametrize(("device_views", "renderers"), [("off", ["pillow"]), ("eager", ["pillow", "device"])])
-def test_on_a_gpu_drawing_takes_what_the_faster_renderer_adds_to_the_tower(
-    space, worker, monkeypatch, device_views, renderers
-):
-    """The renderers are not run: an image takes 9 s with Pillow and 7 s with the GPU, of which the tower takes 4."""
-    measured = []
-
-    def seconds_per_image(tower, reader, view_renderer, index, readers):
-        measured.append((reader.renderer, readers))
-        return {"pillow": 9.0, "device": 7.0}[reader.renderer]
-
-    on_gpu = SimpleNamespace(
-        device=SimpleNamespace(type="cuda"),
-        device_views=device_views,
-        preprocess=worker.clip.preprocess,
-        text=worker.clip.text,
-        image_features=lambda pixels: pixels[:, 0, 0],
-    )
-    task = EvalTask(config=space.start(), dataset="scenes", split="val", seed=0, start=0, stop=100)
-    monkeypatch.setattr(timing, "seconds_per_image", seconds_per_image)
-    monkeypatch.setattr(timing, "ViewRenderer", lambda preprocess, device: None)
-    monkeypatch.setattr(timing, "tower_bytes_per_view", lambda clip: 0.0)
-    monkeypatch.setattr(timing, "_seconds_of_one", lambda work, most: 4.0 / task.config.views.count)
-    monkeypatch.setattr(timing.torch, "randn", lambda *shape, device: torch.zeros(shape))
-    stand_in = SimpleNamespace(
-        datasets=worker.datasets, model=SimpleNamespace(clip_for=lambda config: on_gpu, image_readers=3)
-    )
-    draw, _ = timing._time_features(stand_in, task)
-    assert draw == min(9.0, 7.0 if "device" in renderers else 9.0) - 4.0
-    assert measured == [(renderer, 3) for renderer in renderers]
-
-
 def test_a_real_worker_can_be_measured(space, worker):
     (dataset, _) = make_plan(space, worker).datasets["val"]
     speed = measure(worker, space.start(), dataset)

@@ -27,7 +27,6 @@ from fpp_sweep.trial.plan import ImageRange
 from fpp_sweep.trial.results import TaskFailed
 from fpp_sweep.trial.trial import join_shards
 from fpp_sweep.trial.worker import Worker
-from tests.kit.compiling import break_torch_compile
 from tests.kit.datasets import jpeg, write_image
 from tests.kit.long_forms import short_and_long
 from tests.kit.names import DYNAPROMPT, TPT, ZERO_SHOT
@@ -409,14 +408,3 @@ def test_a_description_has_the_order_of_the_files(make_worker):
 @pytest.mark.parametrize("float32_cache", [False, True])
 def test_the_cache_has_the_type_that_the_space_wants(make_worker, float32_cache):
     assert make_worker(float32_cache=float32_cache).cache.exact == float32_cache
-
-
-def test_the_result_of_a_task_says_once_what_torch_could_not_compile(tmp_path, monkeypatch):
-    break_torch_compile(monkeypatch, "features", RuntimeError("no Triton"))
-    worker = Worker(WorkerSpec(model="tiny", cache=str(tmp_path), device="cpu", compile=True))
-    worker.clip.text.run._eager_calls = 0
-    notes = []
-    for stop in (4, 8):
-        result = worker.run(evaluation(dataset="scenes", stop=stop, **{"views.count": 2}), (), "")
-        notes += result.notes
-    assert notes == ["work.compile: torch.compile fails on features: no Triton; it runs uncompiled from now on"]

@@ -1,1 +1,1 @@
-"""Helpers for computing with torch: compilation, memory, precision and random streams."""
+"""Helpers for computing with torch: memory, precision and random streams."""

@@ -12,7 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from time import perf_counter
@@ -28,7 +28,6 @@ from fpp_sweep.core.compute.memory import run_in_batches
 from fpp_sweep.core.compute.precision import computing
 from fpp_sweep.core.datasets import BadImageError, Dataset
 from fpp_sweep.core.images.cache import Entry, open_entry
-from fpp_sweep.core.images.choose_renderer import choose_renderer
 from fpp_sweep.core.images.chunks import (
     CHUNK,
     Chunk,
@@ -38,16 +37,9 @@ from fpp_sweep.core.images.chunks import (
     remove_superseded,
     sample_digests,
 )
-from fpp_sweep.core.images.device_views import PlannedImage, ViewRenderer
-from fpp_sweep.core.images.reading import (
-    Reader,
-    ReadResult,
-    Renderer,
-    UnreadableImage,
-    dead_process_as_machine_error,
-    read_views,
-)
-from fpp_sweep.core.models.clip import Clip, Preprocess
+from fpp_sweep.core.images.reading import Reader, ReadResult, UnreadableImage, dead_process_as_machine_error, read_views
+from fpp_sweep.core.images.views import as_tower_input
+from fpp_sweep.core.models.clip import Clip
 from fpp_sweep.spec.config import ViewConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.keys import FeatureKey
@@ -63,17 +55,9 @@ _log = logging.getLogger(__name__)
 class Features:
     """The features of a dataset's views, mapped from disk; only the requested part is in memory."""
 
-    def __init__(
-        self,
-        chunks: Mapping[int, Chunk],
-        *,
-        exact: bool,
-        cost: Mapping[str, float] | None = None,
-        notes: tuple[str, ...] = (),
-    ) -> None:
+    def __init__(self, chunks: Mapping[int, Chunk], *, exact: bool, cost: Mapping[str, float] | None = None) -> None:
         """Take chunks by number, in order, and the cost of those that were computed: images, and seconds by stage."""
         self.cost = cost or {}
-        self.notes = notes  # on how they were computed, for the user
         self._chunks = chunks
         self._exact = exact
         parts = [number * CHUNK + np.flatnonzero(chunk.readable) for number, chunk in chunks.items()]
@@ -111,8 +95,6 @@ class FeatureCache:
     def __init__(self, root: Path, *, exact: bool = False) -> None:
         self.root = root
         self.exact = exact
-        self._view_renderers: dict[tuple[Preprocess, str], ViewRenderer] = {}  # each compiles once, after many images
-        self._renderer_choices: dict[tuple[int, bool, int], Renderer] = {}  # by views, AugMix and workers
 
     def features(
         self,
@@ -144,8 +126,6 @@ class FeatureCache:
                 entry=entry,
                 reader=reader,
                 tower=_BatchedTower.of(clip, precision, images_per_batch(config.count, batch), config.count),
-                view_renderer=self._view_renderer(clip),
-                renderer_choices=self._renderer_choices,
                 digests=_chunk_digests(dataset, samples),
                 exact=self.exact,
                 workers=workers,
@@ -153,7 +133,7 @@ class FeatureCache:
                 progress=progress,
             )
             chunks = filling.run()
-            return Features(chunks, exact=self.exact, cost=filling.cost(), notes=filling.renderer_notes())
+            return Features(chunks, exact=self.exact, cost=filling.cost())
 
     def _key(self, clip: Clip, reader: Reader, precision: StagePrecision) -> FeatureKey:
         dtype = "float16"
@@ -172,13 +152,6 @@ class FeatureCache:
             dtype=dtype,
             compute=arithmetic_label(precision, clip.device) + clip.arithmetic_suffix,
         )
-
-    def _view_renderer(self, clip: Clip) -> ViewRenderer:
-        key = clip.preprocess, str(clip.device)
-        if key not in self._view_renderers:
-            compiles = clip.device_views == "compiled"
-            self._view_renderers[key] = ViewRenderer(clip.preprocess, clip.device, compiles=compiles)
-        return self._view_renderers[key]
 
 
 def images_per_batch(views: int, batch: int = BATCH) -> int:
@@ -298,8 +271,6 @@ class _Filling:
     entry: Entry
     reader: Reader
     tower: _BatchedTower
-    view_renderer: ViewRenderer
-    renderer_choices: dict[tuple[int, bool, int], Renderer]
     digests: dict[int, NDArray[np.uint8]]  # (n, 16) of each requested chunk, by its number
     exact: bool
     workers: int
@@ -333,12 +304,6 @@ class _Filling:
             return {}
         return {"images": float(self.images_computed), **self.seconds}
 
-    def renderer_notes(self) -> tuple[str, ...]:
-        """Return a note if a compiled kernel has failed, after which the GPU renders views eagerly."""
-        if not self.view_renderer.failure:
-            return ()
-        return (f"views are rendered without compiled kernels: {self.view_renderer.failure}",)
-
     def _take_cached(self, number: int) -> bool:
         """Take a chunk from disk; return False if there is none, or if it lacks an image that can be read by now."""
         digests = self.digests[number]
@@ -366,7 +331,7 @@ class _Filling:
             indices = self._lock_chunks(missing, locks)
             first = next(indices, None)
             if first is not None:  # else there is nothing to read, and no workers start
-                self._compute_locked(first, chain([first], indices), locks)
+                self._compute_locked(chain([first], indices), locks)
 
     def _lock_chunks(self, missing: Sequence[int], locks: _ChunkLocks) -> Iterator[int]:
         """Lock one chunk after the other; yield the indices of their samples.
@@ -383,19 +348,15 @@ class _Filling:
             else:
                 yield from all_indices[_samples_of_chunk(number)]
 
-    def _compute_locked(self, first: int, indices: Iterator[int], locks: _ChunkLocks) -> None:
-        """Compute and write the chunks of these indices, the first of which is `first`.
+    def _compute_locked(self, indices: Iterator[int], locks: _ChunkLocks) -> None:
+        """Compute and write the chunks of these indices.
 
         Requesting an index locks its chunk (`_lock_chunks`). So once the first result of a chunk has been read, its
         lock is the oldest.
         """
-        reader = replace(self.reader, renderer=self._choose_renderer(first))
-        reading_stage, computing_stage = "reading and rendering", "tower"
-        if reader.renderer == "device":
-            reading_stage, computing_stage = "reading", "rendering and tower"
         pin = self.tower.clip.device.type == "cuda"
-        loader = read_views(reader, indices, workers=self.workers, pin=pin)
-        results = self._timed(reading_stage, loader)
+        loader = read_views(self.reader, indices, workers=self.workers, pin=pin)
+        results = self._timed("reading and rendering", loader)
         began, seconds_before = perf_counter(), sum(self.seconds.values())
         with dead_process_as_machine_error(loader):
             for first_result in results:
@@ -404,25 +365,14 @@ class _Filling:
                 self._write(number, chunk)
                 locks.release(number)
         in_other_stages = sum(self.seconds.values()) - seconds_before  # reading and disk, which are timed themselves
-        self.seconds[computing_stage] += perf_counter() - began - in_other_stages
-
-    def _choose_renderer(self, index: int) -> Renderer:
-        """Return the renderer that was faster when it was measured, once for a kind of views."""
-        if self.tower.clip.device_views == "off":
-            return "pillow"
-        key = self.reader.config.count, self.reader.augmix, self.workers
-        if key not in self.renderer_choices:
-            self.renderer_choices[key] = choose_renderer(
-                self.tower.features, self.reader, self.view_renderer, index, self.workers, self.progress
-            )
-        return self.renderer_choices[key]
+        self.seconds["tower"] += perf_counter() - began - in_other_stages
 
     def _compute(self, number: int, results: Iterator[ReadResult]) -> Chunk:
         """Compute a chunk; take the results of its samples from the iterator, which goes on with the next chunk."""
         ids = self.reader.dataset.ids[_samples_of_chunk(number)]
         images = self.tower.images  # in a batch
         count, size = self.reader.config.count, self.reader.preprocess.size
-        pixels = torch.zeros(images, count, 3, size, size, device=self.view_renderer.device)
+        pixels = torch.zeros(images, count, 3, size, size, device=self.tower.clip.device)
         readable = np.zeros(len(ids), np.bool_)
         skipped: list[Skipped] = []
         blocks: list[Tensor] = []
@@ -431,7 +381,8 @@ class _Filling:
             views_by_row = self._take_batch(batch_ids, results, skipped)
             for row in views_by_row:
                 readable[start + row] = True
-            self.view_renderer.fill_in_any_memory(pixels, views_by_row)
+            for row, views in views_by_row.items():
+                pixels[row] = as_tower_input(views.to(pixels.device, non_blocking=True), self.reader.preprocess)
             # every batch has the same size: rows without a readable image hold zeros or views of an earlier batch, and
             # their features are dropped here or set to zero below
             features = self.tower.features(pixels.flatten(0, 1))
@@ -443,9 +394,9 @@ class _Filling:
 
     def _take_batch(
         self, ids: Sequence[str], results: Iterator[ReadResult], skipped: list[Skipped]
-    ) -> dict[int, Tensor | PlannedImage]:
+    ) -> dict[int, Tensor]:
         """Take what was read of some samples; return their views by row, and add unreadable images to `skipped`."""
-        views_by_row: dict[int, Tensor | PlannedImage] = {}
+        views_by_row: dict[int, Tensor] = {}
         for row, result in enumerate(islice(results, len(ids))):
             if isinstance(result, UnreadableImage):
                 self._fail_or_skip(result.reason)

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from types import FrameType, TracebackType
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,14 +17,11 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from fpp_sweep.core.datasets import BadImageError, Dataset
-from fpp_sweep.core.images.device_views import PlannedImage
 from fpp_sweep.core.images.views import normalize, plan_views, render_with_pillow, sample_rng
 from fpp_sweep.core.models.clip import Preprocess
 from fpp_sweep.spec.config import Auto, ViewConfig
 from fpp_sweep.spec.errors import MachineError
 from fpp_sweep.spec.process import ignore_ends_of_children
-
-Renderer = Literal["pillow", "device"]
 
 # beginnings of torch's message when a process of its loader is dead; the second one's thread fetches for a GPU
 DEAD_PROCESS = ("DataLoader worker", "Pin memory thread")
@@ -38,15 +34,14 @@ class UnreadableImage:
     reason: str
 
 
-ReadResult = Tensor | PlannedImage | UnreadableImage
+ReadResult = Tensor | UnreadableImage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reader(TorchDataset[ReadResult]):
     """Views of samples by index; picklable, for worker processes.
 
-    Views with AugMix are normalised float32, others bytes, a quarter of that to hand over. With `renderer="device"` the
-    reader gives decoded images and plans instead, to be rendered where the model is.
+    Views with AugMix are normalised float32, others bytes, a quarter of that to hand over.
     """
 
     dataset: Dataset
@@ -55,7 +50,6 @@ class Reader(TorchDataset[ReadResult]):
     seed: int
     augmix: bool
     flip: bool
-    renderer: Renderer = "pillow"
 
     @classmethod
     def of(cls, dataset: Dataset, config: ViewConfig, preprocess: Preprocess, seed: int) -> Reader:
@@ -71,8 +65,6 @@ class Reader(TorchDataset[ReadResult]):
             return UnreadableImage(str(error))
         rng = sample_rng(self.seed, self.dataset.name, self.dataset.split, sample_id)
         plan = plan_views(image.size, self.config, augmix=self.augmix, flip=self.flip, rng=rng)
-        if self.renderer == "device":
-            return PlannedImage.of(image, plan, self.preprocess.size)
         views = torch.from_numpy(render_with_pillow(image, plan, self.preprocess.size))
         if self.augmix:
             return normalize(views, self.preprocess)

@@ -4,7 +4,7 @@ View 0 is the plain centre crop. The others are random crops, mirrored half of t
 distortions of themselves. Every view consumes the same number of uniform draws, whether it needs them or not. So view
 k is the same for any number of views, and its crop is the same with mirror images or AugMix on and off.
 
-`plan_views` makes all random decisions; `render_with_pillow` and `device_views.render` carry a plan out.
+`plan_views` makes all random decisions; `render_with_pillow` carries a plan out.
 """
 
 from __future__ import annotations

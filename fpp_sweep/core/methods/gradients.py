@@ -44,14 +44,13 @@ class ByPullback:
         self._pullback = Pullback(texts.tower, texts.prefix(context[None]), texts.nodes[None], texts.packing)
         self._context_rows = torch.arange(1, 1 + len(context), device=context.device)  # row 0 is SOS
         self._batch_size = texts.contexts_per_batch()
-        self._run = texts.tower.run
         self.features = self._pullback.features[0]
 
     def backward(self, gradients: Tensor) -> Tensor:
         return run_in_batches(self._backward, gradients, self._batch_size)
 
     def _backward(self, gradients: Tensor) -> Tensor:
-        return self._run(Pullback.__call__, self._pullback, gradients, self._context_rows)
+        return self._pullback(gradients, self._context_rows)
 
 
 class ByJacobian:
@@ -209,7 +208,7 @@ def gradients_at(model: TextModel, contexts: Tensor, feature_gradient: FeatureGr
         prefix = texts.prefix(contexts[rows])
         pullback = Pullback(texts.tower, prefix, texts.nodes[None], texts.packing, mask, keep=len(rows))
         features[rows] = pullback.features
-        return texts.tower.run(Pullback.__call__, pullback, feature_gradient(pullback.features, rows), context_rows)
+        return pullback(feature_gradient(pullback.features, rows), context_rows)
 
     samples = torch.arange(len(contexts), device=contexts.device)
     fitting = texts.tower.saved_positions_per_batch() // (1 + len(texts.packing))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +12,6 @@ from fpp_sweep.core.compute.precision import upcast
 from fpp_sweep.core.models.image_tower import has_short_last_block, with_visual_prompts
 from fpp_sweep.core.models.maple import DeepPrompts, digest_with
 from fpp_sweep.core.text.tower import TextTower, Tokenizer
-
-DeviceViews = Literal["off", "eager", "compiled"]  # the way in which a GPU may render views, as far as proven
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +37,6 @@ class Clip:
     image_digest: str  # digest of the image tower's weights, prompts and preprocessing; in the keys of features
     digest: str  # digest of all weights, without prompts
     trained_tokens: frozenset[int] | None = None  # None: all tokens
-    device_views: DeviceViews = "off"  # off: Pillow renders all views
 
     @property
     def device(self) -> torch.device:
@@ -52,13 +48,6 @@ class Clip:
         if has_short_last_block(self.visual):
             return ", class token alone"
         return ""
-
-    def compiled(self) -> Clip:
-        """Return the same model with its text tower compiled; raise InputError if torch.compile cannot be used.
-
-        The image tower is not: compiled, a ViT-B/16 was slower, on a GPU as on a CPU (benchmarks/RESULTS.md).
-        """
-        return replace(self, text=self.text.compiled())
 
     def with_deep(self, prompts: DeepPrompts, *, image: bool) -> Clip:
         """Return the model with MaPLe's prompts in deeper layers of the text tower, and if `image` of both towers."""

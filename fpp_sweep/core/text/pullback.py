@@ -287,10 +287,7 @@ class Pullback:
 
 
 def _select(states: Tensor, rows: Tensor | None) -> Tensor:
-    """Return some rows of states (B, rows, ...), or all of them.
-
-    None stands for all rows, not a slice: torch.compile of torch 2.11 cannot trace a slice that is a default argument.
-    """
+    """Return some rows of states (B, rows, ...), or all of them."""
     if rows is None:
         return states
     return states[:, rows]

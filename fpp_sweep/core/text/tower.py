@@ -6,7 +6,7 @@ common beginnings of texts are computed once. Shapes are explained in `packing`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fpp_sweep.core.compute.compiling import Compiler, Runner, eagerly
 from fpp_sweep.core.compute.memory import MemoryBudget
 from fpp_sweep.core.compute.precision import upcast
 from fpp_sweep.core.text.packing import AttentionMask, Packing
@@ -106,7 +105,6 @@ class TextTower:
     activation: Activation
     deep: tuple[Tensor, ...] = ()  # (n, W) each: frozen prompts that replace the context at blocks 1, 2, ...
     memory: MemoryBudget = field(default_factory=MemoryBudget)  # memory of the process for everything that it computes
-    run: Runner = eagerly  # calls functions that are called many times
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor], *, heads: int, activation: Activation) -> TextTower:
@@ -155,10 +153,6 @@ class TextTower:
         """Return the same tower on another device, or in another type."""
         tower: TextTower = _to(self, target)
         return tower
-
-    def compiled(self) -> TextTower:
-        """Return the same tower with a `run` that compiles; InputError if torch cannot compile."""
-        return replace(self, run=Compiler(self.device, _tensors(self), constant_types=(TextTower, Block)))
 
     def with_deep(self, prompts: tuple[Tensor, ...]) -> TextTower:
         """Return the same tower with frozen prompts that replace the context at the input of blocks 1, 2, ..."""
@@ -271,15 +265,3 @@ def _to(value: Any, target: torch.device | str | torch.dtype) -> Any:
         moved = {item.name: _to(getattr(value, item.name), target) for item in fields(value)}
         return replace(value, **moved)
     return value
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """Yield all tensors of a tower, a block or a tuple."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, TextTower | Block):
-        for field_of_value in fields(value):
-            yield from _tensors(getattr(value, field_of_value.name))

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fpp_sweep.core.images import device_views
 from fpp_sweep.core.images.chunks import CHUNK, Chunk
-from fpp_sweep.core.images.device_views import ViewRenderer
 from fpp_sweep.core.images.features import FeatureCache, arithmetic_label
 from fpp_sweep.core.images.reading import Reader
 from fpp_sweep.core.images.views import sample_rng
@@ -126,26 +124,6 @@ def test_features_of_a_gpu_and_a_cpu_have_different_keys(tmp_path, precision):
     """Their last bits differ: with one key, results would depend on which device computed features first."""
     cache, reader = FeatureCache(tmp_path), Reader.of(painted_dataset(3), VIEWS, CLIP.preprocess, 0)
     assert cache._key(CLIP, reader, precision) != cache._key(OnGpu(), reader, precision)
-
-
-def test_views_are_rendered_by_pillow_unless_the_device_is_proven(tmp_path, monkeypatch):
-    choices = []
-
-    def choose(*arguments):
-        choices.append(arguments)
-        return "device"
-
-    monkeypatch.setattr("fpp_sweep.core.images.features.choose_renderer", choose)
-    for device_views_setting, choices_so_far in (("off", 0), ("eager", 1), ("compiled", 2)):
-        clip = dataclasses.replace(CLIP, device_views=device_views_setting)
-        fill(tmp_path / device_views_setting, painted_dataset(3), clip=clip)
-        assert len(choices) == choices_so_far
-
-
-def test_a_compiled_kernel_that_fails_is_noted_with_the_features(tmp_path, monkeypatch):
-    monkeypatch.setattr(ViewRenderer, "failure", "out of registers")
-    features, _ = fill(tmp_path, painted_dataset(3))
-    assert features.notes == ("views are rendered without compiled kernels: out of registers",)
 
 
 def test_features_of_different_precisions_have_different_entries(tmp_path):
@@ -293,14 +271,11 @@ def test_a_long_run_notes_the_shares_of_time(tmp_path, monkeypatch):
     assert fill(tmp_path / "long", painted_dataset(3))[1].notes == []  # all features are cached
 
 
-def test_batches_are_halved_when_memory_runs_out(tmp_path, monkeypatch):
+def test_batches_are_halved_when_memory_runs_out(tmp_path):
     dataset = painted_dataset(10, augmix=True)
     expected, _ = fill(tmp_path / "whole", dataset, exact=True)
-    render, tower = ShortOfMemory(device_views.render, max_rows=3), ShortOfMemory(CLIP.visual, max_rows=8)
-    monkeypatch.setattr(device_views, "render", render)
-    monkeypatch.setattr("fpp_sweep.core.images.features.choose_renderer", lambda *_: "device")
-    clip = dataclasses.replace(CLIP, visual=tower, device_views="eager")
+    tower = ShortOfMemory(CLIP.visual, max_rows=8)
+    clip = dataclasses.replace(CLIP, visual=tower)
     halved, _ = fill(tmp_path / "halved", dataset, exact=True, clip=clip, batch=30)
-    assert render.sizes == [10, 5, 2, 2, 2, 2, 2]
     assert tower.sizes[:3] == [30, 15, 7]
     assert_close(everything(halved), everything(expected))
