@@ -49,7 +49,7 @@ class SweepDriver:
             opened.pool, on_status=self._show_status, on_restart=self._note_restart, on_stuck=self._leave
         )
         listeners = (self.reporter, self.recorder, self.display)
-        self.searcher = new_searcher(space, folder, opened, options, self.poller, listeners)
+        self.searcher = new_searcher(space, folder, opened, self.poller, listeners)
 
     def run(self) -> None:
         """Search to the end, or until an interrupt or an error; record the end, report and deliver in any case."""
