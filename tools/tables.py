@@ -127,10 +127,11 @@ def _reads(row: catalogue.MethodRow) -> str:
 
 
 def metrics(_: Rows) -> list[str]:
-    lines = ["| metric | what it is | goal | over datasets | in tables |", "|---|---|---|---|---|"]
+    """Return the metrics; those that tables show by default are marked."""
+    lines = ["| metric | what it is | goal |", "|---|---|---|"]
     for row in catalogue.METRICS.values():
-        shown = "by default" if row.shown else "on request"
-        lines.append(f"| `{row.name}` | {row.title} | {row.goal} | {row.merges} | {shown} |")
+        mark = "*" if row.shown else ""
+        lines.append(f"| `{row.name}`{mark} | {row.title} | {row.goal} |")
     return lines
 
 

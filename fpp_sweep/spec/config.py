@@ -334,7 +334,8 @@ def require_templates(templates: str) -> None:
 PRESETS: dict[str, dict[str, Any]] = {
     # the released code, which the defaults are
     "code": {},
-    # the paper's text where it differs from the code; what the text leaves open stays as in the code
+    # the paper's text where it differs from the code; what the text leaves open stays as in the code, except for the
+    # start, which the text suggests to be the anchor prompt, and the end of the cosine, which is 0
     "paper": {
         "fpp.gamma2": 0.15,
         "fpp.start": "predefined",
