@@ -353,13 +353,23 @@ def brier_score(predictions: Predictions) -> float:
 def area_under_risk_coverage(predictions: Predictions) -> float:
     """AURC (Geifman and El-Yaniv, 2019): the mean, over i, of the error rate among the i most confident samples.
 
-    The released code reverses an unstable ascending sort, so the order of ties is arbitrary. Here the sort is stable
-    before it is reversed: among equal confidences the later sample comes first. No other metric depends on the order of
-    the samples.
+    Samples of equal confidence count with their mean, so that their order does not matter. In the released code, which
+    reverses an unstable sort, that order is arbitrary.
     """
-    order = np.argsort(predictions.confidence, kind="stable")[::-1]
-    errors = np.cumsum(~predictions.correct[order])
-    return math.fsum(errors / np.arange(1, len(predictions) + 1)) / len(predictions)
+    _, sizes, errors = errors_by_confidence(predictions.confidence, predictions.correct)
+    risks = np.cumsum(np.repeat(errors, sizes)) / np.arange(1, len(predictions) + 1)
+    return math.fsum(risks) / len(predictions)
+
+
+def errors_by_confidence(
+    confidence: NDArray[np.float32], correct: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Return the level (N,) of each sample, and the size and error rate of each level of equal confidence.
+
+    The highest confidence is level 0.
+    """
+    _, levels, sizes = np.unique(-confidence, return_inverse=True, return_counts=True)
+    return levels, sizes, np.bincount(levels, weights=~correct) / sizes
 
 
 def sharpness(predictions: Predictions) -> float:

@@ -21,7 +21,16 @@ from numpy.typing import NDArray
 from scipy import special
 
 from fpp_sweep.core.datasets import fair_order
-from fpp_sweep.core.metrics import BINS, EDGES, Confidences, Predictions, bin_indices, round_to_grid, sum_by_cell
+from fpp_sweep.core.metrics import (
+    BINS,
+    EDGES,
+    Confidences,
+    Predictions,
+    bin_indices,
+    errors_by_confidence,
+    round_to_grid,
+    sum_by_cell,
+)
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics import ranking
@@ -201,17 +210,21 @@ def risk_coverage_contributions(confidence: NDArray[np.float32], correct: NDArra
     """Return the contribution of each image to AURC; their mean is AURC.
 
     AURC is no mean over images. A contribution is AURC plus the image's influence on it, the derivative by the image's
-    weight (infinitesimal jackknife), so that means over resampled images have the spread of AURC.
+    weight (infinitesimal jackknife), so that means over resampled images have the spread of AURC. Images of equal
+    confidence have the mean over the ranks that they share.
     """
-    order = np.argsort(confidence, kind="stable")[::-1]  # the most confident image first
-    errors = (~correct[order]).astype(np.float64)
-    ranks = np.arange(1, len(order) + 1)
-    risks = np.cumsum(errors) / ranks  # error rate among the images up to each rank
+    levels, sizes, errors = errors_by_confidence(confidence, correct)
+    first_ranks = np.cumsum(sizes) - sizes
+
+    def of_level(values: Numbers) -> Numbers:
+        """Return the mean over the ranks of each image's level."""
+        return (np.add.reduceat(values, first_ranks) / sizes)[levels]
+
+    ranks = np.arange(1, len(levels) + 1)
+    risks = np.cumsum(np.repeat(errors, sizes)) / ranks  # error rate among the images up to each rank
     inverse_ranks_after = np.cumsum((1 / ranks)[::-1])[::-1]  # sum of 1 / rank from each rank to the last
     risks_after = np.cumsum((risks / ranks)[::-1])[::-1]
-    contributions = np.empty(len(order))
-    contributions[order] = risks + errors * inverse_ranks_after - risks_after
-    return contributions
+    return of_level(risks) + ~correct * of_level(inverse_ranks_after) - of_level(risks_after)
 
 
 def _cell_of(confidence: NDArray[np.float32], bins: Integers) -> Integers:

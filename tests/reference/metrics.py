@@ -79,15 +79,18 @@ def aece(probabilities: Floats, labels: Ints) -> float:
 def aurc(probabilities: Floats, labels: Ints) -> float:
     """Return the area under the risk-coverage curve as a fraction: the mean of the risks over all coverages.
 
-    The risk at coverage i is the error rate of the i most confident samples.
+    The risk at coverage i is the error rate of the i most confident samples; where confidences tie, it is the mean over
+    all orders of the tied samples.
     """
     confidences, hits = _confidences(probabilities, labels)
-    order = np.argsort(confidences, kind="stable")[::-1]
-    errors, risks = 0.0, 0.0
-    for covered, i in enumerate(order, start=1):
-        errors += 1 - hits[i]
-        risks += errors / covered
-    return risks / len(order)
+    risks = 0.0
+    for covered in range(1, len(labels) + 1):
+        threshold = sorted(confidences, reverse=True)[covered - 1]
+        errors_above = [1 - hit for c, hit in zip(confidences, hits, strict=True) if c > threshold]
+        errors_tied = [1 - hit for c, hit in zip(confidences, hits, strict=True) if c == threshold]
+        open_places = covered - len(errors_above)
+        risks += (sum(errors_above) + open_places * sum(errors_tied) / len(errors_tied)) / covered
+    return risks / len(labels)
 
 
 def _confidences(probabilities: Floats, labels: Ints) -> tuple[list[float], list[float]]:

@@ -382,3 +382,5 @@ def test_aurc_is_the_mean_risk_over_coverage() -> None:
     # predictions in the order of confidence: right, right, wrong (0.64), right
     expected = (0 + 0 + 1 / 3 + 1 / 4) / 4
     assert metrics.aurc(PROBABILITIES, LABELS) == pytest.approx(expected)
+    equal_confidences = np.array([[0.9, 0.1]] * 3)
+    assert metrics.aurc(equal_confidences, np.array([0, 1, 1])) == pytest.approx(2 / 3)

@@ -121,6 +121,21 @@ def test_contributions_to_aurc_have_aurc_as_their_mean_and_are_its_influences():
         assert moved - value == pytest.approx((contributions[image] - value) / 201, abs=3e-4)
 
 
+def test_images_of_equal_confidence_and_outcome_contribute_alike_to_aurc():
+    generator = np.random.default_rng(4)
+    confidence = generator.integers(1, 9, 200).astype(np.float32) / 8  # many ties, as of methods that vote
+    correct = generator.random(200) < confidence
+    contributions = risk_coverage_contributions(confidence, correct)
+    value = contributions.mean()
+    for level in np.unique(confidence):
+        for outcome in (False, True):
+            assert len(np.unique(contributions[(confidence == level) & (correct == outcome)])) <= 1
+    for image in (0, 57, 199):
+        twice = np.append(np.arange(200), image)
+        moved = risk_coverage_contributions(confidence[twice], correct[twice]).mean()
+        assert moved - value == pytest.approx((contributions[image] - value) / 201, abs=3e-4)
+
+
 @pytest.mark.parametrize(
     ("contributions", "value"),
     [
