@@ -15,7 +15,7 @@ from fpp_sweep.cli.flags import add_flags
 from fpp_sweep.cli.names import find_sweep, is_sweep_or_path
 from fpp_sweep.spec import plugins
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import files_inside, user_path
+from fpp_sweep.spec.files import files_in, user_path
 from fpp_sweep.spec.names import label_of
 from fpp_sweep.sweep.folders import require_writable
 
@@ -65,7 +65,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def trial_names(sweep: Path) -> set[str]:
     """Return the names of a sweep's trials and baselines, baselines also without their prefix."""
     names = set()
-    for file in files_inside(sweep, sweep / "trials", "[!.]*.json"):
+    for file in files_in(sweep / "trials", "[!.]*.json"):
         names |= {file.stem, label_of(file.stem)}
     return names
 

@@ -234,19 +234,6 @@ def test_an_entry_that_is_a_link_is_neither_listed_nor_followed(tmp_path, outsid
     assert linked.is_symlink()
 
 
-@pytest.mark.parametrize("kind", ["features", "tasks"])
-def test_a_folder_of_entries_that_is_a_link_out_of_the_cache_is_refused(tmp_path, outside, kind):
-    folder = tmp_path / "cache"
-    folder.mkdir()
-    (folder / kind).symlink_to(outside)
-    (outside / "ab").rename(outside / "0123456789abcdef")
-    before = contents(outside)
-    for words in (["list"], ["prune", "--all", "--yes"]):
-        with pytest.raises(InputError, match=f"{folder / kind}: a link leads out of {folder}; remove the link"):
-            main([*words, "--cache", str(folder)])
-    assert contents(outside) == before
-
-
 def test_links_inside_an_entry_of_features_are_removed_and_not_followed(cache, outside, capsys):
     folder = entries_by_age(cache)[0]
     (folder / "manifest.json").unlink()

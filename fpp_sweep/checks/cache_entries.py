@@ -18,7 +18,7 @@ from fpp_sweep.core.images.chunks import SUFFIX, Chunk, DamagedChunk
 from fpp_sweep.report.table import Table, to_text
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES, read_inside, require_inside
+from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES, read_own
 from fpp_sweep.spec.messages import printable
 from fpp_sweep.trial.store import FORMAT, is_whole
 
@@ -82,14 +82,13 @@ class CacheEntry:
 def find_entries(root: Path) -> list[CacheEntry]:
     """Return the entries of a cache, the longest unused first.
 
-    An entry that is a link is left out, since it may lead anywhere. Raise InputError if the folder of all entries is a
-    link out of the cache.
+    An entry that is a link is left out, since it may lead anywhere.
     """
     if not root.is_dir():
         raise InputError(f"{root}: there is no cache here; give its folder with --cache")
     entries = []
     for kind in (FEATURES, TASKS):
-        folder_of_kind = require_inside(root, root / kind)
+        folder_of_kind = root / kind
         if not folder_of_kind.is_dir():
             continue
         for folder in folders_in(folder_of_kind):
@@ -102,7 +101,7 @@ def find_entries(root: Path) -> list[CacheEntry]:
 def read_entry(folder: Path) -> CacheEntry:
     path = folder / MANIFEST
     try:
-        manifest = json.loads(read_inside(folder, path, MAX_HANDWRITTEN_BYTES))
+        manifest = json.loads(read_own(path, MAX_HANDWRITTEN_BYTES))
         last_used = path.stat().st_mtime
     except (OSError, ValueError, RecursionError):
         manifest, last_used = {}, folder.stat().st_mtime

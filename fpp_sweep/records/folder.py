@@ -49,11 +49,10 @@ from fpp_sweep.spec.files import (
     LockHeldError,
     NotAFileError,
     exclusive_lock,
-    files_inside,
+    files_in,
     no_link,
-    read_end_inside,
-    read_inside,
-    require_inside,
+    read_end,
+    read_own,
     stamp_of,
     write_json,
 )
@@ -106,57 +105,47 @@ class SweepFolder:
         """True if a sweep was begun in this folder."""
         return self.info_file.is_file()
 
-    # every path below is checked: another person may have made the folder, with links out of it
-
     @property
     def study_file(self) -> Path:
-        return self.inside(self.path / "study.journal")
+        return self.path / "study.journal"
 
     @property
     def tasks(self) -> Path:
-        return self.inside(self.path / "tasks")
+        return self.path / "tasks"
 
     @property
     def report(self) -> Path:
-        return self.inside(self.path / "report")
+        return self.path / "report"
 
     @property
     def logs(self) -> Path:
-        return self.inside(self.path / "logs")
+        return self.path / "logs"
 
     def artifacts(self, trial: str) -> Path:
-        return self.inside(self.path / "artifacts" / trial)
+        return self.path / "artifacts" / trial
 
     def log_file(self, trial: str) -> Path:
         return self.artifacts(trial) / "log.txt"
 
     def last_log_lines(self, trial: str, count: int) -> list[str]:
-        """Return the last lines of a trial's log; none without a log. Raise InputError for a link out of the folder."""
+        """Return the last lines of a trial's log; none without a log."""
         try:
-            text = read_end_inside(self.path, self._artifact(trial, "log.txt"), MAX_LOG_BYTES)
+            text = read_end(self.log_file(trial), MAX_LOG_BYTES)
         except FileNotFoundError:
             return []
         return text.splitlines()[-count:]
 
     def prompt_files(self, trial: str) -> list[Path]:
-        """Return the prompts that were pretrained for a trial; raise InputError for a link out of the folder."""
-        return files_inside(self.path, self._artifact(trial, "prompts"), "*.safetensors")
+        """Return the prompts that were pretrained for a trial."""
+        return files_in(self.artifacts(trial) / "prompts", "*.safetensors")
 
     def read_artifact(self, trial: str, name: str, max_bytes: int) -> bytes:
-        """Return the content of a trial's file; raise InputError for a link out of the folder, else OSError."""
-        return read_inside(self.path, self._artifact(trial, name), max_bytes)
-
-    def _artifact(self, trial: str, name: str) -> Path:
-        """Return the path of a trial's file for a function that checks it."""
-        return self.path.joinpath("artifacts", trial, name)
-
-    def inside(self, path: Path) -> Path:
-        """Return a path of this folder; raise InputError if a link on the way leads out of the folder."""
-        return require_inside(self.path, path)
+        """Return the content of a trial's file; raise OSError if it cannot be read."""
+        return read_own(self.artifacts(trial) / name, max_bytes)
 
     def info(self) -> SweepInfo:
         with _naming_damaged(self.info_file, BEGIN_AGAIN):
-            document = _read_document(self.path, self.info_file)
+            document = _read_document(self.info_file)
             objectives = _read_objectives(document.get("objectives"))
             work = _checked(WorkTotals, document.get("work", {}), "work")
             info = _checked(SweepInfo, document | {"objectives": objectives, "work": work})
@@ -171,12 +160,11 @@ class SweepFolder:
         write_json(self.info_file, {"format": FORMAT, **asdict(info)})
 
     def trial_file(self, name: str) -> Path:
-        return self.inside(self.path / "trials" / f"{name}.json")
+        return self.path / "trials" / f"{name}.json"
 
     def trial(self, name: str) -> TrialRecord:
         """Return a trial's record."""
-        # `_read_trial` checks each file that it reads; to check an unchanged file again would take most of the time
-        return self._cached(self.path / "trials" / f"{name}.json", _read_trial)
+        return self._cached(self.trial_file(name), _read_trial)
 
     def known_trial(self, name: str) -> TrialRecord:
         """Return the record of a trial that the user names, or of a baseline, also without its prefix.
@@ -189,18 +177,18 @@ class SweepFolder:
                 return self.trial(full_name)
         raise unknown(f"trial of {self.path.name}", name, names)
 
-    def _cached(self, file: Path, read: Callable[[Path, Path], Record]) -> Record:
+    def _cached(self, file: Path, read: Callable[[Path], Record]) -> Record:
         """Return a record, which `read` parses once for each version of its file."""
         try:
             stamp = stamp_of(file)
         except OSError:
-            return read(self.path, file)  # raises the error with the file's name
+            return read(file)  # raises the error with the file's name
         record: Record
         if file in self._parsed:
             parsed_stamp, record = self._parsed[file]
             if parsed_stamp == stamp:
                 return record
-        record = read(self.path, file)
+        record = read(file)
         self._parsed[file] = stamp, record
         return record
 
@@ -209,13 +197,13 @@ class SweepFolder:
 
     def trials(self) -> list[TrialRecord]:
         """Return all records: baselines, then trials by number."""
-        return [self._cached(file, _read_trial) for file in self.trial_files()]  # as in `trial`
+        return [self._cached(file, _read_trial) for file in self.trial_files()]
 
     def trial_files(self) -> list[Path]:
-        return files_inside(self.path, self.path / "trials", RECORDS)
+        return files_in(self.path / "trials", RECORDS)
 
     def command_files(self) -> list[Path]:
-        return files_inside(self.path, self.path / "steering", RECORDS)
+        return files_in(self.path / "steering", RECORDS)
 
     def command(self, file: Path) -> Command:
         return self._cached(file, _read_command)
@@ -253,7 +241,7 @@ class SweepFolder:
         write_json(self._command_file(command), {"format": FORMAT, **asdict(command)})
 
     def _command_file(self, command: Command) -> Path:
-        return self.inside(self.path / "steering" / f"{command.name}.json")
+        return self.path / "steering" / f"{command.name}.json"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -314,9 +302,9 @@ def _read_objectives(rows: Any) -> tuple[Objective, ...]:
     return tuple(objectives)
 
 
-def _read_trial(folder: Path, file: Path) -> TrialRecord:
+def _read_trial(file: Path) -> TrialRecord:
     with _naming_damaged(file, RUN_AGAIN):
-        document = _read_document(folder, file)
+        document = _read_document(file)
         with at_key("results"):
             results = {}
             for split, result in as_mapping(document.get("results")).items():
@@ -328,9 +316,9 @@ def _read_trial(folder: Path, file: Path) -> TrialRecord:
         return record
 
 
-def _read_command(folder: Path, file: Path) -> Command:
+def _read_command(file: Path) -> Command:
     with _naming_damaged(file, SEND_AGAIN):
-        document = _read_document(folder, file)
+        document = _read_document(file)
         command = _checked(Command, document)
         require(command.name == file.stem, f"is the command {command.name}", "name")
         with at_key("values"):
@@ -343,9 +331,9 @@ def _read_command(folder: Path, file: Path) -> Command:
         return command
 
 
-def _read_document(folder: Path, file: Path) -> dict[str, Any]:
+def _read_document(file: Path) -> dict[str, Any]:
     """Return the document of a record without its format."""
-    content = read_inside(folder, file, MAX_RECORD_BYTES)
+    content = read_own(file, MAX_RECORD_BYTES)
     document = dict(as_mapping(_DECODER.decode(content.decode("utf-8"))))
     require("format" in document, "it has no format")
     version = document.pop("format")

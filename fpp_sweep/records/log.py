@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
 
-from fpp_sweep.spec.files import no_link, written_whole
+from fpp_sweep.spec.files import no_link
 from fpp_sweep.spec.messages import printable
 
 
@@ -21,14 +20,6 @@ def write_line(file: Path, text: str, details: str = "") -> None:
 
 
 def _open_at_end(file: Path) -> FileIO:
-    """Open a log without a buffer, which is four times as fast for a line; make its folder if that is missing.
-
-    A log with another name (a hard link) is replaced by a copy first: only the log may grow.
-    """
-    try:
-        if os.lstat(file).st_nlink > 1:
-            with written_whole(file) as partial, open(file, "rb", opener=no_link) as log:
-                partial.write_bytes(log.read())
-    except FileNotFoundError:
-        file.parent.mkdir(parents=True, exist_ok=True)
+    """Open a log without a buffer, which is four times as fast for a line; make its folder if that is missing."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     return open(file, "ab", buffering=0, opener=no_link)

@@ -10,7 +10,7 @@ from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SplitResult, TrialRecord
 from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import draws_order
-from fpp_sweep.spec.files import read_inside
+from fpp_sweep.spec.files import read_own
 from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import BLOCKWISE_METRICS, StatsBySeed, from_bytes, seeds_of
 from fpp_sweep.statistics.bootstrap import NO_MAP, RecordSamples, SplitSamples, image_digests, sample_record
@@ -75,7 +75,7 @@ def block_stats_file(posthoc: str) -> str:
 def read_block_stats(folder: Path, split: str, posthoc: str = "") -> StatsBySeed | None:
     """Return a record's block statistics by dataset and seed; None where there is no file; ValueError if damaged."""
     try:
-        content = read_inside(folder, folder / split / block_stats_file(posthoc))
+        content = read_own(folder / split / block_stats_file(posthoc))
     except OSError:
         return None
     return from_bytes(content)
@@ -149,7 +149,7 @@ def _measure_record(
     Return None without a file. Raise ValueError for a file that is damaged, of another record, or of seeds with
     different images.
     """
-    path = folder.inside(folder.artifacts(record.name) / split)
+    path = folder.artifacts(record.name) / split
     if not path.is_dir():
         return None
     table = read_block_stats(path.parent, split)

@@ -7,8 +7,7 @@ from contextlib import suppress
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
-from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import files_inside
+from fpp_sweep.spec.files import files_in
 from fpp_sweep.spec.progress import duration
 
 WRITTEN = {"": "sweep.json", "trials": "*", "logs": "*"}  # files that drivers, trials and workers write, by subfolder
@@ -43,7 +42,7 @@ def last_change(folder: SweepFolder) -> float:
     """Return when the driver, a trial or a worker last wrote, on any machine."""
     latest = 0.0
     for subfolder, pattern in WRITTEN.items():
-        with suppress(InputError, OSError):  # a link out of the folder, or one that cannot be listed
-            for path in files_inside(folder.path, folder.path / subfolder, pattern):
+        with suppress(OSError):  # a folder that cannot be listed
+            for path in files_in(folder.path / subfolder, pattern):
                 latest = max(latest, path.lstat().st_mtime)  # lstat: the link's own time
     return latest

@@ -16,8 +16,8 @@ from fpp_sweep.report.answer_section import answer_sections
 from fpp_sweep.report.document import Document, Section, document_to_markdown, paragraphs
 from fpp_sweep.report.front_table import front_heading, front_table
 from fpp_sweep.space.yamlfile import config_text
-from fpp_sweep.spec.errors import InputError, escaped
-from fpp_sweep.spec.files import files_inside, read_inside, write_json, written_whole
+from fpp_sweep.spec.errors import escaped
+from fpp_sweep.spec.files import files_in, read_own, write_json, written_whole
 from fpp_sweep.spec.names import label_of
 from fpp_sweep.statistics.paired import Interval
 from fpp_sweep.statistics.verdicts import Answer
@@ -175,7 +175,7 @@ def write_configs(folder: Path, info: SweepInfo, front: Front, statistics: Sweep
     Files of an earlier front are deleted; their first line tells them from files that the user put here.
     """
     texts = _config_files(info, front, statistics.answer)
-    for file in files_inside(folder, folder, "*.yaml"):
+    for file in files_in(folder, "*.yaml"):
         if file.name not in texts and _is_own(file):
             file.unlink()
     for file_name, text in texts.items():
@@ -212,8 +212,8 @@ def _file_name(mark: str) -> str:
 def _is_own(file: Path) -> bool:
     """Return True if a file begins with the header of this module's files."""
     try:
-        return read_inside(file.parent, file).startswith(HEADER.encode())
-    except (OSError, InputError):  # too large, or no regular file
+        return read_own(file).startswith(HEADER.encode())
+    except OSError:  # too large, or no regular file
         return False
 
 

@@ -15,7 +15,7 @@ def write_report(folder: SweepFolder, *, pages: bool, statistics: SweepStatistic
     for trials that have finished since. `pages` adds the picture, the importances and the page; these take seconds, and
     load Optuna, matplotlib and plotly.
     """
-    best = folder.inside(folder.report / "best")
+    best = folder.report / "best"
     info = folder.info()
     records = folder.trials()
     front = front_of(info, records)

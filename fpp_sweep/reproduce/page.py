@@ -22,7 +22,6 @@ from fpp_sweep.reproduce.printed import PAPERS_MODEL, PAPERS_TAG
 from fpp_sweep.reproduce.tables import EXPERIMENT_FILE, ResultTable, load_table
 from fpp_sweep.spec.config import relevant
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import require_inside
 
 PAGE = "reproduction.html"
 NOT_JUDGED = "not judged"
@@ -80,10 +79,7 @@ def write_page(folder: Path, tables: Mapping[str, ResultTable] | None = None) ->
 
 
 def sweeps(folder: Path) -> list[SweepFolder]:
-    """Return the experiments' sweeps in the order of `--list`; the user's own come last, once they have ended.
-
-    Raise InputError if the folder of a sweep is a link out of the reproduction's folder.
-    """
+    """Return the experiments' sweeps in the order of `--list`; the user's own come last, once they have ended."""
     return [SweepFolder(path) for path in _experiment_folders(folder, "sweep.json")]
 
 
@@ -94,9 +90,8 @@ def _experiment_folders(folder: Path, content: str) -> list[Path]:
     for path in folder.iterdir():
         if not (path / content).is_file():
             continue
-        name = require_inside(folder, path).name
-        if name in order or (path / EXPERIMENT_FILE).is_file():
-            names.append(name)
+        if path.name in order or (path / EXPERIMENT_FILE).is_file():
+            names.append(path.name)
     names.sort(key=_sort_key)
     return [folder / name for name in names]
 

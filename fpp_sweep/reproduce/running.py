@@ -17,7 +17,7 @@ from fpp_sweep.reproduce.selection import Selection
 from fpp_sweep.reproduce.tables import ResultTable, save_experiment, table_of
 from fpp_sweep.space.space import Space
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES, read_inside, require_inside, write_json
+from fpp_sweep.spec.files import MAX_HANDWRITTEN_BYTES, read_own, write_json
 from fpp_sweep.sweep.api import Options
 from fpp_sweep.sweep.preflight import check_before_ray_start
 from fpp_sweep.sweep.resume import require_same
@@ -34,13 +34,13 @@ class Reproduction:
     selection: Selection
 
     def sweep(self, name: str) -> SweepFolder:
-        """Return the folder of an experiment's sweep; raise InputError if it is a link out of the folder."""
-        return SweepFolder(require_inside(self.folder, self.folder / name))
+        """Return the folder of an experiment's sweep."""
+        return SweepFolder(self.folder / name)
 
     @property
     def tasks(self) -> Path:
-        """The folder of the task results that experiments share; raise InputError if it is a link out of the folder."""
-        return require_inside(self.folder, self.folder / "tasks")
+        """The folder of the task results that experiments share."""
+        return self.folder / "tasks"
 
     def identity(self) -> str:
         """Return name and time of creation, which the first call writes to reproduction.json.
@@ -51,7 +51,7 @@ class Reproduction:
         if not file.exists():
             write_json(file, {"name": self.folder.name, "created": round(time.time(), 3)})
         try:
-            content = json.loads(read_inside(self.folder, file, MAX_HANDWRITTEN_BYTES))
+            content = json.loads(read_own(file, MAX_HANDWRITTEN_BYTES))
             return f"{content['name']}@{content['created']:.3f}"
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise InputError(f"{file}: not readable ({error}); delete the file, and a new one is written") from error

@@ -26,7 +26,7 @@ from fpp_sweep.space.space import Space
 from fpp_sweep.space.yamlfile import of_plain
 from fpp_sweep.spec import keys
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import read_inside, write_json
+from fpp_sweep.spec.files import read_own, write_json
 from fpp_sweep.statistics.bootstrap import SplitSamples, average_over
 from fpp_sweep.statistics.paired import Interval, metric_interval
 
@@ -252,7 +252,7 @@ def saved_experiment(folder: Path) -> SavedExperiment:
     """Return the experiment of a folder as it was run, or that of the package if the run has not ended."""
     file = folder / EXPERIMENT_FILE
     try:
-        document = json.loads(read_inside(folder, file))
+        document = json.loads(read_own(file))
         plain, checkpoints, run_notes = document["experiment"], document["files"], document["ran"]
     except FileNotFoundError:
         return SavedExperiment(find(folder.name), {}, [])

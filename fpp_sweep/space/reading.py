@@ -60,13 +60,12 @@ def space_from(root: Node, stem: str, overrides: Sequence[str] = ()) -> Space:
 
 def read_config(path: Path) -> dict[str, Any]:
     """Return settings by dotted key from a file with `config:`, such as a sweep's best/*.yaml or trials/*.json."""
-    names: list[str] | None = ["config"]
-    if path.suffix == ".json":  # a trial's record has more keys
-        names = None
-    entries = read(path, "config").mapping(names)
-    if "config" not in entries:
+    root = read(path, "config")
+    if not isinstance(root.value, dict) or "config" not in root.value:  # any file may be named, so none is quoted
         raise InputError(f"{path}: has no `config:`; a sweep's best/*.yaml and trials/*.json do")
-    node = entries["config"]
+    if path.suffix != ".json":  # a trial's record has more keys
+        root.mapping(["config"])
+    node = root.value["config"]
     with node.locating():
         return check_settings(node.plain(), TrialConfig())
 

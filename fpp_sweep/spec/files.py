@@ -9,13 +9,10 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import uuid4
-
-from fpp_sweep.spec.errors import InputError
 
 MAX_HANDWRITTEN_BYTES = 2**20  # limit for a handwritten file; PyYAML takes seconds for that much
 MAX_OWN_BYTES = 2**30  # limit for a file that this package wrote; the largest hold predictions of all images
@@ -58,13 +55,6 @@ def write_json(path: Path, document: Any) -> None:
     """Write a JSON document; raise ValueError for a number that is not finite, which JSON does not have."""
     with written_whole(path) as partial:
         partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
-
-
-def set_aside(path: Path) -> str:
-    """Rename a damaged file, so that it is kept, and return its new name."""
-    name = f"{path.name}.damaged-{datetime.now():%Y%m%d-%H%M%S-%f}"
-    path.rename(path.with_name(name))
-    return name
 
 
 # ------------------------------------------------------------ reading
@@ -119,78 +109,42 @@ def stamp_of(path: Path) -> tuple[int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-# ------------------------------------------------------------ folders that another person may have made
+# ------------------------------------------------------------ files of a folder that another person may have made
 
 
-def require_inside(folder: Path, path: Path) -> Path:
-    """Return the path; raise InputError if a link on the way to it leads out of the folder."""
-    if _has_no_link_below(folder, path):
-        return path
-    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
-        raise InputError(f"{path}: a link leads out of {folder}; remove the link")
-    return path
-
-
-def _has_no_link_below(folder: Path, path: Path) -> bool:
-    """Return True if no part of the path below the folder is a link. This is much faster than resolving both paths."""
-    n_above = len(folder.parts)
-    names = path.parts[n_above:]
-    if path.parts[:n_above] != folder.parts or ".." in names:
-        return False
-    current = str(folder)
-    for name in names:
-        current = os.path.join(current, name)
-        try:
-            mode = os.lstat(current).st_mode
-        except FileNotFoundError:
-            return True  # a missing folder holds no links
-        except OSError:
-            return False
-        if stat.S_ISLNK(mode):
-            return False
-    return True
-
-
-def open_inside(folder: Path, path: Path) -> BinaryIO:
-    """Open a folder's own file for reading.
-
-    Raise InputError for a link out of the folder, and NotAFileError for a folder, a device, or a pipe, which could
-    block for ever.
-    """
-    descriptor = os.open(require_inside(folder, path), os.O_RDONLY | os.O_NONBLOCK)
+def open_own(path: Path) -> BinaryIO:
+    """Open a file that this package wrote; raise OSError for a link, a folder, a device or a pipe."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise NotAFileError(path)
     return os.fdopen(descriptor, "rb")
 
 
-def read_inside(folder: Path, path: Path, max_bytes: int = MAX_OWN_BYTES) -> bytes:
-    """Return the content of a folder's own file; raise as `open_inside`, and FileTooLargeError if it is larger."""
-    with open_inside(folder, path) as file:
+def read_own(path: Path, max_bytes: int = MAX_OWN_BYTES) -> bytes:
+    """Return the content of a file that this package wrote; raise as `open_own`, and FileTooLargeError."""
+    with open_own(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > max_bytes:
             raise FileTooLargeError(path, max_bytes)
-        return file.read(size)  # a larger number would reserve memory for all of it
+        return file.read()
 
 
-def read_end_inside(folder: Path, path: Path, max_bytes: int) -> str:
-    """Return the last lines of a folder's own text file; raise as `open_inside`."""
-    with open_inside(folder, path) as file:
+def read_end(path: Path, max_bytes: int) -> str:
+    """Return the last lines of a text that this package wrote; raise as `open_own`."""
+    with open_own(path) as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(0, size - max_bytes))
         return file.read(max_bytes).decode("utf-8", "replace")
 
 
-def files_inside(folder: Path, subfolder: Path, pattern: str) -> list[Path]:
-    """Return the paths in a subfolder whose names match, sorted; none if the subfolder does not exist.
-
-    Raise InputError if the subfolder leads out of the folder, and OSError if it cannot be listed.
-    """
+def files_in(folder: Path, pattern: str) -> list[Path]:
+    """Return the paths in a folder whose names match, sorted; none if the folder does not exist."""
     try:
-        names = os.listdir(require_inside(folder, subfolder))
+        names = os.listdir(folder)
     except FileNotFoundError:
         return []
-    return sorted(subfolder / name for name in names if fnmatchcase(name, pattern))
+    return sorted(folder / name for name in names if fnmatchcase(name, pattern))
 
 
 # ------------------------------------------------------------ locks
@@ -209,7 +163,6 @@ def exclusive_lock(path: Path, *, wait: bool) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout  # start-up time: most commands lock nothing
 
-    _require_one_name(path)
     # a soft lock, filelock's substitute on file systems without locks, would outlive a killed process
     lock = FileLock(path, blocking=wait, thread_local=False, fallback_to_soft=False)
     try:
@@ -222,14 +175,6 @@ def exclusive_lock(path: Path, *, wait: bool) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _require_one_name(path: Path) -> None:
-    """Raise OSError for a file with further names: what a command writes to it would destroy the file of that name."""
-    with suppress(FileNotFoundError):
-        status = os.lstat(path)
-        if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:  # folders have several names, too
-            raise OSError(errno.EMLINK, "has another name (a hard link), whose file would be overwritten", str(path))
 
 
 def _lock_owner(path: Path) -> str:

@@ -19,6 +19,7 @@ def deliver(sweep: Path, into: str | None, *, verify: bool, retry_for: float) ->
     compared with MLflow only if `verify` is true.
     """
     folder = SweepFolder.open(sweep)
+    folder.trials()  # a damaged record is refused before a store is made
     if into:
         uri = absolute(into)
     else:

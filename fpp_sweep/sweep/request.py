@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.space.reading import load_space, space_from
+from fpp_sweep.space.reading import load_space, read_config, space_from
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Split
 from fpp_sweep.space.yamlfile import Node, of_plain
@@ -17,7 +17,6 @@ from fpp_sweep.spec import catalogue
 from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import note
-from fpp_sweep.sweep.received import read_settings, require_own_prompts
 
 EVALUATION = {  # the keys of a space that only evaluates
     "search": {"split": "test", "include_published": False, "evaluate_only": True},
@@ -52,7 +51,7 @@ def space_of_sweep(folder: SweepFolder, overrides: Sequence[str]) -> Space:
 
 def _space_with_config(path: Path, overrides: Sequence[str], config: Path) -> Space:
     """Return the space with a config's settings as its base; settings that are searched become its first point."""
-    settings = read_settings(config)
+    settings = read_config(config)
     searched = {param.key for param in load_space(path, overrides).searched()}
     base = []
     for key, value in settings.items():
@@ -103,11 +102,9 @@ def space_to_evaluate(
     each from the anchor prompt and from a prompt that FPP pretrains.
     """
     _require_flags(overrides)
-    require_own_prompts("--prompt", prompts or ())
-    require_own_prompts("--anchor-prompt", [anchor_prompt or ""])
     settings: Mapping[str, Any] = {}
     if config is not None:
-        settings = read_settings(config)
+        settings = read_config(config)
     defaults = TrialConfig().replace(settings)
     anchor = anchor_prompt or defaults.anchor_prompt
     if config is None:

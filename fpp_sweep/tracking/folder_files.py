@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import open_inside, read_inside, require_inside
+from fpp_sweep.spec.files import open_own, read_own
 
 MAX_JSON_BYTES = 2**28  # limit for a JSON file of the folder
 # limit for an artifact, which a store on another disk copies; logits of 50,000 images and 1,000 classes take 200 MiB
@@ -32,10 +31,6 @@ class Artifacts:
 
 def find_artifacts(folder: SweepFolder, subfolder: Path, prefix: str = "") -> Artifacts:
     """Return the files below a subfolder as artifacts whose names begin with a prefix; no link is followed."""
-    try:
-        folder.inside(subfolder)
-    except InputError:
-        return Artifacts(left_out=frozenset([str(subfolder.relative_to(folder.path))]))
     files: dict[str, Path] = {}
     left_out: set[str] = set()
     for entry in _files_below(subfolder):
@@ -88,7 +83,7 @@ def _file_size(path: Path) -> int | None:
 def read_beginning(folder: Path, file: Path, max_bytes: int) -> str:
     """Return the beginning of a folder's own file; an empty text if it is missing or not text."""
     try:
-        with open_inside(folder, file) as stream:
+        with open_own(file) as stream:
             return stream.read(max_bytes).decode(errors="ignore")
     except OSError:
         return ""
@@ -96,9 +91,8 @@ def read_beginning(folder: Path, file: Path, max_bytes: int) -> str:
 
 def read_json(folder: Path, file: Path) -> dict[str, Any]:
     """Return a JSON object; an empty one if the file is missing, damaged or holds something else."""
-    require_inside(folder, file)
     try:
-        document = json.loads(read_inside(folder, file, MAX_JSON_BYTES))
+        document = json.loads(read_own(file, MAX_JSON_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.records import SweepInfo
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import LockHeldError, exclusive_lock, require_inside, written_whole
+from fpp_sweep.spec.files import LockHeldError, exclusive_lock, written_whole
 from fpp_sweep.spec.masking import masked
 from fpp_sweep.spec.messages import plural
 from fpp_sweep.tracking.desired import (
@@ -606,14 +606,11 @@ class SweepRuns:
         return sizes
 
     def _artifact_file(self, current: CurrentRun, artifact: str) -> Path | None:
-        """Return the file of an artifact; None if artifacts are not on this machine.
-
-        Raise InputError if a link leads out of the run's folder.
-        """
+        """Return the file of an artifact; None if artifacts are not on this machine."""
         folder = artifact_folder(self._uri, current.artifact_uri)
         if folder is None:
             return None
-        return require_inside(folder, folder / artifact)
+        return folder / artifact
 
     def _create(self, run: DesiredRun, parent: str | None) -> CurrentRun:
         """Create a run, unless an earlier request that got no answer has created it."""

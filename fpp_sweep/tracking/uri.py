@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from fpp_sweep.spec.errors import InputError, message_in_one_line
-from fpp_sweep.spec.files import NotAFileError, exclusive_lock, require_inside, user_path, written_whole
+from fpp_sweep.spec.files import NotAFileError, exclusive_lock, user_path, written_whole
 from fpp_sweep.spec.masking import masked
 from fpp_sweep.spec.messages import printable, runnable
 from fpp_sweep.tracking.desired import shortened
@@ -276,7 +276,7 @@ def artifact_root(uri: str) -> Path | None:
     if path is None:
         return None
     try:
-        return require_inside(path.parent, path.parent / ARTIFACTS)
+        return path.parent / ARTIFACTS
     except InputError as error:
         advice = "give a database on the other disk, such as sqlite:////DISK/mlflow.db: its artifacts lie beside it"
         raise InputError(f"{error}, or {advice}") from None

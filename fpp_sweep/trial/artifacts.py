@@ -26,13 +26,11 @@ import pyarrow
 from pyarrow import parquet, types
 
 from fpp_sweep.core.metrics import Confidences, Predictions
-from fpp_sweep.records.measurements import BLOCK_STATS_FILE, block_stats_file, read_block_stats
-from fpp_sweep.records.reliability import FILE as RELIABILITY_FILE
+from fpp_sweep.records.measurements import block_stats_file, read_block_stats
 from fpp_sweep.records.reliability import write_reliability
-from fpp_sweep.records.skipped_images import FILE as SKIPPED_FILE
 from fpp_sweep.records.skipped_images import SkippedImage, write_skipped
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import files_inside, open_inside, require_inside, write_json, written_whole
+from fpp_sweep.spec.files import files_in, open_own, write_json, written_whole
 from fpp_sweep.spec.specs import DatasetSeed
 from fpp_sweep.statistics.block_stats import BlockStats, to_bytes
 from fpp_sweep.trial.parquet_files import read_columns, require_texts
@@ -50,7 +48,6 @@ def write_artifacts(folder: Path, results: Sequence[DatasetResult], split: str, 
     """Write all files of a trial on one split."""
     from fpp_sweep.trial.diagram import reliability_panels  # start-up time: loads matplotlib
 
-    _require_own_files(folder, results, split)
     for result in results:
         _write_dataset_files(folder, result, split)
     block_stats = _block_stats_by_map(results)
@@ -100,20 +97,6 @@ def _block_stats_by_map(results: Sequence[DatasetResult]) -> dict[str, dict[Data
     return by_map
 
 
-def _require_own_files(folder: Path, results: Sequence[DatasetResult], split: str) -> None:
-    """Raise InputError before anything is written if a link, or the name of a dataset, leads out of the folder."""
-    names = [BLOCK_STATS_FILE, RELIABILITY_FILE, SKIPPED_FILE, POSTHOC_FILE, DIAGRAM_FILE]
-    paths = [folder / split / name for name in names]
-    for result in results:
-        name = _stem_of(result)
-        paths.append(folder / split / f"{name}{PREDICTIONS}")
-        paths.append(folder / split / FITTED_ON / f"{name}{PREDICTIONS}")
-        paths.append(folder / "prompts" / f"{name}.safetensors")
-        paths += [folder / split / block_stats_file(posthoc) for posthoc in result.mapped]
-    for path in paths:
-        require_inside(folder, path)
-
-
 def skipped_images(results: Sequence[DatasetResult]) -> list[SkippedImage]:
     """Return the images that were left out, with the dataset and the seed."""
     images: list[SkippedImage] = []
@@ -132,8 +115,6 @@ def read_or_compute_block_stats(folder: Path, split: str) -> dict[DatasetSeed, B
     """
     try:
         table = read_block_stats(folder, split)
-    except InputError:  # a link out of the folder
-        raise
     except ValueError:  # damaged
         table = None
     if table is None:
@@ -142,14 +123,11 @@ def read_or_compute_block_stats(folder: Path, split: str) -> dict[DatasetSeed, B
 
 
 def prediction_files(folder: Path, split: str, dataset: str | None = None) -> list[Path]:
-    """Return the files of a trial's predictions, of all datasets or of one, sorted.
-
-    Raise InputError for a link out of the trial's folder.
-    """
+    """Return the files of a trial's predictions, of all datasets or of one, sorted."""
     name = "*" if dataset is None else glob.escape(dataset)
-    files = files_inside(folder, folder / split, f"{name}.seed*{PREDICTIONS}")
+    files = files_in(folder / split, f"{name}.seed*{PREDICTIONS}")
     for file in files:
-        open_inside(folder, file).close()  # pyarrow would wait for a pipe, and follow a link
+        open_own(file).close()  # pyarrow would wait for a pipe, and follow a link
     return files
 
 

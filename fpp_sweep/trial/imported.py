@@ -22,7 +22,6 @@ from pyarrow import compute, types
 
 from fpp_sweep.core.metrics import Predictions
 from fpp_sweep.spec.errors import InputError, message_in_one_line, unknown
-from fpp_sweep.spec.files import NotAFileError
 from fpp_sweep.statistics.posthoc_maps import Integers, Numbers, softmax
 from fpp_sweep.trial.parquet_files import read_columns, require_proportion, require_texts
 
@@ -91,14 +90,12 @@ def read_rows(path: Path) -> ImportedRows:
     if path.suffix not in FORMATS:
         raise InputError(f"{path}: must be one of {', '.join(FORMATS)} by its name ({path.suffix or 'no suffix'})")
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for, a device may have no end
-            raise NotAFileError(path)
         columns = _read_npz(path) if path.suffix == ".npz" else _read_table(path)
     except InputError:
         raise
     except FileNotFoundError as error:
         raise InputError(f"{path}: does not exist; give a file that does") from error
-    except (PermissionError, NotAFileError) as error:
+    except PermissionError as error:
         raise InputError(f"{path}: {error.strerror}; give a file that can be read") from error
     except Exception as error:  # NumPy, zipfile and pyarrow raise nearly anything on a damaged file
         problem = message_in_one_line(error)

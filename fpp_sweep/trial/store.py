@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fpp_sweep.core.images.cache import MANIFEST
-from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.files import read_inside, require_inside, write_json, written_whole
+from fpp_sweep.spec.files import read_own, write_json, written_whole
 from fpp_sweep.spec.keys import TaskKeys, digest
 from fpp_sweep.spec.specs import ModelInfo
 from fpp_sweep.spec.tasks import EvalTask, Task
@@ -64,8 +63,7 @@ class TaskStore:
         result = _read(self.root, key)
         if result is not None or self.shared is None:
             return result
-        with suppress(InputError):  # a link leads out of the shared folder
-            result = _read(self.shared, key)
+        result = _read(self.shared, key)
         if result is not None:
             shared_file = file_of(self.shared, key)
             with suppress(OSError):
@@ -81,18 +79,13 @@ class TaskStore:
         with written_whole(file, survives_power_failure=False) as partial:  # the seal shows whether it did
             partial.write_bytes(_seal(key, data) + data)
         if self.shared is not None and not result.skipped:
-            with suppress(OSError, InputError):  # the disk is full, or a link leads out of the folder
+            with suppress(OSError):  # the disk is full
                 _link(file, file_of(self.shared, key))
 
 
 def file_of(root: Path, key: str) -> Path:
-    """Return the path of a result; raise InputError if a link on the way to it leads out of the store."""
-    return require_inside(root, root / _relative_path(key))
-
-
-def _relative_path(key: str) -> str:
-    """Return the path of a result inside a store."""
-    return f"{key[:2]}/{key}.task"
+    """Return the path of a result."""
+    return root / key[:2] / f"{key}.task"
 
 
 def is_whole(file: Path) -> bool:
@@ -101,11 +94,8 @@ def is_whole(file: Path) -> bool:
 
 
 def _read(root: Path, key: str) -> TaskResult | None:
-    relative = _relative_path(key)
-    if not os.path.exists(f"{root}/{relative}"):  # most results are missing, and `read_inside` takes longer to notice
-        return None
     try:
-        content = read_inside(root, root / relative)
+        content = read_own(file_of(root, key))
     except OSError:
         return None
     seal, data = content[:SEAL], content[SEAL:]

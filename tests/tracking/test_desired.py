@@ -14,7 +14,6 @@ from fpp_sweep.records.records import IMPORTED, TrialRecord, WorkTotals
 from fpp_sweep.report.writing import write_report
 from fpp_sweep.space.objectives import Objective
 from fpp_sweep.spec.config import TrialConfig
-from fpp_sweep.spec.errors import InputError
 from fpp_sweep.tracking.desired import (
     KEY_LIMIT,
     METRICS_LIMIT,
@@ -33,7 +32,7 @@ from fpp_sweep.tracking.desired import (
     sweep_run,
     trial_run,
 )
-from fpp_sweep.tracking.folder_files import MAX_ARTIFACT_BYTES, find_artifacts, read_json
+from fpp_sweep.tracking.folder_files import MAX_ARTIFACT_BYTES, find_artifacts
 from tests.kit.names import SAM, TPT, ZERO_SHOT
 from tests.kit.records import CREATED, DATASETS, baseline, build_sweep, failed, running, split_result, sweep_info, trial
 
@@ -282,18 +281,6 @@ def test_only_a_complete_trial_is_tagged_as_feasible_or_not():
     assert trial_run(INFO, replace(complete, constraints={"accuracy": 0.3})).tags["feasible"] == "false"
     stopped = replace(complete, state="stopped", values=None)
     assert "feasible" not in trial_run(INFO, stopped).tags
-
-
-def test_a_link_out_of_the_folder_is_refused_and_a_damaged_file_counts_as_empty(tmp_path):
-    folder, file = tmp_path / "sweep", tmp_path / "sweep" / "front.json"
-    folder.mkdir()
-    file.write_text("[1]")
-    assert read_json(folder, file) == {}
-    file.unlink()
-    (tmp_path / "secret.json").write_text("{}")
-    file.symlink_to(tmp_path / "secret.json")
-    with pytest.raises(InputError, match="a link leads out of"):
-        read_json(folder, file)
 
 
 def test_tags_that_a_run_may_lose_are_listed():

@@ -748,25 +748,6 @@ def test_a_link_of_the_artifacts_to_another_disk_is_refused_with_the_address_of_
     check_store(f"sqlite:///{disk}/mlflow.db")
 
 
-@pytest.mark.parametrize("level", ["mlartifacts", "run", "report", "file"])
-def test_a_link_among_the_artifacts_is_not_followed(tmp_path, database, uri, level):
-    folder = build_sweep(tmp_path / "work" / "perturb-1", trials=1, baselines=())
-    database = shutil.move(database, tmp_path / "work" / "mlflow.db")
-    uri = f"sqlite:///{database}"
-    sync_folder(folder, uri)
-    (report,) = (tmp_path / "work" / "mlartifacts").glob("*/*/artifacts/report")
-    links = {"mlartifacts": tmp_path / "work" / "mlartifacts", "run": report.parents[1], "report": report}
-    forget_artifacts(folder)
-    home = tmp_path / "home"
-    home.mkdir()
-    link = links.get(level, report / "front.csv")
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(home if level != "file" else home / "bashrc")
-    with pytest.raises(InputError, match=r"link|would go to"):
-        sync_folder(folder, uri)
-    assert os.listdir(home) == []
-
-
 def test_links_lead_to_the_sweeps_run_where_it_was_written(tmp_path, uri):
     folder = build_sweep(tmp_path / "perturb-1", trials=1, baselines=())
     server = "http://127.0.0.1:7000"

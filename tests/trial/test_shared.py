@@ -45,18 +45,6 @@ def test_a_sweep_without_sharing_neither_reads_nor_writes_shared_results(tmp_pat
     assert TaskStore(tmp_path / "other", shared).get(KEY) is None
 
 
-def test_a_link_out_of_the_shared_folder_is_not_followed_and_stops_nothing(tmp_path, shared):
-    outside = tmp_path / "outside"
-    TaskStore(outside).put(KEY, RESULT)
-    shared.mkdir()
-    (shared / KEY[:2]).symlink_to(outside / KEY[:2])
-    store = TaskStore(tmp_path / "one", shared)
-    assert store.get(KEY) is None
-    store.put(KEY, RESULT)
-    assert store.get(KEY).prompt == RESULT.prompt
-    assert [file.name for file in outside.rglob("*.task")] == [f"{KEY}.task"]
-
-
 def test_a_damaged_shared_result_is_computed_again_and_replaced_for_all(tmp_path, shared):
     store = TaskStore(tmp_path / "one", shared)
     store.put(KEY, RESULT)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,9 +113,7 @@ def folders_in(folder: Path) -> list[str]:
 def images_in(images: Path, folder: str) -> list[str]:
     """Return the images that lie directly in a class folder, sorted by name, as paths below `images`."""
     _require_no_broken_link(images / folder)
-    is_link_by_name = _files_in(images / folder)
-    names = sorted(name for name in is_link_by_name if _is_image(name))
-    _require_inside(images, folder, [name for name in names if is_link_by_name[name]])
+    names = sorted(name for name in _files_in(images / folder) if _is_image(name))
     subfolders = folders_in(images / folder)
     if subfolders:
         raise InputError(
@@ -149,14 +147,10 @@ def require_images(images: Path, ids: Sequence[str]) -> None:
         names_by_folder.setdefault(folder, []).append(name)
     missing: list[str] = []
     for folder, names in names_by_folder.items():
-        is_link_by_name = _files_in(images / folder)
-        links = []
+        existing = _files_in(images / folder)
         for name in names:
-            if name not in is_link_by_name:
+            if name not in existing:
                 missing.append(f"{folder}/{name}".lstrip("/"))
-            elif is_link_by_name[name]:
-                links.append(name)
-        _require_inside(images, folder, links)
     if missing:
         examples = " and ".join(missing[:2])
         raise InputError(f"{len(missing)} of {len(ids)} images are not in {images}, such as {examples}; {COMPLETE}")
@@ -174,13 +168,9 @@ def read_text(path: Path, what: str, max_bytes: int = MAX_BYTES) -> str:
         raise InputError(f"cannot read {what} {path}: {error.strerror}; give another file") from error
 
 
-def _files_in(folder: Path) -> dict[str, bool]:
-    """Return the names of a folder's files, with True for a link; empty if the folder does not exist."""
-    is_link_by_name = {}
-    for entry in _entries(folder):
-        if _is_file(entry):
-            is_link_by_name[entry.name] = entry.is_symlink()
-    return is_link_by_name
+def _files_in(folder: Path) -> set[str]:
+    """Return the names of a folder's files; none if the folder does not exist."""
+    return {entry.name for entry in _entries(folder) if _is_file(entry)}
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -209,12 +199,3 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def _is_image(name: str) -> bool:
     """Return True for an image's suffix, except for hidden files of file managers (.DS_Store, ._cat.jpg)."""
     return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
-
-
-def _require_inside(images: Path, folder: str, links: Iterable[str]) -> None:
-    """Raise InputError if a folder, or a link in it, leads out of `images`, which may itself be a link."""
-    home = os.path.realpath(images)
-    for path in (images / folder, *(images / folder / name for name in links)):
-        target = os.path.realpath(path)
-        if os.path.commonpath([home, target]) != home:
-            raise InputError(f"{path} links to {target}, outside of the image folder {images}; copy it into the folder")
