@@ -29,6 +29,10 @@ def load_space(path: Path | str, overrides: Sequence[str] = ()) -> Space:
 
     An override is `dotted.key=value`, its value YAML, and `null` takes a key out: search.trials=20,
     work.datasets=[dtd, pets], params.fpp.gamma1.high=3.
+
+    >>> space = load_space("perturb", ["search.trials=40", "params.fpp.class_var=null"])
+    >>> space.search.trials, [param.key for param in space.params]
+    (40, ['fpp.gamma1', 'fpp.gamma2', 'fpp.context_var'])
     """
     path = find_space(path)
     return space_from(read(path, "search space"), path.stem, overrides)

@@ -225,7 +225,15 @@ class MeasureConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialConfig:
-    """Everything that decides a trial's numbers apart from the model, the data and the seed."""
+    """Everything that decides a trial's numbers apart from the model, the data and the seed.
+
+    >>> config = TrialConfig(method="otpt", prompt="a photo of a")
+    >>> config.replace({"adapt.penalty_weight": 9, "adapt.lr": "x2"}).adapt.lr
+    0.01
+    >>> config.replace({"adapt.lr": -1})
+    Traceback (most recent call last):
+    fpp_sweep.spec.errors.InputError: adapt.lr: must be >= 0 (-1.0)
+    """
 
     method: str = catalogue.TPT
     prompt: str = "fpp"  # where adaptation starts: `fpp`, some words, or a prompt file

@@ -30,7 +30,13 @@ class InterruptedSweep(KeyboardInterrupt):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of a run: the sweep's folder, the cluster, MLflow, and how much is printed."""
+    """Options of a run: the sweep's folder, the cluster, MLflow, and how much is printed.
+
+    >>> Options(root="sweeps", name="first").on_cluster
+    False
+    >>> Options(address="auto").on_cluster
+    True
+    """
 
     root: Path | str = SWEEPS
     name: str | None = None  # none: the space's name and the time
@@ -55,7 +61,18 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A sweep that runs or has ended; every call reads its folder again."""
+    """A sweep that runs or has ended; every call reads its folder again.
+
+    >>> sweep = Sweep.open("sweeps/first")  # doctest: +SKIP
+    >>> sweep.best("knee").fpp.gamma2  # doctest: +SKIP
+    0.3502
+
+    A name that no sweep has is refused in one line:
+
+    >>> Sweep.open("no-such-sweep")
+    Traceback (most recent call last):
+    fpp_sweep.spec.errors.InputError: no-such-sweep: there is no such sweep; `show` lists the sweeps
+    """
 
     folder: SweepFolder
 

@@ -32,6 +32,11 @@ def run_sweep(space: Space, options: Options | None = None, workers: Workers | N
 
     Without `workers` the sweep starts its own. Ctrl-C and SIGTERM raise InterruptedSweep after the folder has been put
     in order; the sweep can be resumed then.
+
+    >>> from fpp_sweep import load_space
+    >>> sweep = run_sweep(load_space("perturb"), Options(name="first"))  # doctest: +SKIP
+    >>> [record.name for record in sweep.front()]  # doctest: +SKIP
+    ['trial-0002', 'trial-0000']
     """
     options = options or Options()
     plugins.load(options.plugins)

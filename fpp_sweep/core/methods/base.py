@@ -38,7 +38,17 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TextModel:
-    """Class texts and the temperature: a classifier of image features for any context."""
+    """Class texts and the temperature: a classifier of image features for any context.
+
+    >>> import torch
+    >>> from fpp_sweep.core.models.loading import load
+    >>> from fpp_sweep.core.text.classes import ClassTexts
+    >>> clip = load("tiny", "cpu")
+    >>> texts = ClassTexts.of_names(clip.text, clip.tokenizer, ["circle", "square"])
+    >>> model = TextModel(texts=texts, logit_scale=clip.logit_scale)
+    >>> model.features(torch.zeros(3, 4, texts.tower.width)).shape  # three contexts of four tokens
+    torch.Size([3, 2, 128])
+    """
 
     texts: ClassTexts
     logit_scale: float
@@ -63,7 +73,12 @@ class TextModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Classifier:
-    """A linear classifier of image features: the text features of a prompt, or of an ensemble of prompts."""
+    """A linear classifier of image features: the text features of a prompt, or of an ensemble of prompts.
+
+    >>> import torch
+    >>> Classifier(features=torch.eye(2), logit_scale=100.0).logits(torch.tensor([[0.5, 0.25]]))
+    tensor([[50., 25.]])
+    """
 
     features: Tensor  # (K, D), unit rows
     logit_scale: float
@@ -74,12 +89,30 @@ class Classifier:
 
 
 def cosine_logits(views: Tensor, features: Tensor, logit_scale: float) -> Tensor:
-    """Unit image features (*B, V, D) and unit text features (*B, K, D) or (K, D) -> logits (*B, V, K)."""
+    """Unit image features (*B, V, D) and unit text features (*B, K, D) or (K, D) -> logits (*B, V, K).
+
+    >>> import torch
+    >>> cosine_logits(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.6, 0.8], [1.0, 0.0]]), 10.0)
+    tensor([[ 6., 10.]])
+    """
     return upcast(logit_scale * views @ features.transpose(-1, -2))
 
 
 class Method(Protocol[State]):
-    """A test-time method; the module's docstring has the rules."""
+    """A test-time method; the module's docstring has the rules.
+
+    >>> import torch
+    >>> class FirstView:
+    ...     def start(self, model, context, samples):
+    ...         return model.classifier(context)
+    ...
+    ...     def predict(self, model, classifier, views):
+    ...         return classifier.logits(views)[:, 0], classifier
+    >>> classifier = Classifier(features=torch.eye(2), logit_scale=100.0)
+    >>> logits, _ = FirstView().predict(None, classifier, torch.tensor([[[0.5, 0.25], [1.0, 0.0]]]))
+    >>> logits
+    tensor([[50., 25.]])
+    """
 
     def start(self, model: TextModel, context: Tensor, samples: int) -> State:
         """Return the state before the first of `samples` samples: everything that is constant for a prompt."""
@@ -94,6 +127,10 @@ class AdaptingMethod(Method[State], Protocol):
     """A method that adapts the prompt for each sample, where sharpness can be measured.
 
     Its `predict` is `adapt_contexts`, then `classify`.
+
+    >>> from fpp_sweep.core.methods.tpt import Tpt
+    >>> [name for name in vars(AdaptingMethod) if hasattr(Tpt, name) and not name.startswith("_")]
+    ['adapt_contexts', 'classify']
     """
 
     def adapt_contexts(self, model: TextModel, state: State, views: Tensor) -> Tensor:
@@ -106,7 +143,18 @@ class AdaptingMethod(Method[State], Protocol):
 
 
 class StatefulMethod(Method[State], Protocol):
-    """A method whose state evolves along the stream and can be stored between two shards of it."""
+    """A method whose state evolves along the stream and can be stored between two shards of it.
+
+    >>> import torch
+    >>> class Mean:  # of the features seen so far, and their number
+    ...     def pack(self, state):
+    ...         return {"mean": state[0], "count": torch.tensor(state[1])}
+    ...
+    ...     def unpack(self, state, tensors):
+    ...         return tensors["mean"], int(tensors["count"])
+    >>> Mean().unpack(None, Mean().pack((torch.zeros(2), 3)))
+    (tensor([0., 0.]), 3)
+    """
 
     def pack(self, state: State) -> Mapping[str, Tensor]:
         """Return what the stream has changed, as tensors by name."""
