@@ -42,7 +42,12 @@ _executing: list[PluginFile] = []  # the file whose rows are being registered
 
 
 def load_plugins(*paths: Path | str) -> None:
-    """Read and execute plugin files; the sweeps that this process then runs have them."""
+    """Read and execute plugin files; the sweeps that this process then runs have them.
+
+    >>> load_plugins("no-such-file.py")
+    Traceback (most recent call last):
+    fpp_sweep.spec.errors.InputError: --plugin no-such-file.py: No such file or directory; give a file that can be read
+    """
     load(read(user_path(path) for path in paths))
 
 
@@ -198,7 +203,11 @@ def method(
     stateful: bool = False,
     reads: Sequence[str] = _EVERYTHING,
 ) -> Callable[[Function], Function]:
-    """Register a function or class that builds a method from (adapt, penalty, weight)."""
+    """Register a function or class that builds a method from (adapt, penalty, weight).
+
+    >>> @method(learns=False, reads=["adapt.view_fraction"])  # doctest: +SKIP
+    ... class Vote: ...  # with `start` and `predict` of core.methods.base.Method
+    """
     for word in reads:
         if not any(setting.startswith(word) for setting in settings()):
             raise unknown("setting", word, settings())
@@ -218,7 +227,12 @@ def method(
 def penalty(
     *, weight: float, weight_on_shifts: float | None = None, name: str | None = None
 ) -> Callable[[Function], Function]:
-    """Register a function of unit text features (*B, K, D) -> (*B,): a method that adds it to TPT's loss."""
+    """Register a function of unit text features (*B, K, D) -> (*B,): a method that adds it to TPT's loss.
+
+    >>> @penalty(weight=2.0)  # doctest: +SKIP
+    ... def spread(text):
+    ...     return -text.var(-2).sum(-1)
+    """
     if weight_on_shifts is None:
         weight_on_shifts = weight
     for number in (weight, weight_on_shifts):
@@ -244,7 +258,12 @@ def penalty(
 def metric(
     *, goal: Goal, heading: str | None = None, decimals: int = 2, columns: Sequence[str] = (), name: str | None = None
 ) -> Callable[[Function], Function]:
-    """Register a function of a dataset's `Predictions`, with the optional columns that it needs."""
+    """Register a function of a dataset's `Predictions`, with the optional columns that it needs.
+
+    >>> @metric(goal="min")  # doctest: +SKIP
+    ... def mistakes(predictions):
+    ...     return float((~predictions.correct).sum())
+    """
     if goal not in get_args(Goal):
         raise InputError(f"goal must be one of {', '.join(get_args(Goal))} ({goal!r})")
     for column in columns:
@@ -270,7 +289,12 @@ def metric(
 
 
 def sampler(*, name: str | None = None) -> Callable[[Function], Function]:
-    """Register a class of Optuna's kind, or a function, that builds a sampler from a seed."""
+    """Register a class of Optuna's kind, or a function, that builds a sampler from a seed.
+
+    >>> @sampler()  # doctest: +SKIP
+    ... def narrow_tpe(seed):
+    ...     return optuna.samplers.TPESampler(seed=seed, gamma=lambda n: 3)
+    """
 
     def register(build: Function) -> Function:
         catalogue.add(SamplerRow(**_described(build, name), build=build))

@@ -33,6 +33,11 @@ def run_locally(space: Space, options: Options | None = None, on_trial: TrialCal
     """Run all listed points of a space, or resume that; `on_trial` is called with each ended trial.
 
     MLflow is brought up to date at the end if the options or the space name a store. An interrupted run can be resumed.
+
+    >>> from fpp_sweep import load_space
+    >>> sweep = run_locally(load_space("paper_vs_code"), Options(name="grid"))  # doctest: +SKIP
+    >>> [record.name for record in sweep.trials()]  # doctest: +SKIP
+    ['trial-0000', 'trial-0001', 'trial-0002']
     """
     options = options or Options()
     set_thread_defaults()
