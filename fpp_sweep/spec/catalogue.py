@@ -554,9 +554,11 @@ _METRIC_ROWS = (
         shown=True,
     ),
     _part_of_loss(
-        "nll_refinement", "NLL after the best confidence for each of ECE's bins, nats", heading="refine", shown=True
+        "nll_refinement", "NLL less what calibration of each bin would save, nats", heading="refine", shown=True
     ),
-    _part_of_loss("nll_calibration", "the rest of the NLL, which calibration would save, nats", heading="NLL cal"),
+    _part_of_loss(
+        "nll_calibration", "divergence of accuracy and mean confidence, over ECE's bins, nats", heading="NLL cal"
+    ),
     _metric(
         "brier",
         "squared distance of the probabilities from the label",

@@ -91,7 +91,6 @@ class BlockStats:
     bin_residuals: Numbers  # (blocks, BINS): the same by bin; files leave it out
     nll: Numbers
     brier: Numbers
-    top_nll: Numbers  # -ln(confidence) if the answer is right, -ln(1 - confidence) if it is wrong
     aurc: Numbers  # contributions to the area under the risk-coverage curve
     auroc: Numbers  # contributions to the metrics of `statistics.ranking`
     fpr95: Numbers
@@ -130,7 +129,6 @@ class BlockStats:
             bin_residuals=sum_by_cell(bin_index, residual, blocks * BINS).reshape(blocks, BINS),
             nll=by_block(nll[order]),
             brier=by_block(brier[order]),
-            top_nll=by_block(_loss_of_top(confidence, correct)),
             aurc=by_block(risk_coverage_contributions(confidence, correct)),
             auroc=by_block(ranking.auroc_contributions(confidence, correct)),
             fpr95=by_block(ranking.fpr95_contributions(confidence, correct)),
@@ -177,7 +175,7 @@ class BlockStats:
 
 _ARRAYS = tuple(item.name for item in fields(BlockStats) if item.name != "size")
 _COUNTS = ("images", "correct", "counts", "hits")  # side by side in files
-_SUMS = ("nll", "brier", "top_nll", "aurc", "auroc", "fpr95", "accuracy_at_80", "accuracy_at_90")  # one below another
+_SUMS = ("nll", "brier", "aurc", "auroc", "fpr95", "accuracy_at_80", "accuracy_at_90")  # one below another
 _FILE_ARRAYS = ("digests", "counts", "sums", "cells", "values", "index")
 StatsBySeed = Mapping[DatasetSeed, BlockStats]  # all statistics of a record on one split, by (dataset, seed)
 
@@ -197,13 +195,6 @@ def _count(index: Integers, blocks: int, width: int) -> Integers:
 
 def _rounded_loss(loss: Numbers) -> Numbers:
     return np.asarray(np.rint(loss / _LOSS_STEP) * _LOSS_STEP)
-
-
-def _loss_of_top(confidence: NDArray[np.float32], correct: NDArray[np.bool_]) -> Numbers:
-    """Return -ln(confidence) of right answers and -ln(1 - confidence) of wrong ones, with the floor of the NLL."""
-    exact = confidence.astype(np.float64)
-    losses = -np.log(np.maximum(np.where(correct, exact, 1 - exact), MIN_PROBABILITY))
-    return np.where(confidence > 0, losses, 0.0)  # a confidence of exactly 0 has no bin, and nothing to calibrate
 
 
 def risk_coverage_contributions(confidence: NDArray[np.float32], correct: NDArray[np.bool_]) -> Numbers:
@@ -317,27 +308,26 @@ def _sum_of_debiased_absolute(totals: Numbers) -> Numbers:
     return np.asarray(np.maximum(0.0, (magnitudes - excess).sum(axis=-1)))
 
 
-def _losses_counts_and_hits(stats: BlockStats) -> Numbers:
-    """(blocks, 2 + 2 * BINS): NLL, NLL of the top class, counts and hits of bins, side by side."""
-    losses = np.stack([stats.nll, stats.top_nll], axis=1)
-    return np.concatenate([losses, stats.counts, stats.hits], axis=1, dtype=np.float64)
+def _nll_residuals_counts_and_hits(stats: BlockStats) -> Numbers:
+    """(blocks, 1 + 3 * BINS): NLL, residuals, counts and hits of bins, side by side."""
+    return np.concatenate([stats.nll[:, None], _residuals_counts_and_hits(stats)], axis=1)
 
 
 def _nll_calibration(totals: Numbers) -> Numbers:
-    """Sum over images: the NLL that is saved if each bin's accuracy replaces the bin's confidences.
+    """Sum over images: the divergence of each bin's mean confidence from its accuracy (Kullback-Leibler).
 
-    The other classes keep their ratios, and share the probability that the top class leaves.
+    It is never negative, and never more than the NLL of "right or wrong".
     """
-    _, top_nll, counts, hits = np.split(totals, [1, 2, 2 + BINS], axis=-1)
-    rates = hits / np.maximum(counts, 1)
-    entropies = special.entr(rates) + special.entr(1 - rates)
-    return np.asarray(top_nll[..., 0] - (counts * entropies).sum(axis=-1))
+    _, residuals, counts, hits = np.split(totals, [1, 1 + BINS, 1 + 2 * BINS], axis=-1)
+    confidence = np.maximum(hits - residuals, MIN_PROBABILITY)
+    doubt = np.maximum(counts - hits + residuals, MIN_PROBABILITY)
+    divergence = special.rel_entr(hits, confidence) + special.rel_entr(counts - hits, doubt)
+    return np.asarray(np.maximum(divergence, 0.0).sum(axis=-1))  # rounding leaves less than 0 where the two are equal
 
 
 def _nll_refinement(totals: Numbers) -> Numbers:
-    """Sum over images: the NLL that is left once each bin's accuracy has replaced its confidences."""
-    nll = totals[..., 0]
-    return np.asarray(nll - _nll_calibration(totals))
+    """Sum over images: the NLL without its calibration part."""
+    return np.asarray(totals[..., 0] - _nll_calibration(totals))
 
 
 def _brier_residuals_and_counts(stats: BlockStats) -> Numbers:
@@ -381,9 +371,9 @@ BLOCKWISE_METRICS: Mapping[str, BlockwiseMetric] = {
     "smooth_ece": BlockwiseMetric(_smoothed_residuals, _sum_of_absolute, calibration_error=True, biased=True),
     "nll": BlockwiseMetric(_column("nll"), _only_column, scale=1.0, largest=math.inf),
     "brier": BlockwiseMetric(_column("brier"), _only_column, scale=1.0, largest=2.0),
-    "nll_calibration": BlockwiseMetric(_losses_counts_and_hits, _nll_calibration, scale=1.0, largest=math.inf),
+    "nll_calibration": BlockwiseMetric(_nll_residuals_counts_and_hits, _nll_calibration, scale=1.0, largest=math.inf),
     "nll_refinement": BlockwiseMetric(
-        _losses_counts_and_hits, _nll_refinement, scale=1.0, largest=math.inf, biased=True
+        _nll_residuals_counts_and_hits, _nll_refinement, scale=1.0, largest=math.inf, biased=True
     ),
     "brier_calibration": BlockwiseMetric(_brier_residuals_and_counts, _brier_calibration, scale=1.0, largest=1.0),
     "brier_refinement": BlockwiseMetric(

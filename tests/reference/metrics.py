@@ -1,4 +1,4 @@
-"""Accuracy and calibration metrics as loops over samples, with 20 bins; all but AURC are in per cent."""
+"""Accuracy and calibration metrics as loops over samples, with 20 bins; all but AURC and NLL are in per cent."""
 
 from __future__ import annotations
 
@@ -91,6 +91,25 @@ def aurc(probabilities: Floats, labels: Ints) -> float:
         open_places = covered - len(errors_above)
         risks += (sum(errors_above) + open_places * sum(errors_tied) / len(errors_tied)) / covered
     return risks / len(labels)
+
+
+def nll_calibration(probabilities: Floats, labels: Ints) -> float:
+    """Return the part of the NLL that calibration would save, in nats.
+
+    It is the Kullback-Leibler divergence of a bin's mean confidence from its accuracy, weighted by the bins' shares of
+    the samples.
+    """
+    confidences, hits = _confidences(probabilities, labels)
+    total = 0.0
+    for low, high in _equal_bins():
+        members = [i for i, c in enumerate(confidences) if low < c <= high]
+        if members:
+            accuracy = sum(hits[i] for i in members) / len(members)
+            mean = sum(confidences[i] for i in members) / len(members)
+            for rate, probability in ((accuracy, mean), (1 - accuracy, 1 - mean)):
+                if rate:
+                    total += len(members) / len(labels) * rate * float(np.log(rate / probability))
+    return total
 
 
 def _confidences(probabilities: Floats, labels: Ints) -> tuple[list[float], list[float]]:

@@ -378,6 +378,12 @@ def test_aece_bins_lie_between_quantiles() -> None:
     assert metrics.aece(equal_confidences, np.array([1, 1])) == 0
 
 
+def test_nll_calibration_is_the_divergence_of_accuracy_and_mean_confidence_in_each_bin() -> None:
+    # 0.62 and 0.64 in one bin, of which one is right; 0.92 and 1 in bins of their own, both right
+    expected = (np.log(0.5 / 0.63) + np.log(0.5 / 0.37) + np.log(1 / 0.92)) / 4
+    assert metrics.nll_calibration(PROBABILITIES, LABELS) == pytest.approx(expected)
+
+
 def test_aurc_is_the_mean_risk_over_coverage() -> None:
     # predictions in the order of confidence: right, right, wrong (0.64), right
     expected = (0 + 0 + 1 / 3 + 1 / 4) / 4

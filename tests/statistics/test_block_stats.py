@@ -36,7 +36,7 @@ from fpp_sweep.statistics.ranking import (
     wrong_above_threshold,
 )
 
-ARRAYS = ("digests", "images", "correct", "counts", "hits", "residuals", "nll", "brier", "top_nll")
+ARRAYS = ("digests", "images", "correct", "counts", "hits", "residuals", "nll", "brier")
 
 
 def confidences(generator, images, shift=0.0):
