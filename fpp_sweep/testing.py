@@ -16,11 +16,9 @@ from __future__ import annotations
 
 import math
 import random
-import tempfile
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -242,22 +240,21 @@ def _made_up_predictions(row: MetricRow) -> Predictions:
 
 
 def _problems_of_sampler(name: str) -> Generator[str]:
-    with tempfile.TemporaryDirectory() as folder:
-        made_up = _study(Path(folder), "random", [])
-        records = [_ended(made_up.ask()) for _ in range(TRIALS)]
-        for count in (0, TRIALS):
-            study = _study(Path(folder), name, records[:count])
-            ended = _ended(study.ask())
-            study.tell(ended)
-            undisturbed = study.ask()
-            resumed = _study(Path(folder), name, [*records[:count], ended])
-            if resumed.ask() != undisturbed:
-                yield "draws another point from the same trials; only its seed and the study may decide"
+    made_up = _study("random", [])
+    records = [_ended(made_up.ask()) for _ in range(TRIALS)]
+    for count in (0, TRIALS):
+        study = _study(name, records[:count])
+        ended = _ended(study.ask())
+        study.tell(ended)
+        undisturbed = study.ask()
+        resumed = _study(name, [*records[:count], ended])
+        if resumed.ask() != undisturbed:
+            yield "draws another point from the same trials; only its seed and the study may decide"
 
 
-def _study(folder: Path, sampler: str, records: list[TrialRecord]) -> SweepStudy:
+def _study(sampler: str, records: list[TrialRecord]) -> SweepStudy:
     space = parse_space(SPACE, "made-up space", [f"search.sampler={sampler}", "search.include_published=false"])
-    return SweepStudy(folder / "study", "made-up", space, records=records)
+    return SweepStudy(space, records=records)
 
 
 def _ended(suggestion: Suggestion) -> TrialRecord:

@@ -12,10 +12,10 @@ import pytest
 
 from benchmarks.resume import finished
 from fpp_sweep.records.folder import SweepFolder
-from fpp_sweep.search.study_file import load_study
 from fpp_sweep.space.reading import load_space
 from tests.kit.processes import ROOT, SMALL_SPACE, assert_same_as_in_one_process
 from tests.kit.slurm import missing_requirement, slurm
+from tests.kit.study import exported_study
 from tests.kit.waiting import wait_for
 
 SCRIPT = ROOT / "cluster/slurm.sbatch"
@@ -162,7 +162,7 @@ def assert_complete(cluster, sweep):
     """Check that every store has all trials once, with the results of one process."""
     assert sweep.info().state == "finished"
     assert [record.state for record in sweep.trials()] == ["complete"] * (TRIALS + 1)
-    study = load_study(sweep.study_file, sweep.info().name)
+    study = exported_study(sweep.study_file)
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * TRIALS
     with closing(sqlite3.connect(cluster.home / "mlflow.db")) as store:
         assert store.execute("SELECT status, count(*) FROM runs GROUP BY 1").fetchall() == [

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from fpp_sweep.search.study_file import load_study
 from fpp_sweep.space.reading import load_space
 from fpp_sweep.spec.messages import runnable
 from tests.kit.layout import assert_same_layout
@@ -32,6 +31,7 @@ from tests.kit.processes import (
     tune_command,
 )
 from tests.kit.stores import free_port
+from tests.kit.study import exported_study
 from tests.kit.waiting import LONG, wait_for
 
 
@@ -44,7 +44,7 @@ def tune(folder, *words, space=SMALL_SPACE, code=0):
 
 
 def study_states(sweep):
-    return [trial.state.name for trial in load_study(sweep.study_file, sweep.info().name).trials]
+    return [trial.state.name for trial in exported_study(sweep.study_file).trials]
 
 
 @pytest.mark.slow  # starts Ray and writes to MLflow
@@ -143,6 +143,7 @@ def test_an_interrupted_sweep_can_be_resumed(tmp_path):
     (line,) = changed.stderr.splitlines()
     assert "params.fpp.gamma1.high: 10" in line
     assert "-> 3" in line
+    sweep.study_file.unlink()  # no driver reads it
     count = len(before) + 2
     line = f"{command} --trials {count}"  # a resume may change the budget
     done = subprocess.run(line, shell=True, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True)

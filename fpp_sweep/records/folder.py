@@ -2,7 +2,7 @@
 
     sweep.json              space, objectives, provenance and state of the sweep
     trials/<name>.json      one record for each trial and baseline, rewritten whole at every change
-    study.journal           the Optuna study, built anew from the trial records by every driver
+    study.journal           the Optuna study for dashboards, written at the end of a driver
     tasks/                  results of tasks by key, so that no trial computes a result again
     artifacts/<name>/       a trial's prompts, predictions, reliability diagrams and log
     steering/<time>.json    commands to the sweep, each rewritten once it is applied

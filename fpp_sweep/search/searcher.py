@@ -131,7 +131,7 @@ class SweepSearcher(Searcher):
         self.why_stopped: str | None = None
         self._space = space
         self._folder = folder
-        self._study = study
+        self.study = study
         self._plan = plan
         self._poller = poller
         self._began = time.monotonic() - folder.info().spent  # earlier drivers' time counts, too
@@ -158,7 +158,7 @@ class SweepSearcher(Searcher):
 
     def prepare_jobs(self) -> None:
         """Find the jobs that earlier drivers have left, and write a record for each baseline that has to run."""
-        self._unfinished = self._study.unfinished()
+        self._unfinished = self.study.unfinished()
         for baseline, config in self._space.baselines().items():
             name = baseline_name(baseline)
             record = self._records.get(name)
@@ -236,8 +236,8 @@ class SweepSearcher(Searcher):
 
         The command is recorded before the study has the trial, so that a killed driver loses no point.
         """
-        number = self._study.count()
-        added = self._study.queue.added
+        number = self.study.count()
+        added = self.study.queue.added
         if number in added:  # a driver was killed between the two
             return
         waiting = _waiting_points(self._folder.commands())
@@ -251,13 +251,13 @@ class SweepSearcher(Searcher):
         """Return True if `steer` has added a point that no trial has tried."""
         if _waiting_points(self._folder.commands()):
             return True
-        return self._study.count() in self._study.queue.added  # a driver was killed after it recorded the command
+        return self.study.count() in self.study.queue.added  # a driver was killed after it recorded the command
 
     def _update_total(self, commands: Sequence[Command]) -> None:
         """Take over the number of trials from the budget; a grid has no more trials than points."""
         self.progress.total = self.search.trials
         if self.search.sampler == "grid":
-            points = len(self._study.queue) + len(_waiting_points(commands))
+            points = len(self.study.queue) + len(_waiting_points(commands))
             self.progress.total = min(self.search.trials or points, points)
 
     def _record_spent(self) -> None:
@@ -321,7 +321,7 @@ class SweepSearcher(Searcher):
             self._folder.write_trial(record)
         self._records[name] = record
         if split == self.search.split and record.kind == "trial":
-            self._study.tell(record)
+            self.study.tell(record)
             self._count_ended(record)
         self._announce(record, split, has_ended=True)
 
@@ -412,7 +412,7 @@ class SweepSearcher(Searcher):
         if self._poller.status.fatal:
             return self._poller.status.fatal
         search = self.search
-        begun = self._study.count() - len(self._unfinished)
+        begun = self.study.count() - len(self._unfinished)
         if self.progress.total is not None and begun >= self.progress.total:
             return f"all {self.progress.total} trials"
         if search.wall_clock is not None and time.monotonic() - self._began >= search.wall_clock:
@@ -440,16 +440,16 @@ class SweepSearcher(Searcher):
             number = self._unfinished.pop(0)
             if trial_name(number) in self._records:
                 return self._records[trial_name(number)]
-            suggestion = self._study.ask_again(number)
+            suggestion = self.study.ask_again(number)
         else:
             self._queue_added_point()
-            suggestion = self._study.ask()
+            suggestion = self.study.ask()
         name = trial_name(suggestion.number)
         fields: dict[str, Any] = {
             "number": suggestion.number,
             "origin": suggestion.origin,
             "params": suggestion.settings,
-            "generation": self._study.generation(suggestion.number),
+            "generation": self.study.generation(suggestion.number),
         }
         try:
             config = self._space.resolve(suggestion.settings)
@@ -464,7 +464,7 @@ class SweepSearcher(Searcher):
     def _fail_impossible(self, record: TrialRecord) -> TrialRecord:
         """Report a trial that has failed before its start; such a failure says nothing about the machines."""
         self._write(record)
-        self._study.tell(record)
+        self.study.tell(record)
         self._impossible_in_a_row += 1
         self.progress.failed += 1
         self._announce(record, self.search.split, has_ended=True)

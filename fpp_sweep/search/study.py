@@ -1,9 +1,9 @@
 """The Optuna study of a sweep, which suggests the settings of the next trial.
 
-The study is built anew from the trial records whenever a driver starts. Trial n is the n-th of the space's queue
-(points, published settings, a grid) or sampled, with random streams named after the sweep's seed, n and the parameter.
-So at one trial at a time a sweep that was killed and resumed, between two parameters even, tries the same settings as
-an undisturbed one.
+The study lives in the driver's memory, and is built anew from the trial records whenever a driver starts. Trial n is
+the n-th of the space's queue (points, published settings, a grid) or sampled, with random streams named after the
+sweep's seed, n and the parameter. So at one trial at a time a sweep that was killed and resumed, between two parameters
+even, tries the same settings as an undisturbed one.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from typing import Any, NamedTuple
 import optuna
 from optuna import Study, Trial
 from optuna.distributions import BaseDistribution
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection
 from optuna.trial import BaseTrial, FixedTrial, FrozenTrial, TrialState, create_trial
 
 from fpp_sweep.records.records import TrialRecord, trial_name
 from fpp_sweep.records.steering import Queue
 from fpp_sweep.search.samplers import GENERATION_KEY, build_sampler, naming_plugin, require_possible
-from fpp_sweep.search.study_file import study_storage
 from fpp_sweep.space.objectives import Objective, goals_of, metrics_of
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import QueuedPoint, Space
 from fpp_sweep.spec.errors import InputError
+from fpp_sweep.spec.files import written_whole
 
 DIRECTIONS = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
 NAME_ATTRIBUTE = "name"  # user attribute of each trial of a study: the name of its record
@@ -44,26 +46,26 @@ class Suggestion(NamedTuple):
 
 
 class SweepStudy:
-    """The study of a sweep, in a file that one driver writes and dashboards may read."""
+    """The study of a sweep, with the trials on record and the suggestions since then."""
 
-    def __init__(
-        self, file: Path, name: str, space: Space, queue: Queue | None = None, records: Iterable[TrialRecord] = ()
-    ) -> None:
-        """Create the study in `file`, which replaces an older one, with the trials on record."""
+    def __init__(self, space: Space, queue: Queue | None = None, records: Iterable[TrialRecord] = ()) -> None:
         self.queue = queue or Queue(space.queue())
         self._space = space
         self._params = space.searched()
-        self._study = _new_study(file, name, space.objectives)
+        self._study = _new_study(space.objectives)
         self._study.add_trials(_recorded_trials(records, space, self.queue))
         self._suggested: dict[int, Trial] = {}
 
     def count(self) -> int:
         """Return the number of trials, which is also the number of the next trial."""
-        return len(self._study.get_trials(deepcopy=False))
+        return len(self.trials())
+
+    def trials(self) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False)
 
     def unfinished(self) -> list[int]:
         """Return the trials that have no result yet."""
-        return [trial.number for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))]
+        return [trial.number for trial in self.trials() if trial.state == TrialState.RUNNING]
 
     def ask(self) -> Suggestion:
         """Begin the next trial."""
@@ -78,8 +80,7 @@ class SweepStudy:
 
     def generation(self, number: int) -> int | None:
         """Return the trial's generation; None unless the sampler is NSGA-II."""
-        attributes = self._study._storage.get_trial_system_attrs(self._trial_id(number))
-        generation: int | None = attributes.get(GENERATION_KEY)
+        generation: int | None = self.trials()[number].system_attrs.get(GENERATION_KEY)
         return generation
 
     def tell(self, record: TrialRecord) -> None:
@@ -95,11 +96,20 @@ class SweepStudy:
         with naming_plugin(self._space.search.sampler):
             self._study.tell(record.number, values, state)
 
-    def _trial_id(self, number: int) -> int:
-        return self._study._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
+    def export(self, file: Path, name: str) -> None:
+        """Write the study to a file, which replaces an older one, for `optuna-dashboard` and Optuna's plots."""
+        with written_whole(file) as partial:
+            exported = optuna.create_study(
+                storage=JournalStorage(JournalFileBackend(str(partial.absolute()))),
+                study_name=name,
+                directions=self._study.directions,
+            )
+            exported.set_metric_names(self._study.metric_names or [])
+            exported.add_trials(self.trials())
 
     def _trial(self, number: int) -> Trial:
-        return Trial(self._study, self._trial_id(number))
+        """Return a trial that can take suggestions, which Optuna makes public for new trials only."""
+        return Trial(self._study, self.trials()[number]._trial_id)
 
     def _suggest(self, trial: Trial) -> Suggestion:
         number = trial.number
@@ -126,13 +136,10 @@ class SweepStudy:
         return value
 
 
-def _new_study(file: Path, name: str, objectives: Sequence[Objective]) -> Study:
+def _new_study(objectives: Sequence[Objective]) -> Study:
     optuna.logging.set_verbosity(logging.WARNING)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-    file.unlink(missing_ok=True)
-    study = optuna.create_study(
-        storage=study_storage(file), study_name=name, directions=[DIRECTIONS[goal] for goal in goals_of(objectives)]
-    )
+    study = optuna.create_study(directions=[DIRECTIONS[goal] for goal in goals_of(objectives)])
     study.set_metric_names(metrics_of(objectives))
     return study
 

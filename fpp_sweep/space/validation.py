@@ -61,7 +61,7 @@ def check_value(cls: type, name: str, value: Any) -> Any:
 
 def json_schema(cls: type, skip: Collection[str] = ()) -> dict[str, Any]:
     """Return the JSON schema of each field of a dataclass."""
-    properties = _model(cls, frozenset(skip)).model_json_schema()["properties"]
+    properties: dict[str, Any] = _model(cls, frozenset(skip)).model_json_schema()["properties"]
     for schema in properties.values():
         del schema["title"]
     return properties

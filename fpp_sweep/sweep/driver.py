@@ -117,6 +117,8 @@ class SweepDriver:
         self.display.close()
         stage("writing the report, bringing MLflow up to date")
         self.reporter.close()
+        with suppress(OSError):  # a full disk
+            self.searcher.study.export(self.folder.study_file, self.folder.path.name)
         self._deliver(self.delivery_timeout)
         if self.space.search.notify:
             notify(self.space.search.notify, self.folder)

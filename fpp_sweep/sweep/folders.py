@@ -47,7 +47,7 @@ def sweep_folder(space: Space, options: Options) -> SweepFolder:
         return _new_folder(root, space.name)
     require_folder_name(options.name)
     folder = SweepFolder(root / options.name)
-    if folder.has_sweep or folder.study_file.exists():
+    if folder.has_sweep:
         raise InputError(f"sweep {root / options.name} exists; --resume continues it, another --name begins a new one")
     _require_unused(folder)
     require_writable(root)

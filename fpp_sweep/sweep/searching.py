@@ -22,7 +22,7 @@ def new_searcher(
     """Return the searcher of a sweep's study; its listeners are called when a trial starts or ends."""
     info = folder.info()
     reopen_failed_trials(folder)
-    study = SweepStudy(folder.study_file, info.name, space, Queue.of(folder, info), folder.trials())
+    study = SweepStudy(space, Queue.of(folder, info), folder.trials())
     return SweepSearcher(
         space,
         folder,

@@ -136,11 +136,11 @@ def require_above_spent(folder: SweepFolder, limits: Mapping[str, Any], spent: f
 
 
 def _require_search(folder: SweepFolder) -> Space:
-    """Return the sweep's space; raise InputError if its trials were listed beforehand and run without a scheduler."""
+    """Return the sweep's space; raise InputError for an evaluation, whose trials were listed beforehand."""
     space = space_of(folder.info().space, str(folder.info_file))
-    if space.search.evaluate_only and not folder.study_file.exists():
-        problem = "was run by `evaluate` in one process, which takes no points and no budget"
-        raise InputError(f"{folder.path.name}: {problem}; call evaluate again, with --workers to steer it")
+    if space.search.evaluate_only:
+        problem = "was run by `evaluate`, which takes no further points and no budget"
+        raise InputError(f"{folder.path.name}: {problem}; call evaluate again with other values")
     return space
 
 

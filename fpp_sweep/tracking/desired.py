@@ -380,7 +380,7 @@ def _trial_metrics(info: SweepInfo, record: TrialRecord) -> dict[str, float]:
 
 def _metric_groups(info: SweepInfo, record: TrialRecord) -> list[dict[str, float]]:
     """Return groups of a record's metrics, the most important group first."""
-    groups = []
+    groups: list[dict[str, float]] = []
     result = record.results.get(info.search_split)
     if result is None:
         return groups

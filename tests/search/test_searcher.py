@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -47,7 +46,7 @@ class Sweep:
         self.searcher = SweepSearcher(
             self.space,
             self.folder,
-            SweepStudy(self.folder.study_file, "sweep", self.space, records=self.folder.trials()),
+            SweepStudy(self.space, records=self.folder.trials()),
             plan=Plan(datasets={"val": (dataset_info("scenes"),)}, seeds=(0,)),
             poller=self.poller,
             gpus_per_worker=gpus,
@@ -270,7 +269,7 @@ def test_consecutive_failures_end_the_sweep_and_a_success_resets_their_count(tmp
     sweep.run(trial_0000=bad, trial_0002=bad, trial_0003=bad)
     assert sweep.searcher.why_stopped == "2 trials in a row failed"
     assert (sweep.searcher.progress.finished, sweep.searcher.progress.failed) == (1, 3)
-    states = [record.state.name for record in sweep.searcher._study._study.get_trials()]
+    states = [record.state.name for record in sweep.searcher.study.trials()]
     assert states == ["FAIL", "COMPLETE", "FAIL", "FAIL"]
 
 
@@ -290,7 +289,7 @@ def test_a_failed_trial_runs_again_when_the_sweep_is_resumed_and_the_study_gets_
     assert again.run(trial_0001={"accuracy": 70.0, "ece": 5.0})[0] == "trial-0001"
     record = again.folder.trial("trial-0001")
     assert (record.state, record.reason, record.attempt, record.values) == ("complete", None, 2, [70.0, 5.0])
-    study_trial = again.searcher._study._study.get_trials()[1]
+    study_trial = again.searcher.study.trials()[1]
     assert (study_trial.state.name, study_trial.values) == ("COMPLETE", [70.0, 5.0])
     assert again.searcher.progress.failed == 0
 
@@ -305,7 +304,7 @@ def test_a_trial_whose_settings_exclude_each_other_fails_and_the_search_goes_on(
     reason = "no trial can have these settings: views.min_area: must be <= views.max_area"
     assert all(record.reason.startswith(reason) for record in impossible)
     assert sweep.searcher.progress.failed == len(impossible)
-    states = [study_trial.state.name for study_trial in sweep.searcher._study._study.get_trials()]
+    states = [study_trial.state.name for study_trial in sweep.searcher.study.trials()]
     assert states.count("FAIL") == len(impossible)
     assert (impossible[0].name, "failed", "val") in sweep.changes
     reopen_failed_trials(sweep.folder)  # these would fail again
@@ -333,7 +332,7 @@ def test_a_trial_whose_process_died_runs_again_until_its_attempts_are_used_up(tm
     ended = ("failed", "the trial's process died 3 times", 3) if losses == 3 else ("complete", None, losses + 1)
     assert (record.state, record.reason, record.attempt) == ended
     assert (other.state, other.attempt) == ("complete", 1)
-    states = [study_trial.state.name for study_trial in sweep.searcher._study._study.get_trials()]
+    states = [study_trial.state.name for study_trial in sweep.searcher.study.trials()]
     assert states == ["FAIL" if losses == 3 else "COMPLETE", "COMPLETE"]
 
 
@@ -372,17 +371,7 @@ def test_a_machine_error_ends_the_sweep_and_the_study_gets_no_report(tmp_path):
         sweep.searcher.on_trial_complete(trial, {"done": True, "pid": 1, ABORT_REASON: "a/b: No space left on device"})
     assert str(raised.value.__cause__) == "a/b: No space left on device"
     assert type(raised.value.__cause__) is MachineError
-    assert [record.state.name for record in sweep.searcher._study._study.get_trials()] == ["RUNNING"]
-
-
-def test_a_full_disk_of_the_study_is_reported_as_a_full_disk(tmp_path):
-    sweep = Sweep(tmp_path / "sweep", "work.baselines=[]", "search.sampler=random")
-    sweep.searcher._study._study._storage._backend._file = Path("/dev/full")
-    with pytest.raises(AbortTune) as raised:
-        sweep.run()
-    message = "/dev/full: No space left on device; make room, then go on with --resume"
-    assert str(raised.value.__cause__) == message
-    assert type(raised.value.__cause__) is MachineError
+    assert [record.state.name for record in sweep.searcher.study.trials()] == ["RUNNING"]
 
 
 def test_a_fatal_failure_of_the_workers_ends_the_search_at_once(tmp_path):
@@ -408,7 +397,7 @@ def test_a_new_driver_continues_the_recorded_trials(tmp_path, ended):
     record = after.folder.trial("trial-0001")
     assert record.params == params
     assert record.attempt == (1 if ended else 2)
-    assert [study_trial.state.name for study_trial in after.searcher._study._study.get_trials()] == ["COMPLETE"] * 4
+    assert [study_trial.state.name for study_trial in after.searcher.study.trials()] == ["COMPLETE"] * 4
 
 
 def test_a_begun_trial_is_continued_by_a_new_driver_though_the_budget_is_used_up(tmp_path):

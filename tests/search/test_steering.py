@@ -10,11 +10,9 @@ from ray.tune.search import Searcher
 
 from fpp_sweep.records.folder import SweepFolder
 from fpp_sweep.records.steering import Queue
-from fpp_sweep.search import study_file
 from fpp_sweep.search.job import LoggingExecutor, TrialContext, TrialStopped, run_job
 from fpp_sweep.search.searcher import SweepSearcher
 from fpp_sweep.search.study import SweepStudy
-from fpp_sweep.search.study_file import load_study
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.sweep.api import Options
@@ -42,17 +40,11 @@ class Steered(Sweep):
         before = load_for_resume(space, options, self.folder)
         self.space, request = merge_resume_request(space, before, self.folder)
         request.send(self.folder)
-        self.folder.write_info(resumed_info(before, self.space, ""))
+        self.folder.write_info(resumed_info(before, self.space, "", options))
         self.searcher = SweepSearcher(
             self.space,
             self.folder,
-            SweepStudy(
-                self.folder.study_file,
-                "sweep",
-                self.space,
-                Queue.of(self.folder, self.folder.info()),
-                self.folder.trials(),
-            ),
+            SweepStudy(self.space, Queue.of(self.folder, self.folder.info()), self.folder.trials()),
             plan=Plan(datasets={"val": (dataset_info("scenes"),)}, seeds=(0,)),
             poller=self.poller,
             gpus_per_worker=0.0,
@@ -203,8 +195,7 @@ def test_a_trial_that_waits_for_the_next_driver_is_stopped_before_it_starts(tmp_
     assert sweep.folder.trial("trial-0000").state == "stopped"
     (stored_command,) = sweep.folder.commands()
     assert (stored_command.name, stored_command.text) == (command.name, "stop trial=trial-0000: stopped")
-    study = load_study(sweep.folder.study_file, "sweep")
-    assert study.trials[0].state.name == "PRUNED"
+    assert sweep.searcher.study.trials()[0].state.name == "PRUNED"
 
 
 class IdleExecutor:
@@ -249,8 +240,7 @@ def test_a_resume_accepts_wider_ranges_and_more_points_and_rewrites_the_study(tm
     assert [record.params for record in sweep.trials()][:2] == before
     assert sweep.added_points() == {2: {"fpp.gamma1": 50.0}}
     assert len(sweep.trials()) == 5
-    study = load_study(sweep.folder.study_file, "sweep")
-    assert {trial.distributions["fpp.gamma1"].high for trial in study.trials} == {100.0}
+    assert {trial.distributions["fpp.gamma1"].high for trial in sweep.searcher.study.trials()} == {100.0}
     again = sweep.resume(text=wider)
     again.run()
     assert len(sweep.trials()) == 5  # the point was added once only
@@ -278,7 +268,7 @@ def test_a_resume_refuses_other_changes_and_names_the_difference(tmp_path, old, 
 @pytest.mark.nightly
 @pytest.mark.slow  # runs dozens of drivers
 def test_each_command_is_applied_once_wherever_the_driver_is_killed(tmp_path):
-    """Kill a driver before each of its writes in turn (records, commands, study); the next driver continues."""
+    """Kill a driver before each of its writes in turn (records and commands); the next driver continues."""
     write_number = 0
     while True:
         write_number += 1
@@ -297,8 +287,8 @@ def test_each_command_is_applied_once_wherever_the_driver_is_killed(tmp_path):
         commands = {command.kind: command for command in sweep.folder.commands()}
         assert all(command.applied for command in commands.values()), write_number
         assert commands["add"].number == next(iter(sweep.added_points())), write_number
-        study = load_study(sweep.folder.study_file, "sweep")
-        assert [trial.params for trial in study.trials] == [record.params for record in sweep.trials()], write_number
+        trials = sweep.searcher.study.trials()
+        assert [trial.params for trial in trials] == [record.params for record in sweep.trials()], write_number
         if not killed:
             break
     assert write_number > 30
@@ -309,23 +299,13 @@ def run_and_kill_at_write(write_number, sweep):
     pid = os.fork()
     if pid == 0:
         count = 0
-        append = study_file._UnlockedJournal.append_logs
 
-        def count_write():
+        def count_rename(event_name, _):
             nonlocal count
-            count += 1
+            count += event_name == "os.rename"
             if count == write_number:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        def count_rename(event_name, _):
-            if event_name == "os.rename":
-                count_write()
-
-        def append_counted(journal, logs):
-            count_write()
-            append(journal, logs)
-
-        study_file._UnlockedJournal.append_logs = append_counted
         sys.addaudithook(count_rename)
         try:
             sweep.run()

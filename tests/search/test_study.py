@@ -1,5 +1,6 @@
 """The study in real Optuna: the settings of trials, their order, and equal studies after any kill."""
 
+import copy
 import itertools
 import random
 import time
@@ -17,11 +18,11 @@ from fpp_sweep.records.pareto import front
 from fpp_sweep.search import samplers
 from fpp_sweep.search import study as module
 from fpp_sweep.search.study import SweepStudy, user_attributes
-from fpp_sweep.search.study_file import load_study
 from fpp_sweep.space.reading import parse_space
 from tests.kit.long_forms import short_and_long
 from tests.kit.names import CTPT, OTPT, TPT, named
 from tests.kit.records import trial
+from tests.kit.study import exported_study
 
 SPACE = named("""
 params:
@@ -60,13 +61,9 @@ def space_of(text=SPACE, sampler="tpe", seed=3, objectives="[accuracy, ece]"):
     return parse_space(f"{text}search: {{sampler: {sampler}, seed: {seed}}}\nobjectives: {objectives}\n", "space.yaml")
 
 
-def open_study(folder, space, records=()):
+def open_study(space, records=()):
     """Return the study of a driver that starts with these records."""
-    return SweepStudy(folder / "study.journal", "noise-20261120-185232", space, records=records)
-
-
-def load_stored_study(folder):
-    return load_study(folder / "study.journal", "noise-20261120-185232")
+    return SweepStudy(space, records=records)
 
 
 def objective_values(values):
@@ -80,8 +77,11 @@ def record(number, params, **changes):
     return replace(trial(number, params=params, values=objective_values(params)), **changes)
 
 
-def run_undisturbed(folder, space, count):
-    study = open_study(folder, space)
+def run_undisturbed(space, count):
+    return run_trials(open_study(space), count)
+
+
+def run_trials(study, count):
     suggestions = []
     for _ in range(count):
         suggestions.append(study.ask())
@@ -93,12 +93,12 @@ TRIALS = 8  # enough for a third generation of NSGA-II; its parents come from tw
 
 
 @pytest.fixture(scope="module")
-def unkilled(tmp_path_factory):
+def unkilled():
     with patch.object(samplers, "TPE_STARTUP_TRIALS", 3), patch.object(samplers, "POPULATION_SIZE", 3):
         runs = {}
         for sampler, text in SPACES.items():
             space = space_of(text, sampler)
-            runs[sampler] = space, run_undisturbed(tmp_path_factory.mktemp(sampler), space, TRIALS)
+            runs[sampler] = space, run_undisturbed(space, TRIALS)
         return runs
 
 
@@ -131,18 +131,18 @@ def test_points_come_first_then_published_settings_then_samples(unkilled):
     assert len({repr(values) for _, _, values in suggestions}) == TRIALS
 
 
-def test_a_grid_runs_each_point_once_in_its_order(tmp_path):
+def test_a_grid_runs_each_point_once_in_its_order():
     space = space_of(GRID, "grid")
-    suggestions = run_undisturbed(tmp_path, space, 8)
+    suggestions = run_undisturbed(space, 8)
     assert [(origin, values) for _, origin, values in suggestions[:6]] == space.queue()
     tried = {(values["fpp.gamma2"], values["method"]) for _, _, values in suggestions[:6]}
     assert tried == set(itertools.product((0.15, 1.0, 15.0), (TPT, OTPT)))
-    assert len(open_study(tmp_path, space).queue) == 6
+    assert len(open_study(space).queue) == 6
 
 
-def test_a_block_of_a_grid_sets_its_own_keys_and_takes_the_rest_from_base(tmp_path):
+def test_a_block_of_a_grid_sets_its_own_keys_and_takes_the_rest_from_base():
     space = space_of(named("grid: [{fpp.gamma2: [0.15, 3.0]}, {method: [tpt, ctpt]}]\n"), "grid")
-    suggestions = run_undisturbed(tmp_path, space, len(space.queue()))
+    suggestions = run_undisturbed(space, len(space.queue()))
     assert [values for _, _, values in suggestions] == [values for _, values in space.queue()]
 
 
@@ -161,27 +161,28 @@ def test_every_value_lies_in_the_space(unkilled, sampler):
         space.resolve(values)
 
 
-def test_logarithmic_ranges_are_sampled_by_magnitude(tmp_path):
+def test_logarithmic_ranges_are_sampled_by_magnitude():
     space = space_of("params: {fpp.steps: {low: 1, high: 10000, log: true}}\n", "random")
-    sampled = [values["fpp.steps"] for _, origin, values in run_undisturbed(tmp_path, space, 18) if origin == "sampled"]
+    sampled = [values["fpp.steps"] for _, origin, values in run_undisturbed(space, 18) if origin == "sampled"]
     # about half of the samples are below 100; on a linear scale, one in a hundred would be
     below_100 = sum(value < 100 for value in sampled)
     assert 3 < below_100 < len(sampled) - 3
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
-def test_two_parameters_with_equal_ranges_are_drawn_independently(tmp_path, sampler):
+def test_two_parameters_with_equal_ranges_are_drawn_independently(sampler):
     space = space_of(
         "params: {views.min_area: {low: 0.1, high: 0.9}, adapt.view_fraction: {low: 0.1, high: 0.9}}\n", sampler
     )
-    sampled = [values for _, origin, values in run_undisturbed(tmp_path, space, 6) if origin == "sampled"]
+    sampled = [values for _, origin, values in run_undisturbed(space, 6) if origin == "sampled"]
     assert len(sampled) > 3
     assert not [values for values in sampled if values["views.min_area"] == values["adapt.view_fraction"]]
 
 
-def test_optuna_gets_the_ranges_of_the_space(tmp_path):
-    run_undisturbed(tmp_path, space_of(), 1)
-    (trial,) = load_stored_study(tmp_path).trials
+def test_optuna_gets_the_ranges_of_the_space():
+    study = open_study(space_of())
+    run_trials(study, 1)
+    (trial,) = study.trials()
     assert trial.distributions == {
         "fpp.gamma2": FloatDistribution(0.1, 20, log=True),
         "fpp.draws": IntDistribution(2, 8, step=2),
@@ -193,10 +194,10 @@ def test_optuna_gets_the_ranges_of_the_space(tmp_path):
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
-def test_a_setting_of_a_point_is_tried_although_its_parent_is_left_out(tmp_path, sampler):
+def test_a_setting_of_a_point_is_tried_although_its_parent_is_left_out(sampler):
     points = "".join(f"  - {{adapt.penalty_weight: {weight}}}\n" for weight in range(11, 19))
     space = space_of(SPACE.replace("points: [{", f"points:\n{points}  - {{").replace("ctpt}]\n", "ctpt}\n"), sampler)
-    suggestions = run_undisturbed(tmp_path, space, 8)
+    suggestions = run_undisturbed(space, 8)
     tried = [(values["method"], values["adapt.penalty_weight"]) for _, _, values in suggestions]
     assert tried == [(CTPT, weight) for weight in range(11, 19)]
 
@@ -207,19 +208,18 @@ points: [{fpp.gamma2: 1, adapt.view_fraction: 0.5000001}]
 """
 
 
-def test_a_resumed_study_takes_every_value_that_a_range_with_steps_accepts(tmp_path):
+def test_a_resumed_study_takes_every_value_that_a_range_with_steps_accepts():
     space = space_of(STEPS, "random")
-    suggestions = run_undisturbed(tmp_path, space, 6)
+    suggestions = run_undisturbed(space, 6)
     _, _, point = suggestions[0]
     assert point == {"fpp.gamma2": 0.9999999, "adapt.view_fraction": 0.5}
     records = [record(number, params) for number, _, params in suggestions]
-    assert open_study(tmp_path, space, records).count() == 6
+    assert open_study(space, records).count() == 6
 
 
-def count_samples_with_ctpt(folder, sampler, good, *, by_constraint):
+def count_samples_with_ctpt(sampler, good, *, by_constraint):
     """Count samples with C-TPT if the good method has better values, or if only the good method is feasible."""
-    folder.mkdir()
-    study = open_study(folder, space_of(FEW, sampler))
+    study = open_study(space_of(FEW, sampler))
     tried = []
     for _ in range(14):
         number, _, values = study.ask()
@@ -237,19 +237,18 @@ def count_samples_with_ctpt(folder, sampler, good, *, by_constraint):
 
 @pytest.mark.parametrize("by_constraint", [False, True])
 @pytest.mark.parametrize("sampler", ["tpe", "nsga2", "gp"])
-def test_samplers_learn_from_the_values_and_constraints_that_are_reported(tmp_path, sampler, by_constraint):
+def test_samplers_learn_from_the_values_and_constraints_that_are_reported(sampler, by_constraint):
     """A sampler that ignored values and constraints would draw the same settings in both studies."""
-    liked, disliked = (
-        count_samples_with_ctpt(tmp_path / good, sampler, good, by_constraint=by_constraint) for good in (CTPT, TPT)
-    )
+    liked, disliked = (count_samples_with_ctpt(sampler, good, by_constraint=by_constraint) for good in (CTPT, TPT))
     assert liked > disliked
 
 
-def test_the_first_points_are_parents_of_nsga2s_children(tmp_path):
+def test_the_first_points_are_parents_of_nsga2s_children():
     space = space_of(sampler="nsga2")
-    run_undisturbed(tmp_path, space, 4)
+    study = open_study(space)
+    run_trials(study, 4)
     generations = []
-    for stored_trial in load_stored_study(tmp_path).trials:
+    for stored_trial in study.trials():
         values = [value for key, value in stored_trial.system_attrs.items() if key.endswith(":generation")]
         generations.append(values[0] if values else None)
     assert generations == [0, 0, 0, 1]
@@ -274,9 +273,9 @@ class Deadline:
         self.left -= 1
 
 
-def run_driver(folder, space, count, records, deadline):
+def run_driver(space, count, records, deadline):
     """Run a driver that continues from the records; return False if it was killed before its last trial."""
-    study = open_study(folder, space, records.values())
+    study = open_study(space, records.values())
     original_suggest, original_ask = module.suggest, study._study.ask
 
     def suggest(trial, param):
@@ -318,46 +317,41 @@ def run_driver(folder, space, count, records, deadline):
 @given(steps_until_kills=st.lists(st.integers(0, 20), min_size=1, max_size=3))
 @example(steps_until_kills=[8, 15])  # a kill between the choice of the second generation's parents and its first draw
 @example(steps_until_kills=[3, 32])  # a kill between two parameters of a point, then between two of the fourth trial
-def test_a_killed_study_continues_with_the_trials_of_an_undisturbed_one(
-    tmp_path_factory, unkilled, sampler, steps_until_kills
-):
+def test_a_killed_study_continues_with_the_trials_of_an_undisturbed_one(unkilled, sampler, steps_until_kills):
     space, wanted = unkilled[sampler]
-    folder = tmp_path_factory.mktemp("killed")
     records = {}
     for steps in [*steps_until_kills, -1]:
-        is_done = run_driver(folder, space, TRIALS, records, Deadline(steps))
+        is_done = run_driver(space, TRIALS, records, Deadline(steps))
         if is_done:
             break
     assert is_done
     assert [(number, records[number].origin, records[number].params) for number in sorted(records)] == wanted
-    trials = load_stored_study(folder).trials
+    trials = open_study(space, records.values()).trials()
     assert [trial.state for trial in trials] == [TrialState.COMPLETE] * TRIALS
     assert [trial.params for trial in trials] == [values for _, _, values in wanted]
     assert [trial.values for trial in trials] == [objective_values(values) for _, _, values in wanted]
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2", "gp"])
-def test_the_seed_decides_the_sequence(tmp_path, unkilled, sampler):
-    for name in ("same", "other"):
-        (tmp_path / name).mkdir()
-    same = run_undisturbed(tmp_path / "same", space_of(SPACES[sampler], sampler), TRIALS)
-    other = run_undisturbed(tmp_path / "other", space_of(SPACES[sampler], sampler, seed=4), 4)
+def test_the_seed_decides_the_sequence(unkilled, sampler):
+    same = run_undisturbed(space_of(SPACES[sampler], sampler), TRIALS)
+    other = run_undisturbed(space_of(SPACES[sampler], sampler, seed=4), 4)
     assert unkilled[sampler][1] == same
     assert same[:4] != other  # even points differ: the sampler draws the settings that they leave open
 
 
-def test_a_study_has_the_trials_on_record(tmp_path):
+def test_a_study_has_the_trials_on_record():
     space = space_of()
-    study = open_study(tmp_path, space)
+    study = open_study(space)
     suggestions = [study.ask() for _ in range(5)]
     records = [record(number, values, state="running", values=None) for number, _, values in suggestions]
     records[1] = record(1, suggestions[1][2], constraints={"fast": -1.0}, key="0123", started=5.0, finished=7.0)
     study.tell(records[1])
-    before = load_stored_study(tmp_path).trials
-    again = open_study(tmp_path, space, records)
+    before = study.trials()
+    again = open_study(space, records)
     assert again.unfinished() == [0, 2, 3, 4]
     assert again.count() == 5
-    after = load_stored_study(tmp_path).trials
+    after = again.trials()
     for name in ("number", "state", "params", "distributions", "values", "user_attrs", "constraints"):
         assert [getattr(trial, name) for trial in after] == [getattr(trial, name) for trial in before]
     assert after[1].duration.total_seconds() == 2.0
@@ -368,10 +362,10 @@ def test_a_study_has_the_trials_on_record(tmp_path):
 
 
 @pytest.mark.parametrize("sampler", ["random", "grid"])
-def test_a_trial_without_a_record_gets_the_same_settings_again(tmp_path, unkilled, sampler):
+def test_a_trial_without_a_record_gets_the_same_settings_again(unkilled, sampler):
     space, wanted = unkilled[sampler]
     records = [record(number, values, origin=origin) for number, origin, values in wanted if number not in (1, 4)]
-    study = open_study(tmp_path, space, records)
+    study = open_study(space, records)
     assert study.unfinished() == [1, 4]
     assert [study.ask_again(number) for number in (1, 4)] == [wanted[1], wanted[4]]
 
@@ -379,95 +373,106 @@ def test_a_trial_without_a_record_gets_the_same_settings_again(tmp_path, unkille
 # ------------------------------------------------------------ reports of results
 
 
-def test_a_failed_trial_has_a_reason_and_no_values(tmp_path):
-    study = open_study(tmp_path, space_of())
+def test_a_failed_trial_has_a_reason_and_no_values():
+    study = open_study(space_of())
     number, _, values = study.ask()
     failure = record(number, values, state="failed", reason="FloatingPointError: ece is nan", values=None)
     study.tell(failure)
-    (trial,) = load_stored_study(tmp_path).trials
+    (trial,) = study.trials()
     assert trial.state == TrialState.FAIL
     assert trial.values is None
     assert trial.user_attrs["reason"] == "FloatingPointError: ece is nan"
     assert trial.params == values
 
 
-def test_values_of_a_failed_trial_do_not_reach_the_sampler(tmp_path):
+def test_values_of_a_failed_trial_do_not_reach_the_sampler():
     """Even if the record of a failed trial has values, the study stores none."""
-    study = open_study(tmp_path, space_of())
+    study = open_study(space_of())
     number, _, values = study.ask()
     study.tell(record(number, values, state="failed", reason="no"))
-    assert load_stored_study(tmp_path).trials[0].values is None
+    assert study.trials()[0].values is None
 
 
-def test_a_trial_is_reported_with_its_name_state_origin_and_key(tmp_path):
-    study = open_study(tmp_path, space_of())
+def test_a_trial_is_reported_with_its_name_state_origin_and_key():
+    study = open_study(space_of())
     number, origin, values = study.ask()
     study.tell(record(number, values, origin=origin, key="0123456789ab"))
-    (trial,) = load_stored_study(tmp_path).trials
+    (trial,) = study.trials()
     assert trial.values == objective_values(values)
     assert trial.user_attrs == {"name": "trial-0000", "state": "complete", "origin": "point", "key": "0123456789ab"}
 
 
-def test_a_stopped_trial_is_pruned_in_the_study(tmp_path):
-    study = open_study(tmp_path, space_of())
+def test_a_stopped_trial_is_pruned_in_the_study():
+    study = open_study(space_of())
     number, _, values = study.ask()
     study.tell(record(number, values, state="stopped", values=None))
-    (trial,) = load_stored_study(tmp_path).trials
+    (trial,) = study.trials()
     assert (trial.state, trial.user_attrs["state"]) == (TrialState.PRUNED, "stopped")
 
 
 @pytest.mark.parametrize("is_new_driver", [False, True])
 @pytest.mark.parametrize("first", ["complete", "failed"])
-def test_a_result_that_is_reported_twice_counts_once(tmp_path, first, is_new_driver):
+def test_a_result_that_is_reported_twice_counts_once(first, is_new_driver):
     space = space_of()
-    study = open_study(tmp_path, space)
+    study = open_study(space)
     number, _, values = study.ask()
     result = record(number, values, state=first, constraints={"fast": 1.0})
     if first == "failed":
         result = replace(result, reason="no", values=None)
     study.tell(result)
     if is_new_driver:
-        study = open_study(tmp_path, space, [result])
-    before = load_stored_study(tmp_path).trials
+        study = open_study(space, [result])
+    before = copy.deepcopy(study.trials())
     study.tell(result)
     study.tell(replace(result, state="complete", values=[1.0, 2.0]))
-    assert load_stored_study(tmp_path).trials == before
+    assert study.trials() == before
 
 
-def test_a_driver_can_report_a_result_of_a_trial_that_an_earlier_driver_started(tmp_path):
+def test_a_driver_can_report_a_result_of_a_trial_that_an_earlier_driver_started():
     space = space_of()
-    number, _, values = open_study(tmp_path, space).ask()
+    number, _, values = open_study(space).ask()
     running = record(number, values, state="running", values=None)
-    open_study(tmp_path, space, [running]).tell(record(0, values))
-    assert load_stored_study(tmp_path).trials[0].values == objective_values(values)
+    study = open_study(space, [running])
+    study.tell(record(0, values))
+    assert study.trials()[0].values == objective_values(values)
 
 
 # ------------------------------------------------------------ objectives and constraints
 
 
-def test_the_study_has_the_names_and_directions_of_the_objectives(tmp_path):
-    open_study(tmp_path, space_of(objectives="[accuracy, ece/dtd, seconds]"))
-    study = load_stored_study(tmp_path)
+def test_an_exported_study_has_the_trials_and_the_names_and_directions_of_the_objectives(tmp_path):
+    file = tmp_path / "study.journal"
+    for count in (1, 2):  # the second export replaces the first one
+        study = open_study(space_of(objectives="[accuracy, ece/dtd, seconds]"))
+        for _ in range(count):
+            number, _, values = study.ask()
+            study.tell(record(number, values, values=[60.0, 5.0, 1.0], constraints={"fast": -1.0}))
+        study.export(file, "noise-20261120-185232")
+    exporting, exported = study.trials(), exported_study(file).trials
+    for name in ("number", "state", "params", "distributions", "values", "user_attrs", "constraints", "duration"):
+        assert [getattr(trial, name) for trial in exported] == [getattr(trial, name) for trial in exporting]
+    study = exported_study(file)
     assert study.metric_names == ["accuracy", "ece/dtd", "seconds"]
     assert [direction.name for direction in study.directions] == ["MAXIMIZE", "MINIMIZE", "MINIMIZE"]
-    assert optuna.get_all_study_names(study._storage) == ["noise-20261120-185232"]
+    assert study.study_name == "noise-20261120-185232"
 
 
 def test_one_objective_is_enough(tmp_path):
-    study = open_study(tmp_path, space_of(objectives="[ece]"))
+    study = open_study(space_of(objectives="[ece]"))
     for _ in range(6):
         number, _, values = study.ask()
         study.tell(record(number, values, values=[values["fpp.gamma2"]]))
-    best = load_stored_study(tmp_path).best_trial
-    assert best.params["fpp.gamma2"] == min(trial.params["fpp.gamma2"] for trial in load_stored_study(tmp_path).trials)
+    study.export(tmp_path / "study.journal", "one")
+    best = exported_study(tmp_path / "study.journal").best_trial
+    assert best.params["fpp.gamma2"] == min(trial.params["fpp.gamma2"] for trial in study.trials())
 
 
-def test_the_study_stores_constraints(tmp_path):
-    study = open_study(tmp_path, space_of(LINE))
+def test_the_study_stores_constraints():
+    study = open_study(space_of(LINE))
     for violation in (0.5, -0.5):
         number, _, values = study.ask()
         study.tell(record(number, values, constraints={"accurate": violation, "fast": -3.0}))
-    assert [trial.constraints for trial in load_stored_study(tmp_path).trials] == [
+    assert [trial.constraints for trial in study.trials()] == [
         {"accurate": 0.5, "fast": -3.0},
         {"accurate": -0.5, "fast": -3.0},
     ]
@@ -478,9 +483,8 @@ def test_the_study_stores_constraints(tmp_path):
 )
 @given(seed=st.integers(0, 10**6), limited=st.booleans())
 def test_our_front_equals_optunas(tmp_path_factory, seed, limited):
-    folder = tmp_path_factory.mktemp("front")
     space = space_of(LINE, "random")
-    study = open_study(folder, space)
+    study = open_study(space)
     draw = random.Random(seed)
     feasible = []
     for _ in range(12):
@@ -494,15 +498,17 @@ def test_our_front_equals_optunas(tmp_path_factory, seed, limited):
             feasible.append((number, point))
     goals = [objective.goal for objective in space.objectives]
     ours = [feasible[index][0] for index in front([point for _, point in feasible], goals)]
-    assert sorted(trial.number for trial in load_stored_study(folder).best_trials) == ours
+    file = tmp_path_factory.mktemp("front") / "study.journal"
+    study.export(file, "one")
+    assert sorted(trial.number for trial in exported_study(file).best_trials) == ours
 
 
 @pytest.mark.nightly
 @pytest.mark.slow  # two thousand trials take a minute to write
-def test_asking_stays_quick_when_there_are_many_trials(tmp_path, monkeypatch):
+def test_asking_stays_quick_when_there_are_many_trials(monkeypatch):
     monkeypatch.undo()  # use the samplers' usual numbers of startup trials
     space = space_of(FEW)
-    study = open_study(tmp_path, space)
+    study = open_study(space)
     _, _, values = study.ask()
     (suggestions,) = study._study.get_trials()
     draw = random.Random(0)

@@ -48,7 +48,7 @@ class Sweep:
         if not self.folder.info_file.exists():
             self.folder.write_info(sweep_info(name="sweep", state="running", space=self.space.plain()))
         self.plan = plan_of(worker, seeds=(0, 1), splits=("val", "test"), shards=3)
-        self.study = SweepStudy(self.folder.study_file, "sweep", self.space, records=self.folder.trials())
+        self.study = SweepStudy(self.space, records=self.folder.trials())
         self.changes = []
         self.searcher = SweepSearcher(
             self.space,
@@ -84,7 +84,7 @@ class Sweep:
 
     @property
     def states(self):
-        return [trial.state.name for trial in self.study._study.get_trials()]
+        return [trial.state.name for trial in self.study.trials()]
 
 
 @pytest.mark.parametrize("kind", ["inline", "scheduled"])
