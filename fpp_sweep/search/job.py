@@ -64,8 +64,6 @@ class LoggingExecutor:
                 if result.worker_seconds:  # a worker computed the result for this trial
                     origin = f"{result.worker_seconds:.3f} s, {result.worker}"
                 write_line(self.log, f"{task.title}: {origin}")
-                for text in result.notes:
-                    write_line(self.log, f"note: {text}")
                 self._raise_if_stopped()
                 yield task, result
 
