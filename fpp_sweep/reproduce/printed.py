@@ -9,9 +9,9 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from fpp_sweep.core.models.model_names import QUICK_SUFFIX, parse
 from fpp_sweep.space.validation import as_mapping, require
 
 AVERAGE = "average"
@@ -79,11 +79,16 @@ def _read_number(value: Any, key: str) -> PrintedNumber | None:
 def is_papers_model(model: str) -> bool:
     """Return True for ViT-B/16 with OpenAI's weights, from the hub or a file.
 
+    A file is OpenAI's by its name, or because the user says that it has OpenAI's activation.
+
     >>> [is_papers_model(name) for name in ("ViT-B-16/openai", "ViT-B-16-quickgelu:/data/ViT-B-16.pt", "tiny")]
     [True, True, False]
+    >>> [is_papers_model(f"ViT-B-16+{rest}") for rest in ("quickgelu/openai", "quickgelu:b16.pt", "gelu/openai")]
+    [True, True, False]
     """
-    name, _, file = model.partition(":")
-    architecture, _, tag = name.partition("/")
-    if architecture.removesuffix("-quickgelu") != PAPERS_MODEL:
+    spec = parse(model)
+    if spec.architecture.removesuffix(QUICK_SUFFIX) != PAPERS_MODEL or spec.activation == "gelu":
         return False
-    return tag == PAPERS_TAG or (not tag and Path(file).name == f"{PAPERS_MODEL}.pt")
+    if spec.path is not None:
+        return spec.activation == "quick_gelu" or spec.path.name == f"{PAPERS_MODEL}.pt"
+    return spec.tag == PAPERS_TAG
