@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from fpp_sweep.records.records import TrialRecord
 from fpp_sweep.spec.released import HowChosen, released_settings_in_use
 
-MARKS: dict[HowChosen, str] = {"not said": "†", "tuned on test": "‡", "unpublished": "§"}  # `fixed` has no mark
+MARKS: dict[HowChosen, str] = {"not said": "†", "tuned on test": "‡", "ours": "§"}  # `fixed` has no mark
 MEANINGS: dict[HowChosen, str] = {
     "not said": "as released; how they were chosen is not said",
     "tuned on test": "as released; tuned on the test images",
-    "unpublished": "ours; none are released for these datasets",
+    "ours": "ours, not the authors'",
 }
 
 

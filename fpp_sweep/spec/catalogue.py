@@ -194,7 +194,7 @@ _ATPT = _Penalty(
 _ATPT_RELEASED = _Penalty(
     code="fpp_sweep.core.methods.penalties:mean_nearest_angle", weight=80.0, weight_on_shifts=-10.0
 )
-_SOC_PENALTY = _Penalty(  # the weight is not published; this one is ours
+_SOC_PENALTY = _Penalty(  # ours: the authors' README has 30 on ViT-L/14, in a scale that has not been read
     code="fpp_sweep.core.methods.penalties:pairwise_huber", weight=10.0, weight_on_shifts=10.0
 )
 

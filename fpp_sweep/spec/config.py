@@ -148,7 +148,7 @@ class AdaptConfig:
     shift_lr: float = 5e-3  # step of the shift; unit features have the same length on every model
     shift_form: Literal["class", "shared"] = "class"  # one shift for each class, or one for all
     # SoC
-    huber_delta: float = 0.5  # cosine above which the penalty is linear; unpublished, the value is ours
+    huber_delta: float = 0.5  # cosine above which the penalty is linear; not printed in the paper, the value is ours
     # methods that need image features alone: an ensemble of templates instead of the prompt: released, simple, openai
     # or a JSON file (docs/methods.md); none: the prompt, in zero_shot_ensemble openai
     templates: str | None = None

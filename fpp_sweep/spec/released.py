@@ -18,8 +18,8 @@ FALLBACK_TEMPLATES = "simple"  # for datasets without released templates; our ch
 OPEN_VALUES = (None, "auto")  # values that mean "not set by the user": a released value replaces them
 
 # The way in which a released value was chosen. `fixed`: one value for all datasets. `not said`: its authors do not say.
-# `tuned on test`: on the test images. `unpublished`: its authors give no value, so that the value is ours.
-HowChosen = Literal["fixed", "not said", "tuned on test", "unpublished"]
+# `tuned on test`: on the test images. `ours`: no value of its authors is known here.
+HowChosen = Literal["fixed", "not said", "tuned on test", "ours"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +145,12 @@ def _default_settings() -> dict[str, Any]:
 
 
 def _how_chosen_on(datasets: Collection[str], chosen: HowChosen, datasets_with_value: Collection[str]) -> HowChosen:
-    """Return how a setting's value was chosen on some datasets: `unpublished` if no value is released for any of them.
+    """Return how a setting's value was chosen on some datasets: `ours` if no value is released for any of them.
 
     A table with one dataset or none has an exception at most: the released value of all other datasets is in the code.
     """
     depends_on_dataset = len(datasets_with_value) > 1
     has_released_value = not set(datasets_with_value).isdisjoint(datasets)
     if chosen == "not said" and depends_on_dataset and not has_released_value:
-        return "unpublished"
+        return "ours"
     return chosen

@@ -51,7 +51,7 @@ def test_notes_name_each_setting_once():
     records = [record("tda"), record("tda", number=1), record("soc", number=2), record("tpt", number=3)]
     assert released_notes(records) == [
         "† as released; how they were chosen is not said: tda adapt.cache_alpha, tda adapt.cache_beta",
-        "§ ours; none are released for these datasets: soc adapt.penalty_weight, soc adapt.huber_delta",
+        "§ ours, not the authors': soc adapt.penalty_weight, soc adapt.huber_delta",
     ]
     assert released_notes([record("tpt")]) == []
 
