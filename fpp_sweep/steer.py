@@ -1,8 +1,8 @@
 """Steer a sweep while it runs, or before it is resumed. Commands are kept in its folder and applied once.
 
-python -m fpp_sweep.steer SWEEP add fpp.gamma1=3 fpp.draws=4    try a point as the next trial
-python -m fpp_sweep.steer SWEEP stop trial-0007                 end a trial after its current task
-python -m fpp_sweep.steer SWEEP budget --trials 40 --hours 3    totals since the start of the sweep
+python -m fpp_sweep.steer SWEEP add fpp.gamma1=3 fpp.gamma2=0.3    try a point as the next trial
+python -m fpp_sweep.steer SWEEP stop trial-0007                   end a trial after its current task
+python -m fpp_sweep.steer SWEEP budget --trials 40 --hours 3      totals since the start of the sweep
 """
 
 from __future__ import annotations

@@ -9,7 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from fpp_sweep import steer as command
 from fpp_sweep.records.folder import SweepFolder
+from fpp_sweep.space.reading import load_space
 from fpp_sweep.space.yamlfile import dump
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.messages import runnable
@@ -55,6 +57,14 @@ def test_an_impossible_command_is_refused_in_one_line_and_leaves_no_files(folder
         main([str(folder.path), *words])
     assert complaint in str(refused.value)
     assert not folder.commands()
+
+
+def test_the_examples_of_the_help_work_on_the_first_space_of_the_readme(folder):
+    space = load_space("perturb")
+    folder.write_info(replace(folder.info(), space=space.plain()))
+    for example in re.findall(r"steer SWEEP (.*?)  ", command.__doc__):
+        main([str(folder.path), *example.replace("trial-0007", "trial-0005").split()])
+    assert sorted(sent.kind for sent in folder.commands()) == ["add", "budget", "stop"]
 
 
 def test_a_point_whose_settings_exclude_each_other_is_refused_without_an_index(folder):
