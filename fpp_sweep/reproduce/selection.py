@@ -275,5 +275,8 @@ def with_folders(names: Iterable[str], requested: Iterable[str]) -> list[str]:
     >>> with_folders(["mine", "dtd"], ["fine_grained", "mine=photos"])
     ['mine=photos', 'dtd']
     """
-    folders = {word.partition("=")[0].strip(): word for word in listed_names(requested) if "=" in word}
+    folders = {}
+    for word in listed_names(requested):
+        if "=" in word:
+            folders[word.partition("=")[0].strip()] = word
     return [folders.get(name, name) for name in names]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -225,6 +225,14 @@ def _distributions(space: Space, settings: Mapping[str, Any]) -> dict[str, BaseD
             if param.key in settings:
                 suggest(trial, param)
     return trial.distributions
+
+
+def random_trials(seed: int) -> Iterator[BaseTrial]:
+    """Yield trials that draw settings at random, for a dry run."""
+    optuna.logging.set_verbosity(logging.WARNING)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+    while True:
+        yield study.ask()
 
 
 def suggest(trial: BaseTrial, param: Param) -> Any:

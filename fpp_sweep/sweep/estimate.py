@@ -1,37 +1,60 @@
 """The dry run of a sweep: its configs and tasks, and about how long it would take (`tune --dry-run`).
 
-The tasks are those of the sweep itself: baselines, published points, as many sampled trials as the budget allows, and
-the test split, with everything that trials share counted once. What a task takes is measured here, on this machine's
-device, with a few steps and a few images of each dataset.
+Tasks are those of the sweep itself: baselines, published points, as many sampled trials as the budget allows, the final
+stage and the test split. A few steps of pretraining and a few images are run here, and their time is multiplied.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import math
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
 
 import torch
 
+from fpp_sweep.core.images.features import images_per_batch
 from fpp_sweep.space.space import Space
 from fpp_sweep.space.work import Work
+from fpp_sweep.spec import catalogue
+from fpp_sweep.spec.config import TrialConfig
 from fpp_sweep.spec.keys import TaskKeys
-from fpp_sweep.spec.messages import stage
+from fpp_sweep.spec.messages import plural, stage
 from fpp_sweep.spec.process import cores, terminable
 from fpp_sweep.spec.specs import DatasetInfo
-from fpp_sweep.sweep import timing
-from fpp_sweep.sweep.cost_report import budget_lines, config_lines, cost_lines, final_stage_lines, worker_table
-from fpp_sweep.sweep.costs import Costs
-from fpp_sweep.sweep.expected import ExpectedSweep, expected_configs
+from fpp_sweep.spec.tasks import BATCH, EvalTask, PretrainTask, Task, effort, views_for
+from fpp_sweep.sweep.expected import ExpectedSweep, config_lines, expected_configs
 from fpp_sweep.sweep.plan import check_plan
-from fpp_sweep.sweep.timing import Speed
 from fpp_sweep.sweep.worker_spec import worker_spec
 from fpp_sweep.trial.worker import Worker
 from fpp_sweep.workers.needs import WorkerNeeds
+
+OVERHEAD = 24.0  # seconds, on two cores, before the first task and after the last: libraries, Ray, model and report
+TIMED_STEPS = 4  # steps of pretraining, after a first one
+MEASURED_SECONDS = 5.0  # datasets that are left after this time get the speed of the last one, by number of classes
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Seconds that a worker needs on one dataset."""
+
+    pretraining_step: float
+    method_start: float  # setting a method up for a dataset
+    adapted_image: float  # adaptation to an image, with one step
+    view: float  # drawing a view and sending it through the image tower
+
+    def with_classes(self, ratio: float) -> Speed:
+        """Return the speed on a dataset with more classes: texts, unlike views, take longer."""
+        return Speed(ratio * self.pretraining_step, ratio * self.method_start, ratio * self.adapted_image, self.view)
+
+    def seconds(self, task: Task) -> float:
+        """Return the seconds of a task without image features."""
+        if isinstance(task, PretrainTask):
+            return task.config.fpp.steps * self.pretraining_step
+        if not catalogue.method(task.config.method).learns:
+            return 0.0
+        return self.method_start + (task.stop - task.start) * effort(task.config) * self.adapted_image
 
 
 def dry_run(spaces: Sequence[Space], worker_counts: Sequence[int] = ()) -> str:
@@ -39,26 +62,18 @@ def dry_run(spaces: Sequence[Space], worker_counts: Sequence[int] = ()) -> str:
 
     `worker_counts` are numbers of workers to compare.
     """
-    work = spaces[0].work
     with terminable(), tempfile.TemporaryDirectory() as cache:
-        stage(f"loading {work.model}")
+        stage(f"loading {spaces[0].work.model}")
         worker = _open_worker(spaces[0], cache)
         sweeps, notes = _expected_sweeps(spaces, worker)
-        workers = work.workers or _workers_that_fit(work)
-        speeds = _measure_all(sweeps, worker, workers)
-    model = worker.model_info()
-    costs = Costs.of(sweeps, speeds, TaskKeys(model, _datasets_of(sweeps)))
+        datasets = _datasets_of(sweeps)
+        speeds = measure(worker, spaces[0].start(), list(datasets.values()))
+    keys = TaskKeys(worker.model_info(), datasets)
+    workers = spaces[0].work.workers or _workers_that_fit(spaces[0].work)
     lines: list[str] = []
     for sweep in sweeps:
         lines += config_lines(sweep.space, sweep.configs)
-    lines += [f"note: {note}" for note in notes]
-    lines += ["", *cost_lines(costs, workers, device="CPU" if model.device == "cpu" else "GPU")]
-    if worker_counts:
-        lines += worker_table(costs, worker_counts, view_bytes=_view_bytes(worker))
-    for sweep in sweeps:
-        lines += final_stage_lines(sweep, costs)
-    if len(sweeps) == 1:
-        lines += budget_lines(sweeps[0], costs, workers)
+    lines += [*(f"note: {note}" for note in notes), "", *cost_lines(sweeps, speeds, keys, [workers, *worker_counts])]
     return "\n".join(lines)
 
 
@@ -91,50 +106,127 @@ def _expected_sweeps(spaces: Sequence[Space], worker: Worker) -> tuple[list[Expe
     sweeps = []
     notes: dict[str, None] = {}
     for space in spaces:
-        plan, final, validation = check_plan(space, worker)
+        plan, later_plans, validation = check_plan(space, worker)
         notes.update(dict.fromkeys([*validation.notes, *space.notes()]))
-        sweeps.append(ExpectedSweep(space, plan, expected_configs(space), final))
+        sweeps.append(ExpectedSweep(space, plan, expected_configs(space), later_plans))
     return sweeps, list(notes)
-
-
-def _measure_all(sweeps: Sequence[ExpectedSweep], worker: Worker, workers: int) -> dict[str, Speed]:
-    """Measure the speed on each dataset, with as many cores busy as the other workers will keep busy."""
-    speeds: dict[str, Speed] = {}
-    with busy_cores(min(workers, cores()) - 1):
-        for sweep in sweeps:
-            for dataset in sweep.plan.datasets[sweep.space.search.split]:
-                if dataset.name not in speeds:
-                    stage(f"measuring pretraining, adaptation and image features on {dataset.name}")
-                    speeds[dataset.name] = timing.measure(worker, sweep.space.start(), dataset)
-    return speeds
-
-
-@contextmanager
-def busy_cores(count: int) -> Iterator[None]:
-    """Keep cores busy, as other workers will: a core is faster while others are idle.
-
-    A loop ends by itself if this process is killed.
-    """
-    loop_code = f"import os\nwhile os.getppid() == {os.getpid()}: pass"
-    loops = [subprocess.Popen([sys.executable, "-c", loop_code]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
 
 
 def _datasets_of(sweeps: Sequence[ExpectedSweep]) -> dict[tuple[str, str], DatasetInfo]:
     datasets = {}
     for sweep in sweeps:
-        datasets.update(sweep.plan.datasets_by_key())
-        for later_plan in sweep.later_plans.values():
-            datasets.update(later_plan.datasets_by_key())
+        for plan in (sweep.plan, *sweep.later_plans.values()):
+            datasets.update(plan.datasets_by_key())
     return datasets
 
 
-def _view_bytes(worker: Worker) -> int:
-    """Return the bytes of a view's features in the cache."""
-    width = len(worker.clip.text.projection[0])
-    return width * (4 if worker.spec.float32_cache else 2)
+# ------------------------------------------------------------ measured speed
+
+
+def measure(worker: Worker, start: TrialConfig, datasets: Sequence[DatasetInfo]) -> dict[str, Speed]:
+    """Return the speed on each dataset: measured on those with the fewest classes, until that has taken long enough."""
+    speeds: dict[str, Speed] = {}
+    began = perf_counter()
+    measured = None
+    for dataset in sorted(datasets, key=lambda dataset: len(dataset.classes)):
+        if dataset.name in speeds:
+            continue
+        if measured is None or perf_counter() - began < MEASURED_SECONDS:
+            stage(f"measuring pretraining, adaptation and image features on {dataset.name}")
+            measured = dataset
+            speeds[dataset.name] = _measure(worker, start, dataset)
+        else:
+            ratio = len(dataset.classes) / len(measured.classes)
+            speeds[dataset.name] = speeds[measured.name].with_classes(ratio)
+    return speeds
+
+
+def _measure(worker: Worker, start: TrialConfig, dataset: DatasetInfo) -> Speed:
+    """Time a few tasks on a dataset. The first one of each kind includes what a worker does once."""
+    one_step = _pretrain(worker, start, dataset, 1)
+    if one_step < MEASURED_SECONDS:
+        one_step = _pretrain(worker, start, dataset, 1)
+    pretraining_step = one_step
+    if one_step < MEASURED_SECONDS / TIMED_STEPS:
+        pretraining_step = (_pretrain(worker, start, dataset, 1 + TIMED_STEPS) - one_step) / TIMED_STEPS
+    method = start.method
+    if not catalogue.method(method).learns:
+        method = catalogue.TPT
+    config = replace(start, method=method, prompt=start.anchor_prompt)
+    views = views_for(config, dataset.group).count
+    images = min(dataset.size, images_per_batch(views))
+    task = EvalTask(config=config, dataset=dataset.name, split=dataset.split, seed=0, start=0, stop=images)
+    first = worker.run(task, (), dataset.name)
+    if first.worker_seconds < MEASURED_SECONDS / TIMED_STEPS:
+        task = replace(task, stop=min(dataset.size, BATCH))
+    second = worker.run(replace(task, seed=1), (), dataset.name)  # the same adapter, and views that are not cached
+    adapted_image = second.seconds["adapt"] / task.stop
+    return Speed(
+        pretraining_step=max(0.0, pretraining_step),
+        method_start=max(0.0, first.seconds["adapt"] - images * adapted_image),
+        adapted_image=adapted_image / effort(config),
+        view=second.seconds["features"] / (task.stop * views),
+    )
+
+
+def _pretrain(worker: Worker, start: TrialConfig, dataset: DatasetInfo, steps: int) -> float:
+    config = replace(start, prompt="fpp", fpp=replace(start.fpp, steps=steps))
+    return worker.run(PretrainTask(config=config, dataset=dataset.name, seed=0), ()).seconds["pretrain"]
+
+
+# ------------------------------------------------------------ lines
+
+
+def cost_lines(
+    sweeps: Sequence[ExpectedSweep], speeds: Mapping[str, Speed], keys: TaskKeys, worker_counts: Sequence[int]
+) -> Iterator[str]:
+    """Yield the number of tasks, the time of one worker, and about how long sweeps take with numbers of workers."""
+    requested: list[Task] = []
+    for sweep in sweeps:
+        for tasks in sweep.tasks().values():
+            requested += tasks
+    distinct = list({keys.of(task): task for task in requested}.values())  # trials share tasks with the same result
+    evaluations = [task for task in distinct if isinstance(task, EvalTask)]
+    images = sum(task.stop - task.start for task in evaluations)
+    pretrainings = len(distinct) - len(evaluations)
+    yield f"tasks: {pretrainings} pretrainings, {len(evaluations)} evaluations of shards, {images} images"
+    by_stage = _seconds_by_stage(distinct, speeds, keys)
+    work = math.fsum(by_stage.values())
+    stages = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in by_stage.items())
+    yield f"worker time, measured here: {stages}"
+    for workers in worker_counts:
+        total = format_seconds(OVERHEAD + work / workers)
+        yield f"estimate: about {total} with {plural(workers, 'worker')}, within 30 %"
+    budget = sweeps[0].space.search.wall_clock
+    if budget is not None and budget < OVERHEAD + work / worker_counts[0]:
+        yield f"the budget of {format_seconds(budget)} may end it earlier"
+
+
+def _seconds_by_stage(tasks: Iterable[Task], speeds: Mapping[str, Speed], keys: TaskKeys) -> dict[str, float]:
+    """Return the seconds of a worker for tasks, by stage; features of an image are computed once."""
+    seconds = {"pretraining": 0.0, "adaptation": 0.0, "image features": 0.0}
+    shards: set[tuple[object, ...]] = set()  # shards that have features
+    for task in tasks:
+        speed = speeds[task.dataset]
+        if isinstance(task, PretrainTask):
+            seconds["pretraining"] += speed.seconds(task)
+            continue
+        seconds["adaptation"] += speed.seconds(task)
+        views = views_for(task.config, keys.datasets[task.dataset, task.split].group)
+        shard = (task.dataset, task.split, task.seed, task.start, views)
+        if shard not in shards:
+            shards.add(shard)
+            seconds["image features"] += (task.stop - task.start) * views.count * speed.view
+    return seconds
+
+
+def format_seconds(seconds: float) -> str:
+    """
+    >>> [format_seconds(seconds) for seconds in (89.4, 90, 5399, 5400)]
+    ['89 s', '1.5 min', '90.0 min', '1.5 h']
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h"

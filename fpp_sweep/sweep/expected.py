@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import math
-import random
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from fpp_sweep.records.recommendation import reference_labels
 from fpp_sweep.records.records import FINAL, baseline_name, trial_name
+from fpp_sweep.records.texts import format_setting
 from fpp_sweep.search.choosing import MAX_ON_TEST_SPLIT
+from fpp_sweep.search.study import random_trials, suggest
 from fpp_sweep.space.params import Param
 from fpp_sweep.space.space import QueuedPoint, Space
-from fpp_sweep.spec.config import TrialConfig
+from fpp_sweep.spec.config import TrialConfig, relevant
 from fpp_sweep.spec.errors import InputError
-from fpp_sweep.spec.tasks import EvalTask, Task
-from fpp_sweep.trial.plan import Plan, with_pretrainings
+from fpp_sweep.spec.messages import plural
+from fpp_sweep.spec.tasks import Task
+from fpp_sweep.trial.plan import Plan, flatten, with_pretrainings
 
+WIDTH = 110  # columns
+TRIALS_SHOWN = 8
 FRONT_SIZE = 4  # members that are expected to run on the test split, without a final stage
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """The trials of a sweep on one split, each with its tasks."""
-
-    sweep: ExpectedSweep
-    split: str
-    trials: Sequence[Sequence[Task]]
-
-    @property
-    def is_search(self) -> bool:
-        return self.split == self.sweep.space.search.split
-
-    def trials_at_once(self, workers: int) -> int:
-        return self.sweep.plan.concurrent_trials(self.sweep.space.search, workers)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,60 +35,43 @@ class ExpectedSweep:
     configs: Mapping[str, TrialConfig]
     later_plans: Mapping[str, Plan] = field(default_factory=dict)  # plans of the final stage and the test split
 
-    @property
-    def has_final_stage(self) -> bool:
-        return bool(self.later_plans)
+    def tasks(self) -> dict[str, list[Task]]:
+        """Return the tasks of the search, of the final stage, and of the test split if the search is on another one.
 
-    def phases(self) -> list[Phase]:
-        """Return the search, the final stage if there is one, and the test split if the search is on another one."""
-        search = self.space.search
-        phases = [self._phase(list(self.configs.values()), search.split)]
-        if self.has_final_stage:
-            phases.append(self._phase(self._configs_of_final_stage(), FINAL))
-        if search.split != "test" and not search.evaluate_only:
-            phases.append(self._phase(self._configs_on_test(), "test"))
-        return phases
-
-    def _configs_of_final_stage(self) -> list[TrialConfig]:
-        """Return the configs of the baselines and the finalists.
-
-        If the test split comes later, the only baseline is the one that the finalists are measured against.
+        Tasks that several trials need are listed for each of them.
         """
+        search = self.space.search
         baselines = self.space.baselines()
-        labels = list(baselines)
-        if self.space.search.split != "test":
-            labels = reference_labels(baselines)[:1]
-        return [*(baselines[label] for label in labels), *self.finalists()]
-
-    def _configs_on_test(self) -> list[TrialConfig]:
-        """Return the configs of the baselines, and of the trials that run on the test split after the search."""
-        finalists = self.finalists()
-        if self.has_final_stage:
-            finalists = finalists[:MAX_ON_TEST_SPLIT]
-        return [*self.space.baselines().values(), *finalists]
+        tasks = {search.split: self._tasks(self.configs.values(), search.split)}
+        if self.later_plans:
+            labels = list(baselines)
+            if search.split != "test":  # the finalists alone are measured against all baselines, on the test split
+                labels = reference_labels(baselines)[:1]
+            tasks[FINAL] = self._tasks([*(baselines[label] for label in labels), *self.finalists()], FINAL)
+        if search.split != "test" and not search.evaluate_only:
+            on_test = self.finalists()
+            if self.later_plans:
+                on_test = on_test[:MAX_ON_TEST_SPLIT]
+            tasks["test"] = self._tasks([*baselines.values(), *on_test], "test")
+        return tasks
 
     def finalists(self) -> list[TrialConfig]:
         """Return the configs of as many trials as will run again; the first trials stand for the best ones."""
         count = FRONT_SIZE
-        if self.has_final_stage:
+        if self.later_plans:
             count = self.space.search.finalists.count
-        return self.trial_configs()[:count]
+        trials = [config for name, config in self.configs.items() if name.startswith("trial")]
+        return trials[:count]
 
-    def _phase(self, configs: Sequence[TrialConfig], split: str) -> Phase:
-        trials = []
+    def _tasks(self, configs: Iterable[TrialConfig], split: str) -> list[Task]:
+        tasks: list[Task] = []
         for config in configs:
             plan = self.plan
             if split in self.later_plans:
                 plan = self.later_plans[split].for_config(config, self.plan.seeds)
-            evaluations: list[EvalTask] = []
-            for shards in plan.tasks(config, split).values():
-                evaluations += shards
-            evaluations += plan.posthoc_tasks(config, split).evaluations
-            trials.append(with_pretrainings(evaluations))
-        return Phase(self, split, trials)
-
-    def trial_configs(self) -> list[TrialConfig]:
-        return [config for name, config in self.configs.items() if name.startswith("trial")]
+            evaluations = flatten([*plan.tasks(config, split).values()])
+            tasks += with_pretrainings([*evaluations, *plan.posthoc_tasks(config, split).evaluations])
+        return tasks
 
 
 def expected_configs(space: Space) -> dict[str, TrialConfig]:
@@ -108,7 +79,7 @@ def expected_configs(space: Space) -> dict[str, TrialConfig]:
     configs = {baseline_name(name): config for name, config in space.baselines().items()}
     queue = space.queue()
     searched = space.searched()
-    generator = random.Random(space.search.seed)
+    trials = random_trials(space.search.seed)
     total = space.search.trials or len(queue)
     if space.search.sampler == "grid":
         total = min(total, len(queue))
@@ -118,37 +89,63 @@ def expected_configs(space: Space) -> dict[str, TrialConfig]:
             point = queue[number]
         values = point.values
         if point.is_partial(searched):
-            values = sample_point(searched, generator, values)
+            values = sample_point(searched, next(trials), values)
         with suppress(InputError):  # settings that exclude each other: the trial fails before its first task
             configs[trial_name(number)] = space.resolve(values)
     return configs
 
 
-def sample_point(params: Iterable[Param], generator: random.Random, fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a point of the space with the fixed values; the values of other parameters are drawn."""
+def sample_point(params: Iterable[Param], trial: Any, fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a point of the space with the fixed values; the trial draws the values of other parameters."""
     point: dict[str, Any] = {}
     for param in params:
-        if not param.exists(point):
-            continue
         if param.key in fixed:
             point[param.key] = fixed[param.key]
-        else:
-            point[param.key] = _sample_value(param, generator)
+        elif param.exists(point):
+            point[param.key] = suggest(trial, param)
     return point
 
 
-def _sample_value(param: Param, generator: random.Random) -> Any:
-    if param.kind == "choice":
-        return generator.choice(param.choices)
-    low, high = param.bounds
-    if param.step is not None:
-        steps = generator.randrange(int(param.n_values))
-        return param.at_step(low + steps * param.step)
-    if param.log:
-        value = math.exp(generator.uniform(math.log(low), math.log(high)))
-    else:
-        value = generator.uniform(low, high)
-    value = min(max(value, low), high)
-    if param.kind == "int":
-        return round(value)
-    return value
+def config_lines(space: Space, configs: Mapping[str, TrialConfig]) -> Iterator[str]:
+    """Yield the settings that configs share, and the other settings of the first few."""
+    flat = {name: relevant(config.flat()) for name, config in configs.items()}
+    shared = _shared_settings(list(flat.values()))
+    configs_text = plural(len(configs), "config")
+    yield f"sweep {space.name}: {configs_text}, {space.search.sampler}, on {space.work.model}"
+    if shared:
+        yield _filled(f"the same in all configs that read them: {_settings_text(shared)}", indent="", hanging=4)
+    listed = {trial_name(number): point for number, point in enumerate(space.queue())}
+    searched = space.searched()
+    n_shown = len(space.baselines()) + min(len(listed), TRIALS_SHOWN) + 1  # one more, as an example of a sampled trial
+    shown = list(flat)[:n_shown]
+    for name in shown:
+        own_settings = {key: value for key, value in flat[name].items() if key not in shared}
+        text = f"{name}: {_settings_text(own_settings)}"
+        if name in listed and listed[name].is_partial(searched):
+            text += " (what its point leaves out is drawn at random here)"
+        elif name.startswith("trial") and name not in listed:
+            text += " (drawn at random here)"
+        yield _filled(text, indent="  ", hanging=6)
+    if len(flat) > len(shown):
+        yield f"  ... and {len(flat) - len(shown)} more"
+
+
+def _shared_settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the settings that several configs read, and that have one value in all of these."""
+    values: dict[str, list[Any]] = {}
+    for settings in configs:
+        for key, value in settings.items():
+            values.setdefault(key, []).append(value)
+    shared = {}
+    for key, column in values.items():
+        if len(column) > 1 and len({str(value) for value in column}) == 1:
+            shared[key] = column[0]
+    return shared
+
+
+def _settings_text(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={format_setting(value, 4)}" for key, value in settings.items())
+
+
+def _filled(text: str, *, indent: str, hanging: int) -> str:
+    return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=" " * hanging, break_on_hyphens=False)

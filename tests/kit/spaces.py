@@ -4,7 +4,6 @@ from typing import Any
 
 from fpp_sweep.space.reading import parse_space
 from fpp_sweep.spec.specs import ModelInfo
-from fpp_sweep.sweep.timing import Speed
 from tests.kit.names import named
 from tests.kit.tasks import dataset_info
 
@@ -27,11 +26,6 @@ work: {datasets: [dtd], baselines: [zero_shot, tpt]}
 HERE: dict[str, Any] = {"device": "cpu", "arithmetic": "", "node": "here", "pid": 1, "seconds": 0.0}
 MODEL_INFO = ModelInfo(name="none", digest="none", embedding_scale=1.0, **HERE)
 DATASET_INFOS = {"val": (dataset_info("dtd", "val", 100),), "test": (dataset_info("dtd", "test", 60),)}
-# round numbers, so that a reader sees the terms of a sum of seconds
-SPEED = Speed(
-    pretraining_step=0.5, adapted_image=0.02, zero_shot_image=0.05, method_start=1.0, drawn_image=0.2, encoded_view=0.02
-)
-
 
 SEARCH_VIEWS = "params={views.min_area: [0.2, 0.3]}"  # an override: a setting that trials without FPP read, too
 
