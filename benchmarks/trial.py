@@ -2,8 +2,7 @@
 
 The in-process executor runs the trial as in a sweep: it decodes, draws and encodes all views, pretrains and adapts. The
 model is a ViT-B-16 with random weights. The datasets have the paper's numbers of classes, `--images` JPEG files of
-several sizes each, and ImageNet's names as class names. A second trial reads the features from the cache. With
-`--profile`, torch prints the most expensive operations of the first trial.
+several sizes each, and ImageNet's names as class names. A second trial reads the features from the cache.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -19,7 +17,6 @@ from typing import Any, get_args
 import numpy as np
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.features import photographs
 from benchmarks.harness import check_equal, finish, measure, parse, require_open_clip
@@ -36,8 +33,6 @@ from fpp_sweep.trial.trial import DatasetResult, run_trial
 from fpp_sweep.trial.worker import Worker
 
 STAGES = ("features", "pretrain", "adapt")
-LINES = 20  # number of printed lines of a profile
-PROFILED = 20  # number of profiled steps; 1,000 steps per dataset would give some forty million events
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -47,18 +42,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         executor, plan = prepare(args, Path(folder))
         results: list[DatasetResult] = []
-        with optional_profiler(args) as profiler:
-            first = measure(lambda: results.extend(run_trial(plan, config, "test", executor)[1]), device=args.device)
+        first = measure(lambda: results.extend(run_trial(plan, config, "test", executor)[1]), device=args.device)
         if args.quick:
             again = run_trial(plan, config, "test", replace(executor, store=MemoryStore()))[1]
             check_equal(confidences(again), confidences(results), "the trial again, features cached")
         other = config.replace({"adapt.lr": 2 * config.adapt.lr, "fpp.gamma2": config.fpp.gamma2 + 1})
         second = measure(lambda: run_trial(plan, other, "test", executor), device=args.device)
-    if profiler:
-        sort_key = "self_cpu_time_total"
-        if torch.device(args.device).type == "cuda":
-            sort_key = "self_cuda_time_total"
-        print(profiler.key_averages().table(sort_by=sort_key, row_limit=LINES))
     rows = [row(result) for result in results]
     totals = {stage: sum(result.costs.get(stage, 0.0) for result in results) for stage in STAGES}
     shares = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in totals.items())
@@ -73,11 +62,9 @@ def _options(options: Parser) -> None:
     options.add_argument("--model", default="ViT-B-16", choices=("ViT-B-16", "tiny"), help="with random weights")
     options.add_argument("--images", type=int, default=64, metavar="N", help="images of each of the ten datasets")
     options.add_argument("--views", type=int, default=64, metavar="N", help="views per image")
-    text = f"steps of pretraining; default: 1000, or {PROFILED} with --profile, which stores every kernel of every step"
-    options.add_argument("--steps", type=int, metavar="N", help=text)
+    options.add_argument("--steps", type=int, default=1000, metavar="N", help="steps of pretraining")
     options.add_argument("--loaders", type=int, default=0, metavar="N", help="processes that read images")
     options.add_argument("--precision", choices=get_args(Precision), default="float32")
-    options.add_argument("--profile", action="store_true", help="print the most expensive operations")
 
 
 def config_of(args: Any) -> TrialConfig:
@@ -87,10 +74,6 @@ def config_of(args: Any) -> TrialConfig:
     config = TrialConfig()
     if args.model == "tiny":
         config = preset("tiny")
-    if args.steps is None:
-        args.steps = TrialConfig().fpp.steps
-        if args.profile:
-            args.steps = PROFILED
     return config.replace(
         {
             "method": "tpt",
@@ -144,14 +127,6 @@ def datasets(folder: Path, images: int) -> Path:
         lines.append(f"rendered-{name}: {{layout: split_json, images: photographs, split_file: {name}.json}}")
     (folder / "datasets.yaml").write_text("\n".join(lines) + "\n")
     return folder / "datasets.yaml"
-
-
-def optional_profiler(args: Any) -> AbstractContextManager[Any]:
-    """Return a profiler if --profile is given."""
-    if not args.profile:
-        return nullcontext()
-    kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (torch.device(args.device).type == "cuda")
-    return profile(activities=kinds)
 
 
 def confidences(results: Sequence[DatasetResult]) -> Tensor:
