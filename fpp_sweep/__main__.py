@@ -33,12 +33,6 @@ def main(words: Sequence[str]) -> None:
         print(usage())
     elif words[0] == "--version":
         print(f"fpp_sweep {VERSION}")
-    elif words[0] == "--completion":
-        from fpp_sweep.cli.completion import completion_script  # only this flag reads the shipped spaces
-
-        shell = words[1] if len(words) > 1 else ""
-        modules = {name: module_of(name) for name in COMMANDS}
-        print(completion_script(shell, modules), end="")
     elif words[0] in COMMANDS:
         import_module(module_of(words[0])).main(words[1:])
     else:
@@ -53,12 +47,7 @@ def usage() -> str:
     lines = ["usage: fpp-sweep COMMAND ...", ""]
     for name, purpose in COMMANDS.items():
         lines.append(f"    {name:<10} {purpose}")
-    lines += [
-        "",
-        "fpp-sweep COMMAND --help describes a command",
-        "fpp-sweep --version prints the version",
-        "fpp-sweep --completion bash (or zsh) prints a script that completes words in that shell",
-    ]
+    lines += ["", "fpp-sweep COMMAND --help describes a command", "fpp-sweep --version prints the version"]
     return "\n".join(lines)
 
 

@@ -39,15 +39,6 @@ def test_processes_that_read_images_are_killed():
     assert process.exitcode == -9
 
 
-STREAMS = "import sys; from fpp_sweep.cli.command import run; run(lambda: sys.{}.isatty())"
-
-
-@pytest.mark.parametrize(("stream", "closed"), [("stdin", "<&-"), ("stdout", ">&-"), ("stderr", "2>&-")])
-def test_a_stream_that_the_shell_has_closed_is_the_null_device(stream, closed):
-    line = f"{sys.executable} -c '{STREAMS.format(stream)}' {closed}"
-    assert subprocess.run(line, shell=True, capture_output=True).returncode == 0
-
-
 def test_the_end_of_a_command_that_loads_triton_prints_nothing():
     """Triton says what it takes for leaked memory, which is every object that Python does not free at the end."""
     pytest.importorskip("triton")

@@ -320,7 +320,6 @@ def test_tasks_that_take_too_long_end_the_sweep_with_their_reason_and_a_resume_r
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--space", "nowhere.yaml"], "--space: has another value already (small.yaml); take one out"),
         (["--resume"], "nothing to resume"),
         (["--resume", "gone"], "gone: there is no such sweep"),
         (["--resume", "gone", "--name", "other"], "take one out"),

@@ -32,10 +32,6 @@ def build_folder(folder):
     (folder / "space.yaml").write_text(SPACE)
     (folder / "best.yaml").write_text("config: {fpp.gama2: 1}\n")
     (folder / "wrong.py").write_text("from fpp_sweep import metric\n\n1 / 0\n")
-    outside = "from optuna.samplers import RandomSampler\n\nfrom fpp_sweep import sampler\n\n\n@sampler()\n"
-    outside += "class outside(RandomSampler):\n    def sample_independent(self, study, trial, name, distribution):\n"
-    (folder / "outside.py").write_text(outside + "        return 2 * distribution.high\n")
-    (folder / "nan.py").write_text(outside.replace("outside", "nan") + "        return float('nan')\n")
     (folder / "photos/cat").mkdir(parents=True)
     (folder / "made").mkdir()
     (folder / "made/space.yaml").touch()

@@ -6,31 +6,19 @@ import argparse
 import gc
 import io
 import multiprocessing
-import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from fpp_sweep.spec.errors import InputError, problem_of_system
-from fpp_sweep.spec.messages import SCRIPT, keep_output_printable, printable
+from fpp_sweep.spec.messages import SCRIPT, printable, show_warning
 from fpp_sweep.spec.process import set_thread_defaults, terminable
 from fpp_sweep.spec.version import VERSION
 
 PACKAGE = "fpp_sweep"
-COMPLETION_FLAG = "--completion-words"  # every command has it; it prints the words that shells complete
 OUTPUT_LOST = 120  # the exit status of Python if it cannot write the rest of the output
-
-
-class StoreOnce(argparse._StoreAction):
-    """The action of an option with one value: another value, which would replace it, is refused."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        earlier = getattr(namespace, self.dest, self.default)
-        is_option = option_string is not None
-        if is_option and earlier is not self.default and earlier != values:
-            raise InputError(f"{option_string}: has another value already ({earlier}); take one out")
-        super().__call__(parser, namespace, values, option_string)
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,48 +27,9 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **options: Any) -> None:
         options.setdefault("allow_abbrev", False)  # a recorded command has each flag in one form
         super().__init__(*args, **options)
-        for name in (None, "store"):  # the default action has both names
-            self.register("action", name, StoreOnce)
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse words, none of which may be empty: a shell makes such a word from a variable without a value."""
-        previous = ""
-        for word in typed_words(args):
-            if word.startswith("--") and word.endswith("="):
-                raise _empty_word(word.removesuffix("="))
-            if not word and previous.startswith("--"):
-                raise _empty_word(previous)
-            if not word:
-                raise _empty_word("a word of the command")
-            previous = word
-        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; --help lists the options")
-
-
-def _empty_word(where: str) -> InputError:
-    return InputError(f"{where}: is empty; give a value or leave it out")
-
-
-class PrintCompletionWords(argparse.Action):
-    """An action that prints the flags and subcommands of a command and exits, as `--help` does."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        print("\n".join(completion_words(parser)))
-        parser.exit()
-
-
-def completion_words(parser: argparse.ArgumentParser) -> list[str]:
-    """Return the long flags of a parser and its subcommands, each once."""
-    words: dict[str, None] = {}
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for name, subparser in action.choices.items():
-                words.update(dict.fromkeys([name, *completion_words(subparser)]))
-        elif action.help != argparse.SUPPRESS:
-            words.update(dict.fromkeys(flag for flag in action.option_strings if flag.startswith("--")))
-    return list(words)
 
 
 def parser(module: str, description: str, usage: str | None = None) -> Parser:
@@ -98,7 +47,6 @@ def parser(module: str, description: str, usage: str | None = None) -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command_parser.add_argument("--version", action="version", version=f"{PACKAGE} {VERSION}")
-    command_parser.add_argument(COMPLETION_FLAG, action=PrintCompletionWords, nargs=0, help=argparse.SUPPRESS)
     return command_parser
 
 
@@ -131,8 +79,10 @@ def program_name(module: str, typed: str) -> str:
 def run(main: Callable[[], None]) -> NoReturn:
     """Run a command's main function and exit with its status; a bug still shows its traceback."""
     set_thread_defaults()
-    open_streams()
-    keep_output_printable()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # let all encodings print all text
+    warnings.showwarning = show_warning
     try:
         _call(main)
     except SystemExit:
@@ -164,16 +114,6 @@ def _call(main: Callable[[], None]) -> NoReturn:
         print(f"error: {message}", file=sys.stderr)
         sys.exit(1)
     sys.exit(0)
-
-
-def open_streams() -> None:
-    """Open the streams that the shell has closed (`>&-`), to the null device; let all encodings print all text."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - it is open until the process ends
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 def end_children() -> None:

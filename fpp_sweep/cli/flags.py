@@ -11,7 +11,6 @@ from typing import Any
 
 from fpp_sweep.cli.command import Parser
 from fpp_sweep.cli.names import SWEEPS
-from fpp_sweep.space.yamlfile import parse
 from fpp_sweep.spec.config import EMBEDDED_LIMIT
 from fpp_sweep.spec.errors import InputError
 from fpp_sweep.spec.files import user_path
@@ -145,48 +144,8 @@ def _argparse_options(flag: Flag) -> dict[str, Any]:
 
 
 def overrides(args: argparse.Namespace) -> list[str]:
-    """Return `key=value` for each flag that is short for a key, followed by the assignments of --set.
-
-    Raise InputError for a key that has two values.
-    """
-    of_flags = _flag_assignments(args)
-    assigned: dict[str, tuple[Any, str]] = {}  # key -> its value, and the assignment
-    for assignment in [*of_flags, *args.set]:
-        path = assignment.partition("=")[0].strip()
-        values = _values_by_key(assignment)
-        for key, (earlier_value, earlier) in assigned.items():
-            typed = of_flags.get(earlier, f"--set {earlier}")
-            if key in values and values[key] != earlier_value:
-                raise InputError(f"--set {assignment}: {key} has another value already ({typed}); take one out")
-            if key not in values and key.startswith(f"{path}."):
-                raise InputError(
-                    f"--set {assignment}: it would remove {key} ({typed}); add that to it, or take one out"
-                )
-        for key, value in values.items():
-            assigned[key] = value, assignment
-    return [*of_flags, *args.set]
-
-
-def _values_by_key(assignment: str) -> dict[str, Any]:
-    """Return the values that an assignment gives, by key; a mapping gives one to each of its keys.
-
-    >>> _values_by_key("search={finalists: {seeds: 3}, trials: 4}"), _values_by_key("base.fpp.steps=3")
-    ({'search.trials': 4, 'search.finalists.seeds': 3}, {'fpp.steps': 3})
-    """
-    path, _, text = assignment.partition("=")
-    try:
-        value = parse(text, assignment).plain()
-    except InputError:  # the reader of the space says what is wrong
-        value = text
-    values: dict[str, Any] = {}
-    waiting = [(path.strip(), value)]
-    while waiting:
-        key, value = waiting.pop(0)
-        if isinstance(value, dict):
-            waiting += [(f"{key}.{name}", part) for name, part in value.items()]
-        else:
-            values[key.removeprefix("base.")] = value  # a setting has both forms
-    return values
+    """Return `key=value` for each flag that is short for a key, then the assignments of --set, which count more."""
+    return [*_flag_assignments(args), *args.set]
 
 
 def _flag_assignments(args: argparse.Namespace) -> dict[str, str]:

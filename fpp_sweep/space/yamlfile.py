@@ -137,7 +137,7 @@ def _similar_file(path: Path) -> str:
         names = [file.name for file in path.parent.glob(f"*{path.suffix}")]
     except (OSError, ValueError):
         names = []
-    similar = similar_names(path.stem, [Path(name).stem for name in names], {})
+    similar = similar_names(path.stem, [Path(name).stem for name in names])
     if not similar:
         return "; give another file"
     return f", did you mean {path.with_name(similar[0] + path.suffix)}?"

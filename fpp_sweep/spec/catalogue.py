@@ -7,7 +7,7 @@ first use. A plugin (docs/plugins.md) adds rows whose code is the function itsel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -677,7 +677,7 @@ def listed_methods() -> list[str]:
 def method(name: str) -> MethodRow:
     """Return a method's row."""
     if name not in METHODS:
-        raise _unknown_row("method", name, METHODS, aliases={}, listed=listed_methods())
+        raise _unknown_row("method", name, METHODS, listed=listed_methods())
     return METHODS[name]
 
 
@@ -699,8 +699,7 @@ def metric(name: str) -> MetricRow:
     if posthoc and posthoc not in POSTHOC:
         raise unknown("post-hoc map", posthoc, POSTHOC)
     if stem not in METRICS:
-        aliases = {row.heading: row.name for row in METRICS.values()}
-        raise _unknown_row("metric", stem, METRICS, aliases=aliases, listed=METRICS)
+        raise _unknown_row("metric", stem, METRICS, listed=METRICS)
     return METRICS[stem]
 
 
@@ -714,11 +713,9 @@ def is_shown(name: str) -> bool:
     return row is None or row.shown or bool(row.digest) or row.on_request
 
 
-def _unknown_row(
-    kind: str, name: str, table: Iterable[str], aliases: Mapping[str, str], listed: Iterable[str]
-) -> InputError:
+def _unknown_row(kind: str, name: str, table: Iterable[str], listed: Iterable[str]) -> InputError:
     """Return an error that names the nearest row, or says that a plugin may bring the row."""
-    error = unknown(kind, name, table, aliases, listed)
+    error = unknown(kind, name, table, listed)
     if "did you mean" in error.problem:
         return error
     return InputError(f"{error.problem}; the {kind} of a plugin needs --plugin FILE, in Python load_plugins(FILE)")
@@ -728,7 +725,7 @@ def require_sampler(name: str) -> None:
     """Raise InputError if neither the package nor a plugin has a sampler of that name."""
     names = [*BUILT_IN_SAMPLERS, *SAMPLERS]
     if name not in names:
-        raise _unknown_row("sampler", name, names, aliases={}, listed=names)
+        raise _unknown_row("sampler", name, names, listed=names)
 
 
 def dataset_metrics(columns: Iterable[str] = ()) -> list[MetricRow]:

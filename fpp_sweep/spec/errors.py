@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from difflib import SequenceMatcher, get_close_matches
 
 MAX_MESSAGE = 2_000  # characters; keys and names in a file may have any length
 MAX_LISTED = 6  # names in a message
-MAX_TIES = 2  # equally near names; more, such as trial-0001 to trial-0009, are no help
+MAX_SIMILAR = 2  # equally similar names; more, such as trial-0001 to trial-0009, are no help
+MIN_SIMILARITY = 0.8  # of `difflib`, between 0 and 1
+MIN_SIMILARITY_OF_SHORT = 0.7  # test and tset have 0.75
+SHORT_NAME = 6  # letters
 MIN_PREFIX = 2  # letters of a name that are enough to complete it
-LETTERS_PER_SLIP = 3  # letters of a name for each wrong, missing, extra or swapped letter
-MAX_SLIPS = 4
 
 
 class InputError(ValueError):
@@ -117,17 +119,10 @@ def escaped(text: str) -> str:
 # ------------------------------------------------------------ names that are not known
 
 
-def unknown(
-    kind: str,
-    name: str,
-    names: Iterable[str],
-    aliases: Mapping[str, str] | None = None,
-    listed: Iterable[str] | None = None,
-) -> InputError:
+def unknown(kind: str, name: str, names: Iterable[str], listed: Iterable[str] | None = None) -> InputError:
     """Return an error for a name that is not in a table, with the names that were probably meant.
 
-    `aliases` are other words for some names, such as the heading `acc` for `accuracy`. If no name was probably meant,
-    the error lists `listed`, by default all names.
+    If no name was probably meant, the error lists `listed`, by default all names.
 
     >>> unknown("method", "ctp", ["tpt", "ctpt", "otpt"])
     InputError("unknown method 'ctp', did you mean 'ctpt'?")
@@ -137,7 +132,7 @@ def unknown(
     InputError("unknown plugin 'mine': there is none")
     """
     names = sorted(set(names))
-    suggestions = similar_names(name, names, aliases or {})
+    suggestions = similar_names(name, names)
     if suggestions:
         quoted = [repr(suggestion) for suggestion in suggestions[:MAX_LISTED]]
         return InputError(f"unknown {kind} {name!r}, did you mean {' or '.join(quoted)}?")
@@ -151,93 +146,31 @@ def unknown(
     return InputError(f"unknown {kind} {name!r}; choose from {choices}")
 
 
-def similar_names(name: str, names: Iterable[str], aliases: Mapping[str, str]) -> list[str]:
-    """Return the names that a misspelt name may stand for, the likeliest first.
+def similar_names(name: str, names: Iterable[str]) -> list[str]:
+    """Return the names that a misspelt name may stand for: the most similar ones, or else those that begin with it.
 
-    Names that differ in case and punctuation only, or that an alias stands for, exclude all others. Next come the
-    nearest names within a slip of the pen, then those that begin with the misspelt name. The section of a setting
-    (`fpp.`) may be missing.
+    The section of a setting (`fpp.`) may be missing.
 
-    >>> similar_names("ViT-B/16", ["ViT-B-16", "ViT-B-32"], {})
-    ['ViT-B-16']
-    >>> similar_names("acc", ["accuracy", "aurc", "ece"], {})
-    ['accuracy']
-    >>> similar_names("lr", ["fpp.lr", "adapt.lr", "adapt.steps"], {})
-    ['fpp.lr', 'adapt.lr']
-    >>> similar_names("cifar10", ["ucf101", "digits"], {})
-    []
+    >>> similar_names("ViT-B/16", ["ViT-B-16", "ViT-B-32"]), similar_names("acc", ["accuracy", "aurc"])
+    (['ViT-B-16'], ['accuracy'])
+    >>> similar_names("lr", ["fpp.lr", "adapt.lr", "adapt.steps"])
+    ['adapt.lr', 'fpp.lr']
     """
-    wanted = _letters(name)
-    if not wanted:
-        return []
-    names = list(names)
-    same = [aliases[alias] for alias in aliases if _letters(alias) == wanted]
+    names_by_word: dict[str, list[str]] = {}
     for candidate in names:
-        if candidate not in same and wanted in (_letters(candidate), _letters(_last_part(candidate))):
-            same.append(candidate)
-    if same:
-        return same
-    nearest = _nearest_names(name, names)
-    if nearest:
-        return nearest
-    return _completions(name, names)
+        for word in {candidate.lower(), candidate.lower().rpartition(".")[2]}:
+            names_by_word.setdefault(word, []).append(candidate)
+    cutoff = MIN_SIMILARITY if len(name) > SHORT_NAME else MIN_SIMILARITY_OF_SHORT
+    close = get_close_matches(name.lower(), names_by_word, n=MAX_SIMILAR + 1, cutoff=cutoff)
+    similar = [word for word in close if _similarity(name, word) == _similarity(name, close[0])]
+    if 0 < len(similar) <= MAX_SIMILAR:
+        return sorted(candidate for word in similar for candidate in names_by_word[word])
+    beginnings = [word for word in names_by_word if len(name) >= MIN_PREFIX and word.startswith(name.lower())]
+    return [candidate for word in sorted(beginnings, key=len) for candidate in names_by_word[word]]
 
 
-def _nearest_names(name: str, names: Iterable[str]) -> list[str]:
-    """Return the names that the fewest slips lead to, unless these are many slips or many names."""
-    nearest: list[str] = []
-    fewest = max(1, min(MAX_SLIPS, len(name) // LETTERS_PER_SLIP))
-    for candidate in names:
-        slips = min(_slips(name.lower(), candidate.lower()), _slips(name.lower(), _last_part(candidate).lower()))
-        if slips >= len(name) or slips > fewest:
-            continue
-        if slips < fewest:
-            nearest = []
-        fewest = slips
-        nearest.append(candidate)
-    if len(nearest) > MAX_TIES:
-        return []
-    return nearest
-
-
-def _completions(name: str, names: Iterable[str]) -> list[str]:
-    """Return the names that begin with a name, the shortest first."""
-    if len(name) < MIN_PREFIX:
-        return []
-    return sorted((candidate for candidate in names if candidate.lower().startswith(name.lower())), key=len)
-
-
-def _last_part(name: str) -> str:
-    """Return a setting's name without its section."""
-    return name.rpartition(".")[2]
-
-
-def _letters(name: str) -> str:
-    """Return a name's letters and digits in lower case."""
-    return "".join(character for character in name.lower() if character.isalnum())
-
-
-def _slips(first: str, second: str) -> int:
-    """Return how many letters are wrong, missing, extra or swapped (the Damerau-Levenshtein distance).
-
-    >>> _slips("tset", "test"), _slips("gama", "gamma"), _slips("trial-99", "trial-0007")
-    (1, 1, 4)
-    """
-    if abs(len(first) - len(second)) > MAX_SLIPS:
-        return MAX_SLIPS + 1  # at least; the rest would cost seconds for names of thousands of letters
-    before_previous: list[int] = []
-    previous = list(range(len(second) + 1))
-    for row, first_letter in enumerate(first, start=1):
-        current = [row]
-        for column, second_letter in enumerate(second, start=1):
-            substitution = previous[column - 1] + (first_letter != second_letter)
-            distance = min(previous[column] + 1, current[-1] + 1, substitution)
-            swapped = row > 1 and column > 1 and first_letter == second[column - 2] and first[row - 2] == second_letter
-            if swapped:
-                distance = min(distance, before_previous[column - 2] + 1)
-            current.append(distance)
-        before_previous, previous = previous, current
-    return previous[-1]
+def _similarity(first: str, second: str) -> float:
+    return SequenceMatcher(None, second, first.lower()).ratio()
 
 
 def type_and_message(error: BaseException) -> str:

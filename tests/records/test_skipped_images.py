@@ -66,24 +66,6 @@ def test_a_damaged_file_counts_as_no_skipped_images(folder, split_folder, conten
     assert read_skipped(folder, TRIAL, "val") == []
 
 
-# ------------------------------------------------------------ files outside the sweep's folder
-
-
-@pytest.fixture
-def outside(tmp_path):
-    path = tmp_path / "outside"
-    write_skipped(path, [{**IMAGES[0], "reason": "SECRET"}])
-    return path
-
-
-def rename_split(sweep, split):
-    record = json.loads(sweep.trial_file(TRIAL).read_text())
-    sweep.trial_file(TRIAL).write_text(json.dumps(record | {"results": {split: record["results"]["val"]}}))
-    info = json.loads(sweep.info_file.read_text())
-    sweep.info_file.write_text(json.dumps(info | {"search_split": split}))
-    return split
-
-
 def test_skipped_images_of_a_trial_are_shown_and_in_the_results(tmp_path, capsys):
     sweep = build_sweep(tmp_path / "sent", report=False)
     write_skipped(sweep.artifacts(TRIAL) / "val", IMAGES)

@@ -166,7 +166,7 @@ def test_a_missing_file_is_refused_with_the_nearest_name(tmp_path):
     [
         ("best.yaml", "config: {fpp.gama2: 1}", "best.yaml:1: config.fpp.gama2: unknown setting 'fpp.gama2', did you"),
         ("best.yaml", "config: {fpp.draws: 0}", "best.yaml:1: config.fpp.draws: must be >= 1 (0)"),
-        ("best.yaml", "settings: {}", "best.yaml:1: unknown key 'settings'; choose from config"),
+        ("best.yaml", "settings: {}", "best.yaml: has no `config:`; a sweep's best/*.yaml and trials/*.json do"),
         ("best.yaml", "{}", "best.yaml: has no `config:`; a sweep's best/*.yaml and trials/*.json do"),
     ],
 )

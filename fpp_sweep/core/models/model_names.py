@@ -56,7 +56,7 @@ def parse(model_name: str) -> ModelSpec:
         raise InputError(f"model {model_name!r} names no architecture; write NAME:PATH, such as ViT-B-16:{weights}")
     if architecture not in architectures():
         valid_names = [EMBEDDED, *architectures()]
-        if similar_names(model_name, valid_names, {}):  # such as ViT-B/16, as papers write it
+        if similar_names(model_name, valid_names):  # such as ViT-B/16, as papers write it
             raise unknown("model", model_name, valid_names)
         raise unknown("model", architecture, valid_names)
     if plus and activation not in ACTIVATIONS:
