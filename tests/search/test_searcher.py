@@ -178,15 +178,11 @@ def test_more_trials_run_when_workers_join(tmp_path):
         (8, 3, 2, ["search.concurrency=1"], 1),
     ],
 )
-def test_the_number_of_simultaneous_trials_keeps_all_workers_busy(
-    tmp_path, workers, seeds, datasets, overrides, trials
-):
-    sweep = Sweep(tmp_path / "sweep", "search.concurrency=null", *overrides)
-    sweep.workers.workers = workers
+def test_the_number_of_simultaneous_trials_keeps_all_workers_busy(workers, seeds, datasets, overrides, trials):
+    space = parse_space(SPACE, "space.yaml", ["search.concurrency=null", *overrides])
     described = tuple(dataset_info(f"number {index}") for index in range(datasets))
-    shards = sweep.space.work.shards
-    sweep.searcher._plan = Plan(datasets={"val": described}, seeds=tuple(range(seeds)), shards=shards)
-    assert sweep.searcher._max_running() == trials
+    plan = Plan(datasets={"val": described}, seeds=tuple(range(seeds)), shards=space.work.shards)
+    assert plan.concurrent_trials(space.search, workers) == trials
 
 
 def test_trials_wait_for_the_baselines_that_constraints_refer_to(tmp_path):
@@ -553,21 +549,6 @@ def test_a_split_on_which_a_trial_failed_before_has_no_reason_once_it_succeeds(t
     log = (folder.artifacts(name) / "log.txt").read_text().splitlines()
     ends = [line.partition(" has ended ")[2] for line in log if " has ended " in line]
     assert ends == ["on final: ValueError: lost", "on test: complete", "on final: complete"]
-
-
-def test_a_trial_has_finished_once_its_files_are_written(tmp_path, monkeypatch):
-    clock = [100.0]
-
-    def write_artifacts(*_):
-        clock[0] = 200.0
-
-    sweep = Sweep(tmp_path / "sweep", "work.baselines=[]")
-    begun, _ = sweep.ask()
-    monkeypatch.setattr(job_module, "run_trial", lambda *_, **__: (split_result(50.0, 9.0), []))
-    monkeypatch.setattr(job_module, "write_artifacts", write_artifacts)
-    monkeypatch.setattr(job_module.time, "time", lambda: clock[0])
-    run_job(recorded(sweep.folder), begun["name"], "val", 1)
-    assert sweep.folder.trial(begun["name"]).finished == 200.0
 
 
 def test_a_stopped_trial_resets_the_count_of_consecutive_failures(tmp_path):

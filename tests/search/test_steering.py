@@ -222,7 +222,7 @@ def context_without_executor(sweep):
     return TrialContext(
         folder=sweep.folder,
         executor=None,
-        plan=sweep.searcher._plan,
+        plan=Plan(datasets={"val": (dataset_info("scenes"),)}, seeds=(0,)),
         objectives=sweep.space.objectives,
         constraints=(),
         search_split="val",

@@ -3,7 +3,6 @@
 import copy
 import itertools
 import random
-import time
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -501,34 +500,6 @@ def test_our_front_equals_optunas(tmp_path_factory, seed, limited):
     file = tmp_path_factory.mktemp("front") / "study.journal"
     study.export(file, "one")
     assert sorted(trial.number for trial in exported_study(file).best_trials) == ours
-
-
-@pytest.mark.nightly
-@pytest.mark.slow  # two thousand trials take a minute to write
-def test_asking_stays_quick_when_there_are_many_trials(monkeypatch):
-    monkeypatch.undo()  # use the samplers' usual numbers of startup trials
-    space = space_of(FEW)
-    study = open_study(space)
-    _, _, values = study.ask()
-    (suggestions,) = study._study.get_trials()
-    draw = random.Random(0)
-    for _ in range(2000):
-        params = {
-            "method": draw.choice([TPT, CTPT]),
-            "adapt.view_fraction": draw.uniform(0.001, 1),
-            "views.min_area": draw.uniform(0.1, 0.9),
-        }
-        study._study.add_trial(
-            optuna.create_trial(params=params, distributions=suggestions.distributions, values=objective_values(params))
-        )
-    seconds = []
-    for _ in range(5):
-        began = time.process_time()  # CPU seconds: other work on the machine does not count
-        number, _, values = study.ask()
-        seconds.append(time.process_time() - began)
-        study.tell(record(number, values))
-    print(f"ask at 2,000 trials: {1000 * min(seconds):.0f} ms, {1000 * max(seconds):.0f} ms at worst")
-    assert min(seconds) < 2
 
 
 def test_the_study_has_texts_of_every_record():

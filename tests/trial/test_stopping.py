@@ -126,7 +126,7 @@ def test_a_stopped_trial_is_not_a_failed_one(worker, tmp_path):
     with executing("inline", worker, sweep.plan, sweep.folder.tasks) as executor:
         sweep.run(executor, stop_during=2)
     progress = sweep.searcher.progress
-    assert (progress.stopped, progress.failed, progress.finished, sweep.searcher._failures_in_a_row) == (1, 0, 0, 0)
+    assert (progress.stopped, progress.failed, progress.finished) == (1, 0, 0)
     assert sweep.changes == [("trial-0000", "running", "val"), ("trial-0000", "stopped", "val")]
 
 
