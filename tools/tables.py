@@ -105,13 +105,12 @@ def unlisted(_: Rows) -> list[str]:
 
 
 def _method_lines(rows: Iterable[catalogue.MethodRow]) -> list[str]:
-    lines = [
-        "| method | what it does | views | penalty's weight (on shifts) | settings that it reads |",
-        "|---|---|---|---|---|",
-    ]
+    lines = ["| method | what it does | views | settings that it reads |", "|---|---|---|---|"]
     for row in rows:
-        weight = f"{row.weight:g} ({row.weight_on_shifts:g})" if row.penalty else ""
-        lines.append(f"| `{row.name}` | {row.title} | {_views(row)} | {weight} | {_reads(row)} |")
+        title = row.title
+        if row.penalty:
+            title += f", weight {row.weight:g}, on shifts {row.weight_on_shifts:g}"
+        lines.append(f"| `{row.name}` | {title} | {_views(row)} | {_reads(row)} |")
     return lines
 
 
