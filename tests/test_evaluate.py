@@ -333,12 +333,15 @@ def test_a_trial_that_fails_leaves_the_others_and_its_reason(options, capsys, mo
 
 
 @pytest.mark.parametrize(("most", "count"), [(1, "1 trial"), (2, "2 trials")])
-def test_too_many_consecutive_failures_end_the_run(options, capsys, most, count):
+def test_too_many_consecutive_failures_end_the_run_and_a_resume_tries_them_again(options, capsys, most, count):
     words = ["--method", TPT, ZERO_SHOT, "ctpt", "--prompt", "fpp", "--datasets", "scenes", "--limit", "5"]
-    sweep = run_locally(parse_command(*words, "--set", *FAST, "fpp.lr=1e38", f"search.max_failures={most}"), options)
+    space = parse_command(*words, "--set", *FAST, "fpp.lr=1e38", f"search.max_failures={most}")
+    sweep = run_locally(space, options)
     states = [record.state for record in sweep.trials()]
     assert states == ["failed"] * most + ["waiting"] * (3 - most)
     assert f"note: {count} in a row failed; the others are not begun" in capsys.readouterr().err
+    run_locally(space, replace(options, resume=True))
+    assert [(record.state, record.attempt) for record in sweep.trials()[:most]] == [("failed", 2)] * most
 
 
 def test_a_used_name_is_refused_and_its_folder_stays_unchanged(options):
