@@ -89,10 +89,11 @@ def _judged_finalists(
     statistics = splits[split]
     finalists = _finalists_on(info, front, statistics.samples)
     baselines = [baseline for baseline in front.baselines if baseline.name in statistics.samples.records]
+    reference = main_reference(baselines)
     comparison = BaselineComparison(
         differences=_differences(statistics, finalists, names_of(baselines), metrics),
         baselines=names_of(baselines),
-        references=names_of(references_of(baselines)),
+        reference=reference.name if reference else "",
         metrics=metrics,
         margins=info.margins,
     )
@@ -273,9 +274,9 @@ def _why_baselines_are_missing(judged: _JudgedFinalists) -> str:
     missing = _missing_baselines(judged)
     labels = [baseline.label for baseline in judged.front.baselines]
     compared = [label_of(name) for name in judged.comparison.baselines]
-    references = reference_labels([*judged.info.requested_baselines, *labels])
-    if references and references[0] not in [*compared, *missing]:
-        missing.insert(0, references[0])
+    reference = reference_label([*judged.info.requested_baselines, *labels])
+    if reference and reference not in [*compared, *missing]:
+        missing.insert(0, reference)
     if not missing:
         return ""
     have = "has" if len(missing) == 1 else "have"
@@ -304,7 +305,7 @@ def _why_not_fresh_images(judged: _JudgedFinalists) -> str:
 def _why_untested(judged: _JudgedFinalists) -> str:
     """Return a reason if no finalist can be tested against the main reference in some metric; else an empty text."""
     comparison = judged.comparison
-    reference = comparison.main_reference
+    reference = comparison.reference
     for metric in comparison.metrics:
         if all((name, reference, metric) not in comparison.differences for name in judged.finalists):
             where = f" in {metric}" if comparison.differences else ""
@@ -377,29 +378,23 @@ def _max_seeds(samples: SplitSamples, names: Sequence[str]) -> int:
     return max(counts, default=0)
 
 
-def references_of(baselines: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the baselines of which a recommended trial must beat one, in the usual order."""
-    by_label = {baseline.label: baseline for baseline in baselines}
-    return [by_label[label] for label in reference_labels(by_label)]
-
-
 def main_reference(baselines: Sequence[TrialRecord]) -> TrialRecord | None:
-    """Return the baseline whose loss to a finalist is limited by the margin: the first reference, usually zero-shot."""
-    references = references_of(baselines)
-    if not references:
-        return None
-    return references[0]
+    """Return the baseline that a recommended trial must beat: see `reference_label`."""
+    by_label = {baseline.label: baseline for baseline in baselines}
+    return by_label.get(reference_label(by_label))
 
 
-def reference_labels(labels: Iterable[str]) -> list[str]:
-    """Return the references among baselines, in the usual order: zero-shot and TPT, else the first baseline.
+def reference_label(labels: Iterable[str]) -> str:
+    """Return zero-shot if it is among the baselines, else TPT, else the first in the usual order; empty without any.
 
-    >>> reference_labels(["ctpt", "tpt", "zero_shot"]), reference_labels(["otpt", "ctpt"])
-    (['zero_shot', 'tpt'], ['ctpt'])
+    >>> reference_label(["ctpt", "tpt", "zero_shot"]), reference_label(["otpt", "ctpt"]), reference_label([])
+    ('zero_shot', 'ctpt', '')
     """
     ordered = sorted(labels, key=usual_order)
-    references = [label for label in ordered if label in (catalogue.ZERO_SHOT, catalogue.TPT)]
-    return references or ordered[:1]
+    for label in (catalogue.ZERO_SHOT, catalogue.TPT, *ordered):
+        if label in ordered:
+            return label
+    return ""
 
 
 def _best_baseline(info: SweepInfo, baselines: Sequence[TrialRecord], split: str) -> str | None:

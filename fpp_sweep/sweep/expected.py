@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from fpp_sweep.records.recommendation import reference_labels
+from fpp_sweep.records.recommendation import reference_label
 from fpp_sweep.records.records import FINAL, baseline_name, trial_name
 from fpp_sweep.records.texts import format_setting
 from fpp_sweep.search.choosing import MAX_ON_TEST_SPLIT
@@ -46,7 +46,7 @@ class ExpectedSweep:
         if self.later_plans:
             labels = list(baselines)
             if search.split != "test":  # the finalists alone are measured against all baselines, on the test split
-                labels = reference_labels(baselines)[:1]
+                labels = [reference_label(baselines)] if baselines else []
             tasks[FINAL] = self._tasks([*(baselines[label] for label in labels), *self.finalists()], FINAL)
         if search.split != "test" and not search.evaluate_only:
             on_test = self.finalists()
