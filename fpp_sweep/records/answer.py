@@ -181,8 +181,8 @@ def sentence_of(statistics: SweepStatistics) -> str:
     if answer.design:
         design = f" ({answer.design})"
     if answer.best_baseline is not None:
-        baseline = label_of(answer.best_baseline)
-        return f"No trial is recommended, because {answer.reason}; the best baseline is {baseline}{design}."
+        best = f"the best baseline in {statistics.front.objectives[0].metric} is {label_of(answer.best_baseline)}"
+        return f"No trial is recommended, because {answer.reason}; {best}{design}."
     if answer.recommended is None:
         return f"Nothing is recommended: {answer.reason}{design}."
     settings = ""

@@ -46,7 +46,7 @@ def test_without_a_significant_difference_the_best_baseline_is_named(tmp_path):
     assert statistics.answer.best_baseline is not None
     sentence = sentence_of(statistics)
     assert sentence.startswith("No trial is recommended, because no finalist is shown to be better than ")
-    assert sentence.endswith(f"; the best baseline is {TPT} (3 seeds, 2 x 1000 test images).")
+    assert sentence.endswith(f"; the best baseline in accuracy is {TPT} (3 seeds, 2 x 1000 test images).")
     assert not [difference for difference in statistics.answer.differences.values() if difference.mark]
 
 
@@ -54,7 +54,11 @@ def test_without_a_significant_difference_the_best_baseline_is_named(tmp_path):
     ("recommended", "best_baseline", "sentence"),
     [
         ("trial-0003", None, "Recommended: trial-0003 with gamma2 4.3: for a reason."),
-        (None, f"baseline-{TPT}", f"No trial is recommended, because for a reason; the best baseline is {TPT}."),
+        (
+            None,
+            f"baseline-{TPT}",
+            f"No trial is recommended, because for a reason; the best baseline in accuracy is {TPT}.",
+        ),
         (None, None, "Nothing is recommended: for a reason."),
     ],
 )
@@ -88,7 +92,8 @@ def test_without_a_trial_that_keeps_the_constraints_the_best_baseline_is_named(t
     assert (answer.recommended, answer.best_baseline) == (None, f"baseline-{ZERO_SHOT}")
     sentence = sentence_of(read_statistics(folder))
     assert (
-        sentence == "No trial is recommended, because no trial keeps all constraints; the best baseline is zero_shot."
+        sentence == "No trial is recommended, because no trial keeps all constraints; "
+        "the best baseline in accuracy is zero_shot."
     )
     for record in folder.trials():
         if record.kind == "trial":
@@ -569,7 +574,8 @@ def test_few_images_are_not_tested_and_the_answer_keeps_finalists_images_and_the
     answer = statistics.answer
     assert sentence_of(statistics) == (
         "No trial is recommended, because no difference can be tested (fewer than 30 images); "
-        f"the best baseline is {answer.best_baseline.removeprefix('baseline-')} (3 seeds, 2 x 20 test images)."
+        "the best baseline in accuracy is "
+        f"{answer.best_baseline.removeprefix('baseline-')} (3 seeds, 2 x 20 test images)."
     )
     assert (answer.split, answer.images) == ("test", {"digits": 20, "scenes": 20})
     assert "trial-0002" in answer.finalists
@@ -595,7 +601,7 @@ def test_missing_block_statistics_are_not_taken_for_finalists_that_have_not_run(
     statistics = read_statistics(folder)
     assert statistics.answer.best_baseline is not None
     assert sentence_of(statistics).startswith(
-        "No trial is recommended, because the trials have no usable block statistics; the best baseline is "
+        "No trial is recommended, because the trials have no usable block statistics; the best baseline in accuracy is "
     )
     folder.write_info(replace(folder.info(), state="interrupted"))
     has_not_run = "no finalist has been judged yet" in sentence_of(read_statistics(folder))
